@@ -260,7 +260,7 @@ class ThreadIndex:
         return await self._match_remainder(query, match, message) or match
 
     async def _find_point(self, query: _ThreadQuery) -> KnownPoint | None:
-        """Find the longest known point of a history, in memory or in the store, also with a removed reminder put back."""
+        """Find the longest known point of a history, also with a removed reminder put back."""
         known_point = (
             self._cache.find_point(query.family, query.history)
             if query.uses_memory
