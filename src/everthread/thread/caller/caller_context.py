@@ -147,7 +147,7 @@ class CallerContext:
             call.sent, keys, call.memory.search, states=states
         )
         call.memory.search = search_result.search
-        if call.memory.engine_keys == keys or not call.match.matched:
+        if call.memory.engine_keys == keys or not call.match.matched_count:
             return search_result
         call.memory.engine_keys = keys
         known = search_result.rewrite
