@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from everthread.compaction.compressor import ContextCompressor
-from everthread.compaction.engine import Events, Services, silent
+from everthread.compaction.engine import Events, Services, ignore_event
 from everthread.compaction.summarizers.summarizer import Summarizer
 from everthread.core.messages import Message
 from everthread.core.tokens import TokenCounter
@@ -57,7 +57,7 @@ def make_services(
     summarizer: Summarizer | None = None,
     *,
     clock: Callable[[], float] = lambda: 0.0,
-    events: Events = silent,
+    events: Events = ignore_event,
     **settings: Any,
 ) -> Services:
     return Services(

@@ -36,7 +36,7 @@ from everthread.compaction.summary.summary_message import (
 from everthread.compaction.summary.user_quotes import CountTokens, render_quotes
 from everthread.compaction.summary_engine import (
     SummaryEngine,
-    SummaryOrder,
+    SummaryInput,
     WrittenSummary,
 )
 from everthread.compaction.verification.draft_checks import (
@@ -48,22 +48,24 @@ from everthread.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class CompressorWriting:
-    """The `SummaryWriting` of this engine."""
+    """A summary that the compressor is writing."""
 
-    order: SummaryOrder
+    summary_input: SummaryInput
     request: SummaryRequest
     facts: ThreadState
     """The thread's state at the cut."""
     names: NamesSection
-    pinned: str
+    pinned_notes: str
     warnings: tuple[str, ...]
     """Warnings about the pinned notes."""
-    pending: PendingDraft | None
-    """None if the journal writes."""
+    pending_draft: PendingDraft | None
+    """None if the journal writes the summary."""
 
     @property
     def requests(self) -> Sequence[SummaryRequest]:
-        return (self.pending.next_request,) if self.pending is not None else ()
+        return (
+            (self.pending_draft.next_request,) if self.pending_draft is not None else ()
+        )
 
 
 class ContextCompressor(SummaryEngine):
@@ -77,37 +79,45 @@ class ContextCompressor(SummaryEngine):
     ) -> None:
         super().__init__(services)
         self._template: TemplateName = template
-        self._last: tuple[str, GrowingJournal] | None = None
-        """The text of the earlier summary, and the journal that was made after it last."""
+        self._last_journal: tuple[str, GrowingJournal] | None = None
+        """The text of the earlier summary, and the last journal that continued it."""
 
-    def begin_writing(self, order: SummaryOrder) -> CompressorWriting:
+    def begin_writing(self, summary_input: SummaryInput) -> CompressorWriting:
         count = self._services.counter.text
-        plan = order.cut
-        compaction_input = order.given
-        fold = self._fold(plan, order.state)
-        facts = fold.state.prepare_for_summary(plan.facts)
-        state = facts.after_messages(*plan.tail_facts_and_turns)
-        journal = fold.build_journal(facts.root_prefix, state)
-        if plan.earlier_summary.last_turns:
+        cut_plan = summary_input.cut_plan
+        compaction_input = summary_input.compaction_input
+        growing_journal = self._extend_journal(cut_plan, summary_input.state)
+        facts = growing_journal.state.prepare_for_summary(cut_plan.facts)
+        state = facts.after_messages(*cut_plan.tail_facts_and_turns)
+        journal = growing_journal.build_journal(facts.root_prefix, state)
+        if cut_plan.earlier_summary.last_turns:
             # Messages between several summaries belong between their entries.
             entries = sorted(journal.entries, key=lambda entry: entry.first_turn)
             journal = Journal(tuple(entries))
-        task = write_task(plan)
-        pinned, warnings = write_pinned_notes(
-            order.state.notes, plan.full_summary_budget // 8, count
+        task = write_task(cut_plan)
+        pinned_notes, warnings = write_pinned_notes(
+            summary_input.state.notes, cut_plan.full_summary_budget // 8, count
         )
-        names = NamesSection.plan(state.names, plan.summary_budget)
-        around = count(order.marker) + count(task) + count(pinned) + names.room + 40
+        names = NamesSection.plan(state.names, cut_plan.summary_budget)
+        other_tokens = (
+            count(summary_input.marker)
+            + count(task)
+            + count(pinned_notes)
+            + names.room
+            + 40
+        )
         request = SummaryRequest(
-            messages=order.hide_secrets(plan.middle_messages),
-            pruned=order.hide_secrets(plan.pruned)
+            messages=summary_input.hide_secrets(cut_plan.middle_messages),
+            pruned=summary_input.hide_secrets(cut_plan.pruned)
             if compaction_input.has_model
             else (),
-            budget=max(plan.summary_budget - around, plan.summary_budget // 2),
-            previous=_without_names(plan.earlier_summary.sections),
+            budget=max(
+                cut_plan.summary_budget - other_tokens, cut_plan.summary_budget // 2
+            ),
+            previous=_drop_names_section(cut_plan.earlier_summary.sections),
             task=task,
             focus=compaction_input.focus_topic,
-            ids=[compaction_input.ids[index] for index in plan.covered]
+            ids=[compaction_input.ids[index] for index in cut_plan.covered]
             if compaction_input.ids
             else (),
             manual=compaction_input.manual,
@@ -115,13 +125,13 @@ class ContextCompressor(SummaryEngine):
             state=state,
         )
         return CompressorWriting(
-            order,
+            summary_input,
             request,
             facts=facts,
             names=names,
-            pinned=pinned,
+            pinned_notes=pinned_notes,
             warnings=warnings,
-            pending=PendingDraft(request) if compaction_input.has_model else None,
+            pending_draft=PendingDraft(request) if compaction_input.has_model else None,
         )
 
     def continue_writing(
@@ -130,24 +140,26 @@ class ContextCompressor(SummaryEngine):
         counter = self._services.counter
         request = writing.request
         draft = empty_draft()
-        if writing.pending is not None:
+        if writing.pending_draft is not None:
 
             def check(draft: SummaryDraft) -> SummaryDraft | str:
-                return check_draft(draft, request, writing.order.cut, counter.text)
+                return check_draft(
+                    draft, request, writing.summary_input.cut_plan, counter.text
+                )
 
-            outcome = writing.pending.take(drafts[0], check)
+            outcome = writing.pending_draft.take_draft(drafts[0], check)
             if isinstance(outcome, PendingDraft):
-                return replace(writing, pending=outcome)
+                return replace(writing, pending_draft=outcome)
             draft = outcome
         if draft.author == AUTHOR:
             draft = fill_from_journal(draft, request, counter)
-        return self._compose(writing, draft)
+        return self._compose_summary(writing, draft)
 
-    def _compose(
+    def _compose_summary(
         self, writing: CompressorWriting, draft: SummaryDraft
     ) -> WrittenSummary:
-        """Put the sections of a draft together with the parts that the engine writes itself."""
-        rules = filter(None, (writing.pinned, draft.sections.get(RULES, "")))
+        """Combine the sections of a draft with the parts that the engine writes itself."""
+        rules = filter(None, (writing.pinned_notes, draft.sections.get(RULES, "")))
         sections = {
             **draft.sections,
             TASK: writing.request.task,
@@ -166,18 +178,18 @@ class ContextCompressor(SummaryEngine):
             state=writing.facts.dump(),
         )
         return WrittenSummary(
-            self._render(writing, sections, is_brief=is_brief), result
+            self._render_summary(writing, sections, is_brief=is_brief), result
         )
 
-    def _render(
+    def _render_summary(
         self, writing: CompressorWriting, sections: Sections, *, is_brief: bool
     ) -> str:
-        """Return the whole summary message: the user's words in the room that is left, then the names in use."""
+        """Return the whole summary message, with the user's words in the room that is left, and the names in use."""
         count = self._services.counter.text
-        plan = writing.order.cut
-        marker = writing.order.marker
+        cut_plan = writing.summary_input.cut_plan
+        marker = writing.summary_input.marker
         names = writing.names
-        around = (
+        other_tokens = (
             names.room
             + 36
             + (
@@ -190,55 +202,60 @@ class ContextCompressor(SummaryEngine):
         texts = "".join([marker, *sections, *sections.values()]).encode(
             "utf-8", "surrogatepass"
         )
-        room = plan.user_words_room(around + 2 * len(texts) + 8 * len(sections))
-        if room < plan.user_words_tokens * 21 // 20 + 60 or any(
-            entry.range_end for entry in plan.user_words
+        room = cut_plan.user_words_room(
+            other_tokens + 2 * len(texts) + 8 * len(sections)
+        )
+        if room < cut_plan.user_words_tokens * 21 // 20 + 60 or any(
+            entry.range_end for entry in cut_plan.user_words
         ):
-            room = plan.user_words_room(
-                around + count(marker) + count_section_tokens(sections, count)
+            room = cut_plan.user_words_room(
+                other_tokens + count(marker) + count_section_tokens(sections, count)
             )
-            missing_tokens = plan.min_user_words_tokens - room
+            missing_tokens = cut_plan.min_user_words_tokens - room
             if missing_tokens > 0:
                 # The summary must not push out the user's own words.
-                sections = _make_room(sections, missing_tokens, count)
-                room = plan.user_words_room(
-                    around + count(marker) + count_section_tokens(sections, count)
+                sections = _shorten_sections(sections, missing_tokens, count)
+                room = cut_plan.user_words_room(
+                    other_tokens + count(marker) + count_section_tokens(sections, count)
                 )
-        words = render_quotes(plan.user_words, room, count)
-        summary_text = "\n".join([marker, *sections, *sections.values(), words])
-        names_text = write_names_section(names, plan, summary_text, count)
+        quotes_text = render_quotes(cut_plan.user_words, room, count)
+        summary_text = "\n".join([marker, *sections, *sections.values(), quotes_text])
+        names_text = write_names_section(names, cut_plan, summary_text, count)
         sections_text = render_sections(
-            {**sections, USER_WORDS: words, NAMES: names_text},
+            {**sections, USER_WORDS: quotes_text, NAMES: names_text},
             template=self._template,
             skip_empty=is_brief,
         )
         return f"{marker}\n\n{sections_text}"
 
-    def _fold(self, plan: CutPlan, state: EngineState) -> GrowingJournal:
-        """Return journal and facts up to the cut; they continue the last ones if the history continues."""
-        facts = plan.facts
-        turns = plan.covered_turns
-        last_fold = None
-        if self._last and self._last[0] == plan.earlier_summary.text:
-            last_fold = self._last[1]
-        if last_fold is not None and last_fold.can_extend_to(facts, turns):
-            fold = last_fold.copy().extend(facts, turns)
+    def _extend_journal(self, cut_plan: CutPlan, state: EngineState) -> GrowingJournal:
+        """Return journal and facts up to the cut; extend the last ones if this history continues theirs."""
+        facts = cut_plan.facts
+        turns = cut_plan.covered_turns
+        last_journal = None
+        if (
+            self._last_journal
+            and self._last_journal[0] == cut_plan.earlier_summary.text
+        ):
+            last_journal = self._last_journal[1]
+        if last_journal is not None and last_journal.can_extend_to(facts, turns):
+            journal = last_journal.copy().extend(facts, turns)
         else:
-            fold = GrowingJournal(
-                plan.earlier_summary.journal,
-                self.facts_before(plan.earlier_summary, state),
+            journal = GrowingJournal(
+                cut_plan.earlier_summary.journal,
+                self.facts_before(cut_plan.earlier_summary, state),
             ).extend(facts, turns)
-        self._last = plan.earlier_summary.text, fold
-        return fold
+        self._last_journal = cut_plan.earlier_summary.text, journal
+        return journal
 
     def on_compacted(self, compaction: Compaction) -> None:
         super().on_compacted(compaction)
         if compaction.changed and compaction.state:
-            self._last = None
+            self._last_journal = None
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         super().load_state(state)
-        self._last = None
+        self._last_journal = None
 
 
 def create(services: Services, options: Mapping[str, Any]) -> ContextEngine:
@@ -256,12 +273,12 @@ def create(services: Services, options: Mapping[str, Any]) -> ContextEngine:
     return ContextCompressor(services, template=template)
 
 
-def _without_names(sections: Mapping[str, str]) -> Sections:
-    """Return the sections that a summariser updates: the engine lists the names itself."""
+def _drop_names_section(sections: Mapping[str, str]) -> Sections:
+    """Return the sections that a summariser updates, without the names, which the engine lists itself."""
     return {name: text for name, text in sections.items() if name != NAMES}
 
 
-def _make_room(sections: Sections, tokens: int, count: CountTokens) -> Sections:
+def _shorten_sections(sections: Sections, tokens: int, count: CountTokens) -> Sections:
     """Shorten the sections by this many tokens, except the task and the pinned notes."""
     fixed_sections = {
         name: text for name, text in sections.items() if name in (TASK, RULES)

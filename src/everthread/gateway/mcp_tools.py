@@ -16,7 +16,7 @@ from mcp.types import (
 
 from everthread.agent.tools import arguments as argument
 from everthread.agent.tools.arguments import build_schema
-from everthread.compaction.lossless.tools import GREP, NAMES, Tools
+from everthread.compaction.lossless.tools import GREP, TOOL_NAMES, GraphTools
 from everthread.compaction.lossless.tools import SCHEMAS as LOSSLESS_SCHEMAS
 from everthread.core.messages import excerpt
 from everthread.core.search.search_results import (
@@ -315,7 +315,7 @@ class LookupTools:
             "pin": self._pin,
             "status": self._status,
             "state": self._state,
-            **{name: partial(self._call_lossless_tool, name) for name in NAMES},
+            **{name: partial(self._call_lossless_tool, name) for name in TOOL_NAMES},
         }
 
     async def call(
@@ -464,7 +464,7 @@ class LookupTools:
         if name == GREP and thread is None and tool_arguments.get("scope") is None:
             tool_arguments["scope"] = "all"
         lookup = self._make_lookup(reach, thread)
-        return await Tools(lookup, lookup).call(name, tool_arguments)
+        return await GraphTools(lookup, lookup).call(name, tool_arguments)
 
     def _make_lookup(self, reach: LookupReach, thread: str | None) -> StoreLookup:
         scope: SearchScope = "thread" if reach.confined else "all"

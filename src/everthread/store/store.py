@@ -729,6 +729,7 @@ class Store:
         return await read(work)
 
     find_similar_rewrites = read_method(client_threads.find_similar_rewrites)
+    list_rewrite_engines = read_method(client_threads.list_rewrite_engines)
 
     # Keys of the gateway. A day is written 2026-01-31.
 

@@ -120,11 +120,16 @@ async def run(program: Program, folder: Path, binaries: str) -> dict[str, Any]:
         **client_side(log),
         **await stored(store_home),
     }
+    keep_bodies(folder, provider.log)
+    return report
+
+
+def keep_bodies(folder: Path, log: Sequence[Record]) -> None:
+    """Write what the provider got, if TORTURE_BODIES is set."""
     if os.environ.get("TORTURE_BODIES"):
         (folder / "bodies.jsonl").write_text(
-            "\n".join(json.dumps(_body(record)) for record in provider.log), "utf-8"
+            "\n".join(json.dumps(_body(record)) for record in log), "utf-8"
         )
-    return report
 
 
 WEBSOCKET_REFUSED = 426
@@ -200,9 +205,14 @@ def _upstream(
     breaks = [
         at
         for at in range(1, len(main))
-        if _breaks(main[at - 1], main[at], unsteady=unsteady)
+        if _breaks_prefix(main[at - 1], main[at], unsteady=unsteady)
     ]
     prompts = sum(record.prompt_tokens for record in main)
+    recovered = [
+        main[at + 1].cached_tokens / main[at].prompt_tokens
+        for at in breaks
+        if at + 1 < len(main) and at + 1 not in breaks
+    ]
     refused = [record for record in log if record.status != 200]
     return {
         "calls": len(main),
@@ -218,6 +228,7 @@ def _upstream(
         "cached": round(sum(record.cached_tokens for record in main) / prompts, 4)
         if prompts
         else 0.0,
+        "recovered": [round(share, 3) for share in recovered],
         "breaks": len(breaks),
         "break_places": [
             f"{at}: {compare_prefixes(main[at - 1].request, main[at].request)}"[:300]  # type: ignore[arg-type]
@@ -231,7 +242,7 @@ def _upstream(
     }
 
 
-def _breaks(before: Record, after: Record, *, unsteady: int) -> bool:
+def _breaks_prefix(before: Record, after: Record, *, unsteady: int) -> bool:
     """The second does not go on from the first. A reminder behind the last words, taken away again, is none.
 
     Nor are tools of a server that had not started yet: on a busy machine Codex asks once without them.

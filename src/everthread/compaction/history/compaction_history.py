@@ -185,7 +185,7 @@ class MessageFacts:
 def redact_user_words(facts: Iterable[MessageFacts]) -> None:
     """Redact the user's words of these messages, if possible in one search, which is cheaper.
 
-    If the search finds a secret, the words stay as they are and are redacted one by one when needed.
+    If the search finds a secret, each message is redacted separately when its words are needed.
     """
     new_facts = [
         message_facts

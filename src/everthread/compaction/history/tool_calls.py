@@ -1,7 +1,8 @@
-"""One line about a tool call: tool, target, outcome, size.
+"""Describe a tool call in one line: tool, target, outcome, size.
 
-It depends on the kind of tool (shell, read, write, patch, search, web, list; any other by its arguments), which is read
-from the words of the tool's name and the names of its arguments, so that no agent's tools need to be known.
+The line depends on the kind of tool (shell, read, write, patch, search, web, list; any other by its arguments). The
+kind is read from the words of the tool's name and the names of its arguments, so that no agent's tools need to be
+known.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ from everthread.core.secrets.redaction import clip_words
 MAX_LINE_CHARS = 200
 """Maximum characters of a line, so that a replaced output is never replaced again."""
 MAX_ERROR_CHARS = 120
-"""Characters of an error in the line: the next compaction reads it from there."""
+"""Maximum characters of an error in the line: the next compaction reads it from there."""
 MAX_ERROR_LINE_CHARS = 240
-"""Characters of an error on a separate line."""
+"""Maximum characters of an error on a separate line."""
 MAX_CALL_ERRORS = 3
-"""Error lines to take from an output."""
+"""Maximum error lines to take from an output."""
 _MIN_CALL_CHARS = 50
-"""Minimum characters of a long line for the call; the rest is for the outcome."""
+"""Minimum characters for the call in a long line; the rest is for the outcome."""
 _OTHER_KIND = "other"
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _CASE_CHANGE = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
@@ -75,7 +76,7 @@ _MATCH_COUNT = re.compile(
 
 
 _LOG_COMMAND = re.compile(r"\b(?:logs?|journalctl|dmesg)\b")
-"""Commands whose output may report errors long past."""
+"""Commands whose output may report errors from the past."""
 TRIMMING_PROGRAMS = frozenset(
     {"tail", "head", "grep", "tee", "less", "cat", "wc", "sort"}
 )
@@ -83,7 +84,7 @@ TRIMMING_PROGRAMS = frozenset(
 
 
 class Action(NamedTuple):
-    """The action of a call: `ran`, `pytest tests/`. The kind is `other` for a tool of unknown kind."""
+    """The action of a call, such as `ran` and `pytest tests/`. Its kind is `other` if the kind of tool is unknown."""
 
     tool: str
     kind: str = _OTHER_KIND
@@ -190,7 +191,7 @@ class CallFacts:
 
     @property
     def is_replacement_line(self) -> bool:
-        """Return whether the output is a line that once replaced it, followed by any errors."""
+        """Whether the output is a line that once replaced the real output, followed by any errors."""
         text = self.text or ""
         if not text.startswith(f"[{self.action.tool if self.action else 'tool'}] "):
             return False
@@ -207,7 +208,7 @@ class CallFacts:
         )
 
     def find_errors(self) -> list[str]:
-        """Return the errors of the call, one per line; only a clear one if it is not certain that it failed."""
+        """Return the errors of the call, one per line; only a clear one if the call may not have failed."""
         is_run = self.action is None or self.action.kind in ("shell", _OTHER_KIND)
         has_failed = self.failed or (
             is_run and bool(self.output.code or self.output.stop_reason)
@@ -279,6 +280,7 @@ def find_action(
 
 @functools.lru_cache(maxsize=512)
 def _clip_tool_name(name: str) -> str:
+    """Return a tool's name on one line, clipped."""
     return clip(one_line(name), 40)
 
 
@@ -290,7 +292,7 @@ def snake_arguments(call: Call) -> dict[str, Any]:
 def describe_outcome(
     kind: str, text: str, *, failed: bool = False, room: int = MAX_LINE_CHARS // 2
 ) -> str:
-    """Return the outcome and the size of the output in a few words. If room is short, size and citation stay."""
+    """Return the outcome and the size of an output in a few words. If room is short, size and citation stay."""
     stored_output = parse_persisted(text)
     output = unwrap_output(stored_output.preview if stored_output else text)
     return _format_outcome(
@@ -310,6 +312,7 @@ def _format_outcome(
     *,
     room: int,
 ) -> str:
+    """Return the details of an outcome, clipped, followed by the size and the id of a stored output."""
     size_text = _format_size(
         kind,
         stored_output
@@ -324,6 +327,7 @@ def _format_outcome(
 
 
 def _describe_output(kind: str, output: UnwrappedOutput, *, failed: bool) -> list[str]:
+    """Return the details of an output that matter for this kind of tool."""
     if kind == "shell":
         return _describe_run(output, output.find_error(failed=failed))
     body = output.body
@@ -355,7 +359,7 @@ def _describe_output(kind: str, output: UnwrappedOutput, *, failed: bool) -> lis
 
 
 def _describe_run(output: UnwrappedOutput, error: str) -> list[str]:
-    """Return the exit code, tests and error of a run."""
+    """Return the exit code, the stop reason, the tests and the error of a run."""
     code = "" if output.code is None else f"exit {output.code}"
     error = "" if gives_no_reason(error) else error
     return [
@@ -401,7 +405,7 @@ _FRAME_WORDS = (
 
 
 def _count_lines(kind: str, body: str) -> int:
-    """Count the lines of an output, without the frame around a command's output."""
+    """Count the lines of an output, without the lines that a tool adds around a command's output."""
     lines = count_lines(body)
     lowered = body.lower()
     return (
@@ -412,6 +416,7 @@ def _count_lines(kind: str, body: str) -> int:
 
 
 def _format_size(kind: str, output: PersistedOutput) -> str:
+    """Return the size of an output in words."""
     if kind == "shell":
         return (
             f"{_format_line_count(output.lines)} output"
@@ -431,6 +436,8 @@ def _format_line_count(number: int) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _ToolKind:
+    """A kind of tool: the words that name it, and the arguments that hold its target."""
+
     name: str
     verb: str
     is_quoted: bool
@@ -440,6 +447,8 @@ class _ToolKind:
 
 @dataclass(frozen=True, slots=True)
 class _ToolTable:
+    """The words and arguments by which calls are recognised, from `data/tools.json`."""
+
     kinds: Mapping[str, _ToolKind]
     by_arguments: tuple[tuple[str, frozenset[str], bool], ...]
     path_arguments: tuple[str, ...]
@@ -466,6 +475,7 @@ class _ToolTable:
 
 @functools.cache
 def _load_table() -> _ToolTable:
+    """Load the table of tool kinds, once."""
     data = json.loads(
         resources.files("everthread.compaction")
         .joinpath("data/tools.json")
@@ -537,7 +547,7 @@ def _find_kind(
 
 
 def _descriptive_name(call: Call, arguments: Mapping[str, Any]) -> str:
-    """Return the name that describes a call: without its server's; for an editor with commands, the command."""
+    """Return the name that describes a call: without its server; for an editor with commands, the command."""
     table = _load_table()
     command = arguments.get("command")
     if isinstance(command, str) and table.kinds["shell"] not in _find_kinds(call.name):
@@ -562,16 +572,18 @@ def _find_kinds(name: str) -> tuple[_ToolKind, ...]:
 
 @functools.lru_cache(maxsize=512)
 def _split_name(name: str) -> tuple[str, ...]:
+    """Return the words of a name in camel case or snake case, in lower case."""
     return tuple(word.lower() for word in _WORD.findall(name[:200]))
 
 
 @functools.lru_cache(maxsize=512)
 def _to_snake_case(name: str) -> str:
+    """Return a name in snake case."""
     return _CASE_CHANGE.sub("_", name[:200]).lower()
 
 
 def _first_argument_line(arguments: Mapping[str, Any], names: Iterable[str]) -> str:
-    """Return the first given argument of these, as one line."""
+    """Return the first of these arguments that is not empty, as one line."""
     return one_line(_first_argument(arguments, names))
 
 
@@ -634,6 +646,7 @@ def _describe_details(kind: str, arguments: Mapping[str, Any]) -> str:
 
 
 def _is_range(value: Any) -> bool:
+    """Return whether a value is a list of up to four whole numbers."""
     return (
         isinstance(value, list)
         and 0 < len(value) <= 4
@@ -655,10 +668,11 @@ def _list_arguments(arguments: Mapping[str, Any]) -> str:
 
 
 class Effect(NamedTuple):
-    """One call and its outcome, for a record of the work."""
+    """The effect of one call and its outcome, for a record of the work."""
 
     kind: str
-    """`changed` (files), `ran` (a command), `called` (anything else that may have an effect) or `looked`."""
+    """`changed` (files), `ran` (a command), `called` (anything else that may have an effect) or `looked` (no effect).
+    """
     tool: str
     target: str
     outcome: str = ""
@@ -669,9 +683,9 @@ class Effect(NamedTuple):
     paths: tuple[str, ...] = ()
     """Files it wrote, edited, moved into place or read."""
     tests: str = ""
-    """The result of a test run."""
+    """The figures of a test run."""
     branch: str = ""
-    """The branch that git is on after it."""
+    """The git branch after the call."""
     arguments: Mapping[str, Any] = MappingProxyType({})
     output: str = ""
     """The output itself."""
@@ -741,6 +755,7 @@ _QUOTE_CHARS = re.compile("[\"']")
 
 
 def _read_effect(call_facts: CallFacts) -> Effect:
+    """Read the effect of a call from its arguments and its output."""
     call = call_facts.call or _NO_CALL
     text = call_facts.text or ""
     arguments = call_facts.arguments
@@ -782,10 +797,11 @@ def _read_effect(call_facts: CallFacts) -> Effect:
 REFUSED = "refused by the user"
 RUNNING = "still running (session "
 CallOutcome = tuple[str, bool, tuple[str, ...], str]
-"""The outcome in a few words, whether it failed, its errors, and its test results."""
+"""The outcome in a few words, whether the call failed, its errors, and its test figures."""
 
 
 def _read_output_outcome(kind: str, call_facts: CallFacts) -> CallOutcome:
+    """Read the outcome from an output."""
     output = call_facts.output
     is_object = isinstance(call_facts.output.data, dict)
     code = output.code if kind == "ran" else output.exit_code
@@ -908,6 +924,7 @@ def looks_like_path(word: str) -> bool:
 
 
 def _find_branch(command: str, output: str) -> str:
+    """Return the git branch that a command or its output names, or an empty string."""
     match = (
         (_BRANCH.search(command) or _ON_BRANCH.search(output[:2_000]))
         if "git" in command
@@ -1085,7 +1102,7 @@ def _find_message(kind: str, output: UnwrappedOutput) -> str:
 _ANNOUNCING_LINE = re.compile(
     r"\s*(?:#{1,6}\s.*|```.*|\*\*[^*]{1,80}\*\*:?|.*:|\W*)\s*"
 )
-"""A heading, a fence, a line across, or a line that only announces others."""
+"""A heading, a fence, a rule, or a line that only announces others."""
 
 
 def _first_statement(lines: Sequence[str]) -> str:
@@ -1098,6 +1115,7 @@ def _first_statement(lines: Sequence[str]) -> str:
 def _find_paths(
     kind: str, action: Action, call: Call, arguments: Mapping[str, Any]
 ) -> tuple[str, ...]:
+    """Return the files that a call changed, wrote to or read."""
     if kind == "changed":
         patched_paths = (
             PATCHED_FILE.findall(call.arguments.replace("\\n", "\n"))

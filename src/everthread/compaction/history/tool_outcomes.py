@@ -1,7 +1,7 @@
 """Read the outcome of a tool call from its output: exit code, test figures, the line that names the error.
 
-Outcomes are at the start or the end of an output, so only those are searched; an output may be a JSON object around the
-real one. Everything here is a guess from text: if nothing is clear, nothing is stated.
+Outcomes are at the start or the end of an output, so only those are searched. An output may be a JSON object around the
+real one. Everything here is a guess from text: if nothing is clear, nothing is returned.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class UnlockedCachedProperty(Generic[T]):
 
 @dataclass
 class UnwrappedOutput:
-    """A tool's output without the JSON it may be wrapped in; `data` is that JSON. Each property is read once."""
+    """A tool's output without the JSON it may be wrapped in; `data` is that JSON."""
 
     body: str
     exit_code: int | None = None
@@ -60,12 +60,12 @@ class UnwrappedOutput:
 
     @UnlockedCachedProperty
     def code(self) -> int | None:
-        """The exit code, of the object around the output or as the output states it."""
+        """The exit code, from the JSON around the output or from the output's text."""
         return find_exit_code(self.body) if self.exit_code is None else self.exit_code
 
     @UnlockedCachedProperty
     def stop_reason(self) -> str:
-        """Why the call did not finish (`find_stop_reason`)."""
+        """The reason why the call did not finish (`find_stop_reason`)."""
         return find_stop_reason(self.body)
 
     @UnlockedCachedProperty
@@ -92,7 +92,7 @@ _SINGLE_TAG = re.compile(r"<(\w{1,40})>(.*)</\1>", re.DOTALL)
 
 
 def unwrap_output(text: str) -> UnwrappedOutput:
-    """Return a tool's output without colours and wrappers, and the outcome that these state."""
+    """Return a tool's output without colours and wrappers, and the outcome that the wrappers state."""
     if "\x1b" in text:
         text = _COLOUR.sub("", text)
     data = _parse_json(text)
@@ -198,7 +198,7 @@ _STOP_WORDS = (
 
 
 def find_exit_code(text: str) -> int | None:
-    """Return the exit code that a text states, in any usual spelling; the last one at its end counts."""
+    """Return the exit code that a text states, in any usual spelling; the last one counts."""
     matches = _find_exit_matches(text[-1_000:]) or (
         _find_exit_matches(text[:300])[:1] if len(text) > 1_000 else []
     )
@@ -225,7 +225,7 @@ def _find_exit_matches(text: str) -> list[re.Match[str]]:
 
 
 def find_stop_reason(text: str) -> str:
-    """Return the reason why the call did not finish, from the ends of its output; empty if it finished."""
+    """Return the reason why the call did not finish, from both ends of its output; empty if it finished."""
     both_ends = f"{text[:300]}\n{text[-300:]}"
     lowered = both_ends.lower()
     match = (
@@ -293,7 +293,7 @@ def count_tests(text: str) -> str:
 
 
 def _sum_package_reports(text: str) -> dict[str, int]:
-    """Return the sums for runners that report once per package."""
+    """Return the sums for test runners that report once per package."""
     cargo_results = _CARGO_RESULT.findall(text) if "test result: " in text else []
     if cargo_results:
         passed, failed, ignored = (
@@ -312,7 +312,7 @@ def _sum_package_reports(text: str) -> dict[str, int]:
 
 
 def _read_last_report(text: str) -> dict[str, int]:
-    """Return the figures in the last few lines that state any, if one of them is about tests, not just errors."""
+    """Return the figures in the last lines that state any, if one of them is about tests, not just errors."""
     if not contains_any(text.lower(), _COUNT_WORDS):
         return {}
     line_reports: list[tuple[int, dict[str, int]]] = []
@@ -340,6 +340,7 @@ def _read_last_report(text: str) -> dict[str, int]:
 
 
 def _read_counts(line: str) -> dict[str, int]:
+    """Return the counts that a line of a test report states, by name."""
     counts = {}
     for match in _COUNTS.finditer(line):
         word = match["after"] or match["before"] or match["ran"] or match["tap"]
@@ -426,7 +427,7 @@ def find_error_line(text: str, *, failed: bool = False) -> str:
 
 
 def _find_line_at(text: str, position: int) -> str:
-    """Return the line around a position; for a very long line the part near it, from the beginning of a word."""
+    """Return the line around a position; for a very long line the part near it, from the start of a word."""
     start = text.rfind("\n", 0, position) + 1
     if start < position - 100:
         start = text.find(" ", position - 100, position) + 1 or position
@@ -466,6 +467,7 @@ def find_program_error(text: str) -> str:
 
 
 def _parse_json(text: str) -> Any:
+    """Return the JSON object or list that a text holds, or None."""
     if len(text) > _MAX_JSON_CHARS or text.lstrip()[:1] not in ("{", "["):
         return None
     return json_value(text)
@@ -547,7 +549,7 @@ def find_error_lines(
     """Return the lines that state an error, in order: the first and last ones, without source code.
 
     Lines that differ only in numbers count once. If a call `failed` and no line gives the reason in the usual words,
-    the last line with words comes first. Stop reading after `enough_reasons` lines that give a reason.
+    the last line with words comes first. Stop after `enough_reasons` lines that give a reason.
     """
     lines_by_key: dict[str, str] = {}
     reason_count = 0
@@ -588,7 +590,7 @@ def find_error_lines(
 
 
 def _add_reason(line: str, following_text: str) -> str:
-    """Return an error line with the next one, if it only announces that: a panic, a failed test of Go."""
+    """Return an error line; if it only announces the next line, with that line: a panic, a failed test of Go."""
     if not line.endswith(":") and not line.startswith("--- FAIL"):
         return line
     reason = following_text.lstrip().partition("\n")[0].rstrip()
@@ -597,7 +599,7 @@ def _add_reason(line: str, following_text: str) -> str:
 
 
 def find_failure(text: str) -> str:
-    """Return the first line that states an error, or any line that begins like an npm error."""
+    """Return the first line that states an error with a reason, or any line that begins like an npm error."""
     lines = [
         line
         for line in find_error_lines(text, enough_reasons=1)
@@ -644,7 +646,10 @@ def gives_no_reason(line: str) -> bool:
 
 
 def _find_last_reason(text: str) -> list[str]:
-    """Return the last line that reports a failure. A single line counts too, unless make printed it as a command."""
+    """Return the last line that gives a reason, in a list of at most one.
+
+    If no line does, a single line counts too, unless make printed it as a command.
+    """
     rows = [row.strip() for row in text[-_END_CHARS:].split("\n")]
     rows = [
         row for row in rows if any(map(str.isalpha, row)) and not gives_no_reason(row)

@@ -26,8 +26,9 @@ LINE_SEPARATOR = " / "
 """Separates the lines of an answer that is shown on one line."""
 
 SPECIFIC_FACTOR = 2.0
+"""For a piece with a figure, a path or a name."""
 ANNOUNCING_FACTOR = 0.5
-"""For the last sentence before calls, which mostly says what they are for; without a name it is worth nothing."""
+"""For the last sentence before calls, which mostly announces them; without a name it is worth nothing."""
 MAX_SEARCHED_CHARS = 400
 """Characters of a piece to search for figures and names."""
 
@@ -43,12 +44,12 @@ class AnswerPiece(NamedTuple):
     line: int
     text: str
     follows_gap: bool
-    """Whether something before it on its line was left out earlier."""
+    """Whether something before it on its line was left out by an earlier compaction."""
     is_question: bool
     is_specific: bool
     """Whether it has a figure, a path or a name."""
     has_no_content: bool
-    """Whether it only leads to others, asks, or opens the answer."""
+    """Whether it only announces others, asks, or opens the answer."""
     words: tuple[str, ...]
     """Its words, each once."""
 
@@ -58,7 +59,7 @@ def weigh_pieces(
 ) -> tuple[Sequence[AnswerPiece], list[float], list[int]]:
     """Return the pieces of an answer, the worth of each for its size, and the sizes.
 
-    A piece that only leads to others, or asks, is worth 0. `is_note`: the text comes right before calls.
+    A piece that only announces others, or asks, is worth 0. `is_note`: the text comes right before calls.
     """
     pieces = split_pieces(text)
     sizes = [count(piece.text) + 3 for piece in pieces]
@@ -117,6 +118,7 @@ def split_pieces(text: str) -> Sequence[AnswerPiece]:
 def _make_piece(
     line: int, text: str, *, follows_gap: bool, is_question: bool
 ) -> AnswerPiece:
+    """Return a piece with its properties, which are read from its text."""
     specifics = count_specifics(text)
     return AnswerPiece(
         line=line,
@@ -137,7 +139,7 @@ def _only_announces(text: str, specifics: int) -> bool:
 
 
 def join_pieces(pieces: Sequence[AnswerPiece], chosen_numbers: Iterable[int]) -> str:
-    """Return the chosen pieces in order, with a mark wherever something is missing."""
+    """Return the chosen pieces in order, with a mark at each place where something is missing."""
     numbers = sorted(chosen_numbers)
     if not numbers:
         return ""

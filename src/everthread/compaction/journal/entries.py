@@ -34,7 +34,7 @@ ENTRY_COUNTS = {
 
 @dataclass(frozen=True)
 class JournalEntry:
-    """A turn, a part of one, or a range of turns."""
+    """A turn, a part of one, or a range of turns, with counts of the work in it."""
 
     first_turn: int
     last_turn: int
@@ -47,6 +47,7 @@ class JournalEntry:
     lines: tuple[str, ...] = ()
     closing_words: str = ""
     is_continued: bool = False
+    """Whether it continues the turn of the entry before it."""
     file_change_count: int = 0
     """Replaces `changed_file_count` for a range: a file counts once for each entry that changed it."""
 
@@ -64,6 +65,7 @@ class JournalEntry:
         )
 
     def header(self) -> str:
+        """Return the first line: the turns, and the counts of the work."""
         span = (
             f"{self.first_turn}–{self.last_turn}"
             if self.last_turn > self.first_turn
@@ -120,7 +122,10 @@ class JournalEntry:
         )
 
     def join_with(self, other: JournalEntry) -> JournalEntry:
-        """Join both entries into one for a range: summed counts, changed files, error lines and the last outcome."""
+        """Join both entries into one for a range.
+
+        Counts are added; changed files, error lines and the last closing words stay.
+        """
         files_line = list_changed_files(self, other)
         return JournalEntry(
             first_turn=min(self.first_turn, other.first_turn),
@@ -179,7 +184,10 @@ class JournalEntry:
 
 
 def list_changed_files(*entries: JournalEntry) -> tuple[str, ...]:
-    """Return the line that names the files that entries changed, the latest ones if there are many."""
+    """Return the line that names the files that entries changed, the latest ones if there are many.
+
+    Return no line if no file was changed.
+    """
     names = list(
         dict.fromkeys(
             name

@@ -42,7 +42,7 @@ _MAX_ACTIONS_CHARS = 300
 _NEWEST_WEIGHT = 1.5
 """A sentence of the newest entry weighs this many times as much as one of the oldest."""
 _REPEATED_WORD_FACTOR = 0.2
-"""A word that a chosen sentence of another text has counts this much: a conclusion is not told in every turn."""
+"""A word counts this much if a chosen sentence of another text has it, so that a conclusion is not repeated."""
 _DURATION = re.compile(r"\(?\b\d{1,6}(?:\.\d{1,6})? ?m?s\b\)?")
 
 
@@ -75,15 +75,17 @@ def fit_entries(
 
 @dataclass(slots=True)
 class _ReducedEntry:
-    """An entry without its prose, or several in one; `source_indices` are the places of the original entries."""
+    """An entry without its prose, or several joined into one."""
 
     entry: JournalEntry
     source_indices: list[int]
+    """Indices of the original entries."""
     has_steps: bool = True
     """Whether the lines are those of the original entry."""
 
 
 def _without_prose(entry: JournalEntry) -> JournalEntry:
+    """Return the entry without its notes and closing words."""
     lines = tuple(split_note(line)[1].removeprefix(" — ") for line in entry.lines)
     return replace(entry, lines=lines, closing_words="")
 
@@ -91,7 +93,7 @@ def _without_prose(entry: JournalEntry) -> JournalEntry:
 def _choose_newest_errors(
     entries: Iterable[JournalEntry], room: int, count: CountTokens
 ) -> frozenset[str]:
-    """Return the newest errors of these entries that have room, in their shortest form."""
+    """Return the newest errors of these entries that fit into the room, in their shortest form."""
     lines = [_shorten_error(line) for entry in entries for line in entry.errors]
     unique_lines = list(dict.fromkeys(reversed(lines)))[::-1]
     return frozenset(keep_newest_lines(unique_lines, room, count))
@@ -160,6 +162,7 @@ def _merge_oldest(
 
 
 def _count_action_tokens(parts: Iterable[_ReducedEntry], count: CountTokens) -> int:
+    """Return the tokens of the entries without their prose."""
     return sum(count(part.entry.body) + 2 for part in parts)
 
 
@@ -175,7 +178,7 @@ def _drop_oldest_errors(
 
 
 def _shorten_error(line: str) -> str:
-    """Return an error line with the most telling of its lines only."""
+    """Return an error line with only the most informative of its texts."""
     suffix = f" {FIXED_NOTE}" if line.endswith(FIXED_NOTE) else ""
     texts = line.removeprefix(ERROR_START).removesuffix(suffix).split(" | ")
     telling_text = next((text for text in texts if ": " in text), texts[0])
@@ -187,7 +190,7 @@ class _ProseText:
     """A note or the closing words of an entry, in pieces."""
 
     part_number: int
-    """The number of the part that shows it."""
+    """The number of the reduced entry that shows it."""
     pieces: Sequence[AnswerPiece]
     worths: Sequence[float]
     sizes: Sequence[int]
@@ -199,7 +202,7 @@ def _add_best_prose(
     budget: int,
     count: CountTokens,
 ) -> list[JournalEntry]:
-    """Return the entries with the most informative prose of their sources, as much as there is room for."""
+    """Return the entries with the most informative prose of their sources, as much as fits."""
     rarity = WordRarity(entry.prose for entry in full_entries)
     texts = _weigh_texts(parts, full_entries, rarity, count=count)
     room = budget - _count_action_tokens(parts, count)
@@ -222,7 +225,7 @@ def _weigh_texts(
     *,
     count: CountTokens,
 ) -> list[_ProseText]:
-    """Return the notes and closing words of all parts. Of a part with its steps, there is a note for each line."""
+    """Return the notes and closing words of all entries, weighed. An entry with its steps has a note for each line."""
     last_index = max(len(full_entries) - 1, 1)
     texts: list[_ProseText] = []
     for number, part in enumerate(parts):
@@ -246,7 +249,7 @@ def _weigh_texts(
 def _choose_pieces(
     texts: Sequence[_ProseText], rarity: WordRarity, room: int
 ) -> list[list[int]]:
-    """Return the pieces of each text that have room: those that add most to the ones chosen before them."""
+    """Return the numbers of the pieces of each text that fit: those that add most to the ones chosen before them."""
     offers = [
         (-worth, text_index, number)
         for text_index, text in enumerate(texts)
@@ -284,7 +287,7 @@ def _choose_pieces(
 def _share_of_new_words(
     piece: AnswerPiece, new_words: Sequence[str], rarity: WordRarity
 ) -> float:
-    """Return the part of a piece's worth that is left if only these words are not told elsewhere."""
+    """Return the share of a piece's worth that is left if only `new_words` are not in a chosen piece."""
     if len(new_words) == len(piece.words):
         return 1.0
     share = rarity.score_words(new_words) / rarity.score_words(piece.words)
@@ -294,7 +297,7 @@ def _share_of_new_words(
 def _merge_entries_without_prose(
     parts: Sequence[_ReducedEntry], texts_by_part: Sequence[Sequence[str]]
 ) -> list[JournalEntry]:
-    """Return the entries with their prose; adjacent ones that have neither steps nor prose are one."""
+    """Return the entries with their prose; merge adjacent ones that have neither steps nor prose."""
     entries: list[JournalEntry] = []
     was_wordless = False
     for part, texts in zip(parts, texts_by_part, strict=True):
@@ -309,7 +312,7 @@ def _merge_entries_without_prose(
 
 
 def _with_prose(part: _ReducedEntry, texts: Sequence[str]) -> JournalEntry:
-    """Return the entry with these notes and closing words; without its steps they are one text."""
+    """Return the entry with these notes and closing words; without its steps they become one text."""
     entry = part.entry
     if not part.has_steps:
         return replace(entry, closing_words=LINE_SEPARATOR.join(filter(None, texts)))
@@ -323,7 +326,7 @@ def _with_prose(part: _ReducedEntry, texts: Sequence[str]) -> JournalEntry:
 def _keep_files_and_commands(
     entry: JournalEntry, usual_commands: frozenset[str], errors: Container[str]
 ) -> JournalEntry:
-    """Return the entry with only the changed files, its commands except `usual_commands`, and its error lines."""
+    """Return the entry with only its changed files, its commands except the usual ones, and its error lines."""
     names = entry.changed_files
     commands = [
         f"`{clip(command, 60)}`"
@@ -346,7 +349,7 @@ def _list_kept_errors(entry: JournalEntry, errors: Container[str]) -> list[str]:
 
 
 def _keep_files_only(entry: JournalEntry, errors: Container[str]) -> JournalEntry:
-    """Return the entry with only the files it changed, how many commands it ran, and its error lines."""
+    """Return the entry with only its changed files, the number of its commands, and its error lines."""
     return replace(
         entry,
         lines=(*list_changed_files(entry), *_list_kept_errors(entry, errors)),

@@ -50,7 +50,7 @@ class Journal:
         return Journal(tuple(fit_entries(self.entries, room, count)))
 
     def intro(self) -> str:
-        """The line before the entries that explains them."""
+        """Return the line before the entries that explains them."""
         messages = count_noun(self.message_count, "message")
         return (
             f"(Journal of {messages}, made without a model. [n] is the user's message n; "
@@ -58,6 +58,7 @@ class Journal:
         )
 
     def render(self) -> str:
+        """Return the journal as text; empty without entries."""
         return (
             "\n".join([self.intro(), *(entry.text for entry in self.entries)])
             if self.entries
@@ -66,7 +67,7 @@ class Journal:
 
 
 def parse_journal(text: str) -> Journal:
-    """Parse the entries of a journal's text; anything before them is background."""
+    """Parse the entries of a journal's text; any other text becomes one entry before them."""
     entries: list[JournalEntry] = []
     background: list[str] = []
     for line in text.split("\n"):
@@ -103,7 +104,7 @@ def parse_journal(text: str) -> Journal:
 
 
 def background_entry(text: str, messages: int) -> JournalEntry:
-    """Return an entry for an earlier summary that has no entries."""
+    """Return an entry for the text of an earlier summary that has no entries."""
     (closing,) = redact_texts([write_closing_words(f"From an earlier summary: {text}")])
     return JournalEntry(0, 0, messages, closing_words=closing)
 

@@ -35,7 +35,7 @@ class GrowingJournal:
     """A journal and state that grow with the messages: messages read before are not read again."""
 
     def __init__(self, earlier_journal: Journal, state: ThreadState) -> None:
-        """Continue the journal `earlier_journal`; `state` is updated to the end of the messages."""
+        """Continue `earlier_journal`; `state` is updated to the end of the messages."""
         self.state = state
         self._earlier_journal = earlier_journal
         self._earlier_error_lines = {
@@ -50,7 +50,7 @@ class GrowingJournal:
         """The finished parts; the last part may still grow."""
         self._last_part: _TurnPart | None = None
         self._shown_errors: set[str] = set()
-        """Error lines that these parts show."""
+        """Error lines that the finished parts show."""
         self._turn_start = self._part_start = 0
 
     def extend(
@@ -90,6 +90,7 @@ class GrowingJournal:
         )
 
     def copy(self) -> GrowingJournal:
+        """Return an independent copy."""
         duplicate = copy(self)
         duplicate.state = self.state.copy()
         duplicate._unmatched_results = {
@@ -105,7 +106,7 @@ class GrowingJournal:
     def build_journal(
         self, path_prefix: str = "", end_state: ThreadState | None = None
     ) -> Journal:
-        """Return the journal of all messages read so far, without this prefix in paths.
+        """Return the journal of all messages read so far, without `path_prefix` in paths.
 
         `end_state`: the state after the messages that follow, which may resolve errors of these.
         """
@@ -317,7 +318,7 @@ class _TurnPart:
 
 
 def _join_changes(lines: Iterable[str]) -> Iterator[str]:
-    """Yield the lines, those in a row that only name changed files as one."""
+    """Yield the lines; adjacent ones that only name changed files become one."""
     names: list[str] = []
     for line in lines:
         if line.startswith(_CHANGED_LABEL) and "; " not in line:
@@ -347,7 +348,7 @@ def _find_closing(facts: Sequence[MessageFacts], span: range) -> int | None:
 def _mark_fixed_errors(
     entry: JournalEntry, closed_lines: frozenset[str], open_lines: frozenset[str]
 ) -> JournalEntry:
-    """Mark the error lines of the entry that state one of `closed_lines` and none of `open_lines`."""
+    """Mark the error lines of the entry that state one of `closed_lines` and none of `open_lines` as fixed."""
 
     def is_fixed(line: str) -> bool:
         error_texts = line.removeprefix(ERROR_START).split(" | ")

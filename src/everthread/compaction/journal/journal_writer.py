@@ -24,7 +24,7 @@ class JournalWriter:
         return self.write(request)
 
     def write(self, request: SummaryRequest) -> SummaryDraft:
-        """Do the work of `summarize`, which waits for nothing."""
+        """Do the work of `summarize` without awaiting anything."""
         state = request.state or ThreadState()
         journal = request.journal or Journal()
         if request.journal is None:

@@ -1,4 +1,4 @@
-"""Texts of the journal: notes and closing words in one line, cut between words and without secrets."""
+"""Put notes and closing words of the journal on one line, cut between words and without secrets."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _TAG = re.compile(r"</?[\w -]{1,40}>")
 _COLONS = (":", "：")
 NEW_LINE = "\n"
 _RULE_LINE = re.compile(r"[-|:=*_ ]{3,}")
-"""A line across, or between a table's head and its rows."""
+"""A horizontal rule, or the line between a table's head and its rows."""
 _ACTION_STARTS = ("changed ", "ran `", "called ")
 """Starts of the part of a line that describes an action."""
 _NOTE_END = re.compile(r" — (?:changed |ran `|called )")
 
 
 def write_note(text: str) -> str:
-    """Return the assistant's text before its calls in one line: without code, its lines separated."""
+    """Return the assistant's text before its calls on one line: without code, its lines separated."""
     if len(text) > _MAX_NOTE_CHARS:
         half = _MAX_NOTE_CHARS // 2
         text = f"{text[:half].rpartition(NEW_LINE)[0]}\n{text[-half:].partition(NEW_LINE)[2]}"
@@ -36,7 +36,7 @@ def write_note(text: str) -> str:
 
 
 def split_note(line: str) -> tuple[str, str]:
-    """Return the note of a step's line, and the rest of the line."""
+    """Return the note of a step's line, and the remainder of the line."""
     if line.startswith((ERROR_START, *_ACTION_STARTS)):
         return "", line
     note_end = _NOTE_END.search(line)
@@ -46,12 +46,12 @@ def split_note(line: str) -> tuple[str, str]:
 
 
 def write_closing_words(text: str) -> str:
-    """Return an answer in one line: without code, its lines separated."""
+    """Return an answer on one line: without code, its lines separated."""
     return LINE_SEPARATOR.join(_list_prose_lines(text))
 
 
 def _list_prose_lines(text: str) -> list[str]:
-    """Return the lines of a text, with a sign for each piece of code.
+    """Return the lines of a text, with a mark for each piece of code.
 
     Lines at the end that only lead to code, or mark it, are dropped.
     """

@@ -1,4 +1,4 @@
-"""The steps of a turn in words: the note of the assistant, the files it changed, its calls and their errors."""
+"""Describe the steps of a turn: the assistant's note, the files it changed, its calls and their errors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MAX_CALL_CHARS = 120
 
 
 class CallDescription(NamedTuple):
-    """A call in words, its error lines, and the key under which the state holds its failure."""
+    """A call in words, its error lines, and the key of its failure in the thread's state."""
 
     text: str
     errors: tuple[str, ...] = ()
@@ -45,7 +45,10 @@ class Step(NamedTuple):
     def write_lines(
         self, open_errors: Container[str], shown_errors: Sequence[Sequence[str]]
     ) -> Iterator[str]:
-        """Yield the step as one line (none if it only read), then the error lines of its calls in `shown_errors`."""
+        """Yield the step as one line (none if it only read), then its error lines that are in `shown_errors`.
+
+        `open_errors`: keys of the failures that are not resolved.
+        """
         parts = (
             [f"changed {', '.join(self.changed_paths)}"] if self.changed_paths else []
         )
@@ -76,8 +79,8 @@ def write_steps_and_closings(
 ) -> None:
     """Write the missing steps and closing words of these messages.
 
-    They are redacted in one call, which is cheaper. Each message with calls comes with the assistant's words right
-    before it.
+    They are redacted in one call, which is cheaper. `steps_with_notes`: each message with calls, and the assistant's
+    words right before it.
     """
     unwritten_steps = [
         (message_facts, note)
@@ -127,6 +130,7 @@ def write_steps_and_closings(
 
 
 def _list_step_texts(step: Step) -> Iterator[str]:
+    """Yield every text of a step."""
     yield step.note
     yield from step.changed_paths
     for call in step.calls:
@@ -182,6 +186,7 @@ def _write_step(note: str, effects: Sequence[Effect]) -> Step:
 
 
 def _changed_paths(effect: Effect) -> tuple[str, ...]:
+    """Return the paths that a call changed; none if it failed or is not done."""
     return (
         () if effect.failed or not effect.is_done else effect.paths or (effect.target,)
     )
@@ -205,7 +210,7 @@ def _describe_call(description: str, effect: Effect) -> CallDescription:
 
 
 def count_paths(paths: Iterable[str]) -> list[str]:
-    """Return each path once, with its count."""
+    """Return each path once, with a count if it occurs more often."""
     counts: dict[str, int] = {}
     for path in paths:
         name, _, times = (

@@ -1,4 +1,4 @@
-"""Names in a text, recognised by their shape: files, identifiers, hashes, ids and addresses, in any language.
+"""Find names in a text by their shape: files, identifiers, hashes, ids and addresses, in any language.
 
 Plain words are not names. A path is read as its end: the last folder and the name of the file.
 """
@@ -17,17 +17,17 @@ MAX_SHOWN_PATH_PARTS = 2
 """Parts of a path that are shown: its last folder and the name of the file."""
 
 _ESCAPED_SPACE = re.compile(r"\\[nrt]")
-"""White space in a JSON text inside a text."""
+"""Escaped white space, as in a JSON text inside a text."""
 _NAME_RUN = re.compile(r"[A-Za-z0-9_$@~./:+-]{3,199}[A-Za-z0-9_]")
-"""Characters of names in a row."""
+"""A run of characters that names are made of."""
 _SEPARATORS = re.compile(r"[.:/+@$~]+")
 _LETTER = re.compile("[A-Za-z]")
 _CASE_CHANGE = re.compile(r"[a-z0-9][A-Z]|[A-Z]{2}[a-z]")
 _EDGE_CHARS = ".-+@$~/"
 _ABSOLUTE_PATH = re.compile(r"~?(?:/[\w.@+-]+){3,}")
-"""An absolute path; whether it is a file or a folder does not show."""
+"""An absolute path; its shape does not tell whether it is a file or a folder."""
 _EXTENSION = re.compile(r"[a-z][a-z0-9]{0,6}")
-"""The form of an extension. After a folder every such ending is one; without a stem it is a hidden file or folder."""
+"""The form of an extension. After a folder any such ending is one; without a stem it is a hidden file."""
 _HEX = re.compile(r"[0-9a-f]{7,64}|[0-9A-F]{7,64}")
 _SHORT_LIVED = re.compile(r"[A-Za-z_]{1,9}|[0-9a-f]{7,64}|[0-9A-F]{7,64}")
 _NOT_IN_FILE_NAMES = re.compile("[ @:]")
@@ -44,7 +44,7 @@ _VERSION = re.compile(r"v?\d+(?:\.\d+)+")
 def read_names(text: str, *, is_typed: bool = False) -> list[str]:
     """Return the names in a text, each once.
 
-    `is_typed`: it is a command or one word that was typed, so hyphens join names, not words of a sentence.
+    `is_typed`: it is a command or a single word, so hyphens join parts of names, not words of a sentence.
     """
     runs = dict.fromkeys(_NAME_RUN.findall(_without_escapes(text)))
     names = map(_read_typed_run, runs) if is_typed else map(_read_prose_run, runs)
@@ -63,13 +63,14 @@ def read_file_names(text: str) -> list[str]:
 
 
 def read_names_by_line(text: str) -> set[str]:
-    """Return the names in a text, read as typed. Lines are remembered: most lines of a summary were in the last one."""
+    """Return the names in a text, read as typed. Lines are cached: most lines of a summary were in the last one."""
     lines = _without_escapes(text).split("\n")
     return set(chain.from_iterable(map(_read_typed_line, lines)))
 
 
 @lru_cache(maxsize=1 << 12)
 def _read_typed_line(line: str) -> tuple[str, ...]:
+    """Return the names in one line, read as typed."""
     return tuple(chain.from_iterable(map(_read_typed_run, _NAME_RUN.findall(line))))
 
 
@@ -93,7 +94,7 @@ def is_file(name: str) -> bool:
 
 
 def is_short_lived(name: str) -> bool:
-    """Return whether a name is a short identifier, as local variables are, or a hash."""
+    """Return whether a name is a short identifier, like most local variables, or a hash."""
     return _SHORT_LIVED.fullmatch(name) is not None
 
 
@@ -112,12 +113,13 @@ def shorten_path(name: str) -> str:
 
 @lru_cache(maxsize=1 << 15)
 def _read_prose_run(run: str) -> tuple[str, ...]:
+    """Return the names in a run of prose."""
     return _read_run(run, is_typed=False)
 
 
 @lru_cache(maxsize=1 << 15)
 def _read_typed_run(run: str) -> tuple[str, ...]:
-    """Return the names in a run that was typed. Only hyphens and absolute paths are read in another way there."""
+    """Return the names in a run that was typed. Only hyphens and absolute paths are read differently there."""
     if "-" in run or run[0] in "/~":
         return _read_run(run, is_typed=True)
     return _read_prose_run(run)
@@ -179,7 +181,7 @@ def _changes_case(word: str) -> bool:
 def _is_name(part: str, is_typed: bool) -> bool:  # noqa: FBT001 - called in a loop
     """Return whether a part of a run is a name.
 
-    It has an underscore, a hump, or letters with digits; in typed text also a hyphen.
+    It has an underscore, a change of case, or letters with digits; in typed text a hyphen also makes a name.
     """
     core = part.strip("_-")
     if len(core) < 4:
@@ -201,6 +203,8 @@ def _is_name(part: str, is_typed: bool) -> bool:  # noqa: FBT001 - called in a l
 
 
 class _NameTable(NamedTuple):
+    """Words that decide whether a shape is a file: extensions, methods, and files without an extension."""
+
     extensions: frozenset[str]
     methods: frozenset[str]
     files: frozenset[str]
@@ -208,6 +212,7 @@ class _NameTable(NamedTuple):
 
 @cache
 def _load_table() -> _NameTable:
+    """Load the table from `data/names.toml`, once."""
     data = tomllib.loads(
         resources.files("everthread.compaction")
         .joinpath("data/names.toml")

@@ -70,7 +70,7 @@ _JSON_KEY = re.compile(r'"[\w.-]{1,80}"\s{0,4}:')
 
 
 class MessageNames(NamedTuple):
-    """The names in one message, by place. None is in two places."""
+    """The names in one message, by place. No name is in two places."""
 
     call_names: tuple[str, ...] = ()
     text_names: tuple[str, ...] = ()
@@ -99,7 +99,7 @@ class NamesInUse:
         """The message with the first use of each name that has not been checked for secrets yet."""
 
     def add_messages(self, messages: Iterable[MessageFacts]) -> None:
-        """Count the calls and texts of new messages."""
+        """Count the names in calls and texts of new messages."""
         for facts in messages:
             self._position += 1
             if facts.without_summary is None:
@@ -133,7 +133,7 @@ class NamesInUse:
         return counted_names
 
     def with_tail(self, messages: Sequence[MessageFacts]) -> NamesInUse:
-        """Return a copy that also counts the messages of the tail: much of them may be cut."""
+        """Return a copy that also counts the messages of the tail, because much of them may be cut."""
         counted_names = self.copy()
         counted_names.add_messages(messages)
         return counted_names.with_outputs(messages)
@@ -189,6 +189,7 @@ class NamesInUse:
         return [(name, weights[name]) for name in order]
 
     def _growth_factor(self, position: int) -> float:
+        """Return the factor by which a use at this position weighs more than one at the base."""
         return float(2.0 ** ((position - self._base_position) / HALF_LIFE_MESSAGES))
 
     def _add_uses(
@@ -213,7 +214,7 @@ class NamesInUse:
                 self._unchecked_sources[name] = source
 
     def _rebase(self, position: int) -> None:
-        """Rebase the weights to this message, because they would outgrow a float."""
+        """Make this message the base of all weights, because they would outgrow a float."""
         fade_factor = 1 / self._growth_factor(position)
         self._weights = {
             name: weight * fade_factor for name, weight in self._weights.items()
@@ -237,7 +238,7 @@ class NamesInUse:
 
 
 def _join_files(weights: Mapping[str, float]) -> dict[str, float]:
-    """Return the weights; those of a file without a folder are added to the heaviest path that ends with its name."""
+    """Return the weights, with that of a bare file name added to the heaviest path that ends with it."""
     paths: dict[str, str] = {}
     for name in weights:
         if is_path(name):
@@ -254,7 +255,7 @@ def _join_files(weights: Mapping[str, float]) -> dict[str, float]:
 
 @lru_cache(maxsize=1 << 14)
 def _rank_factor(name: str) -> float:
-    """Return the factor for a name's kind and length, by which its weight is multiplied for the rank."""
+    """Return the factor for a name's kind and length that turns its weight into its rank."""
     length_factor = LONG_NAME_CHARS / max(len(name), LONG_NAME_CHARS)
     if is_file(name):
         return FILE_RANK_FACTOR * length_factor
@@ -268,7 +269,7 @@ def _rank_factor(name: str) -> float:
 def _record_secret_names(sources: Iterable[tuple[MessageFacts, list[str]]]) -> None:
     """Record for each message which of these names are a secret, or part of one, in its text.
 
-    Only the parts around the names are searched, all in one call because that is cheaper.
+    Only the text around the names is searched, all in one call because that is cheaper.
     """
     excerpts: list[str] = []
     spans: list[tuple[int, int, MessageFacts, str]] = []
@@ -296,7 +297,7 @@ def _record_secret_names(sources: Iterable[tuple[MessageFacts, list[str]]]) -> N
 def _cut_excerpts(
     text: str, name_spans: Sequence[tuple[int, int, str]]
 ) -> Iterator[tuple[str, list[tuple[int, int, str]]]]:
-    """Yield the parts of a text around these places, and the places within each part. Near ones share a part."""
+    """Yield the parts of a text around these spans, with the spans within each part. Near ones share a part."""
     excerpt_start = 0
     excerpt_end = -1
     excerpt_spans: list[tuple[int, int, str]] = []
@@ -326,6 +327,7 @@ def read_message_names(facts: MessageFacts) -> MessageNames:
 
 
 def _read_answer_names(facts: MessageFacts) -> MessageNames:
+    """Return the names in an assistant's message."""
     effects = facts.effects[1] if facts.effects else ()
     call_names = _read_call_names(facts, effects) if facts.calls else {}
     text = text_of(facts.without_summary or {})
@@ -337,6 +339,7 @@ def _read_answer_names(facts: MessageFacts) -> MessageNames:
 
 
 def _read_user_names(facts: MessageFacts) -> MessageNames:
+    """Return the names in a user's message, those outside the user's words apart."""
     user_names = read_names(facts.user_words)
     text = text_of(facts.without_summary or {})
     all_names = read_names(text) if len(text) > len(facts.user_words) else []
@@ -347,7 +350,7 @@ def _read_user_names(facts: MessageFacts) -> MessageNames:
 
 
 def _read_call_names(facts: MessageFacts, effects: Sequence[Effect]) -> dict[str, None]:
-    """Return the names in the arguments of a message's calls. The names of the arguments do not count."""
+    """Return the names in the values of a message's call arguments."""
     arguments: list[Mapping[str, Any]] = [effect.arguments for effect in effects]
     if len(arguments) < len(facts.calls):
         arguments = [call.parsed for call in facts.calls]
@@ -378,7 +381,7 @@ def _strip_quoted_texts(command: str) -> str:
 def read_shown_names(facts: MessageFacts, message: Message) -> frozenset[str]:
     """Return the names that a message shows, outputs included.
 
-    `message`: the message itself, or as it is in the context after pruning.
+    `message`: the message itself, or its pruned form in the context.
     """
     if facts.shown_names is None or facts.shown_names[0] is not message:
         calls = (call.arguments for call in calls_of(message))
@@ -421,7 +424,7 @@ def _read_output_files(facts: MessageFacts) -> tuple[str, ...]:
 
 
 def _read_output_ends(text: str) -> list[str]:
-    """Return the names at both ends of an output. Fields of JSON and links are the tool's, not the work's."""
+    """Return the names at both ends of an output, without JSON keys and links: those are the tool's, not the work's."""
     if len(text) > 2 * OUTPUT_END_CHARS:
         text = f"{text[:OUTPUT_END_CHARS]}\n{text[-OUTPUT_END_CHARS:]}"
     if '":' in text:

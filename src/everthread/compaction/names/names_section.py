@@ -20,7 +20,7 @@ from everthread.compaction.names.names_in_use import NamesInUse
 Count = Callable[[str], int]
 
 SECTION_SHARE = 5
-"""The section takes at most this part (1/n) of the summary's room, without the user's words."""
+"""The section takes at most this share (1/n) of the summary's budget."""
 MAX_TOO_LONG_NAMES = 12
 """After this many names that do not fit, stop trying shorter ones."""
 MIN_SECTION_TOKENS = 24
@@ -84,6 +84,7 @@ class _Listing:
     used: list[str] = field(default_factory=list)
     commands: list[str] = field(default_factory=list)
     listed_text: str = ""
+    """All names listed so far, as one text."""
 
     def __contains__(self, name: str) -> bool:
         return name in self.listed_text
@@ -145,6 +146,7 @@ def parse_names(text: str) -> list[str]:
 
 
 def _parse_files(line: str) -> Iterator[str]:
+    """Yield the paths in a line of files."""
     for folder, bases, path in _FOLDER_OR_PATH.findall(line):
         if path:
             yield path

@@ -24,7 +24,7 @@ from everthread.wire.definitions import has_fixed_position, join_instructions
 
 
 def make_system_note(plan: CutPlan) -> str:
-    """Return the note that a thread's first compaction adds to the system prompt."""
+    """Return the note that a thread's first compaction adds to the system prompt; later ones add none."""
     return "" if plan.earlier_summary.text else read_text_file("system_note")
 
 
@@ -93,7 +93,7 @@ def _add_note(head: list[KeptMessage], note: str) -> list[KeptMessage]:
 def _insert_summary(
     head: list[KeptMessage], tail: list[KeptMessage], text: str
 ) -> list[KeptMessage]:
-    """Insert the summary under a role that neither neighbour has, or merge it into one of them.
+    """Insert the summary with a role that neither neighbour has, or merge it into one of them.
 
     Merge into the latest user message only as a last choice, so that it stays unchanged.
     """
@@ -167,7 +167,7 @@ def _put_instructions(
 def _find_position(
     messages: Sequence[KeptMessage], instruction: Message, min_position: int
 ) -> int:
-    """Return the place for a system message. Anthropic takes one between the user's side and an answer only."""
+    """Return the position for a system message. Anthropic accepts one only between the user's side and an answer."""
     summary_position = next(
         position
         for position, (message, _) in enumerate(messages)
@@ -195,7 +195,7 @@ def _find_position(
 
 
 def _accepts_instructions(messages: Sequence[KeptMessage], position: int) -> bool:
-    """Return whether a system message may be put at this place."""
+    """Return whether a system message may be put at this position."""
     message_before = messages[position - 1][0] if position else None
     message_after = messages[position][0] if position < len(messages) else None
     follows_user = message_before is not None and _speaking_role(message_before) in (
@@ -208,7 +208,7 @@ def _accepts_instructions(messages: Sequence[KeptMessage], position: int) -> boo
 
 
 def _join_instructions(messages: Sequence[KeptMessage]) -> list[KeptMessage]:
-    """Join system messages that the wire takes one at a time; a joined one is new."""
+    """Join adjacent system messages if the wire takes only one at a time; a joined one is new."""
     result: list[KeptMessage] = []
     for message, index in messages:
         is_next = (
@@ -227,6 +227,7 @@ def _join_instructions(messages: Sequence[KeptMessage]) -> list[KeptMessage]:
 
 
 def _mark_as_summary(message: Message) -> KeptMessage:
+    """Return the message marked as a summary, as a new message."""
     return mark_summary(message), None
 
 

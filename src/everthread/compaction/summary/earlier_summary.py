@@ -73,29 +73,31 @@ _FAILURE_LINE = re.compile(r" failed \(message (\d{1,9})(?:, (\d{1,9}) times)?\)
 
 @dataclass(frozen=True, slots=True)
 class EarlierSummary:
-    """The earlier summary in the list, parsed; several as one."""
+    """The earlier summary in a list of messages, parsed; several are joined into one."""
 
     text: str = ""
     message_count: int = 0
+    """The number of messages that it covers."""
     sections: Mapping[str, str] = field(default_factory=dict)
     """Its sections, without the user's words."""
     quotes: tuple[UserQuote, ...] = ()
+    """The quotes of the user's words."""
     journal: Journal = field(default_factory=Journal)
     state: ThreadState | None = None
     """The state, if it was read from several summaries."""
     last_turns: tuple[int, ...] = ()
-    """The last user message that each of several summaries covers."""
+    """The last turn that each of several summaries covers."""
 
     @property
     def last_covered_turns(self) -> tuple[int, ...]:
-        """The last user message that each summary in the list covers."""
+        """The last turn that each summary in the list covers."""
         return self.last_turns or (
             max((message.last_number for message in self.quotes), default=0),
         )
 
 
 def parse_earlier_summary(messages: Messages) -> EarlierSummary:
-    """Return the summary of the list, parsed; of one without a tag only its text. Several are joined."""
+    """Return the summary in the list, parsed; if it has no valid tag, only its text. Several are joined."""
     texts = [summary_text(message) for message in messages if "_summary" in message]
     return (
         _parse_summary(texts[0] if texts else "")
@@ -143,7 +145,10 @@ def _join_summaries(messages: Messages) -> EarlierSummary:
 def _join_two(
     earlier: EarlierSummary, later: EarlierSummary, offset: int
 ) -> EarlierSummary:
-    """Return both as one, with the numbers of the second raised by `offset`. Text and task are the second's."""
+    """Return two summaries as one, with the turns of the second raised by `offset`.
+
+    Text and task are those of the second.
+    """
     journal = (
         _as_background(later).journal if is_unproven(later.text) else later.journal
     )
@@ -176,6 +181,7 @@ def _join_two(
 
 
 def _join_states(earlier: ThreadState, later: ThreadState, offset: int) -> ThreadState:
+    """Return the states of two summaries as one, with the turns of the second's errors raised by `offset`."""
     errors = {
         key: replace(error, turn=error.turn + offset)
         for key, error in later.errors.items()
@@ -198,6 +204,7 @@ def _join_states(earlier: ThreadState, later: ThreadState, offset: int) -> Threa
 
 @lru_cache(maxsize=4)
 def _parse_summary(text: str) -> EarlierSummary:
+    """Return a summary parsed from its text."""
     match = _MESSAGE_COUNT.search(text[:400])
     count = int(match[1].replace(",", "")) if match else 0
     if not text or is_unproven(text):
@@ -210,7 +217,7 @@ def _parse_summary(text: str) -> EarlierSummary:
 
 
 def read_earlier_summary(messages: Messages) -> EarlierSummary:
-    """Return the summary of the list, parsed. One without a tag becomes an entry of the journal."""
+    """Return the summary in the list, parsed. If it has no valid tag, its text becomes one journal entry."""
     earlier_summary = parse_earlier_summary(messages)
     if (
         not earlier_summary.text
@@ -222,7 +229,7 @@ def read_earlier_summary(messages: Messages) -> EarlierSummary:
 
 
 def _as_background(earlier: EarlierSummary) -> EarlierSummary:
-    """Return a summary without a tag as an entry of the journal."""
+    """Return a summary without a valid tag as one journal entry."""
     sections = parse_sections(earlier.text)
     text = (
         "\n".join(
@@ -288,6 +295,7 @@ def read_state_from_sections(
 
 
 def _read_state_line(state: ThreadState, line: str) -> None:
+    """Update the state from one line of the state section."""
     if line.startswith(DIRECTORY_LABEL):
         state.directory = line.removeprefix(DIRECTORY_LABEL)
     elif line.startswith(ROOT_LABEL):
@@ -304,7 +312,7 @@ def _read_state_line(state: ThreadState, line: str) -> None:
 
 
 def _add_root(paths: Iterable[str], state: ThreadState) -> list[str]:
-    """Return listed paths as calls name them: the root may be another one in the next summary."""
+    """Return listed paths as calls name them, because the root may change in the next summary."""
     return [
         path if path.startswith(("/", "~")) else f"{state.root_prefix}{path}"
         for path in paths

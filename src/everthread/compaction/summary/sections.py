@@ -71,7 +71,7 @@ _SECTIONS_BY_HEADING = {name.casefold(): name for name in HANDOFF_SECTIONS} | {
 }
 
 Sections = dict[str, str]
-"""Section name -> its text. If empty or missing, `None.` in a model's summary and left out of a journal."""
+"""Section names with their texts. Empty ones are `None.` in a model's summary and left out of a journal."""
 
 
 def render_sections(
@@ -80,7 +80,7 @@ def render_sections(
     template: TemplateName = "handoff",
     skip_empty: bool = False,
 ) -> str:
-    """Render the sections as Markdown, headings in English. `skip_empty` leaves out empty ones."""
+    """Render the sections as Markdown. If `skip_empty` is set, leave out empty ones."""
     if template == "classic":
         return _render_classic(sections, skip_empty=skip_empty)
     blocks = []
@@ -92,6 +92,7 @@ def render_sections(
 
 
 def _render_classic(sections: Mapping[str, str], *, skip_empty: bool) -> str:
+    """Render the sections under the fewer headings of the classic layout."""
     blocks = []
     for heading, names in CLASSIC_SECTIONS:
         filled_sections = [
@@ -154,7 +155,7 @@ _END_OF_NODES = re.compile(r"^\[end of nodes[^\]\n]{0,80}\]$", re.MULTILINE)
 def find_nodes_end(summary: str) -> int:
     """Return the end of the graph's nodes in a summary, after the line that marks it; 0 if it has none.
 
-    They come before every section; similar lines further down are quoted words.
+    Nodes come before every section; similar lines further down are quoted words.
     """
     first_node = _NODE_LINE.search(summary)
     heading = _HEADING.search(summary)
@@ -167,12 +168,13 @@ def find_nodes_end(summary: str) -> int:
 
 
 def without_node_lines(summary: str) -> str:
-    """Return the summary without the lines around the nodes of a graph: sections alone."""
+    """Return the summary without the lines around the nodes of a graph, so that only sections are left."""
     end = find_nodes_end(summary)
     return _NODE_LINE.sub("", summary[:end]) + summary[end:]
 
 
 def _add_section(sections: Sections, name: str, text: str) -> None:
+    """Add text to a section, unless it only says that there is nothing."""
     text = text.strip()
     if text and text.rstrip(".").casefold() not in ("none", "n/a", "(none)"):
         sections[name] = f"{sections[name]}\n{text}" if name in sections else text

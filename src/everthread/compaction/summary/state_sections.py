@@ -1,4 +1,4 @@
-"""The sections of a summary that come from the state of the thread. Every line can be read back."""
+"""Write the sections of a summary that come from the state of the thread. Every line can be read back."""
 
 from __future__ import annotations
 
@@ -65,6 +65,7 @@ def write_state_sections(state: ThreadState, room: int, count: CountTokens) -> S
 
 
 def _write_state(state: ThreadState) -> str:
+    """Return the lines for directory, root, branch, last test run and running processes."""
     lines = []
     if directory := _clip_to_line(state.directory):
         lines.append(f"{DIRECTORY_LABEL}{directory}")
@@ -84,11 +85,12 @@ def _write_state(state: ThreadState) -> str:
 
 
 def _write_list(items: Iterable[str]) -> str:
+    """Return the items as a list, one line each."""
     return "\n".join(f"- {text}" for text in map(_clip_to_line, items) if text)
 
 
 def write_open_errors(state: ThreadState) -> str:
-    """Return the open errors, word for word, with the failed call."""
+    """Return the open errors, word for word, each with the failed call."""
     recent_errors = state.open_errors(state.turn)
     lines = []
     for key, error in state.errors.items():
@@ -108,14 +110,17 @@ def write_open_errors(state: ThreadState) -> str:
 
 
 def shown_failure_key(shown_call: str) -> str:
-    """Return the key of a failure shown like this. A shown key is its own key."""
+    """Return the key of a failure, given the call that the summary shows for it. A shown key is its own key."""
     return error_key(Effect("ran", "", shown_call))
 
 
 def write_files(
     state: ThreadState, room: int, count: CountTokens, *, mentioned_text: str = ""
 ) -> str:
-    """List changed files, then those only read, the newest first, as room permits, and count the others."""
+    """List changed files, then those only read, the newest first, as room permits, and count the others.
+
+    Leave out files that `mentioned_text` names.
+    """
     lines = []
     for label, is_changed in ((CHANGED_FILES_LABEL, True), (READ_FILES_LABEL, False)):
         relative_paths = (
@@ -144,12 +149,12 @@ def write_files(
 
 
 def _clip_to_line(text: str, limit: int = 240) -> str:
-    """Clip to one line, with the same result when it is read back and written again."""
+    """Clip a text to one line, with the same result when it is read back and written again."""
     return clip_line(one_line(text), limit)
 
 
 def _quote_code(text: str, limit: int) -> str:
-    """Return the text in more backticks than it has in a row."""
+    """Return the text between more backticks than it has in a row."""
     line = _clip_to_line(text, limit)
     fence = "`"
     while fence in line:
@@ -169,7 +174,7 @@ def _format_path(path: str) -> str:
 
 
 def split_quoted_code(text: str) -> tuple[str, str]:
-    """Return the text in backticks at the beginning, and the rest."""
+    """Return the text in backticks at the beginning, and the remainder."""
     fence = text[: len(text) - len(text.lstrip("`"))]
     code, _, remainder = (
         text[len(fence) :].partition(fence) if fence else ("", "", text)
@@ -178,7 +183,7 @@ def split_quoted_code(text: str) -> tuple[str, str]:
 
 
 def parse_path_list(text: str) -> Iterator[str]:
-    """Yield the paths of a list."""
+    """Yield the paths of a list that `write_files` wrote."""
     list_text, _, ending = text.rpartition(" and ")
     remainder = list_text if ending.endswith(" more") else text
     while remainder:

@@ -33,6 +33,7 @@ def read_text_file(name: str) -> str:
 
 
 PINNED = "Pinned by the user:"
+_KEY_SEPARATOR = " with "
 
 
 def find_reading_tools(tools: Sequence[Mapping[str, Any]] | None) -> tuple[str, ...]:
@@ -41,9 +42,26 @@ def find_reading_tools(tools: Sequence[Mapping[str, Any]] | None) -> tuple[str, 
 
 
 def make_tools_key(tools: Sequence[Mapping[str, Any]] | None) -> str:
-    """Return a key for the tools that a summary names: it fits only requests with the same tools."""
+    """Return a key for the tools that a summary names: the summary fits only requests with the same tools."""
     names = find_reading_tools(tools)
-    return f" with {','.join(names)}" if names else ""
+    return f"{_KEY_SEPARATOR}{','.join(names)}" if names else ""
+
+
+def split_tools_key(key: str) -> tuple[str, tuple[str, ...]]:
+    """Return a key without what `make_tools_key` added to it, and the names of those tools."""
+    engine, _, names = key.partition(_KEY_SEPARATOR)
+    return engine, tuple(names.split(",")) if names else ()
+
+
+def rename_tools(text: str, old_names: Sequence[str], new_names: Sequence[str]) -> str:
+    """Return a summary, or JSON that holds it, with other tools that can read the covered messages."""
+    return text.replace(_write_recall_line(old_names), _write_recall_line(new_names))
+
+
+def _write_recall_line(names: Sequence[str]) -> str:
+    return read_text_file("recall").format(
+        tools=" and ".join(f"`{name}`" for name in names)
+    )
 
 
 def write_marker(
@@ -60,13 +78,13 @@ def write_marker(
     tool_names = find_reading_tools(tools) if services.is_stored else ()
     if not tool_names:
         return marker
-    return f"{marker}\n{read_text_file('recall').format(tools=' and '.join(f'`{reader}`' for reader in tool_names))}"
+    return f"{marker}\n{_write_recall_line(tool_names)}"
 
 
 def write_pinned_notes(
     notes: Sequence[str], room: int, count: CountTokens
 ) -> tuple[str, tuple[str, ...]]:
-    """Return the pinned notes within the room, the newest first, and a warning if not all fit."""
+    """Return the pinned notes that fit into the room, preferring the newest, and a warning if not all fit."""
     lines: list[str] = []
     remaining = room
     for note in reversed(notes):
@@ -111,7 +129,7 @@ def count_section_tokens(sections: Mapping[str, str], count: CountTokens) -> int
 def drop_lines_to_fit(
     sections: Mapping[str, str], room: int, count: CountTokens
 ) -> Sections:
-    """Return the sections within the room: lines are dropped from the end of the longest ones."""
+    """Return the sections within the room: drop lines from the end of the longest ones."""
     lines = {
         name: [(line, count(line) + 1) for line in text.split("\n")]
         for name, text in sections.items()

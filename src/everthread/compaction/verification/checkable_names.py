@@ -22,7 +22,7 @@ ERROR_KIND = "error"
 CHECKABLE_KINDS = frozenset(
     {URL_KIND, PATH_KIND, HASH_KIND, IDENTIFIER_KIND, ERROR_KIND}
 )
-"""Kinds that are true or made up; a number or a word of prose is neither."""
+"""Kinds of names that are either right or made up; a number or a word of prose is neither."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class CheckableName:
 def find_checkable_names(text: str) -> list[CheckableName]:
     """Return the URLs, rooted or extension-bearing paths, hashes, identifiers and quoted errors of a text.
 
-    In order of appearance and without overlaps: a path inside a URL is skipped.
+    They are in order and do not overlap: a path inside a URL is skipped.
     """
     if not isinstance(text, str):
         return []
@@ -71,6 +71,7 @@ _QUOTED_IDENTIFIER = re.compile(
 
 
 def _find_names(text: str) -> Iterator[CheckableName]:
+    """Yield all names of a text, in any order; they may overlap."""
     for match in _URL.finditer(text):
         url = _trim_url(match[0])
         yield CheckableName(URL_KIND, url, match.start(), match.start() + len(url))
@@ -103,7 +104,7 @@ def _trim_url(url: str) -> str:
 
 @functools.lru_cache(maxsize=1 << 16)
 def _classify_chunk(chunk: str) -> tuple[tuple[str, str, int], ...]:
-    """Return the names in a chunk: (kind, value, offset); a function without its parentheses."""
+    """Return the names in a chunk as (kind, value, offset); a function without its parentheses."""
     if len(chunk) > 300 or "://" in chunk:
         return ()
     value = chunk.lstrip("*=+&?:%").rstrip(".:!?*=+&\\-%#@")
@@ -128,7 +129,7 @@ _LINE_NUMBER = re.compile(r"(?<=\w)(?:(?::\d+){1,3}|:L?\d+-L?\d+|#L\d+(?:-L?\d+)
 
 
 def _find_kind(value: str) -> str:
-    """Return the kind of name, or an empty string if it is not a name."""
+    """Return the kind of a name, or an empty string if the value is not a name."""
     if len(value) < 3:
         return ""
     if _is_hash(value):
@@ -154,6 +155,7 @@ _VALUE_SHAPE = re.compile(
 
 
 def _is_hash(value: str) -> bool:
+    """Return whether a value is a UUID or a hexadecimal hash with letters and digits."""
     lowered = value.lower()
     if _UUID.fullmatch(lowered):
         return True
@@ -238,6 +240,7 @@ _IDENTIFIER_FORMS = re.compile(
 
 
 def _is_identifier(value: str) -> bool:
+    """Return whether a value has the shape of an identifier: in snake case, camel case, dotted, a ticket or a code."""
     data = _load_word_lists()
     if (
         _SNAKE_CASE.fullmatch(value)
@@ -277,6 +280,7 @@ def _is_code(value: str) -> bool:
 
 @functools.cache
 def _load_word_lists() -> dict[str, frozenset[str]]:
+    """Load the word lists of `data/names.toml`, once."""
     text = (
         resources.files("everthread.compaction")
         .joinpath("data/names.toml")

@@ -1,4 +1,4 @@
-"""Take a line of a summary apart into claims: its sentences, each with its names, its figures and its other words."""
+"""Split a line of a summary into claims: its sentences, each with its names, its figures and its other words."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from everthread.compaction.verification.source_index import (
 )
 
 MAX_FIGURES = 12
+"""Figures of a sentence to check."""
 MAX_SENTENCE_CHARS = 1_000
-"""Figures of a sentence to check. A longer sentence is a list or a table, not a statement about a figure."""
+"""A longer sentence is a list or a table, not a statement about a figure, and is not checked."""
 MAX_NAME_DISTANCE_CHARS = 10
 """A name belongs to a figure if at most this many characters are between them: "`save()` (line 82)"."""
 _NUMBERING = re.compile(r"^\s*(?:[-*•]\s+)?(?:\d{1,4}[.)]\s+|\[\d[^\]]{0,40}\]\s*)?")
@@ -35,7 +36,7 @@ _FIGURE_WITH_UNIT = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ClaimedFigure:
-    """A figure with its name and its unit: the words right before and after it, and the names close to it."""
+    """A figure with the words right before and after it, and the names close to it."""
 
     value: str
     adjacent_words: tuple[str, ...]
@@ -73,7 +74,7 @@ def read_claims(line: str, stop_words: Set[str]) -> Iterator[Claim]:
 
 
 def is_meaningful_word(token: str, stop_words: Set[str]) -> bool:
-    """Return whether a token is a word with meaning, not a stop word."""
+    """Return whether a token is a word with meaning, not a figure or a stop word."""
     return not token[0].isdigit() and token not in stop_words
 
 

@@ -38,12 +38,13 @@ _NAME = "name"
 _ClaimPart = tuple[str, str]
 """A part of a claim: its kind and its text."""
 MIN_OTHER_PARTS = 3
-"""A sentence is compared if it has this many words, names and figures beside the examined one."""
+"""Compare a sentence if it has more than this many words, names and figures."""
 MAX_MISSING_SHARE = 0.5
+"""A close statement lacks less than this share of the claim's weight."""
 MAX_CANDIDATES = 2_000
-"""A claim that more statements resemble is too ordinary to be contradicted by one of them."""
+"""A claim that resembles more statements is too ordinary to be contradicted by one of them."""
 MAX_MEASURE_DISTANCE_TOKENS = 6
-"""A figure of the sources measures the same if the name or unit is at most this many tokens away."""
+"""A figure of the sources measures the same thing if the name or unit is at most this many tokens away."""
 NEIGHBOUR_STATEMENTS = 1
 """A statement supports the names and figures in it and in this many statements on either side."""
 
@@ -53,11 +54,11 @@ class RequiredCloseness:
     """The closeness that a statement needs to contradict a claim."""
 
     min_share: float
-    """The weight of the claim's other words, names and figures that it has."""
+    """The minimum share of the weight of the claim's other words, names and figures that it must have."""
     max_support_ratio: float
-    """Statements that support the claim have less than this share of that."""
+    """Statements that support the claim must have less than this ratio of its share."""
     min_parts: int
-    """The least number of words, names and figures that it has."""
+    """The minimum number of words, names and figures that it must have."""
 
 
 NAME_CLOSENESS = RequiredCloseness(min_share=0.8, max_support_ratio=0.6, min_parts=4)
@@ -68,7 +69,7 @@ POLARITY_CLOSENESS = RequiredCloseness(
 
 
 class _Comparison:
-    """A claim compared with the statements of the sources, by the share that each of them holds."""
+    """A claim compared with the statements of the sources, by the share of it that each of them holds."""
 
     def __init__(self, claim: Claim, index: SourceIndex) -> None:
         self._statements_by_part: dict[_ClaimPart, Set[int]] = {}
@@ -96,13 +97,14 @@ class _Comparison:
 
     @property
     def has_candidates(self) -> bool:
-        """Whether any statement is close enough to be worth a look."""
+        """Whether any statement is close enough to compare."""
         return bool(self._scores)
 
     def _score_statements(self) -> dict[int, float]:
         """Return the weight of the claim in each statement that may be close; empty if there are too many.
 
-        A close statement lacks less than `MAX_MISSING_SHARE` of the weight. So it has one of any parts that weigh more.
+        A close statement lacks less than `MAX_MISSING_SHARE` of the weight. So it holds at least one of any parts that
+        weigh more.
         """
         rarest_first = sorted(
             self._statements_by_part,
@@ -164,7 +166,7 @@ class _Comparison:
         return closest
 
     def count_shared_parts(self, statement: int, part: _ClaimPart) -> int:
-        """Return the number of the claim's parts that a statement has, without this one."""
+        """Return the number of the claim's parts, without this one, that a statement has."""
         return sum(
             statement in statements
             for other_part, statements in self._statements_by_part.items()
@@ -234,7 +236,10 @@ def _is_figure_contradicted(
 def _is_word_reversed(
     word: str, comparison: _Comparison, index: SourceIndex, *, is_negated: bool
 ) -> bool:
-    """Return whether a close statement has the word's opposite, or the word with the other polarity."""
+    """Return whether a close statement has the word's opposite, or negates the word if the claim does not.
+
+    A claim that negates a word is reversed if a close statement does not negate it.
+    """
     if _is_opposite_stated(word, comparison, index):
         return True
     agreeing_statements = index.find_statements(word, is_negated=is_negated)

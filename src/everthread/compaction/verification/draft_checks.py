@@ -43,13 +43,13 @@ LINES_TOO_LONG = "wrote lines that are far longer than a summary"
 _MODEL_ONLY_SECTIONS = (GOAL, RULES, DECISIONS, ANSWERED, PENDING_ASKS, CRITICAL)
 """Sections that only a model can write. The journal copies them from an earlier summary."""
 MAX_BUDGET_MULTIPLE = 4
-"""A longer summary of a model is cut to this many budgets before it costs time."""
+"""A model's summary longer than this many budgets is cut before it is checked, to save time."""
 
 
 def check_draft(
     draft: SummaryDraft, request: SummaryRequest, plan: CutPlan, count: CountTokens
 ) -> SummaryDraft | str:
-    """Return a model's draft, marked and completed; or why it is refused."""
+    """Return a model's draft, marked and completed, or the reason to refuse it."""
     sections = {
         name: neutralize_summary_marks(text) for name, text in draft.sections.items()
     }
@@ -114,7 +114,7 @@ def check_draft(
 def fill_from_journal(
     draft: SummaryDraft, request: SummaryRequest, counter: TokenCounter
 ) -> SummaryDraft:
-    """Return the journal with the warnings and the usage of a draft without sections; else the draft.
+    """Return the draft; if it has no sections, the journal with the draft's warnings and usage.
 
     Sections that an earlier model wrote and the journal cannot write itself are copied.
     """

@@ -1,9 +1,9 @@
 """Find words and figures of a summary in its sources.
 
-The sources are read once, into two grids. *Places* are pieces of equal length, to find things that are near each other.
-*Statements* are lines, long ones cut at the ends of sentences, to find things that are said together. For each word
-that the summary uses, and for each figure, the index knows the places and the statements that hold it. A word covers
-all of its forms ("failed", "failing").
+The sources are read once, and divided in two ways. *Places* are pieces of equal length, to find things that are near
+each other. *Statements* are lines, long ones cut at the ends of sentences, to find things that are said together. For
+each word that the summary uses, and for each figure, the index knows the places and the statements that hold it. A word
+covers all of its forms ("failed", "failing").
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ MAX_STATEMENT_CHARS = 240
 MAX_BESIDE_TOKENS = 3
 """A figure is beside a word if they are at most this many tokens apart, in either order."""
 MAX_NEGATED_TOKENS = 4
+"""A negator applies to at most this many tokens of its clause."""
 MAX_NEGATED_WORDS = 2
-"""A negator applies to this many tokens or meaningful words, unless the clause ends first."""
+"""A negator applies to at most this many meaningful words of its clause."""
 
 FIGURE = re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?(?!\d)|\d+(?:\.\d+)*")
 _CJK = r"\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
@@ -84,6 +85,7 @@ def list_tokens(text: str) -> list[str]:
 
 
 def is_negator(word: str) -> bool:
+    """Return whether a word negates the words after it."""
     return word.endswith(("n't", "n’t")) or word in _load_polarity().negators
 
 
@@ -102,6 +104,7 @@ class _Polarity:
 
 @functools.cache
 def _load_polarity() -> _Polarity:
+    """Load the negators and opposites from `data/polarity.toml`, once."""
     text = (
         resources.files("everthread.compaction")
         .joinpath("data/polarity.toml")
@@ -118,7 +121,7 @@ def _load_polarity() -> _Polarity:
 
 
 def normalize_figure(figure: str) -> str:
-    """Return the figure in the form for comparison: no separators, no leading or trailing zeros."""
+    """Return the figure in a form for comparison: without separators, leading zeros or trailing zeros."""
     digits = figure.replace(",", "")
     if digits.count(".") == 1:
         digits = digits.rstrip("0").rstrip(".")
@@ -156,6 +159,7 @@ class SourceIndex:
         self._index_tokens()
 
     def _index_tokens(self) -> None:
+        """Record the places and statements of each token, and the figures beside words."""
         recent_tokens: deque[tuple[str, Set[str]]] = deque(maxlen=MAX_BESIDE_TOKENS)
         statement = 0
         for token in read_tokens(self._lowered, self._stop_words):
@@ -219,6 +223,7 @@ class SourceIndex:
         return occurrences.negated if is_negated else occurrences.plain
 
     def find_statements_naming(self, name: str) -> Set[int]:
+        """Return the statements that hold the name, spelt exactly."""
         return {
             bisect_right(self._statement_starts, start) - 1
             for start in self._find_name_offsets(name)
@@ -231,10 +236,11 @@ class SourceIndex:
         ]
 
     def rarity(self, statements: Set[int]) -> float:
-        """Return the weight of a thing that these statements hold: the fewer, the heavier."""
+        """Return the weight of a word that these statements hold: the fewer, the heavier."""
         return math.log((len(self._statement_starts) + 1) / (len(statements) + 0.5))
 
     def _find_name_offsets(self, name: str) -> list[int]:
+        """Return the offsets of the name in the text, searched once."""
         if name not in self._name_offsets:
             self._name_offsets[name] = [
                 match.start() for match in re.finditer(re.escape(name), self._text)
@@ -243,7 +249,7 @@ class SourceIndex:
 
 
 def add_neighbours(numbers: Set[int], distance: int) -> Set[int]:
-    """Return the numbers and their neighbours."""
+    """Return the numbers, and every number within this distance of them."""
     return {
         number + step for number in numbers for step in range(-distance, distance + 1)
     }

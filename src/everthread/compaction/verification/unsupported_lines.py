@@ -42,8 +42,9 @@ from everthread.core.transcript import without_summary
 
 UNVERIFIED_MARK = "(unverified)"
 REFUSED_SHARE = 0.25
+"""A summary is refused if more than this share of its checked names is unverified."""
 MIN_REFUSED_NAMES = 3
-"""A summary is refused if more than this share of its checked names, and at least this many, are unverified."""
+"""A summary with fewer unverified names is never refused."""
 
 
 def join_sources(messages: Iterable[Message], earlier_summary: str) -> str:
@@ -65,6 +66,7 @@ def join_sources(messages: Iterable[Message], earlier_summary: str) -> str:
 
 
 def _message_text(message: Message) -> str:
+    """Return all text of a message: its own, its calls and its results."""
     parts = [text_of(message)]
     for call in calls_of(message):
         parts.append(call.name)
@@ -112,7 +114,7 @@ class _LineChecker:
         self.unknown_count = 0
 
     def mark_line(self, line: str) -> str:
-        """Return the line, with a mark at its end if no source confirms it."""
+        """Return the line, with a mark at its end if the sources do not support it."""
         body = line.rstrip().removesuffix(UNVERIFIED_MARK).rstrip()
         if line.startswith("#") or not body:
             return line
@@ -128,6 +130,7 @@ class _LineChecker:
         return f"{body} {UNVERIFIED_MARK}" if unknown_count else line
 
     def _is_known(self, name: CheckableName) -> bool:
+        """Return whether the sources hold the name; look it up once."""
         if name.value not in self._verdicts:
             self._verdicts[name.value] = self._is_in_sources(name)
         return self._verdicts[name.value]

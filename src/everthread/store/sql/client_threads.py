@@ -453,6 +453,15 @@ def find_rewrites(
 RewriteMatches = list[tuple[list[Rewrite], list[Rewrite]]]
 
 
+def list_rewrite_engines(tx: Tx, thread: str) -> list[str]:
+    """Return the engines, each with its options and tools, whose rewrites a thread has."""
+    rows = tx.all(
+        "SELECT DISTINCT engine FROM rewrites WHERE thread_id = ? ORDER BY engine",
+        (thread,),
+    )
+    return [row[0] for row in rows]
+
+
 def match_rewrites(
     tx: Tx,
     tenant: str,

@@ -43,7 +43,7 @@ from everthread.thread.policy import (
     PromptSize,
     make_fading_notice,
 )
-from everthread.thread.recalled_excerpts import ExcerptFinder, ThreadView
+from everthread.thread.recalled_excerpts import ExcerptFinder, VisibleThread
 from everthread.thread.recovery import RecoveryAttempts, RecoveryStep
 from everthread.thread.summary_wait import SummaryWait
 
@@ -115,7 +115,7 @@ class CallerContext:
         call = self._call
         states = [(call.thread, UNDONE_STATE_KEY)]
         pending_rounds = None
-        if call.match.matched:
+        if call.match.matched_count:
             source = call.match.source
             pending_rounds = self._services.hidden_rounds.expected(source)
             states.append((source, recall_rounds.STATE))
@@ -141,11 +141,20 @@ class CallerContext:
         self, states: Sequence[tuple[str, str]] = ()
     ) -> FoundRewrite:
         call = self._call
-        search_result = await self._services.rewrites.find(
-            call.sent, self._engine_keys, call.memory.search, states=states
+        rewrites = self._services.rewrites
+        keys = self._engine_keys
+        search_result = await rewrites.find(
+            call.sent, keys, call.memory.search, states=states
         )
         call.memory.search = search_result.search
-        return search_result
+        if call.memory.engine_keys == keys or not call.match.matched_count:
+            return search_result
+        call.memory.engine_keys = keys
+        known = search_result.rewrite
+        longer = await rewrites.adopt_longer(
+            call.sent, call.match.source, keys[0], known.length if known else 0
+        )
+        return replace(search_result, rewrite=longer or known)
 
     async def find_excerpts(self) -> list[Message]:
         """Find excerpts of what left the context that the newest message is about, for this call only."""
@@ -160,12 +169,12 @@ class CallerContext:
             return []  # most calls end here: their messages need not be stored yet
         match = await self._services.recorder.store_request(call)
         tip = await setup.store.get_compression_tip(match.thread)
-        view = ThreadView(
+        view = VisibleThread(
             match.tenant,
             match.thread,
             session=match.thread,
             messages=await setup.store.messages(tip),
-            is_whole=is_whole,
+            is_complete=is_whole,
         )
         return await finder.find(view, room, setup.listener)
 
@@ -261,6 +270,11 @@ class CallerContext:
             body=refusal.body,
         )
         await self.load_caps()
+        if verdict.kind == "max_tokens_too_large" and verdict.input_tokens:
+            # The prompt stays the same, and the provider has counted it.
+            self.state.calibration.observe(
+                call.model, verdict.input_tokens, call.estimate
+            )
         if learnt is not None:
             call.limit.window = learnt.tokens
             event = events.LimitLearnt(

@@ -146,7 +146,7 @@ class PruningJob:
 
     def conclude(self, given: RefitInput, compaction: Compaction) -> CompressionResult:
         """Use the result if it only prunes."""
-        messages = [*given.prepared.messages, *given.since]
+        messages = [*given.prepared.messages, *given.new_messages]
         if compaction.messages == messages or compaction.covered:
             return CompressionResult(compaction)
         model = self.frame.model
