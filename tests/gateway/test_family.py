@@ -44,7 +44,7 @@ def open_session(http: httpx2.AsyncClient, url: str, name: str = "s-1") -> Claud
 
 
 def answer_or_recall(request: Request) -> Any:
-    """Summarise when told to; look the key's place up when asked for it and `recall` is there."""
+    """Summarise on request; look the key's place up if asked for it and `recall` is offered."""
     asked = (
         text_of(request.messages[-1]) if request.messages[-1]["role"] == "user" else ""
     )

@@ -538,7 +538,7 @@ async def test_an_answer_whose_thoughts_and_marks_a_client_takes_out_is_the_same
 
 
 async def test_a_beginning_of_what_is_stored_is_known(setup: ManagerSetup) -> None:
-    """Its longer form was stored first, in one go: it is no branch, and no thread of its own."""
+    """Its longer form was stored first: it is neither a branch nor a thread of its own."""
 
     client = HistoryClient("openai_chat")
     first = await ask(setup.manager(), client, "One", "Eins")

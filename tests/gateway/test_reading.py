@@ -196,7 +196,7 @@ class RecordingAccount:
         self.spent: list[int] = []
 
     def admit(self) -> None:
-        """Everybody."""
+        """Accepts every caller."""
 
     def authorize(self, usage: CanonicalUsage, model: str) -> None:
         """Everything."""

@@ -55,7 +55,7 @@ def names(request: Request) -> list[str]:
 
 
 def script(request: Request) -> Any:
-    """Asked for the boat it looks it up where it can; everything else it notes."""
+    """Look the boat up if there is a tool for it; note everything else."""
     asked = next(
         (
             text_of(m)
@@ -266,7 +266,7 @@ async def test_what_was_compacted_is_found_again_and_the_client_sees_one_answer(
         while len(await conversation.gateways.store.usage(threads[0].first.id)) < len(  # noqa: ASYNC110
             conversation.log
         ):
-            await asyncio.sleep(0.05)  # written behind the answer
+            await asyncio.sleep(0.05)  # written after the answer
 
 
 @pytest.mark.parametrize(("api", "streams"), BOTH)
@@ -598,7 +598,7 @@ async def test_events_of_a_response_of_two_rounds_are_numbered_on(
 async def test_a_client_quicker_than_the_store_has_its_hidden_rounds_put_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was looked up is on its way into the store when the next request comes."""
+    """The hidden round is not stored yet when the next request arrives."""
     stored = asyncio.Event()
     put_state = Store.put_state
 

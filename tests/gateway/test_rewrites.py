@@ -269,7 +269,7 @@ async def test_a_draft_that_found_nothing_to_shorten_says_nothing_about_later_me
 async def test_messages_since_a_prepared_summary_are_shortened(
     setup: ManagerSetup, api: Api, says_much: bool
 ) -> None:
-    """The model's summary stays, and what goes upstream is as small as after any compaction."""
+    """The model's summary stays, and the request is as small as after any compaction."""
 
     setup.window = 16000
     writer = ScriptedSummarizer({"Goal": "Keep the books."})
@@ -514,7 +514,7 @@ async def test_nearly_full_requests_are_held(setup: ManagerSetup) -> None:
 async def test_a_client_without_pauses_gets_one_rewrite_at_a_time(
     setup: ManagerSetup,
 ) -> None:
-    """Whatever is finished in the background: what begins a request changes only where a compaction was due."""
+    """The beginning of a request changes only if a compaction was due, whatever finishes in the background."""
 
     manager = setup.manager(economics=False, protect_last_n=2)
     client = HistoryClient("openai_chat", tools=[])
@@ -537,7 +537,7 @@ async def test_a_client_without_pauses_gets_one_rewrite_at_a_time(
 async def test_a_draft_that_the_conversation_outgrew_is_not_sent_by_itself(
     setup: ManagerSetup,
 ) -> None:
-    """One that comes late covers too little: the next goes on from it, and what is sent changes once."""
+    """A late summary covers too little: the next one continues from it, and the sent prefix changes once."""
 
     class Late(ScriptedSummarizer):
         async def summarize(self, request: SummaryRequest) -> SummaryDraft:

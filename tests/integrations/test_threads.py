@@ -90,7 +90,7 @@ class Framework:
         return turn
 
     async def work(self, turns: int, start: int = 0) -> None:
-        """So many turns, each with a tool's page."""
+        """Take this many turns, each with a tool's page."""
         for number in range(start, start + turns):
             await self.ask(
                 user(f"Entry {number}: {FILLER}"),
@@ -215,7 +215,7 @@ async def test_two_processes_continue_one_thread_in_turns(
 async def test_an_unchanged_message_is_the_framework_s_own(
     threads: FrameworkThreads,
 ) -> None:
-    """What a compaction keeps goes in the framework's form, which may hold more: reasoning, signatures, ids."""
+    """Kept messages are sent in the framework's form, which may hold more: reasoning, signatures, ids."""
     framework = Framework(threads)
     await framework.ask(user("Hello."), reply=answer("Good morning."))
     await framework.work(24)

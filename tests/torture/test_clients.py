@@ -144,7 +144,7 @@ def _call(name: str, arguments: dict[str, str], call_id: str) -> Reply:
 
 
 async def run_client(client: str, folder: Path, job: dict[str, Any]) -> list[str]:
-    """What the client heard; skips where it cannot be installed."""
+    """Return the answers that the client got; skip if it cannot be installed."""
     command = await asyncio.to_thread(_client_command, client, folder)
     task = folder / "job.json"  # longer than a command line may be
     task.write_text(json.dumps(job), "utf-8")
@@ -223,7 +223,7 @@ def _breaks_prefix(before: Record, after: Record) -> bool:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_goes_on_far_past_its_window(name: str, tmp_path: Path) -> None:
-    """Two runs of one conversation, the second asks for what stood in the first file that was read."""
+    """Two runs of one conversation; the second asks about the first file that was read."""
     program = PROGRAMS[name]
     page = (ROOT / "docs" / "recipes" / f"{program.client}.md").read_text("utf-8")
     assert f"everthread wrap {program.client}" in page

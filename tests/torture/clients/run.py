@@ -32,7 +32,7 @@ SECONDS = 1_500
 
 
 async def run(program: Program, folder: Path, binaries: str) -> dict[str, Any]:
-    """Both runs of the program, and what they came to."""
+    """Both runs of the program, and their results."""
     home = folder / "home"
     work = folder / "work"
     store_home = folder / "everthread"
@@ -133,7 +133,7 @@ def keep_bodies(folder: Path, log: Sequence[Record]) -> None:
 
 
 WEBSOCKET_REFUSED = 426
-"""A client that asks for a WebSocket goes on over HTTP."""
+"""A client that asks for a WebSocket continues over HTTP."""
 
 
 def _stated_field(program: Program) -> WindowField | None:
@@ -199,7 +199,7 @@ async def run_command(
 def _upstream(
     log: Sequence[Record], model: ScriptedModel, *, unsteady: int
 ) -> dict[str, Any]:
-    """What the provider saw. Only requests that were right got as far as the model."""
+    """Return the requests that the provider saw. Only valid ones reached the model."""
     answered = [record for record in log if record.reply is not None]
     main = [answered[at] for at in model.main if at < len(answered)]
     breaks = [
@@ -266,7 +266,7 @@ def _names(request: Request) -> set[str]:
 
 
 def client_side(log: Path) -> dict[str, Any]:
-    """What the client was answered, from the gateway's own log."""
+    """Return the client's answers, from the gateway's own log."""
     lines = (
         [json.loads(line) for line in log.read_text("utf-8").splitlines()]
         if log.exists()
