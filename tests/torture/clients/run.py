@@ -208,11 +208,7 @@ def _upstream(
         if _breaks(main[at - 1], main[at], unsteady=unsteady)
     ]
     prompts = sum(record.prompt_tokens for record in main)
-    recovered = [
-        main[at + 1].cached_tokens / main[at].prompt_tokens
-        for at in breaks
-        if at + 1 < len(main) and at + 1 not in breaks
-    ]
+    recovered = shares_recovered(main, breaks)
     refused = [record for record in log if record.status != 200]
     return {
         "calls": len(main),
@@ -240,6 +236,28 @@ def _upstream(
         "fact_in_prompt": model.found,
         "reread": model.reread,
     }
+
+
+def shares_recovered(log: Sequence[Record], breaks: Sequence[int]) -> list[float]:
+    """For each break, how much of that request the next one reads from the cache, of what it repeats.
+
+    aider ends its last message with words that it takes out of the next request: such a message is not repeated.
+    """
+    shares = []
+    for at in breaks:
+        if at + 1 >= len(log) or at + 1 in breaks:
+            continue
+        before = log[at]
+        after = log[at + 1]
+        assert before.request is not None
+        assert after.request is not None
+        shared = compare_prefixes(before.request, after.request).shared_messages
+        changed = before.request.messages[shared:]
+        changed_tokens = estimate_request_tokens(changed) if changed else 0
+        shares.append(
+            min(1.0, after.cached_tokens / (before.prompt_tokens - changed_tokens))
+        )
+    return shares
 
 
 def _breaks(before: Record, after: Record, *, unsteady: int) -> bool:
