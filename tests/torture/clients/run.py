@@ -88,7 +88,10 @@ async def run(program: Program, folder: Path, binaries: str) -> dict[str, Any]:
         ),
     ]
     async with Provider(models, model) as provider:
-        for arguments in filter(None, (program.begin, program.continue_round)):
+        for number, arguments in enumerate((program.begin, program.continue_round)):
+            if not arguments:
+                continue
+            has_mcp = program.mcp and (number or not program.has_mcp_later)
             words = [
                 text.replace("{task}", TASK).replace("{question}", QUESTION)
                 for text in arguments
@@ -104,7 +107,7 @@ async def run(program: Program, folder: Path, binaries: str) -> dict[str, Any]:
                 upstream,
                 "--log",
                 str(log),
-                *(["--mcp"] if program.mcp else []),
+                *(["--mcp"] if has_mcp else []),
                 "--",
                 *words,
             ]
@@ -298,7 +301,17 @@ def client_side(log: Path) -> dict[str, Any]:
     ]
     refused = [f"{line['method']} {line['path']} {line['status']}" for line in failed]
     events = Counter(line["event"] for line in lines if "event" in line)
-    return {"statuses": dict(statuses), "refused": refused, "events": dict(events)}
+    compacted = [
+        (line["thread"], line["count"])
+        for line in lines
+        if line.get("event") == "compaction_done"
+    ]
+    return {
+        "statuses": dict(statuses),
+        "refused": refused,
+        "events": dict(events),
+        "compacted": compacted,
+    }
 
 
 async def stored(home: Path) -> dict[str, Any]:
