@@ -75,7 +75,7 @@ TRAPS = (
 
 
 @dataclass
-class Talk:
+class GrowingConversation:
     """A growing conversation in one script or several, drawn from a seed."""
 
     seed: int
@@ -194,7 +194,7 @@ def expect_result(messages: list[Message], result: Compaction, window: int) -> N
         assert result.tokens_after <= budget.compacted_limit
 
 
-def expect_words(talk: Talk, result: list[Message], window: int) -> None:
+def expect_words(talk: GrowingConversation, result: list[Message], window: int) -> None:
     """Check that the user's messages are in order and unaltered; if there is no room, each one has its number."""
     entries = shown_words(result)
     numbers = [said.number for said in entries if not said.range_end]
@@ -236,7 +236,7 @@ def expect_words(talk: Talk, result: list[Message], window: int) -> None:
 
 
 @st.composite
-def talks(draw: st.DrawFn) -> tuple[int, int, str, int]:
+def conversation_plans(draw: st.DrawFn) -> tuple[int, int, str, int]:
     """A seed, a window, an engine, and how many compactions: long chains where windows are small."""
     window = draw(st.sampled_from(WINDOWS))
     most = 20 if window <= 5_000 else 6 if window <= 17_000 else 2
@@ -251,12 +251,12 @@ def talks(draw: st.DrawFn) -> tuple[int, int, str, int]:
 @settings(
     max_examples=max(settings.default.max_examples // 3, 3) if settings.default else 10
 )
-@given(talks())
+@given(conversation_plans())
 async def test_a_conversation_of_any_script_in_any_window_compacted_again_and_again(
     drawn: tuple[int, int, str, int],
 ) -> None:
     seed, window, name, rounds = drawn
-    talk = Talk(seed)
+    talk = GrowingConversation(seed)
     for _ in range(rounds):
         talk.grow(Budget.for_window(window).threshold)
         result = await made_engine(name, window).compress(talk.messages)
@@ -278,14 +278,14 @@ async def test_any_history_whatever_is_in_it(
     pieces: list[list[Message]], window: int, name: str
 ) -> None:
     messages: list[Message] = []
-    for piece in renamed(pieces):
+    for piece in acceptable_pieces(pieces):
         messages = repair_messages([*messages, *piece])
         result = await made_engine(name, window).compress(messages)
         expect_result(messages, result, window)
         messages = recognize_summaries(strip_summary_marks(result.messages))
 
 
-def renamed(pieces: list[list[Message]]) -> Iterator[list[Message]]:
+def acceptable_pieces(pieces: list[list[Message]]) -> Iterator[list[Message]]:
     """The pieces without what no provider of all three accepts: a block in the other's form is left to other tests."""
     for piece in pieces:
         yield [

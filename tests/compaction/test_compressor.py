@@ -52,7 +52,7 @@ def sections(result: Compaction) -> dict[str, str]:
     return parse_sections(result.summary)
 
 
-def reported(tokens: int) -> CanonicalUsage:
+def reported_usage(tokens: int) -> CanonicalUsage:
     return normalize_usage({"prompt_tokens": tokens, "completion_tokens": 5})
 
 
@@ -466,7 +466,7 @@ class TestReports:
             normalize_usage({"prompt_tokens": 100, "completion_tokens": 500_000})
         )
         assert not made.should_compress()
-        made.update_from_response(reported(20_000))
+        made.update_from_response(reported_usage(20_000))
         made.update_from_response(normalize_usage(None))
         assert made.should_compress()
 
@@ -474,7 +474,7 @@ class TestReports:
         made = make_engine(32_000)
         for _ in range(2):
             made.on_compacted(await made.compress(LONG))
-        made.update_from_response(reported(19_000))
+        made.update_from_response(reported_usage(19_000))
         other = make_engine(32_000)
         other.load_state(json.loads(json.dumps(made.dump_state())))
         assert other.should_compress()

@@ -26,7 +26,7 @@ FILLER = "\n".join(
 )
 
 
-def effect(name: str, output: str, **arguments: Any) -> Effect:
+def effect_of(name: str, output: str, **arguments: Any) -> Effect:
     return CallFacts(Call("c", name, json.dumps(arguments)), output).effect()
 
 
@@ -53,7 +53,7 @@ def effect(name: str, output: str, **arguments: Any) -> Effect:
     ],
 )
 def test_a_call_that_only_looks(name: str, arguments: dict[str, Any]) -> None:
-    assert effect(name, "something", **arguments).kind == "looked"
+    assert effect_of(name, "something", **arguments).kind == "looked"
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_a_call_that_may_change_something_is_named(
     ],
 )
 def test_a_command_that_shows_things_may_write_too(command: str) -> None:
-    assert effect("Bash", "", command=command).kind == "ran"
+    assert effect_of("Bash", "", command=command).kind == "ran"
 
 
 WORK: list[tuple[str, dict[str, Any], str]] = [
@@ -141,7 +141,7 @@ WORK: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-def told(history: list[Message]) -> dict[str, Any]:
+def dump_state(history: list[Message]) -> dict[str, Any]:
     state = build_state(history).dump()
     for key in state["errors"]:  # a line has less room for them
         state["errors"][key]["lines"] = [
@@ -160,7 +160,7 @@ def test_a_call_is_read_alike_from_its_output_and_from_the_line_in_its_place(
     history = [user("Go."), *call(name, arguments, output), says("Ok.")]
     slim = prune_messages(history, protect_from=len(history))
     assert len(str(slim)) < len(str(history))
-    assert told(slim) == told(history)
+    assert dump_state(slim) == dump_state(history)
     (once,), (again,) = (
         build_journal_and_state(history)[0].entries,
         build_journal_and_state(slim)[0].entries,
@@ -268,11 +268,11 @@ def test_a_pass_that_states_errors_is_none() -> None:
     ],
 )
 def test_output_behind_a_pipe_that_is_not_a_failure(command: str, output: str) -> None:
-    assert not effect("Bash", output, command=command).failed
+    assert not effect_of("Bash", output, command=command).failed
 
 
 def test_errors_of_npm_fail_behind_a_pipe_too() -> None:
-    failed = effect(
+    failed = effect_of(
         "Bash",
         "> build\nnpm error code 2\nnpm error path /r\nWaiting...",
         command="npm run build | tail",
@@ -422,17 +422,17 @@ def test_a_file_that_could_not_be_read_blocks_nothing_and_one_that_was_written_i
 
 
 def test_the_name_of_a_created_object_is_read_from_the_answer() -> None:
-    assert effect(
+    assert effect_of(
         "Bash",
         "[main 1a2b3c4] Fix the port\n 2 files changed",
         command="git commit -m x",
     ).outcome == ("[main 1a2b3c4] Fix the port")
     made = {"status": "created", "id": 77, "html_url": "https://hub/77"}
     assert (
-        effect("create_issue", json.dumps(made), title="x").outcome
+        effect_of("create_issue", json.dumps(made), title="x").outcome
         == "created, html_url https://hub/77"
     )
-    assert effect("Bash", FILLER, command="make all").outcome == ""
+    assert effect_of("Bash", FILLER, command="make all").outcome == ""
 
 
 def test_edits_written_into_an_answer_are_changes() -> None:
@@ -505,19 +505,20 @@ def test_a_to_do_list_is_told_with_the_state() -> None:
 
 
 def test_a_checked_out_file_is_not_a_branch() -> None:
-    assert effect("Bash", "", command="git checkout src/a.ts").branch == ""
+    assert effect_of("Bash", "", command="git checkout src/a.ts").branch == ""
     assert (
-        effect("Bash", "", command="git checkout feature/port").branch == "feature/port"
+        effect_of("Bash", "", command="git checkout feature/port").branch
+        == "feature/port"
     )
 
 
 def test_code_is_told_by_the_comment_it_begins_with_or_its_first_statement() -> None:
     assert (
-        effect("python", "", code="# Count the rows\nprint(1)").target
+        effect_of("python", "", code="# Count the rows\nprint(1)").target
         == "Count the rows"
     )
     assert (
-        effect(
+        effect_of(
             "python", "", code='import os\nx = f(1)\nprint("""\n# Header\n""")'
         ).target
         == "x = f(1)"

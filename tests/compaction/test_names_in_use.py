@@ -49,7 +49,7 @@ def services(summarizer: object = None, window: int = WINDOW) -> Services:
     return Services(writer, COUNTER, Budget.for_window(window), lambda: 0.0)  # type: ignore[arg-type]
 
 
-def edit(number: int, path: str, new: str) -> list[Message]:
+def edit_file(number: int, path: str, new: str) -> list[Message]:
     return call_with_result(
         number,
         "edit",
@@ -64,7 +64,7 @@ def a_session() -> list[Message]:
         user_message("Begin with the parser."),
         assistant_message("Yes."),
         user_message("Go on."),
-        *edit(
+        *edit_file(
             1,
             "/r/app/src/parser.py",
             "def readTokenStream(source): return lexer_state_of(source)",
@@ -132,7 +132,7 @@ async def test_the_section_stays_within_a_fifth_of_the_summarys_room(
     many = [
         message
         for number in range(200)
-        for message in edit(
+        for message in edit_file(
             number,
             f"src/part_{number}.py",
             " ".join(f"value_{number}_{at}" for at in range(40)),
@@ -158,17 +158,17 @@ async def test_the_newest_and_most_used_names_come_first() -> None:
     old = [
         message
         for at in range(40)
-        for message in edit(at, f"src/old_{at}.py", f"old_value_{at:02}")
+        for message in edit_file(at, f"src/old_{at}.py", f"old_value_{at:02}")
     ]
     often = [
         message
         for at in range(40, 46)
-        for message in edit(at, "src/often.py", "often_typed_name")
+        for message in edit_file(at, "src/often.py", "often_typed_name")
     ]
     new = [
         message
         for at in range(50, 60)
-        for message in edit(at, f"src/new_{at}.py", f"new_value_{at:02}")
+        for message in edit_file(at, f"src/new_{at}.py", f"new_value_{at:02}")
     ]
     talk = [
         user_message("Begin."),

@@ -96,15 +96,15 @@ STATES = st.builds(
 )
 
 
-def told(state: ThreadState) -> dict[str, str]:
+def sections_of(state: ThreadState) -> dict[str, str]:
     return write_state_sections(state, 100_000, len)
 
 
 @given(STATES)
 def test_the_state_text_is_read_back_and_written_again(state: ThreadState) -> None:
-    first = told(state)
+    first = sections_of(state)
     text = render({DONE: Journal().intro(), **first}, skip_empty=True)
-    assert told(read_state_from_sections(parse_sections(text))) == first
+    assert sections_of(read_state_from_sections(parse_sections(text))) == first
 
 
 def test_names_are_read_back_unchanged() -> None:
@@ -116,7 +116,7 @@ def test_names_are_read_back_unchanged() -> None:
             for at, name in enumerate(names)
         }
     )
-    again = read_state_from_sections(told(state))
+    again = read_state_from_sections(sections_of(state))
     assert {name: one.did for name, one in again.files.items()} == {
         n: f.did for n, f in state.files.items()
     }

@@ -32,7 +32,7 @@ from tests.conversation.conversation_setup import (
 PIXEL = "data:image/png;base64," + "iVBORw0KGgoAAAANSUhEUg" * 400
 
 
-def refusing(limit: int, *, stated: bool = True) -> Any:
+def refusing_model(limit: int, *, stated: bool = True) -> Any:
     """Return a model that takes only this many tokens, and states the limit or not."""
     counter = TokenCounter("gpt-4o")
 
@@ -67,7 +67,7 @@ async def long_one(
 
 
 async def test_a_stated_limit_is_learnt_and_kept(setup: ConversationSetup) -> None:
-    model = ScriptedModel(refusing(8_000))
+    model = ScriptedModel(refusing_model(8_000))
     conversation = await long_one(setup, model)
     answer = await conversation.send("Go on.")
     assert answer.text
@@ -117,7 +117,7 @@ async def test_without_a_stated_limit_a_usual_one_is_tried_in_memory(
     setup: ConversationSetup,
 ) -> None:
     conversation = await long_one(
-        setup, ScriptedModel(refusing(9_000, stated=False), window=200_000)
+        setup, ScriptedModel(refusing_model(9_000, stated=False), window=200_000)
     )
     assert (await conversation.send("Go on.")).text
     assert conversation.window < 200_000

@@ -54,7 +54,7 @@ async def claude_client(setup: GatewaySetup, cap: int, thinking: int = 0) -> Ask
     return ask
 
 
-async def talk(ask: Ask, calls: int = CALLS, about: str = "Entry") -> None:
+async def hold_conversation(ask: Ask, calls: int = CALLS, about: str = "Entry") -> None:
     """Hold a conversation in which each turn adds about 150 tokens."""
     messages: list[Any] = []
     for turn in range(calls):
@@ -62,11 +62,11 @@ async def talk(ask: Ask, calls: int = CALLS, about: str = "Entry") -> None:
         messages.append({"role": "assistant", "content": await ask(messages)})
 
 
-def accepted(provider: Provider) -> list[Record]:
+def accepted_records(provider: Provider) -> list[Record]:
     return [record for record in provider.log if record.status == 200]
 
 
-def refused(provider: Provider) -> list[str]:
+def refusals(provider: Provider) -> list[str]:
     return [record.error for record in provider.log if record.status == 400]
 
 
@@ -87,11 +87,11 @@ async def test_a_refused_cap_is_refused_once_and_lowered_for_that_call_only(
         ask = await (claude_client if dialect == "anthropic" else chat_client)(
             setup, cap
         )
-        await talk(ask)
-        await talk(ask, calls=2, about="Another thread, entry")
-        assert len(accepted(setup.provider)) == CALLS + 2
-        assert len(refused(setup.provider)) <= 1, "the first refusal states the window"
-        for record in accepted(setup.provider):
+        await hold_conversation(ask)
+        await hold_conversation(ask, calls=2, about="Another thread, entry")
+        assert len(accepted_records(setup.provider)) == CALLS + 2
+        assert len(refusals(setup.provider)) <= 1, "the first refusal states the window"
+        for record in accepted_records(setup.provider):
             room = WINDOW - record.prompt_tokens
             assert record.body["max_tokens"] >= 0.8 * min(cap, room), (
                 "every call gets what the window leaves"
@@ -105,11 +105,11 @@ async def test_a_maximum_that_the_error_states_is_remembered_for_the_model(
     async with open_setup_with_models(
         tmp_path, served, script=lambda _: "Noted."
     ) as setup:
-        await talk(await chat_client(setup, 9_000), calls=6)
-        assert len(refused(setup.provider)) == 1
-        assert {record.body["max_tokens"] for record in accepted(setup.provider)} == {
-            2_000
-        }
+        await hold_conversation(await chat_client(setup, 9_000), calls=6)
+        assert len(refusals(setup.provider)) == 1
+        assert {
+            record.body["max_tokens"] for record in accepted_records(setup.provider)
+        } == {2_000}
         limits = await setup.store.limits()
         assert [(limit.kind, limit.limit) for limit in limits] == [("output", 2_000)]
 
@@ -121,7 +121,7 @@ async def test_the_room_that_one_prompt_left_is_not_stored_as_the_model_s_maximu
     async with open_setup_with_models(
         tmp_path, served, script=lambda _: "Noted."
     ) as setup:
-        await talk(await chat_client(setup, 7_900), calls=3)
+        await hold_conversation(await chat_client(setup, 7_900), calls=3)
         limits = await setup.store.limits()
         assert [(limit.kind, limit.limit) for limit in limits] == [("window", WINDOW)]
 
@@ -131,10 +131,10 @@ async def test_a_lowered_cap_stays_above_a_thinking_budget(tmp_path: Path) -> No
     async with open_setup_with_models(
         tmp_path, served, script=lambda _: "Noted."
     ) as setup:
-        await talk(await claude_client(setup, cap=7_900, thinking=3_000))
-        assert len(accepted(setup.provider)) == CALLS
+        await hold_conversation(await claude_client(setup, cap=7_900, thinking=3_000))
+        assert len(accepted_records(setup.provider)) == CALLS
         assert all(record.body["max_tokens"] > 3_000 for record in setup.provider.log)
-        assert len(refused(setup.provider)) <= 1
+        assert len(refusals(setup.provider)) <= 1
 
 
 def greedy_client(thinking: int = 0) -> HistoryClient:
@@ -165,12 +165,12 @@ async def test_the_next_process_asks_for_what_the_window_leaves(tmp_path: Path) 
     ) as setup:
         client = greedy_client(thinking=3_200)
         await fill_window(setup, client)
-        refused_before = len(refused(setup.provider))
+        refused_before = len(refusals(setup.provider))
         receipts = len(setup.of(CompactionReceipt))
         client.add_user_message("And now?")
         await setup.send(setup.manager(recall=True, background=False), client)
         last = setup.provider.log[-1]
-        assert len(refused(setup.provider)) == refused_before
+        assert len(refusals(setup.provider)) == refused_before
         assert last.body["max_tokens"] >= 0.8 * (WINDOW - last.prompt_tokens)
         assert len(setup.of(CompactionReceipt)) == receipts, (
             "the compaction is not a new one for the next process"
@@ -243,8 +243,8 @@ async def test_too_many_images_cost_the_old_ones(tmp_path: Path) -> None:
             messages.append(
                 {"role": "assistant", "content": reply.choices[0].message.content}
             )
-        last = accepted(setup.provider)[-1]
+        last = accepted_records(setup.provider)[-1]
         assert "Picture 0" in str(last.body)
         assert str(last.body).count("data:image") <= 5
         assert f"{13:04}" in str(last.body)
-        assert 1 <= len(refused(setup.provider)) <= 4
+        assert 1 <= len(refusals(setup.provider)) <= 4

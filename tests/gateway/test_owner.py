@@ -24,7 +24,7 @@ FORWARDED = [
 ]
 
 
-class Talk:
+class HttpConversation:
     """One conversation over HTTP; each call may carry another credential."""
 
     def __init__(self, http: httpx2.AsyncClient, url: str) -> None:
@@ -48,7 +48,7 @@ class Talk:
 async def test_a_renewed_login_changes_nothing_on_a_personal_gateway(
     gateways: GatewaySetup, http: httpx2.AsyncClient
 ) -> None:
-    talk = Talk(http, await gateways.start("none", key=None))
+    talk = HttpConversation(http, await gateways.start("none", key=None))
     threads = [
         await talk.say(f"Question {turn}", f"sk-login-{turn}") for turn in range(3)
     ]
@@ -68,13 +68,15 @@ async def test_a_renewed_login_after_a_compaction_reuses_it(
     async with open_setup_with_models(tmp_path, models, lambda _: "Noted.") as gateways:
         settings = "compression: {background: false, economics: false}\n"
         url = await gateways.start("none", key=None, settings=settings)
-        talk = Talk(http, url)
+        talk = HttpConversation(http, url)
         thread = await talk.say(f"Page 0. {FILLER * 100}", "sk-first")
         while not await gateways.store.compactions(thread):
             thread = await talk.say(f"Another page. {FILLER * 100}", "sk-first")
         made = await gateways.store.compactions(thread)
         await gateways.wait_for_texts(thread, len(talk.messages))
-        resumed = Talk(http, await gateways.start("none", key=None, settings=settings))
+        resumed = HttpConversation(
+            http, await gateways.start("none", key=None, settings=settings)
+        )
         resumed.messages = talk.messages
         sent_before = gateways.provider.log[-1]
         count = len(gateways.provider.log)
@@ -91,9 +93,9 @@ async def test_people_behind_another_server_have_a_tenant_each(
     headers: dict[str, str], gateways: GatewaySetup, http: httpx2.AsyncClient
 ) -> None:
     url = await gateways.start("none", key=None)
-    person = Talk(http, url)
-    one = Talk(http, url)
-    other = Talk(http, url)
+    person = HttpConversation(http, url)
+    one = HttpConversation(http, url)
+    other = HttpConversation(http, url)
     threads = [
         await person.say("Hello", "sk-one"),
         await one.say("Hello", "sk-one", **headers),
@@ -109,7 +111,7 @@ async def test_people_behind_another_server_have_a_tenant_each(
 async def test_with_passthrough_a_credential_is_a_tenant_even_on_loopback(
     gateways: GatewaySetup, http: httpx2.AsyncClient
 ) -> None:
-    talk = Talk(http, await gateways.start("passthrough", key=None))
+    talk = HttpConversation(http, await gateways.start("passthrough", key=None))
     before = await talk.say("Hello", "sk-one")
     after = await talk.say("Go on", "sk-two")
     assert before != after

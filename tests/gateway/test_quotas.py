@@ -316,7 +316,7 @@ async def test_a_slash_at_the_end_evades_no_limit(gateways: GatewaySetup) -> Non
     assert heard[0].names["x-everthread-thread"]
 
 
-class Failing:
+class FailingStore:
     """A store that takes nothing while it is down."""
 
     def __init__(self) -> None:
@@ -335,7 +335,7 @@ class Failing:
 
 
 async def test_a_store_that_is_down_loses_no_count_and_lifts_no_limit() -> None:
-    store = Failing()
+    store = FailingStore()
     wall = Clock()
     ledger = KeyLedger(cast("Store", store), wall=wall)
     _, key = issue_key(limits=KeyLimits(requests=3, tokens=100))

@@ -56,7 +56,7 @@ class FailingStore:
         return links
 
 
-class Watched:
+class RecordingStore:
     """A store that notes which roles it is given at once."""
 
     def __init__(self, store: Any) -> None:
@@ -81,10 +81,10 @@ class Watched:
 @asynccontextmanager
 async def gateway_alone(
     folder: Path,
-) -> AsyncIterator[tuple[Watched, ProxyManager, HistoryClient]]:
+) -> AsyncIterator[tuple[RecordingStore, ProxyManager, HistoryClient]]:
     """A gateway that has its store for itself, and a client whose first question is answered."""
     store = open_store(folder / "store.db")
-    watched = Watched(store)
+    watched = RecordingStore(store)
     place = ManagerSetup(cast("Store", watched))
     manager = place.manager(alone=True)
     client = HistoryClient("anthropic")
@@ -306,7 +306,7 @@ async def test_what_could_not_be_stored_is_told_no_thread(setup: ManagerSetup) -
     setup.store = whole
 
 
-class Counted:
+class CountingStore:
     """A store that counts how often a history is looked for in it."""
 
     def __init__(self, store: Any) -> None:
@@ -322,7 +322,7 @@ async def test_a_request_that_comes_again_is_known_without_a_look_into_the_store
     setup: ManagerSetup,
 ) -> None:
     whole = setup.store
-    counted = Counted(setup.store)
+    counted = CountingStore(setup.store)
     setup.store = cast("Store", counted)
     manager = setup.manager()
     client = HistoryClient("anthropic")

@@ -338,7 +338,7 @@ async def test_where_a_summariser_fails_the_journal_stands_in_its_place(
     assert not setup.of(events.CompactionFailed)
 
 
-def clearing(client: HistoryClient, cleared: str) -> None:
+def clear_results(client: HistoryClient, cleared: str) -> None:
     for message in client.messages:
         if message.get("role") == "tool" and len(message["content"]) > 500:
             message["content"] = cleared
@@ -373,7 +373,7 @@ async def test_cleared_results_and_dropped_thinking_are_drift(
     [made] = setup.of(CompactionDone)
     for message in client.messages[: made.covered]:
         message.pop("reasoning_content", None)
-    clearing(client, "[Old tool result content cleared]")
+    clear_results(client, "[Old tool result content cleared]")
     client.add_user_message("Go on.")
     client.add_user_message(make_text(900, "much"))
     turn = await manager.prepare(client.incoming())
@@ -392,7 +392,7 @@ async def test_another_result_is_another_conversation(setup: ManagerSetup) -> No
     client = with_tools()
     first = await answer_request(manager, client)
     other = with_tools()
-    clearing(other, make_text(400, "something else altogether"))
+    clear_results(other, make_text(400, "something else altogether"))
     second = await answer_request(manager, other)
     assert second.headers["x-everthread-thread"] != first.headers["x-everthread-thread"]
     assert not setup.of(Drifted)

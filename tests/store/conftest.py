@@ -256,7 +256,9 @@ def store(database: Database, clock: Clock) -> Iterator[Store]:
 
 
 @pytest.fixture
-def elsewhere(kind: str, new_url: Callable[..., str], clock: Clock) -> Iterator[Store]:
+def other_store(
+    kind: str, new_url: Callable[..., str], clock: Clock
+) -> Iterator[Store]:
     """A second store, on the other database."""
     opened = open_at(new_url(next(name for name in BACKENDS if name != kind)), clock)
     yield opened

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import os
 import pickle
 import signal
@@ -48,29 +47,48 @@ def find_own_id(database: Database, seconds: float) -> int:
     return os.getpid()
 
 
+class IndexWorker:
+    """A worker process that indexes a store; `is_done` is set when nothing is left, or it failed."""
+
+    def __init__(self, store: Store) -> None:
+        self.processes = WorkerProcesses(1)
+        self.is_done = asyncio.Event()
+        store.use_index_process(self.index)
+
+    async def index(self, database: Database, seconds: float) -> bool:
+        is_left = False
+        try:
+            is_left = await self.processes.call(index_waiting, database, seconds)
+        finally:
+            if not is_left:
+                self.is_done.set()
+        return is_left
+
+
 async def test_another_process_indexes_what_is_appended(store: Store) -> None:
-    processes = WorkerProcesses(1)
-    store.use_index_process(functools.partial(processes.call, index_waiting))
+    worker = IndexWorker(store)
     await new_thread(store, *WORDS)
-    await wait_until_indexed(store)
+    await worker.is_done.wait()
+    assert not count_waiting(store)
     found = await store.search(SearchQuery("needle", limit=100))
     assert len(found) == len(WORDS)
-    await processes.close(10)
+    await worker.processes.close(10)
 
 
 async def test_indexing_continues_after_its_process_was_killed(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
-    processes = WorkerProcesses(1)
-    store.use_index_process(functools.partial(processes.call, index_waiting))
+    worker = IndexWorker(store)
     await new_thread(store, *WORDS)
-    await wait_until_indexed(store)
-    os.kill(await processes.call(find_own_id, store.database, 0), signal.SIGKILL)
+    await worker.is_done.wait()
+    os.kill(await worker.processes.call(find_own_id, store.database, 0), signal.SIGKILL)
+    worker.is_done.clear()
     await new_thread(store, *WORDS)
+    await worker.is_done.wait()
     await wait_until_indexed(store)
     assert len(await store.search(SearchQuery("needle", limit=100))) == 2 * len(WORDS)
     assert all("in the process of the requests" in one for one in caplog.messages)
-    await processes.close(10)
+    await worker.processes.close(10)
 
 
 async def test_a_failing_process_is_replaced_by_this_one(

@@ -136,11 +136,11 @@ async def test_a_branch_begins_with_the_pins_of_its_parent_and_keeps_them(
     assert await store.pins(branch.id) == [kept]
 
 
-async def test_pins_go_with_an_export(store: Store, elsewhere: Store) -> None:
+async def test_pins_go_with_an_export(store: Store, other_store: Store) -> None:
     thread = await new_thread(store, *numbered_messages(0, 1))
     kept = await store.put_pin(thread.id, "Never push to main.")
-    await elsewhere.import_lines(await store.export(thread.id))
-    assert await elsewhere.pins(thread.id) == [kept]
+    await other_store.import_lines(await store.export(thread.id))
+    assert await other_store.pins(thread.id) == [kept]
 
 
 async def test_failures_are_counted_by_tenant_and_kind(

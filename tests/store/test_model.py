@@ -22,7 +22,7 @@ STEPS = st.lists(
 )
 @given(steps=STEPS)
 async def test_any_sequence_of_operations(
-    store: Store, elsewhere: Store, steps: list[tuple[str, int, int]]
+    store: Store, other_store: Store, steps: list[tuple[str, int, int]]
 ) -> None:
     model = Model(store)
     await model.start(3, 0)
@@ -31,14 +31,14 @@ async def test_any_sequence_of_operations(
     await model.compare(store)
     exported = [await store.export(thread.id) for thread in model.threads]
     for lines in exported:
-        assert await elsewhere.import_lines(lines) == [lines[0]["thread"]]
-    assert [await elsewhere.export(thread.id) for thread in model.threads] == exported
-    await model.compare(elsewhere)
-    for each in (store, elsewhere):
+        assert await other_store.import_lines(lines) == [lines[0]["thread"]]
+    assert [await other_store.export(thread.id) for thread in model.threads] == exported
+    await model.compare(other_store)
+    for each in (store, other_store):
         assert (await each.check()).problems == ()
     for thread in model.threads:
         await store.delete_thread(thread.id)
-        await elsewhere.delete_thread(thread.id)
+        await other_store.delete_thread(thread.id)
     for name in (
         "messages",
         "places",

@@ -21,7 +21,7 @@ from everthread.store.postgres import split_id_windows
 from everthread.store.sql.snippets import SNIPPET_LENGTH, make_snippet
 
 
-def ways(text: str) -> list[list[str]]:
+def alternatives(text: str) -> list[list[str]]:
     """Return each way as texts: the terms of a phrase with blanks, a prefix with a star."""
     return [
         [
@@ -74,7 +74,7 @@ def ways(text: str) -> list[list[str]]:
     ],
 )
 def test_reading(text: str, expected: list[list[str]]) -> None:
-    assert ways(text) == expected
+    assert alternatives(text) == expected
 
 
 def test_a_long_query_is_cut() -> None:
@@ -145,16 +145,16 @@ def test_windows_reach_every_id_once_the_newest_first(first: int, before: int) -
 FILLER = "lorem ipsum dolor sit amet " * 40
 
 
-def shows(text: str, query: str) -> str:
+def snippet_of(text: str, query: str) -> str:
     return make_snippet(text, parse_query(query).highlighted)
 
 
 def test_a_short_text_is_shown_whole_on_one_line() -> None:
-    assert shows("two\n  needles\there", "needles") == "two needles here"
+    assert snippet_of("two\n  needles\there", "needles") == "two needles here"
 
 
 def test_the_middle_of_a_long_text() -> None:
-    shown = shows(FILLER + "the needle is here " + FILLER, "needle")
+    shown = snippet_of(FILLER + "the needle is here " + FILLER, "needle")
     assert "the needle is here" in shown
     assert shown.startswith("…")
     assert shown.endswith("…")
@@ -162,21 +162,21 @@ def test_the_middle_of_a_long_text() -> None:
 
 
 def test_the_end_is_shown_in_full_length() -> None:
-    shown = shows(FILLER + "needle", "needle")
+    shown = snippet_of(FILLER + "needle", "needle")
     assert shown.endswith("needle")
     assert len(shown) > SNIPPET_LENGTH * 0.9
 
 
 def test_a_snippet_shows_the_part_with_the_most_words() -> None:
     text = "alpha " + FILLER + "beta " + FILLER + "beta then alpha then gamma" + FILLER
-    assert "beta then alpha then gamma" in shows(text, "alpha beta gamma")
+    assert "beta then alpha then gamma" in snippet_of(text, "alpha beta gamma")
 
 
 def test_a_word_on_its_own_before_a_part_of_another() -> None:
-    assert "the art of" in shows(
+    assert "the art of" in snippet_of(
         "party start cart " + FILLER + "the art of " + FILLER, "art"
     )
-    assert "party" in shows(FILLER + "party" + FILLER, "art")
+    assert "party" in snippet_of(FILLER + "party" + FILLER, "art")
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_a_word_on_its_own_before_a_part_of_another() -> None:
 def test_the_match_is_shown_however_it_is_written(
     said: str, query: str, before: str
 ) -> None:
-    assert said in shows(f"{before} {said} {before}", query)
+    assert said in snippet_of(f"{before} {said} {before}", query)
 
 
 def test_omitted_text_before_a_snippet_is_marked() -> None:
@@ -208,7 +208,7 @@ def test_omitted_text_before_a_snippet_is_marked() -> None:
 def test_a_secret_the_index_did_not_know_is_not_shown() -> None:
     secret = "ghp_" + "a8Kd02mQpX7zLw4nRt6Yb1Vc9Je3Hu5Gs0Fo"
     for pad in range(0, 240, 10):
-        shown = shows(
+        shown = snippet_of(
             f"{'x ' * 300}needle {'y ' * (pad // 2)}token = {secret} {'z ' * 300}",
             "needle",
         )
@@ -218,6 +218,6 @@ def test_a_secret_the_index_did_not_know_is_not_shown() -> None:
 
 @given(st.text(max_size=400), st.text(max_size=20))
 def test_any_text_has_a_snippet(text: str, query: str) -> None:
-    shown = shows(text, query)
+    shown = snippet_of(text, query)
     assert len(shown) <= SNIPPET_LENGTH + 2 + len("[REDACTED]") * 4
     assert "\n" not in shown

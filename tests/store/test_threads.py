@@ -34,7 +34,7 @@ def counts(row: ThreadRow) -> tuple[int, int, int]:
     return row.messages, row.tokens, row.compactions
 
 
-def weighing(*tokens: int | None) -> list[NewMessage]:
+def messages_of_tokens(*tokens: int | None) -> list[NewMessage]:
     return [user_message(f"of {count}", tokens=count) for count in tokens]
 
 
@@ -62,7 +62,7 @@ async def test_threads_used_at_the_same_moment_keep_their_order(store: Store) ->
 async def test_messages_count_once_through_compactions_and_undos(
     store: Store, clock: Clock
 ) -> None:
-    session = await new_thread(store, *weighing(1, 2, 4, None, 8))
+    session = await new_thread(store, *messages_of_tokens(1, 2, 4, None, 8))
     assert counts(await row_of(store, session.id)) == (5, 15, 0)
     began = clock.now
     clock.now += 10
@@ -74,8 +74,8 @@ async def test_messages_count_once_through_compactions_and_undos(
         session.id,
     )
     assert row.last_active == began, "a compaction is no use of a thread"
-    await store.append(session.id, weighing(16))
-    await compact_session(store, made.session.id, pending=weighing(32))
+    await store.append(session.id, messages_of_tokens(16))
+    await compact_session(store, made.session.id, pending=messages_of_tokens(32))
     assert counts(await row_of(store, session.id)) == (7, 63, 2)
     await store.undo(session.id)
     row = await row_of(store, session.id)
@@ -90,7 +90,7 @@ async def test_messages_count_once_through_compactions_and_undos(
 
 
 async def test_only_history_messages_count(store: Store, clock: Clock) -> None:
-    session = await new_thread(store, *weighing(5))
+    session = await new_thread(store, *messages_of_tokens(5))
     began = clock.now
     clock.now += 10
     await store.append(
@@ -113,13 +113,13 @@ async def test_a_message_given_twice_counts_once(store: Store) -> None:
 
 
 async def test_a_branch_counts_what_it_shares(store: Store, clock: Clock) -> None:
-    session = await new_thread(store, *weighing(1, 2, 4, 8, 16, 32))
+    session = await new_thread(store, *messages_of_tokens(1, 2, 4, 8, 16, 32))
     await compact_session(store, session.id)
     shared = await store.history(session.id)
     clock.now += 10
     early = await store.branch(session.id, shared[2].id)
     late = await store.branch(session.id, shared[5].id)
-    await store.append(late.id, weighing(64))
+    await store.append(late.id, messages_of_tokens(64))
     assert counts(await row_of(store, early.id)) == (3, 7, 0)
     row = await row_of(store, late.id)
     assert (counts(row), row.first.kind, row.last_active) == (
@@ -153,16 +153,16 @@ async def test_where_a_thread_has_ended(store: Store) -> None:
 
 
 async def test_an_import_keeps_its_place_in_the_list(
-    store: Store, elsewhere: Store, clock: Clock
+    store: Store, other_store: Store, clock: Clock
 ) -> None:
-    session = await new_thread(store, *weighing(1, 2, 4, 8))
+    session = await new_thread(store, *messages_of_tokens(1, 2, 4, 8))
     clock.now += 5
     await compact_session(store, session.id)
-    await store.append(session.id, weighing(16))
+    await store.append(session.id, messages_of_tokens(16))
     clock.now += 100
-    await elsewhere.import_lines(await store.export(session.id))
+    await other_store.import_lines(await store.export(session.id))
     here = await row_of(store, session.id)
-    there = await row_of(elsewhere, session.id)
+    there = await row_of(other_store, session.id)
     assert (counts(there), there.last_active, there.tip) == (
         counts(here),
         here.last_active,

@@ -17,7 +17,7 @@ def message(text: str) -> dict[str, Any]:
     return {"role": "user", "content": text}
 
 
-async def queued(
+async def queue_turn(
     store: Store, thread: str, text: str, *, key: str = "", max_waiting: int = 9
 ) -> QueuedTurn | None:
     fresh = new_id()
@@ -27,7 +27,7 @@ async def queued(
     )
 
 
-async def held(
+async def acquire_lease(
     store: Store, thread: str, holder: str = "a", seconds: float = 60.0
 ) -> Lease:
     lease = await store.acquire(thread, holder, seconds)
@@ -37,14 +37,14 @@ async def held(
 
 async def test_in_order_once_and_bounded(store: Store) -> None:
     thread = (await new_thread(store)).id
-    first = await queued(store, thread, "one \0 \ud800", key="k")
-    again = await queued(store, thread, "other words", key="k")
-    second = await queued(store, thread, "two")
+    first = await queue_turn(store, thread, "one \0 \ud800", key="k")
+    again = await queue_turn(store, thread, "other words", key="k")
+    second = await queue_turn(store, thread, "two")
     assert first is not None
     assert second is not None
     assert again == first
-    assert await queued(store, thread, "three", max_waiting=2) is None
-    lease = await held(store, thread)
+    assert await queue_turn(store, thread, "three", max_waiting=2) is None
+    lease = await acquire_lease(store, thread)
     begun = await store.begin_turn(lease)
     assert begun.turn is not None
     assert (begun.turn.id, begun.turn.message, begun.lost_turns) == (
@@ -68,7 +68,7 @@ async def test_in_order_once_and_bounded(store: Store) -> None:
 async def test_many_at_once_have_places_of_their_own(store: Store) -> None:
     thread = (await new_thread(store)).id
     turns = await asyncio.gather(
-        *(queued(store, thread, str(number), max_waiting=7) for number in range(10))
+        *(queue_turn(store, thread, str(number), max_waiting=7) for number in range(10))
     )
     assert sorted(turn.position for turn in turns if turn is not None) == list(
         range(1, 8)
@@ -77,17 +77,17 @@ async def test_many_at_once_have_places_of_their_own(store: Store) -> None:
 
 async def test_a_lost_turn_is_ended_by_the_next_holder(store: Store) -> None:
     thread = (await new_thread(store)).id
-    turn = await queued(store, thread, "one")
-    other = await queued(store, thread, "two")
+    turn = await queue_turn(store, thread, "one")
+    other = await queue_turn(store, thread, "two")
     assert turn is not None
     assert other is not None
-    old = await held(store, thread)
+    old = await acquire_lease(store, thread)
     await store.begin_turn(old)
     assert await store.list_idle_queues() == []
     asked = await store.cancel_turn(turn.id, tenant="default")
     assert (asked.state, asked.cancel_requested) == ("running", True)
     # The same holder again: its unfinished turns are lost.
-    lease = await held(store, thread)
+    lease = await acquire_lease(store, thread)
     with pytest.raises(LeaseLostError):
         await store.end_turn(turn.id, "answered", {}, lease=old)
     with pytest.raises(LeaseLostError):
@@ -105,7 +105,7 @@ async def test_a_lost_turn_is_ended_by_the_next_holder(store: Store) -> None:
 
 async def test_turns_are_the_tenants_own_and_go_with_the_thread(store: Store) -> None:
     thread = (await new_thread(store)).id
-    turn = await queued(store, thread, "one")
+    turn = await queue_turn(store, thread, "one")
     assert turn is not None
     for call in (store.turn, store.cancel_turn):
         with pytest.raises(UnknownIdError):
@@ -115,4 +115,4 @@ async def test_turns_are_the_tenants_own_and_go_with_the_thread(store: Store) ->
     with pytest.raises(UnknownIdError):
         await store.turn(turn.id, tenant="default")
     with pytest.raises(UnknownIdError):
-        await queued(store, thread, "two")
+        await queue_turn(store, thread, "two")

@@ -123,7 +123,7 @@ async def test_a_write_that_fails_half_way_leaves_nothing_behind(
     await asyncio.to_thread(writer.close)
 
 
-class Counting(asyncio.SelectorEventLoop):
+class CountingLoop(asyncio.SelectorEventLoop):
     """An event loop that counts how often other threads wake it."""
 
     woken = 0
@@ -139,7 +139,7 @@ def test_a_batch_is_one_transaction_and_one_wake_up(database: Any) -> None:
     async def append_many() -> tuple[int, int]:
         session = await store.create_session(NewSession())
         loop = asyncio.get_running_loop()
-        assert isinstance(loop, Counting)
+        assert isinstance(loop, CountingLoop)
         async with keep_busy(store):
             tasks = [
                 asyncio.ensure_future(append_texts(store, session, str(n)))
@@ -154,7 +154,7 @@ def test_a_batch_is_one_transaction_and_one_wake_up(database: Any) -> None:
         await store.close()
         return counted
 
-    with asyncio.Runner(loop_factory=Counting) as runner:
+    with asyncio.Runner(loop_factory=CountingLoop) as runner:
         assert runner.run(append_many()) == (2, 2), (
             "the write that held the writer, then all others together"
         )

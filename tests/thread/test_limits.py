@@ -65,7 +65,7 @@ async def test_what_is_not_certain_is_not_believed(
     verdict = ErrorVerdict("prompt_too_long", "it says so", limit)
     assert (
         await limits.learn_window(
-            key("a"), verdict, 128_000, sent, is_believable=believed
+            key("a"), verdict, 128_000, sent, is_credible=believed
         )
         is None
     )

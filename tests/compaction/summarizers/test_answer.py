@@ -37,7 +37,7 @@ from tests.compaction.summarizers.model_doubles import (
 COUNT = COUNTER.text
 
 
-def judged(
+def judge_text(
     text: str,
     *,
     target: int = 600,
@@ -75,7 +75,7 @@ WRAPPED = {
 
 @pytest.mark.parametrize("text", WRAPPED.values(), ids=WRAPPED)
 def test_the_summary_is_found_in_its_wrapping(text: str) -> None:
-    answer = judged(text)
+    answer = judge_text(text)
     assert answer.fault == ""
     assert answer.sections == GOOD
 
@@ -84,11 +84,11 @@ def test_fences_inside_stay() -> None:
     code = "```python\nprint(1)\n```"
     text = render_sections({**GOOD, "Critical Context": f"Run:\n{code}"})
     for wrapped in (text, f"```\n{text}\n```", f"```\n{text}"):
-        assert judged(wrapped).sections["Critical Context"] == f"Run:\n{code}"
+        assert judge_text(wrapped).sections["Critical Context"] == f"Run:\n{code}"
 
 
 def test_the_classic_layout_is_read_too() -> None:
-    answer = judged(render_sections(GOOD, template="classic"), template="classic")
+    answer = judge_text(render_sections(GOOD, template="classic"), template="classic")
     assert answer.fault == ""
     assert answer.sections["Completed Actions"] == GOOD["Completed Actions"]
     assert answer.sections["Goal"] == f"{GOOD['Active Task']}\n\n{GOOD['Goal']}"
@@ -97,7 +97,7 @@ def test_the_classic_layout_is_read_too() -> None:
 def test_thinking_that_is_quoted_stays() -> None:
     quoted = "The template writes `<think>` and `</think>` around it."
     assert (
-        judged(render_sections({**GOOD, "Key Decisions": quoted})).sections[
+        judge_text(render_sections({**GOOD, "Key Decisions": quoted})).sections[
             "Key Decisions"
         ]
         == quoted
@@ -164,13 +164,13 @@ BAD: dict[str, tuple[str, dict[str, Any], str]] = {
 def test_answers_without_a_summary_are_refused(
     text: str, fields: dict[str, Any], fault: str
 ) -> None:
-    answer = judged(text, **fields)
+    answer = judge_text(text, **fields)
     assert answer.fault == fault
     assert not answer.is_usable
 
 
 def test_cut_off_late_is_good_enough() -> None:
-    answer = judged(
+    answer = judge_text(
         GOOD_TEXT[: GOOD_TEXT.index("## Relevant Files") + 17], stop="length"
     )
     assert (answer.fault, answer.is_truncated, answer.is_usable) == ("", True, True)
@@ -179,20 +179,20 @@ def test_cut_off_late_is_good_enough() -> None:
 
 def test_far_too_long_is_a_fault_but_will_do() -> None:
     text = GOOD_TEXT.replace("8443", "8443 " * 400)
-    assert judged(text).fault == answer_judging.FAULT_TOO_LONG
-    assert judged(text).is_usable
-    assert judged(text, target=1000).fault == "", "half as much again is tolerated"
+    assert judge_text(text).fault == answer_judging.FAULT_TOO_LONG
+    assert judge_text(text).is_usable
+    assert judge_text(text, target=1000).fault == "", "half as much again is tolerated"
 
 
 def test_calls_beside_a_good_summary_are_ignored() -> None:
     message = {"role": "assistant", "content": GOOD_TEXT, "tool_calls": [CALL]}
-    assert judged("", stop="tool_calls", message=message).sections == GOOD
+    assert judge_text("", stop="tool_calls", message=message).sections == GOOD
 
 
 def test_imitated_markers_and_secrets_are_removed() -> None:
     key = "ghp_" + "a1B2c3D4e5" * 3 + "f6G7h8"
     text = f"The key {key}.\n{SUMMARY_END}\n  {SUMMARY_START}: new]\n⟦end of record⟧\nThe end."
-    answer = judged(
+    answer = judge_text(
         render_sections({**GOOD, "Critical Context": text, "Blocked": SUMMARY_END})
     )
     assert answer.sections["Critical Context"] == "The key [REDACTED].\nThe end."
@@ -217,7 +217,7 @@ def test_imitated_markers_and_secrets_are_removed() -> None:
     )
 )
 def test_any_answer_is_judged(pieces: list[str]) -> None:
-    answer = judged("".join(pieces))
+    answer = judge_text("".join(pieces))
     assert bool(answer.sections) or answer.fault
 
 
@@ -233,7 +233,7 @@ def test_hostile_answers_are_read_in_linear_time() -> None:
         "# 1. ",
         "_",
     ):
-        answer = judged(unit * (1_000_000 // len(unit)))
+        answer = judge_text(unit * (1_000_000 // len(unit)))
         assert bool(answer.sections) or answer.fault
 
 

@@ -27,7 +27,7 @@ TALK: list[Message] = [
 
 
 @dataclass
-class Route:
+class PricedSummarizer:
     name: str
     dollars: float | None
 
@@ -41,25 +41,43 @@ class Route:
         return SummaryDraft({"Goal": "None."}, self.name)
 
 
-async def author(*routes: Route) -> str:
+async def find_author(*routes: PricedSummarizer) -> str:
     chain = SummarizerChain(routes, fallback=JournalWriter(COUNTER), clock=lambda: 0.0)
     return (await chain.summarize(SummaryRequest(TALK, TALK, 500))).author
 
 
 async def test_the_cheapest_is_asked_first_where_every_price_is_known() -> None:
-    assert await author(Route("dear", 0.3), Route("cheap", 0.1)) == "cheap"
-    assert await author(Route("dear", 0.3), Route("unknown", None)) == "dear"
+    assert (
+        await find_author(PricedSummarizer("dear", 0.3), PricedSummarizer("cheap", 0.1))
+        == "cheap"
+    )
+    assert (
+        await find_author(
+            PricedSummarizer("dear", 0.3), PricedSummarizer("unknown", None)
+        )
+        == "dear"
+    )
 
 
 def test_a_chain_quotes_the_price_of_its_cheapest_route() -> None:
-    def chain(*routes: Route) -> SummarizerChain:
+    def chain(*routes: PricedSummarizer) -> SummarizerChain:
         return SummarizerChain(
             routes, fallback=JournalWriter(COUNTER), clock=lambda: 0.0
         )
 
-    assert chain(Route("dear", 0.3), Route("cheap", 0.1)).quote_price(1, 1) == 0.1
-    assert chain(Route("dear", 0.3), Route("unknown", None)).quote_price(1, 1) == 0.3
-    assert chain(Route("unknown", None)).quote_price(1, 1) is None
+    assert (
+        chain(
+            PricedSummarizer("dear", 0.3), PricedSummarizer("cheap", 0.1)
+        ).quote_price(1, 1)
+        == 0.1
+    )
+    assert (
+        chain(
+            PricedSummarizer("dear", 0.3), PricedSummarizer("unknown", None)
+        ).quote_price(1, 1)
+        == 0.3
+    )
+    assert chain(PricedSummarizer("unknown", None)).quote_price(1, 1) is None
     assert chain().quote_price(1, 1) == 0.0
 
 

@@ -208,10 +208,10 @@ def _upstream(
     breaks = [
         at
         for at in range(1, len(main))
-        if _breaks(main[at - 1], main[at], unsteady=unsteady)
+        if _breaks_prefix(main[at - 1], main[at], unsteady=unsteady)
     ]
     prompts = sum(record.prompt_tokens for record in main)
-    recovered = shares_recovered(main, breaks)
+    recovered = list_recovered_shares(main, breaks)
     refused = [record for record in log if record.status != 200]
     return {
         "calls": len(main),
@@ -241,7 +241,7 @@ def _upstream(
     }
 
 
-def shares_recovered(log: Sequence[Record], breaks: Sequence[int]) -> list[float]:
+def list_recovered_shares(log: Sequence[Record], breaks: Sequence[int]) -> list[float]:
     """For each break, how much of that request the next one reads from the cache, of what it repeats.
 
     aider ends its last message with words that it takes out of the next request: such a message is not repeated.
@@ -263,7 +263,7 @@ def shares_recovered(log: Sequence[Record], breaks: Sequence[int]) -> list[float
     return shares
 
 
-def _breaks(before: Record, after: Record, *, unsteady: int) -> bool:
+def _breaks_prefix(before: Record, after: Record, *, unsteady: int) -> bool:
     """The second does not go on from the first. A reminder behind the last words, taken away again, is none.
 
     Nor are tools of a server that had not started yet: on a busy machine Codex asks once without them.
