@@ -582,6 +582,8 @@ async def test_a_round_counts_before_anything_was_compacted(
     )
     following = await turn.resume(asked)
     assert following is not None
+    assert following.tokens is not None
+    assert before is not None
     assert following.tokens > before + 20
 
 
