@@ -20,7 +20,7 @@ from everthread.core.messages import text_of
 from everthread.core.types import Api, Reply
 from everthread.thread.caller.sent_history import Outcome
 from everthread.thread.events import Branched
-from everthread.thread.history import build_history, identify, is_cleared
+from everthread.thread.history import build_history, identify_message, is_cleared
 from everthread.wire import openai_responses
 from tests.chat_messages import (
     calls_message,
@@ -616,7 +616,9 @@ def test_the_chain_is_the_canonical_one() -> None:
     client.add_user_message("One")
     client.add_assistant_message([{"type": "text", "text": "Two"}])
     client.add_result("call_1", "three")
-    found = build_history(identify("anthropic", value) for value in client.messages)
+    found = build_history(
+        identify_message("anthropic", value) for value in client.messages
+    )
     assert list(found.digests) == canonical_chain(client.messages)
 
 

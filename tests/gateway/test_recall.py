@@ -565,6 +565,28 @@ async def test_no_round_begins_after_the_time_limit(setup: ManagerSetup) -> None
         clock.now += 100.0
 
 
+async def test_a_round_counts_before_anything_was_compacted(
+    setup: ManagerSetup,
+) -> None:
+    manager = setup.manager(recall=True, background=False)
+    client = HistoryClient("openai_chat", tools=[TOOL])
+    client.add_user_message("Which boat?")
+    turn = await manager.prepare(client.incoming())
+    before = turn.sent.tokens
+    asked = Reply(
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [call("recall", 0, query="boat")],
+        }
+    )
+    following = await turn.resume(asked)
+    assert following is not None
+    assert following.tokens is not None
+    assert before is not None
+    assert following.tokens > before + 20
+
+
 async def test_a_client_with_such_a_tool_keeps_its_own(tmp_path: Path) -> None:
     own = {"type": "function", "function": {**TOOL["function"], "name": "recall"}}
     async with open_conversation(

@@ -62,7 +62,7 @@ class EngineSetup:
     def create(
         self, summarizer: Summarizer | None = None, events: Events = ignore_event
     ) -> ContextEngine:
-        """Make the engine; without a summariser the journal writes."""
+        """Make the engine; if there is no summariser, the journal writes."""
         counter = TokenCounter(self.model)
         return self.engine(
             Services(
@@ -88,10 +88,10 @@ class SummarySource:
 
 
 class EngineJob(Protocol):
-    """A history for an engine, and the use of the result. It can be pickled."""
+    """A history for an engine, and a method that turns its compaction into a result. It can be pickled."""
 
     def restore(self, engine: ContextEngine) -> None:
-        """Give the engine its state."""
+        """Load the engine's stored state into it."""
         ...
 
     def read(self) -> CompactionInput:
@@ -109,10 +109,10 @@ class EngineJob(Protocol):
 
 
 class RefitJob(Protocol):
-    """Messages since a compaction was prepared, for an engine; and the use of the result. It can be pickled."""
+    """Messages since a compaction was prepared, for an engine, and a method that makes the result; can be pickled."""
 
     def restore(self, engine: ContextEngine) -> None:
-        """Give the engine its state."""
+        """Load the engine's stored state into it."""
         ...
 
     def read(self) -> RefitInput:
@@ -143,23 +143,23 @@ class CompactionRunner:
         processes: int = MAX_PROCESSES,
     ) -> None:
         self._uses_processes = uses_processes
-        self._seconds = seconds
+        self._max_seconds = seconds
         self._processes = WorkerProcesses(processes)
         self._threads = asyncio.Semaphore(MAX_THREADS)
 
     async def run(
         self, setup: EngineSetup, job: EngineJob, source: SummarySource
     ) -> Any:
-        """Return the result of a job. One that takes too long is ended, and so is one whose caller is cancelled."""
+        """Return the result of a job. End it if it takes too long or its caller is cancelled."""
         async with self._limit_time():
             if self._uses_processes:
                 return await self._plan_and_finish(setup, job, source)
             async with self._threads:
                 counter = TokenCounter(setup.model)
-                bridge = LoopSummarizer(source.summarizer, counter)
-                bridge.wait = source.wait
-                engine = setup.create(bridge, report_in_loop(source.events))
-                return await bridge.run(lambda: compress_job(engine, job))
+                loop_summarizer = LoopSummarizer(source.summarizer, counter)
+                loop_summarizer.wait = source.wait
+                engine = setup.create(loop_summarizer, report_in_loop(source.events))
+                return await loop_summarizer.run(lambda: compress_job(engine, job))
 
     async def refit(self, setup: EngineSetup, job: RefitJob) -> Any:
         """Return the result of a job that needs no model."""
@@ -168,35 +168,36 @@ class CompactionRunner:
                 return await self._processes.call(refit_job, setup, job)
             async with self._threads:
                 engine = setup.create()
-                return await run_in_thread(lambda: refit_plugin(engine, job))
+                return await run_in_thread(lambda: refit_plugin_job(engine, job))
 
     @asynccontextmanager
     async def _limit_time(self) -> AsyncIterator[None]:
         """Limit the time of a job."""
         try:
-            async with asyncio.timeout(self._seconds):
+            async with asyncio.timeout(self._max_seconds):
                 yield
         except TimeoutError as error:
             raise EngineError(
-                f"the compaction took longer than {self._seconds:,.0f} s and was ended"
+                f"the compaction took longer than {self._max_seconds:,.0f} s and was ended"
             ) from error
 
     def start_ahead(self, setup: EngineSetup) -> None:
-        """Start a process that has read its code, so that the first compaction need not wait for it."""
+        """Start a process that has loaded its code, so that the first compaction need not wait for it."""
         if self._uses_processes:
             self._processes.call_soon(load_engine_code, setup)
 
     async def call_if_free(self, function: Callable[..., T], *values: Any) -> T | None:
-        """Call a function in a process that no compaction needs now; None if there is none, or if it fails."""
+        """Call a function in a process that no compaction needs now; None if there is none or it fails."""
         return await self._processes.call_if_free(function, *values)
 
     async def close(self, seconds: float = 1.0) -> None:
-        """End the processes; cancelled compactions have this long to end."""
+        """End the processes; give cancelled compactions this long to end."""
         await self._processes.close(seconds)
 
     async def _plan_and_finish(
         self, setup: EngineSetup, job: EngineJob, source: SummarySource
     ) -> Any:
+        """Run a job step by step in worker processes, and ask for drafts in between."""
         call = self._processes.call
         step = await call(plan_job, setup, job, may_call_model(source.summarizer))
         while isinstance(step, OpenPlan):
@@ -213,28 +214,28 @@ def load_engine_code(setup: EngineSetup) -> None:
 
 def plan_job(setup: EngineSetup, job: EngineJob, has_model: bool) -> Any:  # noqa: FBT001 - called in a worker
     """Begin a job; finish it if no draft is needed."""
-    engine = _create_planning(setup)
+    engine = _create_planning_engine(setup)
     with wrap_failure(engine.name):
         job.restore(engine)
         engine_input = replace(job.read(), has_model=has_model)
         plan = engine.plan(engine_input, engine.current_state())
-        return _advance(engine, job, engine_input, plan)
+        return _continue_job(engine, job, engine_input, plan)
 
 
 def finish_job(
     setup: EngineSetup, job: EngineJob, data: bytes, drafts: Sequence[SummaryDraft]
 ) -> Any:
     """Continue a job with the drafts that its plan requested."""
-    engine = _create_planning(setup)
+    engine = _create_planning_engine(setup)
     with wrap_failure(engine.name):
         job.restore(engine)
         engine_input, plan = pickle.loads(data)  # noqa: S301  # nosec B301  a plan of our own
-        return _advance(engine, job, engine_input, engine.finish(plan, drafts))
+        return _continue_job(engine, job, engine_input, engine.finish(plan, drafts))
 
 
 def refit_job(setup: EngineSetup, job: RefitJob) -> Any:
     """Run a refit with a built-in engine."""
-    engine = _create_planning(setup)
+    engine = _create_planning_engine(setup)
     with wrap_failure(engine.name):
         job.restore(engine)
         engine_input = job.read()
@@ -247,12 +248,13 @@ def refit_job(setup: EngineSetup, job: RefitJob) -> Any:
         return job.conclude(engine_input, compaction)
 
 
-def _advance(
+def _continue_job(
     engine: PlanningEngine,
     job: EngineJob,
     engine_input: CompactionInput,
     step: Compaction | Plan,
 ) -> Any:
+    """Return the result of a finished job, or the plan that waits for drafts, pickled."""
     while not isinstance(step, Compaction):
         if step.requests:
             return OpenPlan(step.requests, pickle.dumps((engine_input, step)))
@@ -261,7 +263,8 @@ def _advance(
     return job.conclude(engine, engine_input, step)
 
 
-def _create_planning(setup: EngineSetup) -> PlanningEngine:
+def _create_planning_engine(setup: EngineSetup) -> PlanningEngine:
+    """Create an engine that plans and finishes."""
     engine = setup.create()
     planning = as_planning_engine(engine)
     if planning is None:
@@ -281,7 +284,7 @@ async def compress_job(engine: ContextEngine, job: EngineJob) -> Any:
         return job.conclude(engine, engine_input, compaction)
 
 
-async def refit_plugin(engine: ContextEngine, job: RefitJob) -> Any:
+async def refit_plugin_job(engine: ContextEngine, job: RefitJob) -> Any:
     """Run a refit with any engine."""
     with wrap_failure(engine.name):
         job.restore(engine)
@@ -319,7 +322,7 @@ async def compress_off_loop(
         state = await planning.read_state(engine_input)
         plan = await asyncio.to_thread(planning.plan, engine_input, state)
         while True:
-            drafts = await wait.ask(summarizer.inner, plan.requests)
+            drafts = await wait.ask(summarizer.summarizer, plan.requests)
             step = await asyncio.to_thread(planning.finish, plan, drafts)
             if isinstance(step, Compaction):
                 break

@@ -27,9 +27,9 @@ from everthread.errors import EverthreadError
 from everthread.thread import events
 from everthread.thread.compaction_pause import make_pause_notice
 from everthread.thread.policy import (
+    CACHE_LIFETIME_SHARE,
     COLD_CACHE,
     IDLE,
-    NEARLY_COLD_SHARE,
     CallPrices,
     CompactionPolicy,
     ContextOptions,
@@ -39,7 +39,7 @@ from everthread.thread.policy import (
 )
 from everthread.thread.recovery import (
     NEAR_LIMIT_SHARE,
-    TOO_LARGE,
+    SIZE_REFUSALS,
     RecoveryAttempts,
     RecoveryStep,
 )
@@ -313,7 +313,7 @@ class ManagedThread(Generic[DraftT]):
         verdict = refusal.classify(
             near_limit=size.tokens >= NEAR_LIMIT_SHARE * size.budget.window
         )
-        if verdict.kind not in TOO_LARGE:
+        if verdict.kind not in SIZE_REFUSALS:
             return None
         await self.drop_preparation("the provider refused the request")
         await context.learn_limit(verdict, refusal)
@@ -358,7 +358,7 @@ class ManagedThread(Generic[DraftT]):
         if size.tokens >= MIN_THRESHOLD_SHARE * size.budget.threshold:
             lifetime = self._tools.policy.cache_lifetime(self.context.state)
             self.preparation.idle_timer = self._tools.timer(
-                NEARLY_COLD_SHARE * lifetime, self._use_idle_time
+                CACHE_LIFETIME_SHARE * lifetime, self._use_idle_time
             )
 
     async def cancel_idle_timer(self) -> None:

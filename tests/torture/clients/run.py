@@ -88,7 +88,10 @@ async def run(program: Program, folder: Path, binaries: str) -> dict[str, Any]:
         ),
     ]
     async with Provider(models, model) as provider:
-        for arguments in filter(None, (program.begin, program.continue_round)):
+        for number, arguments in enumerate((program.begin, program.continue_round)):
+            if not arguments:
+                continue
+            has_mcp = program.mcp and (number or not program.has_mcp_later)
             words = [
                 text.replace("{task}", TASK).replace("{question}", QUESTION)
                 for text in arguments
@@ -104,7 +107,7 @@ async def run(program: Program, folder: Path, binaries: str) -> dict[str, Any]:
                 upstream,
                 "--log",
                 str(log),
-                *(["--mcp"] if program.mcp else []),
+                *(["--mcp"] if has_mcp else []),
                 "--",
                 *words,
             ]
@@ -208,11 +211,7 @@ def _upstream(
         if _breaks_prefix(main[at - 1], main[at], unsteady=unsteady)
     ]
     prompts = sum(record.prompt_tokens for record in main)
-    recovered = [
-        main[at + 1].cached_tokens / main[at].prompt_tokens
-        for at in breaks
-        if at + 1 < len(main) and at + 1 not in breaks
-    ]
+    recovered = list_recovered_shares(main, breaks)
     refused = [record for record in log if record.status != 200]
     return {
         "calls": len(main),
@@ -240,6 +239,28 @@ def _upstream(
         "fact_in_prompt": model.found,
         "reread": model.reread,
     }
+
+
+def list_recovered_shares(log: Sequence[Record], breaks: Sequence[int]) -> list[float]:
+    """For each break, how much of that request the next one reads from the cache, of what it repeats.
+
+    aider ends its last message with words that it takes out of the next request: such a message is not repeated.
+    """
+    shares = []
+    for at in breaks:
+        if at + 1 >= len(log) or at + 1 in breaks:
+            continue
+        before = log[at]
+        after = log[at + 1]
+        assert before.request is not None
+        assert after.request is not None
+        shared = compare_prefixes(before.request, after.request).shared_messages
+        changed = before.request.messages[shared:]
+        changed_tokens = estimate_request_tokens(changed) if changed else 0
+        shares.append(
+            min(1.0, after.cached_tokens / (before.prompt_tokens - changed_tokens))
+        )
+    return shares
 
 
 def _breaks_prefix(before: Record, after: Record, *, unsteady: int) -> bool:
@@ -280,7 +301,17 @@ def client_side(log: Path) -> dict[str, Any]:
     ]
     refused = [f"{line['method']} {line['path']} {line['status']}" for line in failed]
     events = Counter(line["event"] for line in lines if "event" in line)
-    return {"statuses": dict(statuses), "refused": refused, "events": dict(events)}
+    compacted = [
+        (line["thread"], line["count"])
+        for line in lines
+        if line.get("event") == "compaction_done"
+    ]
+    return {
+        "statuses": dict(statuses),
+        "refused": refused,
+        "events": dict(events),
+        "compacted": compacted,
+    }
 
 
 async def stored(home: Path) -> dict[str, Any]:

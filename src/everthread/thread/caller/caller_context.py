@@ -43,7 +43,7 @@ from everthread.thread.policy import (
     PromptSize,
     make_fading_notice,
 )
-from everthread.thread.recalled_excerpts import ExcerptFinder, ThreadView
+from everthread.thread.recalled_excerpts import ExcerptFinder, VisibleThread
 from everthread.thread.recovery import RecoveryAttempts, RecoveryStep
 from everthread.thread.summary_wait import SummaryWait
 
@@ -115,7 +115,7 @@ class CallerContext:
         call = self._call
         states = [(call.thread, UNDONE_STATE_KEY)]
         pending_rounds = None
-        if call.match.matched:
+        if call.match.matched_count:
             source = call.match.source
             pending_rounds = self._services.hidden_rounds.expected(source)
             states.append((source, recall_rounds.STATE))
@@ -147,7 +147,7 @@ class CallerContext:
             call.sent, keys, call.memory.search, states=states
         )
         call.memory.search = search_result.search
-        if call.memory.engine_keys == keys or not call.match.matched:
+        if call.memory.engine_keys == keys or not call.match.matched_count:
             return search_result
         call.memory.engine_keys = keys
         known = search_result.rewrite
@@ -169,12 +169,12 @@ class CallerContext:
             return []  # most calls end here: their messages need not be stored yet
         match = await self._services.recorder.store_request(call)
         tip = await setup.store.get_compression_tip(match.thread)
-        view = ThreadView(
+        view = VisibleThread(
             match.tenant,
             match.thread,
             session=match.thread,
             messages=await setup.store.messages(tip),
-            is_whole=is_whole,
+            is_complete=is_whole,
         )
         return await finder.find(view, room, setup.listener)
 

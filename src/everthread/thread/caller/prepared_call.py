@@ -120,7 +120,7 @@ class PreparedCall:
         """Whether a further call, which would read this one's cache entry, is likely; not after a one-shot prompt."""
         return (
             bool(self.frame.request.tools)
-            or bool(self.match.matched)
+            or bool(self.match.matched_count)
             or self.sent.has_answer
         )
 

@@ -56,7 +56,7 @@ from everthread.thread.events import (
 from everthread.thread.history import History
 from everthread.thread.managed import CompactionOrder
 from everthread.thread.policy import COLD_CACHE
-from everthread.thread.recovery import slim_messages
+from everthread.thread.recovery import shrink_messages
 from everthread.thread.wire_messages import JsonMessages, decode_messages
 
 PRUNE_ONLY = -1
@@ -252,12 +252,14 @@ class RewriteStore:
         rewrites = []
         for candidate in candidates:
             length = history.skeletons.index(candidate.skeleton) + 1
-            if length > longest and history.drifted_from(candidate.results, length):
+            if length > longest and history.equals_except_cleared(
+                candidate.results, length
+            ):
                 drifted_rewrite = replace(
                     candidate,
                     digest=history.digest(length),
                     length=length,
-                    results=history.results(0, length),
+                    results=history.join_result_hashes(0, length),
                 )
                 rewrites.append(await self._store.put_rewrite(drifted_rewrite))
                 self._listener(Drifted(candidate.thread, length))
@@ -381,7 +383,7 @@ class RewriteStore:
         api = task.frame.api
         model = task.frame.model
         bodies = decode_messages(api, values, model)
-        slim_bodies, to_store = slim_messages(bodies, task.budget.preview_chars)
+        slim_bodies, to_store = shrink_messages(bodies, task.budget.preview_chars)
         new_cover = cover(api, slim_bodies, values, model, most=messages.most)
         if (
             all(
@@ -466,7 +468,7 @@ def _make_rewrite(
         strength=int(task.order.level),
         length=length,
         skeleton=history.skeleton(length),
-        results=history.results(0, length),
+        results=history.join_result_hashes(0, length),
         thread=task.thread,
         replacement=text.encode(),
     )
