@@ -35,7 +35,7 @@ from everthread.core.transcript import without_summary
 MIN_MIDDLE_TOKENS = 300
 """A middle of fewer tokens stays, because its summary would be larger."""
 NEED_SHARE = 4
-"""To keep what it has, a summary may exceed its usual size up to this part (1/n) of T."""
+"""To keep what it has, a summary may exceed its usual size up to this part (1/n) of T at the cost of the tail."""
 CHARS_PER_NEED = 2
 """Characters of an answer for a token of the summary: its text takes half of the token, actions and names the rest."""
 FREE_SHARE = 2
@@ -399,7 +399,11 @@ class CutPlanner:
             prompt=int(budget.prompt_limit / scale),
             fixed=self.fixed,
             summary=max(
-                usual, self._needed_tokens(facts.rest for facts in self.history.facts)
+                usual,
+                min(
+                    self._needed_tokens(facts.rest for facts in self.history.facts),
+                    budget.threshold // NEED_SHARE,
+                ),
             ),
             summary_usual=usual,
             summary_min=min(budget.summary_min, usual),
@@ -433,9 +437,9 @@ class CutPlanner:
     ) -> int:
         """Return the tokens for a summary of this middle. `middle_tokens`: its size with the earlier summary.
 
-        It gets a part of the room that the other parts leave free, up to half of the replaced text. Where there is
-        room it also gets what it needs: a conclusion that one compaction drops is lost for all later ones. What an
-        earlier summary holds is not halved again.
+        It gets a part of the room that the other parts leave free, up to half of the replaced text, and all of it if
+        it needs that: a conclusion that one compaction drops is lost for all later ones. What an earlier summary holds
+        is not halved again.
         """
         room = fit.room
         largest_size = max(room.limit - fit.cut.tokens, 0) + room.summary
@@ -460,8 +464,7 @@ class CutPlanner:
             for message in messages
             if message is not None and message["role"] == "assistant"
         )
-        tokens = self._earlier_tokens + sum(map(len, texts)) // CHARS_PER_NEED
-        return min(tokens, self.budget.threshold // NEED_SHARE)
+        return self._earlier_tokens + sum(map(len, texts)) // CHARS_PER_NEED
 
     @cached_property
     def _earlier_tokens(self) -> int:

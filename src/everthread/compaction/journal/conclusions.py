@@ -1,8 +1,9 @@
 """Pick the conclusions of a turn in few tokens: the most informative sentences, list items and table rows.
 
-An answer rarely begins with its result. Its last lines, its lists and tables, and sentences with figures, hashes, paths
-or names in code quotes are kept first; its opening, lines that only announce others, and questions are dropped first.
-The choice depends on the shape of a line, so it works in any language.
+Sentences, list items and table rows with figures, hashes, paths or names in code quotes are kept first, and so are
+emphasised ones and an answer's first sentence if it is that specific. Other openings, lines that only announce others,
+questions and the last sentence before calls are dropped first. The choice depends on the shape of a line, so it works
+in any language.
 """
 
 from __future__ import annotations
@@ -25,9 +26,8 @@ from everthread.compaction.summary.user_quotes import (
 LINE_SEPARATOR = " / "
 """Separates the lines of an answer that is shown on one line."""
 
-SPECIFIC_FACTOR = 2.0
-ANNOUNCING_FACTOR = 0.5
-"""For the last sentence before calls, which mostly says what they are for; without a name it is worth nothing."""
+SIGN_FACTOR = 2.0
+"""For each sign of a conclusion: a figure or name, emphasis, the first place in an answer."""
 MAX_PIECE_CHARS = 400
 """Characters of a piece to search for figures and names."""
 
@@ -35,6 +35,7 @@ _ITEM = re.compile(r"(?:[-*•+]|\d{1,3}[.)]|[①-⑳])\s|\|")
 _HEADING = re.compile(r"#{1,6}\s|\*\*[^*]{1,80}\*\*:?$")
 _SPECIFIC = re.compile(r"\d|`[^`]{2,}`|\w/\w|[a-z][A-Z]|\w_\w|\w\.\w")
 _COLONS = (":", "：")
+_EMPHASIS = "**"
 
 
 class Piece(NamedTuple):
@@ -58,7 +59,8 @@ def weigh_text(
 ) -> tuple[Sequence[Piece], list[float], list[int]]:
     """Return the pieces of an answer, the worth of each for its size, and the sizes.
 
-    A piece that only leads to others, or asks, is worth 0. `is_note`: the text comes right before calls.
+    A piece that only leads to others, or asks, is worth 0. `is_note`: the text comes right before calls, and its last
+    sentence only says what they are for.
     """
     pieces = split_pieces(text)
     sizes = [count(piece.text) + 3 for piece in pieces]
@@ -68,9 +70,12 @@ def weigh_text(
             worths.append(0.0)
             continue
         worth = rarity.score_words(piece.words) / math.pow(size + 4, 0.7)
-        worths.append(worth * SPECIFIC_FACTOR if piece.is_specific else worth)
-    if is_note and worths:
-        worths[-1] *= ANNOUNCING_FACTOR if pieces[-1].is_specific else 0.0
+        signs = piece.is_specific + (_EMPHASIS in piece.text)
+        worths.append(worth * SIGN_FACTOR**signs)
+    if worths and is_note and not text.endswith(GAP):
+        worths[-1] = 0.0
+    if worths and not is_note and pieces[0].is_specific:
+        worths[0] *= SIGN_FACTOR
     return pieces, worths, sizes
 
 
@@ -121,10 +126,10 @@ def _make_piece(line: int, text: str, follows_gap: bool, *, is_question: bool) -
 
 
 def _only_leads(text: str, specifics: int) -> bool:
-    """Return whether a piece is a heading, the head of a table, or a line that announces others."""
-    if text.endswith(_COLONS) or _HEADING.match(text):
+    """Return whether a piece is a heading, the head of a table, or a line without a name that announces others."""
+    if _HEADING.match(text):
         return True
-    return text.startswith("|") and not specifics
+    return not specifics and (text.endswith(_COLONS) or text.startswith("|"))
 
 
 def join_pieces(pieces: Sequence[Piece], chosen: Iterable[int]) -> str:
