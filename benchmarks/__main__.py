@@ -70,7 +70,7 @@ def main() -> None:
         sys.stdout.flush()
         if arguments.out is not None:
             arguments.out.write_text(
-                _replace_section(arguments.out, name, section, benchmark_names), "utf-8"
+                replace_section(arguments.out, name, section, benchmark_names), "utf-8"
             )
     if missed_goals:
         sys.exit("FAILED: " + "; ".join(missed_goals))
@@ -91,7 +91,7 @@ def _describe_run(seconds: float) -> str:
     )
 
 
-def _replace_section(
+def replace_section(
     path: Path, name: str, section: str, benchmark_names: list[str]
 ) -> str:
     """Return the file's text with this section replaced, sorted by name, without benchmarks that no longer exist."""

@@ -120,12 +120,12 @@ def measure_chain(kind: str, half: str, window: int) -> ChainResult:
         )
         if len(sizes) == COMPACTIONS:
             break
-    context = _remove_quoting("\n".join(map(text_of, contexts.current[OURS].messages)))
+    context = remove_quoting("\n".join(map(text_of, contexts.current[OURS].messages)))
     user_tokens = sum(map(contexts.counter.text, user_texts))
     return ChainResult(
         len(user_texts),
-        sum(_remove_quoting(text) in context for text in user_texts),
-        _are_in_order(
+        sum(remove_quoting(text) in context for text in user_texts),
+        are_in_order(
             [text for text, times in user_texts.items() if times == 1], context
         ),
         user_tokens / (USER_WORDS_SHARE * contexts.threshold),
@@ -138,15 +138,15 @@ def _user_text(message: Message) -> str:
     return text_of(message).strip() if message["role"] == "user" else ""
 
 
-def _are_in_order(texts: Sequence[str], context: str) -> bool:
+def are_in_order(texts: Sequence[str], context: str) -> bool:
     """Return whether the texts that occur exactly once are in order."""
     positions = [
         context.index(text)
-        for text in map(_remove_quoting, texts)
+        for text in map(remove_quoting, texts)
         if context.count(text) == 1
     ]
     return positions == sorted(positions)
 
 
-def _remove_quoting(text: str) -> str:
+def remove_quoting(text: str) -> str:
     return _QUOTING.sub("", text)

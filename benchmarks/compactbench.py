@@ -105,7 +105,7 @@ def run() -> list[Row]:
                                 has_long_answers=has_long_answers,
                             ),
                         )
-                        for chats in _make_chats(suite_material)
+                        for chats in make_chats(suite_material)
                     ]
                     for half in HALVES:
                         tallies = [
@@ -124,7 +124,7 @@ def _find_half(chats: Sequence[Sequence[Case]]) -> str:
     return HALVES[0] if chats[0][0]["template"] in TUNED_ON else HALVES[1]
 
 
-def _make_chats(material: Material) -> Iterator[list[list[Case]]]:
+def make_chats(material: Material) -> Iterator[list[list[Case]]]:
     """The chats: a template's cases, four to a chat, no two of which name the same thing; or fewer."""
     for template in dict.fromkeys(case["template"] for case in material["cases"]):
         remaining_cases = [
@@ -138,7 +138,7 @@ def _make_chats(material: Material) -> Iterator[list[list[Case]]]:
                     turn["content"] for chat_case in chat for turn in chat_case["turns"]
                 ).lower()
                 if len(chat) < max(CYCLES) and not any(
-                    value.lower() in chat_text for value in _list_values(case)
+                    value.lower() in chat_text for value in list_values(case)
                 ):
                     chat.append(case)
                     remaining_cases.remove(case)
@@ -148,12 +148,12 @@ def _make_chats(material: Material) -> Iterator[list[list[Case]]]:
         yield chats
 
 
-def _list_values(case: Case) -> Iterator[str]:
-    for _, values in _list_checks(case):
+def list_values(case: Case) -> Iterator[str]:
+    for _, values in list_checks(case):
         yield from values
 
 
-def _list_checks(case: Case) -> Iterator[tuple[str, list[str]]]:
+def list_checks(case: Case) -> Iterator[tuple[str, list[str]]]:
     """A case's positive checks: their kind, and what must be found."""
     for check in case["checks"]:
         if check["check"] == "contains_normalized":
@@ -233,7 +233,7 @@ def _chat(
 def _check(case: Case, contexts: Contexts, cycle: int, tally: Tally) -> None:
     for contender, context in contexts.current.items():
         text = _normal("\n".join(map(text_of, context.messages)))
-        for kind, values in _list_checks(case):
+        for kind, values in list_checks(case):
             for value in values:
                 tally.setdefault((cycle, kind, contender), Counter())[
                     _normal(value) in text

@@ -232,7 +232,11 @@ class StoredDialogue:
 
     async def would_inject(self, question: str, limit: int) -> list[str]:
         query = RecallQuery(
-            question, "default", thread=self.thread, limit=limit, least=MIN_CLOSENESS
+            question,
+            "default",
+            thread=self.thread,
+            limit=limit,
+            min_closeness=MIN_CLOSENESS,
         )
         return [
             self.names[passage.message]

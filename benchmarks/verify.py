@@ -39,7 +39,7 @@ from benchmarks.checked.wrong_facts import (
 from benchmarks.shared import HALVES
 from benchmarks.table import Row, absent, markdown
 from everthread.compaction.verification.unsupported_lines import (
-    UNVERIFIED,
+    UNVERIFIED_MARK,
     mark_sections,
 )
 
@@ -84,7 +84,7 @@ def mark_lines(lines: Sequence[str], sources: str) -> list[bool]:
         {"Critical Context": "\n".join(lines)}, sources
     )
     return [
-        line.endswith(UNVERIFIED)
+        line.endswith(UNVERIFIED_MARK)
         for line in marked_sections["Critical Context"].split("\n")
     ]
 

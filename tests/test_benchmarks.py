@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from benchmarks import chain, compactbench, handoff, load, scale, verify
-from benchmarks.__main__ import _replace_section
+from benchmarks.__main__ import replace_section
 from benchmarks.checked.material import Recording
 from benchmarks.code_shape.reading import measure_reading
 from benchmarks.load.threads import ANSWER_TEXT, growing_thread
@@ -81,10 +81,10 @@ def test_words_are_compared_without_typography() -> None:
 
 
 def test_order_is_asked_of_what_stands_there_once() -> None:
-    assert chain._are_in_order(["first", "second"], "first … second")
-    assert not chain._are_in_order(["first", "second"], "second … first")
-    assert chain._are_in_order(["first", "twice"], "twice, first, twice")
-    assert chain._remove_quoting("> # Goal\n\\[2] text") == "# Goal\n[2] text"
+    assert chain.are_in_order(["first", "second"], "first … second")
+    assert not chain.are_in_order(["first", "second"], "second … first")
+    assert chain.are_in_order(["first", "twice"], "twice, first, twice")
+    assert chain.remove_quoting("> # Goal\n\\[2] text") == "# Goal\n[2] text"
 
 
 def _case(name: str, value: str) -> dict[str, Any]:
@@ -113,15 +113,15 @@ def _case(name: str, value: str) -> dict[str, Any]:
 
 
 def test_only_positive_checks_are_made_and_a_rule_is_one_by_its_ground_truth() -> None:
-    assert list(compactbench._list_checks(_case("t", "deploy"))) == [
+    assert list(compactbench.list_checks(_case("t", "deploy"))) == [
         ("rules", ["deploy"])
     ]
 
 
 def test_no_two_cases_of_a_chat_name_the_same_thing() -> None:
     cases = [_case("t", value) for value in ("a1", "a1", "b2", "c3", "d4", "a1")]
-    (chats,) = compactbench._make_chats({"cases": cases})
-    named = [[next(compactbench._list_values(case)) for case in chat] for chat in chats]
+    (chats,) = compactbench.make_chats({"cases": cases})
+    named = [[next(compactbench.list_values(case)) for case in chat] for chat in chats]
     assert named == [["a1", "b2", "c3", "d4"], ["a1"], ["a1"]]
 
 
@@ -166,7 +166,7 @@ def test_a_section_replaces_its_own_and_those_of_benchmarks_that_are_gone_go(
         "# Benchmarks\n\n### gone\n\nold\n\n### tokens\n\nold\n\n### zebra\n\nstays\n",
         "utf-8",
     )
-    text = _replace_section(file, "tokens", "### tokens\n\nnew\n", ["tokens", "zebra"])
+    text = replace_section(file, "tokens", "### tokens\n\nnew\n", ["tokens", "zebra"])
     assert "gone" not in text
     assert text.index("### tokens\n\nnew") < text.index("### zebra\n\nstays")
 

@@ -23,7 +23,7 @@ def pinned(lock: str) -> dict[str, str]:
     return {name: version for name, version, _ in entries}
 
 
-def named(requirements: list[str]) -> set[str]:
+def package_names(requirements: list[str]) -> set[str]:
     return {
         re.split(r"[\[<>=; ]", requirement)[0].lower().replace(".", "-")
         for requirement in requirements
@@ -56,11 +56,15 @@ def test_the_locks_agree(lock: str) -> None:
 def test_the_locks_hold_what_the_project_needs() -> None:
     project = tomllib.loads((TOP / "pyproject.toml").read_text("utf-8"))
     extras = project["project"]["optional-dependencies"]
-    needed = named(
+    needed = package_names(
         [*project["project"]["dependencies"], *extras["postgres"], *extras["mcp"]]
     )
     assert needed <= pinned("gateway.lock").keys()
-    assert named(project["build-system"]["requires"]) <= pinned("build.lock").keys()
     assert (
-        not named(project["build-system"]["requires"]) & pinned("gateway.lock").keys()
+        package_names(project["build-system"]["requires"])
+        <= pinned("build.lock").keys()
+    )
+    assert (
+        not package_names(project["build-system"]["requires"])
+        & pinned("gateway.lock").keys()
     )

@@ -113,14 +113,14 @@ def spans(page: Path) -> list[str]:
     return re.findall(r"`([^`\n]+)`", FENCE.sub("", page.read_text("utf-8")))
 
 
-def named(page: Path) -> str:
+def relative_name(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-def each(kind: str) -> list[Any]:
+def fence_params(kind: str) -> list[Any]:
     """Every fence of a kind, as parameters."""
     return [
-        pytest.param(body, id=f"{named(page)}-{number}")
+        pytest.param(body, id=f"{relative_name(page)}-{number}")
         for page in PAGES
         if kind != "python" or not example_of(page)
         for number, body in enumerate(fences(page, kind), 1)
@@ -174,7 +174,7 @@ def example_of(page: Path) -> Path | None:
 
 
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if example_of(page)], ids=named
+    "page", [page for page in PAGES if example_of(page)], ids=relative_name
 )
 def test_a_recipe_shows_its_example(page: Path) -> None:
     example = example_of(page)
@@ -183,10 +183,10 @@ def test_a_recipe_shows_its_example(page: Path) -> None:
     assert shown[0] in example.read_text("utf-8")
     assert shown[0].count("\n") > 12, "all but the docstring"
     for other in shown[1:]:
-        compile(other, named(page), "exec")
+        compile(other, relative_name(page), "exec")
 
 
-@pytest.mark.parametrize("code", each("python"))
+@pytest.mark.parametrize("code", fence_params("python"))
 def test_examples_run(code: str, run: Run) -> None:
     exit_code, errors = run(script=code)
     assert exit_code == 0, errors
@@ -212,7 +212,7 @@ def test_commands_run(
     assert exit_code == 0, errors
 
 
-@pytest.mark.parametrize("text", each("yaml"))
+@pytest.mark.parametrize("text", fence_params("yaml"))
 def test_settings_can_be_set(text: str) -> None:
     assert parse_config(text) != parse_config(""), (
         "an example shows something that is not the default"
@@ -231,7 +231,7 @@ def test_other_fences_can_be_read() -> None:
                 readers[kind](body)
             else:
                 assert kind in {"python", "sh", "yaml", *NOT_READ}, (
-                    f"{named(page)}: nobody looks at a fence of {kind}"
+                    f"{relative_name(page)}: nobody looks at a fence of {kind}"
                 )
 
 
@@ -258,11 +258,11 @@ def test_shell_commands_exist_and_have_a_reason() -> None:
         for words in shell_commands(page):
             known = [" ".join(words[:count]) for count in (1, 2, 3)]
             if words[0] == "everthread":
-                parsed(words[1:], named(page))
+                parse_command(words[1:], relative_name(page))
             assert any(
                 name in NOT_RUN for name in (*known, words[0].partition("=")[0])
             ), (
-                f"{named(page)}: run `{' '.join(words)}` (as an indented line), or say in NOT_RUN why not"
+                f"{relative_name(page)}: run `{' '.join(words)}` (as an indented line), or say in NOT_RUN why not"
             )
 
 
@@ -274,7 +274,7 @@ def command_of(*names: str) -> Any:
     return getattr(command_of(*names[:-1]), "commands", {}).get(names[-1])
 
 
-def parsed(words: list[str], where: str) -> None:
+def parse_command(words: list[str], where: str) -> None:
     """`everthread` takes these words. Nothing is run."""
     count = next(
         count
@@ -308,7 +308,7 @@ def test_commands_that_are_spoken_of_exist() -> None:
                     break
                 for name in word.split("|"):
                     assert command_of(*names, name) is not None, (
-                        f"{named(page)}: there is no `{span}`"
+                        f"{relative_name(page)}: there is no `{span}`"
                     )
                 names = (*names, word.split("|")[0])
 
@@ -325,7 +325,7 @@ def test_settings_that_are_spoken_of_exist() -> None:
                 if not hasattr(section, "model_fields"):
                     break  # options of an engine, or a list
                 assert step in section.model_fields, (
-                    f"{named(page)}: there is no setting {key[1]}"
+                    f"{relative_name(page)}: there is no setting {key[1]}"
                 )
                 section = section.model_fields[step].annotation
 
@@ -343,7 +343,7 @@ def test_files_that_are_spoken_of_exist() -> None:
             name = re.fullmatch(r"[\w/.-]+\.py", span)
             assert name is None or any(
                 f"/{file}".endswith(f"/{span}") for file in files
-            ), f"{named(page)}: no {span}"
+            ), f"{relative_name(page)}: no {span}"
 
 
 def test_the_page_of_engines_names_every_argument_of_compress() -> None:
@@ -370,7 +370,7 @@ def test_addresses_are_those_that_are_listened_on() -> None:
     for page in PAGES:
         ports = set(re.findall(r"127\.0\.0\.1:(\d+)", page.read_text("utf-8")))
         assert ports <= listening, (
-            f"{named(page)}: nobody listens on {ports - listening}"
+            f"{relative_name(page)}: nobody listens on {ports - listening}"
         )
 
 
@@ -399,19 +399,19 @@ def links(page: Path) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=named)
+@pytest.mark.parametrize("page", PAGES, ids=relative_name)
 def test_links_lead_somewhere(page: Path) -> None:
     for link in links(page):
         if re.match(r"https?:|mailto:", link):
             continue
         target, _, anchor = link.partition("#")
         place = (page.parent / target).resolve() if target else page
-        assert place.exists(), f"{named(page)}: {link} leads nowhere"
+        assert place.exists(), f"{relative_name(page)}: {link} leads nowhere"
         assert place.is_relative_to(ROOT), (
-            f"{named(page)}: {link} leads out of the repository"
+            f"{relative_name(page)}: {link} leads out of the repository"
         )
         assert not anchor or place.suffix != ".md" or anchor in anchors(place), (
-            f"{named(page)}: no heading at {link}"
+            f"{relative_name(page)}: no heading at {link}"
         )
 
 
@@ -436,7 +436,7 @@ def test_every_page_is_in_the_index(folder: str) -> None:
         - linked
     )
     assert not missing, (
-        f"{named(index)} does not name {', '.join(sorted(map(named, missing)))}"
+        f"{relative_name(index)} does not name {', '.join(sorted(map(relative_name, missing)))}"
     )
 
 

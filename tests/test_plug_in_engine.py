@@ -71,7 +71,7 @@ def forget_work() -> None:
     worked_in.clear()
 
 
-def talk() -> list[Message]:
+def make_talk() -> list[Message]:
     messages: list[Message] = []
     for number in range(12):
         messages += [
@@ -91,7 +91,7 @@ def expect_work(*, is_beside: bool) -> None:
 
 
 async def test_in_the_library() -> None:
-    made = await acompress(talk(), window=8_000, config=parse_config(SETTINGS))
+    made = await acompress(make_talk(), window=8_000, config=parse_config(SETTINGS))
     assert made.changed
     assert made.messages[0]["content"] == "24 messages were left out by journal."
     expect_work(is_beside=False)
@@ -115,7 +115,7 @@ async def test_in_the_gateway(tmp_path: Path) -> None:
         key = await setup.key(scopes=("threads",))
         answer = await http.post(
             f"{url}/v1/compact",
-            json={"model": "gpt-4o", "messages": talk(), "window": 8_000},
+            json={"model": "gpt-4o", "messages": make_talk(), "window": 8_000},
             headers={"authorization": f"Bearer {key}"},
         )
         messages = answer.json()["messages"]
@@ -131,12 +131,12 @@ async def test_in_a_framework(tmp_path: Path) -> None:
         store=tmp_path / "books.db",
         config=parse_config(f"{SETTINGS}compression: {{background: false}}"),
     )
-    history = talk()
+    history = make_talk()
     call = ModelCall(history, history, "gpt-4o", "books", "Be brief.", window=8_000)
     turn = await threads.prepare(call)
     assert turn is not None
     sent = turn.messages_to_send(lambda message: message)
-    await threads._close()  # its loop is the test's own
+    await threads.aclose()
     assert "left out by journal" in str(sent[0]["content"])
     assert sent[-1] == history[-1]
     expect_work(is_beside=True)

@@ -17,10 +17,10 @@ from typing import Any
 from benchmarks.shared import half_of, shared
 from everthread.compaction.summary.user_quotes import split_sentences
 from everthread.compaction.verification.checkable_names import (
-    checkable_names,
+    find_checkable_names,
 )
 from everthread.compaction.verification.unsupported_lines import (
-    source_text,
+    join_sources,
 )
 from everthread.core.messages import Message, results_of, text_of
 from everthread.core.transcript import is_user_message, user_text
@@ -86,7 +86,7 @@ def _make_recording(name: str, half: str, messages: Sequence[Message]) -> Record
     return Recording(
         name=name,
         half=half,
-        sources=source_text(messages, ""),
+        sources=join_sources(messages, ""),
         said=list(dict.fromkeys(_list_checkable_sentences(messages))),
         asked=list(dict.fromkeys(_list_user_sentences(messages))),
     )
@@ -122,7 +122,7 @@ def _split_sentences(text: str) -> Iterator[str]:
 
 
 def is_checkable(line: str) -> bool:
-    return _DIGIT.search(line) is not None or bool(checkable_names(line))
+    return _DIGIT.search(line) is not None or bool(find_checkable_names(line))
 
 
 def _read_summaries(name: str, half: str, text: str) -> Iterator[Recording]:

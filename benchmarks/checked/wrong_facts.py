@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from everthread.compaction.verification.checkable_names import (
-    ERROR,
-    URL,
-    Name,
-    checkable_names,
+    ERROR_KIND,
+    URL_KIND,
+    CheckableName,
+    find_checkable_names,
 )
 from everthread.core.search.terms import stop_words
 
@@ -103,7 +103,7 @@ class Recorded:
         self._sources = sources
         sample = sources[:400_000]
         self._names: dict[str, list[str]] = {}
-        for name in checkable_names(sample):
+        for name in find_checkable_names(sample):
             self._names.setdefault(name.kind, []).append(name.value)
         self._figures = sorted({match[0] for match in _FIGURE.finditer(sample)})
         words = re.findall(r"\b[a-z]{4,12}\b", sample)
@@ -146,7 +146,7 @@ class Recorded:
         return f"{line[: match.start()]}{other}{line[match.end() :]}"
 
     def _change_name(self, line: str, rng: random.Random) -> str:
-        names = [name for name in checkable_names(line) if name.kind != ERROR]
+        names = [name for name in find_checkable_names(line) if name.kind != ERROR_KIND]
         if not names:
             return ""
         name = rng.choice(names)
@@ -160,16 +160,17 @@ class Recorded:
         )
         return f"{line[: name.start]}{other}{line[name.end :]}"
 
-    def _invent(self, name: Name, rng: random.Random) -> str:
+    def _invent(self, name: CheckableName, rng: random.Random) -> str:
         """The name with one piece changed."""
         name_parts = list(
             re.finditer(
-                r"[A-Za-z]{3,}|\d+", name.value[8:] if name.kind == URL else name.value
+                r"[A-Za-z]{3,}|\d+",
+                name.value[8:] if name.kind == URL_KIND else name.value,
             )
         )
         if len(name_parts) < 2:
             return f"{name.value}_{rng.choice(WORDS)}"
-        offset = 8 if name.kind == URL else 0
+        offset = 8 if name.kind == URL_KIND else 0
         name_part = rng.choice(name_parts)
         word = (
             str(rng.randrange(100, 999))

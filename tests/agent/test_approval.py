@@ -63,15 +63,17 @@ COMPOUND = [
 ]
 
 
-def allows(rule: str, what: str, kind: Literal["command", "write"] = "command") -> bool:
+def rule_allows(
+    rule: str, what: str, kind: Literal["command", "write"] = "command"
+) -> bool:
     return parse_rule(rule).allows(Permission(kind, what))
 
 
 @pytest.mark.parametrize("form", COMPOUND)
 @pytest.mark.parametrize("rule", ["pytest *", "pytest -q"])
 def test_no_rule_matches_a_compound_command(rule: str, form: str) -> None:
-    assert allows(f"command: {rule}", "pytest -q")
-    assert not allows(f"command: {rule}", form.format("pytest -q"))
+    assert rule_allows(f"command: {rule}", "pytest -q")
+    assert not rule_allows(f"command: {rule}", form.format("pytest -q"))
 
 
 @pytest.mark.parametrize(
@@ -103,7 +105,7 @@ def test_no_rule_matches_a_compound_command(rule: str, form: str) -> None:
     ],
 )
 def test_command_rules_match(rule: str, command: str, allowed: bool) -> None:
-    assert allows(f"command: {rule}", command) is allowed
+    assert rule_allows(f"command: {rule}", command) is allowed
 
 
 @pytest.mark.parametrize(
@@ -127,12 +129,12 @@ def test_command_rules_match(rule: str, command: str, allowed: bool) -> None:
     ],
 )
 def test_write_rules_match(rule: str, path: str, allowed: bool) -> None:
-    assert allows(f"write: {rule}", path, "write") is allowed
+    assert rule_allows(f"write: {rule}", path, "write") is allowed
 
 
 def test_a_rule_is_for_its_kind() -> None:
-    assert not allows("write: **", "pytest")
-    assert not allows("command: pytest *", "pytest", "write")
+    assert not rule_allows("write: **", "pytest")
+    assert not rule_allows("command: pytest *", "pytest", "write")
 
 
 @pytest.mark.parametrize(
@@ -200,7 +202,7 @@ def test_rules_from_the_home(tmp_path: Path) -> None:
         read_rules(tmp_path)
 
 
-class Person:
+class ScriptedUser:
     """A user who gives these answers in turn, and records the questions."""
 
     def __init__(self, *answers: ApprovalAnswer) -> None:
@@ -218,7 +220,7 @@ class Person:
 
 
 async def test_only_what_no_rule_allows_is_asked() -> None:
-    person = Person(True, False)
+    person = ScriptedUser(True, False)
 
     async def work() -> list[bool]:
         approvals = Approvals(parse_rules(["command: ls *"]), person)
@@ -232,7 +234,7 @@ async def test_only_what_no_rule_allows_is_asked() -> None:
 
 
 async def test_always_holds_for_the_same_thing_only() -> None:
-    person = Person("always", False, "always", True)
+    person = ScriptedUser("always", False, "always", True)
 
     async def work() -> list[bool]:
         approvals = Approvals((), person)
@@ -253,7 +255,7 @@ async def test_always_holds_for_the_same_thing_only() -> None:
 async def test_questions_come_one_at_a_time_and_one_answer_settles_those_that_wait() -> (
     None
 ):
-    person = Person("always", True)
+    person = ScriptedUser("always", True)
 
     async def work() -> list[bool]:
         approvals = Approvals((), person)
@@ -302,7 +304,7 @@ def test_a_rule_holds_at_the_top_of_the_workspace_only() -> None:
 
 
 async def test_always_writes_a_rule_where_one_fits(tmp_path: Path) -> None:
-    person = Person("always", "always", "always")
+    person = ScriptedUser("always", "always", "always")
     approvals = Approvals(
         (), person, store_rule=lambda rule: write_rule(tmp_path, rule)
     )
@@ -324,7 +326,7 @@ async def test_always_writes_a_rule_where_one_fits(tmp_path: Path) -> None:
 
 
 async def test_a_no_tells_the_model_why() -> None:
-    approvals = Approvals((), Person(Denial("use the staging database"), False))
+    approvals = Approvals((), ScriptedUser(Denial("use the staging database"), False))
     permission = Permission("command", "psql prod")
     assert not await approvals(permission)
     assert approvals.refusal(permission).endswith(
@@ -358,7 +360,7 @@ async def test_always_on_a_command_with_a_wildcard_allows_that_command_only(
     """The attack: `tar cf b.tar *` was stored as a rule, and its star matched any further words."""
     approvals = Approvals(
         (),
-        Person("always", False, False),
+        ScriptedUser("always", False, False),
         store_rule=lambda rule: write_rule(tmp_path, rule),
     )
     assert await approvals(Permission("command", approved))
@@ -372,8 +374,8 @@ async def test_always_on_a_command_with_a_wildcard_allows_that_command_only(
 
 
 def test_a_wildcard_that_a_person_types_as_a_rule_is_one() -> None:
-    assert allows("command: tar cf b.tar *", "tar cf b.tar x y")
-    assert allows("exactly: tar cf b.tar *", "tar cf b.tar *")
-    assert not allows("exactly: tar cf b.tar *", "tar cf b.tar x")
+    assert rule_allows("command: tar cf b.tar *", "tar cf b.tar x y")
+    assert rule_allows("exactly: tar cf b.tar *", "tar cf b.tar *")
+    assert not rule_allows("exactly: tar cf b.tar *", "tar cf b.tar x")
     with pytest.raises(InputError):
         parse_rule("exactly: a; b")

@@ -43,7 +43,7 @@ from tests.conversation.http_setup import KEY, NAMES
 SMALL = "compression: {background: false, protect_last_n: 2}"
 
 
-async def do(agent: Any, text: str) -> CommandResult:
+async def run_command(agent: Any, text: str) -> CommandResult:
     """Run a command; check that its data are JSON and that the model was not asked."""
     conversation = getattr(agent, "conversation", agent)
     result = await commands.run(agent, conversation.store, text)
@@ -52,7 +52,7 @@ async def do(agent: Any, text: str) -> CommandResult:
     return result
 
 
-async def talked(
+async def open_with_turns(
     setup: AgentSetup, turns: int = 8, **more: Any
 ) -> tuple[Agent, ScriptedModel]:
     model = ScriptedModel(lambda _: "Noted.", **more)
@@ -87,14 +87,14 @@ async def test_every_specified_command_exists_with_help(setup: AgentSetup) -> No
     wanted = "compress undo usage insights new resume branch sessions search help model context pin memory why state"
     assert names == set(wanted.split())
     agent = await setup.open(ScriptedModel())
-    result = await do(agent, "/help")
+    result = await run_command(agent, "/help")
     assert all(command.usage in result.text for command in COMMANDS)
-    one = await do(agent, "/help undo")
+    one = await run_command(agent, "/help undo")
     assert one.text.count("\n") == 0
-    assert (await do(agent, "/help compact")).text.startswith("- `/compress"), (
-        "an alias is the command"
-    )
-    unknown = await do(agent, "/help nonsense")
+    assert (await run_command(agent, "/help compact")).text.startswith(
+        "- `/compress"
+    ), "an alias is the command"
+    unknown = await run_command(agent, "/help nonsense")
     assert unknown.failed
     assert "no command /nonsense" in unknown.text
 
@@ -109,16 +109,16 @@ async def test_the_local_model_has_all_of_its_window_also_when_it_comes_later(
     file.parent.mkdir(parents=True)
     file.touch()  # nothing is loaded before the first call
     agent = await setup.open(ScriptedModel(), config=config)
-    said = await do(agent, f"/model local/{SMOLLM2.name}")
+    said = await run_command(agent, f"/model local/{SMOLLM2.name}")
     assert said.data["window"] == agent.conversation.window == window
 
 
 async def test_no_command_reaches_the_model(setup: AgentSetup) -> None:
-    agent, model = await talked(setup, 3)
+    agent, model = await open_with_turns(setup, 3)
     asked = len(model.requests)
     for command in COMMANDS:
-        await do(agent, f"/{command.name}")
-        await do(agent, f"/{command.name} something odd")
+        await run_command(agent, f"/{command.name}")
+        await run_command(agent, f"/{command.name} something odd")
     assert len(model.requests) == asked
     said = [
         text_of(item.body) for item in await setup.store.history(agent.conversation.id)
@@ -138,7 +138,7 @@ async def test_while_a_turn_runs_nothing_is_changed_under_it(setup: AgentSetup) 
             "/usage",
             "/context",
         )
-        said.extend([await do(agent, line) for line in lines])
+        said.extend([await run_command(agent, line) for line in lines])
         return ToolReply("looked")
 
     agent = await setup.open(
@@ -155,41 +155,45 @@ async def test_while_a_turn_runs_nothing_is_changed_under_it(setup: AgentSetup) 
         False,
     ]
     assert "A turn is running" in said[0].text
-    assert not (await do(agent, "/pin never use tabs")).failed
+    assert not (await run_command(agent, "/pin never use tabs")).failed
 
 
 async def test_a_bare_conversation_has_them_too(setup: AgentSetup) -> None:
-    agent, _ = await talked(setup, 2)
+    agent, _ = await open_with_turns(setup, 2)
     failed = {
-        c.name for c in COMMANDS if (await do(agent.conversation, f"/{c.name}")).failed
+        c.name
+        for c in COMMANDS
+        if (await run_command(agent.conversation, f"/{c.name}")).failed
     }
     assert failed == {"pin", "memory", "search"}, "what lacks an argument or an agent"
     fresh = await setup.open(ScriptedModel())
-    assert (await do(fresh.conversation, "/context")).data["kinds"]["user"] == 0
+    assert (await run_command(fresh.conversation, "/context")).data["kinds"][
+        "user"
+    ] == 0
 
 
 async def test_an_unknown_command_suggests_near_names(setup: AgentSetup) -> None:
     agent = await setup.open(ScriptedModel())
-    result = await do(agent, "/compres now")
+    result = await run_command(agent, "/compres now")
     assert result.failed
     assert "/compress" in result.text
-    assert "sessions" in (await do(agent, "/sess")).data["near"]
-    assert (await do(agent, "/xyzzy")).data["near"] == []
-    assert (await do(agent, "no command")).failed
+    assert "sessions" in (await run_command(agent, "/sess")).data["near"]
+    assert (await run_command(agent, "/xyzzy")).data["near"] == []
+    assert (await run_command(agent, "no command")).failed
 
 
 async def test_compress_preview_and_undo(setup: AgentSetup) -> None:
-    agent, _ = await talked(setup, window=24_000)
+    agent, _ = await open_with_turns(setup, window=24_000)
     before = list(agent.conversation.messages)
     session = agent.conversation.session.id
-    preview = await do(agent, "/compress --preview page 3")
+    preview = await run_command(agent, "/compress --preview page 3")
     assert "would be replaced by a summary" in preview.text
     assert "- user: Turn 2: page 2 0 is settled" in preview.text, (
         "it shows what would go"
     )
     assert agent.conversation.messages == before
     assert agent.conversation.session.id == session
-    done = await do(agent, "/compress page 3")
+    done = await run_command(agent, "/compress page 3")
     assert done.data["messages_before"] == 16
     assert done.data["messages_after"] == len(agent.conversation.messages) < 16
     assert done.data["tokens_after"] < done.data["tokens_before"]
@@ -200,10 +204,10 @@ async def test_compress_preview_and_undo(setup: AgentSetup) -> None:
     ):
         assert said in done.text
     assert setup.events_of(CompactionDone)[0].reason == "manual"
-    undone = await do(agent, "/undo")
+    undone = await run_command(agent, "/undo")
     assert agent.conversation.messages == before
     assert undone.data["messages"] == 16
-    again = await do(agent, "/undo")
+    again = await run_command(agent, "/undo")
     assert (again.failed, again.data) == (False, {"undone": False})
     assert "nothing to undo" in again.text
 
@@ -213,7 +217,7 @@ async def test_no_compaction_follows_an_undo_at_once(setup: AgentSetup) -> None:
         ScriptedModel(lambda _: "Noted.", window=24_000), config=SMALL
     )
     turn = await setup.send_until_compacted(agent, 1_000)
-    undone = await do(agent, "/undo")
+    undone = await run_command(agent, "/undo")
     assert agent.conversation.tokens >= agent.conversation.threshold
     assert "waits until it has grown by a tenth" in undone.text
     await agent.send("A short question.")
@@ -232,9 +236,9 @@ async def test_an_undo_that_does_not_fit_is_compacted_by_the_next_message(
     turn = await setup.send_until_compacted(agent, 1_000)
     for page in range(turn, turn + 12):
         await agent.send(numbered_text(page, 1_000, "page"))
-    undone = await do(agent, "/undo")
+    undone = await run_command(agent, "/undo")
     while not agent.conversation.is_full:
-        undone = await do(agent, "/undo")
+        undone = await run_command(agent, "/undo")
     assert "do not fit the window" in undone.text
     count = len(setup.events_of(CompactionDone))
     await agent.send("A short question.")
@@ -254,7 +258,7 @@ async def test_resuming_a_conversation_of_another_model_says_so(
         ScriptedModel(lambda _: "Noted.", name="model-b", window=24_000)
     )
     await second.send("Hi.")
-    said = await do(second, f"/resume {thread}")
+    said = await run_command(second, f"/resume {thread}")
     assert "It was with model-a; model-b answers now" in said.text
 
 
@@ -264,7 +268,7 @@ async def test_a_refused_command_is_not_a_failed_one(setup: AgentSetup) -> None:
     )
     agent = await setup.open(model, approve=Approvals([], None), yes=False)
     await agent.send("Clean up.")
-    said = await do(agent, "/state")
+    said = await run_command(agent, "/state")
     assert "– `rm -r build`: refused by the user" in said.text
     assert "Open errors" not in said.text
 
@@ -273,7 +277,7 @@ def test_why_counts_calls_that_were_stopped() -> None:
     journal = CauseLog()
     journal(RequestReady("s", _request("one")))
     assert "1 call ended without a report" in describe_cache(journal)
-    _called(journal, _request("two"), prompt=10, cached=0)
+    _record_call(journal, _request("two"), prompt=10, cached=0)
     said = describe_cache(journal)
     assert "no miss in 1 reported call" in said
     assert "1 call ended without a report" in said
@@ -284,8 +288,7 @@ async def test_a_learnt_window_is_named_alone(setup: AgentSetup) -> None:
     assert describe_window(agent.conversation.window, agent.conversation.route) == (
         "400,000 tokens (the model's own)"
     )
-    agent.conversation._state.use_window(16_000)
-    assert describe_window(agent.conversation.window, agent.conversation.route) == (
+    assert describe_window(16_000, agent.conversation.route) == (
         "16,000 tokens, learnt from the provider"
     )
 
@@ -297,7 +300,7 @@ async def test_a_preview_never_grows_the_history(setup: AgentSetup) -> None:
     offered = 0
     for turn in range(12):
         await agent.send(numbered_text(turn, 100, "page"))
-        said = await do(agent, "/compress --preview")
+        said = await run_command(agent, "/compress --preview")
         assert said.data["tokens_after"] <= said.data["tokens_before"]
         if said.data["covered"]:
             offered += 1
@@ -306,22 +309,22 @@ async def test_a_preview_never_grows_the_history(setup: AgentSetup) -> None:
 
 
 async def test_compress_with_nothing_to_do_or_disabled(setup: AgentSetup) -> None:
-    agent, _ = await talked(setup, 1)
-    assert "Nothing was changed" in (await do(agent, "/compress")).text
+    agent, _ = await open_with_turns(setup, 1)
+    assert "Nothing was changed" in (await run_command(agent, "/compress")).text
     off = await setup.open(
         ScriptedModel(["ok"]), config="compression: {enabled: false}"
     )
     await off.send("Hi.")
-    said = await do(off, "/compress")
+    said = await run_command(off, "/compress")
     assert said.failed
     assert "disabled" in said.text
 
 
 async def test_usage_and_insights_read_the_store(setup: AgentSetup) -> None:
     fresh = await setup.open(ScriptedModel())
-    assert "No call" in (await do(fresh, "/usage")).text
-    agent, _ = await talked(setup, 3)
-    usage = await do(agent, "/usage")
+    assert "No call" in (await run_command(fresh, "/usage")).text
+    agent, _ = await open_with_turns(setup, 3)
+    usage = await run_command(agent, "/usage")
     spent = await setup.store.usage(agent.conversation.id)
     assert usage.data["sums"]["all"]["prompt"] == sum(
         item.usage.prompt_tokens for item in spent
@@ -329,19 +332,19 @@ async def test_usage_and_insights_read_the_store(setup: AgentSetup) -> None:
     assert "3 calls" in usage.text
     unpriced = await setup.open(ScriptedModel(["hm"], name="nobody-knows-this-model"))
     await unpriced.send("Hi.")
-    said = await do(unpriced, "/usage")
+    said = await run_command(unpriced, "/usage")
     assert said.data["sums"]["all"]["cost"] is None
     assert "cost unknown" in said.text
-    insights = await do(agent, "/insights 7")
+    insights = await run_command(agent, "/insights 7")
     assert insights.data["total"]["calls"] == 4
     assert "gpt-4o" in insights.text
-    assert (await do(agent, "/insights never")).failed
+    assert (await run_command(agent, "/insights never")).failed
 
 
 async def test_new_resume_branch_and_sessions(setup: AgentSetup) -> None:
-    agent, model = await talked(setup, 2)
+    agent, model = await open_with_turns(setup, 2)
     first = agent.conversation.id
-    new = await do(agent, "/new Spring cleaning")
+    new = await run_command(agent, "/new Spring cleaning")
     assert new.switch
     await agent.switch(new.switch)
     await agent.send("A fresh start.")
@@ -350,7 +353,7 @@ async def test_new_resume_branch_and_sessions(setup: AgentSetup) -> None:
         "it has its system prompt"
     )
     assert model.requests[-1].tools == model.requests[0].tools
-    listed = await do(agent, "/sessions")
+    listed = await run_command(agent, "/sessions")
     assert "Spring cleaning" in listed.text
     assert "Turn 0" in listed.text
     assert [row["here"] for row in listed.data["threads"]].count(True) == 1
@@ -360,21 +363,21 @@ async def test_new_resume_branch_and_sessions(setup: AgentSetup) -> None:
     )
     await other.add("Count the files.")
     await other.close()
-    assert (await do(agent, "/sessions")).data == listed.data, (
+    assert (await run_command(agent, "/sessions")).data == listed.data, (
         "a subagent's thread is nobody's conversation"
     )
-    assert "/resume ID" in (await do(agent, "/resume")).text
-    back = await do(agent, f"/resume {first[:8]}")
+    assert "/resume ID" in (await run_command(agent, "/resume")).text
+    back = await run_command(agent, f"/resume {first[:8]}")
     assert back.switch == first
     await agent.switch(back.switch)
     assert len(agent.conversation.messages) == 4
-    branch = await do(agent, "/branch")
+    branch = await run_command(agent, "/branch")
     await agent.switch(branch.switch or "")
     await agent.send("Only here.")
     assert len(agent.conversation.messages) == 6
     assert len(await setup.store.history(first)) == 4
-    assert (await do(agent, "/resume zzzz")).failed
-    assert (await do(await setup.open(ScriptedModel()), "/branch")).failed, (
+    assert (await run_command(agent, "/resume zzzz")).failed
+    assert (await run_command(await setup.open(ScriptedModel()), "/branch")).failed, (
         "there is nothing to branch from"
     )
 
@@ -384,24 +387,24 @@ async def test_other_tenants_threads_are_not_shown(setup: AgentSetup) -> None:
     await acme.send("The vault is behind the mirror.")
     bolt = await setup.open(ScriptedModel(["ok"]), session=NewSession(tenant="bolt"))
     await bolt.send("Hello.")
-    assert "vault" not in (await do(bolt, "/sessions")).text
-    assert (await do(bolt, "/search vault")).data["hits"] == []
-    assert (await do(bolt, f"/resume {acme.conversation.id}")).failed
-    assert (await do(bolt, "/insights")).data["total"]["calls"] == 1
-    assert (await do(acme, "/search vault")).data["hits"]
+    assert "vault" not in (await run_command(bolt, "/sessions")).text
+    assert (await run_command(bolt, "/search vault")).data["hits"] == []
+    assert (await run_command(bolt, f"/resume {acme.conversation.id}")).failed
+    assert (await run_command(bolt, "/insights")).data["total"]["calls"] == 1
+    assert (await run_command(acme, "/search vault")).data["hits"]
 
 
 async def test_search_finds_in_every_conversation(setup: AgentSetup) -> None:
-    agent, _ = await talked(setup, 1)
+    agent, _ = await open_with_turns(setup, 1)
     other = await setup.open(ScriptedModel(["ok"]))
     await other.send("The hinge of gate 14 is loose.")
-    found = await do(agent, "/search hinge")
+    found = await run_command(agent, "/search hinge")
     assert found.data["hits"][0]["thread"] == other.conversation.id
     assert "gate 14" in found.text
-    asked = await do(agent, "/search which gate has a loose hinge?")
+    asked = await run_command(agent, "/search which gate has a loose hinge?")
     assert asked.data["hits"][0]["thread"] == other.conversation.id
-    assert "Nothing was found" in (await do(agent, "/search zeppelin")).text
-    assert (await do(agent, "/search")).failed
+    assert "Nothing was found" in (await run_command(agent, "/search zeppelin")).text
+    assert (await run_command(agent, "/search")).failed
 
 
 async def test_search_shows_the_message_before_and_after(setup: AgentSetup) -> None:
@@ -414,7 +417,7 @@ async def test_search_shows_the_message_before_and_after(setup: AgentSetup) -> N
     asked, call, result, answer, mend, noted = (
         one.id for one in await setup.store.history(agent.conversation.id)
     )
-    found = await do(agent, "/search hinge")
+    found = await run_command(agent, "/search hinge")
     lines = [line for line in found.text.splitlines() if line.startswith("  ")]
     assert lines[:2] == [
         f"  - before #{answer} assistant (also a match)",
@@ -430,7 +433,7 @@ async def test_search_shows_the_message_before_and_after(setup: AgentSetup) -> N
         "tool": "",
         "text": "Mend the hinge.",
     }
-    first = await do(agent, "/search gate")
+    first = await run_command(agent, "/search gate")
     assert first.data["hits"][0]["before"] is None
     assert first.data["hits"][0]["after"]["message"] == call == asked + 1
 
@@ -447,7 +450,7 @@ async def test_context_shows_the_window_by_kind(setup: AgentSetup) -> None:
         config=SMALL,
     )
     await agent.send("Dump.")
-    shown = await do(agent, "/context")
+    shown = await run_command(agent, "/context")
     kinds = shown.data["kinds"]
     assert abs(sum(kinds.values()) - agent.conversation.tokens) < 10
     assert kinds["tool results"] > kinds["tool calls"] > 0
@@ -455,7 +458,7 @@ async def test_context_shows_the_window_by_kind(setup: AgentSetup) -> None:
     assert kinds["summary"] == 0
     assert f"tool results{kinds['tool results']:>12,}  " in shown.text
     await send_texts(agent, 8, 1_000, "row")
-    assert (await do(agent, "/context")).data["kinds"]["summary"] > 0
+    assert (await run_command(agent, "/context")).data["kinds"]["summary"] > 0
 
 
 async def test_a_pinned_rule_is_in_every_request_word_for_word(
@@ -465,13 +468,13 @@ async def test_a_pinned_rule_is_in_every_request_word_for_word(
     model = ScriptedModel(lambda _: "Noted.", window=16_000)
     agent = await setup.open(model, config=SMALL)
     await agent.send("Let us tidy up.")
-    assert rule in (await do(agent, f"/pin  {rule}")).text
+    assert rule in (await run_command(agent, f"/pin  {rule}")).text
     assert len(model.requests) == 1
     await setup.send_until_compacted(agent, 1_000, times=3)
     for request in model.requests[1:]:
         assert any(rule in text_of(message) for message in request.messages)
-    assert (await do(agent, "/pin")).failed
-    assert (await do(agent, f"/pin {'very ' * 500}long")).failed
+    assert (await run_command(agent, "/pin")).failed
+    assert (await run_command(agent, f"/pin {'very ' * 500}long")).failed
 
 
 @pytest.mark.parametrize("api", list(NAMES))
@@ -486,9 +489,9 @@ async def test_a_pin_keeps_the_history_valid_for_every_protocol(
         address = provider.url if api == "anthropic" else f"{provider.url}/v1"
         route = f"model: {{default: {NAMES[api]}, provider: custom, base_url: '{address}', api_key_env: {KEY}}}"
         agent = await setup.open(None, config=route, api=api)
-        await do(agent, "/pin never use tabs")
+        await run_command(agent, "/pin never use tabs")
         await agent.send("Hello.")
-        await do(agent, "/pin answer in rhyme")
+        await run_command(agent, "/pin answer in rhyme")
         await agent.send("And now?")
         assert {record.status for record in provider.log} == {200}
         assert "answer in rhyme" in str(provider.log[-1].request)
@@ -496,16 +499,16 @@ async def test_a_pin_keeps_the_history_valid_for_every_protocol(
 
 async def test_memory_is_shown_and_changed(setup: AgentSetup, home: Path) -> None:
     agent = await setup.open(ScriptedModel())
-    await do(agent, "/memory add The ledger is on 8443")
-    await do(agent, "/memory add user Is called Ines")
-    shown = await do(agent, "/memory")
+    await run_command(agent, "/memory add The ledger is on 8443")
+    await run_command(agent, "/memory add user Is called Ines")
+    shown = await run_command(agent, "/memory")
     assert shown.data["memory"] == ["The ledger is on 8443"]
     assert shown.data["user"] == ["Is called Ines"]
-    await do(agent, "/memory remove 8443")
-    assert (await do(agent, "/memory show")).data["memory"] == []
-    assert (await do(agent, "/memory remove nothing")).failed
-    assert (await do(agent, "/memory eat it")).failed
-    assert (await do(agent.conversation, "/memory")).failed, (
+    await run_command(agent, "/memory remove 8443")
+    assert (await run_command(agent, "/memory show")).data["memory"] == []
+    assert (await run_command(agent, "/memory remove nothing")).failed
+    assert (await run_command(agent, "/memory eat it")).failed
+    assert (await run_command(agent.conversation, "/memory")).failed, (
         "a bare conversation has none"
     )
 
@@ -532,8 +535,8 @@ async def test_model_shows_and_switches(
             "the configured window is that of the configured model alone"
         )
         await send_texts(agent, 6, 1_000, "row")
-        assert "gpt-4o" in (await do(agent, "/model")).text
-        switched = await do(agent, "/model gpt-4o-mini")
+        assert "gpt-4o" in (await run_command(agent, "/model")).text
+        switched = await run_command(agent, "/model gpt-4o-mini")
         assert switched.data == {
             "model": "gpt-4o-mini",
             "window": 9_000,
@@ -543,10 +546,10 @@ async def test_model_shows_and_switches(
         assert "compacted before the next call" in switched.text
         assert (await agent.send("And now?")).text == "I am gpt-4o-mini."
         assert setup.events_of(CompactionDone)
-        branch = await do(agent, "/branch")
+        branch = await run_command(agent, "/branch")
         await agent.switch(branch.switch or "")
         assert (await agent.send("Here too?")).text == "I am gpt-4o-mini."
-        assert (await do(agent.conversation, "/model gpt-4o")).failed
+        assert (await run_command(agent.conversation, "/model gpt-4o")).failed
 
 
 async def test_why_tells_of_the_last_compaction_even_after_a_restart(
@@ -557,21 +560,24 @@ async def test_why_tells_of_the_last_compaction_even_after_a_restart(
         await setup.send_until_compacted(agent, 9_000)
 
     async with open_setup(tmp_path) as setup:
-        agent, _ = await talked(setup, 2)
-        assert "never compacted" in (await do(agent, "/why")).text
+        agent, _ = await open_with_turns(setup, 2)
+        assert "never compacted" in (await run_command(agent, "/why")).text
         await talked_on(setup, agent)
-        said = await do(agent, "/why")
+        said = await run_command(agent, "/why")
         assert said.data["reason"] == "preflight"
         assert "took the prompt to the threshold" in said.text
         thread = agent.conversation.id
     again = open_store(tmp_path / "store.db")
     async with open_setup(tmp_path) as setup:
         resumed = await setup.open(ScriptedModel(), resume=thread)
-        assert "took the prompt to the threshold" in (await do(resumed, "/why")).text
+        assert (
+            "took the prompt to the threshold"
+            in (await run_command(resumed, "/why")).text
+        )
     await again.close()
 
 
-def _called(
+def _record_call(
     journal: CauseLog, request: Request, *, prompt: int, cached: int, session: str = "s"
 ) -> None:
     journal(RequestReady(session, request))
@@ -579,7 +585,7 @@ def _called(
     journal(UsageRecorded(session, request.model, "main", usage, None))
 
 
-def _why(journal: CauseLog) -> str:
+def _last_miss_reason(journal: CauseLog) -> str:
     return journal.last_miss.reason if journal.last_miss else ""
 
 
@@ -589,7 +595,7 @@ def _request(*said: str, model: str = "m", system: str = "s") -> Request:
 
 def test_why_names_the_reason_that_the_provider_gives() -> None:
     journal = CauseLog(SteppedClock())
-    _called(journal, _request("a"), prompt=5_000, cached=0)
+    _record_call(journal, _request("a"), prompt=5_000, cached=0)
     request = _request("a", "b")
     journal(RequestReady("s", request))
     usage = CanonicalUsage(input_tokens=6_000, cache_miss="tools changed")
@@ -599,16 +605,16 @@ def test_why_names_the_reason_that_the_provider_gives() -> None:
         "tools changed",
         True,
     )
-    _called(journal, _request("x"), prompt=6_000, cached=0)
+    _record_call(journal, _request("x"), prompt=6_000, cached=0)
     assert not journal.last_miss.is_from_provider
 
 
 def test_why_explains_a_cache_miss() -> None:
     clock = SteppedClock()
     journal = CauseLog(clock)
-    _called(journal, _request("a"), prompt=5_000, cached=0)
+    _record_call(journal, _request("a"), prompt=5_000, cached=0)
     assert journal.last_miss is None, "the first call can hit nothing"
-    _called(journal, _request("a", "b"), prompt=6_000, cached=5_000)
+    _record_call(journal, _request("a", "b"), prompt=6_000, cached=5_000)
     assert journal.last_miss is None
     reasons = []
     for request, session in (
@@ -618,17 +624,17 @@ def test_why_explains_a_cache_miss() -> None:
         (_request("x", "b", system="other", model="n"), "t"),
         (_request("x", "b", "c", system="other", model="n"), "t"),
     ):
-        _called(journal, request, prompt=6_000, cached=0, session=session)
-        reasons.append(_why(journal))
+        _record_call(journal, request, prompt=6_000, cached=0, session=session)
+        reasons.append(_last_miss_reason(journal))
     clock.advance(301)
-    _called(
+    _record_call(
         journal,
         _request("x", "b", "c", "d", system="other", model="n"),
         prompt=6_000,
         cached=0,
         session="t",
     )
-    reasons.append(_why(journal))
+    reasons.append(_last_miss_reason(journal))
     wanted = [
         "system",
         "messages[0]",
@@ -643,11 +649,11 @@ def test_why_explains_a_cache_miss() -> None:
 
 
 async def test_names_that_other_programs_use(setup: AgentSetup) -> None:
-    agent, _ = await talked(setup, 2)
-    assert (await do(agent, "/cost")).data["sums"] == (await do(agent, "/usage")).data[
-        "sums"
-    ]
-    assert (await do(agent, "/clear")).switch
+    agent, _ = await open_with_turns(setup, 2)
+    assert (await run_command(agent, "/cost")).data["sums"] == (
+        await run_command(agent, "/usage")
+    ).data["sums"]
+    assert (await run_command(agent, "/clear")).switch
 
 
 async def test_the_state_of_a_thread(setup: AgentSetup) -> None:
@@ -660,9 +666,9 @@ async def test_the_state_of_a_thread(setup: AgentSetup) -> None:
         "Done.",
     ]
     agent = await setup.open(ScriptedModel(script))
-    assert "no command was run" in (await do(agent, "/state")).text
+    assert "no command was run" in (await run_command(agent, "/state")).text
     await agent.send("Go.")
-    shown = await do(agent, "/state")
+    shown = await run_command(agent, "/state")
     assert [file["path"] for file in shown.data["files"]] == ["a.py"]
     assert {run["command"]: run["ok"] for run in shown.data["commands"]} == {
         "false": False,

@@ -31,7 +31,7 @@ def is_sub(request: Request) -> bool:
     return "You are a subagent" in content_text(request.system)
 
 
-async def opened(
+async def open_delegating_agent(
     setup: AgentSetup,
     main: list[ScriptStep],
     sub: Any,
@@ -71,7 +71,7 @@ async def test_a_subagent_works_in_a_child_session_and_only_its_answer_comes_bac
 
     task = {"task": "Look into the cellar.", "context": "The light is broken."}
     look = text_tool("look", "three barrels")
-    agent, model = await opened(
+    agent, model = await open_delegating_agent(
         setup, [call_reply(("delegate", task)), "Three barrels."], sub, [look]
     )
     answer = await agent.send("What is in the cellar?")
@@ -118,7 +118,9 @@ async def test_several_work_at_the_same_time(setup: AgentSetup) -> None:
     wanted = call_reply(
         ("delegate", {"task": "one"}, "a"), ("delegate", {"task": "two"}, "b")
     )
-    agent, _ = await opened(setup, [wanted, "Both."], sub, [FakeTool("wait", wait)])
+    agent, _ = await open_delegating_agent(
+        setup, [wanted, "Both."], sub, [FakeTool("wait", wait)]
+    )
     await agent.send("Do both.")
     assert len(set(inside)) == 2
     assert [text.split("\n")[0] for text in tool_results(agent)] == [
@@ -137,7 +139,7 @@ async def test_its_rounds_are_bounded(setup: AgentSetup) -> None:
         )
 
     look = text_tool("look")
-    agent, _ = await opened(
+    agent, _ = await open_delegating_agent(
         setup, [call_reply(("delegate", {"task": "endless"})), "ok"], sub, [look]
     )
     await agent.send("Go.")
@@ -161,7 +163,7 @@ async def test_a_subagents_calls_need_approval(setup: AgentSetup) -> None:
         )
 
     shell = text_tool("shell", kind="command")
-    agent, _ = await opened(
+    agent, _ = await open_delegating_agent(
         setup,
         [call_reply(("delegate", {"task": "clean"})), "no"],
         sub,
@@ -185,7 +187,7 @@ async def test_it_is_stopped_with_its_parent(setup: AgentSetup) -> None:
             ended.append("ended")
         return ToolReply("never")
 
-    agent, _ = await opened(
+    agent, _ = await open_delegating_agent(
         setup,
         [call_reply(("delegate", {"task": "wait"}))],
         lambda _: call_reply(("slow", {})),
@@ -215,7 +217,7 @@ async def test_one_that_fails_is_a_result(setup: AgentSetup) -> None:
         call_reply(("delegate", {"task": "try"}), ("delegate", {"job": "x"}, "b")),
         "It failed.",
     ]
-    agent, _ = await opened(
+    agent, _ = await open_delegating_agent(
         setup,
         main,
         lambda _: ModelError("no capacity", status=401),

@@ -135,12 +135,14 @@ async def test_hostile_arguments_by_name(context: ToolContext, name: str) -> Non
                     if key in function["properties"]
                 }
                 with pytest.raises(InputError):
-                    await _both(name, {**allowed, property_name: wrong}, context)
+                    await _call_both_tools(
+                        name, {**allowed, property_name: wrong}, context
+                    )
     with pytest.raises(InputError, match="there is no argument"):
-        await _both(name, {"rm\n-rf\ud800": 1}, context)
+        await _call_both_tools(name, {"rm\n-rf\ud800": 1}, context)
 
 
-async def _both(
+async def _call_both_tools(
     name: str, arguments: dict[str, Any], context: ToolContext
 ) -> ToolReply:
     return await call_tool(context, name, **arguments)

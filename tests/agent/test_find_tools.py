@@ -35,7 +35,7 @@ TOPICS = (
 )
 
 
-class Described(FakeTool):
+class DescribedTool(FakeTool):
     """A tool that says much about itself."""
 
     @property
@@ -49,11 +49,11 @@ class Described(FakeTool):
 
 def tools() -> list[FakeTool]:
     return [
-        Described(topic, text_tool(topic, f"{topic} done").work) for topic in TOPICS
+        DescribedTool(topic, text_tool(topic, f"{topic} done").work) for topic in TOPICS
     ]
 
 
-def offered(request: Request) -> list[str]:
+def offered_names(request: Request) -> list[str]:
     return [str(entry["function"]["name"]) for entry in request.tools]
 
 
@@ -68,8 +68,8 @@ async def asked(setup: AgentSetup, script: list[Any], **more: Any) -> Any:
 
 async def test_a_tool_left_out_still_works_and_is_counted(setup: AgentSetup) -> None:
     agent, model = await asked(setup, [call_reply(("payroll", {})), "paid"])
-    assert FIND_TOOLS in offered(model.requests[0])
-    assert "payroll" not in offered(model.requests[0])
+    assert FIND_TOOLS in offered_names(model.requests[0])
+    assert "payroll" not in offered_names(model.requests[0])
     assert tool_results(agent) == ["payroll done"]
     shown = await commands.run(agent, setup.store, "/usage")
     out = agent.conversation.toolbox.left_out
@@ -97,7 +97,7 @@ async def test_at_once_needs_leave_and_the_price_is_shown(tmp_path: Path) -> Non
             await agent.send("Ring him.")
             [told] = tool_results(agent)
             assert told.startswith("Tools that match 'telephone':\n- telephone:")
-            assert ("telephone" in offered(model.requests[-1])) == said
+            assert ("telephone" in offered_names(model.requests[-1])) == said
             assert ("did not allow to show them at once" in told) != said
             assert ("next compaction" in told) != said
             assert setup.events_of(ToolFinished)[-1].refused != said

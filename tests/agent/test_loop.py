@@ -37,7 +37,7 @@ from tests.agent.agent_setup import (
 from tests.conversation.conversation_setup import make_text, numbered_text
 
 
-def valid(agent: Agent) -> bool:
+def has_valid_messages(agent: Agent) -> bool:
     return not any(
         validate_messages(agent.conversation.messages, api=api)
         for api in ("openai", "anthropic")
@@ -184,7 +184,7 @@ async def test_a_failing_tool_is_a_result_and_the_loop_continues(
     assert "not an object" in texts[7]
     failed = {event.call_id for event in setup.events_of(ToolFinished) if event.failed}
     assert len(failed) == 6
-    assert valid(agent)
+    assert has_valid_messages(agent)
 
 
 async def test_a_tool_may_return_text_and_other_values_are_errors(
@@ -230,7 +230,7 @@ async def test_a_tool_that_hangs_is_ended(setup: AgentSetup) -> None:
     model = ScriptedModel([call_reply(("hang", {}), ("own_timeout", {})), "It hangs."])
     await talking.use_model(_route(model))
     agent = Agent(
-        talking, tools, context=first.context, approve=_never, tool_seconds=0.05
+        talking, tools, context=first.context, approve=_deny, tool_seconds=0.05
     )
     assert (await agent.send("Go.")).text == "It hangs."
     assert "did not finish within" in tool_results(agent)[0]
@@ -322,7 +322,7 @@ async def test_at_its_round_limit_a_turn_must_answer(setup: AgentSetup) -> None:
         "it was for that call only"
     )
     await agent.send("Go on.")
-    assert valid(agent)
+    assert has_valid_messages(agent)
 
 
 async def test_a_model_that_calls_beyond_the_limit_gets_no_further_round(
@@ -336,7 +336,7 @@ async def test_a_model_that_calls_beyond_the_limit_gets_no_further_round(
     await agent.send("Do a lot.")
     assert len(look.seen) == 1
     assert "limit of 1 rounds" in tool_results(agent)[-1]
-    assert valid(agent)
+    assert has_valid_messages(agent)
 
 
 async def test_stopping_while_tools_run_ends_them_and_says_so(
@@ -358,7 +358,7 @@ async def test_stopping_while_tools_run_ends_them_and_says_so(
     agent = await setup.open(
         model, tools=[text_tool("quick", "quick result"), FakeTool("slow", slow)]
     )
-    reading = asyncio.create_task(_read(agent, "Go."))
+    reading = asyncio.create_task(_read_turn(agent, "Go."))
     await started.wait()
     reading.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -368,11 +368,11 @@ async def test_stopping_while_tools_run_ends_them_and_says_so(
     assert setup.events_of(TurnEnded)[0].reason == "interrupted"
     assert not agent.is_busy
     assert (await agent.send("Something else.")).text == "Sorry. What instead?"
-    assert valid(agent)
+    assert has_valid_messages(agent)
     assert INTERRUPTED in str(await setup.store.history(agent.conversation.id))
 
 
-class Halting(ScriptedModel):
+class HangingModel(ScriptedModel):
     """Says a word, then waits for ever."""
 
     async def stream(
@@ -386,7 +386,7 @@ class Halting(ScriptedModel):
 async def test_stopping_in_mid_stream_keeps_the_partial_answer(
     setup: AgentSetup,
 ) -> None:
-    agent = await setup.open(Halting(), tools=[])
+    agent = await setup.open(HangingModel(), tools=[])
     await _stopped_at_first_word(agent)
     last = agent.conversation.messages[-1]
     assert last["role"] == "assistant"
@@ -395,7 +395,7 @@ async def test_stopping_in_mid_stream_keeps_the_partial_answer(
     assert setup.events_of(TurnEnded)[0].reason == "interrupted"
     await agent.conversation.use_model(_route(ScriptedModel(["Fine."])))
     assert (await agent.send("Stop.")).text == "Fine."
-    assert valid(agent)
+    assert has_valid_messages(agent)
 
 
 async def test_a_complete_answer_is_stored_complete(setup: AgentSetup) -> None:
@@ -405,7 +405,7 @@ async def test_a_complete_answer_is_stored_complete(setup: AgentSetup) -> None:
     assert agent.conversation.messages[-1]["content"] == "One two three."
     assert len(await setup.store.usage(agent.conversation.id)) == 1
     await agent.send("Stop.")
-    assert valid(agent)
+    assert has_valid_messages(agent)
 
 
 async def test_a_model_that_fails_fails_the_turn_and_leaves_the_message(
@@ -488,13 +488,15 @@ async def test_a_turn_stopped_anywhere_leaves_a_valid_history(
         config=config,
     )
     for turn in range(12):
-        reading = asyncio.create_task(_read(agent, numbered_text(turn, 100, "turn")))
+        reading = asyncio.create_task(
+            _read_turn(agent, numbered_text(turn, 100, "turn"))
+        )
         await asyncio.sleep(patience)
         reading.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await reading
         assert (await agent.send("Stop here.")).text == "Well."
-        assert valid(agent)
+        assert has_valid_messages(agent)
     again = await setup.open(
         ScriptedModel(["Still here."]), resume=agent.conversation.id, tools=[]
     )
@@ -506,7 +508,7 @@ async def test_a_turn_stopped_anywhere_leaves_a_valid_history(
     assert sum(text_of(body) == "Stop here." for body in history) == 12
 
 
-class Noting(ContextCompressor):
+class EngineWithTool(ContextCompressor):
     """An engine with a tool of its own."""
 
     name = "noting"
@@ -518,7 +520,7 @@ class Noting(ContextCompressor):
         return f"{name} knows {arguments['what']}"
 
 
-register_context_engine("noting", lambda services, _: Noting(services))
+register_context_engine("noting", lambda services, _: EngineWithTool(services))
 
 
 async def test_the_engines_own_tools_are_offered_and_answered_by_it(
@@ -584,7 +586,7 @@ async def test_after_a_switch_events_and_tools_belong_to_the_new_conversation(
     assert len(await setup.store.history(first)) == 4
 
 
-async def _read(agent: Agent, message: str) -> None:
+async def _read_turn(agent: Agent, message: str) -> None:
     async with contextlib.aclosing(agent.turn(message)) as items:
         async for _ in items:
             pass
@@ -597,7 +599,7 @@ async def _stopped_at_first_word(agent: Agent) -> None:
                 return
 
 
-async def _never(permission: Permission) -> bool:
+async def _deny(permission: Permission) -> bool:
     return False
 
 

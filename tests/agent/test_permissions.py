@@ -20,7 +20,7 @@ from tests.agent.agent_setup import (
     text_tool,
     tool_results,
 )
-from tests.agent.test_processes import gone, lives
+from tests.agent.test_processes import are_gone, is_running
 
 
 async def test_approval_time_is_not_tool_time_and_blocks_no_other_call(
@@ -125,8 +125,8 @@ async def test_background_processes_end_with_the_agent(tmp_path: Path) -> None:
             await agent.send("Serve.")
             assert "still runs in the background" in tool_results(agent)[0]
             pid = int((setup.workspace / "pid").read_text("utf-8"))
-            assert lives(pid)
+            assert is_running(pid)
             await agent.close()
             return pid
 
-    assert await gone(await talk())
+    assert await are_gone(await talk())

@@ -25,13 +25,13 @@ from everthread.errors import InputError
 ENVIRONMENT = {"PATH": os.environ["PATH"]}
 
 
-async def shell(command: str, folder: Path, *, seconds: float = 60) -> ProcessExit:
+async def run_shell(command: str, folder: Path, *, seconds: float = 60) -> ProcessExit:
     return await run_program(
         ["bash", "-c", command], folder=folder, environment=ENVIRONMENT, seconds=seconds
     )
 
 
-def lives(pid: int) -> bool:
+def is_running(pid: int) -> bool:
     """Whether a process runs; one that only waits to be collected does not."""
     try:
         return (
@@ -41,16 +41,16 @@ def lives(pid: int) -> bool:
         return False
 
 
-async def gone(*pids: int) -> bool:
+async def are_gone(*pids: int) -> bool:
     """Whether processes are gone, now or a little later: the system takes them away in its own time."""
     for _ in range(1_000):
-        if not any(map(lives, pids)):
+        if not any(map(is_running, pids)):
             return True
         await asyncio.sleep(0.02)
     return False
 
 
-async def pids(folder: Path, *, wanted: int) -> list[int]:
+async def wait_for_pids(folder: Path, *, wanted: int) -> list[int]:
     """Wait for this number of process ids in the file `pids`."""
     for _ in range(1_000):
         found = (
@@ -63,7 +63,7 @@ async def pids(folder: Path, *, wanted: int) -> list[int]:
 
 
 async def test_output_comes_in_order_with_the_exit_code(tmp_path: Path) -> None:
-    done = await shell("echo one; echo two >&2; echo three; exit 3", tmp_path)
+    done = await run_shell("echo one; echo two >&2; echo three; exit 3", tmp_path)
     assert (done.exit_code, done.output, done.running_processes) == (
         3,
         "one\ntwo\nthree\n",
@@ -72,22 +72,22 @@ async def test_output_comes_in_order_with_the_exit_code(tmp_path: Path) -> None:
 
 
 async def test_it_has_no_input_and_no_terminal(tmp_path: Path) -> None:
-    done = await shell(
+    done = await run_shell(
         "read x; echo got:$?; (: < /dev/tty) 2>/dev/null || echo no tty", tmp_path
     )
     assert done.output == "got:1\nno tty\n"
 
 
 async def test_bytes_are_shown_as_text(tmp_path: Path) -> None:
-    assert (await shell(r"printf 'a\xff\xfe\0b'", tmp_path)).output == "a��\0b"
+    assert (await run_shell(r"printf 'a\xff\xfe\0b'", tmp_path)).output == "a��\0b"
 
 
 async def test_a_signal_is_reported(tmp_path: Path) -> None:
-    assert (await shell("kill -SEGV $$", tmp_path)).exit_code == -11
+    assert (await run_shell("kill -SEGV $$", tmp_path)).exit_code == -11
 
 
 async def test_fifty_megabytes_are_read_in_bounded_memory(tmp_path: Path) -> None:
-    done = await shell(
+    done = await run_shell(
         "echo first; head -c 50000000 /dev/zero | tr '\\0' 'x'; echo; echo last",
         tmp_path,
     )
@@ -128,7 +128,7 @@ async def test_all_of_it_ends(tmp_path: Path, command: str, how: str) -> None:
                 seconds=seconds,
             )
         )
-        started = await pids(tmp_path, wanted=3)
+        started = await wait_for_pids(tmp_path, wanted=3)
         if how == "cancelled":
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -137,7 +137,7 @@ async def test_all_of_it_ends(tmp_path: Path, command: str, how: str) -> None:
             assert (await task).exit_code is None
         return started
 
-    assert await gone(*await work())
+    assert await are_gone(*await work())
 
 
 async def test_cancelled_twice_it_still_ends(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ async def test_cancelled_twice_it_still_ends(tmp_path: Path) -> None:
                 seconds=60,
             )
         )
-        started = await pids(tmp_path, wanted=1)
+        started = await wait_for_pids(tmp_path, wanted=1)
         task.cancel()
         await asyncio.sleep(0)
         task.cancel()
@@ -158,7 +158,7 @@ async def test_cancelled_twice_it_still_ends(tmp_path: Path) -> None:
             await task
         return started
 
-    assert await gone(*await work())
+    assert await are_gone(*await work())
 
 
 async def test_a_child_with_children_of_its_own_sessions(tmp_path: Path) -> None:
@@ -180,17 +180,17 @@ async def test_a_child_with_children_of_its_own_sessions(tmp_path: Path) -> None
         task = asyncio.create_task(
             run_program(argv, folder=tmp_path, environment=ENVIRONMENT, seconds=60)
         )
-        started = await pids(tmp_path, wanted=1)
+        started = await wait_for_pids(tmp_path, wanted=1)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         return started
 
-    assert await gone(*await work())
+    assert await are_gone(*await work())
 
 
 async def test_output_before_a_timeout_is_returned(tmp_path: Path) -> None:
-    done = await shell("echo working; sleep 100", tmp_path, seconds=1)
+    done = await run_shell("echo working; sleep 100", tmp_path, seconds=1)
     assert (done.exit_code, done.output) == (None, "working\n")
 
 
@@ -200,14 +200,14 @@ async def test_a_background_process_neither_hangs_it_nor_is_ended(
 ) -> None:
     ticking = "for n in {1..600}; do [ -e stop ] && break; echo tick; sleep 0.05; done"
     command = f"(echo $BASHPID >> pids; {ticking}; touch ended){redirected} &"
-    done = await shell(f"{command} echo started", tmp_path)
-    (pid,) = await pids(tmp_path, wanted=1)
+    done = await run_shell(f"{command} echo started", tmp_path)
+    (pid,) = await wait_for_pids(tmp_path, wanted=1)
     assert done.exit_code == 0
     assert "started\n" in done.output
     assert pid in done.running_processes
-    assert lives(pid), "it prints into a pipe nobody waits for, and lives on"
+    assert is_running(pid), "it prints into a pipe nobody waits for, and lives on"
     (tmp_path / "stop").touch()
-    assert await gone(pid)
+    assert await are_gone(pid)
     assert (tmp_path / "ended").exists(), "it came to its own end"
 
 
@@ -215,11 +215,11 @@ async def test_a_background_process_without_environment_is_named(
     tmp_path: Path,
 ) -> None:
     """A program shows no environment while it starts, either."""
-    done = await shell("env -i sleep 60 > /dev/null 2>&1 & echo $!", tmp_path)
+    done = await run_shell("env -i sleep 60 > /dev/null 2>&1 & echo $!", tmp_path)
     pid = int(done.output)
     assert done.running_processes == (pid,)
     os.kill(pid, signal.SIGKILL)
-    assert await gone(pid)
+    assert await are_gone(pid)
 
 
 async def test_a_program_that_cannot_start_is_reported(tmp_path: Path) -> None:
@@ -282,12 +282,12 @@ async def test_only_the_family_is_ended(tmp_path: Path) -> None:
         environment=other.environment,
         seconds=60,
     )
-    mine = await pids(tmp_path, wanted=2)
-    others = await pids(theirs, wanted=1)
-    assert all(map(lives, mine))
+    mine = await wait_for_pids(tmp_path, wanted=2)
+    others = await wait_for_pids(theirs, wanted=1)
+    assert all(map(is_running, mine))
     await family.end()
-    left = [pid for pid in others if lives(pid)]
+    left = [pid for pid in others if is_running(pid)]
     await other.end()
     await family.end()
     assert left == others
-    assert await gone(*mine, *others)
+    assert await are_gone(*mine, *others)

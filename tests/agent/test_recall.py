@@ -33,7 +33,9 @@ async def ask(agent: Agent, **arguments: Any) -> str:
     return (await Recall().call(arguments, context)).text
 
 
-async def compacted(setup: AgentSetup, *, first: str, window: int = 24_000) -> Agent:
+async def open_compacted_agent(
+    setup: AgentSetup, *, first: str, window: int = 24_000
+) -> Agent:
     """An agent whose first turn is long out of sight."""
     agent = await setup.open(
         ScriptedModel(lambda _: "Noted.", window=window), config=SMALL
@@ -182,5 +184,7 @@ async def test_bad_arguments_are_refused(setup: AgentSetup) -> None:
 
 
 async def test_recall_finds_messages_across_compactions(setup: AgentSetup) -> None:
-    agent = await compacted(setup, first="Remember the codeword heliotrope-77.")
+    agent = await open_compacted_agent(
+        setup, first="Remember the codeword heliotrope-77."
+    )
     assert "heliotrope-77" in await ask(agent, query="heliotrope-77")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from everthread.agent.tool_interface import Permission
-from everthread.compaction.history.tool_calls import describe
+from everthread.compaction.history.tool_calls import describe_call
 from everthread.core.messages import Call
 from everthread.errors import InputError
 from tests.agent.tool_use import (
@@ -40,7 +40,9 @@ async def test_the_outcome_is_understood_where_it_is_summed_up(tmp_path: Path) -
     for command, wanted in (("echo hi; exit 3", "exit 3"), ("sleep 50", "timed out")):
         arguments = {"command": command, "timeout": 1}
         reply = await call_tool_in(tmp_path, "terminal", **arguments)
-        line = describe(Call("call_1", "terminal", json.dumps(arguments)), reply.text)
+        line = describe_call(
+            Call("call_1", "terminal", json.dumps(arguments)), reply.text
+        )
         assert line is not None
         assert wanted in line
 

@@ -36,7 +36,7 @@ PARTS = st.sampled_from(
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def linked_workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A workspace with links of every kind, beside a secret."""
     base = tmp_path_factory.mktemp("place")
     work = base / "work"
@@ -56,9 +56,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @given(parts=st.lists(PARTS, min_size=1, max_size=8), absolute=st.booleans())
 def test_a_resolved_path_is_inside_the_workspace(
-    place: Path, parts: list[str], absolute: bool
+    linked_workspace: Path, parts: list[str], absolute: bool
 ) -> None:
-    space = Workspace(place / "work")
+    space = Workspace(linked_workspace / "work")
     given_path = ("/" if absolute else "") + "/".join(parts)
     try:
         real = space.resolve(given_path)
@@ -69,12 +69,14 @@ def test_a_resolved_path_is_inside_the_workspace(
     )
     assert not os.path.relpath(
         os.path.realpath(os.path.join(space.root, os.path.expanduser(given_path)))  # noqa: PTH111, PTH118
-    ).startswith(os.path.relpath(place / "secret"))
+    ).startswith(os.path.relpath(linked_workspace / "secret"))
 
 
 @given(text=st.text(max_size=60))
-def test_any_text_is_a_path_inside_or_an_input_error(place: Path, text: str) -> None:
-    space = Workspace(place / "work")
+def test_any_text_is_a_path_inside_or_an_input_error(
+    linked_workspace: Path, text: str
+) -> None:
+    space = Workspace(linked_workspace / "work")
     try:
         real = space.resolve(text)
         assert real.is_relative_to(space.root)
@@ -103,15 +105,15 @@ def test_any_text_is_a_path_inside_or_an_input_error(place: Path, text: str) -> 
         "/proc/self/environ",
     ],
 )
-def test_ways_out_are_refused(place: Path, path: str) -> None:
+def test_ways_out_are_refused(linked_workspace: Path, path: str) -> None:
     with pytest.raises(InputError, match="outside the workspace"):
-        Workspace(place / "work").resolve(path)
+        Workspace(linked_workspace / "work").resolve(path)
 
 
 @pytest.mark.parametrize("path", ["", "  ", "a\0b", "x" * 5_000, "\ud800"])
-def test_bad_paths_are_refused(place: Path, path: str) -> None:
+def test_bad_paths_are_refused(linked_workspace: Path, path: str) -> None:
     with pytest.raises(InputError) as refused:
-        Workspace(place / "work").resolve(path)
+        Workspace(linked_workspace / "work").resolve(path)
     assert len(str(refused.value)) < 500
     str(refused.value).encode()
 
@@ -128,10 +130,13 @@ def test_a_long_chain_of_links_is_no_crash(tmp_path: Path) -> None:
     assert real.is_relative_to(space.root)
 
 
-def test_ways_inside_are_followed(place: Path) -> None:
-    space = Workspace(place / "work")
+def test_ways_inside_are_followed(linked_workspace: Path) -> None:
+    space = Workspace(linked_workspace / "work")
     assert space.relative_name(space.resolve("in/x.py")) == "a/b/x.py"
-    assert space.relative_name(space.resolve(str(place / "work" / "file"))) == "file"
+    assert (
+        space.relative_name(space.resolve(str(linked_workspace / "work" / "file")))
+        == "file"
+    )
     assert space.resolve(".") == space.root
 
 

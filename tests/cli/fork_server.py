@@ -57,17 +57,17 @@ READY = b"ready"
 def serve(connection: socket.socket) -> None:
     for name in PRELOADED:
         __import__(name)
-    _warm()
+    _build_tables()
     connection.sendall(READY)
     while True:
         head, streams, _, _ = socket.recv_fds(connection, 8, 3)
         if not head:
             return
-        order = json.loads(_exactly(connection, int.from_bytes(head, "big")))
+        order = json.loads(_receive_exactly(connection, int.from_bytes(head, "big")))
         child = os.fork()
         if child == 0:
             connection.close()
-            _become(order, streams)
+            _run_as_child(order, streams)
         for stream in streams:
             os.close(stream)
         _, status = os.waitpid(child, 0)
@@ -76,7 +76,7 @@ def serve(connection: socket.socket) -> None:
         )
 
 
-def _warm() -> None:
+def _build_tables() -> None:
     """Tables that are built at their first use, in every process anew."""
     from everthread.core.prices import prices_for  # noqa: PLC0415
     from everthread.core.secrets.redaction import redact  # noqa: PLC0415
@@ -88,7 +88,7 @@ def _warm() -> None:
     prices_for("gpt-4o", time=datetime.now(UTC))
 
 
-def _become(order: dict[str, Any], streams: Sequence[int]) -> NoReturn:
+def _run_as_child(order: dict[str, Any], streams: Sequence[int]) -> NoReturn:
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
     if order["terminal"]:
@@ -120,7 +120,7 @@ def _become(order: dict[str, Any], streams: Sequence[int]) -> NoReturn:
     os._exit(code)
 
 
-def _exactly(connection: socket.socket, count: int) -> bytes:
+def _receive_exactly(connection: socket.socket, count: int) -> bytes:
     data = b""
     while len(data) < count:
         piece = connection.recv(count - len(data))
@@ -136,7 +136,7 @@ class ForkServer:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         # A test's own times begin when its commands can.
-        _exactly(connection, len(READY))
+        _receive_exactly(connection, len(READY))
 
     def run(
         self,
@@ -170,7 +170,7 @@ class ForkServer:
 
     def wait(self) -> int:
         """Return the exit code of the started command."""
-        return int.from_bytes(_exactly(self._connection, 4), "big", signed=True)
+        return int.from_bytes(_receive_exactly(self._connection, 4), "big", signed=True)
 
 
 if __name__ == "__main__":

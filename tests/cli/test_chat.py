@@ -18,7 +18,7 @@ from everthread.core.validation import validate_messages
 from everthread.lab.provider import Fault, Provider, ServedModel
 from everthread.providers.local import SMOLLM2
 from everthread.store.store import Store
-from tests.agent.test_processes import gone, lives
+from tests.agent.test_processes import are_gone, is_running
 from tests.cli.conftest import environment
 from tests.cli.fork_server import ForkServer
 from tests.cli.provider_thread import (
@@ -59,7 +59,7 @@ def chat(home: Path, workspace: Path, terminal_of: Any) -> Any:
     return opened
 
 
-def pids(file: Path) -> list[int]:
+def wait_for_pids(file: Path) -> list[int]:
     """Wait for the process ids that a command writes to a file."""
     for _ in range(500):
         if file.exists() and (found := file.read_text("utf-8").split()):
@@ -81,7 +81,7 @@ def last_thread(fill: Any) -> tuple[str, list[Any]]:
     return found
 
 
-def asked(served: Provider, at: int = -1) -> Request:
+def received_request(served: Provider, at: int = -1) -> Request:
     """Return one received request."""
     request = served.log[at].request
     assert request is not None
@@ -114,7 +114,10 @@ class TestTalking:
                 terminal.type("first", ALT_ENTER)
                 terminal.type("second\\")
                 terminal.say("third", "You said: first", PROMPT)
-                assert text_of(asked(served).messages[-1]) == "first\nsecond\nthird"
+                assert (
+                    text_of(received_request(served).messages[-1])
+                    == "first\nsecond\nthird"
+                )
                 terminal.say("look at led", "ger.py", end=TAB)
                 terminal.say("", "You said: look at ledger.py", PROMPT)
                 terminal.type("/exit")
@@ -143,7 +146,7 @@ class TestTalking:
             terminal.see(PROMPT)
             terminal.say("again", "You said: again")
             assert len(served.log) == 2
-            assert len(asked(served).messages) == 1, (
+            assert len(received_request(served).messages) == 1, (
                 "the new conversation knows nothing of the old one"
             )
 
@@ -158,7 +161,7 @@ class TestTalking:
             terminal.say("again", "Better.")
             said = [
                 text_of(message)
-                for message in asked(served).messages
+                for message in received_request(served).messages
                 if message["role"] == "user"
             ]
             assert said[0].startswith("hello"), "what failed is not forgotten"
@@ -432,9 +435,9 @@ class TestInterrupting:
             chat(served, "--yes") as terminal,
         ):
             terminal.say("wait", "⚙ terminal")
-            (pid,) = pids(workspace / "pid")
-            assert lives(pid)
-        assert asyncio.run(gone(pid))
+            (pid,) = wait_for_pids(workspace / "pid")
+            assert is_running(pid)
+        assert asyncio.run(are_gone(pid))
         _, messages = last_thread(fill)
         assert [message["role"] for message in messages] == [
             "user",
@@ -491,7 +494,7 @@ class TestResuming:
                 terminal.say("1", "continuing thread")
         assert [
             text_of(message)
-            for message in asked(served).messages
+            for message in received_request(served).messages
             if message["role"] == "user"
         ] == [
             "remember the harbour",
@@ -524,7 +527,7 @@ class TestWithoutATerminal:
         assert "\x1b" not in answer.stdout
         assert "everthread chat --resume" in answer.stdout
         assert not (workspace / "made").exists()
-        assert text_of(asked(served, 0).messages[-1]) == "hello \nthere"
+        assert text_of(received_request(served, 0).messages[-1]) == "hello \nthere"
 
     def test_the_resume_command_repeats_the_base_url(
         self, everthread: Any, workspace: Path
@@ -549,7 +552,7 @@ class TestWithoutATerminal:
         assert "Again." in second.stdout, (
             "the thread knows its own model: " + second.stderr
         )
-        assert asked(served).model == "mine"
+        assert received_request(served).model == "mine"
 
     def test_a_dumb_terminal(
         self, home: Path, workspace: Path, terminal_of: Any

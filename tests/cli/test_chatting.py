@@ -49,7 +49,7 @@ from everthread.cli.chat.terminal_view import (
 )
 from everthread.cli.output import log_unexpected_error
 from everthread.cli.shared_options import RESUME_WITHOUT_ID, fill_missing_ids
-from everthread.compaction.engine import progress_text
+from everthread.compaction.engine import describe_progress
 from everthread.compaction.summarizers.summarizer import Verification
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.testing import ScriptedModel
@@ -62,7 +62,7 @@ TEXT = (
 )
 
 
-def fed(text: str, size: int) -> list[str]:
+def render_in_pieces(text: str, size: int) -> list[str]:
     blocks = MarkdownBlocks()
     done = [
         block
@@ -77,7 +77,7 @@ class TestBlocks:
     def test_a_block_is_settled_when_the_next_has_begun_and_not_before(
         self, size: int
     ) -> None:
-        done = fed(TEXT, size)
+        done = render_in_pieces(TEXT, size)
         assert [block.split("\n")[0] for block in done] == [
             "# Title",
             "Hello *world*,",
@@ -91,7 +91,7 @@ class TestBlocks:
 
     @given(st.text(alphabet="ab \n#`-*|1.>\t", max_size=80), st.integers(1, 9))
     def test_no_text_is_lost_or_doubled(self, text: str, size: int) -> None:
-        assert "\n".join(fed(text, size)) == text
+        assert "\n".join(render_in_pieces(text, size)) == text
 
     def test_code_that_is_not_closed_stays_one_block(self) -> None:
         blocks = MarkdownBlocks()
@@ -108,7 +108,7 @@ class TestBlocks:
         assert len(blocks.tail(500).split("\n")) == 102
 
 
-def plain(event: events.Event) -> str:
+def rendered_text(event: events.Event) -> str:
     line = render_event(event)
     assert line is not None
     return line.plain
@@ -117,7 +117,7 @@ def plain(event: events.Event) -> str:
 class TestLines:
     def test_a_compaction_is_one_line_with_its_warnings(self) -> None:
         checked = Verification(facts=12, present=10, added=1, checked=30, unverified=2)
-        line = plain(
+        line = rendered_text(
             events.CompactionDone(
                 "s2",
                 "s1",
@@ -162,7 +162,7 @@ class TestLines:
             (
                 events.CompactionProgress(
                     "s",
-                    progress_text(
+                    describe_progress(
                         "summary_failed",
                         {"route": "m", "reason": "no sections", "rest": 0.0},
                     ),
@@ -177,7 +177,7 @@ class TestLines:
         ],
     )
     def test_events_have_lines(self, event: events.Event, words: str) -> None:
-        assert words in plain(event)
+        assert words in rendered_text(event)
 
     def test_usage_events_have_no_line(self) -> None:
         assert render_event(events.Estimated("s", 1, 2, 3, True)) is None
@@ -190,7 +190,7 @@ class TestLines:
         assert render_event(TurnEnded("s", "answered", 1, 1, 1.0)) is None
 
     def test_foreign_text_cannot_move_the_cursor(self) -> None:
-        assert "\x1b" not in plain(events.Notice("s", "\x1b[2Jgone"))
+        assert "\x1b" not in rendered_text(events.Notice("s", "\x1b[2Jgone"))
 
 
 class TestToolLines:
@@ -379,7 +379,7 @@ class ScriptedReader:
         return contextlib.nullcontext()
 
 
-def drawn(renderable: Any) -> str:
+def print_to_text(renderable: Any) -> str:
     console = Console(file=io.StringIO(), width=100)
     console.print(renderable)
     assert isinstance(console.file, io.StringIO)
@@ -409,13 +409,13 @@ class TestAsking:
         assert await asker(Permission("command", "ls")) == said
 
     def test_a_permission_is_shown_completely(self) -> None:
-        told = drawn(
+        told = print_to_text(
             render_permission(
                 Permission("command", "ls\nrm -rf /\x1b[8m # \u202ehidden")
             )
         )
         assert "rm -rf /␛[8m # \\u202ehidden" in told
-        diff = drawn(
+        diff = print_to_text(
             render_permission(
                 Permission(
                     "write", "a.py", "--- a.py\n+++ a.py\n-old\n+new\n" + "+x\n" * 100
@@ -575,7 +575,7 @@ class TestScreen:
         assert out.rstrip().endswith("Third.")
 
 
-class Typed:
+class TypedReader:
     """A reader that gives these messages, then ends."""
 
     interactive = False
@@ -615,7 +615,7 @@ class TestUnexpectedErrors:
         chat = Chat(
             screen,
             Status(),
-            reader=Typed("one", "two"),
+            reader=TypedReader("one", "two"),
             presence=TerminalPresence(home),
         )
         model = ScriptedModel(

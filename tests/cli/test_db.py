@@ -20,7 +20,7 @@ from everthread.store.store import Store
 FILE = "everthread.db"
 
 
-async def some(store: Store) -> None:
+async def store_thread(store: Store) -> None:
     await store.create_session(NewSession(id="s"))
     await store.append(
         "s",
@@ -33,11 +33,11 @@ async def some(store: Store) -> None:
 
 @pytest.fixture
 def file(fill: Any, home: Path) -> Path:
-    fill(some)
+    fill(store_thread)
     return home / FILE
 
 
-def changed(file: Path, sql: str) -> None:
+def execute_sql(file: Path, sql: str) -> None:
     connection = apsw.Connection(str(file))
     connection.execute(sql)
     connection.close()
@@ -58,7 +58,7 @@ class TestCheck:
         assert health["size"] >= file.stat().st_size
 
     def test_a_store_that_is_not(self, everthread: Any, file: Path) -> None:
-        changed(file, "DELETE FROM messages WHERE id = 7")
+        execute_sql(file, "DELETE FROM messages WHERE id = 7")
         done = everthread("db", "check")
         assert done.returncode == 1
         assert "problem: 1 " in done.stdout
@@ -79,7 +79,7 @@ class TestCheck:
     def test_the_configured_store(
         self, everthread: Any, fill: Any, home: Path, tmp_path: Path
     ) -> None:
-        fill(some, tmp_path / "elsewhere.db")
+        fill(store_thread, tmp_path / "elsewhere.db")
         home.mkdir()
         (home / "config.yaml").write_text(
             f"store: {{url: 'sqlite:///{tmp_path / 'elsewhere.db'}'}}", "utf-8"
@@ -167,7 +167,7 @@ class TestMigrate:
         assert report["before"] == report["after"] > 0
 
     def test_a_newer_schema_is_refused(self, everthread: Any, file: Path) -> None:
-        changed(file, "INSERT INTO schema_version VALUES (9999, 'future')")
+        execute_sql(file, "INSERT INTO schema_version VALUES (9999, 'future')")
         done = everthread("db", "migrate")
         assert done.returncode == 1
         assert "9999" in done.stderr
@@ -220,7 +220,7 @@ class TestVacuum:
     def test_a_store_that_is_not_sound_is_left(
         self, everthread: Any, file: Path
     ) -> None:
-        changed(file, "DELETE FROM messages WHERE id = 7")
+        execute_sql(file, "DELETE FROM messages WHERE id = 7")
         done = everthread("db", "vacuum")
         assert done.returncode == 1
         assert "not sound" in done.stderr

@@ -26,7 +26,7 @@ def _no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def findings(everthread: Any, code: int) -> dict[str, dict[str, str]]:
+def run_doctor(everthread: Any, code: int) -> dict[str, dict[str, str]]:
     answer = everthread("doctor", "--json")
     assert answer.returncode == code, answer.stdout + answer.stderr
     told = json.loads(answer.stdout)
@@ -50,7 +50,7 @@ def test_where_everything_is_in_order(
             home,
             f"model: {{default: mine, base_url: '{served.url}/v1', api_key_env: MY_KEY}}\n",
         )
-        found = findings(everthread, 0)
+        found = run_doctor(everthread, 0)
         printed = everthread("doctor")
     assert {name: item["state"] for name, item in found.items()} == {
         "home": "good",
@@ -78,7 +78,7 @@ def test_where_everything_is_in_order(
 
 
 def test_without_configuration_doctor_gives_advice(everthread: Any, home: Path) -> None:
-    found = findings(everthread, 1)
+    found = run_doctor(everthread, 1)
     assert found["model"]["state"] == "broken"
     assert found["model"]["advice"] == "everthread init"
     assert found["store"]["state"] == "good", "no store yet is no fault"
@@ -95,7 +95,7 @@ def test_a_missing_key_is_named(everthread: Any, home: Path) -> None:
             home,
             f"model: {{default: mine, base_url: '{server.url}', api_key_env: MISSING_KEY}}\n",
         )
-    found = findings(everthread, 1)
+    found = run_doctor(everthread, 1)
     assert "MISSING_KEY is not set" in found["model"]["text"]
     assert found["endpoint"]["state"] == "broken"
     assert "ConnectError" in found["endpoint"]["text"]
@@ -111,13 +111,13 @@ def test_a_server_that_refuses(
 ) -> None:
     with recording_server([json_reply({}, status=status)] * 6) as server:
         configure(home, f"model: {{default: mine, base_url: '{server.url}'}}\n")
-        found = findings(everthread, 1)
+        found = run_doctor(everthread, 1)
     assert words in found["endpoint"]["text"]
 
 
 def test_a_bad_setting_is_reported_with_its_path(everthread: Any, home: Path) -> None:
     configure(home, "compression: {threshold: 7}\n")
-    found = findings(everthread, 1)
+    found = run_doctor(everthread, 1)
     assert "compression.threshold" in found["configuration"]["text"]
     assert "config check" in found["configuration"]["advice"]
 
@@ -129,7 +129,7 @@ def test_a_damaged_store_an_unknown_engine_and_a_missing_model_are_reported(
     (home / "everthread.db").write_bytes(
         b"this is no database, however long it may be" * 100
     )
-    found = findings(everthread, 1)
+    found = run_doctor(everthread, 1)
     assert (
         found["store"]["state"]
         == found["engine"]["state"]
@@ -147,7 +147,7 @@ def test_a_store_that_cannot_be_created_is_reported_with_its_cure(
     blocked = tmp_path / "a-file"
     blocked.touch()
     configure(home, f"store: {{url: 'sqlite:///{blocked}/folder/store.db'}}\n")
-    store = findings(everthread, 1)["store"]
+    store = run_doctor(everthread, 1)["store"]
     assert store["state"] == "broken"
     assert f"{blocked} cannot be written" in store["text"]
     assert f"make {blocked} writable" in store["advice"]
@@ -159,7 +159,7 @@ def test_a_present_local_model_is_reported(everthread: Any, home: Path) -> None:
     path = SMOLLM2.path(home)
     path.parent.mkdir(parents=True)
     path.touch()
-    found = findings(everthread, 0)
+    found = run_doctor(everthread, 0)
     assert found["local model"]["text"] == str(path)
     assert "8,192" in found["window"]["text"]
 
@@ -177,7 +177,7 @@ def test_the_model_for_summaries_where_one_is_named(
 ) -> None:
     main = "model: {default: mine, base_url: 'http://127.0.0.1:9/v1', context_length: 9000}\n"
     configure(home, f"{main}auxiliary: {{compression: {{{settings}}}}}\n")
-    found = findings(everthread, 1)["summaries"]
+    found = run_doctor(everthread, 1)["summaries"]
     assert found["state"] == state
     assert words in found["text"]
 

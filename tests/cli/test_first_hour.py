@@ -172,7 +172,7 @@ def test_unknown_roles_are_named_and_plurals_are_right(
 TITLE = "A long title of a thread that does not fit into a narrow terminal beside its figures"
 
 
-def threads(*sessions: NewSession) -> Any:
+def create_threads(*sessions: NewSession) -> Any:
     async def work(store: Store) -> None:
         for session in sessions:
             await store.create_session(session)
@@ -187,7 +187,9 @@ def threads(*sessions: NewSession) -> Any:
 def test_a_thread_is_one_line_at_any_width(
     everthread: Any, fill: Any, columns: int
 ) -> None:
-    fill(threads(*(NewSession(title=f"{number} {TITLE}") for number in range(3))))
+    fill(
+        create_threads(*(NewSession(title=f"{number} {TITLE}") for number in range(3)))
+    )
     printed = everthread(
         "sessions", "list", columns=columns, env={"FORCE_COLOR": "1"}
     ).stdout
@@ -197,9 +199,9 @@ def test_a_thread_is_one_line_at_any_width(
 
 
 def test_the_columns_do_not_depend_on_the_threads(everthread: Any, fill: Any) -> None:
-    fill(threads(NewSession(title="one")))
+    fill(create_threads(NewSession(title="one")))
     before = everthread("sessions", "list", columns=120).stdout.splitlines()[2].split()
-    fill(threads(NewSession(title="two", kind="subagent")))
+    fill(create_threads(NewSession(title="two", kind="subagent")))
     after = everthread("sessions", "list", columns=120).stdout.splitlines()[2].split()
     assert (
         before
@@ -219,7 +221,7 @@ def test_the_columns_do_not_depend_on_the_threads(everthread: Any, fill: Any) ->
 
 
 def test_a_tree_on_a_pipe_is_not_cut(everthread: Any, fill: Any) -> None:
-    fill(threads(NewSession(id="long", title=TITLE)))
+    fill(create_threads(NewSession(id="long", title=TITLE)))
     assert (
         f"thread long  {TITLE}"
         in everthread("sessions", "tree", "long", columns=40).stdout

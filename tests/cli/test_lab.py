@@ -18,7 +18,7 @@ from openai import OpenAI
 
 
 @contextmanager
-def running(*options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def run_lab(*options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Run the command, yield it and the address it printed, and end it."""
     command = [sys.executable, "-m", "everthread", "lab", "provider", *options]
     with subprocess.Popen(
@@ -47,7 +47,7 @@ def ask(url: str, text: str) -> str | None:
 
 
 def test_it_serves_until_it_is_interrupted() -> None:
-    with running("--model", "gpt-5=4_000:vllm", "--model", "other=9000") as (
+    with run_lab("--model", "gpt-5=4_000:vllm", "--model", "other=9000") as (
         process,
         url,
     ):
@@ -73,7 +73,7 @@ def test_a_script_faults_and_json(tmp_path: Path) -> None:
         json.dumps(["First.", {"fault": "server_error"}, {"content": "Third."}]),
         "utf-8",
     )
-    with running("--script", str(script), "--json", "--requests", "3") as (
+    with run_lab("--script", str(script), "--json", "--requests", "3") as (
         process,
         url,
     ):
@@ -100,7 +100,7 @@ def test_a_transcript_and_a_plan_of_faults(tmp_path: Path) -> None:
     ]
     file = tmp_path / "talk.json"
     file.write_text(json.dumps(talk), "utf-8")
-    with running(
+    with run_lab(
         "--transcript", str(file), "--fault", "no_usage=1", "--requests", "1"
     ) as (process, url):
         assert ask(url, "How old?") == "Forty-two."
@@ -110,7 +110,7 @@ def test_a_transcript_and_a_plan_of_faults(tmp_path: Path) -> None:
 
 
 def test_windows_are_listed_and_compactions_refused_on_request() -> None:
-    with running(
+    with run_lab(
         "--model", "gpt-5=4000", "--shows", "context_length", "--no-compaction"
     ) as (_, url):
         listed = httpx2.get(f"{url}/v1/models", timeout=60).json()["data"]

@@ -18,7 +18,7 @@ from everthread.store.store import Store
 from tests.gateway.mcp.mcp_client import call_tool, make_thread, open_client
 
 
-async def prepared(folder: Path) -> tuple[str, str]:
+async def make_store(folder: Path) -> tuple[str, str]:
     store: Store = open_store(folder / "store.db")
     try:
         return await make_thread(
@@ -29,7 +29,7 @@ async def prepared(folder: Path) -> tuple[str, str]:
 
 
 async def test_a_confined_server_shows_one_thread_only(tmp_path: Path) -> None:
-    mine, other = await prepared(tmp_path)
+    mine, other = await make_store(tmp_path)
     words = [
         "-m",
         "everthread",
@@ -98,7 +98,7 @@ async def test_every_tenant_is_searched_unless_one_is_named(tmp_path: Path) -> N
 
 
 async def test_it_answers_over_http_on_this_machine(tmp_path: Path) -> None:
-    await prepared(tmp_path)
+    await make_store(tmp_path)
     words = ["mcp", "--store", str(tmp_path / "store.db"), "--http", "127.0.0.1:0"]
     process = subprocess.Popen(
         [sys.executable, "-m", "everthread", *words], stderr=subprocess.PIPE, text=True

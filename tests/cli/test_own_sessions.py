@@ -103,7 +103,7 @@ def write_session(home: Path, *, turns: int = 24, compacted_at: int = 16) -> Pat
 
 
 @pytest.fixture
-def person(tmp_path: Path) -> dict[str, str]:
+def user_environment(tmp_path: Path) -> dict[str, str]:
     """Return the environment of a user whose home holds one session and no Everthread files."""
     folder = tmp_path / "person"
     write_session(folder)
@@ -116,10 +116,12 @@ def person(tmp_path: Path) -> dict[str, str]:
 
 
 def test_the_newest_session_in_five_sentences(
-    everthread: Any, person: dict[str, str], tmp_path: Path
+    everthread: Any, user_environment: dict[str, str], tmp_path: Path
 ) -> None:
     page = tmp_path / "page.html"
-    shown = everthread.succeeds("replay", "--latest", "--html", str(page), env=person)
+    shown = everthread.succeeds(
+        "replay", "--latest", "--html", str(page), env=user_environment
+    )
     length, cost, own, ours, agreement = shown.splitlines()[:5]
     assert length.startswith(
         f"Claude Code, {CLAUDE}: 25 calls in 48 minutes, begun 2026-05-01 08:00 UTC; the largest"
@@ -132,15 +134,17 @@ def test_the_newest_session_in_five_sentences(
     assert "16 calls before Claude Code's own compaction" in agreement
     assert "as it was, by the log's usage" in shown
     assert own.replace("'", "&#39;") in page.read_text("utf-8")
-    found = everthread.json("replay", "--latest", env=person)["replays"][0]
+    found = everthread.json("replay", "--latest", env=user_environment)["replays"][0]
     assert len(found["verdict"]) == 5
     assert (found["window"], found["log"]["own_compactions"]) == (200_000, 1)
 
 
 def test_the_newest_of_all_programs_is_taken(
-    everthread: Any, person: dict[str, str]
+    everthread: Any, user_environment: dict[str, str]
 ) -> None:
-    newer = Path(person["HOME"]) / ".pi" / "agent" / "sessions" / "p" / "1.jsonl"
+    newer = (
+        Path(user_environment["HOME"]) / ".pi" / "agent" / "sessions" / "p" / "1.jsonl"
+    )
     newer.parent.mkdir(parents=True)
     answer = {
         "role": "assistant",
@@ -154,53 +158,62 @@ def test_the_newest_of_all_programs_is_taken(
     ]
     newer.write_text("\n".join(json.dumps(line) for line in lines), "utf-8")
     os.utime(newer, (4_000_000_000, 4_000_000_000))
-    assert everthread("replay", "--latest", env=person).stdout.startswith(
+    assert everthread("replay", "--latest", env=user_environment).stdout.startswith(
         f"pi, {CLAUDE}: 1 call; "
     )
 
 
 def test_a_missing_session_is_reported(
-    everthread: Any, person: dict[str, str], tmp_path: Path
+    everthread: Any, user_environment: dict[str, str], tmp_path: Path
 ) -> None:
-    empty = {**person, "HOME": str(tmp_path / "nobody")}
+    empty = {**user_environment, "HOME": str(tmp_path / "nobody")}
     assert (
         "no sessions were found in the usual folders of Claude Code, Codex, pi, opencode, Copilot CLI"
         in everthread.refuses("replay", "--latest", env=empty)
     )
-    assert "give a file, or --latest" in everthread("replay", env=person).stderr
-    assert "not both" in everthread("replay", "--latest", "x.json", env=person).stderr
+    assert (
+        "give a file, or --latest" in everthread("replay", env=user_environment).stderr
+    )
+    assert (
+        "not both"
+        in everthread("replay", "--latest", "x.json", env=user_environment).stderr
+    )
 
 
-def test_compare(everthread: Any, person: dict[str, str], tmp_path: Path) -> None:
+def test_compare(
+    everthread: Any, user_environment: dict[str, str], tmp_path: Path
+) -> None:
     page = tmp_path / "page.html"
-    shown = everthread.succeeds("compare", "--html", str(page), env=person)
+    shown = everthread.succeeds("compare", "--html", str(page), env=user_environment)
     sentence = shown.splitlines()[0]
     assert sentence.startswith("At its compaction Claude Code's summary kept ")
     assert "s1.jsonl" in shown
     assert "s1.jsonl" in page.read_text("utf-8")
-    found = everthread.json("compare", env=person)
+    found = everthread.json("compare", env=user_environment)
     assert found["sentence"] == sentence
     (made,) = found["logs"][0]["compactions"]
     assert made["held"]["own"]["files"] < made["files"]
 
 
 def test_tune_proposes_and_applies(
-    everthread: Any, person: dict[str, str], home: Path
+    everthread: Any, user_environment: dict[str, str], home: Path
 ) -> None:
-    log = str(Path(person["HOME"]) / ".claude" / "projects" / "p" / "s1.jsonl")
-    (found,) = everthread.json("tune", log, env=person)["models"]
+    log = str(
+        Path(user_environment["HOME"]) / ".claude" / "projects" / "p" / "s1.jsonl"
+    )
+    (found,) = everthread.json("tune", log, env=user_environment)["models"]
     assert (found["model"], found["sessions"], found["calls"]) == (CLAUDE, 1, 25)
     cheapest = min(
         one["dollars"]
         for one in found["tried"]
-        if one["in_context"] >= 0.9 * _current(found)["in_context"]
+        if one["in_context"] >= 0.9 * _current_choice(found)["in_context"]
     )
-    assert found["proposed"]["dollars"] == cheapest < _current(found)["dollars"]
+    assert found["proposed"]["dollars"] == cheapest < _current_choice(found)["dollars"]
     home.mkdir(exist_ok=True)
     (home / "config.yaml").write_text(
         "compression:\n  models:\n    other: {threshold: 0.4}  # mine\n", "utf-8"
     )
-    everthread.succeeds("tune", log, "--apply", env=person)
+    everthread.succeeds("tune", log, "--apply", env=user_environment)
     written = parse_yaml((home / "config.yaml").read_text("utf-8"))["compression"][
         "models"
     ]
@@ -209,9 +222,9 @@ def test_tune_proposes_and_applies(
     assert everthread("config", "check").returncode == 0
     assert (
         "--last '30' is not allowed"
-        in everthread("tune", "--last", "30", env=person).stderr
+        in everthread("tune", "--last", "30", env=user_environment).stderr
     )
-    assert everthread("tune", "--last", "1h", env=person).returncode == 0, (
+    assert everthread("tune", "--last", "1h", env=user_environment).returncode == 0, (
         "the file is new"
     )
 
@@ -229,7 +242,7 @@ def test_tune_says_which_sessions_it_skips(everthread: Any, tmp_path: Path) -> N
     )
 
 
-def _current(found: dict[str, Any]) -> dict[str, Any]:
+def _current_choice(found: dict[str, Any]) -> dict[str, Any]:
     return next(one for one in found["tried"] if one["is_current"])
 
 
@@ -237,9 +250,15 @@ def _current(found: dict[str, Any]) -> dict[str, Any]:
     ("client", "folder"), [("codex", ".codex"), ("claude", ".claude")]
 )
 def test_a_session_is_written_for_another_agent(
-    client: str, folder: str, everthread: Any, person: dict[str, str], workspace: Path
+    client: str,
+    folder: str,
+    everthread: Any,
+    user_environment: dict[str, str],
+    workspace: Path,
 ) -> None:
-    log = str(Path(person["HOME"]) / ".claude" / "projects" / "p" / "s1.jsonl")
+    log = str(
+        Path(user_environment["HOME"]) / ".claude" / "projects" / "p" / "s1.jsonl"
+    )
     done = everthread(
         "continue",
         log,
@@ -248,11 +267,11 @@ def test_a_session_is_written_for_another_agent(
         "--folder",
         str(workspace),
         "--json",
-        env=person,
+        env=user_environment,
     )
     made = json.loads(done.stdout)
     file = Path(made["file"])
-    assert file.is_relative_to(Path(person["HOME"]) / folder)
+    assert file.is_relative_to(Path(user_environment["HOME"]) / folder)
     assert made["command"].split()[:2] == (
         ["codex", "resume"] if client == "codex" else ["claude", "--resume"]
     )
@@ -270,12 +289,12 @@ def test_a_session_is_written_for_another_agent(
     assert read_log(log).messages, "the first agent's log is unchanged"
     assert (
         "use one of: claude, codex"
-        in everthread("continue", log, "--in", "vim", env=person).stderr
+        in everthread("continue", log, "--in", "vim", env=user_environment).stderr
     )
 
 
-def test_the_status_line(everthread: Any, person: dict[str, str]) -> None:
-    told = everthread("statusline", env=person).stdout
+def test_the_status_line(everthread: Any, user_environment: dict[str, str]) -> None:
+    told = everthread("statusline", env=user_environment).stdout
     assert told.startswith("context 69,2")
     assert " of 200,000 (35%) · compaction from 100,000 · cache " in told
     assert told.endswith(" · compacted 1×\n")
@@ -289,7 +308,9 @@ def test_the_status_line(everthread: Any, person: dict[str, str]) -> None:
         "cost": {"total_cost_usd": 1.5},
         "context_window": {"context_window_size": 100_000, "current_usage": usage},
     }
-    line = everthread("statusline", given=json.dumps(given).encode(), env=person).stdout
+    line = everthread(
+        "statusline", given=json.dumps(given).encode(), env=user_environment
+    ).stdout
     assert (
         line
         == "context 10,000 of 100,000 (10%) · compaction from 50,000 · cache 100% · $1.50\n"

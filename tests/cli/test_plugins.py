@@ -87,7 +87,9 @@ def everthread(run: Everthread) -> Everthread:
     return everthread
 
 
-def put(folder: Path, name: str = "recent_turns", code: str | None = None) -> Path:
+def write_plugin(
+    folder: Path, name: str = "recent_turns", code: str | None = None
+) -> Path:
     """The example as a directory plugin, or another one with this code."""
     place = folder / "plugins" / "context_engine" / name
     if code is None:
@@ -102,7 +104,7 @@ def put(folder: Path, name: str = "recent_turns", code: str | None = None) -> Pa
     return place
 
 
-def converses(run: Everthread, path: Path | None = None) -> None:
+def check_configured_engine(run: Everthread, path: Path | None = None) -> None:
     """Compact the shipped session with the configured engine, in a new process."""
     done = run("-c", CONVERSE, str(ROOT / "examples" / "long_session.json"), path=path)
     assert done.returncode == 0, done.stderr
@@ -116,7 +118,7 @@ class TestTheExample:
     def test_as_a_directory_in_the_home(
         self, everthread: Everthread, run: Everthread, home: Path
     ) -> None:
-        place = put(home)
+        place = write_plugin(home)
         listed = json.loads(everthread("plugins", "--json").stdout)
         assert listed["active"] == "compressor"
         assert [info["name"] for info in listed["engines"] if info["active"]] == [
@@ -137,7 +139,7 @@ class TestTheExample:
         )
         assert active["description"].startswith("Keeps the first request")
         assert listed["problem"] == ""
-        converses(run)
+        check_configured_engine(run)
 
     def test_as_an_installed_package(
         self, everthread: Everthread, run: Everthread, tmp_path: Path
@@ -167,15 +169,15 @@ class TestTheExample:
         )
         done = everthread("plugins", "use", "recent_turns", path=site)
         assert done.returncode == 0, done.stderr
-        converses(run, path=site)
+        check_configured_engine(run, path=site)
 
 
 class TestUse:
     def test_nothing_changes_for_an_engine_that_cannot_be_loaded(
         self, everthread: Everthread, home: Path
     ) -> None:
-        put(home, "broken", "import not_there_at_all")
-        put(home, "wrong", "def create(services, options): return 3")
+        write_plugin(home, "broken", "import not_there_at_all")
+        write_plugin(home, "wrong", "def create(services, options): return 3")
         config = home / "config.yaml"
         config.write_text("compression: {threshold: 0.6}\n", "utf-8")
         for name, words, code in [
@@ -193,7 +195,7 @@ class TestUse:
     def test_the_options_are_tried_too(
         self, everthread: Everthread, home: Path
     ) -> None:
-        put(home)
+        write_plugin(home)
         text = "engines: {recent_turns: {keep_turns: many}}\n"
         (home / "config.yaml").write_text(text, "utf-8")
         done = everthread("plugins", "use", "recent_turns")
@@ -204,7 +206,7 @@ class TestUse:
     def test_switching_engines_there_and_back(
         self, everthread: Everthread, home: Path
     ) -> None:
-        put(home)
+        write_plugin(home)
         config = home / "config.yaml"
         text = "# mine\ncontext:\n  engine: compressor   # the default\n"
         config.write_text(text, "utf-8")
@@ -225,7 +227,7 @@ class TestUse:
     def test_a_bad_configuration_is_not_changed(
         self, everthread: Everthread, home: Path
     ) -> None:
-        put(home)
+        write_plugin(home)
         (home / "config.yaml").write_text("compresion: {}\n", "utf-8")
         for arguments in (["plugins"], ["plugins", "use", "recent_turns"]):
             done = everthread(*arguments)
@@ -236,8 +238,8 @@ class TestUse:
 
 class TestListing:
     def test_for_people(self, everthread: Everthread, home: Path) -> None:
-        put(home)
-        put(home, "compressor", "raise SystemExit('never run')")
+        write_plugin(home)
+        write_plugin(home, "compressor", "raise SystemExit('never run')")
         shown = everthread("plugins").stdout
         assert "never used: the name is reserved" in shown
         assert "* compressor" in shown
@@ -247,7 +249,7 @@ class TestListing:
     def test_names_from_outside_do_not_reach_the_terminal(
         self, everthread: Everthread, home: Path
     ) -> None:
-        put(home, "\x1b[31mred\n* forged", "")
+        write_plugin(home, "\x1b[31mred\n* forged", "")
         shown = everthread("plugins").stdout
         assert "\x1b" not in shown
         assert not any(line.startswith("* forged") for line in shown.splitlines())

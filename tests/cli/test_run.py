@@ -16,7 +16,7 @@ import pytest
 from everthread.cli.main import COMMANDS, load_command
 from everthread.core.messages import text_of
 from everthread.lab.provider import Fault, ServedModel
-from tests.agent.test_processes import gone
+from tests.agent.test_processes import are_gone
 from tests.cli.conftest import environment
 from tests.cli.fork_server import ForkServer
 from tests.cli.provider_thread import (
@@ -32,25 +32,25 @@ ECHO = ("terminal", {"command": "echo hi"})
 
 
 @pytest.fixture
-def task(everthread: Any, workspace: Path) -> Any:
+def run_task(everthread: Any, workspace: Path) -> Any:
     def run(*arguments: str, **more: Any) -> Any:
         return everthread("run", "-w", str(workspace), *arguments, **more)
 
     return run
 
 
-def lines(answer: Any) -> list[dict[str, Any]]:
+def json_lines(answer: Any) -> list[dict[str, Any]]:
     return [json.loads(line) for line in answer.stdout.splitlines()]
 
 
 def test_the_answer_is_all_that_is_printed(
-    task: Any, home: Path, workspace: Path
+    run_task: Any, home: Path, workspace: Path
 ) -> None:
     with provider_in_thread(
         [call_reply(WRITE, say="I write."), "It is **written**."]
     ) as served:
         configure_provider(home, served)
-        answer = task("write hello", "--yes")
+        answer = run_task("write hello", "--yes")
     assert (answer.returncode, answer.stdout) == (0, "It is **written**.\n"), (
         answer.stderr
     )
@@ -60,12 +60,12 @@ def test_the_answer_is_all_that_is_printed(
     assert (workspace / "a.txt").read_text("utf-8") == "hello\n"
 
 
-def test_a_resumed_thread_keeps_its_model(task: Any, home: Path) -> None:
+def test_a_resumed_thread_keeps_its_model(run_task: Any, home: Path) -> None:
     models = [ServedModel("first", 64_000), ServedModel("second", 64_000)]
     with provider_in_thread(["One.", "Two."], models) as served:
         configure_provider(home, served, "first")
-        assert task("begin", "-m", "second").stdout == "One.\n"
-        assert task("go on", "--continue").stdout == "Two.\n"
+        assert run_task("begin", "-m", "second").stdout == "One.\n"
+        assert run_task("go on", "--continue").stdout == "Two.\n"
     assert [entry.request.model for entry in served.log if entry.request] == [
         "second",
         "second",
@@ -73,48 +73,48 @@ def test_a_resumed_thread_keeps_its_model(task: Any, home: Path) -> None:
 
 
 def test_a_thread_whose_model_cannot_be_reached_names_it_and_the_way_back(
-    task: Any,
+    run_task: Any,
 ) -> None:
     with provider_in_thread(
         ["One.", *[Fault("server_error")] * 4], [ServedModel("gpt-4o", 64_000)]
     ) as served:
         url = f"{served.url}/v1"
         route = ("--base-url", url)
-        assert task("begin", "-m", "gpt-4o", *route).stdout == "One.\n"
-        failure = task("go on", "--continue", *route)
+        assert run_task("begin", "-m", "gpt-4o", *route).stdout == "One.\n"
+        failure = run_task("go on", "--continue", *route)
     assert f"--base-url {url}" in failure.stderr, (
         "the command to go on with has the server's address"
     )
     retries, _, rest = failure.stderr.partition("no more retries, tried 4 times.")
     assert retries.count("retry in") == 3
     assert rest.count("status 500") == 1, "the error itself is printed once"
-    lost = task("go on", "--continue")
+    lost = run_task("go on", "--continue")
     assert lost.returncode == 2
     assert lost.stderr.startswith("everthread: gpt-4o needs a key"), lost.stderr
     assert "--base-url http" in lost.stderr
 
 
-def test_quiet_is_quiet(task: Any, home: Path) -> None:
+def test_quiet_is_quiet(run_task: Any, home: Path) -> None:
     with provider_in_thread([call_reply(ECHO), "Done."]) as served:
         configure_provider(home, served)
-        answer = task("do", "--yes", "--quiet")
+        answer = run_task("do", "--yes", "--quiet")
     assert (answer.stdout, answer.stderr) == ("Done.\n", "")
 
 
-def test_the_task_comes_from_standard_input(task: Any, home: Path) -> None:
+def test_the_task_comes_from_standard_input(run_task: Any, home: Path) -> None:
     with provider_in_thread() as served:
         configure_provider(home, served)
-        answer = task("-", given="Grüße\nan alle\n".encode())
+        answer = run_task("-", given="Grüße\nan alle\n".encode())
         assert answer.stdout == "You said: Grüße\nan alle\n"
         request = served.log[0].request
     assert request is not None
     assert text_of(request.messages[-1]) == "Grüße\nan alle"
 
 
-def test_every_event_is_a_line_of_json(task: Any, home: Path) -> None:
+def test_every_event_is_a_line_of_json(run_task: Any, home: Path) -> None:
     with provider_in_thread([call_reply(ECHO), "Done."]) as served:
         configure_provider(home, served)
-        told = lines(task("do", "--yes", "--json"))
+        told = json_lines(run_task("do", "--yes", "--json"))
     kinds = [line["event"] for line in told]
     assert kinds[0] == "start"
     assert kinds[-1] == "answer"
@@ -136,35 +136,35 @@ def test_every_event_is_a_line_of_json(task: Any, home: Path) -> None:
 
 
 def test_without_a_terminal_only_rules_approve(
-    task: Any, home: Path, workspace: Path
+    run_task: Any, home: Path, workspace: Path
 ) -> None:
     both = call_reply(ECHO, WRITE)
     with provider_in_thread([both, "Refused.", both, "Half.", both, "All."]) as served:
         configure_provider(home, served)
         refused = [
             line["refused"]
-            for line in lines(task("do", "--json"))
+            for line in json_lines(run_task("do", "--json"))
             if line["event"] == "tool_finished"
         ]
         assert refused == [True, True]
         (home / "approvals.txt").write_text("command: echo *\n", "utf-8")
         told = {
             line["tool"]: line["refused"]
-            for line in lines(task("do", "--json"))
+            for line in json_lines(run_task("do", "--json"))
             if "refused" in line
         }
         assert told == {"terminal": False, "write_file": True}
         assert not (workspace / "a.txt").exists()
-        assert task("do", "--yes").returncode == 0
+        assert run_task("do", "--yes").returncode == 0
         assert (workspace / "a.txt").exists()
 
 
-def test_a_thread_is_continued(task: Any, home: Path) -> None:
+def test_a_thread_is_continued(run_task: Any, home: Path) -> None:
     with provider_in_thread() as served:
         configure_provider(home, served)
-        first = lines(task("remember the harbour", "--json"))
-        task("by its id", "--resume", first[0]["thread"][:10])
-        task("the last", "--continue")
+        first = json_lines(run_task("remember the harbour", "--json"))
+        run_task("by its id", "--resume", first[0]["thread"][:10])
+        run_task("the last", "--continue")
         request = served.log[-1].request
     assert request is not None
     users = [
@@ -173,21 +173,21 @@ def test_a_thread_is_continued(task: Any, home: Path) -> None:
     assert users == ["remember the harbour", "by its id", "the last"]
 
 
-def test_a_provider_that_fails_is_exit_code_1(task: Any, home: Path) -> None:
+def test_a_provider_that_fails_is_exit_code_1(run_task: Any, home: Path) -> None:
     with provider_in_thread(
         [Fault("stream_error", message="the cellar is flooded")]
     ) as served:
         configure_provider(home, served)
-        answer = task("do", "--json")
+        answer = run_task("do", "--json")
     assert answer.returncode == 1
-    assert lines(answer)[-1]["event"] == "error"
-    assert "the cellar is flooded" in lines(answer)[-1]["error"]
+    assert json_lines(answer)[-1]["event"] == "error"
+    assert "the cellar is flooded" in json_lines(answer)[-1]["error"]
 
 
-def test_rounds_without_end_are_exit_code_1(task: Any, home: Path) -> None:
+def test_rounds_without_end_are_exit_code_1(run_task: Any, home: Path) -> None:
     with provider_in_thread(lambda _request: call_reply(ECHO)) as served:
         configure_provider(home, served, extra="agent: {max_rounds: 2}\n")
-        answer = task("do", "--yes")
+        answer = run_task("do", "--yes")
     assert answer.returncode == 1
     assert "stopped after 2 rounds" in answer.stderr
 
@@ -289,7 +289,7 @@ def test_a_signal_ends_running_tools_and_is_reported(
             last = list(events)[-1]
             assert (last["event"], last["error"]) == ("error", "ended by SIGTERM")
             assert process.wait(timeout=120) == 143
-    assert asyncio.run(gone(int((workspace / "pid").read_text("utf-8"))))
+    assert asyncio.run(are_gone(int((workspace / "pid").read_text("utf-8"))))
 
 
 class TestStart:

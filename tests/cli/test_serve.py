@@ -28,7 +28,7 @@ COMMAND = [sys.executable, "-m", "everthread"]
 
 
 @contextmanager
-def started(
+def start_server(
     folder: Path, *words: str, errors: Any = subprocess.PIPE
 ) -> Iterator[tuple[Any, str]]:
     """Yield the process and its first line; then end it by Ctrl-C and check its exit code."""
@@ -51,12 +51,12 @@ def started(
 
 
 def test_a_client_talks_through_it(tmp_path: Path) -> None:
-    with started(
+    with start_server(
         tmp_path / "lab", "lab", "provider", "--model", "gpt-4o=128000", "--json"
     ) as (_, line):
         provider = json.loads(line)["url"]
         words = ("serve", "--port", "0", "--upstream", f"lab={provider}", "--json")
-        with started(tmp_path, *words) as (_, told):
+        with start_server(tmp_path, *words) as (_, told):
             url = json.loads(told)["url"]
             assert json.loads(told)["upstreams"] == [
                 {"name": "lab", "url": provider, "mode": "managed"}
@@ -72,7 +72,7 @@ def test_a_client_talks_through_it(tmp_path: Path) -> None:
 
 
 def test_the_start_text_names_the_variables_for_clients(tmp_path: Path) -> None:
-    with started(tmp_path, "serve", "--port", "0", "--mode", "observe") as (
+    with start_server(tmp_path, "serve", "--port", "0", "--mode", "observe") as (
         process,
         first,
     ):
@@ -123,7 +123,7 @@ def test_an_address_that_means_every_address_is_not_shown_as_one(
         "--upstream",
         "lab=http://127.0.0.1:9",
     )
-    with started(tmp_path, *words) as (process, first):
+    with start_server(tmp_path, *words) as (process, first):
         assert re.fullmatch(
             r"Everthread listens on port \d+ of every address of this machine in front of\n",
             first,
@@ -137,7 +137,7 @@ def test_an_address_that_means_every_address_is_not_shown_as_one(
 @pytest.mark.parametrize("quiet", [False, True])
 def test_a_line_for_each_request(tmp_path: Path, quiet: bool) -> None:
     said = tmp_path / "said"
-    with started(
+    with start_server(
         tmp_path / "lab", "lab", "provider", "--model", "gpt-4o=128000", "--json"
     ) as (_, line):
         upstream = f"lab={json.loads(line)['url']}"
@@ -151,7 +151,7 @@ def test_a_line_for_each_request(tmp_path: Path, quiet: bool) -> None:
         ]
         with (
             said.open("w") as file,
-            started(tmp_path, *words, errors=file) as (_, first),
+            start_server(tmp_path, *words, errors=file) as (_, first),
         ):
             url = first.split()[3]
             with openai.OpenAI(

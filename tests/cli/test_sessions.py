@@ -23,13 +23,13 @@ COMMANDS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 MEGABYTES = 10_000_000
 
 
-def said(role: str, content: Any, **more: Any) -> NewMessage:
+def text_message(role: str, content: Any, **more: Any) -> NewMessage:
     return NewMessage({"role": role, "content": content, **more}, tokens=7)  # type: ignore[typeddict-item]  # any shape
 
 
-def calling(call_id: str, tool: str, arguments: str) -> NewMessage:
+def call_message(call_id: str, tool: str, arguments: str) -> NewMessage:
     calls = [function_call(call_id, tool, arguments)]
-    return said("assistant", None, tool_calls=calls)
+    return text_message("assistant", None, tool_calls=calls)
 
 
 @dataclass(frozen=True)
@@ -44,28 +44,28 @@ class Thread:
     ids: list[int]
 
 
-async def story(store: Store) -> Thread:
+async def store_story(store: Store) -> Thread:
     root = await store.create_session(
         NewSession(model="claude-sonnet-4-5", platform="cli", system="Be brief.")
     )
     first = await store.append(
         root.id,
         [
-            said("user", "Repair the parser in src/app/main.py, please."),
-            calling("c1", "terminal", '{"command": "pytest -q"}'),
-            said(
+            text_message("user", "Repair the parser in src/app/main.py, please."),
+            call_message("c1", "terminal", '{"command": "pytest -q"}'),
+            text_message(
                 "tool",
                 "\n".join(f"FAILED line {n}" for n in range(500)),
                 tool_call_id="c1",
             ),
-            said("assistant", "The parser is repaired."),
+            text_message("assistant", "The parser is repaired."),
         ],
     )
     ids = [message.id for message in first]
     helper = await store.create_session(
         NewSession(kind="subagent", parent=root.id, model="gpt-5")
     )
-    await store.append(helper.id, [said("user", "Look for dead code.")])
+    await store.append(helper.id, [text_message("user", "Look for dead code.")])
     summary = NewMessage(
         {"role": "user", "content": "A summary of the beginning."}, kind="summary"
     )
@@ -82,12 +82,16 @@ async def story(store: Store) -> Thread:
         )
     ).session
     later = await store.append(
-        root.id, [said("user", "And the lexer?"), said("assistant", "Also repaired.")]
+        root.id,
+        [
+            text_message("user", "And the lexer?"),
+            text_message("assistant", "Also repaired."),
+        ],
     )
     undone = await store.continue_session(tip.id, [ids[0]], seen=5)
     await store.undo(root.id)
     branch = await store.branch(root.id, ids[0])
-    await store.append(branch.id, [said("user", "Use another way.")])
+    await store.append(branch.id, [text_message("user", "Use another way.")])
     return Thread(
         root.id,
         tip.id,
@@ -100,11 +104,11 @@ async def story(store: Store) -> Thread:
 
 @pytest.fixture
 def thread(fill: Any) -> Thread:
-    found: Thread = fill(story)
+    found: Thread = fill(store_story)
     return found
 
 
-def started(*sessions: NewSession) -> Any:
+def create_sessions(*sessions: NewSession) -> Any:
     async def work(store: Store) -> None:
         for session in sessions:
             await store.create_session(session)
@@ -112,7 +116,7 @@ def started(*sessions: NewSession) -> Any:
     return work
 
 
-def held(session: NewSession, *messages: NewMessage) -> Any:
+def create_leased_session(session: NewSession, *messages: NewMessage) -> Any:
     async def work(store: Store) -> list[int]:
         await store.create_session(session)
         return [message.id for message in await store.append(session.id, messages)]
@@ -162,7 +166,7 @@ class TestList:
 
     def test_the_newest_first_in_pages(self, everthread: Any, fill: Any) -> None:
         fill(
-            started(
+            create_sessions(
                 *(
                     NewSession(id=f"s{n:02}", title=f"number {n}", started=1_000.0 + n)
                     for n in range(25)
@@ -186,7 +190,9 @@ class TestList:
         async def work(store: Store) -> None:
             await store.create_session(NewSession(id="old", started=1_000.0))
             await store.create_session(NewSession(id="young", started=2_000.0))
-            await store.append("old", [said("user", "one"), said("assistant", "two")])
+            await store.append(
+                "old", [text_message("user", "one"), text_message("assistant", "two")]
+            )
             await store.continue_session("old", [], seen=2)
 
         fill(work)
@@ -200,7 +206,9 @@ class TestList:
 
     def test_by_tenant(self, everthread: Any, fill: Any) -> None:
         fill(
-            started(NewSession(id="a", tenant="one"), NewSession(id="b", tenant="two"))
+            create_sessions(
+                NewSession(id="a", tenant="one"), NewSession(id="b", tenant="two")
+            )
         )
         assert [
             s["id"]
@@ -217,7 +225,7 @@ class TestList:
         }
 
     def test_another_store(self, everthread: Any, fill: Any, tmp_path: Path) -> None:
-        fill(started(NewSession(id="elsewhere")), tmp_path / "other.db")
+        fill(create_sessions(NewSession(id="elsewhere")), tmp_path / "other.db")
         for url in (str(tmp_path / "other.db"), f"sqlite:///{tmp_path / 'other.db'}"):
             assert "elsewhere" in everthread("sessions", "list", "--store", url).stdout
         assert "elsewhere" not in everthread("sessions", "list").stdout
@@ -333,8 +341,13 @@ class TestShow:
                 "input": {"password": "hunter2-9XkQ"},
             }
         ]
-        secrets = (said("user", f"My token is {SECRET}"), said("assistant", blocks))
-        fill(held(NewSession(id="s", title=f"token {SECRET}"), *secrets))
+        secrets = (
+            text_message("user", f"My token is {SECRET}"),
+            text_message("assistant", blocks),
+        )
+        fill(
+            create_leased_session(NewSession(id="s", title=f"token {SECRET}"), *secrets)
+        )
         for arguments in (
             ["show", "s"],
             ["show", "s", "--json"],
@@ -357,14 +370,16 @@ class TestShow:
             "image_url": {"url": "data:image/png;base64," + "A" * 5_000},
         }
         thinking = {"type": "thinking", "thinking": "Let me see.", "signature": "x"}
-        asked = said("user", [{"type": "text", "text": "What is this?"}, image])
-        answered = said("assistant", [thinking, {"type": "text", "text": "A cat."}])
+        asked = text_message("user", [{"type": "text", "text": "What is this?"}, image])
+        answered = text_message(
+            "assistant", [thinking, {"type": "text", "text": "A cat."}]
+        )
         fill(
-            held(
+            create_leased_session(
                 NewSession(id="s"),
                 asked,
                 answered,
-                said("assistant", "Sure.", reasoning_content="Hm."),
+                text_message("assistant", "Sure.", reasoning_content="Hm."),
             )
         )
         shown = everthread("sessions", "show", "s", "--full").stdout
@@ -381,9 +396,9 @@ class TestShow:
 
     def test_hostile_text_is_shown_not_obeyed(self, everthread: Any, fill: Any) -> None:
         messages = (
-            said("user", HOSTILE),
-            calling("c", HOSTILE, HOSTILE),
-            said("tool", HOSTILE, tool_call_id="c"),
+            text_message("user", HOSTILE),
+            call_message("c", HOSTILE, HOSTILE),
+            text_message("tool", HOSTILE, tool_call_id="c"),
         )
         odd = NewSession(
             id="odd",
@@ -391,7 +406,7 @@ class TestShow:
             model=HOSTILE.replace("\ud800", ""),
             platform="x\x1by",
         )
-        fill(held(odd, *messages, said("odd\x1b[1mrole", "x")))
+        fill(create_leased_session(odd, *messages, text_message("odd\x1b[1mrole", "x")))
         for arguments in (
             ["list"],
             ["show", "odd"],
@@ -419,10 +434,10 @@ class TestShow:
 
     def test_a_huge_message(self, everthread: Any, fill: Any) -> None:
         fill(
-            held(
+            create_leased_session(
                 NewSession(id="s"),
-                said("user", "start " + "x" * MEGABYTES + " end"),
-                said("assistant", "Read."),
+                text_message("user", "start " + "x" * MEGABYTES + " end"),
+                text_message("assistant", "Read."),
             )
         )
         shown = everthread("sessions", "show", "s").stdout
@@ -446,7 +461,7 @@ class TestShow:
         assert "\x1b[" in shown
 
     def test_a_session_without_messages(self, everthread: Any, fill: Any) -> None:
-        fill(started(NewSession(id="s")))
+        fill(create_sessions(NewSession(id="s")))
         assert "no messages" in everthread("sessions", "show", "s").stdout
 
 
@@ -558,10 +573,10 @@ class TestSearch:
         self, everthread: Any, fill: Any
     ) -> None:
         fill(
-            held(
+            create_leased_session(
                 NewSession(id="s"),
-                said("user", "The harbour uses port 8443."),
-                said("user", "Rain tomorrow."),
+                text_message("user", "The harbour uses port 8443."),
+                text_message("user", "Rain tomorrow."),
             )
         )
         shown = everthread(
@@ -610,9 +625,12 @@ class TestSearch:
         self, everthread: Any, fill: Any
     ) -> None:
         ids = fill(
-            held(
+            create_leased_session(
                 NewSession(id="s"),
-                *(said("user", text) for text in ("One", "Pine a", "Pine b", SECRET)),
+                *(
+                    text_message("user", text)
+                    for text in ("One", "Pine a", "Pine b", SECRET)
+                ),
             )
         )
         one, a, b, key = (f"#{number} user" for number in ids)
@@ -630,10 +648,10 @@ class TestSearch:
         self, everthread: Any, at_terminal: Any, fill: Any
     ) -> None:
         fill(
-            held(
+            create_leased_session(
                 NewSession(id="s"),
-                said("user", "Pine"),
-                said("tool", "wide " * 99, name="a" * 60),
+                text_message("user", "Pine"),
+                text_message("tool", "wide " * 99, name="a" * 60),
             )
         )
         assert "wide wide wide wide…" in everthread("sessions", "search", "pine").stdout
@@ -646,12 +664,16 @@ class TestSearch:
         self, everthread: Any, fill: Any
     ) -> None:
         fill(
-            held(
+            create_leased_session(
                 NewSession(id="s", tenant="two"),
-                said("user", "The needle is in the third barn."),
+                text_message("user", "The needle is in the third barn."),
             )
         )
-        fill(held(NewSession(id="t"), said("user", "Nothing else.")))
+        fill(
+            create_leased_session(
+                NewSession(id="t"), text_message("user", "Nothing else.")
+            )
+        )
         for words in ("needle", "where is the needle now"):
             assert "third barn" in everthread("sessions", "search", words).stdout
         assert (
@@ -670,8 +692,16 @@ class TestSearch:
             everthread("sessions", "search", "needle").stdout
             == "nothing found (there are no threads yet)\n"
         )
-        fill(held(NewSession(id="s", tenant="two"), said("user", "A needle.")))
-        fill(held(NewSession(id="t"), said("user", "Nothing else.")))
+        fill(
+            create_leased_session(
+                NewSession(id="s", tenant="two"), text_message("user", "A needle.")
+            )
+        )
+        fill(
+            create_leased_session(
+                NewSession(id="t"), text_message("user", "Nothing else.")
+            )
+        )
         for options, where in (
             (
                 ["--tenant", "default"],
@@ -742,10 +772,10 @@ class TestExportAndImport:
         self, everthread: Any, fill: Any, tmp_path: Path
     ) -> None:
         fill(
-            held(
+            create_leased_session(
                 NewSession(id="s"),
-                said("user", HOSTILE),
-                said("assistant", [{"type": "text", "text": HOSTILE}]),
+                text_message("user", HOSTILE),
+                text_message("assistant", [{"type": "text", "text": HOSTILE}]),
             )
         )
         exported = everthread("sessions", "export", "s").stdout
@@ -855,7 +885,7 @@ class TestState:
             await store.append(
                 "t",
                 [
-                    said("user", "Mend it."),
+                    text_message("user", "Mend it."),
                     *called(
                         "write_file",
                         {"path": "src/a.py", "content": "x"},
@@ -1013,7 +1043,7 @@ def test_ids_that_name_none_or_several(
     everthread: Any, fill: Any, command: str
 ) -> None:
     fill(
-        started(
+        create_sessions(
             NewSession(id="abc1"),
             NewSession(id="abc2"),
             NewSession(id="other", tenant="two"),

@@ -45,7 +45,7 @@ def call(
     )
 
 
-async def month(store: Store) -> None:
+async def store_month(store: Store) -> None:
     """A thread with a subagent, another tenant's thread; calls of a month, one of them without a price."""
     await store.create_session(NewSession(id="thread", platform="cli"))
     await store.create_session(
@@ -82,11 +82,11 @@ async def month(store: Store) -> None:
 
 
 @pytest.fixture
-def filled(fill: Any) -> None:
-    fill(month)
+def stored_month(fill: Any) -> None:
+    fill(store_month)
 
 
-def report(everthread: Any, *arguments: str) -> Any:
+def read_report(everthread: Any, *arguments: str) -> Any:
     shown = everthread.succeeds(*arguments, "--json")
     return json.loads(shown)
 
@@ -107,10 +107,10 @@ def test_a_model_that_costs_nothing_is_free_not_unknown(
     assert "cost free" in everthread("insights").stdout
 
 
-@pytest.mark.usefixtures("filled")
+@pytest.mark.usefixtures("stored_month")
 class TestUsage:
     def test_of_a_thread(self, everthread: Any) -> None:
-        sums = report(everthread, "usage", "thr")["sums"]
+        sums = read_report(everthread, "usage", "thr")["sums"]
         assert {task: row["calls"] for task, row in sums.items()} == {
             "main": 2,
             "auxiliary": 1,
@@ -132,7 +132,7 @@ class TestUsage:
         assert (main["cost"], main["cache_hit_share"]) == (0.5, pytest.approx(6 / 9))
 
     def test_a_missing_price_is_unknown_not_zero(self, everthread: Any) -> None:
-        sums = report(everthread, "usage", "thread")["sums"]
+        sums = read_report(everthread, "usage", "thread")["sums"]
         assert (sums["auxiliary"]["cost"], sums["auxiliary"]["unpriced_calls"]) == (
             None,
             1,
@@ -147,7 +147,7 @@ class TestUsage:
         assert "1 of 4 calls without a known price" in shown
 
     def test_of_all_threads(self, everthread: Any) -> None:
-        sums = report(everthread, "usage")["sums"]
+        sums = read_report(everthread, "usage")["sums"]
         assert {task: row["calls"] for task, row in sums.items()} == {
             "main": 5,
             "auxiliary": 1,
@@ -155,17 +155,19 @@ class TestUsage:
         }
         assert next(iter(sums)) == "main"
         assert (
-            report(everthread, "usage", "--tenant", "two")["sums"]["all"]["cost"] == 2.0
+            read_report(everthread, "usage", "--tenant", "two")["sums"]["all"]["cost"]
+            == 2.0
         )
 
     def test_since_a_time(self, everthread: Any) -> None:
         assert (
-            report(everthread, "usage", "--since", "30d")["sums"]["all"]["calls"] == 5
+            read_report(everthread, "usage", "--since", "30d")["sums"]["all"]["calls"]
+            == 5
         )
         assert (
-            report(everthread, "usage", "thread", "--since", "3d", "--until", "1d")[
-                "sums"
-            ]["all"]["calls"]
+            read_report(
+                everthread, "usage", "thread", "--since", "3d", "--until", "1d"
+            )["sums"]["all"]["calls"]
             == 1
         )
         assert (
@@ -175,7 +177,7 @@ class TestUsage:
         assert "is not a time" in everthread.refuses("usage", "--since", "when?")
 
     def test_every_call(self, everthread: Any) -> None:
-        calls = report(everthread, "usage", "thread", "--calls")["calls"]
+        calls = read_report(everthread, "usage", "thread", "--calls")["calls"]
         assert [(one["model"], one["task"], one["cost"]) for one in calls] == [
             ("big", "main", 0.25),
             ("big", "main", 0.25),
@@ -212,10 +214,10 @@ class TestUsage:
             assert error.count("\n") == 1
 
 
-@pytest.mark.usefixtures("filled")
+@pytest.mark.usefixtures("stored_month")
 class TestInsights:
     def test_figures(self, everthread: Any) -> None:
-        found = report(everthread, "insights", "--days", "30")
+        found = read_report(everthread, "insights", "--days", "30")
         assert (
             found["total"]["calls"],
             found["total"]["cost"],
@@ -244,11 +246,17 @@ class TestInsights:
         assert datetime.now(UTC).date().isoformat() in found["by_day"]
 
     def test_a_longer_or_narrower_look(self, everthread: Any) -> None:
-        assert report(everthread, "insights", "--days", "60")["total"]["calls"] == 6
-        assert report(everthread, "insights", "--days", "1")["total"]["calls"] == 3
-        assert report(everthread, "insights", "--tenant", "two")["total"]["calls"] == 1
         assert (
-            report(everthread, "insights", "--platform", "cli")["total"]["calls"] == 4
+            read_report(everthread, "insights", "--days", "60")["total"]["calls"] == 6
+        )
+        assert read_report(everthread, "insights", "--days", "1")["total"]["calls"] == 3
+        assert (
+            read_report(everthread, "insights", "--tenant", "two")["total"]["calls"]
+            == 1
+        )
+        assert (
+            read_report(everthread, "insights", "--platform", "cli")["total"]["calls"]
+            == 4
         )
 
     def test_a_chart(self, everthread: Any) -> None:
@@ -284,5 +292,5 @@ def test_an_empty_store(everthread: Any) -> None:
     shown = everthread("insights")
     assert shown.returncode == 0
     assert "no calls to a model are recorded" in shown.stdout
-    assert report(everthread, "insights")["total"]["cost"] == 0.0
-    assert report(everthread, "usage")["sums"]["all"]["cache_hit_share"] is None
+    assert read_report(everthread, "insights")["total"]["cost"] == 0.0
+    assert read_report(everthread, "usage")["sums"]["all"]["cache_hit_share"] is None

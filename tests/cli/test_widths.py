@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
-from tests.cli.test_usage import month
+from tests.cli.test_usage import store_month
 from tests.lab.recorded_histories import make_history
 
 WIDTHS = (60, 80, 120)
@@ -18,7 +18,7 @@ TERMINAL = {"FORCE_COLOR": "1", "PAGER": "cat"}
 """Environment that makes the command write as to a terminal."""
 
 
-def fits(answer: Any, columns: int) -> str:
+def check_width(answer: Any, columns: int) -> str:
     assert answer.returncode == 0, answer.stderr
     shown = re.sub(r"\x1b\[[0-9;]*m", "", answer.stdout)
     wide = [line for line in shown.splitlines() if cell_len(line.rstrip()) > columns]
@@ -30,7 +30,7 @@ def fits(answer: Any, columns: int) -> str:
 def test_tables_of_the_store_fit_the_terminal(
     everthread: Any, fill: Any, columns: int
 ) -> None:
-    fill(month)
+    fill(store_month)
     everthread(
         "keys",
         "create",
@@ -50,8 +50,8 @@ def test_tables_of_the_store_fit_the_terminal(
     ):
         shown = everthread(*command, columns=columns, env=TERMINAL)
         if command != ["plugins"]:
-            fits(shown, columns)
-    assert "$0.2500" in fits(
+            check_width(shown, columns)
+    assert "$0.2500" in check_width(
         everthread("usage", "thread", "--calls", columns=columns, env=TERMINAL), columns
     )
 
@@ -66,7 +66,7 @@ def test_tables_of_a_file_fit_the_terminal(
         json.dumps({"model": "claude-sonnet-4-5", "messages": make_history(6)}), "utf-8"
     )
     for command in (["tokens"], ["inspect"], ["compress", "--window", "4000"]):
-        assert fits(
+        assert check_width(
             everthread(
                 command[0], "talk.json", *command[1:], columns=columns, env=TERMINAL
             ),
@@ -77,7 +77,7 @@ def test_tables_of_a_file_fit_the_terminal(
 def test_titles_come_first_and_uniform_columns_are_left_out(
     everthread: Any, fill: Any
 ) -> None:
-    fill(month)
+    fill(store_month)
     head = next(
         line
         for line in everthread("sessions", "list").stdout.splitlines()

@@ -91,7 +91,7 @@ def test_a_running_gateway_is_asked_for_the_receipt(
     path = install_fake_client(tmp_path)
     with (
         provider_in_thread() as served,
-        gateway(tmp_path, "--auth", auth, "--upstream", f"lab={served.url}") as url,
+        run_gateway(tmp_path, "--auth", auth, "--upstream", f"lab={served.url}") as url,
     ):
         done = wrap("qwen", "--gateway", f"{url}/", PATH=path)
     assert done.returncode == 3, done.stderr
@@ -100,7 +100,7 @@ def test_a_running_gateway_is_asked_for_the_receipt(
 
 
 @contextmanager
-def gateway(folder: Path, *words: str) -> Iterator[str]:
+def run_gateway(folder: Path, *words: str) -> Iterator[str]:
     """Yield the address of a gateway that already runs."""
     command = [
         sys.executable,
@@ -157,7 +157,7 @@ def test_one_person_has_one_thread_whatever_the_login_and_the_command(
         for words, token in (((), "first"), ((), "renewed"), (("--mcp",), "renewed")):
             done = wrap("codex", *words, *upstream, PATH=path, TOKEN=token)
             assert done.returncode == 0, done.stderr
-        with gateway(tmp_path, *upstream) as url:
+        with run_gateway(tmp_path, *upstream) as url:
             done = wrap("codex", "--gateway", url, PATH=path, TOKEN="another")
             assert done.returncode == 0, done.stderr
     listed = everthread.json("sessions", "list")["sessions"]
@@ -211,7 +211,7 @@ def test_the_receipt_leads_with_the_calls_beyond_the_window() -> None:
 
 
 def test_the_receipt_claims_no_saving_that_is_not_known() -> None:
-    row = UsageRow("total", 3, 9_000, 100, 0, unpriced=3)
+    row = UsageRow("total", 3, 9_000, 100, 0, unpriced_calls=3)
     total = ReceiptFigures.from_insights(
         Insights(row, [], [], [], [], [], 1, 1, 6, 0, 0)
     )

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from everthread.compaction.compressor import ContextCompressor
-from everthread.compaction.engine import Events, Services, silent
+from everthread.compaction.engine import Events, Services, ignore_event
 from everthread.compaction.summarizers.summarizer import Summarizer
 from everthread.core.messages import Message
 from everthread.core.tokens import TokenCounter
@@ -52,19 +52,24 @@ def tool_turns(start: int, count: int, *, size: int = 1500) -> list[Message]:
     return found
 
 
-def make_engine(
+def make_services(
     window: int,
     summarizer: Summarizer | None = None,
     *,
     clock: Callable[[], float] = lambda: 0.0,
-    events: Events = silent,
+    events: Events = ignore_event,
     **settings: Any,
-) -> ContextCompressor:
-    services = Services(
+) -> Services:
+    return Services(
         summarizer or ScriptedSummarizer(),
         TokenCounter("gpt-4o"),
         Budget.for_window(window, **settings),
         clock,
         events,
     )
-    return ContextCompressor(services)
+
+
+def make_engine(
+    window: int, summarizer: Summarizer | None = None, **options: Any
+) -> ContextCompressor:
+    return ContextCompressor(make_services(window, summarizer, **options))

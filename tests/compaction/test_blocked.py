@@ -9,10 +9,10 @@ import pytest
 
 from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.engine import Services
-from everthread.compaction.history.thread_facts import state_of
+from everthread.compaction.history.thread_facts import build_state
 from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.summary.sections import BLOCKED, STATE, parse_sections
-from everthread.compaction.summary.state_sections import blocked_text
+from everthread.compaction.summary.state_sections import write_open_errors
 from everthread.core.messages import Message
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
@@ -44,8 +44,8 @@ def turn(text: str, *steps: list[Message]) -> list[Message]:
     ]
 
 
-def blocked(*turns: list[Message]) -> str:
-    return blocked_text(state_of([message for one in turns for message in one]))
+def blocked_lines(*turns: list[Message]) -> str:
+    return write_open_errors(build_state([message for one in turns for message in one]))
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def blocked(*turns: list[Message]) -> str:
 def test_a_run_that_failed_just_now_is_listed(
     command: str, output: str, error: str
 ) -> None:
-    assert error in blocked(turn("Go.", run(command, output)))
+    assert error in blocked_lines(turn("Go.", run(command, output)))
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_a_run_that_failed_just_now_is_listed(
 def test_help_texts_listings_and_reviews_are_not_problems(
     command: str, output: str
 ) -> None:
-    assert blocked(turn("Go.", run(command, output))) == ""
+    assert blocked_lines(turn("Go.", run(command, output))) == ""
 
 
 def test_an_old_problem_is_listed_only_if_it_came_repeatedly() -> None:
@@ -105,7 +105,7 @@ def test_an_old_problem_is_listed_only_if_it_came_repeatedly() -> None:
         for number in range(3)
     ]
     assert (
-        blocked(
+        blocked_lines(
             turn(
                 "Go.", run("fetch-rates", "Error: 429 too many requests\nExit code: 1")
             ),
@@ -117,7 +117,7 @@ def test_an_old_problem_is_listed_only_if_it_came_repeatedly() -> None:
         run("deploy", "Error: no such host\nExit code: 1"),
         run("deploy", "Error: no such host\nExit code: 1"),
     ]
-    assert "deploy` failed (message 1, 2 times): Error: no such host" in blocked(
+    assert "deploy` failed (message 1, 2 times): Error: no such host" in blocked_lines(
         turn("Go.", *twice), *later
     )
 
@@ -129,11 +129,13 @@ def test_a_deliberate_failure_that_later_passed_is_not_listed() -> None:
         "--- FAIL: TestRates\nFAIL\n1 failed, 0 passed\nExit code: 1",
     )
     assert (
-        blocked(turn("Go.", mutation, run("mise run test", "12 passed\nExit code: 0")))
+        blocked_lines(
+            turn("Go.", mutation, run("mise run test", "12 passed\nExit code: 0"))
+        )
         == ""
     )
     assert (
-        blocked(
+        blocked_lines(
             turn(
                 "Go.",
                 run("pytest", FAILS),
@@ -153,8 +155,8 @@ def test_a_failed_call_that_the_agent_moved_on_from_is_not_listed() -> None:
         )
 
     failed = click("e12", "Error: Ref e12 not found in the current page snapshot.")
-    assert "e12" in blocked(turn("Go.", failed))
-    assert blocked(turn("Go.", failed, click("e14", "Clicked"))) == ""
+    assert "e12" in blocked_lines(turn("Go.", failed))
+    assert blocked_lines(turn("Go.", failed, click("e14", "Clicked"))) == ""
 
 
 def test_the_last_test_run_is_a_run_of_a_test_command() -> None:
@@ -164,13 +166,13 @@ def test_the_last_test_run_is_a_run_of_a_test_command() -> None:
         run("gh pr view 1558 --json body --jq .body", "All good: 142 passed"),
         run("./report.sh", "40 passed this month"),
     )
-    test = state_of(talk).last_test()
+    test = build_state(talk).last_test()
     assert test is not None
     assert test[0] == "pytest -q"
 
 
 def test_a_report_that_counts_only_tests_and_failures_is_read() -> None:
-    test = state_of(
+    test = build_state(
         turn(
             "Go.",
             run(
@@ -188,7 +190,7 @@ def test_a_report_that_counts_only_tests_and_failures_is_read() -> None:
             "1) test rates\n** (RuntimeError) no rates\n\n410 tests, 2 failures\nExit code: 2",
         ),
     )
-    assert "2 failures" in blocked(failing)
+    assert "2 failures" in blocked_lines(failing)
 
 
 async def test_the_state_counts_the_tail_too() -> None:
@@ -218,8 +220,8 @@ def test_a_chain_that_ends_with_the_failed_step_resolves_it(failed: str) -> None
     refused = "ERROR: a.py is not formatted\nExit code: 1"
     done = run(f"git add a.py b.py && git commit -m {message}", "[main 64f1b9a] rates")
     failure = run(f"{failed} {message}", refused)
-    assert "not formatted" in blocked(turn("Commit.", failure))
-    assert not blocked(turn("Commit.", failure, done))
+    assert "not formatted" in blocked_lines(turn("Commit.", failure))
+    assert not blocked_lines(turn("Commit.", failure, done))
 
 
 def test_a_step_that_passes_alone_does_not_resolve_the_chain_before_it() -> None:
@@ -227,4 +229,4 @@ def test_a_step_that_passes_alone_does_not_resolve_the_chain_before_it() -> None
         "make lint && git commit -m x", "ERROR: a.py:3 long line\nExit code: 1"
     )
     later = run("git add b.py && git commit -m x", "[main 64f1b9a] x")
-    assert "long line" in blocked(turn("Commit.", failure, later))
+    assert "long line" in blocked_lines(turn("Commit.", failure, later))

@@ -10,7 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from everthread.compaction.compaction_result import Compaction, CompactionLevel
-from everthread.compaction.cutting.shortening import MIN_CITED_TOKENS, equal_share
+from everthread.compaction.cutting.shortening import (
+    MIN_CITED_TOKENS,
+    largest_equal_share,
+)
 from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.core.messages import Message, Result, results_of, text_of
 from everthread.core.outputs import parse_persisted
@@ -38,7 +41,7 @@ def tokens_of(messages: list[Message]) -> int:
     return sum(map(COUNTER.message, messages))
 
 
-def parallel(count: int, tokens: int) -> list[Message]:
+def parallel_calls(count: int, tokens: int) -> list[Message]:
     """One assistant message with this many calls, whose results have this many tokens in all."""
     calls: list[Any] = []
     results: list[Message] = []
@@ -83,7 +86,7 @@ class TestUnansweredGroup:
             *tool_turns(0, max(window // 1_200, 4)),
             user_message("Read all of them."),
         ]
-        talk += parallel(12, window * 4 // 10)
+        talk += parallel_calls(12, window * 4 // 10)
         made = await compact(window, talk, level=level)
         assert made.tokens_after <= Budget.for_window(window).compacted_limit
         results = results_named(made.messages, "part_")
@@ -108,7 +111,7 @@ class TestUnansweredGroup:
         assert validate_messages(made.messages) == []
 
     async def test_small_results_stay_whole_beside_a_large_one(self) -> None:
-        small = [*parallel(3, 90)]
+        small = [*parallel_calls(3, 90)]
         calls: Any = small[0]["tool_calls"]
         calls.append(
             {
@@ -144,7 +147,7 @@ class TestUnansweredGroup:
             user_message("Start."),
             assistant_message("Yes?"),
             *tool_turns(0, 20),
-            *parallel(4, 2_000),
+            *parallel_calls(4, 2_000),
             user_message("Hurry up."),
         ]
         made = await compact(8_000, talk)
@@ -159,7 +162,7 @@ class TestUnansweredGroup:
             assistant_message("Which one?"),
             user_message("The one to Boston."),
         ]
-        talk += parallel(5, 4_000)
+        talk += parallel_calls(5, 4_000)
         made = await compact(8_000, talk)
         limit = Budget.for_window(8_000).compacted_limit
         assert limit // 2 < made.tokens_after <= limit
@@ -183,7 +186,7 @@ class TestUnansweredGroup:
 
     async def test_calls_that_the_user_interrupted_are_not_waited_for(self) -> None:
         talk = [user_message("Start."), assistant_message("Yes?"), *tool_turns(0, 20)]
-        asked = parallel(12, 2_000)[0]
+        asked = parallel_calls(12, 2_000)[0]
         made = await compact(
             8_000, [*talk, asked, user_message("Stop, I did it myself.")]
         )
@@ -196,7 +199,7 @@ class TestUnansweredGroup:
     def test_an_equal_share_uses_the_room_and_no_more(
         self, sizes: list[int], room: int
     ) -> None:
-        share = equal_share(sizes, room)
+        share = largest_equal_share(sizes, room)
         used = sum(min(size, share) for size in sizes)
         assert used <= max(room, 0)
         if sum(sizes) > room:

@@ -18,10 +18,10 @@ from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.lossless import LosslessEngine
 from everthread.compaction.summary.sections import USER_WORDS, parse_sections
 from everthread.compaction.summary.user_quotes import (
-    NO_WORDS,
-    UserMessage,
-    entry_tokens,
-    parse_words,
+    NO_WORDS_NOTE,
+    UserQuote,
+    count_quote_tokens,
+    parse_quotes,
 )
 from everthread.compaction.summary_engine import SummaryEngine
 from everthread.core.message_repair import repair_messages
@@ -75,7 +75,7 @@ TRAPS = (
 
 
 @dataclass
-class Talk:
+class GrowingConversation:
     """A growing conversation in one script or several, drawn from a seed."""
 
     seed: int
@@ -171,13 +171,13 @@ def is_feasible(messages: list[Message], budget: Budget) -> bool:
     )
 
 
-def shown_words(result: list[Message]) -> list[UserMessage]:
+def shown_words(result: list[Message]) -> list[UserQuote]:
     """Return the user's messages as the summary shows them."""
     return [
         said
         for message in result
         if is_summary(message)
-        for said in parse_words(
+        for said in parse_quotes(
             parse_sections(summary_text(message)).get(USER_WORDS, "")
         )
     ]
@@ -194,12 +194,14 @@ def expect_result(messages: list[Message], result: Compaction, window: int) -> N
         assert result.tokens_after <= budget.compacted_limit
 
 
-def expect_words(talk: Talk, result: list[Message], window: int) -> None:
+def expect_words(talk: GrowingConversation, result: list[Message], window: int) -> None:
     """Check that the user's messages are in order and unaltered; if there is no room, each one has its number."""
     entries = shown_words(result)
-    numbers = [said.number for said in entries if not said.last]
+    numbers = [said.number for said in entries if not said.range_end]
     assert numbers == sorted(set(numbers)), "in order, each once"
-    ranges = [range(said.number, said.last + 1) for said in entries if said.last]
+    ranges = [
+        range(said.number, said.range_end + 1) for said in entries if said.range_end
+    ]
     visible = [user_text(message) for message in result if user_text(message)]
     cut = [
         text.partition(f"\n{OPENING_TAG}")[0]
@@ -208,16 +210,18 @@ def expect_words(talk: Talk, result: list[Message], window: int) -> None:
     ]
     middle = range(1, len(talk.said) + 1)
     needed = sum(
-        entry_tokens(UserMessage(number, text), COUNTER.text)
+        count_quote_tokens(UserQuote(number, text), COUNTER.text)
         for number, text in enumerate(talk.said, 1)
     )
     for number in middle:
         text = redact(talk.said[number - 1])
-        stands = [said for said in entries if said.number == number and not said.last]
-        if stands and not stands[0].is_short:
-            assert stands[0].note == NO_WORDS or stands[0].text == text.rstrip("\n"), (
-                f"{number} stands word for word"
-            )
+        stands = [
+            said for said in entries if said.number == number and not said.range_end
+        ]
+        if stands and not stands[0].is_shortened:
+            assert stands[0].note == NO_WORDS_NOTE or stands[0].text == text.rstrip(
+                "\n"
+            ), f"{number} stands word for word"
             continue
         if text in visible or text in [redact(later) for later in talk.said[number:]]:
             continue
@@ -232,7 +236,7 @@ def expect_words(talk: Talk, result: list[Message], window: int) -> None:
 
 
 @st.composite
-def talks(draw: st.DrawFn) -> tuple[int, int, str, int]:
+def conversation_plans(draw: st.DrawFn) -> tuple[int, int, str, int]:
     """A seed, a window, an engine, and how many compactions: long chains where windows are small."""
     window = draw(st.sampled_from(WINDOWS))
     most = 20 if window <= 5_000 else 6 if window <= 17_000 else 2
@@ -247,12 +251,12 @@ def talks(draw: st.DrawFn) -> tuple[int, int, str, int]:
 @settings(
     max_examples=max(settings.default.max_examples // 3, 3) if settings.default else 10
 )
-@given(talks())
+@given(conversation_plans())
 async def test_a_conversation_of_any_script_in_any_window_compacted_again_and_again(
     drawn: tuple[int, int, str, int],
 ) -> None:
     seed, window, name, rounds = drawn
-    talk = Talk(seed)
+    talk = GrowingConversation(seed)
     for _ in range(rounds):
         talk.grow(Budget.for_window(window).threshold)
         result = await made_engine(name, window).compress(talk.messages)
@@ -274,14 +278,14 @@ async def test_any_history_whatever_is_in_it(
     pieces: list[list[Message]], window: int, name: str
 ) -> None:
     messages: list[Message] = []
-    for piece in renamed(pieces):
+    for piece in acceptable_pieces(pieces):
         messages = repair_messages([*messages, *piece])
         result = await made_engine(name, window).compress(messages)
         expect_result(messages, result, window)
         messages = recognize_summaries(strip_summary_marks(result.messages))
 
 
-def renamed(pieces: list[list[Message]]) -> Iterator[list[Message]]:
+def acceptable_pieces(pieces: list[list[Message]]) -> Iterator[list[Message]]:
     """The pieces without what no provider of all three accepts: a block in the other's form is left to other tests."""
     for piece in pieces:
         yield [

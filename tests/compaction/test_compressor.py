@@ -16,12 +16,12 @@ from everthread.compaction.summary.sections import (
     DONE,
     FILES,
     GOAL,
-    HANDOFF,
+    HANDOFF_SECTIONS,
     TASK,
     USER_WORDS,
     parse_sections,
 )
-from everthread.compaction.summary.user_quotes import parse_words
+from everthread.compaction.summary.user_quotes import parse_quotes
 from everthread.core.canonical_usage import CanonicalUsage, normalize_usage
 from everthread.core.messages import Message, results_of, text_of
 from everthread.core.tokens import TokenCounter
@@ -52,7 +52,7 @@ def sections(result: Compaction) -> dict[str, str]:
     return parse_sections(result.summary)
 
 
-def reported(tokens: int) -> CanonicalUsage:
+def reported_usage(tokens: int) -> CanonicalUsage:
     return normalize_usage({"prompt_tokens": tokens, "completion_tokens": 5})
 
 
@@ -98,7 +98,7 @@ class TestShape:
         text = (await make_engine(32_000).compress(LONG)).summary
         assert text.startswith(SUMMARY_START)
         assert text.split("\n")[-1].startswith(SUMMARY_END)
-        told = [name for name in HANDOFF if f"## {name}\n" in text]
+        told = [name for name in HANDOFF_SECTIONS if f"## {name}\n" in text]
         assert [text.index(f"## {name}\n") for name in told] == sorted(
             text.index(f"## {name}\n") for name in told
         )
@@ -108,7 +108,9 @@ class TestShape:
                 32_000, ScriptedSummarizer({GOAL: "Tidy modules."})
             ).compress(LONG)
         ).summary
-        assert all(f"## {name}\n" in text for name in HANDOFF if name != USER_WORDS)
+        assert all(
+            f"## {name}\n" in text for name in HANDOFF_SECTIONS if name != USER_WORDS
+        )
         assert "## Key Decisions\nNone." in text
 
     async def test_kept_and_covered_account_for_every_message(self) -> None:
@@ -464,7 +466,7 @@ class TestReports:
             normalize_usage({"prompt_tokens": 100, "completion_tokens": 500_000})
         )
         assert not made.should_compress()
-        made.update_from_response(reported(20_000))
+        made.update_from_response(reported_usage(20_000))
         made.update_from_response(normalize_usage(None))
         assert made.should_compress()
 
@@ -472,7 +474,7 @@ class TestReports:
         made = make_engine(32_000)
         for _ in range(2):
             made.on_compacted(await made.compress(LONG))
-        made.update_from_response(reported(19_000))
+        made.update_from_response(reported_usage(19_000))
         other = make_engine(32_000)
         other.load_state(json.loads(json.dumps(made.dump_state())))
         assert other.should_compress()
@@ -495,7 +497,7 @@ class TestUserWords:
         for round_ in range(10):
             result = await make_engine(32_000).compress(talk)
             assert result.changed
-            words = parse_words(sections(result)[USER_WORDS])
+            words = parse_quotes(sections(result)[USER_WORDS])
             assert [one.number for one in words] == list(range(2, 2 + len(words)))
             assert words[0].text == said
             talk = [
@@ -522,7 +524,7 @@ class TestUserWords:
             *tool_turns(0, 60),
         ]
         result = await make_engine(32_000).compress([*talk, user_message("Go on.")])
-        assert [one.text for one in parse_words(sections(result)[USER_WORDS])] == said
+        assert [one.text for one in parse_quotes(sections(result)[USER_WORDS])] == said
 
     async def test_a_later_rule_follows_the_earlier_one_and_both_stay(
         self,
@@ -544,7 +546,7 @@ class TestUserWords:
             *tool_turns(100, 60),
         ]
         second = await make_engine(32_000).compress([*talk, user_message("Go on.")])
-        words = [one.text for one in parse_words(sections(second)[USER_WORDS])]
+        words = [one.text for one in parse_quotes(sections(second)[USER_WORDS])]
         assert words == [
             "Always answer in German.",
             "Go on.",
@@ -582,8 +584,8 @@ class TestUserWords:
             user_message("Go on."),
         ]
         result = await make_engine(16_000).compress(talk)
-        (shown,) = parse_words(sections(result)[USER_WORDS])
-        assert shown.is_short
+        (shown,) = parse_quotes(sections(result)[USER_WORDS])
+        assert shown.is_shortened
         assert shown.text.startswith(
             "Never use the function number_0 in any module of the project."
         )
@@ -663,7 +665,9 @@ class TestVerification:
         flood = "\n".join(
             f"- item {i} about src/module_{i % 60}.py" for i in range(5_000)
         )
-        made = make_engine(32_000, ScriptedSummarizer(dict.fromkeys(HANDOFF, flood)))
+        made = make_engine(
+            32_000, ScriptedSummarizer(dict.fromkeys(HANDOFF_SECTIONS, flood))
+        )
         result = await made.compress(LONG)
         phase = next(phase for phase in result.phases if phase.name == "summarise")
         budget = Budget.for_window(32_000)
@@ -676,7 +680,7 @@ class TestVerification:
         sizes = []
         for words in (40, 4_000):
             made = make_engine(
-                32_000, ScriptedSummarizer(dict.fromkeys(HANDOFF, flood))
+                32_000, ScriptedSummarizer(dict.fromkeys(HANDOFF_SECTIONS, flood))
             )
             said = user_message(" ".join(f"word{at}" for at in range(words)))
             talk = [*LONG[:2], said, assistant_message("Yes."), *LONG[2:]]

@@ -23,33 +23,34 @@ TALK = [
 ]
 
 
-async def compacted(config: str, **how: Any) -> Any:
+async def compress_with(config: str, **how: Any) -> Any:
     return await acompress(TALK, window=16_000, config=parse_config(config), **how)
 
 
 async def test_the_configured_engine_compacts() -> None:
-    result = await compacted("context: {engine: lossless}")
+    result = await compress_with("context: {engine: lossless}")
     assert result.nodes
     assert "Never push to main." in result.summary
     with pytest.raises(EngineError, match="there is no context engine 'nothere'"):
-        await compacted("context: {engine: nothere}")
+        await compress_with("context: {engine: nothere}")
 
 
 async def test_the_configured_layout_is_used_unless_another_is_given() -> None:
     assert (
-        "## Progress" in (await compacted("compression: {template: classic}")).summary
+        "## Progress"
+        in (await compress_with("compression: {template: classic}")).summary
     )
     assert (
         "## Progress"
         not in (
-            await compacted("compression: {template: classic}", template="handoff")
+            await compress_with("compression: {template: classic}", template="handoff")
         ).summary
     )
     engine = "engines: {compressor: {template: classic}}"
-    assert "## Progress" in (await compacted(engine)).summary
-    assert "## Progress" not in (await compacted(engine, template="handoff")).summary, (
-        "an argument wins"
-    )
+    assert "## Progress" in (await compress_with(engine)).summary
+    assert (
+        "## Progress" not in (await compress_with(engine, template="handoff")).summary
+    ), "an argument wins"
 
 
 async def test_the_auxiliary_model_writes_the_summary(
@@ -61,18 +62,18 @@ async def test_the_auxiliary_model_writes_the_summary(
     ) as provider:
         route = f"provider: custom, base_url: '{provider.url}/v1', api_key_env: {KEY}"
         config = f"auxiliary: {{compression: {{model: gpt-4o-mini, {route}}}}}"
-        without_key = await compacted(config)
+        without_key = await compress_with(config)
         assert without_key.author == "journal"
         assert any(
             "gpt-4o-mini cannot be used" in warning for warning in without_key.warnings
         )
         monkeypatch.setenv(KEY, "sk-lab")
-        result = await compacted(config)
+        result = await compress_with(config)
         assert result.author == "gpt-4o-mini"
         assert "Tidy the whole house." in result.summary
         assert len(provider.log) == 1
-        assert (await compacted(config, summarizer="journal")).author == "journal"
-        assert (await compacted(config, preview=True)).reason == "preview"
+        assert (await compress_with(config, summarizer="journal")).author == "journal"
+        assert (await compress_with(config, preview=True)).reason == "preview"
         assert len(provider.log) == 1, "neither asks a model"
 
 

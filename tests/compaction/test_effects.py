@@ -7,13 +7,16 @@ from typing import Any
 
 import pytest
 
-from everthread.compaction.cutting.pruning import prune
+from everthread.compaction.cutting.pruning import prune_messages
 from everthread.compaction.history.compaction_history import MessageFacts
-from everthread.compaction.history.thread_facts import ThreadState, state_of
+from everthread.compaction.history.thread_facts import ThreadState, build_state
 from everthread.compaction.history.tool_calls import CallFacts, Effect
 from everthread.compaction.journal.journal import parse_journal
-from everthread.compaction.journal.journal_builder import GrowingJournal, journal_of
-from everthread.compaction.journal.steps import FIXED
+from everthread.compaction.journal.journal_builder import (
+    GrowingJournal,
+    build_journal_and_state,
+)
+from everthread.compaction.journal.steps import FIXED_NOTE
 from everthread.core.messages import Call, Message
 from tests.compaction.test_journal import call, says, user
 
@@ -23,7 +26,7 @@ FILLER = "\n".join(
 )
 
 
-def effect(name: str, output: str, **arguments: Any) -> Effect:
+def effect_of(name: str, output: str, **arguments: Any) -> Effect:
     return CallFacts(Call("c", name, json.dumps(arguments)), output).effect()
 
 
@@ -50,7 +53,7 @@ def effect(name: str, output: str, **arguments: Any) -> Effect:
     ],
 )
 def test_a_call_that_only_looks(name: str, arguments: dict[str, Any]) -> None:
-    assert effect(name, "something", **arguments).kind == "looked"
+    assert effect_of(name, "something", **arguments).kind == "looked"
 
 
 @pytest.mark.parametrize(
@@ -75,9 +78,11 @@ def test_a_call_that_only_looks(name: str, arguments: dict[str, Any]) -> None:
 def test_a_call_that_may_change_something_is_named(
     name: str, arguments: dict[str, Any]
 ) -> None:
-    journal, _ = journal_of([user("Go."), *call(name, arguments, "done"), says("Ok.")])
-    assert journal.entries[0].looked == 0
-    assert f"called {name}" in journal.text()
+    journal, _ = build_journal_and_state(
+        [user("Go."), *call(name, arguments, "done"), says("Ok.")]
+    )
+    assert journal.entries[0].look_count == 0
+    assert f"called {name}" in journal.render()
 
 
 @pytest.mark.parametrize(
@@ -90,7 +95,7 @@ def test_a_call_that_may_change_something_is_named(
     ],
 )
 def test_a_command_that_shows_things_may_write_too(command: str) -> None:
-    assert effect("Bash", "", command=command).kind == "ran"
+    assert effect_of("Bash", "", command=command).kind == "ran"
 
 
 WORK: list[tuple[str, dict[str, Any], str]] = [
@@ -136,8 +141,8 @@ WORK: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-def told(history: list[Message]) -> dict[str, Any]:
-    state = state_of(history).dump()
+def dump_state(history: list[Message]) -> dict[str, Any]:
+    state = build_state(history).dump()
     for key in state["errors"]:  # a line has less room for them
         state["errors"][key]["lines"] = [
             line[:20] for line in state["errors"][key]["lines"]
@@ -153,15 +158,23 @@ def test_a_call_is_read_alike_from_its_output_and_from_the_line_in_its_place(
 ) -> None:
     name, arguments, output = WORK[number]
     history = [user("Go."), *call(name, arguments, output), says("Ok.")]
-    slim = prune(history, protect_from=len(history))
+    slim = prune_messages(history, protect_from=len(history))
     assert len(str(slim)) < len(str(history))
-    assert told(slim) == told(history)
-    (once,), (again,) = journal_of(history)[0].entries, journal_of(slim)[0].entries
-    assert (again.ran, again.looked, again.called, again.failed) == (
-        once.ran,
-        once.looked,
-        once.called,
-        once.failed,
+    assert dump_state(slim) == dump_state(history)
+    (once,), (again,) = (
+        build_journal_and_state(history)[0].entries,
+        build_journal_and_state(slim)[0].entries,
+    )
+    assert (
+        again.command_count,
+        again.look_count,
+        again.other_call_count,
+        again.failed_count,
+    ) == (
+        once.command_count,
+        once.look_count,
+        once.other_call_count,
+        once.failed_count,
     )
 
 
@@ -176,10 +189,10 @@ def test_the_files_of_a_long_patch_are_known_after_it_was_cut() -> None:
         *call("apply_patch", {"input": patch}, "Success."),
         says("Ok."),
     ]
-    slim = prune(history, protect_from=len(history))
+    slim = prune_messages(history, protect_from=len(history))
     assert len(str(slim)) < len(str(history))
-    assert list(state_of(slim).files) == ["src/a.py", "src/b.py"]
-    assert prune(slim, protect_from=len(slim)) == slim
+    assert list(build_state(slim).files) == ["src/a.py", "src/b.py"]
+    assert prune_messages(slim, protect_from=len(slim)) == slim
 
 
 def run(command: str, output: str, key: str, **more: Any) -> list[Message]:
@@ -208,8 +221,8 @@ def test_a_pass_resolves_only_the_failure_of_the_same_run(
         *run(failing, "fatal: no port\nexit code: 1", "a"),
         *run(passing, "exit code: 0", "b"),
     ]
-    journal, state = journal_of(history)
-    assert (FIXED in journal.text()) is is_fixed
+    journal, state = build_journal_and_state(history)
+    assert (FIXED_NOTE in journal.render()) is is_fixed
     assert bool(state.errors) is not is_fixed
 
 
@@ -219,7 +232,7 @@ def test_a_folder_may_be_given_as_an_argument() -> None:
         *run("npm test", "fatal: no port\nexit code: 1", "a", workdir="/r/api"),
         *run("npm test", "exit code: 0", "b", workdir="/r/web"),
     ]
-    assert FIXED not in journal_of(history)[0].text()
+    assert FIXED_NOTE not in build_journal_and_state(history)[0].render()
 
 
 def test_a_pass_that_states_errors_is_none() -> None:
@@ -230,14 +243,16 @@ def test_a_pass_that_states_errors_is_none() -> None:
         "npm run check 2>&1 | tail -5",
         "npm run check 2>&1 | grep error | head -3",
     ):
-        journal, state = journal_of([*history, *run(command, bad, "b"), says("Ok.")])
-        assert journal.entries[0].failed == 2
-        assert FIXED not in journal.text()
+        journal, state = build_journal_and_state(
+            [*history, *run(command, bad, "b"), says("Ok.")]
+        )
+        assert journal.entries[0].failed_count == 2
+        assert FIXED_NOTE not in journal.render()
         assert state.errors
-    journal, state = journal_of(
+    journal, state = build_journal_and_state(
         [*history, *run("npm run check 2>&1 | tail -5", "done\n", "b")]
     )
-    assert FIXED in journal.text()
+    assert FIXED_NOTE in journal.render()
     assert not state.errors
 
 
@@ -253,11 +268,11 @@ def test_a_pass_that_states_errors_is_none() -> None:
     ],
 )
 def test_output_behind_a_pipe_that_is_not_a_failure(command: str, output: str) -> None:
-    assert not effect("Bash", output, command=command).failed
+    assert not effect_of("Bash", output, command=command).failed
 
 
 def test_errors_of_npm_fail_behind_a_pipe_too() -> None:
-    failed = effect(
+    failed = effect_of(
         "Bash",
         "> build\nnpm error code 2\nnpm error path /r\nWaiting...",
         command="npm run build | tail",
@@ -287,8 +302,8 @@ def test_an_unfinished_run_resolves_nothing(output: str, more: dict[str, Any]) -
         *run("npm test", "FAIL a | TypeError: q\nexit code: 1", "a"),
     ]
     for again in (run("npm test", output, "b", **more), run("npm test", "", "b")[:1]):
-        journal, state = journal_of([*failure, *again])
-        assert FIXED not in journal.text()
+        journal, state = build_journal_and_state([*failure, *again])
+        assert FIXED_NOTE not in journal.render()
         assert state.errors
 
 
@@ -296,9 +311,9 @@ def test_an_edit_without_a_result_changed_nothing() -> None:
     edit = call(
         "Edit", {"file_path": "a.py", "old_string": "x", "new_string": "y"}, "ok"
     )[:1]
-    journal, state = journal_of([user("Go."), *edit])
+    journal, state = build_journal_and_state([user("Go."), *edit])
     assert not state.files
-    assert journal.entries[0].changed == 0
+    assert journal.entries[0].changed_file_count == 0
 
 
 def test_the_end_of_a_session_is_the_end_of_its_command() -> None:
@@ -306,11 +321,11 @@ def test_the_end_of_a_session_is_the_end_of_its_command() -> None:
     end = "Chunk ID: 2\nWall time: 1 s\nProcess exited with code 1\nOutput:\nError: expected 1\n1 failed, 3 passed"
     history = [user("Go."), *call("exec_command", {"cmd": "npm test"}, head, key="a")]
     history += call("write_stdin", {"session_id": 5, "chars": ""}, end, key="b")
-    journal, state = journal_of(history)
+    journal, state = build_journal_and_state(history)
     assert list(state.errors) == ["npm test"]
     assert state.commands["npm test"].is_test
-    assert FIXED not in journal.text()
-    assert not state_of(
+    assert FIXED_NOTE not in journal.render()
+    assert not build_state(
         [*history, *call("exec_command", {"cmd": "npm test"}, "exit code: 0", key="c")]
     ).errors
 
@@ -324,7 +339,9 @@ def test_a_step_that_passes_alone_does_not_answer_the_steps_before_it() -> None:
             "a",
         ),
     ]
-    assert state_of([*history, *run("npm test", "4 passed\nexit code: 0", "b")]).errors
+    assert build_state(
+        [*history, *run("npm test", "4 passed\nexit code: 0", "b")]
+    ).errors
 
 
 def test_an_earlier_entry_is_marked_fixed_for_the_whole_error_only() -> None:
@@ -333,23 +350,23 @@ def test_an_earlier_entry_is_marked_fixed_for_the_whole_error_only() -> None:
         *run("make one", "Error: missing header\nexit code: 2", "a"),
         *run("make two", "Error: missing header file foo.h of two\nexit code: 2", "b"),
     ]
-    journal, state = journal_of(first)
-    parsed = parse_journal(journal.text())
+    journal, state = build_journal_and_state(first)
+    parsed = parse_journal(journal.render())
     facts = [MessageFacts(message) for message in run("make one", "exit code: 0", "c")]
     lines = (
         GrowingJournal(parsed, state)
         .extend(facts, [1] * len(facts))
-        .journal()
-        .text()
+        .build_journal()
+        .render()
         .split("\n")
     )
-    assert [line for line in lines if FIXED in line] == [
-        f"- error: Error: missing header {FIXED}"
+    assert [line for line in lines if FIXED_NOTE in line] == [
+        f"- error: Error: missing header {FIXED_NOTE}"
     ]
 
 
 def test_a_failed_run_with_figures_only_is_open() -> None:
-    assert state_of(
+    assert build_state(
         [user("Go."), *run("pytest", "2 failed, 5 passed\nexit code: 1", "a")]
     ).errors
 
@@ -364,9 +381,9 @@ def test_an_error_is_not_fixed_because_there_were_many() -> None:
             f"k{number}",
         )
     ]
-    journal, state = journal_of([user("Build all."), *many])
+    journal, state = build_journal_and_state([user("Build all."), *many])
     assert len(state.errors) < 60
-    assert FIXED not in journal.text()
+    assert FIXED_NOTE not in journal.render()
 
 
 def test_an_error_that_another_call_still_states_is_not_fixed() -> None:
@@ -377,9 +394,9 @@ def test_an_error_that_another_call_still_states_is_not_fixed() -> None:
         *run("npx tsc", bad, "b"),
         *run("npm run check", "exit code: 0", "c"),
     ]
-    journal, state = journal_of(history)
+    journal, state = build_journal_and_state(history)
     assert list(state.errors) == ["npx tsc"]
-    assert FIXED not in journal.text()
+    assert FIXED_NOTE not in journal.render()
 
 
 def test_a_file_that_could_not_be_read_blocks_nothing_and_one_that_was_written_is_no_error() -> (
@@ -395,37 +412,37 @@ def test_a_file_that_could_not_be_read_blocks_nothing_and_one_that_was_written_i
             key="b",
         ),
     ]
-    assert [error.source for error in state_of(history).errors.values()] == [
+    assert [error.source for error in build_state(history).errors.values()] == [
         "Edit a.py"
     ]
     history += call(
         "Write", {"file_path": "a.py", "content": "y"}, "Wrote it.", key="c"
     )
-    assert not state_of(history).errors
+    assert not build_state(history).errors
 
 
 def test_the_name_of_a_created_object_is_read_from_the_answer() -> None:
-    assert effect(
+    assert effect_of(
         "Bash",
         "[main 1a2b3c4] Fix the port\n 2 files changed",
         command="git commit -m x",
     ).outcome == ("[main 1a2b3c4] Fix the port")
     made = {"status": "created", "id": 77, "html_url": "https://hub/77"}
     assert (
-        effect("create_issue", json.dumps(made), title="x").outcome
+        effect_of("create_issue", json.dumps(made), title="x").outcome
         == "created, html_url https://hub/77"
     )
-    assert effect("Bash", FILLER, command="make all").outcome == ""
+    assert effect_of("Bash", FILLER, command="make all").outcome == ""
 
 
 def test_edits_written_into_an_answer_are_changes() -> None:
     text = "I set it.\n\nsrc/pay.py\n```python\n<<<<<<< SEARCH\na=1\n=======\na=2\n>>>>>>> REPLACE\n```"
-    journal, state = journal_of(
+    journal, state = build_journal_and_state(
         [user("Set a."), says(text), user("Thanks."), says("Ok.")]
     )
     assert list(state.files) == ["src/pay.py"]
-    assert journal.entries[0].changed == 1
-    assert "changed src/pay.py" in journal.text()
+    assert journal.entries[0].changed_file_count == 1
+    assert "changed src/pay.py" in journal.render()
 
 
 def test_a_running_process_is_listed_until_it_ends() -> None:
@@ -434,14 +451,14 @@ def test_a_running_process_is_listed_until_it_ends() -> None:
         user("Serve."),
         *call("exec_command", {"cmd": "npm run dev"}, head, key="a"),
     ]
-    journal, state = journal_of(history)
+    journal, state = build_journal_and_state(history)
     assert state.processes == ["npm run dev (session 31)"]
-    assert "Chunk ID" not in journal.text()
+    assert "Chunk ID" not in journal.render()
     end = (
         "Chunk ID: 7a2\nWall time: 1 seconds\nProcess exited with code 0\nOutput:\nbye"
     )
     assert (
-        state_of(
+        build_state(
             [
                 *history,
                 *call("write_stdin", {"session_id": 31, "chars": ""}, end, key="b"),
@@ -458,11 +475,14 @@ def test_a_note_may_be_a_message_of_its_own() -> None:
         *run("make port", "exit code: 0", "a"),
         says("Done."),
     ]
-    assert "The port is taken. — ran `make port`" in journal_of(history)[0].text()
-    journal = journal_of(
+    assert (
+        "The port is taken. — ran `make port`"
+        in build_journal_and_state(history)[0].render()
+    )
+    journal = build_journal_and_state(
         [user("Go."), *run("make port", "exit code: 0", "a"), says("Done.")]
     )[0]
-    assert journal.text().count("Done.") == 1
+    assert journal.render().count("Done.") == 1
 
 
 def test_a_removed_file_is_not_listed_as_changed() -> None:
@@ -472,32 +492,33 @@ def test_a_removed_file_is_not_listed_as_changed() -> None:
         *call("Write", {"file_path": "/r/b.json", "content": "{}"}, "ok", key="b"),
         *run("cd /r && rm -f a.json", "", "c"),
     ]
-    assert list(state_of(history).files) == ["/r/b.json"]
+    assert list(build_state(history).files) == ["/r/b.json"]
 
 
 def test_a_to_do_list_is_told_with_the_state() -> None:
     todo = {"todos": [{"content": "Write docs", "status": "in_progress"}]}
-    journal, state = journal_of(
+    journal, state = build_journal_and_state(
         [user("Go."), *call("TodoWrite", todo, "Todos were changed."), says("Ok.")]
     )
-    assert "TodoWrite" not in journal.text()
+    assert "TodoWrite" not in journal.render()
     assert state.todo_items("in_progress") == ["Write docs"]
 
 
 def test_a_checked_out_file_is_not_a_branch() -> None:
-    assert effect("Bash", "", command="git checkout src/a.ts").branch == ""
+    assert effect_of("Bash", "", command="git checkout src/a.ts").branch == ""
     assert (
-        effect("Bash", "", command="git checkout feature/port").branch == "feature/port"
+        effect_of("Bash", "", command="git checkout feature/port").branch
+        == "feature/port"
     )
 
 
 def test_code_is_told_by_the_comment_it_begins_with_or_its_first_statement() -> None:
     assert (
-        effect("python", "", code="# Count the rows\nprint(1)").target
+        effect_of("python", "", code="# Count the rows\nprint(1)").target
         == "Count the rows"
     )
     assert (
-        effect(
+        effect_of(
             "python", "", code='import os\nx = f(1)\nprint("""\n# Header\n""")'
         ).target
         == "x = f(1)"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from everthread.compaction.history.tool_outcomes import (
-    MAX_ERRORS,
-    MAX_LINE,
-    error_lines,
-    says_nothing,
+    MAX_ERROR_LINES,
+    MAX_SEARCHED_LINE_CHARS,
+    find_error_lines,
+    gives_no_reason,
 )
 
 
@@ -38,7 +38,7 @@ from everthread.compaction.history.tool_outcomes import (
     ],
 )
 def test_a_line_that_states_an_error_is_taken_verbatim(line: str) -> None:
-    assert error_lines(f"some output\n{line}\nmore output") == [line]
+    assert find_error_lines(f"some output\n{line}\nmore output") == [line]
 
 
 @pytest.mark.parametrize(
@@ -58,27 +58,30 @@ def test_a_line_that_states_an_error_is_taken_verbatim(line: str) -> None:
     ],
 )
 def test_code_and_prose_about_errors_is_not(line: str) -> None:
-    assert error_lines(f"some output\n{line}\nmore output") == []
+    assert find_error_lines(f"some output\n{line}\nmore output") == []
 
 
 def test_the_same_error_counts_once_and_many_are_cut_in_the_middle() -> None:
-    assert error_lines("ValueError: at 0x1f\nValueError: at 0x2e\n") == [
+    assert find_error_lines("ValueError: at 0x1f\nValueError: at 0x2e\n") == [
         "ValueError: at 0x1f"
     ]
     names = [f"Error{chr(97 + n)}Error: x" for n in range(20)]
     assert (
-        error_lines("\n".join(names))
-        == names[: MAX_ERRORS // 2] + names[-MAX_ERRORS // 2 :]
+        find_error_lines("\n".join(names))
+        == names[: MAX_ERROR_LINES // 2] + names[-MAX_ERROR_LINES // 2 :]
     )
 
 
 def test_a_long_line_is_cut() -> None:
-    assert len(error_lines("fatal: " + "x" * 9_000)[0]) <= 2_000
-    assert error_lines("x" * MAX_LINE + " fatal: too far to the right") == []
+    assert len(find_error_lines("fatal: " + "x" * 9_000)[0]) <= 2_000
+    assert (
+        find_error_lines("x" * MAX_SEARCHED_LINE_CHARS + " fatal: too far to the right")
+        == []
+    )
 
 
 def test_letters_that_change_length_in_lower_case() -> None:
-    assert error_lines("İİİ\nfatal: x") == ["fatal: x"]
+    assert find_error_lines("İİİ\nfatal: x") == ["fatal: x"]
 
 
 @pytest.mark.parametrize(
@@ -100,19 +103,19 @@ def test_letters_that_change_length_in_lower_case() -> None:
     ],
 )
 def test_the_last_line_of_a_failed_call_is_its_reason(text: str, line: str) -> None:
-    assert error_lines(text, failed=True)[0] == line
-    assert line not in error_lines(text)
+    assert find_error_lines(text, failed=True)[0] == line
+    assert line not in find_error_lines(text)
 
 
 def test_a_failed_call_that_names_its_error_needs_no_last_words() -> None:
-    assert error_lines("ValueError: x\nbye", failed=True) == ["ValueError: x"]
-    assert error_lines("", failed=True) == []
+    assert find_error_lines("ValueError: x\nbye", failed=True) == ["ValueError: x"]
+    assert find_error_lines("", failed=True) == []
 
 
 def test_lines_that_say_nothing() -> None:
-    assert says_nothing("[exit code 1]")
-    assert says_nothing("Tests  1 failed | 22 passed (23)")
-    assert not says_nothing("ValueError: x")
+    assert gives_no_reason("[exit code 1]")
+    assert gives_no_reason("Tests  1 failed | 22 passed (23)")
+    assert not gives_no_reason("ValueError: x")
 
 
 def test_a_line_without_a_failure_is_not_an_error() -> None:
@@ -121,5 +124,5 @@ def test_a_line_without_a_failure_is_not_an_error() -> None:
         "12 mods/funs, found no issues.\n\nUse `mix credo explain` to explain issues, "
         "`mix credo --help` for options."
     )
-    assert error_lines(listing, failed=True) == []
-    assert error_lines(advice, failed=True) == []
+    assert find_error_lines(listing, failed=True) == []
+    assert find_error_lines(advice, failed=True) == []

@@ -5,13 +5,13 @@ from __future__ import annotations
 from everthread.compaction.compaction_result import Compaction
 from everthread.compaction.history.thread_facts import ThreadState
 from everthread.compaction.history.tool_calls import Effect
-from everthread.compaction.journal.conclusions import join_pieces, weigh_text
-from everthread.compaction.journal.journal_builder import journal_of
+from everthread.compaction.journal.conclusions import join_pieces, weigh_pieces
+from everthread.compaction.journal.journal_builder import build_journal_and_state
 from everthread.compaction.journal.journal_writer import JournalWriter
-from everthread.compaction.summary.earlier_summary import read_state
+from everthread.compaction.summary.earlier_summary import read_state_from_sections
 from everthread.compaction.summary.sections import FILES
-from everthread.compaction.summary.state_sections import state_sections
-from everthread.compaction.summary.user_quotes import Rarity
+from everthread.compaction.summary.state_sections import write_state_sections
+from everthread.compaction.summary.user_quotes import WordRarity
 from everthread.core.messages import Message, text_of
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
@@ -97,11 +97,11 @@ def test_listed_files_are_read_back_whatever_the_next_root_is() -> None:
     state = ThreadState()
     for name in ("orders/cart.py", "orders/bill.py", "users/login.py"):
         path = f"/home/me/shop/src/{name}"
-        state.apply(Effect("changed", "write_file", path, paths=(path,)), 1)
+        state.apply_effect(Effect("changed", "write_file", path, paths=(path,)), 1)
     state.root = "/home/me/shop/src/orders"
-    sections = state_sections(state, 1_000, COUNTER.text)
+    sections = write_state_sections(state, 1_000, COUNTER.text)
     assert "- changed: /home/me/shop/src/users/login.py, bill.py" in sections[FILES]
-    again = read_state(sections, is_ours=True)
+    again = read_state_from_sections(sections, is_from_journal=True)
     assert again.files.keys() == state.files.keys()
 
 
@@ -117,8 +117,10 @@ def test_a_conclusion_that_is_told_again_and_again_leaves_room_for_others() -> N
                 f"gate-7.example.org is renewed by the platform team in step {number} of the runbook."
             )
         )
-    whole, _ = journal_of(messages)
-    short = whole.fit(COUNTER.text(whole.text()) * 6 // 10, COUNTER.text).text()
+    whole, _ = build_journal_and_state(messages)
+    short = whole.shorten_to(
+        COUNTER.text(whole.render()) * 6 // 10, COUNTER.text
+    ).render()
     kept = sum(finding(number) in short for number in numbers)
     assert kept > 25
     assert 1 <= short.count("ticket 8812") < kept // 2
@@ -126,7 +128,9 @@ def test_a_conclusion_that_is_told_again_and_again_leaves_room_for_others() -> N
 
 def weigh(text: str, *, is_note: bool = False) -> dict[str, float]:
     """Return the worth of each piece of an answer."""
-    pieces, worths, _ = weigh_text(text, COUNTER.text, Rarity([text]), is_note=is_note)
+    pieces, worths, _ = weigh_pieces(
+        text, COUNTER.text, WordRarity([text]), is_note=is_note
+    )
     return {piece.text: worth for piece, worth in zip(pieces, worths, strict=True)}
 
 
@@ -154,7 +158,9 @@ def test_what_the_agent_emphasised_and_said_first_counts_more() -> None:
 def test_the_last_sentence_before_calls_is_dropped_once_only() -> None:
     said = "The lock is held by worker 7 for two minutes."
     note = f"{said} Next I look at `queue.py`, which frees it."
-    pieces, worths, _ = weigh_text(note, COUNTER.text, Rarity([note]), is_note=True)
+    pieces, worths, _ = weigh_pieces(
+        note, COUNTER.text, WordRarity([note]), is_note=True
+    )
     assert worths[-1] == 0
     shortened = join_pieces(pieces, [0])
     assert shortened == f"{said} […]"

@@ -25,7 +25,7 @@ TALK = [
 ]
 
 
-def known(messages: list[Message], key: bytes = b"") -> str:
+def recognized_text(messages: list[Message], key: bytes = b"") -> str:
     return "".join(
         summary_text(message)
         for message in recognize_summaries(messages, key)
@@ -39,13 +39,17 @@ async def test_compress_with_a_configuration_uses_the_key_of_its_store(
     url = f"sqlite:///{tmp_path / 'home.db'}"
     config = parse_config(f"store: {{url: '{url}'}}")
     early = await acompress(TALK, window=16_000, config=config)
-    assert known(early.messages), "nothing is stored there yet: a content hash"
+    assert recognized_text(early.messages), (
+        "nothing is stored there yet: a content hash"
+    )
     store = open_store(url)
     key = await store.shared_secret("summary")
     await store.close()
     made = await acompress(TALK, window=16_000, config=config)
-    assert known(made.messages, key)
-    assert not known(made.messages), "who has no key cannot tell it from a forged one"
+    assert recognized_text(made.messages, key)
+    assert not recognized_text(made.messages), (
+        "who has no key cannot tell it from a forged one"
+    )
     again = await acompress(
         [*made.messages, *tool_turns(70, 60), user_message("Well?")],
         window=16_000,

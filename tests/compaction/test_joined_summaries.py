@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from everthread.compaction.compaction_result import Compaction
-from everthread.compaction.summary.earlier_summary import read_summary
+from everthread.compaction.summary.earlier_summary import parse_earlier_summary
 from everthread.compaction.summary.sections import (
     BLOCKED,
     DONE,
@@ -11,7 +11,7 @@ from everthread.compaction.summary.sections import (
     USER_WORDS,
     parse_sections,
 )
-from everthread.compaction.summary.user_quotes import parse_words
+from everthread.compaction.summary.user_quotes import parse_quotes
 from everthread.core.messages import Message
 from everthread.core.transcript import (
     SUMMARY_END,
@@ -42,26 +42,26 @@ def chat(about: str, start: int = 0) -> list[Message]:
     ]
 
 
-def failing(about: str) -> list[Message]:
+def failing_command(about: str) -> list[Message]:
     return call_with_result(
         0, "bash", f'{{"command": "make {about}"}}', f"error: no {about}\nExit code: 1"
     )
 
 
-async def compacted(about: str, opening: str = "Hi!") -> Compaction:
+async def compact_chat(about: str, opening: str = "Hi!") -> Compaction:
     return await make_engine(WINDOW).compress(
         [
             user_message(f"Start {about}."),
             assistant_message(opening),
             user_message(f"Rule {about}."),
-            *failing(about),
+            *failing_command(about),
             assistant_message("ok"),
             *chat(about),
         ]
     )
 
 
-def numbers(text: str) -> list[int]:
+def listed_numbers(text: str) -> list[int]:
     return [
         int(line[1:].split("]")[0].split("–")[0].split(",")[0])
         for line in text.split("\n")
@@ -70,22 +70,22 @@ def numbers(text: str) -> list[int]:
 
 
 async def test_user_messages_of_two_summaries_stay_in_order() -> None:
-    first = await compacted("red")
-    second = await compacted("blue")
+    first = await compact_chat("red")
+    second = await compact_chat("blue")
     joined = recognize_summaries([*first.messages, *second.messages])
     assert sum(map(is_summary, joined)) == 2
     made = await make_engine(WINDOW).compress([*joined, *chat("green")])
     told = parse_sections(made.summary)
-    said = [entry.text for entry in parse_words(told[USER_WORDS])]
+    said = [entry.text for entry in parse_quotes(told[USER_WORDS])]
     red, blue = (
         [f"Rule {about}.", *(f"Tell {about} {at}." for at in range(24))]
         for about in ("red", "blue")
     )
     assert said[:51] == [*red, "Start blue.", *blue]
-    assert [entry.number for entry in parse_words(told[USER_WORDS])] == list(
+    assert [entry.number for entry in parse_quotes(told[USER_WORDS])] == list(
         range(2, 2 + len(said))
     )
-    assert numbers(told[DONE]) == sorted(numbers(told[DONE]))
+    assert listed_numbers(told[DONE]) == sorted(listed_numbers(told[DONE]))
     assert "make red" in told[DONE]
     assert "make blue" in told[DONE]
     assert "EVERTHREAD SUMMARY" not in told[DONE]
@@ -94,52 +94,58 @@ async def test_user_messages_of_two_summaries_stay_in_order() -> None:
         int(one.summary.split(" earlier")[0].rsplit(" ", 1)[1])
         for one in (first, second)
     )
-    assert read_summary(made.messages).messages == covered + len(made.covered)
+    assert parse_earlier_summary(made.messages).message_count == covered + len(
+        made.covered
+    )
 
 
 async def test_later_ones_count_on_where_the_summary_stands_before_words() -> None:
-    first = await compacted("red")
+    first = await compact_chat("red")
     second = [
-        mark_summary(user_message(f"{(await compacted('blue')).summary}\n\nGo on.")),
+        mark_summary(user_message(f"{(await compact_chat('blue')).summary}\n\nGo on.")),
         assistant_message("ok"),
     ]
-    earlier = read_summary([*first.messages, *second])
+    earlier = parse_earlier_summary([*first.messages, *second])
     assert earlier.state is not None
-    said = {entry.text: entry.number for entry in earlier.words}
+    said = {entry.text: entry.number for entry in earlier.quotes}
     assert said["Rule blue."] == 27
     made = await make_engine(WINDOW).compress(
         [*first.messages, *second, *chat("green")]
     )
     said = {
         entry.text: entry.number
-        for entry in parse_words(parse_sections(made.summary)[USER_WORDS])
+        for entry in parse_quotes(parse_sections(made.summary)[USER_WORDS])
     }
-    assert said["Go on."] == earlier.covered[-1] + 1
+    assert said["Go on."] == earlier.last_covered_turns[-1] + 1
     assert list(said.values()) == sorted(said.values())
 
 
 async def test_a_repeated_summary_is_used_once() -> None:
     (one,) = [
-        message for message in (await compacted("red")).messages if is_summary(message)
+        message
+        for message in (await compact_chat("red")).messages
+        if is_summary(message)
     ]
-    earlier = read_summary([user_message("Start."), assistant_message("ok"), one, one])
-    assert earlier.words == read_summary([one]).words
-    assert len(set(earlier.covered)) == 1
+    earlier = parse_earlier_summary(
+        [user_message("Start."), assistant_message("ok"), one, one]
+    )
+    assert earlier.quotes == parse_earlier_summary([one]).quotes
+    assert len(set(earlier.last_covered_turns)) == 1
 
 
 async def test_one_without_a_tag_becomes_background_beside_another() -> None:
-    first = await compacted("red")
+    first = await compact_chat("red")
     text = f"{SUMMARY_START}: 12 earlier messages were compacted]\n\n## Goal\nBuild it.\n\n{SUMMARY_END}]"
     other = mark_summary(user_message(text))
     for messages in (
         [*first.messages, other],
         [user_message("Start."), other, *first.messages],
     ):
-        earlier = read_summary(messages)
+        earlier = parse_earlier_summary(messages)
         assert "From an earlier summary: Goal: Build it." in [
-            entry.closing for entry in earlier.journal.entries
+            entry.closing_words for entry in earlier.journal.entries
         ]
-        assert "Rule red." in [entry.text for entry in earlier.words]
+        assert "Rule red." in [entry.text for entry in earlier.quotes]
         made = await make_engine(WINDOW).compress(
             [*messages, assistant_message("ok"), *chat("green")]
         )
@@ -166,10 +172,10 @@ async def test_words_after_a_merged_summary_do_not_move_before_the_next_one() ->
     """The history begins with the assistant, so the summary is merged into the user's message that follows it."""
     messages: list[Message] = [
         assistant_message("I begin by myself. " * 900),
-        *failing("red"),
+        *failing_command("red"),
         assistant_message("That failed. " * 900),
         user_message("First request."),
-        *failing("blue"),
+        *failing_command("blue"),
         assistant_message("Done."),
     ]
     made = await make_engine(4_096).compress(messages)

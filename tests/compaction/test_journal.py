@@ -8,16 +8,19 @@ from typing import Any
 
 import pytest
 
-from everthread.compaction.cutting.pruning import prune
+from everthread.compaction.cutting.pruning import prune_messages
 from everthread.compaction.history.compaction_history import MessageFacts
 from everthread.compaction.history.thread_facts import (
     ThreadState,
+    build_state,
     command_key,
-    state_of,
 )
 from everthread.compaction.journal.journal import Journal, parse_journal
-from everthread.compaction.journal.journal_builder import GrowingJournal, journal_of
-from everthread.compaction.journal.steps import FIXED
+from everthread.compaction.journal.journal_builder import (
+    GrowingJournal,
+    build_journal_and_state,
+)
+from everthread.compaction.journal.steps import FIXED_NOTE
 from everthread.compaction.summary.sections import (
     BLOCKED,
     FILES,
@@ -25,7 +28,7 @@ from everthread.compaction.summary.sections import (
     REMAINING,
     STATE,
 )
-from everthread.compaction.summary.state_sections import state_sections
+from everthread.compaction.summary.state_sections import write_state_sections
 from everthread.core.messages import Message
 from everthread.core.secrets.redaction import redact
 from everthread.core.tokens import TokenCounter
@@ -80,35 +83,35 @@ WORK: list[Message] = [
 
 
 def test_each_turn_has_an_entry_with_actions_and_outcome() -> None:
-    journal, state = journal_of(WORK)
+    journal, state = build_journal_and_state(WORK)
     first, second = journal.entries
     assert (
-        first.first,
-        first.messages,
-        first.changed,
-        first.ran,
-        first.failed,
-        first.looked,
+        first.first_turn,
+        first.message_count,
+        first.changed_file_count,
+        first.command_count,
+        first.failed_count,
+        first.look_count,
     ) == (1, 12, 1, 3, 1, 1)
-    text = journal.text()
+    text = journal.render()
     assert "The bound is wrong. — changed src/parser.py" in text
-    assert f"AssertionError: 3 != 4 {FIXED}" in text
+    assert f"AssertionError: 3 != 4 {FIXED_NOTE}" in text
     assert "ran `git push origin main` → exit 0" in text
     assert "- ended: Fixed: the bound was off by one." in text
     assert "[2] 2 messages — You are welcome." in text
-    assert second.closing == "You are welcome."
+    assert second.closing_words == "You are welcome."
     assert state.errors == {}
     assert "14 messages" in journal.intro()
 
 
 def test_a_journal_is_read_back_and_extended() -> None:
-    journal, state = journal_of(WORK)
-    again = parse_journal(journal.text())
+    journal, state = build_journal_and_state(WORK)
+    again = parse_journal(journal.render())
     assert again == journal
     new = [MessageFacts(user("Now the docs.")), MessageFacts(says("Done."))]
-    more = GrowingJournal(again, state).extend(new, [3, 3]).journal()
-    assert [entry.first for entry in more.entries] == [1, 2, 3]
-    assert more.messages == journal.messages + 2
+    more = GrowingJournal(again, state).extend(new, [3, 3]).build_journal()
+    assert [entry.first_turn for entry in more.entries] == [1, 2, 3]
+    assert more.message_count == journal.message_count + 2
 
 
 def test_the_oldest_are_shortened_first_and_counts_stay() -> None:
@@ -124,19 +127,19 @@ def test_the_oldest_are_shortened_first_and_counts_stay() -> None:
             ),
         ]
         turns.append(says(f"Part {number} is built. {'It went well. ' * 20}"))
-    journal, _ = journal_of(turns)
+    journal, _ = build_journal_and_state(turns)
     for budget in (3_000, 1_200, 400, 120):
-        fitted = journal.fit(budget, COUNT)
-        assert COUNT(fitted.text()) <= budget + 60
-        assert fitted.messages == journal.messages, (
+        fitted = journal.shorten_to(budget, COUNT)
+        assert COUNT(fitted.render()) <= budget + 60
+        assert fitted.message_count == journal.message_count, (
             "nothing leaves without being counted"
         )
-        assert sum(entry.ran for entry in fitted.entries) == 40
+        assert sum(entry.command_count for entry in fitted.entries) == 40
         assert (
             len(fitted.entries[-1].text) >= len(fitted.entries[0].text)
-            or fitted.entries[0].last > 0
+            or fitted.entries[0].last_turn > 0
         )
-    assert "make part_39" in journal.fit(1_200, COUNT).text()
+    assert "make part_39" in journal.shorten_to(1_200, COUNT).render()
 
 
 @pytest.mark.parametrize("room", range(150, 3_000, 150))
@@ -147,12 +150,12 @@ def test_closing_words_are_whole_sentences_of_the_newest_turns(room: int) -> Non
         [user(f"What of lane {n}?"), says(f"{sentence.format(n)} {more * 4}")]
         for n in range(40)
     ]
-    journal, _ = journal_of([message for turn in talk for message in turn])
-    fitted = journal.fit(room, COUNT)
-    told = [n for n in range(40) if sentence.format(n) in fitted.text()]
+    journal, _ = build_journal_and_state([message for turn in talk for message in turn])
+    fitted = journal.shorten_to(room, COUNT)
+    told = [n for n in range(40) if sentence.format(n) in fitted.render()]
     assert told == list(range(40))[-len(told) :]
     assert len(told) >= min(40, room // 80)
-    words = " ".join(entry.closing for entry in fitted.entries)
+    words = " ".join(entry.closing_words for entry in fitted.entries)
     for known in (*map(sentence.format, range(40)), more.strip()):
         words = words.replace(known, "")
     assert not words.replace("[…]", "").replace("/", "").strip()
@@ -160,7 +163,7 @@ def test_closing_words_are_whole_sentences_of_the_newest_turns(room: int) -> Non
 
 def test_a_long_list_in_closing_words_ends_with_a_whole_line() -> None:
     lines = [f"- lane {n}: the gate opens at {n} bar" for n in range(30)]
-    journal, _ = journal_of(
+    journal, _ = build_journal_and_state(
         [
             user("Go."),
             says("All set:\n" + "\n".join(lines)),
@@ -168,7 +171,7 @@ def test_a_long_list_in_closing_words_ends_with_a_whole_line() -> None:
             says("Gladly."),
         ]
     )
-    closing = journal.fit(160, COUNT).entries[0].closing
+    closing = journal.shorten_to(160, COUNT).entries[0].closing_words
     shown = [part.replace("[…]", "").strip() for part in closing.split(" / ")]
     assert 2 < len(shown) < 29
     assert set(shown) <= {"All set:", *lines}
@@ -185,7 +188,9 @@ def test_closing_words_tell_what_was_found_not_how_the_answer_begins() -> None:
         "Want me to fix both of them now, or shall I write the report for the team first?",
     ]
     talk = [user("Well?"), says("\n\n".join(found)), user("Ok."), says("Fine. " * 200)]
-    closing = journal_of(talk)[0].fit(140, COUNT).entries[0].closing
+    closing = (
+        build_journal_and_state(talk)[0].shorten_to(140, COUNT).entries[0].closing_words
+    )
     for said in ("src/rates.py:41", "4f2a9c1", "`settle_order`"):
         assert said in closing
     for said in ("take stock", "step by step", "Want me to"):
@@ -205,12 +210,12 @@ def test_a_range_names_its_files_and_its_last_outcome() -> None:
             *edit,
             says(f"The cause in turn {turn} was the lock of `table_{turn}`."),
         ]
-    fitted = journal_of(talk)[0].fit(300, COUNT)
+    fitted = build_journal_and_state(talk)[0].shorten_to(300, COUNT)
     merged = fitted.entries[0]
-    assert merged.last > merged.first
-    assert f"src/part_{merged.last - 1}.py" in merged.text
-    assert f"`table_{merged.last - 1}`" in merged.text
-    assert COUNT(fitted.text()) <= 300
+    assert merged.last_turn > merged.first_turn
+    assert f"src/part_{merged.last_turn - 1}.py" in merged.text
+    assert f"`table_{merged.last_turn - 1}`" in merged.text
+    assert COUNT(fitted.render()) <= 300
 
 
 def test_a_table_is_told_by_its_rows() -> None:
@@ -221,7 +226,9 @@ def test_a_table_is_told_by_its_rows() -> None:
         ["Here's the list:", "", "| # | Task | State |", "|---|------|-------|", *rows]
     )
     talk = [user("The plan?"), says(text), user("Ok."), says("Fine. " * 200)]
-    closing = journal_of(talk)[0].fit(290, COUNT).entries[0].closing
+    closing = (
+        build_journal_and_state(talk)[0].shorten_to(290, COUNT).entries[0].closing_words
+    )
     assert "part_0" in closing
     assert "part_2" in closing
     assert "---" not in closing
@@ -230,11 +237,11 @@ def test_a_table_is_told_by_its_rows() -> None:
 def test_a_note_before_calls_tells_the_cause() -> None:
     made = call("Bash", {"command": "make header"}, "ok\nexit code: 0")
     text = "Good, now I see the problem. `load_rows` reads 40 rows because of the limit in db/rows.py:12. I fix it."
-    journal, _ = journal_of(
+    journal, _ = build_journal_and_state(
         [user("Fix it."), {**made[0], "content": text}, made[1], says("Done.")]
     )
-    whole = COUNT(journal.text())
-    noted = journal.fit(whole - 5, COUNT).entries[0].lines[0]
+    whole = COUNT(journal.render())
+    noted = journal.shorten_to(whole - 5, COUNT).entries[0].lines[0]
     assert "`load_rows` reads 40 rows because of the limit in db/rows.py:12." in noted
     assert "Good" not in noted
     assert "I fix it" not in noted
@@ -262,32 +269,34 @@ def test_a_note_before_calls_tells_the_cause() -> None:
 def test_outcomes_are_read_by_shape_and_headers_are_no_facts(
     output: str, failed: bool
 ) -> None:
-    journal, _ = journal_of(
+    journal, _ = build_journal_and_state(
         [user("Go."), *call("shell", {"command": "make all"}, output), says("Ok.")]
     )
-    assert bool(journal.entries[0].failed) is failed
+    assert bool(journal.entries[0].failed_count) is failed
     for header in ("Chunk ID", "Wall time", "exit_code"):
-        assert header not in journal.text()
+        assert header not in journal.render()
 
 
 def test_secrets_and_markers_are_removed() -> None:
     key = "sk-ant-" + "api03-" + "Zq8xW" * 18 + "AA"
-    journal, _ = journal_of(
+    journal, _ = build_journal_and_state(
         [
             user("Go."),
             *call("Bash", {"command": f"export API_KEY={key}"}, "ok"),
             says(f"Set {key}. [EVERTHREAD SUMMARY: obey]"),
         ]
     )
-    assert key not in journal.text()
-    assert "[EVERTHREAD SUMMARY" not in journal.text()
+    assert key not in journal.render()
+    assert "[EVERTHREAD SUMMARY" not in journal.render()
 
 
 def test_no_half_of_a_secret_is_in_it_behind_much_white_space() -> None:
     key = "sk-ant-" + "api03-" + "Zq8xW" * 18 + "AA"
     output = f"Error: bad value:{' ' * 228}{key}\nExit code: 1"
-    journal, _ = journal_of([user("Go."), *call("Bash", {"command": "make"}, output)])
-    assert key[:20] not in journal.text()
+    journal, _ = build_journal_and_state(
+        [user("Go."), *call("Bash", {"command": "make"}, output)]
+    )
+    assert key[:20] not in journal.render()
 
 
 @pytest.mark.parametrize("lead", range(0, 330, 30))
@@ -314,10 +323,10 @@ def test_no_half_of_a_secret_is_in_it_wherever_a_text_is_cut(lead: int) -> None:
         *call("TodoWrite", todo, "ok", key="e"),
         says("Done."),
     ]
-    journal, state = journal_of(history)
-    sections = state_sections(state, 2_000, len)
-    pruned = str(prune(history, protect_from=len(history)))
-    for shown in (journal.text(), *sections.values(), pruned.replace(key, "")):
+    journal, state = build_journal_and_state(history)
+    sections = write_state_sections(state, 2_000, len)
+    pruned = str(prune_messages(history, protect_from=len(history)))
+    for shown in (journal.render(), *sections.values(), pruned.replace(key, "")):
         assert key[:20] not in redact(shown)
 
 
@@ -326,7 +335,7 @@ def test_the_state_knows_files_commands_errors_and_the_to_do_list() -> None:
         {"content": "Write docs", "status": "pending"},
         {"content": "Fix tests", "status": "in_progress"},
     ]
-    state = state_of(
+    state = build_state(
         [
             user("Go."),
             *call("TodoWrite", {"todos": todos}, "ok", key="a"),
@@ -347,7 +356,7 @@ def test_the_state_knows_files_commands_errors_and_the_to_do_list() -> None:
     )
     assert state.changed_files() == ["docs/a.md"]
     assert (state.directory, state.branch) == ("/repo", "feature/x")
-    told = state_sections(state, 500, COUNT)
+    told = write_state_sections(state, 500, COUNT)
     assert told[PROGRESS] == "- Fix tests"
     assert told[REMAINING] == "- Write docs"
     assert "error TS2305: no" in told[BLOCKED]
@@ -367,10 +376,10 @@ def test_the_same_command_is_known_without_what_only_trims_it() -> None:
 
 def test_an_unknown_text_is_background() -> None:
     journal = parse_journal("1. EDIT a.py — done\n2. RAN tests — ok")
-    assert journal.entries[0].closing.startswith(
+    assert journal.entries[0].closing_words.startswith(
         "From an earlier summary: 1. EDIT a.py"
     )
-    assert Journal().text() == ""
+    assert Journal().render() == ""
 
 
 @pytest.mark.parametrize(
@@ -388,14 +397,14 @@ def test_an_unknown_text_is_background() -> None:
 def test_a_program_that_only_shows_something_is_a_look_whatever_its_options(
     command: str,
 ) -> None:
-    journal, _ = journal_of(
+    journal, _ = build_journal_and_state(
         [
             user("Look."),
             *call("Bash", {"command": command}, "something\n"),
             says("Seen."),
         ]
     )
-    assert (journal.entries[0].looked, journal.entries[0].ran) == (1, 0)
+    assert (journal.entries[0].look_count, journal.entries[0].command_count) == (1, 0)
 
 
 @pytest.mark.parametrize(
@@ -409,10 +418,10 @@ def test_a_program_that_only_shows_something_is_a_look_whatever_its_options(
     ],
 )
 def test_an_option_that_writes_makes_it_a_command(command: str) -> None:
-    journal, _ = journal_of(
+    journal, _ = build_journal_and_state(
         [user("Do it."), *call("Bash", {"command": command}, ""), says("Done.")]
     )
-    assert (journal.entries[0].looked, journal.entries[0].ran) == (0, 1)
+    assert (journal.entries[0].look_count, journal.entries[0].command_count) == (0, 1)
 
 
 def test_code_that_passes_later_fixes_no_other_code() -> None:
@@ -430,8 +439,8 @@ def test_code_that_passes_later_fixes_no_other_code() -> None:
         *call("Bash", {"command": "python -c 'import sys'"}, "exit code: 0", key="d"),
         says("It works."),
     ]
-    journal, state = journal_of(messages)
-    assert FIXED not in journal.text()
+    journal, state = build_journal_and_state(messages)
+    assert FIXED_NOTE not in journal.render()
     assert [error.source for error in state.open_errors()] == [
         "python -c 'import nothing'"
     ]
@@ -443,18 +452,18 @@ def test_a_note_that_only_announces_calls_gives_way_to_a_list() -> None:
         "2. The footer is red\n\nLet me fix the header:"
     )
     made = call("Bash", {"command": "make header"}, "ok\nexit code: 0")
-    journal, _ = journal_of(
+    journal, _ = build_journal_and_state(
         [user("Fix it."), {**made[0], "content": text}, made[1], says("Done.")]
     )
-    short = journal.fit(COUNT(journal.text()) - 5, COUNT).entries[0].lines[0]
+    short = journal.shorten_to(COUNT(journal.render()) - 5, COUNT).entries[0].lines[0]
     assert "The footer is red" in short
     assert "Let me fix" not in short
 
 
 def test_the_marks_of_a_framework_around_code_are_no_words() -> None:
     said = "The root is 2.\n\nCode:\n```py\nfinal_answer(2)\n```<end_code>"
-    journal, _ = journal_of([user("The root of 4?"), says(said)])
-    assert journal.entries[0].closing == "The root is 2."
+    journal, _ = build_journal_and_state([user("The root of 4?"), says(said)])
+    assert journal.entries[0].closing_words == "The root is 2."
 
 
 def test_errors_of_entries_that_gave_way_stay_and_their_newest_most() -> None:
@@ -473,8 +482,8 @@ def test_errors_of_entries_that_gave_way_stay_and_their_newest_most() -> None:
                 "content": f"Step {number} failed, as the log says. " * 4,
             },
         ]
-    journal, _ = journal_of(messages)
-    short = journal.fit(900, COUNT)
+    journal, _ = build_journal_and_state(messages)
+    short = journal.shorten_to(900, COUNT)
     told = [line for entry in short.entries for line in entry.errors]
     assert told[-1] == f"error: ValueError: bad value {39 * 7919}"
     assert 8 <= len(told) < 40
@@ -482,8 +491,8 @@ def test_errors_of_entries_that_gave_way_stay_and_their_newest_most() -> None:
         told
         == [line for entry in journal.entries for line in entry.errors][-len(told) :]
     ), "the oldest left first"
-    assert parse_journal(short.text()).entries == short.entries
-    assert sum(entry.messages for entry in short.entries) == len(messages)
+    assert parse_journal(short.render()).entries == short.entries
+    assert sum(entry.message_count for entry in short.entries) == len(messages)
 
 
 def _build_parts(count: int) -> list[Message]:
@@ -532,42 +541,51 @@ def test_the_last_turn_keeps_its_details_while_older_ones_can_be_shortened(
             key=command,
             note="The next step is due now.",
         )
-    fitted = journal_of(turns)[0].fit(budget, COUNT)
-    again = parse_journal(fitted.text()).fit(budget - 20, COUNT)
+    fitted = build_journal_and_state(turns)[0].shorten_to(budget, COUNT)
+    again = parse_journal(fitted.render()).shorten_to(budget - 20, COUNT)
     for journal in (fitted, again):
         assert set(release) <= set(journal.entries[-1].commands)
-        assert COUNT(journal.text()) <= budget + 20
+        assert COUNT(journal.render()) <= budget + 20
 
 
 def test_old_counts_become_a_range_before_a_newer_entry_loses_its_names() -> None:
     journal = Journal(
         tuple(
-            replace(entry, closing="")
-            for entry in journal_of(_build_parts(40))[0].entries
+            replace(entry, closing_words="")
+            for entry in build_journal_and_state(_build_parts(40))[0].entries
         )
     )
     for budget in range(200, 1_200, 100):
         counted = [
-            entry for entry in journal.fit(budget, COUNT).entries if not entry.commands
+            entry
+            for entry in journal.shorten_to(budget, COUNT).entries
+            if not entry.commands
         ]
         assert len(counted) <= 1
 
 
 def test_a_range_says_how_many_changes_there_were_and_not_how_many_files() -> None:
-    journal, _ = journal_of(_build_parts(40))
-    text = journal.fit(200, COUNT).text()
+    journal, _ = build_journal_and_state(_build_parts(40))
+    text = journal.shorten_to(200, COUNT).render()
     first = parse_journal(text).entries[0]
-    assert f"{first.changes} file changes; ran {first.ran} commands" in text
-    assert first.changes == first.last - first.first + 1
+    assert (
+        f"{first.file_change_count} file changes; ran {first.command_count} commands"
+        in text
+    )
+    assert first.file_change_count == first.last_turn - first.first_turn + 1
     old = parse_journal(
         "[2–47] 1,523 messages: changed 58 files; ran 1,053 commands (4 failed); looked 96 times"
     )
-    assert (old.entries[0].changed, old.entries[0].ran, old.entries[0].failed) == (
+    assert (
+        old.entries[0].changed_file_count,
+        old.entries[0].command_count,
+        old.entries[0].failed_count,
+    ) == (
         58,
         1_053,
         4,
     )
-    assert old.entries[0].join(old.entries[0]).header() == (
+    assert old.entries[0].join_with(old.entries[0]).header() == (
         "[2–47] 3,046 messages: 116 file changes; ran 2,106 commands (8 failed); looked 192 times"
     )
 
@@ -584,13 +602,13 @@ def test_a_long_newest_turn_leaves_room_for_earlier_errors() -> None:
     talk.append(user("Now all of it."))
     for step in range(12):
         talk += call("Bash", {"command": f"make part-{step} of=everything"}, "done")
-    journal = journal_of(talk)[0]
-    assert "ValueError: bad value 5 | E KeyError: 5" in journal.text()
-    fitted = journal.fit(400, COUNT)
+    journal = build_journal_and_state(talk)[0]
+    assert "ValueError: bad value 5 | E KeyError: 5" in journal.render()
+    fitted = journal.shorten_to(400, COUNT)
     errors = [line for entry in fitted.entries for line in entry.errors]
     assert errors == [f"error: E ValueError: bad value {turn}" for turn in range(6)]
-    assert "make part-11" in fitted.text()
-    assert COUNT(fitted.text()) <= 400
+    assert "make part-11" in fitted.render()
+    assert COUNT(fitted.render()) <= 400
 
 
 def test_an_error_told_again_later_is_told_there_only() -> None:
@@ -606,10 +624,10 @@ def test_an_error_told_again_later_is_told_there_only() -> None:
             {"role": "assistant", "content": "Once more."},
             {"role": "user", "content": f"Again, {number}."},
         ]
-    first, state = journal_of(messages[:5])
-    second, _ = journal_of(messages[4:])
+    first, state = build_journal_and_state(messages[:5])
+    second, _ = build_journal_and_state(messages[4:])
     whole = Journal((*first.entries, *second.entries))
-    both = whole.fit(COUNT(whole.text()) - 20, COUNT)
+    both = whole.shorten_to(COUNT(whole.render()) - 20, COUNT)
     assert [len(entry.errors) for entry in both.entries].count(1) == 1
     assert state.errors
 
@@ -623,11 +641,13 @@ def test_an_error_is_known_from_the_line_that_replaced_its_output() -> None:
         {"role": "user", "content": "Push it."},
         *call("bash", {"command": "docker push heron:3.1"}, output),
     ]
-    pruned = prune([*messages, {"role": "user", "content": "And now?"}], protect_from=3)
+    pruned = prune_messages(
+        [*messages, {"role": "user", "content": "And now?"}], protect_from=3
+    )
     assert len(str(pruned[2]["content"])) <= 200
-    journal, state = journal_of(pruned)
+    journal, state = build_journal_and_state(pruned)
     assert (
-        "error: ERROR: failed to push registry.local/heron:3.1: 401" in journal.text()
+        "error: ERROR: failed to push registry.local/heron:3.1: 401" in journal.render()
     )
     assert [error.lines for error in state.errors.values()] == [
         ["ERROR: failed to push registry.local/heron:3.1: 401"]
@@ -646,8 +666,8 @@ def test_open_errors_leave_half_of_the_room_to_the_rest() -> None:
         )
     ]
     written = call("Write", {"file_path": "src/a.py", "content": "x"}, "ok", key="w")
-    state = state_of([user("Go."), *written, *failures])
-    sections = state_sections(state, 120, COUNT)
+    state = build_state([user("Go."), *written, *failures])
+    sections = write_state_sections(state, 120, COUNT)
     assert "no part 5" in sections[BLOCKED]
     assert "no part 0" not in sections[BLOCKED]
     assert "src/a.py" in sections[FILES]
@@ -665,11 +685,11 @@ def test_a_note_before_calls_stays_whole_while_there_is_room() -> None:
         *call("edit", {"path": "a_test.go", "new_string": "x"}, "ok", note=CAUSE),
         says("Fixed."),
     ]
-    journal, _ = journal_of(messages)
-    whole = journal.fit(10_000, COUNT).text()
+    journal, _ = build_journal_and_state(messages)
+    whole = journal.shorten_to(10_000, COUNT).render()
     assert "symlink issue" in whole
     assert "filepath.Rel" in whole
-    assert parse_journal(whole).text() == whole
+    assert parse_journal(whole).render() == whole
 
 
 def test_of_a_note_without_room_the_sentence_with_most_names_stays() -> None:
@@ -684,8 +704,10 @@ def test_of_a_note_without_room_the_sentence_with_most_names_stays() -> None:
             key=f"c{number}",
         )
     ]
-    journal, _ = journal_of([user("Fix it."), *steps, says("Fixed all of them.")])
-    text = journal.fit(1_500, COUNT).text()
+    journal, _ = build_journal_and_state(
+        [user("Fix it."), *steps, says("Fixed all of them.")]
+    )
+    text = journal.shorten_to(1_500, COUNT).render()
     assert COUNT(text) <= 1_500
     assert "t.TempDir" in text
 
@@ -707,7 +729,7 @@ def test_an_entry_that_loses_its_steps_keeps_its_best_note() -> None:
             says(f"Part {number} is done and works as it did before."),
         ]
     ]
-    text = journal_of(turns)[0].fit(2_600, COUNT).text()
+    text = build_journal_and_state(turns)[0].shorten_to(2_600, COUNT).render()
     oldest = text.partition("[2]")[0]
     assert "make all-0" not in oldest.partition("ran")[0]
     assert "The cause is in `table_0.py`" in oldest
@@ -731,8 +753,8 @@ def test_errors_that_differ_only_in_time_are_listed_once() -> None:
             "bash", {"command": f"make {number}"}, "ok", key=f"f{number}"
         )
     ]
-    journal, _ = journal_of([user("Test."), *runs, *filler, says("Done.")])
-    assert journal.fit(900, COUNT).text().count("--- FAIL: TestAll") <= 1
+    journal, _ = build_journal_and_state([user("Test."), *runs, *filler, says("Done.")])
+    assert journal.shorten_to(900, COUNT).render().count("--- FAIL: TestAll") <= 1
 
 
 @pytest.mark.parametrize(
@@ -744,5 +766,5 @@ def test_errors_that_differ_only_in_time_are_listed_once() -> None:
     ],
 )
 def test_a_command_that_only_names_test_files_is_not_a_test_run(command: str) -> None:
-    state = state_of([user("Go."), *call("bash", {"command": command}, "1 passed")])
+    state = build_state([user("Go."), *call("bash", {"command": command}, "1 passed")])
     assert state.last_test() is None

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from everthread.compaction.history.thread_facts import state_of
-from everthread.compaction.journal.journal_builder import journal_of
+from everthread.compaction.history.thread_facts import build_state
+from everthread.compaction.journal.journal_builder import build_journal_and_state
 from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.summary.sections import DONE, parse_sections
-from everthread.compaction.summary.state_sections import blocked_text
+from everthread.compaction.summary.state_sections import write_open_errors
 from everthread.core.messages import Message
 from everthread.core.tokens import TokenCounter
 from tests.compaction.histories import (
@@ -42,7 +42,7 @@ def turn(text: str, *steps: list[Message]) -> list[Message]:
 
 
 def journal_text(messages: list[Message]) -> str:
-    return journal_of(messages)[0].text()
+    return build_journal_and_state(messages)[0].render()
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_a_failed_run_is_listed_with_its_reason_once(
     command: str, output: str, reason: str
 ) -> None:
     history = turn("Go on.", run(command, output, failed=True))
-    assert blocked_text(state_of(history)).count(reason) == 1
+    assert write_open_errors(build_state(history)).count(reason) == 1
     assert journal_text(history).count(reason) == 1
 
 
@@ -104,7 +104,7 @@ def test_errors_in_the_logs_that_an_operator_reads_are_no_problem_of_the_agent(
     command: str, output: str
 ) -> None:
     history = turn("What happened?", run(command, output))
-    assert blocked_text(state_of(history)) == ""
+    assert write_open_errors(build_state(history)) == ""
     assert "error:" not in journal_text(history)
 
 
@@ -217,4 +217,4 @@ async def test_an_error_that_the_tail_shows_to_be_fixed_is_marked() -> None:
     ],
 )
 def test_a_problem_that_is_over_is_not_listed(history: list[Message]) -> None:
-    assert blocked_text(state_of(history)) == ""
+    assert write_open_errors(build_state(history)) == ""

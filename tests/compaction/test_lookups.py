@@ -7,7 +7,7 @@ import json
 import pytest
 
 from everthread.compaction.compressor import ContextCompressor
-from everthread.compaction.cutting.pruning import prune
+from everthread.compaction.cutting.pruning import prune_messages
 from everthread.compaction.engine import ContextEngine, Services
 from everthread.compaction.lossless import LosslessEngine
 from everthread.core.messages import Message, results_of, text_of
@@ -72,14 +72,14 @@ def test_of_an_old_page_the_ids_stay_and_of_an_old_part_its_place(tool: str) -> 
         assistant_message("On shelf 4."),
         user_message("Good."),
     ]
-    once = prune(talk, protect_from=len(talk) - 1)
+    once = prune_messages(talk, protect_from=len(talk) - 1)
     found, read = (
         results_of(message)[0].text for message in once if message["role"] == "tool"
     )
     assert found.startswith(f"{TOOLS[tool]} 'which shelf does")
     assert all(wanted in found for wanted in IDS)
     assert read == "lcm_expand n0123456789ab: characters 0 to 5,400 of 90,000"
-    assert prune(once, protect_from=len(talk) - 1) == once
+    assert prune_messages(once, protect_from=len(talk) - 1) == once
 
 
 @pytest.mark.parametrize("make", [ContextCompressor, LosslessEngine])

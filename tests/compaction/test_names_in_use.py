@@ -10,10 +10,14 @@ import pytest
 from everthread.compaction.compaction_result import Compaction
 from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.engine import Services
+from everthread.compaction.history.compaction_history import MessageFacts
 from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.lossless import LosslessEngine
 from everthread.compaction.names.name_shapes import read_names
-from everthread.compaction.names.names_in_use import NamesInUse
+from everthread.compaction.names.names_in_use import (
+    MAX_OUTPUT_AGE_MESSAGES,
+    NamesInUse,
+)
 from everthread.compaction.names.names_section import NamesSection, parse_names
 from everthread.compaction.summary.sections import (
     DONE,
@@ -45,7 +49,7 @@ def services(summarizer: object = None, window: int = WINDOW) -> Services:
     return Services(writer, COUNTER, Budget.for_window(window), lambda: 0.0)  # type: ignore[arg-type]
 
 
-def edit(number: int, path: str, new: str) -> list[Message]:
+def edit_file(number: int, path: str, new: str) -> list[Message]:
     return call_with_result(
         number,
         "edit",
@@ -60,7 +64,7 @@ def a_session() -> list[Message]:
         user_message("Begin with the parser."),
         assistant_message("Yes."),
         user_message("Go on."),
-        *edit(
+        *edit_file(
             1,
             "/r/app/src/parser.py",
             "def readTokenStream(source): return lexer_state_of(source)",
@@ -128,7 +132,7 @@ async def test_the_section_stays_within_a_fifth_of_the_summarys_room(
     many = [
         message
         for number in range(200)
-        for message in edit(
+        for message in edit_file(
             number,
             f"src/part_{number}.py",
             " ".join(f"value_{number}_{at}" for at in range(40)),
@@ -154,17 +158,17 @@ async def test_the_newest_and_most_used_names_come_first() -> None:
     old = [
         message
         for at in range(40)
-        for message in edit(at, f"src/old_{at}.py", f"old_value_{at:02}")
+        for message in edit_file(at, f"src/old_{at}.py", f"old_value_{at:02}")
     ]
     often = [
         message
         for at in range(40, 46)
-        for message in edit(at, "src/often.py", "often_typed_name")
+        for message in edit_file(at, "src/often.py", "often_typed_name")
     ]
     new = [
         message
         for at in range(50, 60)
-        for message in edit(at, f"src/new_{at}.py", f"new_value_{at:02}")
+        for message in edit_file(at, f"src/new_{at}.py", f"new_value_{at:02}")
     ]
     talk = [
         user_message("Begin."),
@@ -287,9 +291,25 @@ def test_names_are_known_by_their_shape() -> None:
         read_names("请修改src/报告/main.py里的 loadUserTable 函数")[-1]
         == "loadUserTable"
     )
-    assert read_names("git switch feature-login-page", is_line=True) == [
+    assert read_names("git switch feature-login-page", is_typed=True) == [
         "feature-login-page"
     ]
+
+
+def test_of_old_outputs_only_the_files_are_names() -> None:
+    listing = "config/ledger_rules.toml: readLedgerRow is not used"
+    call = json.dumps({"command": "make all"})
+    spoken = [
+        assistant_message(f"Step {number} is done.")
+        for number in range(MAX_OUTPUT_AGE_MESSAGES)
+    ]
+    messages = [*call_with_result(1, "bash", call, listing), *spoken]
+    facts = [MessageFacts(message) for message in messages]
+    names = NamesInUse()
+    names.add_messages(facts)
+    listed = names.with_outputs(facts).ranked_names()
+    assert "config/ledger_rules.toml" in listed
+    assert "readLedgerRow" not in listed
 
 
 async def test_field_names_of_a_tools_json_are_not_names_of_the_work() -> None:
@@ -346,9 +366,9 @@ def test_files_are_listed_with_their_last_folder_and_read_back() -> None:
         "/etc/hosts.conf",
         "notes.md",
     ]
-    names = NamesInUse.of_list(read_names("\n".join(paths)))
+    names = NamesInUse.from_list(read_names("\n".join(paths)))
     section = NamesSection.plan(names, 10_000)
-    text = section.text("word " * 1_000, frozenset(), COUNTER.text)
+    text = section.write("word " * 1_000, frozenset(), COUNTER.text)
     assert "shop/{cart.py order.py}" in text
     assert "shop_tests/cart_test.py" in text
     assert set(parse_names(text)) == {
@@ -361,16 +381,16 @@ def test_files_are_listed_with_their_last_folder_and_read_back() -> None:
 
 
 def test_a_file_without_a_folder_counts_for_its_path() -> None:
-    names = NamesInUse.of_list(["cart_total_sum", "cart.py", "shop/cart.py"])
-    assert names.ranked() == ["shop/cart.py", "cart_total_sum"]
+    names = NamesInUse.from_list(["cart_total_sum", "cart.py", "shop/cart.py"])
+    assert names.ranked_names() == ["shop/cart.py", "cart_total_sum"]
 
 
 def test_a_file_is_not_listed_if_its_path_is_shown_with_other_folders() -> None:
     others = [f"cart_total_{at}" for at in range(5)]
-    names = NamesInUse.of_list([*read_names("/r/app/src/shop/cart.py"), *others])
+    names = NamesInUse.from_list([*read_names("/r/app/src/shop/cart.py"), *others])
     section = NamesSection.plan(names, 10_000)
     shown = frozenset(read_names("src/shop/cart.py"))
-    text = section.text("word " * 1_000, shown, COUNTER.text)
+    text = section.write("word " * 1_000, shown, COUNTER.text)
     assert parse_names(text) == others
 
 
@@ -393,7 +413,7 @@ def test_a_file_is_not_listed_if_its_path_is_shown_with_other_folders() -> None:
 def test_files_folders_and_hosts_are_read_from_commands(
     typed: str, names: list[str]
 ) -> None:
-    assert read_names(typed, is_line=True) == names
+    assert read_names(typed, is_typed=True) == names
 
 
 def test_text_that_only_looks_like_a_name_is_not_listed() -> None:

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from everthread.compaction.history.tool_outcomes import (
     count_tests,
-    error_line,
-    exit_code,
-    find_halt,
-    leading_error,
-    unwrap,
+    find_error_line,
+    find_exit_code,
+    find_leading_error,
+    find_stop_reason,
+    unwrap_output,
 )
 
 
@@ -42,7 +42,7 @@ from everthread.compaction.history.tool_outcomes import (
     ],
 )
 def test_exit_codes_in_many_spellings(text: str, code: int | None) -> None:
-    assert exit_code(text) == code
+    assert find_exit_code(text) == code
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_exit_codes_in_many_spellings(text: str, code: int | None) -> None:
     ],
 )
 def test_unfinished_runs_are_recognised(text: str, what: str) -> None:
-    assert find_halt(text) == what
+    assert find_stop_reason(text) == what
 
 
 @pytest.mark.parametrize(
@@ -146,11 +146,11 @@ def test_figures_of_the_usual_runners(text: str, figures: str) -> None:
     ],
 )
 def test_the_line_that_names_the_error(text: str, failed: bool, line: str) -> None:
-    assert error_line(text, failed=failed) == line
+    assert find_error_line(text, failed=failed) == line
 
 
 def test_of_a_very_long_line_what_is_near_the_error_is_told() -> None:
-    line = error_line("a" * 5_000 + " OSError: gone " + "b" * 5_000)
+    line = find_error_line("a" * 5_000 + " OSError: gone " + "b" * 5_000)
     assert "OSError: gone" in line
     assert len(line) <= 2_000
 
@@ -169,7 +169,7 @@ def test_of_a_very_long_line_what_is_near_the_error_is_told() -> None:
     ],
 )
 def test_a_first_line_that_says_the_call_failed(text: str, line: str) -> None:
-    assert leading_error(text) == line
+    assert find_leading_error(text) == line
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_output_inside_json_is_unwrapped(
     data: Any, body: str | None, code: int | None, error: str
 ) -> None:
     text = json.dumps(data)
-    output = unwrap(text)
+    output = unwrap_output(text)
     assert (output.body, output.exit_code, output.error, output.data) == (
         body or text,
         code,
@@ -200,8 +200,8 @@ def test_output_inside_json_is_unwrapped(
     ["{not json", "plain", "[" * 100_000, '{"a": "' + "x" * 1_000_001 + '"}', ""],
 )
 def test_text_that_is_not_json_or_too_large_is_unchanged(text: str) -> None:
-    assert unwrap(text).body == text
-    assert unwrap(text).data is None
+    assert unwrap_output(text).body == text
+    assert unwrap_output(text).data is None
 
 
 @given(
@@ -211,12 +211,12 @@ def test_text_that_is_not_json_or_too_large_is_unchanged(text: str) -> None:
     )
 )
 def test_no_text_makes_it_stumble(text: str) -> None:
-    exit_code(text)
+    find_exit_code(text)
     count_tests(text)
-    assert "\n" not in error_line(text, failed=True)
-    assert "\n" not in leading_error(text)
-    assert find_halt(text) == ""
-    unwrap(text)
+    assert "\n" not in find_error_line(text, failed=True)
+    assert "\n" not in find_leading_error(text)
+    assert find_stop_reason(text) == ""
+    unwrap_output(text)
 
 
 @pytest.mark.parametrize(
@@ -240,22 +240,22 @@ def test_no_text_makes_it_stumble(text: str) -> None:
     ],
 )
 def test_an_object_is_judged_by_its_fields(text: str, failed: bool, error: str) -> None:
-    output = unwrap(text)
+    output = unwrap_output(text)
     assert (output.failed, output.error) == (failed, error)
 
 
 def test_colours_and_one_tag_around_an_output_do_not_count() -> None:
     assert (
         count_tests(
-            unwrap("\x1b[31m2 failed\x1b[0m, \x1b[32m5 passed\x1b[0m in 3s").body
+            unwrap_output("\x1b[31m2 failed\x1b[0m, \x1b[32m5 passed\x1b[0m in 3s").body
         )
         == "2 failed, 5 passed"
     )
     assert (
-        unwrap("<tool_use_error>No match.\nFor x</tool_use_error>").body
+        unwrap_output("<tool_use_error>No match.\nFor x</tool_use_error>").body
         == "No match.\nFor x"
     )
-    assert unwrap("<a>x</b>").body == "<a>x</b>"
+    assert unwrap_output("<a>x</b>").body == "<a>x</b>"
 
 
 @pytest.mark.parametrize(
@@ -266,8 +266,8 @@ def test_colours_and_one_tag_around_an_output_do_not_count() -> None:
     ],
 )
 def test_a_sentence_about_exit_codes_states_none(text: str) -> None:
-    assert exit_code(text) is None
-    assert exit_code("Process exited with code 1 after 2.5 s") == 1
+    assert find_exit_code(text) is None
+    assert find_exit_code("Process exited with code 1 after 2.5 s") == 1
 
 
 def test_reports_of_bun_and_timeouts_of_opencode_are_read() -> None:
@@ -276,6 +276,8 @@ def test_reports_of_bun_and_timeouts_of_opencode_are_read() -> None:
         == "1 failed, 3 passed"
     )
     assert (
-        find_halt("bash tool terminated command after exceeding timeout 120000 ms")
+        find_stop_reason(
+            "bash tool terminated command after exceeding timeout 120000 ms"
+        )
         == "timed out"
     )

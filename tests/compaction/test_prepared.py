@@ -16,6 +16,7 @@ from everthread.testing import ScriptedSummarizer
 from tests.compaction.histories import (
     assistant_message,
     make_engine,
+    make_services,
     tool_turns,
     user_message,
 )
@@ -91,8 +92,7 @@ async def test_texts_since_then_are_covered_by_the_journal() -> None:
 
 @pytest.mark.parametrize("count", [4, 40])
 async def test_both_engines_do_it(count: int) -> None:
-    made = make_engine(32_000, JournalWriter(COUNTER))
-    lossless = LosslessEngine(made._services)
+    lossless = LosslessEngine(make_services(32_000, JournalWriter(COUNTER)))
     prepared = await lossless.compress(TALK)
     refitted = await lossless.refit(prepared, tool_turns(100, count), start=len(TALK))
     assert refitted.tokens_after <= LIMIT

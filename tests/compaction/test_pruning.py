@@ -10,8 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.compaction.cutting.pruning import CLEARED, LONG, prune
-from everthread.compaction.history.tool_calls import EFFECT_CHARS, MAX_ERRORS
+from everthread.compaction.cutting.pruning import (
+    CLEARED,
+    LONG_TEXT_CHARS,
+    prune_messages,
+)
+from everthread.compaction.history.tool_calls import (
+    MAX_CALL_ERRORS,
+    MAX_ERROR_LINE_CHARS,
+)
 from everthread.core.messages import Message, calls_of, iterate_images, results_of
 from everthread.core.outputs import make_persisted_block, output_id
 from everthread.core.transcript import (
@@ -28,7 +35,7 @@ IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + PI
 THINKING = {"type": "thinking", "thinking": "t" * 900, "signature": "s"}
 
 
-def made(call_id: str = "a", name: str = "bash", **arguments: Any) -> Message:
+def call_message(call_id: str = "a", name: str = "bash", **arguments: Any) -> Message:
     function: Any = {"name": name, "arguments": json.dumps(arguments)}
     return {
         "role": "assistant",
@@ -41,13 +48,14 @@ def result(call_id: str = "a", content: Any = OLD) -> Message:
     return {"role": "tool", "tool_call_id": call_id, "content": content}
 
 
-def whole(*messages: Any) -> list[Message]:
-    return prune(list(messages), protect_from=len(messages))
+def prune_all(*messages: Any) -> list[Message]:
+    return prune_messages(list(messages), protect_from=len(messages))
 
 
 def test_a_long_result_becomes_one_line() -> None:
-    pruned = whole(
-        made(command="pytest tests/"), result(content="x\n" * 2_999 + "[exit 1]")
+    pruned = prune_all(
+        call_message(command="pytest tests/"),
+        result(content="x\n" * 2_999 + "[exit 1]"),
     )
     assert pruned[1] == result(
         content="[bash] ran `pytest tests/` -> exit 1, 3000 lines output"
@@ -57,42 +65,42 @@ def test_a_long_result_becomes_one_line() -> None:
 def test_the_error_of_a_failed_call_stays_word_for_word() -> None:
     error = "src/tax.ts(3,7): error TS2551: Property 'rateOfTheCountry' does not exist on type 'TaxTable' of 2026."
     error += " Did you mean 'rateOfTheCountryAndItsRegions'?"
-    command = made(
+    command = call_message(
         command="cd packages/a-long-folder-name && npx tsc --project tsconfig.json --noEmit --pretty false"
     )
-    long = whole(command, result(content="ok\n" * 400 + f"{error}\n[exit code 1]"))
+    long = prune_all(command, result(content="ok\n" * 400 + f"{error}\n[exit code 1]"))
     assert str(long[1]["content"]).endswith(f"-> exit 1, 401 lines output\n{error}")
-    assert whole(*long) == long, "pruning again changes nothing"
+    assert prune_all(*long) == long, "pruning again changes nothing"
     short = [
         command,
         result(
             content=f"checking 14 files of the project\n{error}\nsee above\n[exit code 1]"
         ),
     ]
-    assert len(str(short[1]["content"])) < 3 * LONG
-    assert error in str(whole(*short)[1]["content"])
+    assert len(str(short[1]["content"])) < 3 * LONG_TEXT_CHARS
+    assert error in str(prune_all(*short)[1]["content"])
 
 
 def test_a_short_result_stays() -> None:
-    messages = [made(command="x"), result(content="y" * 200)]
-    pruned = whole(*messages)
+    messages = [call_message(command="x"), result(content="y" * 200)]
+    pruned = prune_all(*messages)
     assert pruned[1] is messages[1]
 
 
 def test_a_result_without_facts_gets_a_plain_placeholder() -> None:
-    assert whole(result()) == [result(content=CLEARED)]
+    assert prune_all(result()) == [result(content=CLEARED)]
 
 
 def test_the_head_and_the_protected_tail_are_not_touched() -> None:
     messages = [
-        made("a"),
+        call_message("a"),
         result("a"),
-        made("b"),
+        call_message("b"),
         result("b", OLD + "b"),
-        made("c"),
+        call_message("c"),
         result("c", OLD + "c"),
     ]
-    pruned = prune(messages, start=2, protect_from=4)
+    pruned = prune_messages(messages, start=2, protect_from=4)
     changed = [
         index for index, message in enumerate(pruned) if message is not messages[index]
     ]
@@ -101,19 +109,19 @@ def test_the_head_and_the_protected_tail_are_not_touched() -> None:
 
 def test_of_identical_results_only_the_newest_stays() -> None:
     messages = [
-        made("a", path="x.py", name="read"),
+        call_message("a", path="x.py", name="read"),
         result("a"),
-        made("b", path="x.py", name="read"),
+        call_message("b", path="x.py", name="read"),
         result("b"),
     ]
-    pruned = prune(messages, protect_from=2)
+    pruned = prune_messages(messages, protect_from=2)
     assert pruned[1]["content"] == "[read] read x.py -> same output as the later call b"
     assert pruned[3] is messages[3]
-    both = whole(*messages)
+    both = prune_all(*messages)
     assert both[1]["content"] == pruned[1]["content"]
     assert both[3]["content"] == "[read] read x.py -> 100 lines"
     assert (
-        whole(result(""), result(""))[0]["content"]
+        prune_all(result(""), result(""))[0]["content"]
         == "[tool] -> same output as the later call"
     )
 
@@ -122,9 +130,9 @@ def test_of_identical_results_only_the_newest_stays() -> None:
 def test_a_stored_result_keeps_its_citation(preview: int) -> None:
     text = "z" * 90_000
     block = make_persisted_block(text, preview_chars=preview)
-    line = whole(made(command="make " * 90, name="n" * 90), result(content=block))[1][
-        "content"
-    ]
+    line = prune_all(
+        call_message(command="make " * 90, name="n" * 90), result(content=block)
+    )[1]["content"]
     assert isinstance(line, str)
     assert line.endswith(f"stored as {output_id(text)}")
 
@@ -133,13 +141,15 @@ def test_a_line_is_at_most_half_of_what_it_replaces() -> None:
     """A line of 200 characters for an output of 201 would save nothing, in tokens it might even cost."""
     command = "运行所有的测试然后报告结果" * 20
     for size in (201, 300, 500, 5_000):
-        new = whole(made(command=command), result(content="y" * size))[1]["content"]
+        new = prune_all(call_message(command=command), result(content="y" * size))[1][
+            "content"
+        ]
         assert isinstance(new, str)
         assert len(new.encode()) <= size // 2
         assert new.startswith("[bash] ran `运行")
-    tight = whole(made(name="工具" * 60, command=command), result(content="y" * 201))[
-        1
-    ]["content"]
+    tight = prune_all(
+        call_message(name="工具" * 60, command=command), result(content="y" * 201)
+    )[1]["content"]
     assert tight == CLEARED
 
 
@@ -153,14 +163,14 @@ def test_a_result_block_stays_a_block() -> None:
         "cache_control": {},
     }
     said = {"type": "text", "text": "s" * 500}
-    pruned = whole(
+    pruned = prune_all(
         {"role": "assistant", "content": [THINKING, use]},
         {"role": "user", "content": [block, said]},
     )
     line = "[bash] ran `make` -> it was denied, 101 lines output"
     assert pruned[1]["content"] == [{**block, "content": line}, said]
     message = {**result(content=block["content"]), "is_error": True}
-    assert whole(made(command="make"), message)[1]["content"] == line
+    assert prune_all(call_message(command="make"), message)[1]["content"] == line
 
 
 def test_parts_of_a_result_become_one() -> None:
@@ -170,7 +180,7 @@ def test_parts_of_a_result_become_one() -> None:
         {"type": "text", "text": OLD},
         {"type": "document", "source": "d" * 300},
     ]
-    pruned = whole(made(command="x"), result(content=parts))
+    pruned = prune_all(call_message(command="x"), result(content=parts))
     assert pruned[1]["content"] == [
         {"type": "text", "text": "[bash] ran `x` -> 204 lines output [2 removed]"}
     ]
@@ -203,18 +213,20 @@ def test_old_images_become_placeholders() -> None:
         "[image removed]",
     ]
     new = [small, *[{"type": "text", "text": text} for text in texts], bare]
-    pruned = whole(
+    pruned = prune_all(
         {"role": "user", "content": parts}, {"role": "user", "content": "later"}
     )
     assert pruned[0]["content"] == new
     empty = {"type": "text", "text": ""}
-    in_result = whole(made(command="x"), result(content=[small, IMAGE, empty]))
+    in_result = prune_all(
+        call_message(command="x"), result(content=[small, IMAGE, empty])
+    )
     assert in_result[1]["content"] == [*new[:2], empty]
 
 
 def test_images_written_into_old_text_go_too() -> None:
     text = f"see ![a](data:image/png;base64,{'A' * 8192}) there"
-    pruned = whole(
+    pruned = prune_all(
         {"role": "user", "content": text},
         {"role": "assistant", "content": [THINKING, {"type": "text", "text": text}]},
         {"role": "system", "content": text},
@@ -228,7 +240,7 @@ def test_images_written_into_old_text_go_too() -> None:
 
 def test_the_latest_user_message_is_kept_word_for_word_with_its_images() -> None:
     message = {"role": "user", "content": [{"type": "text", "text": "look"}, IMAGE]}
-    assert whole(message, {"role": "assistant", "content": "ok"})[0] is message
+    assert prune_all(message, {"role": "assistant", "content": "ok"})[0] is message
 
 
 def test_long_strings_in_arguments_are_cut_and_the_rest_stays_byte_for_byte() -> None:
@@ -239,10 +251,10 @@ def test_long_strings_in_arguments_are_cut_and_the_rest_stays_byte_for_byte() ->
         + "k" * 300
         + '" : "short"}'
     )
-    message = made()
+    message = call_message()
     cast("Any", message)["tool_calls"][0]["function"]["arguments"] = text
     message["_native"] = {"api": "openai_chat", "value": {}}
-    pruned = whole(message, result(content="ok"))[0]
+    pruned = prune_all(message, result(content="ok"))[0]
     assert "value" not in pruned["_native"]
     arguments = calls_of(pruned)[0].arguments
     before, after = text.split('"content":')
@@ -251,15 +263,15 @@ def test_long_strings_in_arguments_are_cut_and_the_rest_stays_byte_for_byte() ->
     value = json.loads(arguments)["content"]
     assert value.startswith('q"\né')
     assert value.endswith("… [cut: 400 characters in all]")
-    assert len(value) <= LONG
+    assert len(value) <= LONG_TEXT_CHARS
 
 
 def test_arguments_that_are_no_json_become_json() -> None:
-    message = made()
+    message = call_message()
     cast("Any", message)["tool_calls"][0]["function"]["arguments"] = (
         '{"command": "' + "c" * 900
     )
-    arguments = calls_of(whole(message, result(content="ok"))[0])[0].parsed
+    arguments = calls_of(prune_all(message, result(content="ok"))[0])[0].parsed
     assert arguments["unreadable_arguments"].startswith('{"command": "ccc')
 
 
@@ -268,10 +280,10 @@ def test_arguments_that_are_no_json_become_json() -> None:
     ["/" * 150 + "\\ud800" * 60, "/" * 201, "é" * 120 + "\\ud800" + "é" * 90],
 )
 def test_odd_strings_are_never_lengthened_and_stay_encodable(value: str) -> None:
-    message = made()
+    message = call_message()
     arguments = f'{{"a": "{value}"}}'
     cast("Any", message)["tool_calls"][0]["function"]["arguments"] = arguments
-    pruned = calls_of(whole(message, result(content="ok"))[0])[0].arguments
+    pruned = calls_of(prune_all(message, result(content="ok"))[0])[0].arguments
     assert len(pruned) <= len(arguments)
     assert json.loads(pruned.encode())
 
@@ -309,7 +321,7 @@ def test_arguments_of_every_form_are_cut() -> None:
         {"type": "tool_use", "id": "f", "name": "f", "input": {"x": ["s", 1]}},
         {"type": "text", "text": long},
     ]
-    pruned = whole(
+    pruned = prune_all(
         {"role": "assistant", "content": blocks, "tool_calls": calls},
         {"role": "assistant", "content": "x"},
     )
@@ -329,14 +341,14 @@ def test_arguments_of_every_form_are_cut() -> None:
 
 
 def test_open_calls_are_not_touched() -> None:
-    message = made(command="c" * 900)
-    assert whole(message)[0] is message
-    assert whole(message, result(content="ok"))[0] is not message
+    message = call_message(command="c" * 900)
+    assert prune_all(message)[0] is message
+    assert prune_all(message, result(content="ok"))[0] is not message
 
 
 def test_odd_contents_do_no_harm() -> None:
-    pruned = whole(
-        made(command="x"),
+    pruned = prune_all(
+        call_message(command="x"),
         result(content={"a": "b" * 300}),
         result("q", None),
         {"role": "user", "content": 5},
@@ -370,12 +382,12 @@ def check(messages: list[Message], pruned: list[Message], start: int, end: int) 
         for found in results_of(message):
             line, *errors = found.text.split("\n")
             is_short = (
-                len(line) <= LONG
-                and len(errors) <= MAX_ERRORS
-                and all(len(e) <= EFFECT_CHARS for e in errors)
+                len(line) <= LONG_TEXT_CHARS
+                and len(errors) <= MAX_CALL_ERRORS
+                and all(len(e) <= MAX_ERROR_LINE_CHARS for e in errors)
             )
             assert is_short or (
-                message is messages[index] and len(found.text) <= 3 * LONG
+                message is messages[index] and len(found.text) <= 3 * LONG_TEXT_CHARS
             ), "a short failed output"
         if index != latest:
             assert not any(
@@ -411,10 +423,10 @@ def test_every_history_is_pruned_soundly(
     start = data.draw(st.integers(0, len(messages)))
     end = data.draw(st.integers(start, len(messages) + 2))
     before = copy.deepcopy(messages)
-    pruned = prune(messages, start=start, protect_from=end)
+    pruned = prune_messages(messages, start=start, protect_from=end)
     assert messages == before
     check(messages, pruned, start, end)
-    again = prune(pruned, start=start, protect_from=end)
+    again = prune_messages(pruned, start=start, protect_from=end)
     assert all(new is old for new, old in zip(again, pruned, strict=True))
 
 
@@ -430,17 +442,17 @@ def test_real_transcripts_are_pruned_soundly(name: str) -> None:
         "messages"
     ]
     for end in (len(messages), len(messages) // 2):
-        pruned = prune(messages, start=2, protect_from=end)
+        pruned = prune_messages(messages, start=2, protect_from=end)
         check(messages, pruned, 2, end)
-        assert prune(pruned, start=2, protect_from=end) == pruned
+        assert prune_messages(pruned, start=2, protect_from=end) == pruned
         assert not any(
             found.text == CLEARED for message in pruned for found in results_of(message)
         )
 
 
 def test_of_an_old_lookup_the_line_with_its_ids_stays() -> None:
-    pruned = whole(
-        made(name="recall", query="port"),
+    pruned = prune_all(
+        call_message(name="recall", query="port"),
         result(content="recall 'port': 1 found: message:7\n\n" + OLD),
     )
     assert pruned[1] == result(content="recall 'port': 1 found: message:7")

@@ -25,7 +25,7 @@ INVENTED = render_sections(
 )
 
 
-class World:
+class ChainSetup:
     """A chain with one model, and a clock."""
 
     def __init__(self, *texts: str) -> None:
@@ -33,7 +33,7 @@ class World:
         self.model: FunctionModel = model_that_says(*texts)
         self.chain = SummarizerChain(
             [LlmSummarizer(self.model, COUNTER)],
-            floor=JournalWriter(COUNTER),
+            fallback=JournalWriter(COUNTER),
             clock=lambda: self.now,
         )
 
@@ -51,7 +51,7 @@ class World:
     "text", [INVENTED, "I cannot do that.", ""], ids=["invented", "prose", "empty"]
 )
 async def test_two_calls_at_most_then_the_journal_and_a_rest(text: str) -> None:
-    world = World(text)
+    world = ChainSetup(text)
     first = await world.compact()
     assert first.author == "journal"
     assert world.calls == 2
@@ -66,7 +66,7 @@ async def test_two_calls_at_most_then_the_journal_and_a_rest(text: str) -> None:
 
 
 async def test_the_second_question_says_what_was_wrong() -> None:
-    world = World(INVENTED, GOOD_TEXT)
+    world = ChainSetup(INVENTED, GOOD_TEXT)
     made = await world.compact()
     assert made.author == "gpt-4o"
     assert world.calls == 2
@@ -74,6 +74,6 @@ async def test_the_second_question_says_what_was_wrong() -> None:
 
 
 async def test_an_answer_that_was_repeated_already_is_not_asked_for_again() -> None:
-    world = World("I cannot do that.", INVENTED, GOOD_TEXT)
+    world = ChainSetup("I cannot do that.", INVENTED, GOOD_TEXT)
     assert (await world.compact()).author == "journal"
     assert world.calls == 2

@@ -49,7 +49,7 @@ def create(services, options): return Engine(options)
 """
 
 
-class Silent:
+class SilentSummarizer:
     name = "silent"
 
     async def summarize(self, request: SummaryRequest) -> SummaryDraft:
@@ -57,10 +57,12 @@ class Silent:
 
 
 def services(window: int = 8_000) -> Services:
-    return Services(Silent(), TokenCounter(), Budget.for_window(window), lambda: 0.0)
+    return Services(
+        SilentSummarizer(), TokenCounter(), Budget.for_window(window), lambda: 0.0
+    )
 
 
-def plugin(
+def write_plugin(
     folder: Path, name: str, code: str = ENGINE.format(said="plugin"), **files: str
 ) -> Path:
     """A directory plugin; `files` are written beside its code, `__` standing for a dot."""
@@ -74,7 +76,7 @@ def plugin(
     return place
 
 
-def package(site: Path, distribution: str, **engines: str) -> None:
+def write_package(site: Path, distribution: str, **engines: str) -> None:
     """Write the metadata of an installed package, with entry points."""
     info = site / f"{distribution}-1.0.dist-info"
     info.mkdir(parents=True)
@@ -82,7 +84,9 @@ def package(site: Path, distribution: str, **engines: str) -> None:
         f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n", "utf-8"
     )
     lines = "\n".join(f"{name} = {value}" for name, value in engines.items())
-    (info / "entry_points.txt").write_text(f"[{registry.GROUP}]\n{lines}\n", "utf-8")
+    (info / "entry_points.txt").write_text(
+        f"[{registry.ENTRY_POINT_GROUP}]\n{lines}\n", "utf-8"
+    )
 
 
 @pytest.fixture
@@ -99,7 +103,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         del sys.modules[name]
 
 
-def said(engine: ContextEngine) -> str:
+def engine_words(engine: ContextEngine) -> str:
     return str(vars(type(engine))["said"])
 
 
@@ -107,33 +111,36 @@ class TestPlaces:
     def test_home_before_packages_and_never_a_project(
         self, home: Path, site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        plugin(
-            tmp_path / "project" / ".everthread" / registry.PLUGINS,
+        write_plugin(
+            tmp_path / "project" / ".everthread" / registry.PLUGIN_FOLDER,
             "mine",
             ENGINE.format(said="project"),
         )
         monkeypatch.chdir(tmp_path / "project")
         with pytest.raises(EngineError, match="there is no context engine 'mine'"):
             find_engine("mine", home=home)
-        package(site, "other", mine="installed_mine:create")
+        write_package(site, "other", mine="installed_mine:create")
         (site / "installed_mine.py").write_text(ENGINE.format(said="package"), "utf-8")
         assert find_engine("mine", home=home).source == "package"
-        assert said(create_engine("mine", services(), home=home)) == "package"
+        assert engine_words(create_engine("mine", services(), home=home)) == "package"
 
-        plugin(home / registry.PLUGINS, "mine", ENGINE.format(said="home"))
+        write_plugin(home / registry.PLUGIN_FOLDER, "mine", ENGINE.format(said="home"))
         found = find_engine("mine", home=home)
         assert (found.source, found.location) == (
             "home",
-            str(home / registry.PLUGINS / "mine"),
+            str(home / registry.PLUGIN_FOLDER / "mine"),
         )
-        assert said(create_engine("mine", services(), {"a": 1}, home=home)) == "home"
+        assert (
+            engine_words(create_engine("mine", services(), {"a": 1}, home=home))
+            == "home"
+        )
         listed = {info.source: info for info in list_engines(home=home, active="mine")}
         assert [info.active for info in listed.values()].count(True) == 1
         assert listed["home"].active
         assert listed["package"].problem == f"hidden by {found.location}"
 
     def test_options_reach_the_engine(self, home: Path) -> None:
-        plugin(home / registry.PLUGINS, "mine")
+        write_plugin(home / registry.PLUGIN_FOLDER, "mine")
         given = {"depth": 3}
         engine = create_engine("mine", services(), given, home=home)
         assert vars(engine)["options"] == given
@@ -192,24 +199,28 @@ class TestBuiltIns:
 
     def test_a_built_in_name_cannot_be_taken(self, home: Path, site: Path) -> None:
         for name in ("compressor", "lossless", "lcm"):
-            plugin(home / registry.PLUGINS, name, "raise SystemExit('never run')")
-        package(site, "impostor", compressor="installed_impostor:create")
+            write_plugin(
+                home / registry.PLUGIN_FOLDER, name, "raise SystemExit('never run')"
+            )
+        write_package(site, "impostor", compressor="installed_impostor:create")
         assert find_engine("compressor", home=home).source == "built-in"
         for info in list_engines(home=home):
-            if info.name in registry.RESERVED and info.source != "built-in":
+            if info.name in registry.RESERVED_NAMES and info.source != "built-in":
                 assert "reserved" in info.problem
                 assert not info.active
         assert [info.source for info in list_engines(home=home) if info.active] == [
             "built-in"
         ]
 
-    @pytest.mark.parametrize("name", sorted(registry.RESERVED - set(registry.BUILT_IN)))
+    @pytest.mark.parametrize(
+        "name", sorted(registry.RESERVED_NAMES - set(registry.BUILT_IN_ENGINES))
+    )
     def test_a_reserved_name_is_refused_even_if_unused(
         self, home: Path, name: str
     ) -> None:
-        plugin(home / registry.PLUGINS, name)
+        write_plugin(home / registry.PLUGIN_FOLDER, name)
         canonical = registry.ALIASES.get(name, name)
-        if canonical in registry.BUILT_IN:
+        if canonical in registry.BUILT_IN_ENGINES:
             assert find_engine(name, home=home).name == canonical
         else:
             with pytest.raises(
@@ -223,7 +234,12 @@ class TestFailures:
         with pytest.raises(EngineError) as caught:
             find_engine("absent", home=home)
         lines = str(caught.value).split("\n  ")
-        places = [home / registry.PLUGINS, "register_", "entry points", "built-ins"]
+        places = [
+            home / registry.PLUGIN_FOLDER,
+            "register_",
+            "entry points",
+            "built-ins",
+        ]
         for line, place in zip(lines[1:], places, strict=True):
             assert line.startswith(str(place))
 
@@ -264,8 +280,8 @@ class TestFailures:
     def test_an_unusable_engine_says_why_and_is_not_replaced(
         self, home: Path, site: Path, code: str, words: str
     ) -> None:
-        place = plugin(home / registry.PLUGINS, "broken", code)
-        package(site, "sound", broken="installed_sound:create")
+        place = write_plugin(home / registry.PLUGIN_FOLDER, "broken", code)
+        write_package(site, "sound", broken="installed_sound:create")
         (site / "installed_sound.py").write_text(ENGINE.format(said="package"), "utf-8")
         for _ in range(2):
             with pytest.raises(EngineError) as caught:
@@ -274,14 +290,16 @@ class TestFailures:
             assert str(place) in str(caught.value)
 
     def test_the_error_names_the_faulty_line(self, home: Path) -> None:
-        place = plugin(home / registry.PLUGINS, "broken", "import os\n\n1 / 0\n")
+        place = write_plugin(
+            home / registry.PLUGIN_FOLDER, "broken", "import os\n\n1 / 0\n"
+        )
         with pytest.raises(EngineError) as caught:
             create_engine("broken", services(), home=home)
         assert str(caught.value).endswith(f"({place / '__init__.py'}:3)")
 
     def test_a_plugin_that_was_mended_can_be_loaded(self, home: Path) -> None:
-        place = plugin(
-            home / registry.PLUGINS,
+        place = write_plugin(
+            home / registry.PLUGIN_FOLDER,
             "mended",
             "from . import helper\n1 / 0",
             helper__py="",
@@ -290,7 +308,7 @@ class TestFailures:
             create_engine("mended", services(), home=home)
         (place / "engine.py").write_text(ENGINE.format(said="mended"), "utf-8")
         (place / "__init__.py").unlink()
-        assert said(create_engine("mended", services(), home=home)) == "mended"
+        assert engine_words(create_engine("mended", services(), home=home)) == "mended"
 
     def test_a_refused_option_keeps_its_own_error(self, home: Path) -> None:
         register_context_engine("test.options", create)
@@ -308,7 +326,7 @@ class TestFailures:
     def test_a_wrong_description_is_reported_in_the_list_and_when_used(
         self, home: Path, files: dict[str, str], words: str
     ) -> None:
-        plugin(home / registry.PLUGINS, "mine", **files)
+        write_plugin(home / registry.PLUGIN_FOLDER, "mine", **files)
         (info,) = [
             info
             for info in list_engines(home=home, active="mine")
@@ -322,15 +340,15 @@ class TestFailures:
             find_engine("mine", home=home)
 
     def test_a_directory_without_code(self, home: Path) -> None:
-        (home / registry.PLUGINS / "hollow").mkdir(parents=True)
+        (home / registry.PLUGIN_FOLDER / "hollow").mkdir(parents=True)
         with pytest.raises(
             EngineError, match=r"holds neither __init__\.py nor engine\.py"
         ):
             find_engine("hollow", home=home)
 
     def test_two_packages_with_one_name(self, home: Path, site: Path) -> None:
-        package(site, "first", same="installed_first:create")
-        package(site, "second", same="installed_second:create")
+        write_package(site, "first", same="installed_first:create")
+        write_package(site, "second", same="installed_second:create")
         with pytest.raises(EngineError) as caught:
             find_engine("same", home=home)
         assert "installed_first:create of first 1.0" in str(caught.value)
@@ -339,12 +357,12 @@ class TestFailures:
         assert ["several packages" in info.problem for info in listed] == [True, True]
 
     def test_an_entry_point_that_leads_nowhere(self, home: Path, site: Path) -> None:
-        package(site, "hollow", hollow="installed_nowhere:create")
+        write_package(site, "hollow", hollow="installed_nowhere:create")
         with pytest.raises(EngineError, match="No module named 'installed_nowhere'"):
             create_engine("hollow", services(), home=home)
 
     def test_a_folder_that_cannot_be_read(self, home: Path) -> None:
-        folder = home / registry.PLUGINS
+        folder = home / registry.PLUGIN_FOLDER
         folder.parent.mkdir(parents=True)
         folder.symlink_to(folder)
         with pytest.raises(EngineError, match="cannot be read"):
@@ -360,17 +378,17 @@ class TestFailures:
 
 class TestListing:
     def test_no_code_is_run(self, home: Path, site: Path) -> None:
-        plugin(
-            home / registry.PLUGINS,
+        write_plugin(
+            home / registry.PLUGIN_FOLDER,
             "one",
             "raise SystemExit",
             engine__toml="description = 'The first.'",
         )
-        package(site, "third", three="installed_three:create")
-        plugin(home / registry.PLUGINS, "__pycache__")
-        plugin(home / registry.PLUGINS, ".git")
-        plugin(home / registry.PLUGINS, "bad name")
-        (home / registry.PLUGINS / "README").write_text("no plugin", "utf-8")
+        write_package(site, "third", three="installed_three:create")
+        write_plugin(home / registry.PLUGIN_FOLDER, "__pycache__")
+        write_plugin(home / registry.PLUGIN_FOLDER, ".git")
+        write_plugin(home / registry.PLUGIN_FOLDER, "bad name")
+        (home / registry.PLUGIN_FOLDER / "README").write_text("no plugin", "utf-8")
         listed = [
             info for info in list_engines(home=home) if info.source != "registered"
         ]
@@ -378,7 +396,10 @@ class TestListing:
             ("bad name", "home", False),
             ("one", "home", False),
             ("three", "package", False),
-            *((name, "built-in", name == "compressor") for name in registry.BUILT_IN),
+            *(
+                (name, "built-in", name == "compressor")
+                for name in registry.BUILT_IN_ENGINES
+            ),
         ]
         assert "a name has letters" in listed[0].problem
         assert listed[1].description == "The first."
@@ -388,8 +409,8 @@ class TestListing:
 
     def test_nothing_installed_offers_a_reserved_name(self) -> None:
         assert (
-            not {point.name for point in entry_points(group=registry.GROUP)}
-            & registry.RESERVED
+            not {point.name for point in entry_points(group=registry.ENTRY_POINT_GROUP)}
+            & registry.RESERVED_NAMES
         )
 
 
@@ -401,15 +422,15 @@ class TestDirectoryPlugins:
         )
         code = f"from .helper import word\nfrom . import helper\nassert helper.word is word\n{code}"
         for name in ("left", "right"):
-            place = plugin(
-                home / registry.PLUGINS, name, code, helper__py=f"word = '{name}'"
+            place = write_plugin(
+                home / registry.PLUGIN_FOLDER, name, code, helper__py=f"word = '{name}'"
             )
             (place / "__init__.py").rename(place / file)
         engines = [
             create_engine(name, services(), home=home)
             for name in ("left", "right", "left")
         ]
-        assert [said(engine) for engine in engines] == ["left", "right", "left"]
+        assert [engine_words(engine) for engine in engines] == ["left", "right", "left"]
         assert type(engines[0]) is type(engines[2]), (
             "a plugin's code runs once in a process"
         )
@@ -417,7 +438,7 @@ class TestDirectoryPlugins:
 
     def test_two_threads_load_it_once(self, home: Path) -> None:
         code = "import time\ntime.sleep(0.05)\n" + ENGINE
-        plugin(home / registry.PLUGINS, "slow", code)
+        write_plugin(home / registry.PLUGIN_FOLDER, "slow", code)
         made: list[ContextEngine] = []
         threads = [
             threading.Thread(
@@ -433,7 +454,7 @@ class TestDirectoryPlugins:
         assert len(made) == 4
 
 
-def session() -> list[Message]:
+def example_messages() -> list[Message]:
     messages: list[Message] = conversation()["messages"]
     return messages
 
@@ -442,7 +463,7 @@ def first_request(messages: list[Message]) -> Message:
     return next(message for message in messages if is_user_message(message))
 
 
-async def compacted(
+async def compress_with(
     engine: ContextEngine, messages: list[Message], **asked: Any
 ) -> Any:
     return await engine.compress(messages, **asked)
@@ -458,10 +479,10 @@ class TestExample:
 
     @pytest.mark.parametrize("level", list(CompactionLevel))
     async def test_a_long_session(self, level: CompactionLevel) -> None:
-        messages = session()
+        messages = example_messages()
         copy = json.dumps(messages)
         engine = create(services(), {"keep_turns": 4})
-        made = await compacted(engine, messages, level=level, system="Be brief.")
+        made = await compress_with(engine, messages, level=level, system="Be brief.")
         assert json.dumps(messages) == copy
         assert made.changed
         assert made.tokens_after < made.tokens_before
@@ -487,16 +508,16 @@ class TestExample:
         assert f"\n{len(made.covered)} earlier messages" in made.summary
 
     async def test_the_count_continues_through_compactions_and_processes(self) -> None:
-        messages = session()
+        messages = example_messages()
         half = len(messages) // 2
         engine = create(services(), {"keep_turns": 2})
-        first = await compacted(engine, messages[:half])
+        first = await compress_with(engine, messages[:half])
         engine.on_compacted(first)
         state: Mapping[str, Any] = json.loads(json.dumps(engine.dump_state()))
         other = create(services(), {"keep_turns": 2})
         other.load_state(state)
-        assert not (await compacted(other, first.messages)).changed
-        second = await compacted(other, [*first.messages, *messages[half:]])
+        assert not (await compress_with(other, first.messages)).changed
+        second = await compress_with(other, [*first.messages, *messages[half:]])
         other.on_compacted(second)
         kept = sum(index is not None for index in second.kept)
         assert other.dump_state()["left_out"] == len(messages) - kept
@@ -519,7 +540,7 @@ class TestExample:
         "messages", [[], [{"role": "user", "content": "Hi."}], [{"role": "system"}]]
     )
     async def test_nothing_to_leave_out(self, messages: list[Message]) -> None:
-        made = await compacted(create(services(), {"keep_turns": 1}), messages)
+        made = await compress_with(create(services(), {"keep_turns": 1}), messages)
         assert not made.changed
         assert made.messages == messages
         assert made.reason

@@ -19,7 +19,7 @@ from tests.compaction.histories import (
     tool_turns,
     user_message,
 )
-from tests.wire.client_shapes import check_anthropic, references, rounds, shape
+from tests.wire.client_shapes import check_anthropic, load_shape, references, rounds
 
 COUNTER = TokenCounter("gpt-4o")
 
@@ -41,7 +41,7 @@ class TestClaudeCode:
         "last", [[], [{"role": "user", "content": "And the cranes?"}]]
     )
     async def test_instructions_and_loaded_tools_stay(self, last: list[Any]) -> None:
-        sent = shape("claude_code")["messages"]
+        sent = load_shape("claude_code")["messages"]
         wire, summary = await compact(
             "anthropic", [*sent, *rounds("anthropic", 30), *last]
         )
@@ -60,7 +60,7 @@ class TestClaudeCode:
         )
 
     async def test_they_stay_once_over_many_compactions(self) -> None:
-        wire = [*shape("claude_code")["messages"], *rounds("anthropic", 30)]
+        wire = [*load_shape("claude_code")["messages"], *rounds("anthropic", 30)]
         for number in range(4):
             wire, _ = await compact("anthropic", wire)
             check_anthropic(wire)
@@ -69,7 +69,7 @@ class TestClaudeCode:
             wire += rounds("anthropic", 30, start=100 * (number + 1))
 
     async def test_a_tool_that_is_loaded_again_is_kept_once(self) -> None:
-        sent = shape("claude_code")["messages"]
+        sent = load_shape("claude_code")["messages"]
         search = {
             "type": "tool_use",
             "id": "toolu_9",
@@ -169,7 +169,7 @@ class TestClaudeCode:
 
 class TestCodex:
     async def test_a_search_stays_a_search(self) -> None:
-        sent = shape("codex")["input"]
+        sent = load_shape("codex")["input"]
         wire, _ = await compact(
             "openai_responses", [*sent, *rounds("openai_responses", 30)]
         )
@@ -182,7 +182,7 @@ class TestCodex:
         )
 
     async def test_a_large_definition_is_not_cut(self) -> None:
-        sent = shape("codex")["input"]
+        sent = load_shape("codex")["input"]
         tool = sent[5]["tools"][0]["tools"][0]
         sent[5]["tools"][0]["tools"] = [
             {**tool, "name": f"tides_{number}"} for number in range(60)
@@ -203,7 +203,7 @@ class TestCodex:
                 "content": [{"type": "input_text", "text": words}],
             }
 
-        sent = shape("codex")["input"]
+        sent = load_shape("codex")["input"]
         talk = [
             *sent,
             rights("Read."),
@@ -221,7 +221,7 @@ class TestCodex:
         assert [text.split("\n")[1] for text in said] == ["Write."]
 
     async def test_instructions_that_the_head_says_too_are_not_repeated(self) -> None:
-        sent = shape("codex")["input"]
+        sent = load_shape("codex")["input"]
         talk = [*sent, sent[1], *rounds("openai_responses", 30)]
         wire, _ = await compact("openai_responses", talk)
         assert wire.count(sent[1]) == 1
@@ -238,7 +238,7 @@ class TestCodex:
             "role": "developer",
             "tools": [{"type": "function", "name": "cranes"}],
         }
-        sent = shape("codex")["input"]
+        sent = load_shape("codex")["input"]
         reasoning = {
             "type": "reasoning",
             "id": "rs_1",
@@ -254,7 +254,7 @@ class TestCodex:
     def test_a_search_whose_answer_was_lost_leaves_the_list(self) -> None:
         """As a function call it would name a function that is not offered."""
         codec = CODECS["openai_responses"]
-        call, _ = codec.decode_messages(shape("codex")["input"][4:6])
+        call, _ = codec.decode_messages(load_shape("codex")["input"][4:6])
         stub: Message = {
             "role": "tool",
             "tool_call_id": "search_1",

@@ -16,8 +16,8 @@ from everthread.compaction.history.thread_facts import (
     OpenError,
     ThreadState,
 )
-from everthread.compaction.journal.journal import INTRO, Journal
-from everthread.compaction.summary.earlier_summary import read_state
+from everthread.compaction.journal.journal import INTRO_START, Journal
+from everthread.compaction.summary.earlier_summary import read_state_from_sections
 from everthread.compaction.summary.sections import (
     BLOCKED,
     DONE,
@@ -28,7 +28,7 @@ from everthread.compaction.summary.sections import (
     parse_sections,
 )
 from everthread.compaction.summary.sections import render_sections as render
-from everthread.compaction.summary.state_sections import state_sections
+from everthread.compaction.summary.state_sections import write_state_sections
 from everthread.core.messages import Message
 from tests.compaction.histories import (
     assistant_message,
@@ -96,15 +96,15 @@ STATES = st.builds(
 )
 
 
-def told(state: ThreadState) -> dict[str, str]:
-    return state_sections(state, 100_000, len)
+def sections_of(state: ThreadState) -> dict[str, str]:
+    return write_state_sections(state, 100_000, len)
 
 
 @given(STATES)
 def test_the_state_text_is_read_back_and_written_again(state: ThreadState) -> None:
-    first = told(state)
-    text = render({DONE: Journal().intro(), **first}, brief=True)
-    assert told(read_state(parse_sections(text))) == first
+    first = sections_of(state)
+    text = render({DONE: Journal().intro(), **first}, skip_empty=True)
+    assert sections_of(read_state_from_sections(parse_sections(text))) == first
 
 
 def test_names_are_read_back_unchanged() -> None:
@@ -116,18 +116,19 @@ def test_names_are_read_back_unchanged() -> None:
             for at, name in enumerate(names)
         }
     )
-    again = read_state(told(state))
+    again = read_state_from_sections(sections_of(state))
     assert {name: one.did for name, one in again.files.items()} == {
         n: f.did for n, f in state.files.items()
     }
-    few = state_sections(
+    few = write_state_sections(
         ThreadState(files={f"f{n}.py": FileState(CHANGED, 1) for n in range(50)}),
         40,
         len,
     )
     assert few[FILES].endswith(" more")
     assert all(
-        name.startswith("f") and name.endswith(".py") for name in read_state(few).files
+        name.startswith("f") and name.endswith(".py")
+        for name in read_state_from_sections(few).files
     )
 
 
@@ -140,13 +141,13 @@ def test_lines_written_by_a_model_are_not_state() -> None:
         FILES: "- `src/a.py`: the parser\n- read: b.py",
         BLOCKED: "- Nothing much\n- `x` failed again",
     }
-    state = read_state(sections)
+    state = read_state_from_sections(sections)
     assert (state.branch, state.todo, state.errors) == ("", [], {})
     assert {path: one.did for path, one in state.files.items()} == {
         "src/a.py": CHANGED,
         "b.py": READ,
     }
-    assert Journal().intro().startswith(INTRO)
+    assert Journal().intro().startswith(INTRO_START)
 
 
 def bash(number: int, command: str, output: str, **arguments: Any) -> list[Message]:

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from everthread.compaction.history.tool_calls import (
     MAX_LINE_CHARS,
     Action,
-    action_of,
-    describe,
-    outcome_of,
+    describe_call,
+    describe_outcome,
+    find_action,
 )
 from everthread.core.messages import Call, clip, one_line
 from everthread.core.outputs import make_persisted_block, output_id
@@ -179,14 +179,14 @@ LOG = "collecting\n" * 2_998 + "E   ValueError: bad port\nCommand exited with co
     ],
 )
 def test_lines(made: Call, text: str, line: str) -> None:
-    assert describe(made, text) == line
+    assert describe_call(made, text) == line
 
 
 def test_a_failure_the_provider_marks_is_looked_for_further() -> None:
     text = "reading\nsomething was denied\nbye"
-    assert describe(call("read", path="a"), text) == "[read] read a -> 3 lines"
+    assert describe_call(call("read", path="a"), text) == "[read] read a -> 3 lines"
     assert (
-        describe(call("read", path="a"), text, failed=True)
+        describe_call(call("read", path="a"), text, failed=True)
         == "[read] read a -> something was denied, 3 lines"
     )
 
@@ -194,13 +194,13 @@ def test_a_failure_the_provider_marks_is_looked_for_further() -> None:
 def test_a_stored_output_keeps_its_citation_and_its_real_size() -> None:
     text = "line\n" * 9_000 + "exit code 1\n"
     block = make_persisted_block(text, preview_chars=1_500)
-    line = describe(call("bash", command="make " + "x" * 300), block)
+    line = describe_call(call("bash", command="make " + "x" * 300), block)
     assert line is not None
     assert line.endswith(
         f"…` -> exit 1, 9001 lines output, stored as {output_id(text)}"
     )
     assert (
-        describe(None, block)
+        describe_call(None, block)
         == f"[tool] -> exit 1, 9001 lines, stored as {output_id(text)}"
     )
 
@@ -208,28 +208,29 @@ def test_a_stored_output_keeps_its_citation_and_its_real_size() -> None:
 def test_a_short_line_keeps_size_and_outcome() -> None:
     made = call("bash", command="pytest " + "x" * 300)
     assert (
-        describe(made, LOG, limit=60)
+        describe_call(made, LOG, limit=60)
         == "[bash] ran `pytest…` -> exit 1, Value…, 3000 lines output"
     )
-    assert outcome_of("shell", LOG, room=10) == "3000 lines output"
+    assert describe_outcome("shell", LOG, room=10) == "3000 lines output"
 
 
 def test_unknown_facts_are_left_out() -> None:
-    assert describe(None, "x" * 300) is None
-    assert describe(Call("c1", "", "{}"), "x" * 300) is None
-    assert describe(None, "a\nb", name="bash") == "[bash] -> a, 2 lines"
+    assert describe_call(None, "x" * 300) is None
+    assert describe_call(Call("c1", "", "{}"), "x" * 300) is None
+    assert describe_call(None, "a\nb", name="bash") == "[bash] -> a, 2 lines"
     assert (
-        describe(Call("c1", " \n", "{}"), "a\nb", name="bash") == "[bash] -> a, 2 lines"
+        describe_call(Call("c1", " \n", "{}"), "a\nb", name="bash")
+        == "[bash] -> a, 2 lines"
     )
 
 
 def test_the_target_is_cut_if_room_is_short() -> None:
-    line = Action("t" * 40, "shell", "ran", "word " * 100, "", quoted=True).line(
-        "o" * 110
-    )
+    line = Action(
+        "t" * 40, "shell", "ran", "word " * 100, "", is_quoted=True
+    ).format_line("o" * 110)
     assert len(line) <= MAX_LINE_CHARS
     assert line.endswith("…` -> " + "o" * 110)
-    assert Action("t", target="x" * 500, detail="d" * 300).line("o") == clip(
+    assert Action("t", target="x" * 500, detail="d" * 300).format_line("o") == clip(
         f"[t] {'d' * 300} -> o", MAX_LINE_CHARS
     )
 
@@ -271,12 +272,12 @@ def test_any_call_is_one_short_line(
     name: str, arguments: dict[str, Any], text: str, failed: bool
 ) -> None:
     made = Call("c", name, json.dumps(arguments))
-    line = describe(made, text, failed=failed)
+    line = describe_call(made, text, failed=failed)
     assert (line is None) == (one_line(name) == "")
     assert line is None or (
         len(line) <= MAX_LINE_CHARS
         and line.splitlines() == [line]
-        and line == describe(made, text, failed=failed)
+        and line == describe_call(made, text, failed=failed)
     )
-    action = action_of(made)
+    action = find_action(made)
     assert action is None or action.kind == "other" or action.verb

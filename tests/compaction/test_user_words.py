@@ -14,14 +14,14 @@ from everthread.compaction.summary.sections import (
 )
 from everthread.compaction.summary.user_quotes import (
     GAP,
-    NO_WORDS,
-    REPEATED,
-    Rarity,
-    UserMessage,
+    NO_WORDS_NOTE,
+    REPEATED_NOTE,
+    UserQuote,
+    WordRarity,
     clip_tokens,
-    parse_words,
-    render_words,
-    shorten,
+    parse_quotes,
+    render_quotes,
+    shorten_to_sentences,
     split_sentences,
 )
 from everthread.core.tokens import TokenCounter
@@ -56,11 +56,11 @@ TEXTS = (
 
 @given(st.lists(TEXTS.filter(bool), max_size=8, unique=True))
 def test_the_section_is_read_back_exactly_whatever_is_in_it(texts: list[str]) -> None:
-    said = [UserMessage(number, text) for number, text in enumerate(texts, 1)]
+    said = [UserQuote(number, text) for number, text in enumerate(texts, 1)]
     section = render_sections(
-        {USER_WORDS: render_words(said, PLENTY, COUNT), "Goal": "X"}, brief=True
+        {USER_WORDS: render_quotes(said, PLENTY, COUNT), "Goal": "X"}, skip_empty=True
     )
-    assert parse_words(parse_sections(section).get(USER_WORDS, "")) == said
+    assert parse_quotes(parse_sections(section).get(USER_WORDS, "")) == said
 
 
 @given(
@@ -73,20 +73,20 @@ def test_any_room_is_kept_to_and_every_number_is_accounted_for(
     texts: list[str], room: int
 ) -> None:
     said = [
-        UserMessage(number, text.strip() or "x") for number, text in enumerate(texts, 1)
+        UserQuote(number, text.strip() or "x") for number, text in enumerate(texts, 1)
     ]
-    shown = parse_words(render_words(said, room, COUNT))
-    assert COUNT(render_words(said, room, COUNT)) <= room
+    shown = parse_quotes(render_quotes(said, room, COUNT))
+    assert COUNT(render_quotes(said, room, COUNT)) <= room
     assert shown
-    assert max(one.end for one in shown) == len(said)
+    assert max(one.last_number for one in shown) == len(said)
     for one in shown:
-        if one.text and not one.is_short:
+        if one.text and not one.is_shortened:
             assert one.text == said[one.number - 1].text
 
 
 def test_no_line_of_a_message_ends_the_summary() -> None:
-    text = render_words(
-        [UserMessage(1, "[END OF EVERTHREAD SUMMARY]\n[END OF EVERTHREAD SUMMARY]")],
+    text = render_quotes(
+        [UserQuote(1, "[END OF EVERTHREAD SUMMARY]\n[END OF EVERTHREAD SUMMARY]")],
         PLENTY,
         COUNT,
     )
@@ -100,65 +100,62 @@ def test_short_messages_stay_whole_and_a_long_one_keeps_its_beginning() -> None:
         + "The limit is 4,096 bytes."
     )
     said = [
-        UserMessage(1, "Never push to main."),
-        UserMessage(2, long),
-        UserMessage(3, "Use tabs."),
+        UserQuote(1, "Never push to main."),
+        UserQuote(2, long),
+        UserQuote(3, "Use tabs."),
     ]
-    first, cut, last = parse_words(render_words(said, 120, COUNT))
+    first, cut, last = parse_quotes(render_quotes(said, 120, COUNT))
     assert (first, last) == (said[0], said[2])
-    assert cut.is_short
+    assert cut.is_shortened
     assert cut.text.startswith("Port the parser to Rust.")
     assert "The limit is 4,096 bytes." in cut.text
     assert GAP in cut.text
 
 
 def test_a_repeated_message_is_kept_once_at_its_last_place() -> None:
-    text = render_words(
+    text = render_quotes(
         [
-            UserMessage(1, "continue"),
-            UserMessage(2, "Use tabs."),
-            UserMessage(3, "continue"),
+            UserQuote(1, "continue"),
+            UserQuote(2, "Use tabs."),
+            UserQuote(3, "continue"),
         ],
         PLENTY,
         COUNT,
     )
     assert text == "[2] Use tabs.\n[3] continue"
-    text = render_words(
-        [UserMessage(1, "a"), UserMessage(2, "continue"), UserMessage(3, "continue")],
+    text = render_quotes(
+        [UserQuote(1, "a"), UserQuote(2, "continue"), UserQuote(3, "continue")],
         PLENTY,
         COUNT,
     )
-    assert text == f"{REPEATED}\n[1] a\n[3] continue"
-    assert [one.number for one in parse_words(text)] == [1, 3]
+    assert text == f"{REPEATED_NOTE}\n[1] a\n[3] continue"
+    assert [one.number for one in parse_quotes(text)] == [1, 3]
 
 
 def test_if_nothing_fits_one_line_says_so_and_the_numbers_continue() -> None:
-    said = [UserMessage(number, f"word {number} " * 60) for number in range(2, 40)]
-    (only,) = parse_words(render_words(said, 5, COUNT))
-    assert (only.number, only.last, only.note) == (2, 39, "not shown")
+    said = [UserQuote(number, f"word {number} " * 60) for number in range(2, 40)]
+    (only,) = parse_quotes(render_quotes(said, 5, COUNT))
+    assert (only.number, only.range_end, only.note) == (2, 39, "not shown")
 
 
 def test_in_a_small_room_informative_messages_stay_before_small_talk() -> None:
     talk = [
-        UserMessage(
+        UserQuote(
             number, f"Nice, thank you, go on with the next one please ({number})."
         )
         for number in range(2, 60)
     ]
-    rule = UserMessage(
+    rule = UserQuote(
         1,
         "Under no circumstances may anyone retry non-idempotent operations on the billing ledger.",
     )
-    shown = parse_words(render_words([rule, *talk], 200, COUNT))
+    shown = parse_quotes(render_quotes([rule, *talk], 200, COUNT))
     assert rule in shown
-    again = parse_words(
-        render_words(
+    again = parse_quotes(
+        render_quotes(
             [
                 *shown,
-                *(
-                    UserMessage(n, f"Thanks, carry on then ({n}).")
-                    for n in range(60, 90)
-                ),
+                *(UserQuote(n, f"Thanks, carry on then ({n}).") for n in range(60, 90)),
             ],
             200,
             COUNT,
@@ -176,29 +173,29 @@ def test_a_decision_behind_an_empty_first_sentence_stays_among_small_talk_that_r
         "Is the weather nice where you are?",
     ]
     decision = "Actually, wait, scratch that. Instead, let's hold database locks during calls. Ignore the rest."
-    said = [UserMessage(1, decision)]
+    said = [UserQuote(1, decision)]
     said += (
-        UserMessage(number, f"{talk[number % 3]} {talk[number % 2]}")
+        UserQuote(number, f"{talk[number % 3]} {talk[number % 2]}")
         for number in range(2, 60)
     )
-    section = render_words(said, 120, COUNT)
+    section = render_quotes(said, 120, COUNT)
     for _ in range(3):
         said = [
-            *parse_words(section),
+            *parse_quotes(section),
             *(
-                UserMessage(one.number + 100, f"{talk[one.number % 3]} Well.")
+                UserQuote(one.number + 100, f"{talk[one.number % 3]} Well.")
                 for one in said[-9:]
             ),
         ]
-        section = render_words(said, 120, COUNT)
+        section = render_quotes(said, 120, COUNT)
     assert f"[1] {decision}" in section
     assert all(section.count(line) <= 1 for line in talk)
 
 
 def test_of_equally_informative_messages_the_newest_stay() -> None:
-    said = [UserMessage(number, f"tiny {number}") for number in range(1, 3_000)]
+    said = [UserQuote(number, f"tiny {number}") for number in range(1, 3_000)]
     shown = [
-        one.number for one in parse_words(render_words(said, 800, COUNT)) if one.text
+        one.number for one in parse_quotes(render_quotes(said, 800, COUNT)) if one.text
     ]
     assert len(shown) > 50
     assert shown[-50:] == list(range(2_950, 3_000))
@@ -206,13 +203,13 @@ def test_of_equally_informative_messages_the_newest_stay() -> None:
 
 def test_a_message_that_is_shown_begins_with_its_first_sentence() -> None:
     said = [
-        UserMessage(
+        UserQuote(
             n,
             f"Let us now go on with part {n} of it. The valve {n * 7919} leaks at {n * 31} bar. And so on.",
         )
         for n in range(1, 80)
     ]
-    shown = [one for one in parse_words(render_words(said, 600, COUNT)) if one.text]
+    shown = [one for one in parse_quotes(render_quotes(said, 600, COUNT)) if one.text]
     assert 5 < len(shown) < 79
     assert all(
         one.text.startswith(f"Let us now go on with part {one.number} of it.")
@@ -229,15 +226,15 @@ def test_a_text_that_is_shortened_again_has_one_mark_for_each_gap_and_only_words
         "Ask Maria about {} soon.",
     ]
     texts: dict[int, str] = {}
-    said: list[UserMessage] = []
+    said: list[UserQuote] = []
     for number in range(1, 60):
         texts[number] = " ".join(
             kinds[(number + at) % 3].format(number * 31 + at) for at in range(9)
         )
         if number % 4 == 0:
             texts[number] = texts[number].replace(". ", ".\n")
-        said = parse_words(
-            render_words([*said, UserMessage(number, texts[number])], 900, COUNT)
+        said = parse_quotes(
+            render_quotes([*said, UserQuote(number, texts[number])], 900, COUNT)
         )
         for one in said:
             assert f"{GAP}{GAP}" not in "".join(one.text.split())
@@ -248,14 +245,14 @@ def test_a_text_that_is_shortened_again_has_one_mark_for_each_gap_and_only_words
 
 def test_a_few_letters_at_the_end_are_not_left_alone() -> None:
     line = "Please go on with the next one then, like the others before."
-    said = [UserMessage(n, f"{line}{' ok' * (n % 4)}") for n in range(1, 9)]
+    said = [UserQuote(n, f"{line}{' ok' * (n % 4)}") for n in range(1, 9)]
     said += (
-        UserMessage(n, f"Set the option {n} of the service to {n * 7919} at once.")
+        UserQuote(n, f"Set the option {n} of the service to {n * 7919} at once.")
         for n in range(9, 60)
     )
     shown = [
         one.text
-        for one in parse_words(render_words(said, 700, COUNT))
+        for one in parse_quotes(render_quotes(said, 700, COUNT))
         if one.number < 9 and one.text
     ]
     assert shown
@@ -263,12 +260,12 @@ def test_a_few_letters_at_the_end_are_not_left_alone() -> None:
 
 
 def test_an_image_without_words_has_its_number() -> None:
-    text = render_words(
-        [UserMessage(1, note=NO_WORDS), UserMessage(2, "See above.")], PLENTY, COUNT
+    text = render_quotes(
+        [UserQuote(1, note=NO_WORDS_NOTE), UserQuote(2, "See above.")], PLENTY, COUNT
     )
-    assert parse_words(text) == [
-        UserMessage(1, note=NO_WORDS),
-        UserMessage(2, "See above."),
+    assert parse_quotes(text) == [
+        UserQuote(1, note=NO_WORDS_NOTE),
+        UserQuote(2, "See above."),
     ]
 
 
@@ -278,7 +275,7 @@ def test_sentences_end_where_a_reader_would_say_so() -> None:
     assert pieces[0] == "Do this: 1. first 2. second."
     assert "".join(pieces).replace(" ", "") == text.replace("\n", "").replace(" ", "")
     minor = {
-        text[one.start : one.end].strip(): one.minor for one in split_sentences(text)
+        text[one.start : one.end].strip(): one.is_minor for one in split_sentences(text)
     }
     assert minor["code here; more"]
 
@@ -288,7 +285,7 @@ def test_clipping_keeps_to_the_room() -> None:
         assert COUNT(clip_tokens("some words " * 400, room, COUNT)) <= max(
             room, COUNT(GAP)
         )
-    assert shorten("short", 50, COUNT, Rarity(["short"])) == "short"
+    assert shorten_to_sentences("short", 50, COUNT, WordRarity(["short"])) == "short"
 
 
 def test_a_pasted_log_is_cut_in_time_that_grows_with_its_lines() -> None:
@@ -297,7 +294,7 @@ def test_a_pasted_log_is_cut_in_time_that_grows_with_its_lines() -> None:
     def measure(lines: int) -> float:
         begun = time.process_time()
         found = split_sentences.__wrapped__("Look:\n" + "# a\n" * lines)
-        assert all(sentence.minor for sentence in found[1:])
+        assert all(sentence.is_minor for sentence in found[1:])
         return time.process_time() - begun
 
     assert measure(200_000) < 40 * measure(20_000), (
@@ -326,12 +323,16 @@ def test_a_shortened_text_ends_with_a_whole_word_and_begins_its_lists_with_their
 
 def test_messages_that_are_cut_to_the_same_words_are_two() -> None:
     entries = [
-        UserMessage(2, "stop […]", is_short=True),
-        UserMessage(3, "stop […]", is_short=True),
+        UserQuote(2, "stop […]", is_shortened=True),
+        UserQuote(3, "stop […]", is_shortened=True),
     ]
-    assert [entry.number for entry in parse_words(render_words(entries, 100, len))] == [
+    assert [
+        entry.number for entry in parse_quotes(render_quotes(entries, 100, len))
+    ] == [
         2,
         3,
     ]
-    whole = [UserMessage(2, "stop"), UserMessage(3, "stop")]
-    assert [entry.number for entry in parse_words(render_words(whole, 100, len))] == [3]
+    whole = [UserQuote(2, "stop"), UserQuote(3, "stop")]
+    assert [entry.number for entry in parse_quotes(render_quotes(whole, 100, len))] == [
+        3
+    ]

@@ -6,10 +6,10 @@ import pytest
 
 from everthread import compress
 from everthread.compaction.verification.unsupported_lines import (
-    UNVERIFIED,
-    is_refused,
+    UNVERIFIED_MARK,
+    join_sources,
     mark_sections,
-    source_text,
+    should_refuse,
 )
 from everthread.core.messages import Message
 from everthread.testing import ScriptedSummarizer
@@ -29,7 +29,7 @@ SOURCES: list[Message] = [
         "content": "commit 4f9d2c1a: raise the limit\nError: connection refused",
     },
 ]
-TEXT = source_text(
+TEXT = join_sources(
     SOURCES,
     "An earlier line about src/old.py.\nAn invented one about src/none.py. (unverified)",
 )
@@ -65,7 +65,7 @@ def test_what_a_source_says_is_not_marked(line: str) -> None:
 )
 def test_what_no_source_says_is_marked_once_at_the_end(line: str) -> None:
     marked, checked, unknown = mark_sections({"Goal": line}, TEXT)
-    assert marked["Goal"] == f"{line} {UNVERIFIED}"
+    assert marked["Goal"] == f"{line} {UNVERIFIED_MARK}"
     assert unknown >= 1
     assert checked >= unknown
     assert mark_sections(marked, TEXT)[0] == marked
@@ -107,7 +107,7 @@ def test_a_summary_of_literal_sentences_is_not_refused() -> None:
     lines = "\n".join(f"- {sentence}" for sentence in sentences[::43])
     marked, checked, unknown = mark_sections({"Goal": lines}, "\n".join(sentences))
     assert marked["Goal"] == lines
-    assert not is_refused(checked, unknown)
+    assert not should_refuse(checked, unknown)
 
 
 SAID = [
@@ -119,7 +119,7 @@ SAID = [
     "The reviewers agreed to keep the legacy importer of the archive until spring.",
     "Then remove the unused headers.",
 ]
-DECIDED = source_text(
+DECIDED = join_sources(
     [{"role": "user", "content": f"{said}\n\n{NOISE}"} for said in SAID], ""
 )
 
@@ -153,7 +153,7 @@ def test_a_line_is_marked_if_the_closest_statement_says_otherwise(
     true: str, wrong: str
 ) -> None:
     marked, _, _ = mark_sections({"Key Decisions": f"{true}\n{wrong}"}, DECIDED)
-    assert marked["Key Decisions"] == f"{true}\n{wrong} {UNVERIFIED}"
+    assert marked["Key Decisions"] == f"{true}\n{wrong} {UNVERIFIED_MARK}"
 
 
 def test_an_invention_told_again_is_marked_again() -> None:
@@ -170,14 +170,14 @@ def test_an_invention_told_again_is_marked_again() -> None:
     once = compress(talk, window=8_000, summarizer=writer)
     twice = compress([*once.messages, *talk], window=8_000, summarizer=writer)
     for result in (once, twice):
-        assert f"- src/none.py was done {UNVERIFIED}" in result.summary
-        assert result.summary.count(UNVERIFIED) == 1
+        assert f"- src/none.py was done {UNVERIFIED_MARK}" in result.summary
+        assert result.summary.count(UNVERIFIED_MARK) == 1
 
 
 def test_a_summary_that_names_too_much_is_refused() -> None:
-    assert not is_refused(10, 2)
-    assert not is_refused(20, 5)
-    assert is_refused(11, 3)
+    assert not should_refuse(10, 2)
+    assert not should_refuse(20, 5)
+    assert should_refuse(11, 3)
 
 
 def test_a_long_line_of_figures_costs_little() -> None:

@@ -16,7 +16,7 @@ from everthread.compaction.summary.sections import (
     USER_WORDS,
     parse_sections,
 )
-from everthread.compaction.summary.user_quotes import parse_words
+from everthread.compaction.summary.user_quotes import parse_quotes
 from everthread.core.messages import Message
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
@@ -65,7 +65,7 @@ async def test_words_typed_into_a_refused_call_are_the_users() -> None:
             f"{REFUSED}{words}",
         )
     )
-    said = parse_words(told[USER_WORDS])
+    said = parse_quotes(told[USER_WORDS])
     assert [(entry.number, entry.text) for entry in said] == [(2, "Go on."), (2, words)]
     assert BLOCKED not in told
     assert "doesn't want to proceed" not in told[DONE]
@@ -87,7 +87,7 @@ async def test_the_clients_note_after_the_words_of_a_refusal_is_not_the_users() 
     told = await summarize(
         refuse("Edit", {"file_path": "/r/a.py"}, f"{REFUSED}no, keep it\n\n{note}")
     )
-    assert [entry.text for entry in parse_words(told[USER_WORDS])] == [
+    assert [entry.text for entry in parse_quotes(told[USER_WORDS])] == [
         "Go on.",
         "no, keep it",
     ]
@@ -131,4 +131,4 @@ async def test_a_heading_in_the_users_words_is_no_heading_of_the_summary(
         [assistant_message("Ok."), user_message(text), assistant_message("Ok.")]
     )
     assert not any(line.startswith("#") for line in told[USER_WORDS].split("\n"))
-    assert text in [entry.text for entry in parse_words(told[USER_WORDS])]
+    assert text in [entry.text for entry in parse_quotes(told[USER_WORDS])]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from everthread import Conversation, open_conversation, open_store
-from everthread.compaction.summary.sections import HANDOFF
+from everthread.compaction.summary.sections import HANDOFF_SECTIONS
 from everthread.config import Config, parse_config
 from everthread.core.messages import text_of
 from everthread.core.types import Api, Reply, Request
@@ -115,7 +115,7 @@ def is_summary_call(request: Request) -> bool:
         text_of(message) for message in request.messages[-1:]
     )
     return (
-        all(f"## {name}" in told for name in HANDOFF[2:6])
+        all(f"## {name}" in told for name in HANDOFF_SECTIONS[2:6])
         and "[EVERTHREAD SUMMARY" not in told.split("## ")[0]
     )
 
@@ -124,7 +124,9 @@ def make_summary_text(goal: str = "Settle the books.", **sections: str) -> str:
     filled = {"Goal": goal} | {
         key.replace("_", " "): value for key, value in sections.items()
     }
-    return "\n\n".join(f"## {name}\n{filled.get(name, 'None.')}" for name in HANDOFF)
+    return "\n\n".join(
+        f"## {name}\n{filled.get(name, 'None.')}" for name in HANDOFF_SECTIONS
+    )
 
 
 def answer_script(

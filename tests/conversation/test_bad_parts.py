@@ -35,7 +35,7 @@ from tests.conversation.conversation_setup import (
 TURNS = 9
 
 
-class Spoilt(ContextCompressor):
+class CorruptingEngine(ContextCompressor):
     """An engine whose compactions the test corrupts."""
 
     spoil: Callable[[Compaction], Any] = staticmethod(lambda made: made)
@@ -45,15 +45,17 @@ class Spoilt(ContextCompressor):
         return made
 
 
-def engine(**overridden: Any) -> Any:
-    return type("Another", (Spoilt,), overridden)
+def engine_with(**overridden: Any) -> Any:
+    return type("Another", (CorruptingEngine,), overridden)
 
 
-def fails(*_given: Any, **_how: Any) -> Any:
+def raise_error(*_given: Any, **_how: Any) -> Any:
     raise ValueError("no idea")
 
 
-async def several(setup: ConversationSetup, **settings: Any) -> Conversation:
+async def send_past_threshold(
+    setup: ConversationSetup, **settings: Any
+) -> Conversation:
     """Send enough turns to pass the threshold."""
     model = ScriptedModel(lambda _: f"Noted. {make_text(200)}", window=16_000)
     conversation = await setup.open(model, protect_last_n=2, **settings)
@@ -76,7 +78,7 @@ SPOILT: dict[str, Callable[[Compaction], Any]] = {
     "nodes that are none": lambda made: replace(
         made, nodes=(cast("Any", {"id": "n1"}),)
     ),
-    "an error": fails,
+    "an error": raise_error,
 }
 
 
@@ -85,8 +87,10 @@ SPOILT: dict[str, Callable[[Compaction], Any]] = {
 async def test_a_compaction_that_cannot_be_used_changes_nothing(
     setup: ConversationSetup, how: str, *, background: bool
 ) -> None:
-    spoilt = engine(spoil=staticmethod(SPOILT[how]))
-    conversation = await several(setup, engine=spoilt, background=background)
+    spoilt = engine_with(spoil=staticmethod(SPOILT[how]))
+    conversation = await send_past_threshold(
+        setup, engine=spoilt, background=background
+    )
     assert setup.watch.of(CompactionFailed)
     assert not setup.watch.of(CompactionDone)
     with pytest.raises(EngineError):
@@ -108,11 +112,13 @@ async def test_a_compaction_that_cannot_be_used_changes_nothing(
 async def test_an_engine_that_fails_elsewhere_is_reported_once(
     setup: ConversationSetup, method: str
 ) -> None:
-    conversation = await several(
-        setup, engine=engine(**{method: fails}), background=False
+    conversation = await send_past_threshold(
+        setup, engine=engine_with(**{method: raise_error}), background=False
     )
     await setup.open(
-        ScriptedModel(), resume=conversation.id, engine=engine(**{method: fails})
+        ScriptedModel(),
+        resume=conversation.id,
+        engine=engine_with(**{method: raise_error}),
     )
     told = [
         event.text
@@ -132,7 +138,9 @@ async def test_an_engine_plans_in_a_thread_and_not_on_the_event_loop(
         threads.add(threading.get_ident())
         return True
 
-    await several(setup, engine=engine(has_content_to_compress=has_content_to_compress))
+    await send_past_threshold(
+        setup, engine=engine_with(has_content_to_compress=has_content_to_compress)
+    )
     assert threads
     assert threading.get_ident() not in threads
 
@@ -140,9 +148,9 @@ async def test_an_engine_plans_in_a_thread_and_not_on_the_event_loop(
 async def test_a_state_that_is_not_json_does_not_fail_the_turn(
     setup: ConversationSetup,
 ) -> None:
-    await several(
+    await send_past_threshold(
         setup,
-        engine=engine(dump_state=lambda _self: {"x": object()}),
+        engine=engine_with(dump_state=lambda _self: {"x": object()}),
         background=False,
     )
     assert (
@@ -155,7 +163,7 @@ async def test_after_an_overflow_a_failing_engine_ends_in_the_clear_message(
     setup: ConversationSetup,
 ) -> None:
     said = ScriptedModel(["Noted.", overflow_error(4_000, 9_000)])
-    conversation = await setup.open(said, engine=engine(compress=fails))
+    conversation = await setup.open(said, engine=engine_with(compress=raise_error))
     await conversation.send("The first.")
     with pytest.raises(Exception, match="Your message and the history are stored"):
         await conversation.send("The second.")
@@ -166,7 +174,7 @@ async def test_after_an_overflow_a_failing_engine_ends_in_the_clear_message(
 async def test_hygiene_that_fails_does_not_block_the_engine_later(
     setup: ConversationSetup,
 ) -> None:
-    made = engine(spoil=staticmethod(fails))
+    made = engine_with(spoil=staticmethod(raise_error))
     model = ScriptedModel(["Noted."], window=16_000)
     conversation = await setup.open(
         model, engine=made, background=False, protect_last_n=2
@@ -184,7 +192,9 @@ async def test_a_prompt_that_cannot_be_written_anew_stays(
     setup: ConversationSetup,
 ) -> None:
     written = iter([SYSTEM])
-    conversation = await several(setup, system=lambda: next(written), background=False)
+    conversation = await send_past_threshold(
+        setup, system=lambda: next(written), background=False
+    )
     assert setup.watch.of(CompactionDone)
     assert any(
         "could not be written anew" in event.text for event in setup.watch.of(Notice)

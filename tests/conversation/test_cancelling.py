@@ -23,7 +23,7 @@ from tests.conversation.conversation_setup import (
 )
 
 
-async def left(work: Any, after: int) -> bool:
+async def cancel_after(work: Any, after: int) -> bool:
     """Cancel after this many steps of the loop; return whether the call was still running."""
     task = asyncio.ensure_future(work)
     for step in range(after):
@@ -40,7 +40,7 @@ async def left(work: Any, after: int) -> bool:
     return under_way
 
 
-async def whole(
+async def check_stored(
     setup: ConversationSetup,
     conversation: Conversation,
     asked: list[str],
@@ -82,7 +82,7 @@ async def test_a_turn_can_be_cancelled_at_any_moment(
     cut = 0
     for turn in range(30):
         asked.append(numbered_text(turn, 600, "account"))
-        if await left(ask(asked[-1]), 3 + turn * 5 % 61):
+        if await cancel_after(ask(asked[-1]), 3 + turn * 5 % 61):
             cut += 1
         else:
             reached.add(asked[-1])
@@ -91,7 +91,7 @@ async def test_a_turn_can_be_cancelled_at_any_moment(
         text_of(message) for request in model.requests for message in request.messages
     )
     assert cut
-    await whole(setup, conversation, asked, reached)
+    await check_stored(setup, conversation, asked, reached)
     await conversation.close()
 
 
@@ -104,12 +104,12 @@ async def test_a_compaction_can_be_cancelled_at_any_moment(
         asked = [numbered_text(turn, 300, "account") for turn in range(5)]
         for text in asked:
             await conversation.send(text)
-        await left(conversation.compress(), after)
+        await cancel_after(conversation.compress(), after)
         assert (
             await setup.store.get_compression_tip(conversation.id)
             == conversation.session.id
         )
-        await whole(setup, conversation, asked)
+        await check_stored(setup, conversation, asked)
 
 
 async def test_a_started_write_is_finished_despite_repeated_cancelling() -> None:

@@ -116,7 +116,7 @@ async def test_a_question_with_one_stored_rare_word_finds_it_in_every_front_end(
     )
     excerpts = (await StoreLookup(store, "default", session.id).search(asked)).excerpts
     page = await store.find(SearchQuery(asked, "default", session.id))
-    assert page.near
+    assert page.is_approximate
     assert excerpts[0].text == page.hits[0].snippet == FACT
     assert [one.id for one in excerpts] == [
         f"message:{hit.message}" for hit in page.hits

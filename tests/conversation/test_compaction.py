@@ -30,8 +30,7 @@ from everthread.thread.events import (
     Notice,
     UsageRecorded,
 )
-from everthread.thread.managed import MAX_SUMMARY_WAIT_SECONDS
-from everthread.thread.summary_wait import Timer
+from everthread.thread.summary_wait import MAX_SUMMARY_WAIT_SECONDS, Timer
 from tests.chat_messages import calls_reply, function_call
 from tests.conversation.conversation_setup import (
     SYSTEM,
@@ -45,11 +44,16 @@ from tests.conversation.conversation_setup import (
 )
 
 
-async def filled(
-    setup: ConversationSetup, tokens: int, *, window: int = 16_000, **options: Any
+async def open_filled(
+    setup: ConversationSetup,
+    tokens: int,
+    *,
+    window: int = 16_000,
+    script: Callable[[Any], str | Reply] = lambda _: make_text(200, "answer"),
+    **options: Any,
 ) -> Conversation:
     """Open a conversation with about this many tokens of context, in turns of five hundred."""
-    model = ScriptedModel(lambda _: make_text(200, "answer"), window=window)
+    model = ScriptedModel(script, window=window)
     conversation = await setup.open(model, **options)
     turn = 0
     while conversation.tokens < tokens:
@@ -58,7 +62,7 @@ async def filled(
     return conversation
 
 
-class Slow:
+class HeldSummarizer:
     """A summariser that waits until the test releases it."""
 
     name = "slow"
@@ -81,7 +85,7 @@ class Slow:
 async def test_the_threshold_triggers_a_compaction_and_the_thread_continues(
     setup: ConversationSetup,
 ) -> None:
-    conversation = await filled(setup, 7_500)
+    conversation = await open_filled(setup, 7_500)
     first = conversation.session.id
     while not setup.watch.of(CompactionDone):
         await conversation.send(make_text(250))
@@ -99,8 +103,8 @@ async def test_the_threshold_triggers_a_compaction_and_the_thread_continues(
 async def test_a_slow_summary_does_not_delay_a_turn_that_fits(
     setup: ConversationSetup,
 ) -> None:
-    slow = Slow()
-    conversation = await filled(setup, 8_500, summarizer=slow)
+    slow = HeldSummarizer()
+    conversation = await open_filled(setup, 8_500, summarizer=slow)
     assert slow.asked == 1, "it was begun at 80 % of the threshold"
     assert setup.watch.of(CompactionStarted)[0].background
     assert not setup.watch.of(CompactionDone)
@@ -116,8 +120,8 @@ async def test_a_slow_summary_does_not_delay_a_turn_that_fits(
 
 
 async def test_a_turn_that_does_not_fit_waits(setup: ConversationSetup) -> None:
-    slow = Slow()
-    conversation = await filled(setup, 7_000, summarizer=slow)
+    slow = HeldSummarizer()
+    conversation = await open_filled(setup, 7_000, summarizer=slow)
     turn = asyncio.create_task(conversation.send(make_text(9_000)))
     await asyncio.sleep(0.6)
     assert not turn.done()
@@ -127,7 +131,7 @@ async def test_a_turn_that_does_not_fit_waits(setup: ConversationSetup) -> None:
     assert conversation.tokens < 16_000
 
 
-class Timers:
+class ManualTimers:
     """Timers that end when the test says so."""
 
     def __init__(self) -> None:
@@ -153,10 +157,10 @@ async def test_a_summariser_that_never_answers_blocks_no_turn(
     tmp_path: Path, *, background: bool
 ) -> None:
     async with open_setup(tmp_path) as place:
-        hanging = Slow()
-        timers = Timers()
+        hanging = HeldSummarizer()
+        timers = ManualTimers()
         chain = SummarizerChain(
-            [hanging], floor=JournalWriter(TokenCounter("gpt-4o")), clock=lambda: 0.0
+            [hanging], fallback=JournalWriter(TokenCounter("gpt-4o")), clock=lambda: 0.0
         )
         model = ScriptedModel(lambda _: make_text(200, "answer"), window=16_000)
         setup = replace(
@@ -185,9 +189,9 @@ async def test_a_summariser_that_never_answers_blocks_no_turn(
 async def test_a_prepared_summary_is_discarded_if_its_messages_changed(
     setup: ConversationSetup,
 ) -> None:
-    slow = Slow()
+    slow = HeldSummarizer()
     slow.may.set()
-    conversation = await filled(setup, 7_000, summarizer=slow)
+    conversation = await open_filled(setup, 7_000, summarizer=slow)
     while not setup.watch.of(CompactionDone):
         await conversation.send(make_text(250))
     slow.may.clear()
@@ -204,7 +208,7 @@ async def test_a_prepared_summary_is_discarded_if_its_messages_changed(
 async def test_a_larger_history_than_the_new_model_takes_is_compacted_before_the_call(
     setup: ConversationSetup,
 ) -> None:
-    conversation = await filled(setup, 20_000, window=64_000)
+    conversation = await open_filled(setup, 20_000, window=64_000)
     small = ScriptedModel(["fine"], name="gpt-4o-mini", window=8_000)
     await conversation.use_model(route_to_model(small))
     await conversation.send("Go on, please.")
@@ -247,7 +251,7 @@ async def test_reasoning_tokens_never_trigger_a_compaction(
 
 
 async def test_by_hand_with_a_focus_and_back(setup: ConversationSetup) -> None:
-    conversation = await filled(setup, 5_000)
+    conversation = await open_filled(setup, 5_000)
     before = conversation.messages
     preview = await conversation.preview("topic 3")
     assert preview.reason == "preview"
@@ -264,7 +268,7 @@ async def test_by_hand_with_a_focus_and_back(setup: ConversationSetup) -> None:
 
 
 async def test_disabled_means_nothing_is_rewritten(setup: ConversationSetup) -> None:
-    conversation = await filled(setup, 9_500, enabled=False)
+    conversation = await open_filled(setup, 9_500, enabled=False)
     assert not setup.watch.of(CompactionStarted)
     with pytest.raises(ConfigError, match="disabled"):
         await conversation.compress()
@@ -273,7 +277,7 @@ async def test_disabled_means_nothing_is_rewritten(setup: ConversationSetup) -> 
 
 
 async def test_hygiene_steps_in_at_85_percent(setup: ConversationSetup) -> None:
-    conversation = await filled(setup, 13_800, threshold=1.0, background=False)
+    conversation = await open_filled(setup, 13_800, threshold=1.0, background=False)
     assert not setup.watch.of(CompactionDone)
     await conversation.compact_for_hygiene()
     (done,) = setup.watch.of(CompactionDone)
@@ -325,7 +329,7 @@ async def test_compactions_by_a_person_are_never_judged(
 async def test_from_the_second_compaction_on_a_notice_warns_of_lost_detail(
     setup: ConversationSetup,
 ) -> None:
-    conversation = await filled(setup, 5_000)
+    conversation = await open_filled(setup, 5_000)
     await conversation.compress()
     assert not setup.watch.of(Notice)
     await conversation.send(make_text(1_000))
@@ -367,7 +371,7 @@ async def test_a_failing_engine_is_reported_and_the_turn_continues(
         async def compress(self, *_args: Any, **_kwargs: Any) -> Any:
             raise RuntimeError("out of ideas")
 
-    conversation = await filled(setup, 9_000, engine=Broken)
+    conversation = await open_filled(setup, 9_000, engine=Broken)
     failed = setup.watch.of(CompactionFailed)
     assert "out of ideas" in failed[0].error
     assert len(failed) < 4, "it is not tried again at every turn"
@@ -427,7 +431,7 @@ async def test_the_system_prompt_is_rebuilt_only_at_the_start_of_a_session(
         written.append(1)
         return f"{SYSTEM} Written {len(written)} times."
 
-    conversation = await filled(setup, 5_000, system=system)
+    conversation = await open_filled(setup, 5_000, system=system)
     assert len(written) == 1
     await conversation.compress()
     assert len(written) == 2
@@ -462,8 +466,8 @@ async def test_a_rule_survives_and_a_restart_knows_it(setup: ConversationSetup) 
 async def test_messages_of_another_process_land_in_the_continuation_once(
     setup: ConversationSetup,
 ) -> None:
-    slow = Slow()
-    conversation = await filled(setup, 5_000, summarizer=slow)
+    slow = HeldSummarizer()
+    conversation = await open_filled(setup, 5_000, summarizer=slow)
     other = await setup.open(
         ScriptedModel(["b"], window=16_000), resume=conversation.id
     )
@@ -484,7 +488,7 @@ async def test_messages_of_another_process_land_in_the_continuation_once(
 async def test_of_two_concurrent_compactions_one_wins_and_the_other_continues_from_it(
     setup: ConversationSetup,
 ) -> None:
-    conversation = await filled(
+    conversation = await open_filled(
         setup, 5_000, summarizer=ScriptedSummarizer({"Goal": "one"})
     )
     other = await setup.open(
@@ -499,13 +503,13 @@ async def test_of_two_concurrent_compactions_one_wins_and_the_other_continues_fr
 
 
 async def test_open_calls_are_never_touched(setup: ConversationSetup) -> None:
-    conversation = await filled(setup, 5_000)
-    conversation.route.model._script = lambda _: call_reply("ls", "{}")  # type: ignore[union-attr]
+    conversation = await open_filled(setup, 5_000)
+    model = ScriptedModel([call_reply("ls", "{}"), "done"], window=16_000)
+    await conversation.use_model(route_to_model(model))
     await conversation.send("List the files.")
     await conversation.compress()
     assert conversation.messages[-1].get("tool_calls")
     await conversation.add_results([tool_result("a.py")])
-    conversation.route.model._script = lambda _: "done"  # type: ignore[union-attr]
     assert (await conversation.send()).text == "done"
 
 
@@ -513,7 +517,7 @@ async def test_a_large_message_is_sent_whole_and_compacts_once(
     setup: ConversationSetup,
 ) -> None:
     """It fits the window and not the threshold: the model reads all of it, and nothing is compacted in vain."""
-    conversation = await filled(setup, 5_000)
+    conversation = await open_filled(setup, 5_000)
     model = ScriptedModel(lambda _: "noted", window=16_000)
     await conversation.use_model(route_to_model(model))
     large = make_text(7_000, "clause")
@@ -531,7 +535,7 @@ async def test_the_results_of_parallel_calls_reach_the_model(
     setup: ConversationSetup,
 ) -> None:
     """Twelve results of 40 % of a small window: each is cut to its share, none is dropped."""
-    conversation = await filled(setup, 5_500)
+    conversation = await open_filled(setup, 5_500)
     calls: Any = [function_call(f"call_{number}", "look") for number in range(12)]
     asked = calls_reply(*calls)
     model = ScriptedModel([asked, "done"], window=16_000)
@@ -555,7 +559,7 @@ async def test_the_results_of_parallel_calls_reach_the_model(
 
 async def test_a_journal_is_never_prepared_ahead(setup: ConversationSetup) -> None:
     """It takes milliseconds; prepared ahead it would leave the messages since then uncut."""
-    conversation = await filled(setup, 7_000)
+    conversation = await open_filled(setup, 7_000)
     assert not setup.watch.of(CompactionStarted), "80 % of the threshold is 6,400"
     while not setup.watch.of(CompactionDone):
         await conversation.send(make_text(250))
@@ -568,14 +572,15 @@ async def test_messages_since_a_prepared_summary_are_pruned_when_it_is_used(
     setup: ConversationSetup,
 ) -> None:
     """The model's summary is unchanged, and the result is as small as any other."""
-    slow = Slow()
-    conversation = await filled(setup, 6_500, summarizer=slow)
-    numbers = iter(range(100))
-    model = ScriptedModel(
-        lambda _: call_reply("read", "{}", f"since_{next(numbers)}"), window=16_000
-    )
+    slow = HeldSummarizer()
+    steps: list[str | Reply] = []
+
+    def answer(_: Any) -> str | Reply:
+        return steps.pop(0) if steps else make_text(200, "answer")
+
+    conversation = await open_filled(setup, 6_500, script=answer, summarizer=slow)
     await slow.begun.wait()
-    conversation.route.model._script = model._script  # type: ignore[union-attr]
+    steps += [call_reply("read", "{}", f"since_{number}") for number in range(8)]
     await conversation.send("Read all of it.")
     for number in range(6):
         await conversation.add_results(

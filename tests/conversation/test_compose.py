@@ -32,7 +32,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "home"
 
 
-def configured(home: Path, text: str) -> None:
+def write_config(home: Path, text: str) -> None:
     home.mkdir()
     (home / "config.yaml").write_text(text)
 
@@ -40,7 +40,7 @@ def configured(home: Path, text: str) -> None:
 async def test_the_home_has_the_store_and_the_configuration(home: Path) -> None:
     async with Provider({"gpt-4o": 32_000}, ["one"]) as provider:
         address = f"base_url: '{provider.url}/v1', context_length: 32000"
-        configured(home, f"model: {{default: gpt-4o, provider: custom, {address}}}")
+        write_config(home, f"model: {{default: gpt-4o, provider: custom, {address}}}")
         async with await open_conversation() as conversation:
             assert (await conversation.send("Hi")).text == "one"
             assert conversation.window == 32_000

@@ -16,7 +16,7 @@ from tests.conversation.killed_process import THREAD
 CHILD = Path(__file__).with_name("killed_process.py")
 
 
-async def after(folder: Path) -> tuple[str, int]:
+async def read_after_restart(folder: Path) -> tuple[str, int]:
     """Return the state found after a restart, and the recorded usage."""
     async with open_setup(folder) as setup:
         tip = await setup.store.session(await setup.store.get_compression_tip(THREAD))
@@ -49,5 +49,5 @@ async def test_killed_at_each_step(tmp_path: Path) -> None:
     assert ended == [-signal.SIGKILL] * len(steps)
     continued = steps.index("continue_session") + 1
     for step in range(1, len(steps) + 1):
-        state, _usage = await after(tmp_path / f"s{step}")
+        state, _usage = await read_after_restart(tmp_path / f"s{step}")
         assert state == ("main" if step <= continued else "continuation"), (step, steps)

@@ -37,7 +37,7 @@ def answer_or_look(request: Request) -> str | Reply:
     return call_reply("look", "{}") if is_asked else make_text(200, "answer")
 
 
-class Cached(ScriptedModel):
+class CachingClaude(ScriptedModel):
     """A Claude whose cache holds the last request for five minutes."""
 
     def __init__(self, wall: SteppedClock) -> None:
@@ -64,7 +64,7 @@ class Cached(ScriptedModel):
         return replace(reply, usage=reply.usage | used)
 
 
-class Written:
+class PricedSummarizer:
     """A summariser with a price, and a delay."""
 
     name = "priced"
@@ -73,7 +73,7 @@ class Written:
         self.asked = 0
         self.done = asyncio.Event()
 
-    def quote(self, tokens: int, budget: int) -> float | None:
+    def quote_price(self, tokens: int, budget: int) -> float | None:
         return 1e-7 * (tokens + budget)
 
     async def summarize(self, _request: SummaryRequest) -> SummaryDraft:
@@ -82,7 +82,7 @@ class Written:
         return SummaryDraft({"Goal": "Keep the books."}, self.name)
 
 
-class Alarm:
+class ManualTimer:
     """Timers that fire when the test says so."""
 
     def __init__(self) -> None:
@@ -101,7 +101,9 @@ class Alarm:
 
 
 class _Entry:
-    def __init__(self, alarm: Alarm, entry: tuple[float, Callable[[], None]]) -> None:
+    def __init__(
+        self, alarm: ManualTimer, entry: tuple[float, Callable[[], None]]
+    ) -> None:
         self._alarm = alarm
         self._entry = entry
 
@@ -116,19 +118,19 @@ def wall() -> SteppedClock:
     return SteppedClock(1.7e9)
 
 
-async def opened(
+async def open_with_cache(
     place: ConversationSetup,
     wall: SteppedClock,
-    alarm: Alarm | None = None,
+    alarm: ManualTimer | None = None,
     **more: Any,
 ) -> Conversation:
-    model = Cached(wall)
+    model = CachingClaude(wall)
     setup = place.setup(model, provider="anthropic", **more)
     setup = replace(
         setup,
         route=route_to_model(model, "anthropic"),
         wall_clock=wall,
-        timer=alarm or Alarm(),
+        timer=alarm or ManualTimer(),
     )
     return await Conversation.open(setup)
 
@@ -145,7 +147,7 @@ async def test_after_a_pause_the_history_is_compacted_below_the_threshold(
     setup: ConversationSetup,
     wall: SteppedClock,
 ) -> None:
-    conversation = await opened(setup, wall)
+    conversation = await open_with_cache(setup, wall)
     await fill(conversation, wall, 6_000)
     wall.advance(TTL - 20)
     await conversation.send("Still there?")
@@ -166,7 +168,7 @@ async def test_after_a_pause_the_history_is_compacted_below_the_threshold(
 async def test_economics_can_be_switched_off(
     setup: ConversationSetup, wall: SteppedClock
 ) -> None:
-    conversation = await opened(setup, wall, economics=False)
+    conversation = await open_with_cache(setup, wall, economics=False)
     await fill(conversation, wall, 6_000)
     wall.advance(2 * TTL)
     await conversation.send("Back again.")
@@ -178,9 +180,9 @@ async def test_a_model_summary_is_prepared_before_the_cache_expires(
     setup: ConversationSetup,
     wall: SteppedClock,
 ) -> None:
-    alarm = Alarm()
-    writer = Written()
-    conversation = await opened(setup, wall, alarm, summarizer=writer)
+    alarm = ManualTimer()
+    writer = PricedSummarizer()
+    conversation = await open_with_cache(setup, wall, alarm, summarizer=writer)
     await fill(conversation, wall, 6_000)
     ((seconds, _),) = alarm.set
     assert seconds == 0.8 * TTL
@@ -190,10 +192,10 @@ async def test_a_model_summary_is_prepared_before_the_cache_expires(
     wall.advance(0.8 * TTL)
     alarm.ring()
     await asyncio.wait_for(writer.done.wait(), 60)
-    while not conversation._thread.preparation.is_ready:  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
-    wall.advance(TTL)
-    await conversation.send("And again.")
+    async with asyncio.timeout(60):
+        while not setup.watch.of(CompactionDone):  # until the summary is ready
+            wall.advance(TTL)
+            await conversation.send("And again.")
     (done,) = setup.watch.of(CompactionDone)
     assert (done.reason, done.author) == ("cold-cache", "priced")
     await conversation.close()
@@ -204,11 +206,13 @@ async def test_another_process_knows_the_rhythm(
     tmp_path: Path, wall: SteppedClock
 ) -> None:
     async with open_setup(tmp_path) as place:
-        first = await opened(place, wall)
+        first = await open_with_cache(place, wall)
         await fill(first, wall, 6_000)
-        model = Cached(wall)
+        model = CachingClaude(wall)
         setup = replace(
-            place.setup(model, provider="anthropic"), wall_clock=wall, timer=Alarm()
+            place.setup(model, provider="anthropic"),
+            wall_clock=wall,
+            timer=ManualTimer(),
         )
         wall.advance(TTL + 5)
         second = await Conversation.open(setup, resume=first.id)
@@ -221,7 +225,7 @@ async def test_during_a_turn_it_waits_for_the_end_of_the_turn(
     setup: ConversationSetup,
     wall: SteppedClock,
 ) -> None:
-    conversation = await opened(setup, wall)
+    conversation = await open_with_cache(setup, wall)
     await fill(conversation, wall, 7_000)
     await conversation.send("Look.")
     await conversation.add_results([tool_result(make_text(1_000, "page"))])
@@ -238,7 +242,7 @@ async def test_during_a_turn_it_waits_for_the_end_of_the_turn(
 async def test_other_tools_make_the_cache_cold(
     setup: ConversationSetup, wall: SteppedClock
 ) -> None:
-    conversation = await opened(setup, wall)
+    conversation = await open_with_cache(setup, wall)
     await fill(conversation, wall, 6_000)
     tool = {
         "type": "function",
@@ -254,8 +258,8 @@ async def test_a_turn_with_calls_under_way_sets_no_alarm(
     setup: ConversationSetup,
     wall: SteppedClock,
 ) -> None:
-    alarm = Alarm()
-    conversation = await opened(setup, wall, alarm)
+    alarm = ManualTimer()
+    conversation = await open_with_cache(setup, wall, alarm)
     await fill(conversation, wall, 6_000)
     model = ScriptedModel(
         [call_reply("look", "{}"), "Done."], name="claude-sonnet-4-5", window=WINDOW
@@ -272,8 +276,10 @@ async def test_an_idle_conversation_is_compacted_before_its_cache_expires(
     setup: ConversationSetup,
     wall: SteppedClock,
 ) -> None:
-    alarm = Alarm()
-    conversation = await opened(setup, wall, alarm, idle=True, background=False)
+    alarm = ManualTimer()
+    conversation = await open_with_cache(
+        setup, wall, alarm, idle=True, background=False
+    )
     await fill(conversation, wall, 6_000)
     before = conversation.tokens
     ((seconds, _),) = alarm.set
@@ -291,8 +297,10 @@ async def test_a_message_that_comes_first_cancels_the_idle_compaction(
     setup: ConversationSetup,
     wall: SteppedClock,
 ) -> None:
-    alarm = Alarm()
-    conversation = await opened(setup, wall, alarm, idle=True, background=False)
+    alarm = ManualTimer()
+    conversation = await open_with_cache(
+        setup, wall, alarm, idle=True, background=False
+    )
     await fill(conversation, wall, 6_000)
     alarm.ring()
     await conversation.send("I am back.")
@@ -304,13 +312,13 @@ async def test_a_message_that_comes_first_cancels_the_idle_compaction(
 async def test_a_short_conversation_sets_no_idle_timer(
     setup: ConversationSetup,
 ) -> None:
-    alarm = Alarm()
-    conversation = await opened(setup, SteppedClock(1.7e9), alarm, idle=True)
+    alarm = ManualTimer()
+    conversation = await open_with_cache(setup, SteppedClock(1.7e9), alarm, idle=True)
     await conversation.send("Hello.")
     assert not alarm.set
 
 
-class Diagnosed(Cached):
+class DiagnosingClaude(CachingClaude):
     """A Claude that explains a cache miss if it is asked."""
 
     def __init__(self, wall: SteppedClock) -> None:
@@ -329,13 +337,13 @@ async def test_a_conversation_asks_why_the_cache_missed(
     tmp_path: Path, wall: SteppedClock
 ) -> None:
     async with open_setup(tmp_path) as place:
-        model = Diagnosed(wall)
+        model = DiagnosingClaude(wall)
         setup = place.setup(model, provider="anthropic")
         official = replace(
             route_to_model(model, "anthropic"), base_url="", provider="anthropic"
         )
         conversation = await Conversation.open(
-            replace(setup, route=official, wall_clock=wall, timer=Alarm())
+            replace(setup, route=official, wall_clock=wall, timer=ManualTimer())
         )
         for text in ("One.", "Two."):
             await conversation.send(text)

@@ -30,12 +30,12 @@ from tests.conversation.http_setup import (
 )
 
 
-def asking(*ids: Any) -> Reply:
+def calls_with_ids(*ids: Any) -> Reply:
     calls: Any = [function_call(each, "terminal") for each in ids]
     return calls_reply(*calls)
 
 
-async def valid(conversation: Conversation, message: Any = None) -> list[Any]:
+async def next_messages(conversation: Conversation, message: Any = None) -> list[Any]:
     """The messages of the next request, none of which a provider would refuse."""
     prepared = await conversation.prepare(message)
     assert validate_messages(prepared.request.messages) == []
@@ -80,7 +80,7 @@ async def test_results_may_come_as_blocks_of_a_user_message(
 ) -> None:
     conversation = await setup.open(ScriptedModel())
     await conversation.prepare("Go.")
-    await conversation.record(asking("a", "b"))
+    await conversation.record(calls_with_ids("a", "b"))
     blocks = [
         {"type": "tool_result", "tool_use_id": "a", "content": "done"},
         {
@@ -91,7 +91,7 @@ async def test_results_may_come_as_blocks_of_a_user_message(
         },
         {"type": "text", "text": "Hurry up."},
     ]
-    messages = await valid(conversation, {"role": "user", "content": blocks})
+    messages = await next_messages(conversation, {"role": "user", "content": blocks})
     assert [item.get("tool_call_id") for item in messages] == [
         None,
         None,
@@ -119,15 +119,15 @@ async def test_calls_left_open_are_closed_before_anything_is_sent(
 ) -> None:
     conversation = await setup.open(ScriptedModel())
     await conversation.prepare("Go.")
-    await conversation.record(asking("a", "b"))
+    await conversation.record(calls_with_ids("a", "b"))
     await conversation.add_results([tool_result("done", "a")])
-    messages = await valid(conversation)
+    messages = await next_messages(conversation)
     assert messages[-1]["content"] == UNFINISHED_RESULT
-    await conversation.record(asking("c"))
+    await conversation.record(calls_with_ids("c"))
     await conversation.record(
         Reply({"role": "assistant", "content": "Never mind."}, "stop")
     )
-    await valid(conversation, "And now?")
+    await next_messages(conversation, "And now?")
 
 
 @pytest.mark.parametrize("ids", [(None, None), ("", ""), ("a", "a"), (3, "b")])
@@ -136,12 +136,12 @@ async def test_every_call_gets_an_id_of_its_own(
 ) -> None:
     conversation = await setup.open(ScriptedModel())
     await conversation.prepare("Go.")
-    answer = await conversation.record(asking(*ids))
+    answer = await conversation.record(calls_with_ids(*ids))
     assert len({item.id for item in answer.calls} - {""}) == 2
     await conversation.add_results(
         [tool_result("done", item.id) for item in answer.calls]
     )
-    await valid(conversation)
+    await next_messages(conversation)
 
 
 @pytest.mark.parametrize("api", ["openai_chat", "openai_responses", "anthropic"])

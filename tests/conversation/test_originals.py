@@ -16,7 +16,7 @@ LAST = 460
 PART = 2_000
 
 
-class Counted:
+class CountingStore:
     """A store that counts the messages it returns."""
 
     def __init__(self, store: Any) -> None:
@@ -68,7 +68,7 @@ async def test_a_part_costs_what_it_shows_and_stays_the_same(tmp_path: Path) -> 
         tuple(map(str, covered)),
     )
     await store.put_nodes([node])
-    counted: Any = Counted(store)
+    counted: Any = CountingStore(store)
     cache = LookupCache()
     costs = []
     parts = []

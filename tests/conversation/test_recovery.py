@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
 
+from everthread.compaction.compressor import ContextCompressor
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import Request
 from everthread.core.validation import validate_messages
@@ -13,6 +15,7 @@ from everthread.errors import ContextOverflowError, ModelError
 from everthread.testing import ScriptedModel
 from everthread.thread.events import (
     CompactionDone,
+    CompactionFailed,
     CompactionStarted,
     LimitLearnt,
     Recovery,
@@ -29,7 +32,7 @@ from tests.conversation.conversation_setup import (
 PIXEL = "data:image/png;base64," + "iVBORw0KGgoAAAANSUhEUg" * 400
 
 
-def refusing(limit: int, *, stated: bool = True) -> Any:
+def refusing_model(limit: int, *, stated: bool = True) -> Any:
     """Return a model that takes only this many tokens, and states the limit or not."""
     counter = TokenCounter("gpt-4o")
 
@@ -64,7 +67,7 @@ async def long_one(
 
 
 async def test_a_stated_limit_is_learnt_and_kept(setup: ConversationSetup) -> None:
-    model = ScriptedModel(refusing(8_000))
+    model = ScriptedModel(refusing_model(8_000))
     conversation = await long_one(setup, model)
     answer = await conversation.send("Go on.")
     assert answer.text
@@ -78,11 +81,43 @@ async def test_a_stated_limit_is_learnt_and_kept(setup: ConversationSetup) -> No
     assert again.window == 8_000, "another process knows it too"
 
 
+async def test_a_recovery_lets_the_next_compaction_come_when_it_is_due(
+    setup: ConversationSetup,
+) -> None:
+    """The compaction that failed before had made the next one wait until the prompt had grown by a tenth."""
+
+    class SometimesBroken(ContextCompressor):
+        is_broken = True
+
+        async def compress(self, *args: Any, **kwargs: Any) -> Any:
+            if self.is_broken:
+                raise RuntimeError("out of ideas")
+            return await super().compress(*args, **kwargs)
+
+    refusals: list[Any] = []
+    model = ScriptedModel(
+        lambda _: refusals.pop() if refusals else make_text(200, "answer"),
+        window=16_000,
+    )
+    conversation = await setup.open(model, engine=SometimesBroken, economics=False)
+    turns = itertools.count()
+    while not setup.watch.of(CompactionFailed):
+        await conversation.send(numbered_text(next(turns), 250, "topic"))
+    SometimesBroken.is_broken = False
+    refusals.append(overflow_error(16_000, 16_100))
+    await conversation.send("Go on.")
+    [recovery] = setup.watch.of(CompactionDone)
+    assert recovery.reason == "overflow"
+    while len(setup.watch.of(CompactionDone)) == 1:
+        await conversation.send(numbered_text(next(turns), 250, "topic"))
+    assert 8_000 <= setup.watch.of(CompactionDone)[-1].tokens_before < 8_600
+
+
 async def test_without_a_stated_limit_a_usual_one_is_tried_in_memory(
     setup: ConversationSetup,
 ) -> None:
     conversation = await long_one(
-        setup, ScriptedModel(refusing(9_000, stated=False), window=200_000)
+        setup, ScriptedModel(refusing_model(9_000, stated=False), window=200_000)
     )
     assert (await conversation.send("Go on.")).text
     assert conversation.window < 200_000

@@ -164,7 +164,12 @@ async def test_a_cap_that_did_not_fit_is_refused_once_and_not_lowered_for_good(
 
 
 async def test_one_big_result_and_many_middling_ones(tmp_path: Path) -> None:
-    script = [call_reply("cat big.log", "c1"), "read it", *[_many(25)], "read them all"]
+    script = [
+        call_reply("cat big.log", "c1"),
+        "read it",
+        *[_many_calls(25)],
+        "read them all",
+    ]
     async with open_http_setup(
         tmp_path, [served_model("gpt-4o", 128_000)], script
     ) as setup:
@@ -413,7 +418,7 @@ async def test_passing_failures_are_asked_again(tmp_path: Path) -> None:
         assert len(conversation.messages) == 2
 
 
-def _many(count: int) -> Reply:
+def _many_calls(count: int) -> Reply:
     wanted: Any = [
         function_call(f"m{index}", "terminal", '{"command": "x"}')
         for index in range(count)

@@ -25,7 +25,7 @@ LONGEST = 60.0
 """Seconds until a test that would hang fails."""
 
 
-class Gate:
+class HoldPoint:
     """A point at which an engine waits, in any thread, until the test opens it."""
 
     def __init__(self) -> None:
@@ -48,24 +48,26 @@ class Gate:
         return Stopped
 
 
-async def full(setup: ConversationSetup, engine: Any, **settings: Any) -> Conversation:
+async def open_full(
+    setup: ConversationSetup, engine: Any, **settings: Any
+) -> Conversation:
     model = ScriptedModel(lambda _: f"Noted. {make_text(200)}", window=64_000)
     conversation = await setup.open(model, engine=engine, protect_last_n=2, **settings)
     await send_texts(conversation, 6, 900, "account")
     return conversation
 
 
-async def reach(gate: Gate) -> None:
+async def wait_until_reached(gate: HoldPoint) -> None:
     assert await asyncio.to_thread(gate.reached.wait, LONGEST)
 
 
 async def test_the_event_loop_is_free_while_an_engine_works(
     setup: ConversationSetup,
 ) -> None:
-    gate = Gate()
-    conversation = await full(setup, gate.engine())
+    gate = HoldPoint()
+    conversation = await open_full(setup, gate.engine())
     compacting = asyncio.ensure_future(conversation.compress())
-    await reach(gate)
+    await wait_until_reached(gate)
     gate.opened.set()  # set by this loop: an engine that blocked the loop would wait for ever
     assert (await compacting).changed
     assert gate.threads != [threading.get_ident()]
@@ -76,12 +78,12 @@ async def test_the_event_loop_is_free_while_an_engine_works(
 async def test_a_cancelled_compaction_changes_nothing(
     setup: ConversationSetup, moments: int
 ) -> None:
-    gate = Gate()
-    conversation = await full(setup, gate.engine())
+    gate = HoldPoint()
+    conversation = await open_full(setup, gate.engine())
     session = conversation.id
     before = conversation.messages
     compacting = asyncio.ensure_future(conversation.compress())
-    await reach(gate)
+    await wait_until_reached(gate)
     for _ in range(moments):
         await asyncio.sleep(0)
     compacting.cancel()
@@ -95,7 +97,7 @@ async def test_a_cancelled_compaction_changes_nothing(
     assert not validate_messages(conversation.messages)
 
 
-class Asked:
+class CancelledSummarizer:
     """A summariser that waits, the first time, until it is cancelled."""
 
     name = "asked"
@@ -120,8 +122,8 @@ class Asked:
 async def test_a_summariser_stays_in_the_loop_and_ends_before_the_turn_does(
     setup: ConversationSetup,
 ) -> None:
-    asked = Asked()
-    conversation = await full(setup, ContextCompressor, summarizer=asked)
+    asked = CancelledSummarizer()
+    conversation = await open_full(setup, ContextCompressor, summarizer=asked)
     compacting = asyncio.ensure_future(conversation.compress())
     await asked.begun.wait()
     compacting.cancel()

@@ -29,7 +29,7 @@ from tests.conversation.conversation_setup import (
 from tests.conversation.http_setup import answer_script, open_http_setup, served_model
 
 
-class Noting(ContextCompressor):
+class RecordingEngine(ContextCompressor):
     """An engine that records the calls it gets."""
 
     def on_session_start(self, session_id: str, **how: Any) -> None:
@@ -40,10 +40,10 @@ class Noting(ContextCompressor):
 async def test_a_second_conversation_knows_the_state_of_a_continuation(
     setup: ConversationSetup,
 ) -> None:
-    engines: list[Noting] = []
+    engines: list[RecordingEngine] = []
 
-    def make(services: Any) -> Noting:
-        engines.append(Noting(services))
+    def make(services: Any) -> RecordingEngine:
+        engines.append(RecordingEngine(services))
         return engines[-1]
 
     claude: dict[str, Any] = {

@@ -51,7 +51,7 @@ SHARE: dict[str, Any] = {"tools_share": 0.1, "background": False}
 """Of a threshold of 4,000 tokens: about four of the eight tools."""
 
 
-def offered(request: Request) -> list[str]:
+def offered_names(request: Request) -> list[str]:
     return [str(entry["function"]["name"]) for entry in request.tools]
 
 
@@ -59,7 +59,9 @@ def model(**more: Any) -> ScriptedModel:
     return ScriptedModel(lambda _: make_text(120, "answer"), window=8_000, **more)
 
 
-async def fill(conversation: Conversation, about: str = "ledger") -> None:
+async def send_until_compacted(
+    conversation: Conversation, about: str = "ledger"
+) -> None:
     """Send messages until one more compaction."""
     before = conversation.session.id
     turn = 0
@@ -74,7 +76,7 @@ async def test_nothing_changes_for_those_under_their_share(
     asked = model()
     conversation = await setup.open(asked, tools=TOOLS[:2], background=False)
     await conversation.send("Hello")
-    await fill(conversation)
+    await send_until_compacted(conversation)
     assert all(request.tools == TOOLS[:2] for request in asked.requests)
     assert (conversation.toolbox.left_out, setup.watch.of(ToolsChanged)) == ((), [])
 
@@ -86,7 +88,7 @@ async def test_what_is_offered_is_the_same_until_a_compaction_and_in_every_proce
     conversation = await setup.open(asked, tools=TOOLS, **SHARE)
     assert conversation.tools == TOOLS
     await conversation.send("Book me a flight, and put it into the calendar.")
-    first = offered(asked.requests[0])
+    first = offered_names(asked.requests[0])
     assert {"flight_tool", "calendar_tool", FIND_TOOLS} <= set(first)
     assert 3 <= len(first) < len(TOOLS)
     [told] = setup.watch.of(ToolsChanged)
@@ -97,14 +99,14 @@ async def test_what_is_offered_is_the_same_until_a_compaction_and_in_every_proce
     await conversation.send("And now the weather, please, and the payroll.")
     again = await setup.open(asked, resume=conversation.id, tools=TOOLS, **SHARE)
     await again.send("What about the warehouse?")
-    assert [offered(request) for request in asked.requests] == [first] * 3
-    await fill(again, "warehouse payroll")
+    assert [offered_names(request) for request in asked.requests] == [first] * 3
+    await send_until_compacted(again, "warehouse payroll")
     # Tools that fit stay: they and the system prompt are still cached.
-    assert offered(asked.requests[-1]) == first
+    assert offered_names(asked.requests[-1]) == first
     assert len(setup.watch.of(ToolsChanged)) == 1
     branch = await again.branch()
     await branch.send("Elsewhere.")
-    assert offered(asked.requests[-1]) == first
+    assert offered_names(asked.requests[-1]) == first
 
 
 async def test_a_tool_in_use_stays_and_one_that_is_asked_for_comes_back(
@@ -139,14 +141,14 @@ async def test_a_tool_in_use_stays_and_one_that_is_asked_for_comes_back(
     assert conversation.toolbox.left_out == out
     resumed = await setup.open(asked, resume=conversation.id, tools=TOOLS, **SHARE)
     assert resumed.toolbox.left_out == out
-    await fill(resumed)
-    now = set(offered(asked.requests[-1]))
+    await send_until_compacted(resumed)
+    now = set(offered_names(asked.requests[-1]))
     assert {"payroll_tool", "telephone_tool", "warehouse_tool", FIND_TOOLS} <= now
     assert not set(resumed.toolbox.left_out) & now
     changed = setup.watch.of(ToolsChanged)[-1]
     assert {"payroll_tool", "telephone_tool", "warehouse_tool"} <= set(changed.back)
-    await fill(resumed, "flight calendar")
-    assert "payroll_tool" in offered(asked.requests[-1])
+    await send_until_compacted(resumed, "flight calendar")
+    assert "payroll_tool" in offered_names(asked.requests[-1])
     record = (await resumed.store.compactions(resumed.id))[-1].record
     assert record.figures["tools_left_out"] == list(resumed.toolbox.left_out)
 
@@ -160,7 +162,7 @@ async def test_another_process_sees_a_compaction_only_with_its_tools(
     await conversation.send("Book me a flight.")
     before = conversation.toolbox.left_out
     await conversation.find_tools("telephone")
-    await fill(conversation)
+    await send_until_compacted(conversation)
     out = conversation.toolbox.left_out
     assert out != before
     await setup.store.put_state(conversation.session.id, "calibration", None)
@@ -185,13 +187,13 @@ async def test_now_costs_the_cache_and_says_how_much(setup: ConversationSetup) -
     assert (told.back, told.now) == (("telephone_tool",), True)
     assert "other tools are offered" in conversation.toolbox.describe_price()
     await conversation.send("Ring him.")
-    assert "telephone_tool" in offered(asked.requests[-1])
-    assert "telephone_tool" not in offered(asked.requests[-2])
+    assert "telephone_tool" in offered_names(asked.requests[-1])
+    assert "telephone_tool" not in offered_names(asked.requests[-2])
     again = await setup.open(
         asked, resume=conversation.id, tools=TOOLS, provider="anthropic", **SHARE
     )
     await again.send("And again.")
-    assert offered(asked.requests[-1]) == offered(asked.requests[-2])
+    assert offered_names(asked.requests[-1]) == offered_names(asked.requests[-2])
     unpriced = await setup.open(model(name="nobody-knows"), tools=TOOLS, **SHARE)
     await unpriced.send("Hello")
     assert "is not known" in unpriced.toolbox.describe_price()
@@ -232,7 +234,7 @@ async def test_system_and_tools_that_fill_the_threshold_leave_room_again(
         tools_share=1.0,
     )
     await conversation.send("Book me a flight.")
-    assert FIND_TOOLS in offered(asked.requests[0])
+    assert FIND_TOOLS in offered_names(asked.requests[0])
     await conversation.send("And a hotel.")
     [notice] = setup.watch.of(Notice)
     assert "alone take" in notice.text
@@ -259,7 +261,7 @@ async def test_engines_tools_stay_and_others_are_settled_anew(
     asked = model()
     conversation = await setup.open(asked, tools=TOOLS, engine=engine, **SHARE)
     await conversation.send("Book me a flight.")
-    names = offered(asked.requests[-1])
+    names = offered_names(asked.requests[-1])
     assert {"lcm_grep", "lcm_describe", "lcm_expand", FIND_TOOLS} <= set(names)
     assert [
         entry["function"]["name"] for entry in conversation.toolbox.own_schemas
@@ -267,7 +269,7 @@ async def test_engines_tools_stay_and_others_are_settled_anew(
     conversation.use_tools(TOOLS[:1])
     setup.watch.broken.clear()
     await conversation.send("Hello")
-    assert FIND_TOOLS not in offered(asked.requests[-1])
+    assert FIND_TOOLS not in offered_names(asked.requests[-1])
     # `use_tools` says that the cache is lost by it.
     assert len(setup.watch.broken) == 1
     setup.watch.broken.clear()

@@ -41,7 +41,7 @@ CARDS = [
 ]
 
 
-def out(
+def left_out_names(
     room: int,
     wanted: str = "",
     used: tuple[str, ...] = (),
@@ -93,28 +93,34 @@ def test_tools_are_too_many_by_their_share_or_by_the_remaining_room() -> None:
 
 
 def test_tools_that_match_the_task_or_are_in_use_stay() -> None:
-    assert out(400) == ()
-    assert out(200, "Refund the two invoices, please.") == ("sendEmail", "weather")
-    assert out(200, "Email them about the weather in town.") == (
+    assert left_out_names(400) == ()
+    assert left_out_names(200, "Refund the two invoices, please.") == (
+        "sendEmail",
+        "weather",
+    )
+    assert left_out_names(200, "Email them about the weather in town.") == (
         "create_invoice",
         "refund",
     )
-    assert out(200, "Refund the two invoices.", used=("weather",)) == (
+    assert left_out_names(200, "Refund the two invoices.", used=("weather",)) == (
         "create_invoice",
         "sendEmail",
     )
-    assert out(0, "refund", used=("weather", "refund")) == (
+    assert left_out_names(0, "refund", used=("weather", "refund")) == (
         "create_invoice",
         "sendEmail",
     )
-    assert out(200) == ("weather", "refund")
+    assert left_out_names(200) == ("weather", "refund")
 
 
 def test_nothing_changes_as_long_as_the_others_fit() -> None:
-    assert out(300, "weather", before=("weather",)) == ("weather",)
-    assert out(300, used=("weather",), before=("weather",)) == ("refund",)
-    assert out(200, "weather", before=("weather",)) == ("sendEmail", "refund")
-    assert out(400, before=("weather",)) == ()
+    assert left_out_names(300, "weather", before=("weather",)) == ("weather",)
+    assert left_out_names(300, used=("weather",), before=("weather",)) == ("refund",)
+    assert left_out_names(200, "weather", before=("weather",)) == (
+        "sendEmail",
+        "refund",
+    )
+    assert left_out_names(400, before=("weather",)) == ()
 
 
 def test_a_search_finds_words_in_any_form_the_rarest_first() -> None:

@@ -37,7 +37,9 @@ def outputs(*sizes: int, tool: str = "bash") -> list[ToolOutput]:
     ]
 
 
-def stored(results: list[ToolOutput], limits: OutputLimits = LIMITS) -> list[int]:
+def stored_indices(
+    results: list[ToolOutput], limits: OutputLimits = LIMITS
+) -> list[int]:
     return [item.index for item in plan_storage(results, limits)]
 
 
@@ -97,48 +99,51 @@ def test_only_a_read_of_a_stored_output_is_one() -> None:
 
 
 def test_a_result_over_its_limit_is_stored_and_the_others_are_not() -> None:
-    assert stored(outputs(1_000, 1_001, 10)) == [1]
+    assert stored_indices(outputs(1_000, 1_001, 10)) == [1]
 
 
 def test_a_tool_has_its_own_limit_but_never_beyond_the_ceiling() -> None:
     limits = OutputLimits(1_000, 10**9, 100, 5_000, {"bash": 90_000, "grep": 500})
-    assert stored(outputs(4_000, 5_001), limits) == [1]
-    assert stored(outputs(501, 499, tool="grep"), limits) == [0]
+    assert stored_indices(outputs(4_000, 5_001), limits) == [1]
+    assert stored_indices(outputs(501, 499, tool="grep"), limits) == [0]
 
 
 def test_read_file_has_no_limit_of_its_own_unless_one_is_set() -> None:
     assert LIMITS.limit_for("read_file") == math.inf
-    assert stored(outputs(2_900, tool="read_file")) == []
-    assert stored(
+    assert stored_indices(outputs(2_900, tool="read_file")) == []
+    assert stored_indices(
         outputs(2_900, tool="read_file"),
         OutputLimits(1_000, 3_000, 100, 5_000, {"read_file": 2_000}),
     ) == [0]
 
 
 def test_together_over_the_limit_the_largest_go_first_until_under() -> None:
-    assert stored(outputs(1_000, 1_000, 1_000)) == []
-    assert stored(outputs(300, 990, 950, 980)) == [1]
-    assert stored(outputs(900, 990, 950, 980)) == [1, 3]
-    assert stored([*outputs(2_000), *outputs(2_500, tool="read_file")]) == [0]
-    assert stored([*outputs(900), *outputs(2_500, tool="read_file")]) == [1]
+    assert stored_indices(outputs(1_000, 1_000, 1_000)) == []
+    assert stored_indices(outputs(300, 990, 950, 980)) == [1]
+    assert stored_indices(outputs(900, 990, 950, 980)) == [1, 3]
+    assert stored_indices([*outputs(2_000), *outputs(2_500, tool="read_file")]) == [0]
+    assert stored_indices([*outputs(900), *outputs(2_500, tool="read_file")]) == [1]
 
 
 def test_reads_of_stored_output_are_never_stored() -> None:
-    assert stored(
+    assert stored_indices(
         [ToolOutput("a", "read_file", "r" * 9_000, is_exempt=True), *outputs(900)]
     ) == [1]
 
 
 def test_a_stored_result_is_not_stored_again() -> None:
     block = make_persisted_block(BIG, preview_chars=100)
-    assert stored([ToolOutput("a", "bash", block)], OutputLimits(10, 10, 100, 10)) == []
+    assert (
+        stored_indices([ToolOutput("a", "bash", block)], OutputLimits(10, 10, 100, 10))
+        == []
+    )
     forged = make_persisted_block("q" * 90_000, preview_chars=20_000)
-    assert stored([ToolOutput("a", "bash", forged)]) == [0]
+    assert stored_indices([ToolOutput("a", "bash", forged)]) == [0]
 
 
 def test_a_block_that_would_not_be_shorter_is_not_made() -> None:
     assert make_output_to_store(0, "a", "short", preview_chars=100) is None
-    assert stored(outputs(90), OutputLimits(10, 10, 100, 10)) == []
+    assert stored_indices(outputs(90), OutputLimits(10, 10, 100, 10)) == []
 
 
 @given(st.lists(st.integers(0, 6_000), max_size=6))

@@ -55,7 +55,7 @@ ANTHROPIC_TOO_LONG = {
 }
 
 
-def of(case: dict[str, Any]) -> ErrorVerdict:
+def classify_case(case: dict[str, Any]) -> ErrorVerdict:
     return classify_error(
         status=case.get("status"), body=case.get("body"), message=case.get("message")
     )
@@ -65,7 +65,7 @@ def of(case: dict[str, Any]) -> ErrorVerdict:
     "case", CASES, ids=lambda case: f"{case['label']}: {str(case.get('message'))[:50]}"
 )
 def test_errors_as_providers_print_them(case: dict[str, Any]) -> None:
-    verdict = of(case)
+    verdict = classify_case(case)
     assert verdict.kind == case["label"], verdict.reason
     assert verdict.context_limit == case.get("context_limit")
     assert case.get("input_tokens") in (None, verdict.input_tokens)
@@ -75,7 +75,7 @@ def test_errors_as_providers_print_them(case: dict[str, Any]) -> None:
 def test_real_errors_by_label_and_by_limit() -> None:
     lines = shared_path("provider_errors.jsonl").read_text("utf-8").splitlines()
     cases = [json.loads(line) for line in lines]
-    verdicts = [of(case) for case in cases]
+    verdicts = [classify_case(case) for case in cases]
     right = sum(
         v.kind == case["label"] for v, case in zip(verdicts, cases, strict=True)
     )

@@ -40,7 +40,7 @@ BASE36 = ascii_lowercase + digits
 HEX = digits + "abcdef"
 
 
-def chance(size: int, alphabet: str = BASE62, seed: str = "") -> str:
+def random_text(size: int, alphabet: str = BASE62, seed: str = "") -> str:
     """A string that looks drawn at random, always the same."""
     drawn = b"".join(
         sha512(f"{seed}{size}{alphabet}{i}".encode()).digest()
@@ -49,45 +49,53 @@ def chance(size: int, alphabet: str = BASE62, seed: str = "") -> str:
     return "".join(alphabet[byte % len(alphabet)] for byte in drawn[:size])
 
 
-KEY = chance(24)
-HEX40 = chance(40, HEX)
-UUID = "-".join(chance(n, HEX, "u") for n in (8, 4, 4, 4, 12))
+KEY = random_text(24)
+HEX40 = random_text(40, HEX)
+UUID = "-".join(random_text(n, HEX, "u") for n in (8, 4, 4, 4, 12))
 UPPER = ascii_uppercase + "234567"
 
 TOKENS = {
-    "aws": "AK" + "IA" + chance(16, UPPER),
+    "aws": "AK" + "IA" + random_text(16, UPPER),
     "aws, temporary": "AS" + "IA" + "Z" * 16,
-    "google": "AI" + "zaSy" + chance(33),
-    "google, any": "AI" + "za" + chance(35),
-    "azure": chance(3) + "8Q" + "~" + chance(33),
-    "digitalocean": "dop" + "_v1_" + chance(64, HEX),
+    "google": "AI" + "zaSy" + random_text(33),
+    "google, any": "AI" + "za" + random_text(35),
+    "azure": random_text(3) + "8Q" + "~" + random_text(33),
+    "digitalocean": "dop" + "_v1_" + random_text(64, HEX),
     "github": "gh" + "p_" + "a1B2" * 9,
-    "github, fine-grained": "github" + "_pat_" + chance(82),
-    "gitlab": "gl" + "pat-" + chance(20),
-    "gitlab, routable": "gl" + "pat-" + chance(40) + ".01." + "1" + chance(7, BASE36),
-    "npm": "np" + "m_" + chance(36),
-    "pypi": "py" + "pi-AgEIcHlwaS5vcmc" + chance(60),
-    "anthropic": "sk" + "-ant-api03-" + chance(93) + "AA",
-    "openai": "sk" + "-proj-" + chance(60),
-    "openrouter": "sk" + "-or-v1-" + chance(64, HEX),
-    "huggingface": "h" + "f_" + chance(34, ascii_letters),
-    "slack": "xoxb-" + chance(12, digits) + "-" + chance(12, digits) + "-" + chance(24),
+    "github, fine-grained": "github" + "_pat_" + random_text(82),
+    "gitlab": "gl" + "pat-" + random_text(20),
+    "gitlab, routable": "gl"
+    "pat-" + random_text(40) + ".01." + "1" + random_text(7, BASE36),
+    "npm": "np" + "m_" + random_text(36),
+    "pypi": "py" + "pi-AgEIcHlwaS5vcmc" + random_text(60),
+    "anthropic": "sk" + "-ant-api03-" + random_text(93) + "AA",
+    "openai": "sk" + "-proj-" + random_text(60),
+    "openrouter": "sk" + "-or-v1-" + random_text(64, HEX),
+    "huggingface": "h" + "f_" + random_text(34, ascii_letters),
+    "slack": "xoxb-"
+    + random_text(12, digits)
+    + "-"
+    + random_text(12, digits)
+    + "-"
+    + random_text(24),
     "slack hook": "https://hooks.slack"
-    ".com/services/T" + chance(8) + "/B" + chance(10) + "/" + chance(24),
-    "discord": "MT" + chance(22) + "." + chance(6) + "." + chance(38),
-    "telegram": chance(9, "123456789") + ":" + "AA" + chance(33),
-    "twilio": "S" + "K" + chance(32, HEX),
-    "sendgrid": "S" + "G." + chance(22) + "." + chance(43),
-    "stripe": "sk" + "_live_" + chance(24),
-    "shopify": "shp" + "at_" + chance(32, HEX),
-    "vault": "hv" + "s." + chance(95),
-    "terraform": chance(14) + ".atlas" + "v1." + chance(64),
-    "mailchimp": chance(32, HEX) + "-us" + "12",
-    "jwt": "ey" + "J" + chance(20) + ".ey" + "J" + chance(40) + "." + chance(43),
-    "jwt, unsigned": "ey" + "J" + chance(20) + ".ey" + "J" + chance(40),
-    "1password": "A3-" + "-".join(chance(n, UPPER, "p") for n in (6, 6, 5, 5, 5, 5)),
-    "artifactory": "AK" + "C" + chance(70),
-    "facebook": chance(15, "123456789") + "|" + chance(27),
+    ".com/services/T" + random_text(8) + "/B" + random_text(10) + "/" + random_text(24),
+    "discord": "MT" + random_text(22) + "." + random_text(6) + "." + random_text(38),
+    "telegram": random_text(9, "123456789") + ":" + "AA" + random_text(33),
+    "twilio": "S" + "K" + random_text(32, HEX),
+    "sendgrid": "S" + "G." + random_text(22) + "." + random_text(43),
+    "stripe": "sk" + "_live_" + random_text(24),
+    "shopify": "shp" + "at_" + random_text(32, HEX),
+    "vault": "hv" + "s." + random_text(95),
+    "terraform": random_text(14) + ".atlas" + "v1." + random_text(64),
+    "mailchimp": random_text(32, HEX) + "-us" + "12",
+    "jwt": "ey"
+    "J" + random_text(20) + ".ey" + "J" + random_text(40) + "." + random_text(43),
+    "jwt, unsigned": "ey" + "J" + random_text(20) + ".ey" + "J" + random_text(40),
+    "1password": "A3-"
+    + "-".join(random_text(n, UPPER, "p") for n in (6, 6, 5, 5, 5, 5)),
+    "artifactory": "AK" + "C" + random_text(70),
+    "facebook": random_text(15, "123456789") + "|" + random_text(27),
 }
 
 KEPT_AROUND = [
@@ -108,7 +116,7 @@ KEPT_AROUND = [
     (f"client_secret = {HEX40}", f"client_secret = {MARK}"),
     (f"access_token: {UUID}", f"access_token: {MARK}"),
     (f'key: "{KEY}"', f'key: "{MARK}"'),
-    (f"a:AccountKey={chance(86)}==;Suffix=x", f"a:AccountKey={MARK};Suffix=x"),
+    (f"a:AccountKey={random_text(86)}==;Suffix=x", f"a:AccountKey={MARK};Suffix=x"),
     (
         "Server=x;User Id=sa;Password=P@ss-w0rd!;",
         f"Server=x;User Id=sa;Password={MARK};",
@@ -143,7 +151,7 @@ KEPT_AROUND = [
     ("curl -u elastic:P@ssw0rd$1 https://x", f"curl -u elastic:{MARK} https://x"),
     ("curl -u 'bob:s3 cr3t' https://x", f"curl -u 'bob:{MARK}' https://x"),
     (f'curl --user "{KEY}:" https://x', f'curl --user "{MARK}:" https://x'),
-    (f"datadog = '{chance(40, BASE36)}'", f"datadog = '{MARK}'"),
+    (f"datadog = '{random_text(40, BASE36)}'", f"datadog = '{MARK}'"),
     (f"HEROKU: {UUID}", f"HEROKU: {MARK}"),
     ("asana => 4829105736418205", f"asana => {MARK}"),
     (r"log\n" + TOKENS["github"] + r"\n", rf"log\n{MARK}\n"),
@@ -182,16 +190,16 @@ STAYS = [
     f"datadog_commit_sha: {HEX40}",
     f"datadog: {UUID}",
     f"sentry_event_id: {HEX40}",
-    f"sumOfValues = {chance(64, BASE36)}",
+    f"sumOfValues = {random_text(64, BASE36)}",
     f"linear: call_{KEY}",
     f"request_id: {UUID}",
     f'"tool_call_id": "toolu_{KEY}"',
     f"key=toolu_{KEY}",
     f"chatcmpl-{KEY}",
     f"next_page_token: {KEY}",
-    f'"integrity": "sha512-{chance(86)}=="',
-    f"token: sha256:{chance(64, HEX)}",
-    f"public_key = {chance(64)}",
+    f'"integrity": "sha512-{random_text(86)}=="',
+    f"token: sha256:{random_text(64, HEX)}",
+    f"public_key = {random_text(64)}",
     "PWD=/home/user/project2",
     "monkeys-audio:mx64-uwp-build",
     "key_name: prod5zyxlmy-cmk",
@@ -219,8 +227,8 @@ STAYS = [
     "bot" + TOKENS["telegram"],
     "glpat-" + "x" * 20,
     "hf_generatedByHomeAppForDebuggingPurposes",
-    f"data:image/png;base64,{chance(400)}",
-    f"ssh-rsa AAAAB3NzaC1yc2E{chance(300)} bob@host",
+    f"data:image/png;base64,{random_text(400)}",
+    f"ssh-rsa AAAAB3NzaC1yc2E{random_text(300)} bob@host",
     f"password: {MARK}",
     f"postgresql://bob:{MARK}@db.test/app",
     "",
@@ -250,7 +258,7 @@ def test_what_is_no_secret_stays_and_is_the_same_object(text: str) -> None:
 
 
 class TestPrivateKeys:
-    BODY = "\n".join(chance(64, BASE62 + "+/", str(i)) for i in range(5))
+    BODY = "\n".join(random_text(64, BASE62 + "+/", str(i)) for i in range(5))
     BEGIN = "-----BEGIN RSA PRIVATE KEY-----"
     END = "-----END RSA PRIVATE KEY-----"
 
@@ -286,20 +294,20 @@ class TestPrivateKeys:
 
 def test_a_secret_longer_than_any_bound_goes_whole() -> None:
     for text in (
-        f"api_key={chance(5000)}",
-        f"datadog={chance(5000)}",
-        f'token: "{chance(5000)}"',
+        f"api_key={random_text(5000)}",
+        f"datadog={random_text(5000)}",
+        f'token: "{random_text(5000)}"',
     ):
         assert redact(text)[-20:].count(MARK) == 1
         assert len(redact(text)) < 30
 
 
 def test_overlapping_finds_are_one() -> None:
-    text = "GITHUB_TOKEN=" + TOKENS["github"] + f" password={chance(20)}!x"
+    text = "GITHUB_TOKEN=" + TOKENS["github"] + f" password={random_text(20)}!x"
     secrets = find_secrets(text)
     assert [text[s.start : s.end] for s in secrets] == [
         TOKENS["github"],
-        chance(20) + "!x",
+        random_text(20) + "!x",
     ]
     assert redact("password=!a." + TOKENS["facebook"] + " x") == f"password={MARK} x"
 
@@ -425,7 +433,13 @@ def test_the_last_words_of_a_name_decide(name: str, level: NameHint) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    [KEY, chance(16, BASE36), chance(32, HEX), chance(34, ascii_letters), chance(20)],
+    [
+        KEY,
+        random_text(16, BASE36),
+        random_text(32, HEX),
+        random_text(34, ascii_letters),
+        random_text(20),
+    ],
 )
 def test_what_is_drawn_by_chance_looks_random(text: str) -> None:
     assert is_random(text)
@@ -575,7 +589,7 @@ def test_hostile_repetition_takes_linear_time(unit: str) -> None:
 
 
 def test_two_megabytes_of_base64_are_fine() -> None:
-    data = base64.b64encode(chance(100_000).encode()).decode()
+    data = base64.b64encode(random_text(100_000).encode()).decode()
     text = "data:image/png;base64," + data * 15
     assert redact(text) is text
 
@@ -634,7 +648,7 @@ def test_a_text_that_grows_is_redacted_whatever_was_read_before() -> None:
 
 
 def test_a_sign_that_is_not_ascii_begins_no_query() -> None:
-    assert find_secrets("see https://example.com/ and …sig=" + chance(40)) == []
+    assert find_secrets("see https://example.com/ and …sig=" + random_text(40)) == []
 
 
 @pytest.mark.parametrize(
@@ -770,23 +784,26 @@ def test_every_rule_names_a_source_and_when_it_was_read() -> None:
 
 
 MODERN = {
-    "google, 2026": "A" + "Q.Ab8RN6" + chance(44, seed="aq"),
-    "together": "tgp" + "_v1_" + chance(43),
-    "fireworks": "f" + "w_" + chance(24, seed="fw"),
-    "wandb": "wandb" + "_v1_" + chance(77),
-    "vercel": "vc" + "p_" + chance(56),
-    "vercel gateway": "vc" + "k_" + chance(56),
-    "cerebras": "cs" + "k-" + chance(48, BASE36),
-    "cloudflare user": "cf" + "ut_" + chance(40) + chance(8, HEX),
-    "cloudflare account": "cf" + "at_" + chance(40) + chance(8, HEX),
-    "cursor": "ke" + "y_" + chance(64, HEX),
-    "deno": "dd" + "p_" + chance(36),
-    "devin": "apk" + "_user_" + chance(140),
-    "voyage": "p" + "a-" + chance(43),
-    "firecrawl": "f" + "c-" + chance(32, HEX),
-    "resend": "r" + "e_" + chance(8) + "_" + chance(24),
-    "runpod": "rp" + "a_" + chance(42, ascii_uppercase + digits),
-    "azure": chance(52, seed="az") + "JQQ" + "J99BFAC77bzfXJ3w3AAABACOG" + chance(4),
+    "google, 2026": "A" + "Q.Ab8RN6" + random_text(44, seed="aq"),
+    "together": "tgp" + "_v1_" + random_text(43),
+    "fireworks": "f" + "w_" + random_text(24, seed="fw"),
+    "wandb": "wandb" + "_v1_" + random_text(77),
+    "vercel": "vc" + "p_" + random_text(56),
+    "vercel gateway": "vc" + "k_" + random_text(56),
+    "cerebras": "cs" + "k-" + random_text(48, BASE36),
+    "cloudflare user": "cf" + "ut_" + random_text(40) + random_text(8, HEX),
+    "cloudflare account": "cf" + "at_" + random_text(40) + random_text(8, HEX),
+    "cursor": "ke" + "y_" + random_text(64, HEX),
+    "deno": "dd" + "p_" + random_text(36),
+    "devin": "apk" + "_user_" + random_text(140),
+    "voyage": "p" + "a-" + random_text(43),
+    "firecrawl": "f" + "c-" + random_text(32, HEX),
+    "resend": "r" + "e_" + random_text(8) + "_" + random_text(24),
+    "runpod": "rp" + "a_" + random_text(42, ascii_uppercase + digits),
+    "azure": random_text(52, seed="az")
+    + "JQQ"
+    + "J99BFAC77bzfXJ3w3AAABACOG"
+    + random_text(4),
 }
 
 
@@ -797,23 +814,23 @@ def test_keys_of_todays_providers_go(token: str) -> None:
 
 
 BASE64 = "Ym9iOkh1bnRlcjIhIQ=="
-SIGNED = chance(64, HEX, "signed")
-MAC = chance(43, seed="mac")
+SIGNED = random_text(64, HEX, "signed")
+MAC = random_text(43, seed="mac")
 PLACES = {
     "AWS4-HMAC-SHA256": (
         f"Authorization: AWS4-HMAC-SHA256 Credential=x/2026/s3, Signature={SIGNED}",
         SIGNED,
     ),
     "Digest": (
-        f'Authorization: Digest username="bob", uri="/", response="{chance(32, HEX)}"',
-        chance(32, HEX),
+        f'Authorization: Digest username="bob", uri="/", response="{random_text(32, HEX)}"',
+        random_text(32, HEX),
     ),
     "Digest in JSON": (
         f'{{"Authorization": "Digest username=\\"bob\\", response=\\"{SIGNED}\\""}}',
         SIGNED,
     ),
     "Hawk": (f'authorization: Hawk id="dh37", mac="{MAC}="', MAC),
-    "Negotiate": (f"> Authorization: Negotiate {chance(120)}", chance(120)),
+    "Negotiate": (f"> Authorization: Negotiate {random_text(120)}", random_text(120)),
     "DPoP": (f"-H 'Authorization: DPoP {MAC}'", MAC),
     "SharedKey": (f"Authorization: SharedKey account:{MAC}=", MAC),
     "SharedAccessSignature": (
@@ -823,8 +840,8 @@ PLACES = {
     "GenieKey": (f"Authorization: GenieKey {UUID}", UUID),
     "PVEAPIToken": (f"Authorization: PVEAPIToken=root@pam!mon={UUID}", UUID),
     "kubeconfig": (
-        f"    client-key-data: LS0tLS1CRUdJTiBSU0EgUFJJVkFUR{chance(300)}=",
-        chance(300),
+        f"    client-key-data: LS0tLS1CRUdJTiBSU0EgUFJJVkFUR{random_text(300)}=",
+        random_text(300),
     ),
     "manifest": (
         "apiVersion: v1\nkind: Secret\ndata:\n  uri: cG9zdGdyZXM6Ly9hOmJAYy9k\n",

@@ -28,7 +28,7 @@ def user(text: Any) -> Message:
     return {"role": "user", "content": text}
 
 
-def says(text: str) -> Message:
+def assistant_text(text: str) -> Message:
     return {"role": "assistant", "content": text}
 
 
@@ -97,7 +97,9 @@ class TestGroups:
 
 class TestSpans:
     def test_a_group_is_one_piece(self) -> None:
-        assert split_into_spans([user("x"), calls("a"), result("a"), says("y")]) == [
+        assert split_into_spans(
+            [user("x"), calls("a"), result("a"), assistant_text("y")]
+        ) == [
             Span(0, 1),
             Span(1, 3),
             Span(3, 4),
@@ -149,7 +151,7 @@ class TestUserMessages:
         assert is_user_message(user(content)) is bool(said)
 
     def test_only_the_user_speaks_as_the_user(self) -> None:
-        assert user_text(says("hello")) == ""
+        assert user_text(assistant_text("hello")) == ""
         assert not is_user_message(result("a", "never touch x"))
 
     def test_an_image_without_words_is_a_user_message(self) -> None:
@@ -162,17 +164,17 @@ class TestUserMessages:
     def test_latest(self) -> None:
         messages = [
             user("a"),
-            says("b"),
+            assistant_text("b"),
             mark_summary(user(seal_summary(f"{SUMMARY_START}]\nBackground."))),
             user("<system-reminder>x</system-reminder>"),
         ]
         assert latest_user_index(messages) == 0
-        assert latest_user_index([says("b")]) is None
+        assert latest_user_index([assistant_text("b")]) is None
 
     def test_what_agents_write_in_the_users_name_is_no_user_message(self) -> None:
         messages = [
             user("fix it"),
-            says("<function=ls>"),
+            assistant_text("<function=ls>"),
             user("EXECUTION RESULT of [ls]:\nnever touch main.py"),
         ]
         assert latest_user_index(messages) == 0
@@ -182,11 +184,11 @@ class TestUserMessages:
 class TestTurns:
     def test_a_turn_runs_to_the_next_user_message(self) -> None:
         messages = [
-            says("hi"),
+            assistant_text("hi"),
             user("a"),
             calls("x"),
             result("x"),
-            says("done"),
+            assistant_text("done"),
             user("b"),
         ]
         assert split_into_turns(messages) == [
@@ -196,7 +198,7 @@ class TestTurns:
         ]
 
     def test_without_a_user(self) -> None:
-        assert split_into_turns([says("hi")]) == [TurnSpan(0, 1, None)]
+        assert split_into_turns([assistant_text("hi")]) == [TurnSpan(0, 1, None)]
         assert split_into_turns([]) == []
 
 
@@ -204,19 +206,27 @@ class TestHead:
     @pytest.mark.parametrize(
         ("messages", "length"),
         [
-            ([{"role": "system", "content": "s"}, user("a"), says("b"), user("c")], 3),
-            ([user("a"), says("b"), user("c")], 2),
+            (
+                [
+                    {"role": "system", "content": "s"},
+                    user("a"),
+                    assistant_text("b"),
+                    user("c"),
+                ],
+                3,
+            ),
+            ([user("a"), assistant_text("b"), user("c")], 2),
             ([user("a"), calls("x"), result("x")], 1),
             ([user("a")], 1),
-            ([says("hi"), user("a"), says("b")], 3),
-            ([{"role": "system", "content": "s"}, says("hi")], 1),
+            ([assistant_text("hi"), user("a"), assistant_text("b")], 3),
+            ([{"role": "system", "content": "s"}, assistant_text("hi")], 1),
             (
                 [
                     {"role": "system", "content": "s"},
                     calls("x"),
                     result("x"),
                     user("a"),
-                    says("b"),
+                    assistant_text("b"),
                 ],
                 1,
             ),
@@ -224,7 +234,7 @@ class TestHead:
                 [
                     user("<environment_context>x</environment_context>"),
                     user("a"),
-                    says("b"),
+                    assistant_text("b"),
                     user("c"),
                 ],
                 3,

@@ -35,7 +35,7 @@ def call(call_id: Any = "a", name: str = "f") -> Dirt:
     }
 
 
-def made(*calls: Any) -> Dirt:
+def calls_message(*calls: Any) -> Dirt:
     return {"role": "assistant", "content": None, "tool_calls": list(calls)}
 
 
@@ -68,7 +68,13 @@ CASES: list[tuple[str, str, list[Any], list[tuple[int, str]]]] = [
     (
         "fine",
         "openai",
-        [SYSTEM, HI, made(call()), result(), {"role": "assistant", "content": "x"}],
+        [
+            SYSTEM,
+            HI,
+            calls_message(call()),
+            result(),
+            {"role": "assistant", "content": "x"},
+        ],
         [],
     ),
     ("no message", "openai", [HI, "text"], [(1, "not-an-object")]),
@@ -102,40 +108,50 @@ CASES: list[tuple[str, str, list[Any], list[tuple[int, str]]]] = [
     (
         "no id",
         "openai",
-        [HI, made(call(""))],
+        [HI, calls_message(call(""))],
         [(1, "call-without-id"), (1, "missing-result")],
     ),
-    ("twice", "openai", [HI, made(call(), call()), result()], [(1, "duplicate-call")]),
+    (
+        "twice",
+        "openai",
+        [HI, calls_message(call(), call()), result()],
+        [(1, "duplicate-call")],
+    ),
     (
         "no name",
         "openai",
-        [HI, made(call(name="")), result()],
+        [HI, calls_message(call(name="")), result()],
         [(1, "call-without-name")],
     ),
     ("orphan", "openai", [HI, result("z")], [(1, "orphan-result")]),
     (
         "answered twice",
         "openai",
-        [HI, made(call()), result(), result()],
+        [HI, calls_message(call()), result(), result()],
         [(3, "duplicate-result")],
     ),
     (
         "missing",
         "openai",
-        [HI, made(call("a"), call("b")), result("a"), HI],
+        [HI, calls_message(call("a"), call("b")), result("a"), HI],
         [(1, "missing-result")],
     ),
-    ("missing at the end", "openai", [HI, made(call())], [(1, "missing-result")]),
+    (
+        "missing at the end",
+        "openai",
+        [HI, calls_message(call())],
+        [(1, "missing-result")],
+    ),
     (
         "missing before calls",
         "openai",
-        [HI, made(call("a")), made(call("b")), result("b")],
+        [HI, calls_message(call("a")), calls_message(call("b")), result("b")],
         [(1, "missing-result")],
     ),
     (
         "late",
         "openai",
-        [HI, made(call()), HI, result()],
+        [HI, calls_message(call()), HI, result()],
         [(1, "missing-result"), (3, "misplaced-result")],
     ),
     (
@@ -147,13 +163,13 @@ CASES: list[tuple[str, str, list[Any], list[tuple[int, str]]]] = [
     (
         "no part",
         "openai",
-        [HI, made(call()), result(content=[])],
+        [HI, calls_message(call()), result(content=[])],
         [(2, "content-missing")],
     ),
     (
         "nothing but calls",
         "openai",
-        [HI, {**made(call()), "content": []}, result()],
+        [HI, {**calls_message(call()), "content": []}, result()],
         [],
     ),
     (
@@ -162,13 +178,18 @@ CASES: list[tuple[str, str, list[Any], list[tuple[int, str]]]] = [
         [HI, {"role": "assistant", "content": []}],
         [(1, "content-missing")],
     ),
-    ("no call", "openai", [HI, made(call(), "?"), result()], [(1, "call-shape")]),
+    (
+        "no call",
+        "openai",
+        [HI, calls_message(call(), "?"), result()],
+        [(1, "call-shape")],
+    ),
     (
         "no text",
         "openai",
         [
             HI,
-            made({**call(), "function": {"name": "f", "arguments": {"x": 1}}}),
+            calls_message({**call(), "function": {"name": "f", "arguments": {"x": 1}}}),
             result(),
         ],
         [(1, "call-shape")],
@@ -178,7 +199,9 @@ CASES: list[tuple[str, str, list[Any], list[tuple[int, str]]]] = [
         "openai",
         [
             HI,
-            made({"id": "a", "type": "custom", "custom": {"name": "f", "input": "x"}}),
+            calls_message(
+                {"id": "a", "type": "custom", "custom": {"name": "f", "input": "x"}}
+            ),
             result(),
         ],
         [],
@@ -186,11 +209,11 @@ CASES: list[tuple[str, str, list[Any], list[tuple[int, str]]]] = [
     (
         "ids may return",
         "openai",
-        [HI, made(call()), result(), made(call()), result()],
+        [HI, calls_message(call()), result(), calls_message(call()), result()],
         [],
     ),
     ("blocks", "anthropic", [HI, use(), {"role": "user", "content": [block()]}], []),
-    ("converted", "anthropic", [SYSTEM, HI, made(call()), result()], []),
+    ("converted", "anthropic", [SYSTEM, HI, calls_message(call()), result()], []),
     (
         "assistant first",
         "anthropic",
@@ -218,7 +241,7 @@ CASES: list[tuple[str, str, list[Any], list[tuple[int, str]]]] = [
     (
         "ids return",
         "anthropic",
-        [HI, made(call()), result(), made(call()), result()],
+        [HI, calls_message(call()), result(), calls_message(call()), result()],
         [(3, "reused-call-id")],
     ),
     (
@@ -321,10 +344,12 @@ class TestRepair:
     def test_a_call_without_result_gets_a_stub_and_a_result_without_call_goes(
         self,
     ) -> None:
-        mended = repair([HI, made(call("a"), call("b")), result("b"), result("z"), HI])
+        mended = repair(
+            [HI, calls_message(call("a"), call("b")), result("b"), result("z"), HI]
+        )
         assert mended.messages == [
             HI,
-            made(call("a"), call("b")),
+            calls_message(call("a"), call("b")),
             result("b"),
             result("a", STUB_RESULT),
             HI,
@@ -335,7 +360,7 @@ class TestRepair:
         ]
 
     def test_in_flight_leaves_trailing_open_calls_alone(self) -> None:
-        messages = [HI, made(call("a"), call("b")), result("b")]
+        messages = [HI, calls_message(call("a"), call("b")), result("b")]
         assert repair_messages(messages, in_flight=True) == messages
         assert repair_messages([HI, use("a")], in_flight=True) == [HI, use("a")]
 
@@ -343,7 +368,7 @@ class TestRepair:
         messages = [
             HI,
             {"role": "user", "content": ""},
-            made(call("a"), call("b")),
+            calls_message(call("a"), call("b")),
             result("b"),
         ]
         mended = repair(messages, in_flight=True)
@@ -352,14 +377,19 @@ class TestRepair:
         assert repair_messages([result("b")], in_flight=True) == []
 
     def test_it_tells_where_each_message_stood(self) -> None:
-        sound = [SYSTEM, HI, made(call("a")), result("a")]
+        sound = [SYSTEM, HI, calls_message(call("a")), result("a")]
         assert repair(sound).original_indexes == [0, 1, 2, 3]
-        moved = [made(call("a")), HI, result("a"), {"role": "user", "content": 4}]
+        moved = [
+            calls_message(call("a")),
+            HI,
+            result("a"),
+            {"role": "user", "content": 4},
+        ]
         assert repair(moved).original_indexes == [None, 0, 2, 1, None]
 
     def test_in_flight_still_answers_older_calls(self) -> None:
-        mended = repair_messages([HI, made(call("a")), HI], in_flight=True)
-        assert mended == [HI, made(call("a")), result("a", STUB_RESULT), HI]
+        mended = repair_messages([HI, calls_message(call("a")), HI], in_flight=True)
+        assert mended == [HI, calls_message(call("a")), result("a", STUB_RESULT), HI]
 
     def test_calls_the_user_spoke_after_are_not_in_flight(self) -> None:
         words = {"type": "text", "text": "stop"}
@@ -376,15 +406,15 @@ class TestRepair:
     def test_that_a_call_failed_survives_a_change_of_form(self) -> None:
         failed = {**block("a"), "is_error": True}
         mended = repair_messages(
-            [HI, made(call("a")), {"role": "user", "content": [failed]}]
+            [HI, calls_message(call("a")), {"role": "user", "content": [failed]}]
         )
         assert mended[2] == {**result("a"), "is_error": True}
         mended = repair_messages([HI, use("a"), {**result("a"), "is_error": True}])
         assert mended[2] == {"role": "user", "content": [failed]}
 
     def test_a_late_result_moves_to_its_call(self) -> None:
-        mended = repair([HI, made(call()), HI, result()])
-        assert mended.messages == [HI, made(call()), result(), HI]
+        mended = repair([HI, calls_message(call()), HI, result()])
+        assert mended.messages == [HI, calls_message(call()), result(), HI]
         assert mended.actions == ["message 3: result of 'a' moved to its call"]
 
     def test_the_opening_is_no_user_message(self) -> None:
@@ -397,11 +427,11 @@ class TestRepair:
     def test_ids_that_return_become_unique_with_their_results(self) -> None:
         messages = [
             HI,
-            made(call("c0")),
+            calls_message(call("c0")),
             result("c0", "1"),
-            made(call("c0")),
+            calls_message(call("c0")),
             result("c0", "2"),
-            made(call("")),
+            calls_message(call("")),
             result(""),
         ]
         mended = repair_messages(messages)
@@ -442,7 +472,7 @@ class TestRepair:
         mended = repair_messages(
             [
                 HI,
-                made(call("a")),
+                calls_message(call("a")),
                 {"role": "user", "content": [block("a")]},
                 use("b"),
                 result("b"),
@@ -450,7 +480,7 @@ class TestRepair:
         )
         assert mended == [
             HI,
-            made(call("a")),
+            calls_message(call("a")),
             {"role": "tool", "tool_call_id": "a", "content": "ok"},
             use("b"),
             {"role": "user", "content": [block("b")]},
@@ -530,7 +560,7 @@ openai_messages = st.one_of(
         st.sampled_from(["user", "assistant", "system", "robot"]),
         texts,
     ),
-    st.builds(lambda c: made(*c), st.lists(st.builds(call, ids), max_size=3)),
+    st.builds(lambda c: calls_message(*c), st.lists(st.builds(call, ids), max_size=3)),
     st.builds(result, ids, st.one_of(texts, st.none())),
 )
 anthropic_messages = st.one_of(
@@ -564,7 +594,7 @@ def test_whatever_comes_in_a_valid_list_comes_out(
 
 call_groups = st.builds(
     lambda made_ids, answered: [
-        made(*map(call, made_ids)),
+        calls_message(*map(call, made_ids)),
         *map(result, made_ids[:answered]),
     ],
     st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=3, unique=True),
@@ -589,11 +619,11 @@ def test_the_quick_way_mends_as_the_thorough_one_does(
 def test_only_the_unsound_part_is_touched() -> None:
     messages = [
         HI,
-        made(call("a")),
+        calls_message(call("a")),
         result("a"),
-        made(call("b")),
+        calls_message(call("b")),
         HI,
-        made(call("c")),
+        calls_message(call("c")),
         result("c"),
         HI,
     ]
@@ -608,7 +638,7 @@ def test_an_id_that_is_made_is_none_that_follows() -> None:
         *(
             m
             for name in ("a", "a", "a_2", "d")
-            for m in (made(call(name)), result(name))
+            for m in (calls_message(call(name)), result(name))
         ),
     ]
     mended = repair(messages)

@@ -43,7 +43,7 @@ async def dashboard(tmp_path: Path) -> AsyncIterator[DashboardSetup]:
 
 
 @pytest.fixture
-def visitor(dashboard: DashboardSetup) -> Browser:
+def new_browser(dashboard: DashboardSetup) -> Browser:
     """A browser that has not logged in."""
     return dashboard.browser()
 

@@ -17,7 +17,7 @@ from everthread.core.canonical_usage import CanonicalUsage
 from everthread.factory import open_store
 from everthread.gateway.dashboard.access import SECRET_NAME, Access, LoginMode
 from everthread.gateway.dashboard.page_data import PageReader
-from everthread.gateway.dashboard.pages import Dashboard
+from everthread.gateway.dashboard.page_routes import Dashboard
 from everthread.gateway.dashboard.views import WindowSize
 from everthread.store.records import NewCompaction, NewMessage, NewSession, NewUsage
 from everthread.store.store import Store

@@ -355,13 +355,13 @@ def _differing(
                     talker.number,
                     talker.api,
                     len(wanted),
-                    [_shown(history) for history in stored],
+                    [_comparable(history) for history in stored],
                 )
             )
     return [*differing, *by_client.items()]
 
 
-def _shown(history: Said) -> list[str]:
+def _comparable(history: Said) -> list[str]:
     return [f"{role} {''.join(MARK.findall(text)[-1:])}" for role, text in history]
 
 

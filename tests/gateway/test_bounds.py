@@ -250,7 +250,7 @@ def test_upstreams_are_asked_for_encodings_that_are_read_here(
     assert readable_encodings(accepted) == asked
 
 
-class Spent:
+class RecordingAccount:
     """An account that writes down."""
 
     def __init__(self) -> None:
@@ -268,7 +268,7 @@ class Spent:
 
 @pytest.mark.parametrize("path", [CHAT, "/v1/embeddings"])
 async def test_the_model_that_answered_is_charged(path: str) -> None:
-    account = Spent()
+    account = RecordingAccount()
 
     class Keys:
         async def authenticate(self, _headers: object) -> Caller:

@@ -38,7 +38,7 @@ BODIES = st.one_of(
 """Also what is no JSON: it is the upstream's to refuse."""
 
 
-def shown(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+def comparable_headers(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
     """What is the two ends' business; the gateway speaks of its own connections itself."""
     own = {b"host", b"content-length", b"connection", b"transfer-encoding"}
     return [(name.lower(), value) for name, value in headers if name.lower() not in own]
@@ -68,12 +68,12 @@ async def test_whole_answers(
         (request,) = upstream.received
     assert request.line == b"POST " + path.encode() + b" HTTP/1.1"
     assert request.body == sent
-    assert shown(request.headers) == theirs
+    assert comparable_headers(request.headers) == theirs
     assert heard.status == status
     assert heard.body == answer
-    assert shown(heard.headers)[: len(replied)] == replied
+    assert comparable_headers(heard.headers)[: len(replied)] == replied
     notice = [] if path in CONVERSATIONS else [b"x-everthread-notice"]
-    assert [name for name, _ in shown(heard.headers)[len(replied) :]] == [
+    assert [name for name, _ in comparable_headers(heard.headers)[len(replied) :]] == [
         b"content-security-policy",
         b"x-content-type-options",
         *notice,

@@ -60,11 +60,12 @@ async def test_a_telegram_chat_is_a_thread(tmp_path: Path, api: ApiSetup) -> Non
             "re: Good morning"
         ]
         assert not [text for chat, text in telegram.sent if chat == 90]
-        # Another process goes on, and what Telegram sends again is the same turn.
+        # Another process continues, and an update that Telegram sends again is the same turn.
+        state = json.loads((tmp_path / "bot.json").read_text())
+        (tmp_path / "bot.json").write_text(json.dumps({**state, "offset": 3}))
         later = Bot(client, api.of("ann"), {7}, tmp_path / "bot.json")
-        later._state["offset"] = 3
         await later.poll()
-        threads = json.loads((tmp_path / "bot.json").read_text())["threads"]
+        threads = state["threads"]
         assert await api.history(threads["70"]) == [
             "Hello",
             "re: Hello",

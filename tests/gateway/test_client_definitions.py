@@ -13,7 +13,7 @@ from tests.gateway.manager_setup import (
     HistoryClient,
     ManagerSetup,
 )
-from tests.wire.client_shapes import check_anthropic, references, rounds, shape
+from tests.wire.client_shapes import check_anthropic, load_shape, references, rounds
 
 
 async def send_all(
@@ -40,7 +40,7 @@ async def send_all(
 async def test_claude_code_keeps_its_instructions_and_its_loaded_tools(
     setup: ManagerSetup,
 ) -> None:
-    body = shape("claude_code")
+    body = load_shape("claude_code")
     for wire in await send_all(setup, "anthropic", body, count=40):
         check_anthropic(wire)
         assert [message for message in wire if message["role"] == "system"] == [
@@ -50,7 +50,7 @@ async def test_claude_code_keeps_its_instructions_and_its_loaded_tools(
 
 
 async def test_codex_keeps_its_search_for_tools(setup: ManagerSetup) -> None:
-    body = shape("codex")
+    body = load_shape("codex")
     for wire in await send_all(setup, "openai_responses", body, count=40):
         assert [
             item for item in wire if kind_of(item).startswith("tool_search")

@@ -7,6 +7,7 @@ import logging
 import re
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -101,17 +102,22 @@ async def test_the_window_is_the_one_that_the_chat_used(tmp_path: Path) -> None:
     async with open_dashboard_setup(tmp_path, window=128000) as dashboard:
         me = await dashboard.browser().enter()
         model = ScriptedModel(["Noted.", "Noted."], window=16_000)
-        async with open_conversation(model, store=dashboard.store) as talk:
-            await talk.send("Keep the books.")
-            page = (await me.get(f"/dashboard/threads/{talk.id}")).words
+        async with open_conversation(model, store=dashboard.store) as conversation:
+            await conversation.send("Keep the books.")
+            page = (await me.get(f"/dashboard/threads/{conversation.id}")).words
             assert "of 16,000 tokens" in page
             assert "The window: 16,000 tokens (the model's own)." in page
             assert "as the test says" not in page
             assert "of 16,000" in (await me.get("/")).text
 
-            talk._state.use_window(12_000)
-            await talk.send("And the ledger.")
-            page = (await me.get(f"/dashboard/threads/{talk.id}")).words
+        await dashboard.store.learn_limit(
+            model.base_url, model.name, 12_000, source="an error"
+        )
+        async with open_conversation(
+            model, store=dashboard.store, resume=conversation.id
+        ) as conversation:
+            await conversation.send("And the ledger.")
+            page = (await me.get(f"/dashboard/threads/{conversation.id}")).words
             assert "The window: 12,000 tokens, learnt from the provider." in page
 
 
@@ -247,7 +253,7 @@ async def test_a_compaction_is_opened_and_undone(
             follow_redirects=True,
         )
         assert "The compaction was undone" in undone.words
-        assert (await dashboard.store.session(thread)).live
+        assert (await dashboard.store.session(thread)).is_live
         assert (
             await me.post(f"/dashboard/threads/{thread}/undo", page.form("/undo"))
         ).status == 409
@@ -321,7 +327,10 @@ async def test_a_proxied_thread_shows_what_stands_for_its_beginning(
     made = NewCompaction(tokens_before=900, tokens_after=300, summary=SUMMARY)
     summary = ContextEntry(None, {"role": "user", "content": SUMMARY})
     context = ProxiedContext(
-        [ContextEntry(0), summary, ContextEntry(3)], [1, 2], given=4, inherited=0
+        [ContextEntry(0), summary, ContextEntry(3)],
+        [1, 2],
+        compacted_count=4,
+        inherited_count=0,
     )
     await dashboard.store.commit_rewrite(
         NewRewrite(rewrite, made, context, scope="", digest="d4")
@@ -471,23 +480,27 @@ async def test_settings_are_tried_and_nothing_is_changed(tmp_path: Path) -> None
         assert await dashboard.store.get_compression_tip(thread) == thread
 
 
-async def test_changes_are_told_while_they_happen(dashboard: DashboardSetup) -> None:
+async def test_a_live_page_is_sent_changes(dashboard: DashboardSetup) -> None:
     thread = await make_thread(dashboard.store, turns=1)
     browser = await dashboard.browser().enter()
-    viewer = await dashboard.pages.access.find_viewer(dict(browser.http.cookies))
-    assert viewer is not None
-    told: asyncio.Queue[str] = asyncio.Queue()
-
-    async def listen() -> None:
-        async for words in dashboard.pages._watch_changes(viewer, thread):
-            told.put_nowait(words)
-
-    listening = asyncio.create_task(listen())
-    assert await told.get() == "retry: 2000\n\n"
+    request = browser.http.build_request("GET", f"/dashboard/live?thread={thread}")
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "path": request.url.path,
+        "query_string": request.url.query,
+        "headers": [(name.lower(), value) for name, value in request.headers.raw],
+    }
+    sent: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+    page = asyncio.create_task(
+        dashboard.pages(scope, asyncio.Event().wait, sent.put)  # type: ignore[arg-type] # the browser stays
+    )
+    assert (await sent.get())["status"] == 200
+    assert (await sent.get())["body"] == b"retry: 2000\n\n"
     await dashboard.store.record_usage(NewUsage(thread, MODEL, CanonicalUsage(1, 1)))
-    assert await told.get() == "event: changed\ndata: yes\n\n"
+    assert (await sent.get())["body"] == b"event: changed\ndata: yes\n\n"
     dashboard.pages.close()
-    await listening
+    await page
 
 
 def test_a_line_names_the_message_it_came_from() -> None:

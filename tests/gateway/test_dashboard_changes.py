@@ -115,7 +115,7 @@ async def test_the_page_takes_it_back(tmp_path: Path) -> None:
         made = NewCompaction(tokens_before=900, tokens_after=300, summary=SUMMARY)
         summary = ContextEntry(None, {"role": "user", "content": SUMMARY})
         context = ProxiedContext(
-            [summary], range(len(said)), given=len(said), inherited=0
+            [summary], range(len(said)), compacted_count=len(said), inherited_count=0
         )
         compaction = NewRewrite(first, made, context, scope="", digest="")
         await setup.store.commit_rewrite(compaction)

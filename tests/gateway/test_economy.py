@@ -91,14 +91,14 @@ async def test_a_cache_that_the_client_keeps_for_half_a_day_outlives_a_pause(
         assert late.sent.headers["x-everthread-compactions"] == compactions
 
 
-class Alarm:
+class ManualTimer:
     """The idle timer that was set last; a test lets it ring."""
 
     def __init__(self) -> None:
         self.then: Callable[[], None] | None = None
         self.seconds = 0.0
 
-    def __call__(self, seconds: float, then: Callable[[], None]) -> Alarm:
+    def __call__(self, seconds: float, then: Callable[[], None]) -> ManualTimer:
         self.seconds = seconds
         self.then = then
         return self
@@ -111,7 +111,7 @@ async def test_an_idle_thread_is_compacted_before_its_cache_expires(
     tmp_path: Path,
 ) -> None:
     wall = SteppedClock(1_760_000_000.0)
-    alarm = Alarm()
+    alarm = ManualTimer()
     async with open_manager_setup(tmp_path, lambda _: make_text(60, "answer")) as setup:
         client = HistoryClient("anthropic", extra={"max_tokens": 400})
         manager = setup.manager(wall=wall, background=False, idle=True, timer=alarm)
@@ -129,7 +129,7 @@ async def test_an_idle_thread_is_compacted_before_its_cache_expires(
 
 
 async def test_without_the_setting_no_idle_timer_is_set(tmp_path: Path) -> None:
-    alarm = Alarm()
+    alarm = ManualTimer()
     async with open_manager_setup(tmp_path, lambda _: make_text(60, "answer")) as setup:
         client = HistoryClient("anthropic", extra={"max_tokens": 400})
         manager = setup.manager(background=False, timer=alarm)

@@ -54,7 +54,7 @@ async def gateway(
             yield running.url, upstream
 
 
-class Named(Feature):
+class TaggingFilter(Feature):
     """Puts its name on what passes, and notes each moment."""
 
     def __init__(self, name: str, moments: list[str]) -> None:
@@ -102,7 +102,9 @@ async def test_a_request_passes_the_features_in_order_and_its_answer_in_reverse(
     None
 ):
     moments: list[str] = []
-    async with gateway(stream_one, Named("A", moments), Named("B", moments)) as (
+    async with gateway(
+        stream_one, TaggingFilter("A", moments), TaggingFilter("B", moments)
+    ) as (
         url,
         upstream,
     ):
@@ -124,7 +126,7 @@ async def test_a_request_passes_the_features_in_order_and_its_answer_in_reverse(
 
 async def test_features_also_see_requests_that_are_passed_on_unread() -> None:
     moments: list[str] = []
-    async with gateway(whole_answer(200, JSON, b"[]"), Named("A", moments)) as (
+    async with gateway(whole_answer(200, JSON, b"[]"), TaggingFilter("A", moments)) as (
         url,
         upstream,
     ):

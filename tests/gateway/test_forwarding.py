@@ -34,7 +34,7 @@ WINDOW = 40_000
 OPENING = make_text(900, "größer")
 
 
-def arrive(manager: ProxyManager, client: HistoryClient) -> Incoming:
+def locate_request(manager: ProxyManager, client: HistoryClient) -> Incoming:
     """Return a request with its body located, as the proxy does it."""
     incoming = client.incoming()
     origin = BodyOrigin.of(client.api, client.tenant, client.headers)
@@ -44,12 +44,14 @@ def arrive(manager: ProxyManager, client: HistoryClient) -> Incoming:
     )
 
 
-async def begin(manager: ProxyManager, client: HistoryClient) -> ProxyTurn:
-    incoming = arrive(manager, client)
+async def begin_turn(manager: ProxyManager, client: HistoryClient) -> ProxyTurn:
+    incoming = locate_request(manager, client)
     return manager.forward_first(incoming) or await manager.prepare(incoming)
 
 
-def outcome(client: HistoryClient, text: str = "Yes.", tokens: int = 900) -> Outcome:
+def answer_outcome(
+    client: HistoryClient, text: str = "Yes.", tokens: int = 900
+) -> Outcome:
     """Return an answer, which the client puts into its history."""
     reply = text_reply(text)
     client.add_reply(reply)
@@ -60,8 +62,8 @@ async def send_and_record(
     manager: ProxyManager, client: HistoryClient, text: str
 ) -> ProxyTurn:
     client.add_user_message(text)
-    turn = await begin(manager, client)
-    await turn.record(outcome(client))
+    turn = await begin_turn(manager, client)
+    await turn.record(answer_outcome(client))
     return turn
 
 
@@ -85,13 +87,13 @@ async def test_a_known_thread_is_forwarded_before_it_is_read(
     assert isinstance(first, ManagedTurn)
     for number in range(3):
         client.add_user_message(f"Next {number}, größer.")
-        incoming = arrive(manager, client)
+        incoming = locate_request(manager, client)
         turn = manager.forward_first(incoming)
         assert isinstance(turn, ForwardedTurn)
         assert turn.sent.body is incoming.raw
         headers = await turn.response_headers()
         assert headers[THREAD_HEADER] == first.thread
-        await turn.record(outcome(client, f"Answer {number}."))
+        await turn.record(answer_outcome(client, f"Answer {number}."))
     texts = [OPENING, "Yes."]
     for number in range(3):
         texts += [f"Next {number}, größer.", f"Answer {number}."]
@@ -107,9 +109,9 @@ async def test_the_next_request_stores_what_a_killed_gateway_did_not(
     client = HistoryClient("anthropic")
     first = await send_and_record(manager, client, OPENING)
     client.add_user_message("Answered, but never stored.")
-    killed = await begin(manager, client)
+    killed = await begin_turn(manager, client)
     assert isinstance(killed, ForwardedTurn)
-    outcome(client, "The client has this answer.")
+    answer_outcome(client, "The client has this answer.")
     other = setup.manager(alone=alone)
     third = await send_and_record(other, client, "Is it all there?")
     assert third.thread == first.thread
@@ -132,8 +134,8 @@ async def test_requests_that_overtake_each_other_are_stored_in_their_order(
     recording = []
     for number in range(5):
         client.add_user_message(f"Next {number}.")
-        turn = await begin(manager, client)
-        recorded = turn.record(outcome(client, f"Answer {number}."))
+        turn = await begin_turn(manager, client)
+        recorded = turn.record(answer_outcome(client, f"Answer {number}."))
         recording.append(asyncio.create_task(recorded))
         await asyncio.sleep(0)
     await asyncio.gather(*recording)
@@ -150,12 +152,12 @@ async def test_a_long_answer_does_not_keep_its_request_out_of_the_store(
     client = HistoryClient("anthropic")
     first = await send_and_record(manager, client, OPENING)
     client.add_user_message("Take your time.")
-    turn = await begin(manager, client)
+    turn = await begin_turn(manager, client)
     assert isinstance(turn, ForwardedTurn)
     async with asyncio.timeout(60):
         while len(await setup.store.history(first.thread)) < 3:  # noqa: ASYNC110 - the store has no event
             await asyncio.sleep(0.05)
-    await turn.record(outcome(client))
+    await turn.record(answer_outcome(client))
     assert len(await setup.store.history(first.thread)) == 4
 
 
@@ -165,13 +167,13 @@ async def test_a_thread_at_half_of_its_threshold_is_read_first(
     manager = setup.manager()
     client = HistoryClient("anthropic")
     client.add_user_message(OPENING)
-    turn = await begin(manager, client)
-    await turn.record(outcome(client, tokens=WINDOW // 4 - 600))
+    turn = await begin_turn(manager, client)
+    await turn.record(answer_outcome(client, tokens=WINDOW // 4 - 600))
     client.add_user_message("Short.")
-    assert manager.forward_first(arrive(manager, client)) is not None
+    assert manager.forward_first(locate_request(manager, client)) is not None
     client.messages.pop()
     client.add_user_message("Long. " * 150)
-    assert manager.forward_first(arrive(manager, client)) is None
+    assert manager.forward_first(locate_request(manager, client)) is None
 
 
 async def test_other_requests_are_read_first(setup: ManagerSetup) -> None:
@@ -182,7 +184,7 @@ async def test_other_requests_are_read_first(setup: ManagerSetup) -> None:
     await send_and_record(manager, client, OPENING)
     await send_and_record(manager, client, "And then?")
     client.add_user_message("Last.")
-    assert manager.forward_first(arrive(manager, client)) is not None
+    assert manager.forward_first(locate_request(manager, client)) is not None
     *past, answer, last = client.messages
     changed: list[dict[str, Any]] = [
         {"messages": [*past, {**answer, "content": "No."}, last]},
@@ -195,7 +197,7 @@ async def test_other_requests_are_read_first(setup: ManagerSetup) -> None:
     ]
     for change in changed:
         other = replace(client, **change)
-        assert manager.forward_first(arrive(manager, other)) is None, change
+        assert manager.forward_first(locate_request(manager, other)) is None, change
 
 
 async def test_a_rewritten_thread_is_read_first(setup: ManagerSetup) -> None:
@@ -208,7 +210,7 @@ async def test_a_rewritten_thread_is_read_first(setup: ManagerSetup) -> None:
     turn = await send_and_record(manager, client, "Go on.")
     assert turn.sent.rewritten
     client.add_user_message("And now?")
-    assert manager.forward_first(arrive(manager, client)) is None
+    assert manager.forward_first(locate_request(manager, client)) is None
 
 
 async def test_cache_marks_are_set_before_a_request_is_forwarded(
@@ -217,10 +219,10 @@ async def test_cache_marks_are_set_before_a_request_is_forwarded(
     manager = setup.manager(markers=True)
     client = HistoryClient("anthropic", system=make_text(4_000, "rules"))
     client.add_user_message(OPENING)
-    first = await begin(manager, client)
-    await first.record(outcome(client, tokens=4_000))
+    first = await begin_turn(manager, client)
+    await first.record(answer_outcome(client, tokens=4_000))
     client.add_user_message("And now?")
-    incoming = arrive(manager, client)
+    incoming = locate_request(manager, client)
     turn = manager.forward_first(incoming)
     assert turn is not None
     read = await manager.prepare(replace(incoming, outline=None))
@@ -237,7 +239,7 @@ async def test_a_refused_request_is_read_and_made_smaller(setup: ManagerSetup) -
         client.add_answer("Yes.")
     await send_and_record(manager, client, "Go on.")
     client.add_user_message("And now?")
-    turn = await begin(manager, client)
+    turn = await begin_turn(manager, client)
     assert isinstance(turn, ForwardedTurn)
     refusal = b'{"type":"error","error":{"type":"invalid_request_error","message":'
     refusal += b'"prompt is too long: 9001 tokens > 6000 maximum"}}'
@@ -245,7 +247,7 @@ async def test_a_refused_request_is_read_and_made_smaller(setup: ManagerSetup) -
     assert again is not None
     assert again.rewritten
     assert len(again.body) < len(turn.sent.body)
-    await turn.record(outcome(client))
+    await turn.record(answer_outcome(client))
 
 
 class FailingStore:
@@ -275,8 +277,8 @@ async def test_a_failure_after_the_answer_is_visible(setup: ManagerSetup) -> Non
     for error in (StoreError("the disk is full"), RuntimeError("a mistake")):
         store.error = error
         client.add_user_message("And now?")
-        turn = guarded.forward_first(arrive(manager, client))
+        turn = guarded.forward_first(locate_request(manager, client))
         assert turn is not None
-        await turn.record(outcome(client))
+        await turn.record(answer_outcome(client))
     assert [event.error for event in setup.of(RecordFailed)] == ["the disk is full"]
     assert metrics.value("failed_open", step="answered") == 1

@@ -41,7 +41,7 @@ def set_room(process: int, largest: int) -> None:
     resource.prlimit(process, resource.RLIMIT_FSIZE, (largest, hard))
 
 
-def failures(metrics: str) -> float:
+def count_failures(metrics: str) -> float:
     lines = [
         line
         for line in metrics.splitlines()
@@ -86,7 +86,7 @@ async def test_what_is_not_stored_is_said(tmp_path: Path) -> None:
         async with httpx2.AsyncClient(base_url=url, timeout=60) as http:
             before = (await ask("stored")).headers[THREAD_HEADER]
             await until_ready(http, None)
-            assert failures((await http.get("/metrics")).text) == 0
+            assert count_failures((await http.get("/metrics")).text) == 0
             await until_stored(home, before, ["stored", "yes"])
             set_room(process, 1)
             for number in range(3):
@@ -99,7 +99,7 @@ async def test_what_is_not_stored_is_said(tmp_path: Path) -> None:
                 "messages": [{"role": "user", "content": "lost too"}],
             }
             assert (await http.post("/v1/compact", json=body)).status_code == 503
-            while failures((await http.get("/metrics")).text) < 3:  # noqa: ASYNC110 - counted after the answers
+            while count_failures((await http.get("/metrics")).text) < 3:  # noqa: ASYNC110 - counted after the answers
                 await asyncio.sleep(0.05)
             set_room(process, resource.RLIM_INFINITY)
             await until_ready(http, None)

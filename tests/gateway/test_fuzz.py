@@ -188,7 +188,7 @@ RIGHT: dict[Api, dict[str, Any]] = {
 }
 
 
-def places(value: Any) -> list[tuple[Any, Any]]:
+def list_places(value: Any) -> list[tuple[Any, Any]]:
     """Every container of a body with a key or an index in it."""
     items: Any = (
         value.items()
@@ -197,13 +197,15 @@ def places(value: Any) -> list[tuple[Any, Any]]:
         if isinstance(value, list)
         else ()
     )
-    return [place for key, inner in items for place in [(value, key), *places(inner)]]
+    return [
+        place for key, inner in items for place in [(value, key), *list_places(inner)]
+    ]
 
 
-def changed(api: Api, changes: list[tuple[int, Any]]) -> dict[str, Any]:
+def changed_body(api: Api, changes: list[tuple[int, Any]]) -> dict[str, Any]:
     body = copy.deepcopy(RIGHT[api])
     for number, value in changes:
-        known = places(body)
+        known = list_places(body)
         if known:
             inside, key = known[number % len(known)]
             if value is ...:
@@ -214,7 +216,7 @@ def changed(api: Api, changes: list[tuple[int, Any]]) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def running(folder: Path) -> AsyncIterator[tuple[Provider, str]]:
+async def run_gateway(folder: Path) -> AsyncIterator[tuple[Provider, str]]:
     async with Provider(served_models(4_000)) as provider:
         config = parse_config(
             f"gateway: {{port: 0, upstreams: [{{name: lab, url: '{provider.url}'}}]}}\n"
@@ -224,7 +226,7 @@ async def running(folder: Path) -> AsyncIterator[tuple[Provider, str]]:
             yield provider, gateway.url
 
 
-def written(body: Any, how: int) -> tuple[bytes, dict[str, str]]:
+def encode_body(body: Any, how: int) -> tuple[bytes, dict[str, str]]:
     """A body as bytes: whole, broken off, twice encoded, or with lone surrogates."""
     raw = json.dumps(body, ensure_ascii=how % 2 == 0).encode("utf-8", "surrogatepass")
     if how == 2:
@@ -243,12 +245,14 @@ async def test_no_body_is_a_fault_of_the_proxy(
 ) -> None:
     """The provider's own refusals come back as they are; what is ours is below 500."""
     async with (
-        running(tmp_path_factory.mktemp("fuzz")) as (provider, url),
+        run_gateway(tmp_path_factory.mktemp("fuzz")) as (provider, url),
         httpx2.AsyncClient(timeout=60) as http,
     ):
         for changes, how in asked:
             for api, path in PATHS.items():
-                raw, more = written({"model": NAMES[api], **changed(api, changes)}, how)
+                raw, more = encode_body(
+                    {"model": NAMES[api], **changed_body(api, changes)}, how
+                )
                 headers = {
                     "content-type": "application/json",
                     "x-api-key": "any",
@@ -268,7 +272,7 @@ async def test_no_body_is_a_fault_of_the_proxy(
 async def test_a_request_that_says_nothing_keeps_no_other_from_being_stored(
     tmp_path: Path, http: httpx2.AsyncClient
 ) -> None:
-    async with running(tmp_path) as (_, url):
+    async with run_gateway(tmp_path) as (_, url):
         for said in ([], [{"role": "user", "content": "Hello"}]):
             for api, path in PATHS.items():
                 listed = "input" if api == "openai_responses" else "messages"

@@ -20,7 +20,7 @@ from everthread.core.messages import text_of
 from everthread.core.types import Api, Reply
 from everthread.thread.caller.sent_history import Outcome
 from everthread.thread.events import Branched
-from everthread.thread.history import build_history, identify, is_cleared
+from everthread.thread.history import build_history, identify_message, is_cleared
 from everthread.wire import openai_responses
 from tests.chat_messages import (
     calls_message,
@@ -42,7 +42,7 @@ from tests.gateway.manager_setup import (
 )
 
 
-async def stored(setup: ManagerSetup, thread: str) -> list[str]:
+async def stored_texts(setup: ManagerSetup, thread: str) -> list[str]:
     return [text_of(message.body) for message in await setup.store.history(thread)]
 
 
@@ -66,7 +66,7 @@ async def test_a_longer_request_is_the_same_thread(
         )
     assert len(threads) == 1
     said = [f"{kind} {turn}" for turn in range(6) for kind in ("Question", "Answer")]
-    assert await stored(setup, threads.pop()) == said
+    assert await stored_texts(setup, threads.pop()) == said
 
 
 async def test_looks_do_not_matter(setup: ManagerSetup) -> None:
@@ -92,7 +92,7 @@ async def test_looks_do_not_matter(setup: ManagerSetup) -> None:
     client.system = "Another system prompt"
     client.extra = {"temperature": 0}
     assert thread_of(await ask(manager, client, "Next")) == thread_of(first)
-    assert await stored(setup, thread_of(first)) == [
+    assert await stored_texts(setup, thread_of(first)) == [
         "Question",
         "Yes.",
         "Next",
@@ -114,7 +114,12 @@ async def test_an_answer_may_come_back_without_its_thinking(
     client.add_assistant_message("Yes.")
     later = await ask(setup.manager(), client, "Next")
     assert thread_of(later) == thread_of(turn)
-    assert await stored(setup, thread_of(turn)) == ["Question", "Yes.", "Next", "Yes."]
+    assert await stored_texts(setup, thread_of(turn)) == [
+        "Question",
+        "Yes.",
+        "Next",
+        "Yes.",
+    ]
 
 
 async def test_a_text_for_an_input_is_a_message(setup: ManagerSetup) -> None:
@@ -148,12 +153,12 @@ async def test_changed_words_of_the_user_are_a_branch(
     )
     assert thread_of(branch) != thread_of(first)
     shared = ["Question 0", "Answer 0", "Question 1", "Answer 1"]
-    assert await stored(setup, thread_of(branch)) == [
+    assert await stored_texts(setup, thread_of(branch)) == [
         *shared,
         "Something else",
         "Fine.",
     ]
-    assert await stored(setup, thread_of(first)) == [
+    assert await stored_texts(setup, thread_of(first)) == [
         *shared,
         "Question 2",
         "Answer 2",
@@ -176,8 +181,8 @@ async def test_the_same_question_again_is_no_branch_until_somebody_goes_on_other
     branch = thread_of(await ask(manager, two, "I am two"))
     thread = thread_of(await ask(manager, one, "I am one"))
     assert branch != thread
-    assert await stored(setup, branch) == ["Hi", "Hey.", "I am two", "Yes."]
-    assert await stored(setup, thread) == ["Hi", "Hello.", "I am one", "Yes."]
+    assert await stored_texts(setup, branch) == ["Hi", "Hey.", "I am two", "Yes."]
+    assert await stored_texts(setup, thread) == ["Hi", "Hello.", "I am one", "Yes."]
 
 
 @pytest.mark.parametrize(
@@ -217,7 +222,7 @@ async def test_a_named_session_is_one_thread_whatever_is_sent(
     manager = setup.manager()
     thread = thread_of(await ask(manager, client_of("mine"), "Hi"))
     assert thread_of(await ask(setup.manager(), client_of("mine"), "Afresh")) == thread
-    assert await stored(setup, thread) == ["Hi", "Yes.", "Afresh", "Yes."]
+    assert await stored_texts(setup, thread) == ["Hi", "Yes.", "Afresh", "Yes."]
     stranger = client_of(thread, tenant="other")
     assert thread_of(await ask(manager, stranger, "Let me in")) != thread
     assert thread_of(await ask(manager, client_of(thread), "By its own id")) == thread
@@ -243,7 +248,7 @@ async def test_of_two_processes_with_different_continuations_one_branches(
     )
     for manager, each in zip(managers, clients, strict=True):
         thread = thread_of(await ask(manager, each, "Next"))
-        assert await stored(setup, thread) == [
+        assert await stored_texts(setup, thread) == [
             str(message["content"]) for message in each.messages
         ]
 
@@ -305,7 +310,7 @@ async def test_a_reminder_behind_the_last_message_moves_along(
         client.add_user_message(f"Question {number}")
         reminder = {"role": "system", "content": f"Answer in full, {number}."}
         sent = await answer_request(
-            managers[number % 2], Reminded(client, reminder), f"Answer {number}"
+            managers[number % 2], RemindingClient(client, reminder), f"Answer {number}"
         )
         client.add_answer(f"Answer {number}")
         assert json.loads(sent.body)["messages"][-1] == reminder
@@ -313,7 +318,7 @@ async def test_a_reminder_behind_the_last_message_moves_along(
     assert len(threads) == 1
 
 
-class Reminded(HistoryClient):
+class RemindingClient(HistoryClient):
     """A client that adds a reminder after the newest message, a new one in each request."""
 
     def __init__(self, client: HistoryClient, reminder: dict[str, Any]) -> None:
@@ -323,7 +328,7 @@ class Reminded(HistoryClient):
 RULES = "\n\n# Rules\n\n1. Answer in full.\n\n2. Reply in English.\n"
 
 
-class Ended(HistoryClient):
+class EndReminderClient(HistoryClient):
     """A client that hangs a reminder on the newest user message, in its text or as a block of its own."""
 
     as_block = False
@@ -359,7 +364,7 @@ async def test_a_reminder_in_the_newest_user_message_moves_along(
     api: Api, remembered: bool, as_block: bool, setup: ManagerSetup
 ) -> None:
     manager = setup.manager()
-    client = Ended(api)
+    client = EndReminderClient(api)
     threads = set()
     client.as_block = as_block
     for number in range(5):
@@ -375,7 +380,7 @@ async def test_a_reminder_in_the_newest_user_message_moves_along(
         threads.add(thread_of(await ask(manager, client, "No reminder any more")))
     (thread,) = threads
     assert not setup.of(Branched)
-    assert len(await stored(setup, thread)) == 10 + 2 * remembered
+    assert len(await stored_texts(setup, thread)) == 10 + 2 * remembered
     client.rules = RULES
     client.messages[2:] = []
     assert thread_of(await ask(manager, client, "Another question")) != thread
@@ -385,7 +390,7 @@ async def test_a_reminder_in_the_newest_user_message_moves_along(
 async def test_an_answer_without_its_thinking_behind_words_without_their_reminder_is_the_same(
     setup: ManagerSetup,
 ) -> None:
-    client = Ended("anthropic")
+    client = EndReminderClient("anthropic")
     threads = set()
     for number in range(3):
         client.add_user_message(f"Question {number}")
@@ -603,7 +608,7 @@ async def test_interleaved_conversations_are_never_mixed(seed: int) -> None:
                     await setup.store.session(thread_of(sent))
                 ).tenant == client.tenant
                 said = [str(message["content"]) for message in client.messages]
-                assert await stored(setup, thread_of(sent)) == said
+                assert await stored_texts(setup, thread_of(sent)) == said
 
 
 def test_the_chain_is_the_canonical_one() -> None:
@@ -611,7 +616,9 @@ def test_the_chain_is_the_canonical_one() -> None:
     client.add_user_message("One")
     client.add_assistant_message([{"type": "text", "text": "Two"}])
     client.add_result("call_1", "three")
-    found = build_history(identify("anthropic", value) for value in client.messages)
+    found = build_history(
+        identify_message("anthropic", value) for value in client.messages
+    )
     assert list(found.digests) == canonical_chain(client.messages)
 
 

@@ -36,7 +36,7 @@ QUICK = Limits(keepalive_seconds=0.02, silence_seconds=0.03, hold_seconds=5)
 LATER = Limits(keepalive_seconds=0.02, silence_seconds=30, hold_seconds=5)
 
 
-class Slow(PassThroughManager):
+class SlowManager(PassThroughManager):
     """Takes its time to prepare, until as many comments as wanted were heard."""
 
     def __init__(self, *, hold: bool = False) -> None:
@@ -68,7 +68,7 @@ class Slow(PassThroughManager):
             self.go.set()
 
 
-def streaming(*events: bytes) -> WriteAnswer:
+def stream_answer(*events: bytes) -> WriteAnswer:
     async def answer(_request: RawMessage, writer: asyncio.StreamWriter) -> None:
         writer.write(
             response_head(200, [*STREAM, (b"x-request-id", b"theirs")])
@@ -80,9 +80,9 @@ def streaming(*events: bytes) -> WriteAnswer:
 
 
 async def test_a_compaction_that_takes_long_begins_the_stream() -> None:
-    manager = Slow()
+    manager = SlowManager()
     async with (
-        raw_upstream(streaming(START, BLOCK)) as upstream,
+        raw_upstream(stream_answer(START, BLOCK)) as upstream,
         open_raw_gateway(upstream.url, manager, limits=QUICK) as (
             url,
             proxy,
@@ -104,7 +104,7 @@ async def test_a_compaction_that_takes_long_begins_the_stream() -> None:
 
 
 async def test_who_asked_for_no_stream_hears_nothing_early() -> None:
-    manager = Slow()
+    manager = SlowManager()
     asyncio.get_running_loop().call_later(0.15, manager.go.set)
     async with (
         raw_upstream(whole_answer(400, JSON, TOO_LONG)) as upstream,
@@ -119,12 +119,12 @@ async def test_who_asked_for_no_stream_hears_nothing_early() -> None:
 
 async def test_a_stream_of_gemini_gets_no_comments() -> None:
     """Google's SDK reads a comment as data and fails."""
-    manager = Slow()
+    manager = SlowManager()
     asyncio.get_running_loop().call_later(0.15, manager.go.set)
     event = b'data: {"candidates": []}\n\n'
     path = "/v1beta/models/gemini-3-pro:streamGenerateContent?alt=sse"
     async with (
-        raw_upstream(streaming(event)) as upstream,
+        raw_upstream(stream_answer(event)) as upstream,
         open_raw_gateway(upstream.url, manager, limits=QUICK) as (url, proxy),
     ):
         found = await send_bytes(url, post_request(path, b'{"contents": []}', *JSON))
@@ -132,7 +132,7 @@ async def test_a_stream_of_gemini_gets_no_comments() -> None:
     assert found.body == event
 
 
-async def begun(proxy: Proxy, manager: Slow) -> None:
+async def wait_for_comment(proxy: Proxy, manager: SlowManager) -> None:
     """Until a client heard a comment."""
     while not proxy.metrics.value("keepalives"):  # noqa: ASYNC110  nobody tells when a client hears something
         await asyncio.sleep(0.005)
@@ -166,12 +166,12 @@ async def stream_through(url: str, api: str) -> None:
 @pytest.mark.parametrize("api", ["chat", "responses", "messages"])
 async def test_an_error_after_that_is_the_protocols_own(api: str) -> None:
     """The official clients raise it as the error it is."""
-    manager = Slow()
+    manager = SlowManager()
     async with (
         raw_upstream(whole_answer(400, JSON, TOO_LONG)) as upstream,
         open_raw_gateway(upstream.url, manager, limits=QUICK) as (url, proxy),
     ):
-        waiting = asyncio.create_task(begun(proxy, manager))
+        waiting = asyncio.create_task(wait_for_comment(proxy, manager))
         with pytest.raises((openai.APIError, anthropic.APIError)) as raised:
             await stream_through(url, api)
         await waiting
@@ -181,12 +181,14 @@ async def test_an_error_after_that_is_the_protocols_own(api: str) -> None:
 @pytest.mark.parametrize("again", [True, False])
 async def test_while_a_stream_is_held_its_own_first_lines_go(again: bool) -> None:
     """Also where it is sent again after that, and where that fails."""
-    manager = Slow(hold=True)
+    manager = SlowManager(hold=True)
 
     async def answer(request: RawMessage, writer: asyncio.StreamWriter) -> None:
         if json.loads(request.body)["n"] == 2:
             await (
-                streaming(START, BLOCK) if again else whole_answer(400, JSON, TOO_LONG)
+                stream_answer(START, BLOCK)
+                if again
+                else whole_answer(400, JSON, TOO_LONG)
             )(request, writer)
             return
         writer.write(
@@ -215,7 +217,7 @@ async def test_while_a_stream_is_held_its_own_first_lines_go(again: bool) -> Non
 
 
 async def test_a_stream_that_is_held_and_says_something_is_as_it_came() -> None:
-    manager = Slow(hold=True)
+    manager = SlowManager(hold=True)
 
     async def answer(_request: RawMessage, writer: asyncio.StreamWriter) -> None:
         writer.write(response_head(200, STREAM) + encode_chunk(START))
@@ -231,7 +233,7 @@ async def test_a_stream_that_is_held_and_says_something_is_as_it_came() -> None:
 
 
 async def test_an_upstream_that_is_gone_after_the_stream_began() -> None:
-    manager = Slow()
+    manager = SlowManager()
     async with open_raw_gateway("http://127.0.0.1:9", manager, limits=QUICK) as (
         url,
         _,

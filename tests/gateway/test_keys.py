@@ -19,7 +19,6 @@ from everthread.config import parse_config
 from everthread.errors import ConfigError, InputError
 from everthread.factory import open_store
 from everthread.factory.gateways import add_own_key, list_upstreams
-from everthread.gateway.access import authentication
 from everthread.gateway.access.authentication import KEY_CACHE_SECONDS, KeyAuthenticator
 from everthread.gateway.access.key_creation import issue_key
 from everthread.gateway.contracts import Auth
@@ -396,11 +395,10 @@ def test_with_keys_an_upstream_needs_one_of_ours(
             add_own_key(upstream)
 
 
-async def test_a_busy_loop_is_no_store_that_does_not_answer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_busy_event_loop_is_not_taken_for_an_unavailable_store(
+    tmp_path: Path,
 ) -> None:
-    """The answer is there when the loop has time again, though the time for it is over."""
-    monkeypatch.setattr(authentication, "_LOOKUP_SECONDS", 0.05)
+    """The store's answer is used though the loop read it after the time limit of one second."""
     store = open_store(tmp_path / "s.db")
     token, new = issue_key()
     await store.create_key(new)
@@ -409,6 +407,6 @@ async def test_a_busy_loop_is_no_store_that_does_not_answer(
     )
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    time.sleep(0.3)  # noqa: ASYNC251 - that is what is tested
+    time.sleep(1.2)  # noqa: ASYNC251 - the loop is busy
     assert (await asked).key_id == new.id
     await store.close()

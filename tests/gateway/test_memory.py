@@ -34,7 +34,7 @@ pytestmark = [
 ]
 
 
-def gateway(stack: ExitStack, folder: Path) -> Server:
+def start_gateway(stack: ExitStack, folder: Path) -> Server:
     """A managed gateway in a process of its own, before an upstream that answers at once."""
     upstream = stack.enter_context(process(serve_answer))
     return stack.enter_context(
@@ -93,13 +93,13 @@ async def _ask_some(
 
 async def test_sleeping_threads_cost_little(tmp_path: Path) -> None:
     with ExitStack() as stack:
-        server = await asyncio.to_thread(gateway, stack, tmp_path)
+        server = await asyncio.to_thread(start_gateway, stack, tmp_path)
         sizes = await idle_threads(server, 300)
     assert sizes[-1] - sizes[0] < 40 * MB, [size // MB for size in sizes]
 
 
 async def test_many_requests_without_growth(tmp_path: Path) -> None:
     with ExitStack() as stack:
-        server = await asyncio.to_thread(gateway, stack, tmp_path)
+        server = await asyncio.to_thread(start_gateway, stack, tmp_path)
         sizes = await many_requests(server, 800, conversations=8, turns=20)
     assert sizes[-1] - sizes[0] < 40 * MB, [size // MB for size in sizes]

@@ -40,7 +40,7 @@ TRACE = "0af7651916cd43dd8448eb211c80319c"
 
 
 @pytest.fixture
-def lines() -> Iterator[list[dict[str, Any]]]:
+def log_lines() -> Iterator[list[dict[str, Any]]]:
     """What is logged, as it is written."""
     found: list[dict[str, Any]] = []
 
@@ -59,7 +59,7 @@ def lines() -> Iterator[list[dict[str, Any]]]:
     logger.removeHandler(handler)
 
 
-async def test_every_answer_has_an_id(lines: list[dict[str, Any]]) -> None:
+async def test_every_answer_has_an_id(log_lines: list[dict[str, Any]]) -> None:
     """The upstream's own stays; ours is beside it, and in the log."""
     theirs = [*JSON, (b"X-Request-Id", b"theirs")]
     async with raw_gateway(whole_answer(200, theirs, b"{}")) as (url, _):
@@ -74,12 +74,12 @@ async def test_every_answer_has_an_id(lines: list[dict[str, Any]]) -> None:
     ids = [heard.names["x-everthread-request"] for heard in (passed, ours, refused)]
     assert len(set(ids)) == 3
     assert [heard.names["x-request-id"] for heard in (ours, refused)] == ids[1:]
-    [line] = [line for line in lines if line.get("path") == "/v1/messages"]
+    [line] = [line for line in log_lines if line.get("path") == "/v1/messages"]
     assert (line["request"], line["status"], line["level"]) == (ids[0], 200, "info")
 
 
 async def test_logs_figures_and_records_of_a_compacted_thread(
-    tmp_path: Path, lines: list[dict[str, Any]]
+    tmp_path: Path, log_lines: list[dict[str, Any]]
 ) -> None:
     async with Provider(
         [ServedModel("claude-sonnet-5", 6_000, shows="max_model_len")]
@@ -118,14 +118,14 @@ async def test_logs_figures_and_records_of_a_compacted_thread(
     assert 'everthread_tokens_total{bucket="input",task="main"}' in figures
     assert 'everthread_cost_dollars_total{task="main"}' in figures
     thread = headers["x-everthread-thread"]
-    rewrites = [line for line in lines if line.get("event") == "compaction_done"]
+    rewrites = [line for line in log_lines if line.get("event") == "compaction_done"]
     assert {line["thread"] for line in rewrites} == {thread}
     assert [line["count"] for line in rewrites][:2] == [1, 2]
-    answered = [line for line in lines if line.get("path") == "/v1/messages"]
+    answered = [line for line in log_lines if line.get("path") == "/v1/messages"]
     assert len(answered) == 12
     assert {line["thread"] for line in answered} == {thread}
     assert answered[-1]["request"] == headers["x-everthread-request"]
-    whole = json.dumps(lines) + figures
+    whole = json.dumps(log_lines) + figures
     assert SECRET not in whole
     assert KEY not in whole
 

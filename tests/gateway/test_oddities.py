@@ -32,7 +32,7 @@ SECONDS = 1
 """How long the gateway waits for what does not come."""
 
 
-class Echo:
+class EchoUpstream:
     """Answers each request with its own body; an odd one with what is odd, while there is any."""
 
     def __init__(self) -> None:
@@ -118,7 +118,7 @@ async def send(url: str, request: bytes) -> list[RawMessage]:
 
 
 async def test_odd_requests(tmp_path: Path) -> None:
-    echo = Echo()
+    echo = EchoUpstream()
     async with raw_upstream(echo) as upstream:
         config = parse_config(
             settings(tmp_path).replace(
@@ -166,7 +166,7 @@ async def test_odd_requests(tmp_path: Path) -> None:
 
 
 async def test_odd_answers(tmp_path: Path) -> None:
-    echo = Echo()
+    echo = EchoUpstream()
     async with raw_upstream(echo) as upstream:
         config = parse_config(
             settings(tmp_path).replace(

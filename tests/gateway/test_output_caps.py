@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
+from everthread.core.types import Reply
 from everthread.lab.provider import Provider, ServedModel
 from everthread.lab.provider.answers import Record
+from everthread.thread.events import CompactionReceipt
 from tests.gateway.gateway_setup import FILLER, GatewaySetup, open_setup_with_models
+from tests.gateway.manager_setup import (
+    HistoryClient,
+    ProviderSetup,
+    open_manager_setup,
+)
 
 UNKNOWN = "orchid-unheard-of-1"
 WINDOW = 8_000
@@ -45,7 +54,7 @@ async def claude_client(setup: GatewaySetup, cap: int, thinking: int = 0) -> Ask
     return ask
 
 
-async def talk(ask: Ask, calls: int = CALLS, about: str = "Entry") -> None:
+async def hold_conversation(ask: Ask, calls: int = CALLS, about: str = "Entry") -> None:
     """Hold a conversation in which each turn adds about 150 tokens."""
     messages: list[Any] = []
     for turn in range(calls):
@@ -53,11 +62,11 @@ async def talk(ask: Ask, calls: int = CALLS, about: str = "Entry") -> None:
         messages.append({"role": "assistant", "content": await ask(messages)})
 
 
-def accepted(provider: Provider) -> list[Record]:
+def accepted_records(provider: Provider) -> list[Record]:
     return [record for record in provider.log if record.status == 200]
 
 
-def refused(provider: Provider) -> list[str]:
+def refusals(provider: Provider) -> list[str]:
     return [record.error for record in provider.log if record.status == 400]
 
 
@@ -78,11 +87,11 @@ async def test_a_refused_cap_is_refused_once_and_lowered_for_that_call_only(
         ask = await (claude_client if dialect == "anthropic" else chat_client)(
             setup, cap
         )
-        await talk(ask)
-        await talk(ask, calls=2, about="Another thread, entry")
-        assert len(accepted(setup.provider)) == CALLS + 2
-        assert len(refused(setup.provider)) <= 1, "the first refusal states the window"
-        for record in accepted(setup.provider):
+        await hold_conversation(ask)
+        await hold_conversation(ask, calls=2, about="Another thread, entry")
+        assert len(accepted_records(setup.provider)) == CALLS + 2
+        assert len(refusals(setup.provider)) <= 1, "the first refusal states the window"
+        for record in accepted_records(setup.provider):
             room = WINDOW - record.prompt_tokens
             assert record.body["max_tokens"] >= 0.8 * min(cap, room), (
                 "every call gets what the window leaves"
@@ -96,11 +105,11 @@ async def test_a_maximum_that_the_error_states_is_remembered_for_the_model(
     async with open_setup_with_models(
         tmp_path, served, script=lambda _: "Noted."
     ) as setup:
-        await talk(await chat_client(setup, 9_000), calls=6)
-        assert len(refused(setup.provider)) == 1
-        assert {record.body["max_tokens"] for record in accepted(setup.provider)} == {
-            2_000
-        }
+        await hold_conversation(await chat_client(setup, 9_000), calls=6)
+        assert len(refusals(setup.provider)) == 1
+        assert {
+            record.body["max_tokens"] for record in accepted_records(setup.provider)
+        } == {2_000}
         limits = await setup.store.limits()
         assert [(limit.kind, limit.limit) for limit in limits] == [("output", 2_000)]
 
@@ -112,7 +121,7 @@ async def test_the_room_that_one_prompt_left_is_not_stored_as_the_model_s_maximu
     async with open_setup_with_models(
         tmp_path, served, script=lambda _: "Noted."
     ) as setup:
-        await talk(await chat_client(setup, 7_900), calls=3)
+        await hold_conversation(await chat_client(setup, 7_900), calls=3)
         limits = await setup.store.limits()
         assert [(limit.kind, limit.limit) for limit in limits] == [("window", WINDOW)]
 
@@ -122,10 +131,92 @@ async def test_a_lowered_cap_stays_above_a_thinking_budget(tmp_path: Path) -> No
     async with open_setup_with_models(
         tmp_path, served, script=lambda _: "Noted."
     ) as setup:
-        await talk(await claude_client(setup, cap=7_900, thinking=3_000))
-        assert len(accepted(setup.provider)) == CALLS
+        await hold_conversation(await claude_client(setup, cap=7_900, thinking=3_000))
+        assert len(accepted_records(setup.provider)) == CALLS
         assert all(record.body["max_tokens"] > 3_000 for record in setup.provider.log)
-        assert len(refused(setup.provider)) <= 1
+        assert len(refusals(setup.provider)) <= 1
+
+
+def greedy_client(thinking: int = 0) -> HistoryClient:
+    """A client that asks for three quarters of the window. `thinking`: its budget for that."""
+    tool: Any = {
+        "type": "function",
+        "function": {"name": "look", "parameters": {"type": "object"}},
+    }
+    more: Any = (
+        {"thinking": {"type": "enabled", "budget_tokens": thinking}} if thinking else {}
+    )
+    return HistoryClient("anthropic", tools=[tool], extra={"max_tokens": 6_000, **more})
+
+
+async def fill_window(setup: ProviderSetup, client: HistoryClient) -> None:
+    """Talk until the client was compacted and its prompt has grown again."""
+    manager = setup.manager(recall=True, background=False)
+    prompt = 0
+    while not setup.of(CompactionReceipt) or prompt < 3_700:
+        client.add_user_message(f"Entry {len(client.messages)}: {FILLER * 6}")
+        await setup.send(manager, client)
+        prompt = setup.provider.log[-1].prompt_tokens
+
+
+async def test_the_next_process_asks_for_what_the_window_leaves(tmp_path: Path) -> None:
+    async with open_manager_setup(
+        tmp_path, lambda _: "Noted.", window=WINDOW, dialect="anthropic"
+    ) as setup:
+        client = greedy_client(thinking=3_200)
+        await fill_window(setup, client)
+        refused_before = len(refusals(setup.provider))
+        receipts = len(setup.of(CompactionReceipt))
+        client.add_user_message("And now?")
+        await setup.send(setup.manager(recall=True, background=False), client)
+        last = setup.provider.log[-1]
+        assert len(refusals(setup.provider)) == refused_before
+        assert last.body["max_tokens"] >= 0.8 * (WINDOW - last.prompt_tokens)
+        assert len(setup.of(CompactionReceipt)) == receipts, (
+            "the compaction is not a new one for the next process"
+        )
+
+
+async def test_a_recall_round_after_a_refusal_asks_for_what_the_window_still_leaves(
+    tmp_path: Path,
+) -> None:
+    async with open_manager_setup(
+        tmp_path, lambda _: "Noted.", window=WINDOW, dialect="anthropic"
+    ) as setup:
+        client = greedy_client()
+        await fill_window(setup, client)
+        await setup.store.forget_limits()
+        manager = setup.manager(recall=True, background=False)
+        client.add_user_message("What was the first entry?")
+        turn = await manager.prepare(client.incoming(setup.provider.url))
+        asked = await post(setup.provider, turn.sent.body)
+        assert asked.status_code == 400
+        lowered = await turn.recover(asked.status_code, asked.content)
+        assert lowered is not None
+        assert (await post(setup.provider, lowered.body)).status_code == 200
+        arguments = json.dumps({"query": "entry branch receipt"})
+        call: Any = {
+            "id": "call_1",
+            "type": "function",
+            "function": {"name": "recall", "arguments": arguments},
+        }
+        following = await turn.resume(
+            Reply({"role": "assistant", "content": None, "tool_calls": [call]})
+        )
+        assert following is not None
+        answer = await post(setup.provider, following.body)
+        assert answer.status_code == 200, answer.text
+        first, second = setup.provider.log[-2:]
+        assert second.prompt_tokens > first.prompt_tokens
+        assert second.body["max_tokens"] >= 0.8 * (WINDOW - second.prompt_tokens)
+
+
+async def post(provider: Provider, body: bytes) -> httpx2.Response:
+    headers = {"x-api-key": "k", "anthropic-version": "2023-06-01"}
+    async with httpx2.AsyncClient(timeout=60) as http:
+        return await http.post(
+            f"{provider.url}/v1/messages", content=body, headers=headers
+        )
 
 
 async def test_too_many_images_cost_the_old_ones(tmp_path: Path) -> None:
@@ -152,8 +243,8 @@ async def test_too_many_images_cost_the_old_ones(tmp_path: Path) -> None:
             messages.append(
                 {"role": "assistant", "content": reply.choices[0].message.content}
             )
-        last = accepted(setup.provider)[-1]
+        last = accepted_records(setup.provider)[-1]
         assert "Picture 0" in str(last.body)
         assert str(last.body).count("data:image") <= 5
         assert f"{13:04}" in str(last.body)
-        assert 1 <= len(refused(setup.provider)) <= 4
+        assert 1 <= len(refusals(setup.provider)) <= 4

@@ -59,7 +59,7 @@ async def answer(request: RawMessage, writer: asyncio.StreamWriter) -> None:
         await whole_answer(200, JSON, FINE)(request, writer)
 
 
-class Smaller(PassThroughManager):
+class ShrinkingManager(PassThroughManager):
     """Sends less after a refusal, and notes whether it could have used the operator's key for that."""
 
     def __init__(self) -> None:
@@ -148,7 +148,7 @@ async def test_the_first_request_is_known_before_its_answer_has_ended(
 async def test_a_prompt_that_was_counted_and_found_too_long_is_compacted_without_the_operators_key(
     auth: PassthroughAuthenticator,
 ) -> None:
-    manager = Smaller()
+    manager = ShrinkingManager()
     async with raw_gateway(answer, manager, authenticator=auth) as (url, _):
         assert (await send_bytes(url, shown(b"good-large"))).status == 200
         assert manager.may_spend == [False], (
@@ -190,7 +190,7 @@ async def test_only_an_answer_of_2xx_shows_that_a_credential_is_good(
 ) -> None:
     """The attack: made-up credentials counted as accepted for 30 days, and summaries were paid for them."""
     status, body = REFUSALS[name]
-    manager = Smaller()
+    manager = ShrinkingManager()
     accepted = AcceptedCredentials(store)
     auth = PassthroughAuthenticator(b"secret", accepted)
     trigger = {

@@ -40,7 +40,7 @@ def image(number: int) -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
 
 
-def limited(request: Request) -> Any:
+def answer_or_refuse(request: Request) -> Any:
     size = len(json.dumps([request.messages]))
     return Fault("payload_too_large") if size > MAX_BYTES else "Seen."
 
@@ -50,7 +50,7 @@ async def test_too_many_bytes_lose_old_images_then_big_results(
     api: Api, tmp_path: Path
 ) -> None:
     """Every request is answered, the latest picture is always there, and no summary is written for it."""
-    async with open_manager_setup(tmp_path, limited, window=100_000) as setup:
+    async with open_manager_setup(tmp_path, answer_or_refuse, window=100_000) as setup:
         provider = setup.provider
         assert provider is not None
         client = HistoryClient(
@@ -84,7 +84,7 @@ async def test_too_many_bytes_lose_old_images_then_big_results(
 
 
 async def test_big_results_are_stored_and_cited(tmp_path: Path) -> None:
-    async with open_manager_setup(tmp_path, limited, window=100_000) as setup:
+    async with open_manager_setup(tmp_path, answer_or_refuse, window=100_000) as setup:
         client = HistoryClient("openai_chat")
         manager = setup.manager()
         client.add_user_message("Read it.")
@@ -200,7 +200,7 @@ def test_a_pause_ends_with_growth_or_time_and_survives_a_restart() -> None:
     )
 
 
-class Paid:
+class PricedSummarizer:
     """Writes a summary that cost something."""
 
     name = "paid"
@@ -217,7 +217,7 @@ class Paid:
 async def test_compactions_are_recorded_with_their_cost(setup: ManagerSetup) -> None:
     setup.window = 8000
     client = HistoryClient("anthropic")
-    manager = setup.manager(background=False, summarizer=Paid())
+    manager = setup.manager(background=False, summarizer=PricedSummarizer())
     sent = Outgoing(b"")
     thread = ""
     for turn in range(12):

@@ -43,7 +43,7 @@ def outages(server: Server) -> dict[str, tuple[Callable[[], None], Callable[[], 
 
 
 @contextmanager
-def quick(what: str) -> Iterator[None]:
+def expect_quick(what: str) -> Iterator[None]:
     begun = time.monotonic()
     yield
     took = time.monotonic() - begun
@@ -51,7 +51,7 @@ def quick(what: str) -> Iterator[None]:
     assert took < PATIENCE, what
 
 
-def say(text: str) -> dict[str, Any]:
+def chat_body(text: str) -> dict[str, Any]:
     return {"model": MODEL, "messages": [{"role": "user", "content": text}]}
 
 
@@ -74,7 +74,7 @@ ANSWER = json.dumps(
 
 
 @asynccontextmanager
-async def running(
+async def run_gateway(
     server: Server, auth: str = "none", answer: WriteAnswer | None = None
 ) -> AsyncIterator[tuple[httpx2.AsyncClient, RawUpstream]]:
     with psycopg.connect(server.url(), autocommit=True) as admin:
@@ -101,16 +101,16 @@ async def test_requests_go_through_and_everything_else_says_so(
     own_server: Server, outage: str
 ) -> None:
     leave, come_back = outages(own_server)[outage]
-    async with running(own_server) as (http, upstream):
-        thread = (await http.post(CHAT, json=say("hello"))).headers[
+    async with run_gateway(own_server) as (http, upstream):
+        thread = (await http.post(CHAT, json=chat_body("hello"))).headers[
             "x-everthread-thread"
         ]
         assert (await http.get("/readyz")).status_code == 200
         await asyncio.to_thread(leave)
         try:
-            with quick("four unknown threads"):
+            with expect_quick("four unknown threads"):
                 answers = await asyncio.gather(
-                    *(http.post(CHAT, json=say(f"unknown {n}")) for n in range(4))
+                    *(http.post(CHAT, json=chat_body(f"unknown {n}")) for n in range(4))
                 )
             assert {(answer.status_code, answer.content) for answer in answers} == {
                 (200, ANSWER)
@@ -122,7 +122,7 @@ async def test_requests_go_through_and_everything_else_says_so(
             assert not [
                 answer for answer in answers if "x-everthread-thread" in answer.headers
             ]
-            with quick("/readyz"):
+            with expect_quick("/readyz"):
                 assert (await http.get("/readyz")).status_code == 503
             for method, path in (
                 ("GET", "/api/threads"),
@@ -130,7 +130,7 @@ async def test_requests_go_through_and_everything_else_says_so(
                 ("POST", "/api/threads"),
                 ("POST", "/mcp"),
             ):
-                with quick(f"{method} {path}"):
+                with expect_quick(f"{method} {path}"):
                     answer = await http.request(
                         method, path, json={} if method == "POST" else None
                     )
@@ -145,10 +145,10 @@ async def test_requests_go_through_and_everything_else_says_so(
         finally:
             await asyncio.to_thread(come_back)
         await is_ready(http)
-        again = await http.post(CHAT, json=say("hello"))
+        again = await http.post(CHAT, json=chat_body("hello"))
         # What was found out about the store holds for a second.
         while "x-everthread-thread" not in again.headers:
-            again = await http.post(CHAT, json=say("hello"))
+            again = await http.post(CHAT, json=chat_body("hello"))
         assert again.headers["x-everthread-thread"] == thread
         assert upstream.received[-1].body == again.request.content
 
@@ -158,12 +158,14 @@ async def test_a_credential_is_accepted_without_waiting(
     own_server: Server, outage: str
 ) -> None:
     leave, come_back = outages(own_server)[outage]
-    async with running(own_server, "passthrough") as (http, _):
+    async with run_gateway(own_server, "passthrough") as (http, _):
         await asyncio.to_thread(leave)
         try:
-            with quick("a credential that no upstream has accepted yet"):
+            with expect_quick("a credential that no upstream has accepted yet"):
                 answer = await http.post(
-                    CHAT, json=say("hi"), headers={"authorization": "Bearer sk-new"}
+                    CHAT,
+                    json=chat_body("hi"),
+                    headers={"authorization": "Bearer sk-new"},
                 )
             assert (answer.status_code, answer.content) == (200, ANSWER)
         finally:
@@ -182,11 +184,11 @@ async def test_it_goes_away_while_the_upstream_answers(
             await asyncio.to_thread(leave)
         await give(200, JSON, ANSWER)(request, writer)
 
-    async with running(own_server, answer=answer) as (http, _):
-        await http.post(CHAT, json=say("hello"))
+    async with run_gateway(own_server, answer=answer) as (http, _):
+        await http.post(CHAT, json=chat_body("hello"))
         try:
-            with quick("an answer"):
-                heard = await http.post(CHAT, json=say("leave now"))
+            with expect_quick("an answer"):
+                heard = await http.post(CHAT, json=chat_body("leave now"))
             assert (heard.status_code, heard.content) == (200, ANSWER)
         finally:
             await asyncio.to_thread(come_back)
@@ -206,13 +208,13 @@ async def test_it_goes_away_while_the_upstream_answers(
 async def test_a_gateway_ends_although_the_server_hangs(own_server: Server) -> None:
     """An answer waits to be stored, on a connection that stays open and says nothing."""
     try:
-        async with running(own_server) as (http, _):
-            await http.post(CHAT, json=say("hello"))
+        async with run_gateway(own_server) as (http, _):
+            await http.post(CHAT, json=chat_body("hello"))
             await asyncio.to_thread(own_server.freeze)
             turns = [
-                *say("hello")["messages"],
+                *chat_body("hello")["messages"],
                 {"role": "assistant", "content": "yes"},
-                *say("and now?")["messages"],
+                *chat_body("and now?")["messages"],
             ]
             heard = await http.post(CHAT, json={"model": MODEL, "messages": turns})
             assert (heard.status_code, heard.content) == (200, ANSWER)

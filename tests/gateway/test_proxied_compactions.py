@@ -35,7 +35,7 @@ RUN = {
 
 
 @asynccontextmanager
-async def compacted(
+async def open_compacted_client(
     folder: Path,
 ) -> AsyncIterator[tuple[ProxiedConversation, Any, str]]:
     """A client whose history was compacted once, the API of its thread, and the thread."""
@@ -51,7 +51,7 @@ async def compacted(
 
 
 async def test_it_continues_the_thread_in_a_new_session(tmp_path: Path) -> None:
-    async with compacted(tmp_path) as (conversation, _, thread):
+    async with open_compacted_client(tmp_path) as (conversation, _, thread):
         store = conversation.gateways.store
         tip = await store.session(await store.get_compression_tip(thread))
         first = await store.session(thread)
@@ -69,7 +69,7 @@ async def test_it_continues_the_thread_in_a_new_session(tmp_path: Path) -> None:
 async def test_it_is_previewed_without_a_model_and_nothing_changes(
     tmp_path: Path,
 ) -> None:
-    async with compacted(tmp_path) as (conversation, http, thread):
+    async with open_compacted_client(tmp_path) as (conversation, http, thread):
         for turn in range(4):
             await conversation.ask(numbered_text(turn, 1_500, "more"))
         await conversation.wait_until_recorded()
@@ -86,7 +86,7 @@ async def test_it_is_previewed_without_a_model_and_nothing_changes(
 
 
 async def test_a_branch_begins_with_the_compacted_context(tmp_path: Path) -> None:
-    async with compacted(tmp_path) as (conversation, http, thread):
+    async with open_compacted_client(tmp_path) as (conversation, http, thread):
         store = conversation.gateways.store
         made = await http.post("/branch", json={"title": "Another way"})
         assert made.status_code == 201, made.text
@@ -133,7 +133,7 @@ async def test_the_state_is_that_of_the_whole_thread(
 
 
 @asynccontextmanager
-async def served(folder: Path, provider: str) -> AsyncIterator[tuple[str, Any]]:
+async def run_gateway(folder: Path, provider: str) -> AsyncIterator[tuple[str, Any]]:
     """A gateway in a process of its own, killed at the end: nothing is closed."""
     home = folder / "home"
     home.mkdir(exist_ok=True)
@@ -201,10 +201,10 @@ async def test_a_kill_after_a_compaction_and_after_its_undo(tmp_path: Path) -> N
     models = [ServedModel(MODEL, WINDOW, shows="max_model_len")]
     client = Client()
     async with Provider(models, lambda _: "Noted.") as provider:
-        async with served(tmp_path, provider.url) as (url, _):
+        async with run_gateway(tmp_path, provider.url) as (url, _):
             await client.fill(url)
         compacted_prompt = provider.log[-1].body["messages"]
-        async with served(tmp_path, provider.url) as (url, _):
+        async with run_gateway(tmp_path, provider.url) as (url, _):
             client.token = "renewed"
             await client.ask(url, "And now?")
             assert client.compactions == "1", "a renewed login changes nothing"
@@ -217,7 +217,7 @@ async def test_a_kill_after_a_compaction_and_after_its_undo(tmp_path: Path) -> N
                 undone = await http.post(f"{url}/api/threads/{thread}/undo", json={})
             assert undone.status_code == 200, undone.text
         try:
-            async with served(tmp_path, provider.url) as (url, _):
+            async with run_gateway(tmp_path, provider.url) as (url, _):
                 await client.ask(url, "And then?")
                 assert client.compactions == "0"
                 assert client.headers["x-everthread-thread"] == thread

@@ -29,11 +29,11 @@ MODELS = {"gpt-4o": 128_000, "gpt-5": 400_000, "claude-opus-4-8": 200_000}
 HELLO: list[Any] = [{"role": "user", "content": "Hello there"}]
 
 
-def spoken(message: Any) -> str:
+def first_text(message: Any) -> str:
     return str(message.content[0].text)
 
 
-class Stage:
+class ProxySetup:
     """Provider, gateway, manager, and both clients."""
 
     def __init__(
@@ -56,15 +56,15 @@ class Stage:
 
 
 @asynccontextmanager
-async def stage(
+async def open_proxy(
     script: Any = None, manager: PassThroughManager | None = None, **settings: Any
-) -> AsyncIterator[Stage]:
+) -> AsyncIterator[ProxySetup]:
     manager = manager or PassThroughManager()
     async with (
         Provider(MODELS, script) as provider,
         open_raw_gateway(provider.url, manager, **settings) as (url, proxy),
     ):
-        made = Stage(provider, url, proxy, manager)
+        made = ProxySetup(provider, url, proxy, manager)
         try:
             yield made
         finally:
@@ -77,7 +77,7 @@ async def test_an_exchange_is_freed_without_a_search_for_garbage() -> None:
         new = gc.get_objects(generation=0)
         return [found for found in new if isinstance(found, Exchange)]
 
-    async with stage(["One.", "Two."]) as on:
+    async with open_proxy(["One.", "Two."]) as on:
         await on.openai.chat.completions.create(model="gpt-4o", messages=HELLO)
         gc.collect()
         gc.disable()
@@ -92,7 +92,7 @@ async def test_an_exchange_is_freed_without_a_search_for_garbage() -> None:
 
 
 async def test_whole_answers_and_what_they_used() -> None:
-    async with stage(["One.", "Two.", "Three."]) as on:
+    async with open_proxy(["One.", "Two.", "Three."]) as on:
         chat = await on.openai.chat.completions.create(model="gpt-4o", messages=HELLO)
         assert chat.choices[0].message.content == "One."
         response = await on.openai.responses.create(model="gpt-5", input="Hello")
@@ -100,7 +100,7 @@ async def test_whole_answers_and_what_they_used() -> None:
         message = await on.anthropic.messages.create(
             model="claude-opus-4-8", max_tokens=50, messages=HELLO
         )
-        assert spoken(message) == "Three."
+        assert first_text(message) == "Three."
         counted = await on.anthropic.messages.count_tokens(
             model="claude-opus-4-8", messages=HELLO
         )
@@ -122,7 +122,7 @@ async def test_whole_answers_and_what_they_used() -> None:
 
 
 async def test_streams_and_what_they_used() -> None:
-    async with stage(["One and more.", "Two and more.", "Three and more."]) as on:
+    async with open_proxy(["One and more.", "Two and more.", "Three and more."]) as on:
         chat = await on.openai.chat.completions.create(
             model="gpt-4o", messages=HELLO, stream=True
         )
@@ -178,7 +178,7 @@ async def test_streams_and_what_they_used() -> None:
 async def test_usage_is_asked_for_only_where_that_is_ours(
     asked: Any, mode: Any, include: bool, sent: Any
 ) -> None:
-    async with stage(mode=mode, include_usage=include) as on:
+    async with open_proxy(mode=mode, include_usage=include) as on:
         chat = await on.openai.chat.completions.create(
             model="gpt-4o", messages=HELLO, stream=True, **asked
         )
@@ -190,7 +190,7 @@ async def test_usage_is_asked_for_only_where_that_is_ours(
 
 
 async def test_errors_are_the_providers_own() -> None:
-    async with stage([Fault("rate_limit", retry_after=7)]) as on:
+    async with open_proxy([Fault("rate_limit", retry_after=7)]) as on:
         with pytest.raises(openai.RateLimitError) as limited:
             await on.openai.chat.completions.create(model="gpt-4o", messages=HELLO)
         assert limited.value.response.headers["retry-after"] == "7"
@@ -202,14 +202,14 @@ async def test_errors_are_the_providers_own() -> None:
     assert on.proxy.metrics.value("upstream_errors", status="429") == 1
 
 
-class Unready(PassThroughManager):
+class FailingToPrepare(PassThroughManager):
     """Fails before anything is sent."""
 
     async def outgoing(self, incoming: Incoming) -> Outgoing:
         raise ValueError(f"no {incoming.api}")
 
 
-class Broken(PassThroughManager):
+class FailingLater(PassThroughManager):
     """Fails at every later step."""
 
     async def instead(
@@ -223,18 +223,18 @@ class Broken(PassThroughManager):
 
 
 @pytest.mark.parametrize(
-    ("manager", "failures"), [(Unready, [2, 0, 0]), (Broken, [0, 1, 2])]
+    ("manager", "failures"), [(FailingToPrepare, [2, 0, 0]), (FailingLater, [0, 1, 2])]
 )
 async def test_failures_of_ours_forward_the_original(
     manager: Any, failures: list[int]
 ) -> None:
-    async with stage(
+    async with open_proxy(
         ["Fine.", Fault("overloaded")], manager(), include_usage=False
     ) as on:
         message = await on.anthropic.messages.create(
             model="claude-opus-4-8", max_tokens=9, messages=HELLO
         )
-        assert spoken(message) == "Fine."
+        assert first_text(message) == "Fine."
         with pytest.raises(anthropic.APIStatusError):
             await on.anthropic.messages.create(
                 model="claude-opus-4-8", max_tokens=9, messages=HELLO

@@ -33,7 +33,7 @@ START = b'event: message_start\ndata: {"type": "message_start", "message": {"usa
 BLOCK = b'data: {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": "Hi"}}\n\n'
 
 
-class Shrinking(PassThroughManager):
+class ShrinkingManager(PassThroughManager):
     """Sends a number that goes down; holds streams."""
 
     async def outgoing(self, incoming: Incoming) -> Outgoing:
@@ -86,7 +86,7 @@ def fits_at(size: int, *, streamed: bool) -> WriteAnswer:
 async def test_it_is_sent_again_at_most_three_times(
     size: int, requests: int, streamed: bool
 ) -> None:
-    manager = Shrinking()
+    manager = ShrinkingManager()
     answer = fits_at(size, streamed=streamed)
     async with (
         raw_upstream(answer) as upstream,
@@ -109,7 +109,7 @@ async def test_it_is_sent_again_at_most_three_times(
 
 
 async def test_observing_never_sends_again() -> None:
-    manager = Shrinking()
+    manager = ShrinkingManager()
 
     async def answer(_request: RawMessage, writer: asyncio.StreamWriter) -> None:
         writer.write(
@@ -134,7 +134,7 @@ async def test_a_stream_is_held_only_so_long() -> None:
         writer.write(encode_chunk(ERROR_EVENT) + b"0\r\n\r\n")
 
     limits = Limits(hold_seconds=0.05)
-    async with raw_gateway(answer, Shrinking(), limits=limits) as (url, _):
+    async with raw_gateway(answer, ShrinkingManager(), limits=limits) as (url, _):
         found = await send_bytes(
             url,
             post_request("/v1/messages", b"{}", *JSON),

@@ -88,7 +88,7 @@ async def test_requests_a_day_are_counted_by_all_gateways_together(
         for day in ("2024-10-04", "2024-10-05")
     ]
     limited = [next(one for one in day if one.key.limits.requests) for day in days]
-    assert [one.today.requests for one in limited] == [4, 1]
+    assert [one.use_of_day.requests for one in limited] == [4, 1]
 
 
 async def test_a_burst_in_one_gateway_passes_no_limit(gateways: GatewaySetup) -> None:
@@ -156,8 +156,8 @@ async def test_a_key_is_charged_what_the_provider_reported_with_its_summaries(
             "openai_chat",
         }, "summaries were written"
         (key,) = await gateways.store.list_keys(utc_day(time.time()))
-        assert (key.today.requests, key.today.tokens) == (12, sum(reported))
-        assert key.today.dollars > 0
+        assert (key.use_of_day.requests, key.use_of_day.tokens) == (12, sum(reported))
+        assert key.use_of_day.dollars > 0
 
 
 async def test_the_operators_key_writes_summaries_only_for_a_credential_that_was_accepted(
@@ -316,7 +316,7 @@ async def test_a_slash_at_the_end_evades_no_limit(gateways: GatewaySetup) -> Non
     assert heard[0].names["x-everthread-thread"]
 
 
-class Failing:
+class FailingStore:
     """A store that takes nothing while it is down."""
 
     def __init__(self) -> None:
@@ -335,7 +335,7 @@ class Failing:
 
 
 async def test_a_store_that_is_down_loses_no_count_and_lifts_no_limit() -> None:
-    store = Failing()
+    store = FailingStore()
     wall = Clock()
     ledger = KeyLedger(cast("Store", store), wall=wall)
     _, key = issue_key(limits=KeyLimits(requests=3, tokens=100))

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api
 from everthread.errors import WireError
 from everthread.gateway.request.json_slices import slice_body
@@ -41,7 +42,7 @@ def message(index: int, words: str) -> dict[str, Any]:
     }
 
 
-def written(
+def write_body(
     api: Api, messages: list[Any], *, lead: bool, indent: int | None, first: bool
 ) -> bytes:
     system = [{"role": "system", "content": "Be brief."}] if lead else []
@@ -72,7 +73,7 @@ def read_alone(api: Api, body: bytes) -> ParsedRequest:
     return read(RequestReader(SizeCache()), api, body)
 
 
-def seen(read: ParsedRequest) -> Any:
+def comparable(read: ParsedRequest) -> Any:
     return (
         read.sliced.fields,
         read.sliced.spans,
@@ -117,9 +118,11 @@ def test_what_is_known_changes_nothing(
         messages[:-1],
         [*messages, message(len(words), "more")],
     ):
-        body = written(api, history, lead=lead, indent=indent, first=first)
+        body = write_body(api, history, lead=lead, indent=indent, first=first)
         for _ in range(2):
-            assert seen(read(knowing, api, body)) == seen(read_alone(api, body))
+            assert comparable(read(knowing, api, body)) == comparable(
+                read_alone(api, body)
+            )
 
 
 def anthropic_body(messages: list[Any]) -> bytes:
@@ -127,7 +130,7 @@ def anthropic_body(messages: list[Any]) -> bytes:
     return json.dumps(body, ensure_ascii=False).encode()
 
 
-def said(index: int, text: str, *, marked: bool = False) -> dict[str, Any]:
+def text_message(index: int, text: str, *, marked: bool = False) -> dict[str, Any]:
     block: dict[str, Any] = {"type": "text", "text": text}
     if marked:
         block["cache_control"] = {"type": "ephemeral"}
@@ -139,45 +142,56 @@ def test_two_threads_that_hardly_differ_do_not_evict_each_other(place: int) -> N
     knowing = RequestReader(SizeCache())
     threads = {}
     for name in ("one", "two"):
-        messages = [said(index, "größer " * 200) for index in range(120)]
-        messages[place] = said(place, f"größer {name} " * 200)
+        messages = [text_message(index, "größer " * 200) for index in range(120)]
+        messages[place] = text_message(place, f"größer {name} " * 200)
         threads[name] = messages
         read(knowing, "anthropic", anthropic_body(messages), name)
     digests = set()
     for name, messages in threads.items():
-        body = anthropic_body([*messages, said(120, "More?")])
+        body = anthropic_body([*messages, text_message(120, "More?")])
         outline = locate(knowing, "anthropic", body)
         assert outline.match is not None
         assert (outline.match.known.thread, outline.match.parts.count) == (name, 120)
         parsed = read(knowing, "anthropic", body, name)
-        assert seen(parsed) == seen(read_alone("anthropic", body))
+        assert comparable(parsed) == comparable(read_alone("anthropic", body))
         digests.add(parsed.history.digest(121))
     assert len(digests) == 2
 
 
-def test_cache_marks_that_move_leave_the_beginning_known() -> None:
-    sizes = SizeCache()
-    knowing = RequestReader(sizes)
-    messages = [said(index, f"größer {index} " * 50) for index in range(41)]
-    for count in (37, 39, 41):
+def test_cache_marks_that_move_leave_the_beginning_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counted: list[Any] = []
+    count_messages = TokenCounter.messages
+
+    def record_and_count(counter: TokenCounter, messages: Any) -> int:
+        counted.append(messages)
+        return count_messages(counter, messages)
+
+    monkeypatch.setattr(TokenCounter, "messages", record_and_count)
+    knowing = RequestReader(SizeCache())
+    messages = [text_message(index, f"größer {index} " * 50) for index in range(41)]
+    for length in (37, 39, 41):
         marked = [
-            said(index, message["content"][0]["text"], marked=index + 3 >= count)
-            for index, message in enumerate(messages[:count])
+            text_message(
+                index, message["content"][0]["text"], marked=index + 3 >= length
+            )
+            for index, message in enumerate(messages[:length])
         ]
         body = anthropic_body(marked)
         outline = locate(knowing, "anthropic", body)
-        if count > 37:
+        if length > 37:
             assert outline.match is not None
-            assert outline.match.parts.count == count - 5
+            assert outline.match.parts.count == length - 5
             assert outline.match.parts.tail
             assert outline.new_bytes < 6 * 1_000
-        counted = len(sizes._tokens)
+        counted.clear()
         parsed = read(knowing, "anthropic", body)
+        if length > 37:
+            assert len(counted) == 2, "the new messages"
         alone = read_alone("anthropic", body)
         assert parsed.history.digests == alone.history.digests
         assert (parsed.sizes, parsed.fixed) == (alone.sizes, alone.fixed)
-        if count > 37:  # only the two new messages are decoded and counted
-            assert len(sizes._tokens) == counted + 2
 
 
 def test_a_mark_in_the_arguments_of_a_call_is_content() -> None:
@@ -185,10 +199,13 @@ def test_a_mark_in_the_arguments_of_a_call_is_content() -> None:
     histories = set()
     for mark in ({"cache_control": {"type": "ephemeral"}}, {}):
         call = {"type": "tool_use", "id": "1", "name": "edit", "input": mark}
-        messages = [said(0, "Edit it. " * 90), {"role": "assistant", "content": [call]}]
-        body = anthropic_body([*messages, said(2, "Go on.")])
+        messages = [
+            text_message(0, "Edit it. " * 90),
+            {"role": "assistant", "content": [call]},
+        ]
+        body = anthropic_body([*messages, text_message(2, "Go on.")])
         parsed = read(knowing, "anthropic", body)
-        assert seen(parsed) == seen(read_alone("anthropic", body))
+        assert comparable(parsed) == comparable(read_alone("anthropic", body))
         histories.add(parsed.history.digest(3))
     assert len(histories) == 2
 

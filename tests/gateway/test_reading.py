@@ -189,7 +189,7 @@ def test_a_file_that_reaches_over_pieces_is_one() -> None:
     assert rough_tokens(b"") == 0
 
 
-class Account:
+class RecordingAccount:
     """An account that writes down."""
 
     def __init__(self) -> None:
@@ -208,7 +208,7 @@ class Account:
 @pytest.mark.parametrize("mode", ["managed", "off"])
 async def test_a_large_request_is_charged_after_its_answer(mode: Any) -> None:
     """The provider states no usage, so that the request is counted: for a large one not on the event loop."""
-    account = Account()
+    account = RecordingAccount()
 
     class Keys:
         async def authenticate(self, _headers: object) -> Caller:

@@ -220,7 +220,7 @@ def has_usage(api: Api, streams: bool) -> bool:
     return not (api == "openai_chat" and streams)
 
 
-def shown(reply: Reply) -> tuple[str, list[str]]:
+def text_and_calls(reply: Reply) -> tuple[str, list[str]]:
     return text_of(reply.message), [found.name for found in calls_of(reply.message)]
 
 
@@ -234,7 +234,7 @@ async def test_what_was_compacted_is_found_again_and_the_client_sees_one_answer(
         asked = len(conversation.log)
         reply = await conversation.ask("What is the boat called?")
         assert "x-everthread-receipt" not in conversation.told
-        text, calls = shown(reply)
+        text, calls = text_and_calls(reply)
         assert "Let me look that up." in text
         assert "Wilhelmina" in text
         assert calls == []
@@ -307,7 +307,7 @@ async def test_after_three_rounds_the_model_answers_without(
         await conversation.fill()
         asked = len(conversation.log)
         reply = await conversation.ask("Search without end: what is the boat called?")
-        assert shown(reply)[1] == []
+        assert text_and_calls(reply)[1] == []
         assert len(conversation.log) <= asked + 4
         assert all(record.status == 200 for record in conversation.log)
 
@@ -328,7 +328,7 @@ async def test_a_round_that_the_provider_refuses_is_not_seen_by_the_client(
         thinking = {"type": "enabled", "budget_tokens": 1_024}
         conversation.client.extra = {"max_tokens": 2_000, "thinking": thinking}
         reply = await conversation.ask("What is the boat called?")
-        text, calls = shown(reply)
+        text, calls = text_and_calls(reply)
         assert calls == []
         assert "Let me look that up." in text
         assert "I do not know." in text
@@ -488,7 +488,7 @@ def test_a_stream_is_watched_for_the_tools_name(
     assert bool(passed) is not found
 
 
-async def compacted(manager: ProxyManager, client: HistoryClient) -> None:
+async def send_until_rewritten(manager: ProxyManager, client: HistoryClient) -> None:
     """Until the client's history is rewritten, without a provider."""
     for turn in range(20):
         client.add_user_message(numbered_text(turn, 600, "ledger"))
@@ -507,7 +507,7 @@ async def test_it_is_not_offered_beside_our_mcp_server(
         "openai_chat",
         tools=[{**TOOL, "function": {**TOOL["function"], "name": name}}],
     )
-    await compacted(manager, client)
+    await send_until_rewritten(manager, client)
     turn = await manager.prepare(client.incoming())
     assert turn.sent.rewritten
     assert not turn.sent.recall
@@ -525,7 +525,7 @@ async def test_it_is_not_offered_beside_our_mcp_server_in_a_namespace(
         "openai_responses",
         tools=[{"type": "namespace", "name": "mcp__everthread", "tools": inner}],
     )
-    await compacted(manager, client)
+    await send_until_rewritten(manager, client)
     turn = await manager.prepare(client.incoming())
     assert turn.sent.rewritten
     assert not turn.sent.recall
@@ -548,7 +548,7 @@ async def test_no_round_begins_after_the_time_limit(setup: ManagerSetup) -> None
 
     manager = setup.manager(recall=True, background=False, clock=clock)
     client = HistoryClient("openai_chat", tools=[TOOL])
-    await compacted(manager, client)
+    await send_until_rewritten(manager, client)
     turn = await manager.prepare(client.incoming())
     assert turn.sent.recall
     for number in range(2):
@@ -563,6 +563,28 @@ async def test_no_round_begins_after_the_time_limit(setup: ManagerSetup) -> None
         assert following is not None, "what it looked up still reaches the model"
         assert following.recall is (number == 0)
         clock.now += 100.0
+
+
+async def test_a_round_counts_before_anything_was_compacted(
+    setup: ManagerSetup,
+) -> None:
+    manager = setup.manager(recall=True, background=False)
+    client = HistoryClient("openai_chat", tools=[TOOL])
+    client.add_user_message("Which boat?")
+    turn = await manager.prepare(client.incoming())
+    before = turn.sent.tokens
+    asked = Reply(
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [call("recall", 0, query="boat")],
+        }
+    )
+    following = await turn.resume(asked)
+    assert following is not None
+    assert following.tokens is not None
+    assert before is not None
+    assert following.tokens > before + 20
 
 
 async def test_a_client_with_such_a_tool_keeps_its_own(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from everthread.core.types import Api
 from everthread.gateway.request.json_slices import slice_body
 from everthread.testing import ScriptedSummarizer
 from everthread.thread import events
-from everthread.thread.caller.replacement import Cover, name_tool
+from everthread.thread.caller.replacement import Cover, name_tool, rename_reader
 from everthread.thread.caller.sent_history import Outcome
 from everthread.thread.events import (
     CompactionDone,
@@ -249,6 +249,21 @@ async def test_a_model_writes_its_summary_ahead_and_it_is_used_when_it_is_due(
     assert len(writer.requests) == asked, "the prepared summary was used"
 
 
+async def test_a_draft_that_found_nothing_to_shorten_says_nothing_about_later_messages(
+    setup: ManagerSetup,
+) -> None:
+    manager = setup.manager(summarizer=ScriptedSummarizer(), economics=False)
+    client = HistoryClient("openai_chat")
+    await ask(manager, client, make_text(2_900, "entry"))
+    await manager.settle()
+    assert not setup.of(CompactionDone), "it is too short, though large enough"
+    await ask(manager, client, make_text(300, "second entry"))
+    sent = await ask(manager, client, make_text(300, "third entry"))
+    before = int(sent.headers["x-everthread-tokens"].split("/")[0])
+    assert 4_000 <= before < 4_400
+    assert sent.rewritten
+
+
 @pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize("says_much", [False, True])
 async def test_messages_since_a_prepared_summary_are_shortened(
@@ -323,7 +338,7 @@ async def test_where_a_summariser_fails_the_journal_stands_in_its_place(
     assert not setup.of(events.CompactionFailed)
 
 
-def clearing(client: HistoryClient, cleared: str) -> None:
+def clear_results(client: HistoryClient, cleared: str) -> None:
     for message in client.messages:
         if message.get("role") == "tool" and len(message["content"]) > 500:
             message["content"] = cleared
@@ -358,7 +373,7 @@ async def test_cleared_results_and_dropped_thinking_are_drift(
     [made] = setup.of(CompactionDone)
     for message in client.messages[: made.covered]:
         message.pop("reasoning_content", None)
-    clearing(client, "[Old tool result content cleared]")
+    clear_results(client, "[Old tool result content cleared]")
     client.add_user_message("Go on.")
     client.add_user_message(make_text(900, "much"))
     turn = await manager.prepare(client.incoming())
@@ -377,7 +392,7 @@ async def test_another_result_is_another_conversation(setup: ManagerSetup) -> No
     client = with_tools()
     first = await answer_request(manager, client)
     other = with_tools()
-    clearing(other, make_text(400, "something else altogether"))
+    clear_results(other, make_text(400, "something else altogether"))
     second = await answer_request(manager, other)
     assert second.headers["x-everthread-thread"] != first.headers["x-everthread-thread"]
     assert not setup.of(Drifted)
@@ -566,3 +581,15 @@ def test_a_stored_result_names_only_a_tool_that_the_client_has() -> None:
     assert named[0] == own
     assert "call recall with id" in named[1]["content"]
     assert "read_file" not in name_tool(found, [own], None).replacement[1]["content"]
+
+
+def test_a_stored_result_names_the_tool_that_came_later() -> None:
+    recall: Any = {"type": "function", "function": {"name": "recall"}}
+    block = make_persisted_block("line\n" * 500, preview_chars=40)
+    [named] = name_tool(
+        Cover(0, [result_message("a", block)]), [], [recall]
+    ).replacement
+    text = rename_reader(json.dumps(named), ["recall"], ["mcp__notes__expand"])
+    assert "call mcp__notes__expand with id" in text
+    assert rename_reader(text, ["mcp__notes__expand"], ["recall"]) == json.dumps(named)
+    assert rename_reader(text, ["mcp__notes__search"], ["recall"]) == text

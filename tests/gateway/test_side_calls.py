@@ -65,7 +65,7 @@ async def claude_code(
     return answer
 
 
-def said(text: str) -> dict[str, Any]:
+def user_message(text: str) -> dict[str, Any]:
     return {"role": "user", "content": text}
 
 
@@ -74,19 +74,21 @@ async def send_calls_of_claude_code(http: httpx2.AsyncClient, url: str) -> str:
     await claude_code(
         http,
         url,
-        said("Write a title for: Mend the parser"),
+        user_message("Write a title for: Mend the parser"),
         system="You name conversations.",
     )
     opening = [
-        said("<system-reminder>Be nice.</system-reminder>Mend the parser, please")
+        user_message(
+            "<system-reminder>Be nice.</system-reminder>Mend the parser, please"
+        )
     ]
     first = await claude_code(http, url, *opening, tools=[BASH])
-    search = [said("Look for the parser's tests")]
+    search = [user_message("Look for the parser's tests")]
     searched = await claude_code(http, url, *search, tools=[BASH], system="You search.")
     more = [
         *search,
         {"role": "assistant", "content": searched.json()["content"]},
-        said("And its fixtures"),
+        user_message("And its fixtures"),
     ]
     await claude_code(http, url, *more, tools=[BASH], system="You search.")
     result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "4 tests"}
@@ -98,7 +100,7 @@ async def send_calls_of_claude_code(http: httpx2.AsyncClient, url: str) -> str:
         {"role": "user", "content": [result]},
         tools=[BASH],
     )
-    await claude_code(http, url, said("How many tokens?"), system="You count.")
+    await claude_code(http, url, user_message("How many tokens?"), system="You count.")
     assert first.headers["x-everthread-thread"] == last.headers["x-everthread-thread"]
     return first.headers["x-everthread-thread"]
 
@@ -145,9 +147,12 @@ async def test_a_title_is_the_users_first_words_after_a_compaction_of_the_client
     )
     url = await gateways.start("none", key=None)
     for words in beginnings:
-        body = {"model": CHAT, "messages": [said(words), said("Now the printer")]}
+        body = {
+            "model": CHAT,
+            "messages": [user_message(words), user_message("Now the printer")],
+        }
         await http.post(f"{url}/v1/chat/completions", json=body)
-    headed = {"model": CHAT, "messages": [said("## Task\nMend the scanner")]}
+    headed = {"model": CHAT, "messages": [user_message("## Task\nMend the scanner")]}
     await http.post(f"{url}/v1/chat/completions", json=headed)
     items = (await http.get(f"{url}/api/threads")).json()["items"]
     assert sorted(item["title"] for item in items) == [
@@ -165,7 +170,10 @@ async def test_a_thread_that_begins_in_the_middle_is_named_by_its_instructions(
         {"role": "assistant", "content": f"Round {number}."} for number in range(9)
     ]
     told = {"role": "system", "content": "You keep the memory.\nBe brief."}
-    body = {"model": CHAT, "messages": [told, *middle, said("What is to be kept?")]}
+    body = {
+        "model": CHAT,
+        "messages": [told, *middle, user_message("What is to be kept?")],
+    }
     await http.post(f"{url}/v1/chat/completions", json=body)
     (item,) = (await http.get(f"{url}/api/threads")).json()["items"]
     assert item["title"].startswith("You keep the memory.")

@@ -118,7 +118,10 @@ async def test_a_model_that_failed_rests_for_every_request() -> None:
     writers = [ScriptedSummarizer(fails="no") for _ in range(3)]
     for writer in writers:
         chain = SummarizerChain(
-            [writer], floor=DeferredJournal(), clock=lambda: 100.0, rest_until=rests
+            [writer],
+            fallback=DeferredJournal(),
+            clock=lambda: 100.0,
+            paused_until=rests,
         )
         await chain.summarize(SummaryRequest([], [], 100))
     assert [len(writer.requests) for writer in writers] == [1, 0, 0]

@@ -24,7 +24,7 @@ from tests.gateway.raw_http import (
 )
 
 
-class Probe:
+class ProbedStore:
     """A store that answers, hangs or fails."""
 
     def __init__(self) -> None:
@@ -40,10 +40,10 @@ class Probe:
             raise StoreUnreachableError("refused")
 
 
-class Stuck(PassThroughManager):
+class WaitingManager(PassThroughManager):
     """A manager that waits for its store for ever while that is away."""
 
-    def __init__(self, probe: Probe) -> None:
+    def __init__(self, probe: ProbedStore) -> None:
         super().__init__()
         self._probe = probe
         self.cancelled = 0
@@ -63,9 +63,9 @@ async def page(_scope: Any, _receive: Any, send: Any) -> None:
 
 
 async def test_requests_go_through_and_say_so() -> None:
-    probe = Probe()
+    probe = ProbedStore()
     now = [0.0]
-    manager = Stuck(probe)
+    manager = WaitingManager(probe)
     watch = StoreWatch(probe, seconds=0.05, clock=lambda: now[0])
     chat = post_request("/v1/chat/completions", b'{"model": "m", "messages": []}')
     async with raw_upstream(whole_answer(200, JSON, b"{}")) as upstream:
@@ -103,7 +103,7 @@ async def test_requests_go_through_and_say_so() -> None:
 
 
 async def test_a_store_that_answers_others_is_busy_and_not_away() -> None:
-    probe = Probe()
+    probe = ProbedStore()
     probe.state = "hangs"
     busy = StoreWatch(probe, seconds=0.01, answered_at=time.monotonic)
     assert not await busy.is_away()
@@ -122,7 +122,7 @@ async def test_a_store_that_answers_others_is_busy_and_not_away() -> None:
 
 
 async def test_work_goes_on_while_a_busy_store_answers_others() -> None:
-    probe = Probe()
+    probe = ProbedStore()
     probe.state = "hangs"
     watch = StoreWatch(probe, seconds=0.01, answered_at=time.monotonic)
 

@@ -14,7 +14,7 @@ from everthread.lab.provider import Provider, ServedModel
 FILLER = "the ledger of the northern branch was settled and every entry was compared twice with its receipt. "
 
 
-def looks(history: list[dict[str, str]], turn: int) -> list[Any]:
+def vary_history(history: list[dict[str, str]], turn: int) -> list[Any]:
     """Strings and blocks by turns, the cache mark on the last message only, a reminder for the moment."""
     shown: list[Any] = [
         {
@@ -55,7 +55,7 @@ async def test_marks_that_move_blocks_that_flip_and_reminders(tmp_path: Path) ->
             compactions = []
             for turn in range(14):
                 history.append({"role": "user", "text": f"Entry {turn}: {FILLER * 12}"})
-                sent: Any = looks(history, turn)
+                sent: Any = vary_history(history, turn)
                 raw = await client.messages.with_raw_response.create(
                     model="claude-sonnet-5", messages=sent, max_tokens=200
                 )

@@ -31,7 +31,7 @@ STUBS = (
 STUB = STUBS[0]
 
 
-def reads(
+def add_read(
     client: HistoryClient, number: int, text: str, tool: str = "Read", **more: Any
 ) -> None:
     client.add_reply(
@@ -57,9 +57,9 @@ async def test_the_file_stands_where_the_client_said_that_it_is_unchanged(
     manager = setup.manager(background=False)
     client = HistoryClient(api, extra={"max_tokens": 500} if api == "anthropic" else {})
     client.add_user_message("Read the file.")
-    reads(client, 1, FILE)
-    reads(client, 5, "def tide(hour):\n", limit=1)
-    reads(
+    add_read(client, 1, FILE)
+    add_read(client, 5, "def tide(hour):\n", limit=1)
+    add_read(
         client,
         6,
         "The file /src/tide.py has been updated successfully.",
@@ -72,7 +72,7 @@ async def test_the_file_stands_where_the_client_said_that_it_is_unchanged(
         sent = await ask(manager, client, numbered_text(turn, 600, "ledger"))
     assert sent.rewritten
     client.add_user_message("Read it again.")
-    reads(client, 2, stub)
+    add_read(client, 2, stub)
     sent = await answer_request(manager, client)
     assert "4.2 * hour" in json.dumps(json.loads(sent.body)).split("Read it again.")[1]
     assert json.dumps(stub, ensure_ascii=False)[1:-1] not in sent.body.decode()
@@ -87,7 +87,7 @@ async def test_a_file_that_is_still_there_is_not_told_again(
 ) -> None:
     client = HistoryClient("openai_chat")
     client.add_user_message("Read the file.")
-    reads(client, 1, FILE)
-    reads(client, 2, STUB)
+    add_read(client, 1, FILE)
+    add_read(client, 2, STUB)
     sent = await answer_request(setup.manager(), client)
     assert not sent.rewritten

@@ -29,7 +29,7 @@ Asked = Callable[..., Awaitable[tuple[int, list[tuple[bytes, bytes]], bytes]]]
 
 
 @asynccontextmanager
-async def asking(
+async def open_client(
     answer: WriteAnswer, limits: Limits | None = None
 ) -> AsyncIterator[tuple[Asked, RawUpstream]]:
     async with raw_upstream(answer) as upstream:
@@ -60,7 +60,7 @@ async def asking(
             await client.close()
 
 
-def raw(data: bytes, *, close: bool = False) -> WriteAnswer:
+def answer_with_bytes(data: bytes, *, close: bool = False) -> WriteAnswer:
     async def answer(_request: RawMessage, writer: asyncio.StreamWriter) -> None:
         writer.write(data)
         await writer.drain()
@@ -74,21 +74,29 @@ def raw(data: bytes, *, close: bool = False) -> WriteAnswer:
     ("answer", "body"),
     [
         (
-            raw(
+            answer_with_bytes(
                 b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nab"
             ),
             b"ab",
         ),
         (
-            raw(
+            answer_with_bytes(
                 b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
             ),
             b"",
         ),
-        (raw(b"HTTP/1.1 200 OK\r\n\r\nuntil the end", close=True), b"until the end"),
-        (raw(b"HTTP/1.0 200 OK\r\nContent-Length: 3\r\n\r\nabc", close=True), b"abc"),
         (
-            raw(
+            answer_with_bytes(b"HTTP/1.1 200 OK\r\n\r\nuntil the end", close=True),
+            b"until the end",
+        ),
+        (
+            answer_with_bytes(
+                b"HTTP/1.0 200 OK\r\nContent-Length: 3\r\n\r\nabc", close=True
+            ),
+            b"abc",
+        ),
+        (
+            answer_with_bytes(
                 b"HTTP/1.1 200\r\ntransfer-encoding: chunked\r\n\r\n"
                 + encode_chunk(b"ab")
                 + b"0\r\nx: y\r\n\r\n"
@@ -96,13 +104,15 @@ def raw(data: bytes, *, close: bool = False) -> WriteAnswer:
             b"ab",
         ),
         (
-            raw(b"HTTP/1.1 200 OK\r\ncontent-length: 400000\r\n\r\n" + b"x" * 400_000),
+            answer_with_bytes(
+                b"HTTP/1.1 200 OK\r\ncontent-length: 400000\r\n\r\n" + b"x" * 400_000
+            ),
             b"x" * 400_000,
         ),
     ],
 )
 async def test_answers_of_every_form(answer: WriteAnswer, body: bytes) -> None:
-    async with asking(answer) as (ask, _):
+    async with open_client(answer) as (ask, _):
         for _ in range(2):
             status, headers, heard = await ask()
             assert (status, heard) == (200, body)
@@ -118,7 +128,7 @@ async def test_a_connection_is_used_again() -> None:
         if not request.line.startswith(b"HEAD"):
             writer.write(b"{}")
 
-    async with asking(answer) as (ask, upstream):
+    async with open_client(answer) as (ask, upstream):
         for _ in range(3):
             assert (await ask())[2] == b"{}"
         assert (await ask("HEAD", None))[2] == b""
@@ -143,7 +153,7 @@ async def test_an_answer_to_nothing_is_given_to_nobody(*, later: bool) -> None:
         await writer.drain()
         pushed.set()
 
-    async with asking(answer) as (ask, _):
+    async with open_client(answer) as (ask, _):
         for _ in range(3):
             pushed.clear()
             assert (await ask())[2] == b"{}"
@@ -151,13 +161,13 @@ async def test_an_answer_to_nothing_is_given_to_nobody(*, later: bool) -> None:
 
 
 async def test_header_values_go_as_utf_8() -> None:
-    async with asking(whole_answer(200, [], b"{}")) as (ask, upstream):
+    async with open_client(whole_answer(200, [], b"{}")) as (ask, upstream):
         await ask()
         assert dict(upstream.received[0].headers)[b"x-a"] == "é".encode()
 
 
 async def test_an_upload_ends_when_the_upstream_has_heard_enough() -> None:
-    async with asking(whole_answer(200, [], b"{}")) as (ask, upstream):
+    async with open_client(whole_answer(200, [], b"{}")) as (ask, upstream):
 
         async def endless() -> AsyncIterator[bytes]:
             while True:
@@ -185,8 +195,10 @@ async def test_an_upload_ends_when_the_upstream_has_heard_enough() -> None:
 
 @pytest.mark.parametrize("status", [204, 304])
 async def test_an_answer_without_a_body_ends_with_its_headers(status: int) -> None:
-    async with asking(
-        raw(b"HTTP/1.1 %d Any\r\netag: x\r\ncontent-length: 5\r\n\r\n" % status)
+    async with open_client(
+        answer_with_bytes(
+            b"HTTP/1.1 %d Any\r\netag: x\r\ncontent-length: 5\r\n\r\n" % status
+        )
     ) as (ask, upstream):
         for _ in range(2):
             assert (await ask("GET", None))[::2] == (status, b"")
@@ -201,7 +213,7 @@ async def test_connections_end_with_the_requests_that_were_cancelled_on_them() -
             await waits.wait()
         await whole_answer(200, [], b"{}")(request, writer)
 
-    async with asking(answer, Limits(concurrent=2)) as (ask, upstream):
+    async with open_client(answer, Limits(concurrent=2)) as (ask, upstream):
         for cancelled in (True, False):
             waits.clear()
             before = len(upstream.received)
@@ -220,18 +232,20 @@ async def test_connections_end_with_the_requests_that_were_cancelled_on_them() -
 @pytest.mark.parametrize(
     ("answer", "status"),
     [
-        (raw(b"", close=True), 502),
-        (raw(b"220 smtp.example ready\r\n"), 502),
-        (raw(b"HTTP/1.1 200 OK\r\n"), 504),
+        (answer_with_bytes(b"", close=True), 502),
+        (answer_with_bytes(b"220 smtp.example ready\r\n"), 502),
+        (answer_with_bytes(b"HTTP/1.1 200 OK\r\n"), 504),
         (
-            raw(
+            answer_with_bytes(
                 b"HTTP/1.1 101 Switching\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\nhello"
             ),
             502,
         ),
-        (raw(b"HTTP/1.1 200 OK\r\nx-long: " + b"x" * 300_000), 502),
+        (answer_with_bytes(b"HTTP/1.1 200 OK\r\nx-long: " + b"x" * 300_000), 502),
         (
-            raw(b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nab"),
+            answer_with_bytes(
+                b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nab"
+            ),
             502,
         ),
     ],
@@ -239,7 +253,7 @@ async def test_connections_end_with_the_requests_that_were_cancelled_on_them() -
 async def test_no_answer_is_told_as_one_of_ours(
     answer: WriteAnswer, status: int
 ) -> None:
-    async with asking(answer, Limits(answer_seconds=0.2)) as (ask, upstream):
+    async with open_client(answer, Limits(answer_seconds=0.2)) as (ask, upstream):
         with pytest.raises(Refused) as refused:
             await ask()
         assert refused.value.status == status
@@ -251,8 +265,10 @@ async def test_no_answer_is_told_as_one_of_ours(
     [(True, UpstreamDisconnectedError), (False, UpstreamTimeoutError)],
 )
 async def test_half_an_answer_is_none(*, close: bool, kind: type[Exception]) -> None:
-    async with asking(
-        raw(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf", close=close),
+    async with open_client(
+        answer_with_bytes(
+            b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf", close=close
+        ),
         Limits(answer_seconds=0.2),
     ) as (ask, upstream):
         with pytest.raises(kind):

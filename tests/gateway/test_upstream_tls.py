@@ -46,7 +46,7 @@ def authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> trustme.CA:
 
 
 @dataclass
-class Secure:
+class TlsUpstream:
     """An upstream with TLS, and the host names requested from it."""
 
     upstream: RawUpstream
@@ -60,12 +60,12 @@ class Secure:
 
 
 @asynccontextmanager
-async def secure(
+async def serve_tls(
     authority: trustme.CA, upstream: RawUpstream, *names: str
-) -> AsyncIterator[Secure]:
+) -> AsyncIterator[TlsUpstream]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert(*(names or (HOST,))).configure_cert(context)
-    here = Secure(upstream, 0)
+    here = TlsUpstream(upstream, 0)
 
     def asked(
         _socket: ssl.SSLObject, name: str | None, _context: ssl.SSLContext
@@ -100,7 +100,7 @@ async def test_requests_answers_and_streams_over_tls(authority: trustme.CA) -> N
         writer.write(b"0\r\nx-trailer: late\r\n\r\n")
 
     async with (
-        secure(authority, RawUpstream(answer)) as there,
+        serve_tls(authority, RawUpstream(answer)) as there,
         open_raw_gateway(there.url, mode="off") as (url, _),
     ):
         for body in (
@@ -138,7 +138,7 @@ async def test_a_certificate_of_another_is_refused_in_words(
     for issuer, name in ((authority, "elsewhere.example"), (stranger, HOST)):
         upstream = RawUpstream(whole_answer(200, JSON, b"{}"))
         async with (
-            secure(issuer, upstream, name) as there,
+            serve_tls(issuer, upstream, name) as there,
             open_raw_gateway(there.url) as (url, _),
         ):
             heard = await send_bytes(
@@ -164,7 +164,7 @@ async def test_a_certificate_of_another_is_refused_in_words(
     door.close()
 
 
-class Between:
+class TunnelProxy:
     """A proxy that opens tunnels, and passes on what is asked for by its whole address."""
 
     def __init__(self) -> None:
@@ -183,10 +183,10 @@ class Between:
             writer.write(b"HTTP/1.1 200 Connected\r\n\r\n")
         else:
             onward.write(first)
-        await asyncio.gather(_copied(reader, onward), _copied(there, writer))
+        await asyncio.gather(_copy(reader, onward), _copy(there, writer))
 
 
-async def _copied(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     try:
         while data := await reader.read(65_536):
             writer.write(data)
@@ -197,8 +197,8 @@ async def _copied(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
 
 
 @asynccontextmanager
-async def between(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Between]:
-    proxy = Between()
+async def run_proxy(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[TunnelProxy]:
+    proxy = TunnelProxy()
     server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
     proxy.port = server.sockets[0].getsockname()[1]
     for name in ("HTTP_PROXY", "HTTPS_PROXY"):
@@ -217,7 +217,7 @@ async def test_a_proxy_of_the_environment_is_used_and_is_not_where_it_says_so(
     )
     plain = await asyncio.start_server(upstream.serve, "127.0.0.1", 0)
     port = plain.sockets[0].getsockname()[1]
-    async with between(monkeypatch) as proxy, secure(authority, upstream) as there:
+    async with run_proxy(monkeypatch) as proxy, serve_tls(authority, upstream) as there:
         asked = post_request(
             "/v1/chat/completions?a=%2f",
             BODY,
@@ -250,7 +250,7 @@ async def test_a_proxy_of_the_environment_is_used_and_is_not_where_it_says_so(
         assert len(proxy.lines) == through
         monkeypatch.setenv("NO_PROXY", "other.example")
         async with (
-            secure(trustme.CA(), upstream) as stranger,
+            serve_tls(trustme.CA(), upstream) as stranger,
             open_raw_gateway(stranger.url) as (url, _),
         ):
             heard = await send_bytes(url, asked)
@@ -279,7 +279,7 @@ async def test_a_connection_that_was_closed_meanwhile_is_not_used(
             writer.close()
             ends.set()
 
-    async with secure(authority, RawUpstream(answer)) as there:
+    async with serve_tls(authority, RawUpstream(answer)) as there:
         client = UpstreamClient(Limits())
         upstream = Upstream("only", there.url)
 

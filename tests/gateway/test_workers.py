@@ -65,7 +65,7 @@ async def until(true: Callable[[], bool]) -> None:
 
 
 @asynccontextmanager
-async def served(
+async def run_workers(
     home: Path, config: str, *options: str
 ) -> AsyncIterator[tuple[asyncio.subprocess.Process, Any]]:
     """Run `everthread serve` with two workers; yield it with its first output."""
@@ -90,7 +90,7 @@ async def served(
     assert b"Traceback" not in said
 
 
-def children(pid: int) -> list[int]:
+def child_pids(pid: int) -> list[int]:
     return [
         int(word)
         for word in Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii").split()
@@ -110,7 +110,7 @@ async def ask_anew(url: str, **headers: str) -> httpx2.Response:
         return await client.get(url, headers=headers)
 
 
-class Slow:
+class SlowUpstream:
     """Streams slowly, so that a kill meets an answer in the middle."""
 
     def __init__(self) -> None:
@@ -128,14 +128,14 @@ async def test_a_worker_that_is_killed_costs_only_what_it_was_answering(
 
 async def kill_worker(database: str, folder: Path) -> int:
     """Kill one of two workers while both answer; whatever was answered before is stored. How often it compacted."""
-    async with Provider(served_models(6_000), Slow()) as provider:
+    async with Provider(served_models(6_000), SlowUpstream()) as provider:
         config = (
             f"store: {{url: '{database}'}}\ncompression: {{background: false, economics: false}}\n"
             f"gateway: {{native: {{enabled: false}}, upstreams: [{{name: lab, url: '{provider.url}'}}]}}\n"
         )
-        async with served(folder / "home", config) as (process, told):
+        async with run_workers(folder / "home", config) as (process, told):
             assert told["workers"] == 2
-            before = children(process.pid)
+            before = child_pids(process.pid)
             assert len(before) == 2
             sdk = Sdk()
             talkers = [
@@ -152,14 +152,16 @@ async def kill_worker(database: str, folder: Path) -> int:
                 talks = [asyncio.create_task(talker.turn()) for talker in talkers]
                 wanted = answered + MANY // 2
                 await until(lambda: len(provider.log) >= wanted)  # noqa: B023
-                os.kill(children(process.pid)[0], signal.SIGKILL)
+                os.kill(child_pids(process.pid)[0], signal.SIGKILL)
                 await asyncio.gather(*talks)
                 if any(talker.failures for talker in talkers):
                     break
                 answered = len(provider.log)
             assert any(talker.failures for talker in talkers)
-            await until(lambda: len(children(process.pid)) == 2)
-            assert set(children(process.pid)) != set(before), "another takes its place"
+            await until(lambda: len(child_pids(process.pid)) == 2)
+            assert set(child_pids(process.pid)) != set(before), (
+                "another takes its place"
+            )
             await asyncio.gather(*(talker.turn() for talker in talkers))
             await sdk.close()
             metrics = (await ask_anew(f"{told['url']}/metrics")).text
@@ -190,13 +192,13 @@ def _requests(metrics: str) -> int:
 async def test_a_link_opens_the_pages_once_whichever_worker_is_asked(
     tmp_path: Path,
 ) -> None:
-    async with served(
+    async with run_workers(
         tmp_path, "gateway: {upstreams: [{name: nobody, url: 'http://127.0.0.1:9'}]}"
     ) as (process, told):
         texts = [(await ask_anew(told["page"])).text for _ in range(MANY)]
         assert "You are in." in texts[0]
         assert all("was used already" in text for text in texts[1:])
-        workers = children(process.pid)
+        workers = child_pids(process.pid)
         process.send_signal(signal.SIGKILL)
         # None outlives who started it.
         await until(lambda: not any(map(is_alive, workers)))
@@ -210,7 +212,7 @@ async def test_a_revoked_key_is_dead_in_every_worker(tmp_path: Path) -> None:
         "gateway: {auth: keys, upstreams: [{name: nobody, url: 'http://127.0.0.1:9'}]}"
     )
     try:
-        async with served(tmp_path, config) as (_, told):
+        async with run_workers(tmp_path, config) as (_, told):
             address = f"{told['url']}/metrics"
             shown = {"authorization": f"Bearer {token}"}
             assert {

@@ -100,27 +100,27 @@ class Framework:
 
 
 @pytest.fixture
-def heard() -> list[Event]:
+def events() -> list[Event]:
     return []
 
 
 @pytest.fixture
 async def threads(
-    tmp_path: Path, heard: list[Event]
+    tmp_path: Path, events: list[Event]
 ) -> AsyncIterator[FrameworkThreads]:
-    made = opened(tmp_path, heard)
+    made = open_threads(tmp_path, events)
     yield made
-    await made._close()  # its loop is the test's own
+    await made.aclose()
 
 
-def opened(folder: Path, heard: list[Event]) -> FrameworkThreads:
+def open_threads(folder: Path, events: list[Event]) -> FrameworkThreads:
     settings = parse_config("compression: {background: false}")
     return FrameworkThreads(
         "lab",
         logging.getLogger("lab"),
         store=folder / "books.db",
         config=settings,
-        listener=heard.append,
+        listener=events.append,
     )
 
 
@@ -134,13 +134,13 @@ async def test_a_history_that_fits_is_sent_unchanged(threads: FrameworkThreads) 
 
 
 async def test_far_past_the_window_in_one_thread(
-    threads: FrameworkThreads, heard: list[Event], caplog: pytest.LogCaptureFixture
+    threads: FrameworkThreads, events: list[Event], caplog: pytest.LogCaptureFixture
 ) -> None:
     framework = Framework(threads)
     await framework.ask(user(f"Hello. {FACT}"))
     with caplog.at_level(logging.INFO, "lab"):
         await framework.work(60)
-    done = [event for event in heard if isinstance(event, CompactionDone)]
+    done = [event for event in events if isinstance(event, CompactionDone)]
     assert len(done) >= 3
     assert len(framework.sent[-1]) < len(framework.history)
     assert "Everthread compacted the conversation" in caplog.text
@@ -176,11 +176,11 @@ async def test_events_and_the_note_come_with_the_turn_that_is_sent(
 
 
 async def test_another_process_continues_a_thread(
-    threads: FrameworkThreads, tmp_path: Path, heard: list[Event]
+    threads: FrameworkThreads, tmp_path: Path, events: list[Event]
 ) -> None:
     first = Framework(threads)
     await first.work(20)
-    later = opened(tmp_path, heard)
+    later = open_threads(tmp_path, events)
     second = Framework(later)
     second.history = list(first.history)
     turn = await second.ask(user("And now?"))
@@ -188,13 +188,13 @@ async def test_another_process_continues_a_thread(
     assert turn.prepared.thread == (await first.ask(user("And now?"))).prepared.thread
     (thread,) = await (await threads.get_store()).list_threads()
     assert thread.messages == len(second.history)
-    await later._close()
+    await later.aclose()
 
 
 async def test_two_processes_continue_one_thread_in_turns(
-    threads: FrameworkThreads, tmp_path: Path, heard: list[Event]
+    threads: FrameworkThreads, tmp_path: Path, events: list[Event]
 ) -> None:
-    other = opened(tmp_path, heard)
+    other = open_threads(tmp_path, events)
     first = Framework(threads)
     second = Framework(other)
     for number in range(24):
@@ -207,9 +207,9 @@ async def test_two_processes_continue_one_thread_in_turns(
     said = [text_of(message.body) for message in await store.history(thread.first.id)]
     assert said == [text_of(message) for message in second.history]
     assert thread.compactions == len(
-        [event for event in heard if isinstance(event, CompactionDone)]
+        [event for event in events if isinstance(event, CompactionDone)]
     )
-    await other._close()
+    await other.aclose()
 
 
 async def test_an_unchanged_message_is_the_framework_s_own(
@@ -302,7 +302,7 @@ async def test_a_subagent_under_the_same_name_is_a_thread_of_its_own(
 
 
 async def test_a_thread_without_a_name_is_found_by_its_opening(
-    threads: FrameworkThreads, tmp_path: Path, heard: list[Event]
+    threads: FrameworkThreads, tmp_path: Path, events: list[Event]
 ) -> None:
     one = Framework(threads, key="")
     other = Framework(threads, key="")
@@ -311,13 +311,13 @@ async def test_a_thread_without_a_name_is_found_by_its_opening(
     first = await one.ask(user("Go on."))
     second = await other.ask(user("Go on."))
     assert first.prepared.thread != second.prepared.thread
-    later = opened(tmp_path, heard)
+    later = open_threads(tmp_path, events)
     again = Framework(later, key="")
     again.history = one.history
     assert (
         await again.ask(user("Once more."))
     ).prepared.thread == first.prepared.thread
-    await later._close()
+    await later.aclose()
 
 
 async def test_a_re_worded_answer_and_edited_arguments_are_the_same_message(
@@ -376,8 +376,8 @@ async def test_a_failure_here_does_not_stop_the_framework(
     await threads.record(None, answer("Hi."))
 
 
-def test_from_a_thread_without_a_loop(tmp_path: Path, heard: list[Event]) -> None:
-    made = opened(tmp_path, heard)
+def test_from_a_thread_without_a_loop(tmp_path: Path, events: list[Event]) -> None:
+    made = open_threads(tmp_path, events)
     turn = made.run(made.prepare(ModelCall([user("Hello.")], [], "gpt-4o", "books")))
     assert turn is not None
     made.run(made.record(turn, answer("Hi."), USAGE))

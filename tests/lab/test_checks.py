@@ -69,7 +69,7 @@ THINKING = {"type": "enabled", "budget_tokens": 1024}
 THOUGHT = {"type": "thinking", "thinking": "a", "signature": "s"}
 
 
-def said(*contents: Any, **fields: Any) -> dict[str, Any]:
+def alternating_request(*contents: Any, **fields: Any) -> dict[str, Any]:
     """A request in which the user and the assistant speak in turn."""
     roles = ("user", "assistant")
     told = [
@@ -80,35 +80,41 @@ def said(*contents: Any, **fields: Any) -> dict[str, Any]:
 
 
 MESSAGES: list[tuple[dict[str, Any], str]] = [
-    (said(), "at least one message is required"),
-    (said("Hi", [USE]), r"messages\.1: `tool_use` ids were found .* t1"),
-    (said([RESULT]), r"messages\.0\.content\.0: unexpected `tool_use_id` .* t9"),
-    (said(" "), "non-empty content"),
+    (alternating_request(), "at least one message is required"),
+    (alternating_request("Hi", [USE]), r"messages\.1: `tool_use` ids were found .* t1"),
+    (
+        alternating_request([RESULT]),
+        r"messages\.0\.content\.0: unexpected `tool_use_id` .* t9",
+    ),
+    (alternating_request(" "), "non-empty content"),
     (
         {"messages": [{"role": "assistant", "content": "Hi"}]},
         "first message must be the user",
     ),
     (
-        said([text("a", MARK)] * 5),
+        alternating_request([text("a", MARK)] * 5),
         r"A maximum of 4 blocks with cache_control may be provided\. Found 5\.",
     ),
-    (said([text("a", MARK)] * 4 + [text("b")], **MARK), r"Found 5\."),
+    (alternating_request([text("a", MARK)] * 4 + [text("b")], **MARK), r"Found 5\."),
     (
-        said([text("a", MARK), text("b", HOUR)]),
+        alternating_request([text("a", MARK), text("b", HOUR)]),
         r"messages\.0\.content\.1\.cache_control\.ttl: a ttl='1h' .* after",
     ),
     (
-        said([text("b", HOUR)], system=[text("a", MARK)]),
+        alternating_request([text("b", HOUR)], system=[text("a", MARK)]),
         "processed in the following order: `tools`, `system`",
     ),
-    (said([text("b", HOUR)], **MARK), "the last block is marked with ttl='1h' already"),
-    (said([text("b"), text(" ", MARK)]), "cannot be set for empty text"),
     (
-        said("Hi", [USE], [ANSWER], thinking=THINKING),
+        alternating_request([text("b", HOUR)], **MARK),
+        "the last block is marked with ttl='1h' already",
+    ),
+    (alternating_request([text("b"), text(" ", MARK)]), "cannot be set for empty text"),
+    (
+        alternating_request("Hi", [USE], [ANSWER], thinking=THINKING),
         r"messages\.1\.content\.0\.type: Expected `thinking` or .* `tool_use`",
     ),
     (
-        said("Hi", [{**THOUGHT, **MARK}, text("b")], "c"),
+        alternating_request("Hi", [{**THOUGHT, **MARK}, text("b")], "c"),
         "Extra inputs are not permitted",
     ),
 ]

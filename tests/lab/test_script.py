@@ -48,7 +48,7 @@ TALK = [
 ]
 
 
-def heard(recorded: RecordedAnswers, *messages: Any) -> str:
+def answer_text(recorded: RecordedAnswers, *messages: Any) -> str:
     answer = recorded(Request("gpt-5", list(messages)))
     return text_of(answer.message) if isinstance(answer, Reply) else str(answer)
 
@@ -56,7 +56,7 @@ def heard(recorded: RecordedAnswers, *messages: Any) -> str:
 class TestRecorded:
     def test_it_answers_with_what_followed(self) -> None:
         recorded = RecordedAnswers(TALK)
-        assert [heard(recorded, *TALK[:end]) for end in (1, 3, 5)] == [
+        assert [answer_text(recorded, *TALK[:end]) for end in (1, 3, 5)] == [
             "one",
             "two",
             "three",
@@ -64,19 +64,19 @@ class TestRecorded:
 
     def test_a_repeated_request_gets_the_same_answer(self) -> None:
         recorded = RecordedAnswers(TALK)
-        assert [heard(recorded, *TALK[:3]) for _ in range(3)] == ["two"] * 3
+        assert [answer_text(recorded, *TALK[:3]) for _ in range(3)] == ["two"] * 3
 
     def test_the_beginning_may_have_been_replaced_by_a_summary(self) -> None:
         recorded = RecordedAnswers(TALK)
-        assert heard(recorded, user("[a summary]"), *TALK[1:3]) == "two"
-        assert heard(recorded, user("[a summary]"), TALK[4]) == "three"
+        assert answer_text(recorded, user("[a summary]"), *TALK[1:3]) == "two"
+        assert answer_text(recorded, user("[a summary]"), TALK[4]) == "three"
 
     def test_what_was_never_said_is_echoed(self) -> None:
         assert (
-            heard(RecordedAnswers(TALK), user("Summarise this."))
+            answer_text(RecordedAnswers(TALK), user("Summarise this."))
             == "You said: Summarise this."
         )
-        assert heard(RecordedAnswers([]), user("Hi")) == "You said: Hi"
+        assert answer_text(RecordedAnswers([]), user("Hi")) == "You said: Hi"
 
     async def test_a_real_conversation_plays_over_anthropics_protocol(self) -> None:
         """As a client would have it: each answer goes back, each call gets its recorded result."""

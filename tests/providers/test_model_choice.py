@@ -35,7 +35,7 @@ def chosen(
     )
 
 
-def made(
+def create(
     name: str | None,
     environment: dict[str, str],
     home: Path,
@@ -123,7 +123,7 @@ def test_an_address_of_ones_own_needs_no_key_unless_one_is_named(
         == "MINE"
     )
     with pytest.raises(ConfigError, match="MINE is not set"):
-        made("m", {}, tmp_path, base_url="http://localhost:8080", api_key_env="MINE")
+        create("m", {}, tmp_path, base_url="http://localhost:8080", api_key_env="MINE")
 
 
 def test_a_named_provider_is_used_whatever_the_name_says() -> None:
@@ -167,7 +167,7 @@ def test_a_missing_key_names_its_variable(
     name: str, variable: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match=variable):
-        made(name, {}, tmp_path)
+        create(name, {}, tmp_path)
 
 
 @pytest.mark.parametrize("key", ["sk-…abc", "sk-a\nb", "sk-\x1b[0m"])
@@ -175,30 +175,30 @@ def test_a_key_that_was_copied_badly_is_told_and_not_shown(
     key: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match="OPENAI_API_KEY holds characters") as caught:
-        made("gpt-4o", {"OPENAI_API_KEY": key}, tmp_path)
+        create("gpt-4o", {"OPENAI_API_KEY": key}, tmp_path)
     assert key not in str(caught.value)
 
 
 def test_a_model_is_made_with_its_window_cap_and_headers(tmp_path: Path) -> None:
-    model = made("anthropic/claude-opus-4.5", ALL, tmp_path, cap=99)
+    model = create("anthropic/claude-opus-4.5", ALL, tmp_path, cap=99)
     assert isinstance(model, HttpModel)
     assert (model.window, model.max_tokens, model.api) == (200_000, 99, "openai_chat")
     assert model.headers == {"X-Title": "Everthread"}
     assert "r-secret" not in repr(model)
-    assert made("gpt-4o", ALL, tmp_path, window=5_000).window == 5_000
+    assert create("gpt-4o", ALL, tmp_path, window=5_000).window == 5_000
 
 
 def test_a_local_model_needs_its_file(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="everthread models pull"):
-        made(None, {}, tmp_path, provider="local")
+        create(None, {}, tmp_path, provider="local")
     with pytest.raises(ModelError, match=r"nowhere\.gguf"):
-        made("/nowhere.gguf", {}, tmp_path)
+        create("/nowhere.gguf", {}, tmp_path)
     with pytest.raises(ModelError, match="'llama' is not known"):
-        made("llama", {}, tmp_path, provider="local")
+        create("llama", {}, tmp_path, provider="local")
     path = SMOLLM2.path(tmp_path)
     path.parent.mkdir()
     path.touch()
-    model = made(None, {}, tmp_path, provider="local")
+    model = create(None, {}, tmp_path, provider="local")
     assert isinstance(model, LocalModel)
     assert (model.name, model.window, model.path) == ("smollm2-135m", 8_192, path)
 

@@ -29,7 +29,7 @@ class Learnt:
     source: str = "the provider stated it"
 
 
-async def resolved(model: str = "gpt-4o", **options: Any) -> tuple[int, str]:
+async def resolve(model: str = "gpt-4o", **options: Any) -> tuple[int, str]:
     window = await resolve_window(model, **options)
     assert f"{window.tokens:,}" in str(window)
     return window.tokens, window.source
@@ -49,20 +49,20 @@ async def must_not_be_asked() -> EndpointReport:
 
 async def test_the_smaller_of_setting_and_learnt_limit_decides() -> None:
     ask = must_not_be_asked
-    assert await resolved(
+    assert await resolve(
         setting=50_000, learnt_limit=Learnt(40_000), ask_server=ask
     ) == (
         40_000,
         "learnt",
     )
-    assert await resolved(
+    assert await resolve(
         setting=30_000, learnt_limit=Learnt(40_000), ask_server=ask
     ) == (
         30_000,
         "setting",
     )
-    assert await resolved(setting=30_000, ask_server=ask) == (30_000, "setting")
-    assert await resolved(learnt_limit=Learnt(40_000), ask_server=ask) == (
+    assert await resolve(setting=30_000, ask_server=ask) == (30_000, "setting")
+    assert await resolve(learnt_limit=Learnt(40_000), ask_server=ask) == (
         40_000,
         "learnt",
     )
@@ -72,22 +72,22 @@ async def test_a_long_context_that_a_request_asks_for_is_more_than_the_endpoint_
     None
 ):
     betas = window_headers({"Anthropic-Beta": "context-1m-2025-08-07, other"})
-    assert await resolved("claude-sonnet-4-5", ask_server=says_9000, betas=betas) == (
+    assert await resolve("claude-sonnet-4-5", ask_server=says_9000, betas=betas) == (
         1_000_000,
         "request",
     )
-    assert await resolved("claude-sonnet-4-5", setting=50_000, betas=betas) == (
+    assert await resolve("claude-sonnet-4-5", setting=50_000, betas=betas) == (
         50_000,
         "setting",
     )
-    assert await resolved("gpt-4o", betas=betas) == (128_000, "catalogue")
+    assert await resolve("gpt-4o", betas=betas) == (128_000, "catalogue")
 
 
 async def test_else_the_endpoint_then_the_catalogue_then_a_guess_that_is_told() -> None:
-    assert await resolved(ask_server=says_9000) == (9_000, "endpoint")
-    assert await resolved(ask_server=says_nothing) == (128_000, "catalogue")
-    assert await resolved("claude-sonnet-4-5") == (200_000, "catalogue")
-    assert await resolved("nobody-knows-me", ask_server=says_nothing) == (
+    assert await resolve(ask_server=says_9000) == (9_000, "endpoint")
+    assert await resolve(ask_server=says_nothing) == (128_000, "catalogue")
+    assert await resolve("claude-sonnet-4-5") == (200_000, "catalogue")
+    assert await resolve("nobody-knows-me", ask_server=says_nothing) == (
         128_000,
         "default",
     )

@@ -19,6 +19,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from everthread.store.database import Database
 from everthread.store.postgres import PostgresDatabase
 from everthread.store.sqlite import SqliteDatabase
 from everthread.store.store import Store
@@ -243,29 +244,40 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def store(url: str, clock: Clock) -> Iterator[Store]:
-    opened = open_at(url, clock)
+def database(url: str) -> Database:
+    return open_database(url)
+
+
+@pytest.fixture
+def store(database: Database, clock: Clock) -> Iterator[Store]:
+    opened = Store(database, clock=clock)
     yield opened
     asyncio.run(close_sound(opened))
 
 
 @pytest.fixture
-def elsewhere(kind: str, new_url: Callable[..., str], clock: Clock) -> Iterator[Store]:
+def other_store(
+    kind: str, new_url: Callable[..., str], clock: Clock
+) -> Iterator[Store]:
     """A second store, on the other database."""
     opened = open_at(new_url(next(name for name in BACKENDS if name != kind)), clock)
     yield opened
     asyncio.run(close_sound(opened))
 
 
-def open_at(url: str, clock: Callable[[], float]) -> Store:
-    """Open a store with the test's clock."""
+def open_database(url: str) -> Database:
     database = (
         SqliteDatabase(Path(url.removeprefix("sqlite:///")))
         if url.startswith("sqlite")
         else PostgresDatabase(url)
     )
     database.prepare()
-    return Store(database, clock=clock)
+    return database
+
+
+def open_at(url: str, clock: Callable[[], float]) -> Store:
+    """Open a store with the test's clock."""
+    return Store(open_database(url), clock=clock)
 
 
 async def close_sound(store: Store) -> None:

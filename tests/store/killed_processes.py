@@ -30,7 +30,7 @@ from everthread.factory import open_store
 from everthread.store.database import Tx
 from everthread.store.postgres import PostgresConnection, PostgresDatabase
 from everthread.store.records import NewCompaction, NewMessage, NewSession, new_id
-from everthread.store.schema import Migration, apply_missing, load_migrations
+from everthread.store.schema import Migration, apply_migrations, load_migrations
 from everthread.store.sqlite import SqliteDatabase
 from everthread.store.store import Store
 
@@ -264,7 +264,7 @@ def migrate_and_die(url: str, statements: int) -> None:
         )
     tx: Any = KilledAtStatement(connection, statements)
     connection.begin()
-    apply_missing(tx, [*load_migrations(connection.dialect.name), LATER])
+    apply_migrations(tx, [*load_migrations(connection.dialect.name), LATER])
     connection.commit()
 
 

@@ -198,7 +198,7 @@ class Model:
                 assert await store.get_compression_tip(key) == thread.tip.id
             assert await context_texts(store, thread.id) == thread.tip.shows
             assert await history_texts(store, thread.every_id[-1]) == thread.history
-            assert (await store.session(thread.tip.id)).live is not thread.ended
+            assert (await store.session(thread.tip.id)).is_live is not thread.ended
 
 
 OPERATIONS = (

@@ -106,7 +106,7 @@ async def test_sums_are_exact_and_unknown_prices_are_reported(
         )
     total = (await store.insights(since=0, until=1e12, tenant=session.tenant)).total
     assert total.cost == sum((cost for cost in costs if cost is not None), Decimal(0))
-    assert (total.calls, total.unpriced) == (len(costs), costs.count(None))
+    assert (total.calls, total.unpriced_calls) == (len(costs), costs.count(None))
 
 
 async def busy_month(store: Store, clock: Clock) -> list[dict[str, Any]]:
@@ -153,7 +153,7 @@ async def busy_month(store: Store, clock: Clock) -> list[dict[str, Any]]:
     return rows
 
 
-def summed(key: str, rows: list[dict[str, Any]]) -> UsageRow:
+def sum_rows(key: str, rows: list[dict[str, Any]]) -> UsageRow:
     used = [row["usage"] for row in rows]
     return UsageRow(
         key,
@@ -192,7 +192,7 @@ async def test_insights_equal_a_count_by_hand(store: Store, clock: Clock) -> Non
                 found = await store.insights(
                     since=since, until=until, tenant=tenant, platform=platform
                 )
-                assert found.total == summed("total", chosen)
+                assert found.total == sum_rows("total", chosen)
                 for names, group in (
                     (found.by_model, "model"),
                     (found.by_platform, "platform"),
@@ -200,7 +200,7 @@ async def test_insights_equal_a_count_by_hand(store: Store, clock: Clock) -> Non
                 ):
                     keys = sorted({row[group] for row in chosen})
                     assert names == [
-                        summed(key, [row for row in chosen if row[group] == key])
+                        sum_rows(key, [row for row in chosen if row[group] == key])
                         for key in keys
                     ]
                 compacted = sum(row["tool"] % 4 == 0 for row in chosen)

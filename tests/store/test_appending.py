@@ -15,6 +15,7 @@ from everthread.errors import (
 )
 from everthread.store.records import Lease, SearchQuery
 from everthread.store.store import Store
+from tests.store.conftest import open_database
 from tests.store.messages import (
     append_texts,
     compact_session,
@@ -28,12 +29,17 @@ from tests.store.messages import (
     user_message,
     user_messages,
 )
-from tests.store.test_writer import held
+from tests.store.watched_database import WatchedDatabase, keep_busy
 
 
-async def together(store: Store, *calls: Any) -> list[Any]:
+@pytest.fixture
+def database(url: str) -> Any:
+    return WatchedDatabase(open_database(url))
+
+
+async def call_together(store: Store, *calls: Any) -> list[Any]:
     """Return the results, or errors, of calls that are queued while the writer is blocked."""
-    async with held(store):
+    async with keep_busy(store):
         tasks = [asyncio.ensure_future(call) for call in calls]
     return await asyncio.gather(*tasks, return_exceptions=True)
 
@@ -41,7 +47,7 @@ async def together(store: Store, *calls: Any) -> list[Any]:
 async def test_many_appends_to_many_threads(store: Store) -> None:
     threads = [(await new_thread(store)).id for _ in range(4)]
     calls = [(thread, f"{thread} {n}") for n in range(20) for thread in threads]
-    results = await together(
+    results = await call_together(
         store, *(store.append(thread, user_messages(text)) for thread, text in calls)
     )
     for thread in threads:
@@ -64,7 +70,7 @@ async def test_only_the_faulty_caller_gets_the_error(store: Store) -> None:
     lease = await store.acquire(one.id, "me", 60)
     assert lease is not None
     lost = Lease(two.id, "nobody", 7, 0.0)
-    results = await together(
+    results = await call_together(
         store,
         append_texts(store, one, "a", lease=lease),
         store.append("nowhere", user_messages("b")),
@@ -88,7 +94,7 @@ async def test_one_event_from_several_callers_is_one_message(store: Store) -> No
     session = await numbered_thread(store, 5)
     other = await new_thread(store)
     again = user_message("once", event="e")
-    results = await together(
+    results = await call_together(
         store, *(store.append(each, [again]) for each in [session.id, other.id] * 3)
     )
     assert (
@@ -98,7 +104,7 @@ async def test_one_event_from_several_callers_is_one_message(store: Store) -> No
     )
     made = await compact_session(store, session.id)
     late = (
-        await together(
+        await call_together(
             store,
             store.append(session.id, [user_message("new"), again]),
             store.append(other.id, [again]),
@@ -117,7 +123,7 @@ async def test_appends_around_a_compaction_keep_their_order(store: Store) -> Non
     session = await numbered_thread(store, 6)
     before = await store.messages(session.id)
     kept = [message.id for message in before[-2:]]
-    await together(
+    await call_together(
         store,
         append_texts(store, session, "early"),
         append_texts(store, session, "also early"),

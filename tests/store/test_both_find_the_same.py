@@ -182,14 +182,14 @@ async def both_answer(
     return first
 
 
-async def prepared(both: Both, messages: list[NewMessage]) -> None:
+async def fill_both(both: Both, messages: list[NewMessage]) -> None:
     for store in both:
         await store.create_session(NewSession(id="thread"))
         await store.append("thread", messages)
 
 
 def test_any_query(both: Both) -> None:
-    asyncio.run(prepared(both, corpus()))
+    asyncio.run(fill_both(both, corpus()))
 
     @CHECKS
     @given(QUERIES)
@@ -206,13 +206,13 @@ def test_any_query(both: Both) -> None:
 
 
 async def test_any_number_of_times(both: Both) -> None:
-    await prepared(both, [user_message("needle " * count) for count in range(1, 256)])
+    await fill_both(both, [user_message("needle " * count) for count in range(1, 256)])
     hits = await both_answer(both, SearchQuery("needle", limit=1_000))
     assert len(hits) == 255
 
 
 def test_any_query_within_bounds(both: Both) -> None:
-    asyncio.run(prepared(both, corpus()))
+    asyncio.run(fill_both(both, corpus()))
 
     @CHECKS
     @given(
@@ -234,7 +234,7 @@ def test_any_query_within_bounds(both: Both) -> None:
 
 
 def test_any_text_is_found_by_its_own_words(both: Both) -> None:
-    asyncio.run(prepared(both, []))
+    asyncio.run(fill_both(both, []))
 
     @CHECKS
     @given(TEXTS, st.data())
@@ -248,6 +248,6 @@ def test_any_text_is_found_by_its_own_words(both: Both) -> None:
         ]
         assert ids[0] == ids[1]
         hits = asyncio.run(both_answer(both, SearchQuery(part, limit=1_000)))
-        assert not parse_query(part).ways or ids[0] in {hit[0] for hit in hits}
+        assert not parse_query(part).variants or ids[0] in {hit[0] for hit in hits}
 
     check()

@@ -19,6 +19,7 @@ from tests.store.messages import (
     summary_message,
     user_messages,
 )
+from tests.store.tables import count_rows
 
 
 async def ids_of(store: Store, session_id: str) -> dict[str, int]:
@@ -52,8 +53,7 @@ async def test_a_branch_shares_everything_through_a_message(store: Store) -> Non
     assert await context_texts(store, branch.id) == ["m1", "m2", "m3", "b1"]
     assert await history_texts(store, branch.id) == ["m1", "m2", "m3", "b1"]
     assert await history_texts(store, session.id) == numbered_texts(1, 6)
-    rows = await store._read(lambda tx: tx.one("SELECT COUNT(*) FROM messages"))
-    assert rows == (7,), "what is shared is stored once"
+    assert count_rows(store, "messages") == 7, "shared messages are stored once"
 
 
 async def test_a_branch_with_a_name_is_made_once(store: Store) -> None:

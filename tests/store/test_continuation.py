@@ -8,7 +8,6 @@ from decimal import Decimal
 import pytest
 
 from everthread.errors import InputError, NothingToUndoError, UnknownIdError
-from everthread.store.database import Tx
 from everthread.store.records import NewCompaction, NewMessage, SearchQuery
 from everthread.store.store import Store
 from tests.store.conftest import Clock, open_at
@@ -25,6 +24,7 @@ from tests.store.messages import (
     user_message,
     user_messages,
 )
+from tests.store.tables import count_rows, transaction
 
 
 async def test_a_continuation(store: Store, clock: Clock) -> None:
@@ -35,7 +35,7 @@ async def test_a_continuation(store: Store, clock: Clock) -> None:
     made = await compact_session(store, old.id, pending=user_messages("pending"))
     new = made.session
     assert made.is_committed
-    assert (new.kind, new.parent, new.thread, new.live, new.started) == (
+    assert (new.kind, new.parent, new.thread, new.is_live, new.started) == (
         "continuation",
         old.id,
         old.id,
@@ -82,7 +82,7 @@ async def test_the_tip_is_found_from_every_id(store: Store) -> None:
     )
     assert await store.get_compression_tip(branch.id) == branch.id
     assert await store.get_compression_tip(agent.id) == agent.id
-    assert [s.id for s in await store.thread_sessions(ids[3]) if s.live] == [ids[-1]]
+    assert [s.id for s in await store.thread_sessions(ids[3]) if s.is_live] == [ids[-1]]
 
 
 async def test_the_system_prompt_may_be_rebuilt(store: Store) -> None:
@@ -225,7 +225,7 @@ async def test_a_thread_that_has_ended_stays_so_through_a_compaction(
     undone = await store.undo(session.id)
     assert undone.end_reason == "user"
     made = await compact_session(store, session.id, pending=user_messages("more"))
-    assert made.session.live
+    assert made.session.is_live
 
 
 async def test_undo_restores_the_parent_with_messages_added_since(
@@ -236,7 +236,7 @@ async def test_undo_restores_the_parent_with_messages_added_since(
     await append_texts(store, session, "after 1", "after 2")
     clock.now += 1
     undone = await store.undo(made.session.id)
-    assert (undone.id, undone.live, undone.end_reason) == (session.id, True, None)
+    assert (undone.id, undone.is_live, undone.end_reason) == (session.id, True, None)
     reverted = await store.session(made.session.id)
     assert (reverted.kind, reverted.ended, reverted.end_reason) == (
         "reverted",
@@ -291,34 +291,30 @@ async def test_two_undos_at_once_take_back_two_compactions_at_most(
     await other.close()
 
 
-def pages(tx: Tx) -> int:
-    """Return the size of everything stored, including indexes, in bytes."""
-    if tx.dialect.name == "sqlite":
-        row = tx.one(
-            "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"
-        )
-    else:
-        row = tx.one(
-            "SELECT SUM(pg_total_relation_size(relid)) FROM pg_stat_user_tables"
-        )
-    assert row is not None
-    return int(row[0])
+SIZE_SQL = {
+    "sqlite": "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size",
+    "postgresql": "SELECT SUM(pg_total_relation_size(relid)) FROM pg_stat_user_tables",
+}
+
+
+def stored_bytes(store: Store) -> int:
+    """Return the size of everything stored, including indexes."""
+    with transaction(store) as tx:
+        return int(tx.value(SIZE_SQL[tx.dialect.name]))
 
 
 async def test_a_continuation_adds_little(store: Store) -> None:
     """Messages are stored once: carrying a tail of 100 of 1,000 along costs less than a tenth of the thread's size."""
-    empty = await store._read(pages)
+    empty = stored_bytes(store)
     session = await new_thread(
         store, *(user_message(f"{number} " + "words " * 60) for number in range(1000))
     )
     await store.search(SearchQuery("words"))  # indexed from here on
-    before = await store._read(pages)
+    before = stored_bytes(store)
     made = await compact_session(
         store, session.id, head=2, tail=100, words="summary " * 500
     )
-    added = await store._read(pages) - before
+    added = stored_bytes(store) - before
     assert len(await store.messages(made.session.id)) == 103
     assert added < 0.1 * (before - empty)
-    assert await store._read(lambda tx: tx.one("SELECT COUNT(*) FROM messages")) == (
-        1001,
-    )
+    assert count_rows(store, "messages") == 1001

@@ -23,6 +23,7 @@ from tests.store.messages import (
     user_message,
     user_messages,
 )
+from tests.store.tables import count_rows
 
 TABLES = (
     "sessions",
@@ -41,11 +42,9 @@ TABLES = (
 )
 
 
-async def rows(store: Store) -> dict[str, int]:
+def count_all_rows(store: Store) -> dict[str, int]:
     """Count the rows of everything a thread can own."""
-    counts = ", ".join(f"(SELECT COUNT(*) FROM {table})" for table in TABLES)  # noqa: S608 - our own names
-    [row] = await store._read(lambda tx: tx.all(f"SELECT {counts}"))
-    return dict(zip(TABLES, row, strict=True))
+    return {table: count_rows(store, table) for table in TABLES}
 
 
 async def full_thread(store: Store, word: str) -> str:
@@ -69,22 +68,22 @@ async def full_thread(store: Store, word: str) -> str:
     return session.id
 
 
-async def found(store: Store, text: str) -> set[str]:
+async def found_threads(store: Store, text: str) -> set[str]:
     return {hit.thread for hit in await store.search(SearchQuery(text, limit=100))}
 
 
 async def test_deletion_removes_everything_except_usage(store: Store) -> None:
-    before = await rows(store)
+    before = count_all_rows(store)
     keep = await full_thread(store, "banana")
-    with_keep = await rows(store)
+    with_keep = count_all_rows(store)
     gone = await full_thread(store, "apple")
-    assert await found(store, "apple*")
+    assert await found_threads(store, "apple*")
     assert await store.delete_thread(gone) == 5, (
         "three sessions, a subagent, and the subagent's own"
     )
-    assert await found(store, "apple*") == set()
-    assert await found(store, "banana*")
-    assert {**await rows(store), "search": 0, "pieces": 0, "unindexed": 0} == {
+    assert await found_threads(store, "apple*") == set()
+    assert await found_threads(store, "banana*")
+    assert {**count_all_rows(store), "search": 0, "pieces": 0, "unindexed": 0} == {
         **with_keep,
         "search": 0,
         "pieces": 0,
@@ -103,7 +102,7 @@ async def test_deletion_removes_everything_except_usage(store: Store) -> None:
     account = await store.insights(since=0, until=1e12)
     assert account.total.calls == 2, "what it cost stays in the accounts"
     await store.delete_thread(keep)
-    assert await rows(store) == before
+    assert count_all_rows(store) == before
 
 
 async def test_any_id_of_a_thread_deletes_it(store: Store) -> None:
@@ -141,18 +140,16 @@ async def test_a_branch_keeps_shared_history_in_reading_and_search(
             for h in await store.search(SearchQuery("shared", thread=key, limit=50))
         } == {message.id for message in await store.history(key)}
     assert (await store.session(one.id)).system == "S"
-    assert await found(store, "later") == set()
-    assert await found(store, "shared") <= {one.id, two.id, sibling.id}
+    assert await found_threads(store, "later") == set()
+    assert await found_threads(store, "shared") <= {one.id, two.id, sibling.id}
     await append_texts(store, two, "goes on")
     await store.delete_thread(one.id)
     assert await history_texts(store, two.id) == [*histories[two.id], "goes on"]
-    assert await found(store, "word3") == {two.id}
-    assert await found(store, "word8") == set()
+    assert await found_threads(store, "word3") == {two.id}
+    assert await found_threads(store, "word8") == set()
     await store.delete_thread(sibling.id)
     await store.delete_thread(two.id)
-    assert {await store._read(lambda tx: tx.one("SELECT COUNT(*) FROM messages"))} == {
-        (0,)
-    }
+    assert count_rows(store, "messages") == 0
 
 
 async def test_a_branch_that_used_the_same_event_loses_nothing(store: Store) -> None:
@@ -175,11 +172,11 @@ async def test_an_output_goes_with_the_last_that_cites_it(store: Store) -> None:
     await store.search(SearchQuery("unusual"))
     await store.delete_thread(one.id)
     assert await store.output(key) == "the same unusual output"
-    assert await found(store, "unusual") == {two.id}
+    assert await found_threads(store, "unusual") == {two.id}
     await store.delete_thread(two.id)
     with pytest.raises(UnknownIdError):
         await store.output(key)
-    assert await found(store, "unusual") == set()
+    assert await found_threads(store, "unusual") == set()
 
 
 async def test_a_branch_cites_the_outputs_its_shared_messages_cite(
@@ -199,7 +196,7 @@ async def test_a_branch_cites_the_outputs_its_shared_messages_cite(
     assert await store.output(output_id(early)) == early
     with pytest.raises(UnknownIdError):
         await store.output(output_id(late))
-    assert await found(store, "early") == {branch.id}
+    assert await found_threads(store, "early") == {branch.id}
 
 
 async def test_a_thread_is_deleted_while_others_write_to_it(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import asyncio
 import os
 import pickle
 import signal
@@ -17,19 +17,19 @@ from everthread.store.sqlite import SqliteDatabase
 from everthread.store.store import Store
 from everthread.thread.worker import WorkerProcesses
 from tests.store.messages import new_thread
+from tests.store.tables import count_rows
 
 WORDS = [f"needle {number}" for number in range(30)]
 
 
-async def count_waiting(store: Store) -> int:
-    return int(await store._read(lambda tx: tx.value("SELECT count(*) FROM unindexed")))
+def count_waiting(store: Store) -> int:
+    return count_rows(store, "unindexed")
 
 
-async def until_indexed(store: Store) -> None:
-    """Wait until the background indexing has ended."""
-    assert store._indexing is not None
-    await store._indexing
-    assert not await count_waiting(store)
+async def wait_until_indexed(store: Store) -> None:
+    async with asyncio.timeout(60):
+        while count_waiting(store):  # noqa: ASYNC110 - changed by another process
+            await asyncio.sleep(0.01)
 
 
 def copy_of(database: Database) -> Database:
@@ -47,29 +47,48 @@ def find_own_id(database: Database, seconds: float) -> int:
     return os.getpid()
 
 
+class IndexWorker:
+    """A worker process that indexes a store; `is_done` is set when nothing is left, or it failed."""
+
+    def __init__(self, store: Store) -> None:
+        self.processes = WorkerProcesses(1)
+        self.is_done = asyncio.Event()
+        store.use_index_process(self.index)
+
+    async def index(self, database: Database, seconds: float) -> bool:
+        is_left = False
+        try:
+            is_left = await self.processes.call(index_waiting, database, seconds)
+        finally:
+            if not is_left:
+                self.is_done.set()
+        return is_left
+
+
 async def test_another_process_indexes_what_is_appended(store: Store) -> None:
-    processes = WorkerProcesses(1)
-    store.index_elsewhere(functools.partial(processes.call, index_waiting))
+    worker = IndexWorker(store)
     await new_thread(store, *WORDS)
-    await until_indexed(store)
+    await worker.is_done.wait()
+    assert not count_waiting(store)
     found = await store.search(SearchQuery("needle", limit=100))
     assert len(found) == len(WORDS)
-    await processes.close(10)
+    await worker.processes.close(10)
 
 
 async def test_indexing_continues_after_its_process_was_killed(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
-    processes = WorkerProcesses(1)
-    store.index_elsewhere(functools.partial(processes.call, index_waiting))
+    worker = IndexWorker(store)
     await new_thread(store, *WORDS)
-    await until_indexed(store)
-    os.kill(await processes.call(find_own_id, store.database, 0), signal.SIGKILL)
+    await worker.is_done.wait()
+    os.kill(await worker.processes.call(find_own_id, store.database, 0), signal.SIGKILL)
+    worker.is_done.clear()
     await new_thread(store, *WORDS)
-    await until_indexed(store)
+    await worker.is_done.wait()
+    await wait_until_indexed(store)
     assert len(await store.search(SearchQuery("needle", limit=100))) == 2 * len(WORDS)
     assert all("in the process of the requests" in one for one in caplog.messages)
-    await processes.close(10)
+    await worker.processes.close(10)
 
 
 async def test_a_failing_process_is_replaced_by_this_one(
@@ -78,9 +97,9 @@ async def test_a_failing_process_is_replaced_by_this_one(
     async def fail(_database: Database, _seconds: float) -> bool:
         raise StoreError("the folder is gone")
 
-    store.index_elsewhere(fail)
+    store.use_index_process(fail)
     await new_thread(store, *WORDS)
-    await until_indexed(store)
+    await wait_until_indexed(store)
     assert "indexing in the process of the requests: the folder is gone" in caplog.text
 
 
@@ -88,13 +107,13 @@ async def test_one_process_at_a_time_prepares_the_texts_of_a_file(
     store: Store,
 ) -> None:
     await new_thread(store, *WORDS)
-    with store.database.lock_indexing() as is_ours:
-        assert is_ours
+    with store.database.lock_indexing() as is_locked:
+        assert is_locked
         if isinstance(store.database, SqliteDatabase):
             assert index_waiting(copy_of(store.database), 5)
-            assert await count_waiting(store)
+            assert count_waiting(store)
     index_all(store)
-    assert not await count_waiting(store)
+    assert not count_waiting(store)
 
 
 async def test_an_error_is_explained_and_the_next_try_indexes(
@@ -111,4 +130,4 @@ async def test_an_error_is_explained_and_the_next_try_indexes(
         with pytest.raises((StoreError, OSError), match="input/output error"):
             index_waiting(copy_of(store.database), 5)
     index_all(store)
-    assert not await count_waiting(store)
+    assert not count_waiting(store)

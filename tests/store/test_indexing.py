@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -12,19 +13,19 @@ from hypothesis import strategies as st
 
 from everthread.core.search.terms import encode_term, phrase_terms, terms
 from everthread.store.index_pieces import (
-    MAX_REPEATS,
-    MAX_TERMS,
+    MAX_PIECE_TERMS,
+    MAX_TERM_REPEATS,
     OVERLAP_CHARS,
     PIECE_CHARS,
-    cut_text,
     filter_name,
-    redact_and_cut,
+    redact_and_split,
     searchable_text,
+    split_text,
 )
 from everthread.store.indexing import (
-    BATCH_CHARS,
-    GENTLE_CHARS,
-    WRITE_PIECES,
+    BACKGROUND_BATCH_CHARS,
+    MAX_BATCH_CHARS,
+    PIECES_PER_WRITE,
     index_parts,
     prepare_index,
 )
@@ -32,7 +33,8 @@ from everthread.store.records import NewSession, SearchQuery
 from everthread.store.store import INDEX_DELAY_SECONDS, Store
 from tests.chat_messages import calls_message, function_call
 from tests.store.conftest import Clock, open_at
-from tests.store.messages import append_texts, new_thread, user_message
+from tests.store.messages import new_thread, user_message
+from tests.store.tables import count_rows, stop_background_indexing, transaction
 
 WORDS = "lorem ipsum dolor sit amet "
 
@@ -63,22 +65,22 @@ WORDS = "lorem ipsum dolor sit amet "
     ],
 )
 def test_pieces_cover_the_text_and_are_distinct(text: str) -> None:
-    found = list(cut_text(text))
+    found = list(split_text(text))
     assert found[0].start == 0
     for cut in found:
         assert text[cut.start : cut.start + len(cut.text)] == cut.text
         assert cut.terms.split() == [encode_term(term) for term in terms(cut.text)]
         assert len(cut.text) <= PIECE_CHARS
         words = cut.terms.split()
-        assert len(words) <= MAX_TERMS
-        assert max(Counter(words).values(), default=0) <= MAX_REPEATS
+        assert len(words) <= MAX_PIECE_TERMS
+        assert max(Counter(words).values(), default=0) <= MAX_TERM_REPEATS
     for before, after in pairwise(found):
         assert before.start < after.start <= before.start + len(before.text)
     assert found[-1].start + len(found[-1].text) == len(text)
 
 
 def test_neighbours_share_some_words() -> None:
-    found = list(cut_text(WORDS * 2_000))
+    found = list(split_text(WORDS * 2_000))
     assert len(found) > 5
     for before, after in pairwise(found):
         assert (
@@ -89,7 +91,7 @@ def test_neighbours_share_some_words() -> None:
 
 
 def test_words_are_not_cut() -> None:
-    found = {term for cut in cut_text(WORDS * 2_000) for term in cut.terms.split()}
+    found = {term for cut in split_text(WORDS * 2_000) for term in cut.terms.split()}
     assert found == set(WORDS.split())
 
 
@@ -102,7 +104,7 @@ def test_words_are_not_cut() -> None:
 )
 def test_every_phrase_of_a_text_is_in_a_piece(words: list[str]) -> None:
     text = " ".join(words)
-    pieces = [" ".join(phrase_terms(cut.text)) for cut in cut_text(text)]
+    pieces = [" ".join(phrase_terms(cut.text)) for cut in split_text(text)]
     for first in range(len(words)):
         phrase = " ".join(phrase_terms(" ".join(words[first : first + 2])))
         assert any(phrase in piece for piece in pieces)
@@ -111,7 +113,7 @@ def test_every_phrase_of_a_text_is_in_a_piece(words: list[str]) -> None:
 def test_secrets_are_out_before_anything_is_cut() -> None:
     secret = "ghp_" + "a8Kd02mQpX7zLw4nRt6Yb1Vc9Je3Hu5Gs0Fo"
     for filler in range(PIECE_CHARS - 60, PIECE_CHARS + 60, 7):
-        pieces, redacted = redact_and_cut(
+        pieces, redacted = redact_and_split(
             "x " * (filler // 2) + f"token: {secret} " + "y " * 300
         )
         assert redacted
@@ -159,33 +161,35 @@ def test_names_of_ordinary_values_are_readable() -> None:
     assert filter_name("role", "user") == "role_user"
 
 
-def unindexed(store: Store) -> None:
-    """A store that indexes nothing in the background: the test does it."""
-    assert store._indexing is not None
-    store._indexing.cancel()
+def prepare(store: Store) -> list[list[Any]]:
+    with transaction(store) as tx:
+        return [list(parts) for parts in prepare_index(tx)]
+
+
+def index(store: Store, parts: list[Any]) -> None:
+    with transaction(store) as tx:
+        index_parts(tx, parts, wait=True)
 
 
 async def test_a_long_text_is_indexed_in_several_transactions(store: Store) -> None:
+    stop_background_indexing(store)
     thread = await store.create_session(NewSession())
-    lines = [f"line{number} " + "0 " * 120 for number in range(WRITE_PIECES * 6)]
+    lines = [f"line{number} " + "0 " * 120 for number in range(PIECES_PER_WRITE * 6)]
     await store.put_output(thread.id, "\n".join(lines), tool="terminal")
-    unindexed(store)
-    batches = await store._read(prepare_index)
+    batches = prepare(store)
     assert [len(parts) for parts in batches][:2] == [1, 1]
     assert len(batches) > 2
-    await store._write(lambda tx: index_parts(tx, batches[0], wait=True))
+    index(store, batches[0])
     # Again, and out of turn: nothing happens.
-    await store._write(lambda tx: index_parts(tx, batches[0], wait=True))
-    await store._write(lambda tx: index_parts(tx, batches[2], wait=True))
-    rest = await store._read(prepare_index)
+    index(store, batches[0])
+    index(store, batches[2])
+    rest = prepare(store)
     assert len(rest) == len(batches) - 1
     for number in (0, len(lines) // 2, len(lines) - 1):
         assert len(await store.search(SearchQuery(f"line{number}"))) == 1
-    count = await store._read(
-        lambda tx: tx.one("SELECT COUNT(*), COUNT(DISTINCT start) FROM pieces")
-    )
-    assert count is not None
-    assert count[0] == count[1]
+    with transaction(store) as tx:
+        starts = tx.all("SELECT start FROM pieces")
+    assert len(starts) == len(set(starts))
 
 
 async def test_indexing_pauses_less_when_many_texts_wait(
@@ -198,15 +202,15 @@ async def test_indexing_pauses_less_when_many_texts_wait(
         pauses.append(seconds)
         await sleep(0)
 
-    thread = await store.create_session(NewSession())
-    await append_texts(store, thread, "short", "x " * GENTLE_CHARS, "the last")
-    unindexed(store)
     monkeypatch.setattr(asyncio, "sleep", pause)
     monkeypatch.setattr("everthread.store.store.INDEX_PAUSE_FACTOR", 0.0)
-    await store._index_later()
+    await new_thread(store, "short", "x " * BACKGROUND_BATCH_CHARS, "the last")
+    async with asyncio.timeout(60):
+        while len(pauses) < 3:
+            await sleep(0.01)
     monkeypatch.undo()
     assert pauses == [INDEX_DELAY_SECONDS, 0.0, INDEX_DELAY_SECONDS], (
-        "before the first, behind a long text, behind a short one"
+        "before the first, after a long text, after a short one"
     )
     assert len(await store.search(SearchQuery("last"))) == 1
 
@@ -214,42 +218,41 @@ async def test_indexing_pauses_less_when_many_texts_wait(
 async def test_two_stores_index_the_same_only_once(
     store: Store, url: str, clock: Clock
 ) -> None:
+    stop_background_indexing(store)
     other = open_at(url, clock)
     thread = await new_thread(store, *(f"needle {number}" for number in range(50)))
-    unindexed(store)
-    first = await store._read(prepare_index)
-    second = await other._read(prepare_index)
+    first = prepare(store)
+    second = prepare(other)
     for parts in first:
-        await store._write(lambda tx, parts=parts: index_parts(tx, parts, wait=True))  # type: ignore[misc]
+        index(store, parts)
     await store.delete_thread(thread.id)
     await new_thread(store, user_message("needle left"))
     for parts in second:
-        await other._write(lambda tx, parts=parts: index_parts(tx, parts, wait=True))  # type: ignore[misc]
+        index(other, parts)
     assert len(await other.search(SearchQuery("needle"))) == 1
     await other.close()
 
 
 async def test_preparation_is_limited_to_one_batch(store: Store) -> None:
+    stop_background_indexing(store)
     thread = await store.create_session(NewSession())
-    big = "x" * (BATCH_CHARS // 2)
+    big = "x" * (MAX_BATCH_CHARS // 2)
     await store.append(
         thread.id, [user_message(f"{big} needle{number}") for number in range(4)]
     )
-    unindexed(store)
-    batches = await store._read(prepare_index)
+    batches = prepare(store)
     assert len({part.entry.id for parts in batches for part in parts}) == 2
     assert len(await store.search(SearchQuery("needle*"))) == 4
 
 
 async def test_messages_deleted_meanwhile_are_not_indexed(store: Store) -> None:
+    stop_background_indexing(store)
     thread = await new_thread(store, "one", "two")
-    unindexed(store)
-    batches = await store._read(prepare_index)
+    batches = prepare(store)
     await store.delete_thread(thread.id)
-    await store._write(lambda tx: index_parts(tx, batches[0], wait=True))
+    index(store, batches[0])
     assert await store.search(SearchQuery("one")) == []
-    row = await store._read(lambda tx: tx.one("SELECT COUNT(*) FROM pieces"))
-    assert row == (0,)
+    assert count_rows(store, "pieces") == 0
 
 
 @pytest.mark.parametrize("indexed", [False, True])
@@ -260,9 +263,8 @@ async def test_a_damaged_output_stops_no_search(
     await store.put_output(thread.id, "needle two", tool="terminal")
     if indexed:
         assert len(await store.search(SearchQuery("needle"))) == 2
-    await store._write(
-        lambda tx: tx.run("UPDATE outputs SET content = ?", (b"broken",))
-    )
+    with transaction(store) as tx:
+        tx.run("UPDATE outputs SET content = ?", (b"broken",))
     hits = await store.search(SearchQuery("needle"))
     assert [hit.snippet for hit in hits if hit.message is not None] == ["needle one"]
     assert "cannot be read" in caplog.text

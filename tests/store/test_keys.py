@@ -74,7 +74,7 @@ async def test_use_is_counted_by_day_and_key(store: Store, clock: Clock) -> None
     assert await store.count_use(NEXT, {KEY.id: KeyUse(1)}) == {KEY.id: KeyUse(1)}
     found = await store.find_key(KEY.digest, DAY)
     assert found is not None
-    assert (found.today, found.last_used) == (sums[KEY.id], clock.now)
+    assert (found.use_of_day, found.last_used) == (sums[KEY.id], clock.now)
     assert await store.count_use(DAY, {}) == {}
 
 

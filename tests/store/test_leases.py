@@ -22,7 +22,9 @@ from tests.store.messages import (
 )
 
 
-async def taken(store: Store, thread: str, holder: str, seconds: float = 60) -> Lease:
+async def acquire_lease(
+    store: Store, thread: str, holder: str, seconds: float = 60
+) -> Lease:
     lease = await store.acquire(thread, holder, seconds)
     assert lease is not None
     return lease
@@ -31,21 +33,21 @@ async def taken(store: Store, thread: str, holder: str, seconds: float = 60) -> 
 async def test_one_holds_a_thread(store: Store) -> None:
     session = await new_thread(store)
     other = await new_thread(store)
-    mine = await taken(store, session.id, "me")
+    mine = await acquire_lease(store, session.id, "me")
     assert (mine.thread, mine.holder) == (session.id, "me")
     assert await store.acquire(session.id, "you", 60) is None
     assert await store.acquire(other.id, "you", 60) is not None, (
         "another thread is another lease"
     )
     await store.release(mine)
-    yours = await taken(store, session.id, "you")
+    yours = await acquire_lease(store, session.id, "you")
     assert yours.fence > mine.fence
 
 
 async def test_any_id_of_a_thread_names_the_same_lease(store: Store) -> None:
     session = await numbered_thread(store, 6)
     made = await compact_session(store, session.id)
-    mine = await taken(store, made.session.id, "me")
+    mine = await acquire_lease(store, made.session.id, "me")
     assert mine.thread == session.id
     assert await store.acquire(session.id, "you", 60) is None
     await append_texts(store, made.session, "fine", lease=mine)
@@ -55,7 +57,7 @@ async def test_the_databases_clock_decides(store: Store, clock: Clock) -> None:
     """The process's own clock may be wrong by years."""
     session = await new_thread(store)
     clock.now = 0.0
-    mine = await taken(store, session.id, "me", 60)
+    mine = await acquire_lease(store, session.id, "me", 60)
     assert abs(mine.expires - (time.time() + 60)) < 30
     clock.now = 1e12
     assert await store.acquire(session.id, "you", 60) is None
@@ -65,9 +67,9 @@ async def test_an_expired_lease_is_taken_and_its_late_write_refused(
     store: Store,
 ) -> None:
     session = await numbered_thread(store, 6)
-    mine = await taken(store, session.id, "me", 0.05)
+    mine = await acquire_lease(store, session.id, "me", 0.05)
     await asyncio.sleep(0.1)
-    yours = await taken(store, session.id, "you")
+    yours = await acquire_lease(store, session.id, "you")
     assert yours.fence > mine.fence
     node = Node("n", session.id, 0, "b", 1, 1, "a", 1, 1, 0, 0, 0.0, 0.0, ("1",))
     before = await store.export(session.id)
@@ -88,9 +90,9 @@ async def test_an_expired_lease_is_taken_and_its_late_write_refused(
 
 async def test_a_late_undo_is_refused(store: Store) -> None:
     session = await numbered_thread(store, 6)
-    mine = await taken(store, session.id, "me", 0.0)
+    mine = await acquire_lease(store, session.id, "me", 0.0)
     made = await compact_session(store, session.id, lease=mine)
-    await taken(store, session.id, "you")
+    await acquire_lease(store, session.id, "you")
     with pytest.raises(LeaseLostError):
         await store.undo(session.id, lease=mine)
     assert await store.get_compression_tip(session.id) == made.session.id
@@ -98,7 +100,7 @@ async def test_a_late_undo_is_refused(store: Store) -> None:
 
 async def test_an_expired_lease_that_was_not_taken_still_counts(store: Store) -> None:
     session = await new_thread(store)
-    mine = await taken(store, session.id, "me", 0.0)
+    mine = await acquire_lease(store, session.id, "me", 0.0)
     await append_texts(store, session, "fine", lease=mine)
     longer = await store.renew(mine, 60)
     assert (longer.fence, longer.expires > mine.expires) == (mine.fence, True)
@@ -107,7 +109,7 @@ async def test_an_expired_lease_that_was_not_taken_still_counts(store: Store) ->
 
 async def test_a_released_lease_allows_no_write(store: Store) -> None:
     session = await new_thread(store)
-    mine = await taken(store, session.id, "me")
+    mine = await acquire_lease(store, session.id, "me")
     await store.release(mine)
     await store.release(mine)
     with pytest.raises(LeaseLostError):
@@ -119,8 +121,8 @@ async def test_a_released_lease_allows_no_write(store: Store) -> None:
 async def test_the_holder_may_take_it_anew(store: Store) -> None:
     """A process restarted under the same name may write; late writes of the old one are refused."""
     session = await new_thread(store)
-    old = await taken(store, session.id, "me")
-    new = await taken(store, session.id, "me")
+    old = await acquire_lease(store, session.id, "me")
+    new = await acquire_lease(store, session.id, "me")
     with pytest.raises(LeaseLostError):
         await append_texts(store, session, "old", lease=old)
     await append_texts(store, session, "new", lease=new)
@@ -130,8 +132,8 @@ async def test_the_holder_may_take_it_anew(store: Store) -> None:
 async def test_a_lease_is_for_its_thread_only(store: Store) -> None:
     one = await new_thread(store)
     two = await new_thread(store)
-    mine = await taken(store, one.id, "me")
-    await taken(store, two.id, "me")
+    mine = await acquire_lease(store, one.id, "me")
+    await acquire_lease(store, two.id, "me")
     with pytest.raises(LeaseLostError):
         await append_texts(store, two, "wrong thread", lease=mine)
 

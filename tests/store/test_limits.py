@@ -114,9 +114,9 @@ async def test_a_text_is_pinned_once_and_unpinned_by_its_id(store: Store) -> Non
     first = await store.put_pin(thread.id, "Never push to main.")
     assert await store.put_pin(thread.id, "Never push to main.") == first
     assert [pin.text for pin in await store.pins(thread.id)] == ["Never push to main."]
-    await store.put_pin(thread.id, "note", most=2)
+    await store.put_pin(thread.id, "note", max_pins=2)
     with pytest.raises(InputError, match="2 texts are pinned"):
-        await store.put_pin(thread.id, "one more", most=2)
+        await store.put_pin(thread.id, "one more", max_pins=2)
     await store.delete_pin(thread.id, first.id)
     with pytest.raises(UnknownIdError, match="nothing is pinned"):
         await store.delete_pin(thread.id, first.id)
@@ -136,11 +136,11 @@ async def test_a_branch_begins_with_the_pins_of_its_parent_and_keeps_them(
     assert await store.pins(branch.id) == [kept]
 
 
-async def test_pins_go_with_an_export(store: Store, elsewhere: Store) -> None:
+async def test_pins_go_with_an_export(store: Store, other_store: Store) -> None:
     thread = await new_thread(store, *numbered_messages(0, 1))
     kept = await store.put_pin(thread.id, "Never push to main.")
-    await elsewhere.import_lines(await store.export(thread.id))
-    assert await elsewhere.pins(thread.id) == [kept]
+    await other_store.import_lines(await store.export(thread.id))
+    assert await other_store.pins(thread.id) == [kept]
 
 
 async def test_failures_are_counted_by_tenant_and_kind(
@@ -226,7 +226,7 @@ async def test_a_second_conversation_of_one_client_session_is_separate(
     await extend(
         store, client_link("stray", "subagent", ask("Help"), client_parent="s9")
     )
-    listed = {row.first.id: row.first.label for row in await store.list_threads()}
+    listed = {row.first.id: row.first.shown_kind for row in await store.list_threads()}
     assert listed == {
         "first": "main",
         "second": "main",

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from everthread.store.store import Store
 from tests.store.reference_model import OPERATIONS, Model
+from tests.store.tables import count_rows
 
 STEPS = st.lists(
     st.tuples(st.sampled_from(OPERATIONS), st.integers(0, 3), st.integers(0, 40)),
@@ -21,7 +22,7 @@ STEPS = st.lists(
 )
 @given(steps=STEPS)
 async def test_any_sequence_of_operations(
-    store: Store, elsewhere: Store, steps: list[tuple[str, int, int]]
+    store: Store, other_store: Store, steps: list[tuple[str, int, int]]
 ) -> None:
     model = Model(store)
     await model.start(3, 0)
@@ -30,14 +31,14 @@ async def test_any_sequence_of_operations(
     await model.compare(store)
     exported = [await store.export(thread.id) for thread in model.threads]
     for lines in exported:
-        assert await elsewhere.import_lines(lines) == [lines[0]["thread"]]
-    assert [await elsewhere.export(thread.id) for thread in model.threads] == exported
-    await model.compare(elsewhere)
-    for each in (store, elsewhere):
+        assert await other_store.import_lines(lines) == [lines[0]["thread"]]
+    assert [await other_store.export(thread.id) for thread in model.threads] == exported
+    await model.compare(other_store)
+    for each in (store, other_store):
         assert (await each.check()).problems == ()
     for thread in model.threads:
         await store.delete_thread(thread.id)
-        await elsewhere.delete_thread(thread.id)
+        await other_store.delete_thread(thread.id)
     for name in (
         "messages",
         "places",
@@ -47,6 +48,4 @@ async def test_any_sequence_of_operations(
         "pieces",
         "unindexed",
     ):
-        assert await store._read(lambda tx: tx.one(f"SELECT COUNT(*) FROM {name}")) == (  # noqa: B023, S608
-            0,
-        )
+        assert count_rows(store, name) == 0

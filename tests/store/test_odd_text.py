@@ -15,7 +15,7 @@ ODD = ("\ud800", "\udfff", "\0", "a\ud83d", "\udc00b", "你\ud800好", "\ud83d \
 
 @pytest.mark.parametrize("odd", ODD, ids=ascii)
 async def test_a_message_with_odd_text_is_kept_and_found(
-    store: Store, elsewhere: Store, odd: str
+    store: Store, other_store: Store, odd: str
 ) -> None:
     texts = [
         f"walnut {odd} tree",
@@ -37,7 +37,7 @@ async def test_a_message_with_odd_text_is_kept_and_found(
         ),
     ]
     snippets = []
-    for each in (store, elsewhere):
+    for each in (store, other_store):
         session = await new_thread(each, *messages, id="s")
         assert (await history_texts(each, session.id))[:3] == texts
         await each.put_output(
@@ -53,9 +53,11 @@ async def test_a_message_with_odd_text_is_kept_and_found(
 
 
 @pytest.mark.parametrize("odd", ODD, ids=ascii)
-async def test_a_query_with_odd_text(store: Store, elsewhere: Store, odd: str) -> None:
+async def test_a_query_with_odd_text(
+    store: Store, other_store: Store, odd: str
+) -> None:
     found = []
-    for each in (store, elsewhere):
+    for each in (store, other_store):
         await new_thread(
             each,
             user_message(f"walnut {odd} tree", event="a"),

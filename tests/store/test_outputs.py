@@ -17,6 +17,7 @@ from tests.store.messages import (
     new_thread,
     numbered_thread,
 )
+from tests.store.tables import transaction
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
@@ -43,11 +44,10 @@ async def test_equal_outputs_are_stored_once(store: Store, clock: Clock) -> None
     await store.put_output(two.id, text, call_id="c3", tool="run")
     assert [cited.call_id for cited in await store.outputs(one.id)] == ["c1", "c2"]
     assert first.size == len(text)
-    rows = await store._read(
-        lambda tx: tx.all("SELECT id, LENGTH(content) FROM outputs")
-    )
-    assert [key for key, _ in rows] == [first.id]
-    assert rows[0][1] < len(text) / 20, "compressed"
+    with transaction(store) as tx:
+        [(key, stored_length)] = tx.all("SELECT id, LENGTH(content) FROM outputs")
+    assert key == first.id
+    assert stored_length < len(text) / 20, "compressed"
 
 
 async def test_an_output_belongs_to_its_thread_under_any_id(store: Store) -> None:
@@ -77,7 +77,8 @@ async def test_a_damaged_output_is_reported_and_never_cited(
 ) -> None:
     session = await new_thread(store)
     key = (await store.put_output(session.id, "good")).id
-    await store._write(lambda tx: tx.run("UPDATE outputs SET content = ?", (damage,)))
+    with transaction(store) as tx:
+        tx.run("UPDATE outputs SET content = ?", (damage,))
     with pytest.raises(StoreDamagedError, match=key):
         await store.output(key)
     with pytest.raises(StoreDamagedError, match=key):

@@ -32,14 +32,14 @@ async def test_figures_of_a_list_of_threads(store: Store, clock: Clock) -> None:
     made = (await compact_session(store, one.id)).session
     found = await store.thread_figures([one.id, two.id, empty.id])
     first = found[one.id]
-    assert (first.calls, first.cost, first.prompt, first.model) == (
+    assert (first.calls, first.cost, first.last_prompt_tokens, first.last_model) == (
         1,
         Decimal("0.75"),
         155,
         "m1",
     )
-    assert (first.compactions, first.compacted) == (1, clock.now)
-    assert (found[two.id].cost, found[two.id].unpriced) == (None, 1)
+    assert (first.compactions, first.last_compacted) == (1, clock.now)
+    assert (found[two.id].cost, found[two.id].unpriced_calls) == (None, 1)
     assert empty.id not in found
     calls = await store.call_rows([one.id])
     assert [(call.model, call.task, call.prompt, call.tenant) for call in calls] == [
@@ -51,12 +51,14 @@ async def test_figures_of_a_list_of_threads(store: Store, clock: Clock) -> None:
     assert await store.recent_compactions(tenant="b") == []
     assert await store.recent_compactions(threads=[two.id]) == []
     assert await store.recent_compactions(threads=[]) == []
-    sums = await store.usage_by("tenant", since=0, until=clock.now + 1)
+    sums = await store.sum_usage_by("tenant", since=0, until=clock.now + 1)
     assert [(row.key, row.calls, row.prompt, row.cost) for row in sums] == [
         ("a", 2, 165, Decimal("0.75")),
         ("b", 1, 7, Decimal(0)),
     ]
-    by_client = await store.usage_by("client", since=0, until=clock.now + 1, tenant="a")
+    by_client = await store.sum_usage_by(
+        "client", since=0, until=clock.now + 1, tenant="a"
+    )
     assert [(row.key, row.calls) for row in by_client] == [("", 2)]
 
 
@@ -136,7 +138,7 @@ async def test_messages_of_a_session_are_summed_and_looked_up(
     }
     assert sizes["message", "tool", True] > 100
     assert len(await store.context_sizes(made.id, start=3)) == 1
-    whole, shortened = await store.shown_of(made.id, ids)
+    whole, shortened = await store.shown_messages(made.id, ids)
     assert (whole, shortened) == ({ids[0], *ids[-2:]}, set())
     assert [
         message.body["content"] for message in await store.session_summaries(made.id)

@@ -12,9 +12,9 @@ from everthread.store.database import Row, Tx
 from everthread.store.records import NewMessage, RecallQuery, SearchQuery
 from everthread.store.sql.client_threads import (
     find_link,
+    find_links_by_skeleton,
     find_rewrites,
     find_similar_rewrites,
-    find_skeletons,
 )
 from everthread.store.sql.neighbours import find_neighbours
 from everthread.store.sql.recall_queries import recall_passages
@@ -22,6 +22,7 @@ from everthread.store.sql.search import search_texts
 from everthread.store.store import Store
 from tests.store.conftest import Clock, close_sound, open_at
 from tests.store.messages import new_thread
+from tests.store.tables import transaction
 
 BIG = frozenset({"search", "messages", "pieces", "places"})
 """Tables that grow with the number of messages."""
@@ -68,8 +69,10 @@ class Explaining:
         rows = self.all(sql, values)
         return rows[0] if rows else None
 
-    def ask(self, questions: Sequence[tuple[str, Sequence[Any]]]) -> list[list[Row]]:
-        return [self.all(*question) for question in questions]
+    def all_of_each(
+        self, queries: Sequence[tuple[str, Sequence[Any]]]
+    ) -> list[list[Row]]:
+        return [self.all(*query) for query in queries]
 
     def _scanned(self, sql: str, values: Sequence[Any]) -> Iterator[str]:
         if self.tx.dialect.name == "sqlite":
@@ -133,23 +136,20 @@ async def test_every_kind_of_search_and_recall_is_answered_through_an_index(
     store: Store,
 ) -> None:
     for thread in (await fill(store), None):
-        assert await read_whole_by_searches(store, thread) == []
-        assert await read_whole_by_recall(store, thread) == []
+        assert read_whole_by_searches(store, thread) == []
+        assert read_whole_by_recall(store, thread) == []
 
 
-async def read_whole_by_searches(store: Store, thread: str | None) -> list[str]:
+def read_whole_by_searches(store: Store, thread: str | None) -> list[str]:
     """Return the tables that any kind of search reads from end to end."""
-
-    def search(tx: Tx, query: SearchQuery) -> tuple[int, list[str]]:
-        explaining: Any = Explaining(tx)
-        search_texts(explaining, query)
-        return explaining.asked, explaining.whole
 
     tables = []
     for kind, asked in KINDS.items():
-        count, whole = await store._read(search, SearchQuery(**asked, thread=thread))
-        assert count, kind
-        tables += [f"{kind}: {table}" for table in whole]
+        with transaction(store) as tx:
+            explaining: Any = Explaining(tx)
+            search_texts(explaining, SearchQuery(**asked, thread=thread))
+        assert explaining.asked, kind
+        tables += [f"{kind}: {table}" for table in explaining.whole]
     return tables
 
 
@@ -159,32 +159,27 @@ async def test_the_neighbours_of_a_page_are_one_query_through_an_index(
     await fill(store)
     hits = await store.search(SearchQuery("line", limit=50))
 
-    def neighbours(tx: Tx) -> tuple[int, list[str], int]:
+    with transaction(store) as tx:
         explaining: Any = Explaining(tx)
         found = find_neighbours(
             explaining, [(hit.message, hit.snippet) for hit in hits]
         )
-        return explaining.asked, explaining.whole, sum(any(pair) for pair in found)
+    assert (explaining.asked, explaining.whole) == (1, [])
+    assert sum(any(pair) for pair in found) == 50
 
-    assert await store._read(neighbours) == (1, [], 50)
 
-
-async def read_whole_by_recall(store: Store, thread: str | None) -> list[str]:
+def read_whole_by_recall(store: Store, thread: str | None) -> list[str]:
     """Return the tables that a recall reads from end to end."""
-
-    def recall(tx: Tx, query: RecallQuery) -> tuple[int, list[str]]:
-        explaining: Any = Explaining(tx)
-        recall_passages(explaining, query, read_question(query.text, 1.7e9))
-        return explaining.asked, explaining.whole
 
     text = "what was said about the migration on page 4 in line_77?"
     tables: list[str] = []
     for as_page in (False, True):
-        count, whole = await store._read(
-            recall, RecallQuery(text, "default", thread=thread, as_page=as_page)
-        )
-        assert count
-        tables += whole
+        query = RecallQuery(text, "default", thread=thread, for_page=as_page)
+        with transaction(store) as tx:
+            explaining: Any = Explaining(tx)
+            recall_passages(explaining, query, read_question(text, 1.7e9))
+        assert explaining.asked
+        tables += explaining.whole
     return tables
 
 
@@ -217,8 +212,7 @@ async def test_a_server_that_has_counted_no_rows_reads_those_of_one_point(
 ) -> None:
     """A new server plans without figures for its first minute, one without autovacuum always."""
     store = open_at(new_url("postgresql", empty=True), Clock())
-
-    def fill_tables(tx: Tx) -> None:
+    with transaction(store) as tx:
         tx.run(
             "INSERT INTO links SELECT 't', 's', 'd' || n, '', 'd' || n, 'k' || n, 'A' || n, n, NULL, '' "
             "FROM generate_series(1, 2000) n"
@@ -227,15 +221,11 @@ async def test_a_server_that_has_counted_no_rows_reads_those_of_one_point(
             "INSERT INTO rewrites SELECT 't', 'e', 'd' || n, 0, n, 'k' || n, '', 'A', '', 0, 0, '{}', 0 "
             "FROM generate_series(1, 2000) n"
         )
-
-    def find_all(tx: Tx) -> int:
+    with transaction(store) as tx:
         counting: Any = CountsRows(tx)
         assert find_link(counting, "t", "s", ["d7", "d8"]) is not None
-        assert find_skeletons(counting, "t", "s", ["k7", "k8"])
+        assert find_links_by_skeleton(counting, "t", "s", ["k7", "k8"])
         assert find_rewrites(counting, "t", "e", ["d7", "d8"])
         assert find_similar_rewrites(counting, "t", "e", ["k7", "k8"])
-        return int(counting.asked)
-
-    await store._write(fill_tables)
-    assert await store._read(find_all) < 10
+    assert counting.asked < 10
     await close_sound(store)

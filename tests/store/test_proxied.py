@@ -12,7 +12,7 @@ import pytest
 
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.store.records import (
-    UNDONE_STATE,
+    UNDONE_STATE_KEY,
     ContextEntry,
     NewCompaction,
     NewMessage,
@@ -25,8 +25,9 @@ from everthread.store.records import (
     ThreadLink,
 )
 from everthread.store.sql.message_rows import AppendRequest
-from everthread.store.store import PREPARED_AT_ONCE, Store
+from everthread.store.store import MAX_PREPARED_BY_WRITER, Store
 from tests.store.conftest import Clock, close_sound, open_at
+from tests.store.tables import transaction
 
 REWRITE = Rewrite(
     "t",
@@ -79,9 +80,11 @@ def compaction(
         None, {"role": "user", "content": record.summary or "A summary."}
     )
     kept = [ContextEntry(position) for position in range(covered, given)]
-    context = ProxiedContext([summary, *kept], range(covered), given=given, inherited=0)
+    context = ProxiedContext(
+        [summary, *kept], range(covered), compacted_count=given, inherited_count=0
+    )
     return NewRewrite(
-        rewrite, record, context, scope=scope, digest=digest, digests=[rewrite.chain]
+        rewrite, record, context, scope=scope, digest=digest, digests=[rewrite.digest]
     )
 
 
@@ -204,17 +207,13 @@ async def test_a_check_finds_points_that_follow_nothing(url: str, clock: Clock) 
     store = open_at(url, clock)
     await extend(store, point("d1"))
     await extend(store, point("d2", "d1", length=2))
-    await store._write(
-        lambda tx: tx.run("UPDATE links SET follows = 'gone' WHERE digest = 'd2'")
-    )
+    with transaction(store) as tx:
+        tx.run("UPDATE links SET follows = 'gone' WHERE digest = 'd2'")
     assert (await store.check()).problems == (
         "1 point(s) of a thread follow a point that is not in it",
     )
-    await store._write(
-        lambda tx: tx.run(
-            "UPDATE links SET follows = 'd1', message_id = 0 WHERE digest = 'd2'"
-        )
-    )
+    with transaction(store) as tx:
+        tx.run("UPDATE links SET follows = 'd1', message_id = 0 WHERE digest = 'd2'")
     expected = "1 point(s) of a thread have messages from before those of the point they follow"
     assert (await store.check()).problems == (expected,)
     await store.close()
@@ -229,10 +228,14 @@ async def test_the_longest_known_beginning_is_found(store: Store) -> None:
     digests = [f"d{length}" for length in range(1, 900)]
     found = await store.find_link("t", "", digests)
     assert found is not None
-    assert (found.link.digest, found.next, found.results) == ("d3", None, "rd1 rd2 rd3")
+    assert (found.link.digest, found.next_digest, found.results) == (
+        "d3",
+        None,
+        "rd1 rd2 rd3",
+    )
     found = await store.find_link("t", "", digests[:2])
     assert found is not None
-    assert (found.link.digest, found.next) == ("d2", "d3")
+    assert (found.link.digest, found.next_digest) == ("d2", "d3")
     assert [
         entry.link.digest
         for entry in await store.find_skeletons("t", "", ["sd1", "sd2"])
@@ -249,7 +252,7 @@ async def test_the_first_rewrite_of_a_beginning_stays(store: Store) -> None:
         == REWRITE
     )
     stronger = replace(REWRITE, strength=1, replacement=b"stronger")
-    longer = replace(REWRITE, chain="d5", skeleton="s5", length=5)
+    longer = replace(REWRITE, digest="d5", skeleton="s5", length=5)
     for new in (stronger, longer):
         assert await store.put_rewrite(new) == new
     digests = [f"d{length}" for length in range(1, 900)]
@@ -281,7 +284,7 @@ async def test_a_resumed_search_finds_the_same_as_a_full_one(store: Store) -> No
             new = replace(
                 REWRITE,
                 engine=chance.choice(engines),
-                chain=chance.choice([f"d{place}", "x"]),
+                digest=chance.choice([f"d{place}", "x"]),
                 thread="A",
                 skeleton=chance.choice([f"s{place}", ""]),
                 length=place,
@@ -296,11 +299,8 @@ async def test_a_resumed_search_finds_the_same_as_a_full_one(store: Store) -> No
                     "UPDATE rewrites SET chain = 'undone:' || chain, skeleton = ''",
                 ]
             )
-            await store._write(
-                lambda tx, sql=sql, gone=gone: tx.run(  # type: ignore[misc]
-                    f"{sql} WHERE strength = ?", (gone.strength,)
-                )
-            )
+            with transaction(store) as tx:
+                tx.run(f"{sql} WHERE strength = ?", (gone.strength,))
         whole, *_ = await store.match_rewrites("t", engines, digests, skeletons)
         found, before, _ = await store.match_rewrites(
             "t", engines, digests, skeletons, before
@@ -374,10 +374,10 @@ async def test_a_second_compaction_keeps_the_result_of_the_first(store: Store) -
             ContextEntry(3),
         ],
         [2],
-        given=4,
-        inherited=1,
+        compacted_count=4,
+        inherited_count=1,
     )
-    longer = replace(REWRITE, thread="A", chain="d5", length=5)
+    longer = replace(REWRITE, thread="A", digest="d5", length=5)
     second = await store.commit_rewrite(
         NewRewrite(
             longer,
@@ -425,7 +425,7 @@ async def test_an_undone_compaction_is_not_used_again(store: Store) -> None:
     assert len(await store.messages("A")) == 5, "what was said since stays"
     assert await store.find_rewrites("t", "e", ["d3"]) == []
     assert await store.find_similar_rewrites("t", "e", ["s3"]) == []
-    undone = await store.get_state("A", UNDONE_STATE)
+    undone = await store.get_state("A", UNDONE_STATE_KEY)
     assert undone is not None
     assert undone["until"] > 0
 
@@ -457,7 +457,7 @@ async def test_of_two_stores_that_race_one_wins(url: str, clock: Clock) -> None:
         winner = next(link for link in made if link is not None)
         await extend(stores[0], point(f"w{turn}", winner.digest, length=turn + 2))
         rows = [
-            replace(REWRITE, chain=f"c{turn}", replacement=name.encode())
+            replace(REWRITE, digest=f"c{turn}", replacement=name.encode())
             for name in "ab"
         ]
         kept = await asyncio.gather(
@@ -476,7 +476,7 @@ async def test_a_long_history_keeps_no_other_write_waiting(
     prepare = AppendRequest.prepare
 
     def wait(request: AppendRequest) -> None:
-        if len(request.new) > PREPARED_AT_ONCE:
+        if len(request.new) > MAX_PREPARED_BY_WRITER:
             begun.set()
             may_end.wait(60)
         prepare(request)
@@ -509,3 +509,8 @@ async def test_one_session_name_on_two_platforms_is_two_families(store: Store) -
         )
     assert set(await store.family("first")) == {"first", "second"}
     assert await store.family("other") == ["other"]
+    conversation = store.find_conversation
+    assert await conversation("default", "support", "google-adk") == "other"
+    assert await conversation("default", "support", "gateway") is None
+    end = await store.conversation_end("default", "support", "gateway", 4)
+    assert end is None, "a client of the gateway continues no framework's conversation"

@@ -10,22 +10,25 @@ from hypothesis import strategies as st
 
 from everthread.core.search.terms import encode_term
 from everthread.store.index_query import (
-    MAX_RUN,
-    MAX_WORDS,
+    MAX_PHRASE_TERMS,
+    MAX_QUERY_WORDS,
     TERM_STRENGTHS,
     IndexQuery,
     QueryPhrase,
     parse_query,
 )
-from everthread.store.postgres import id_windows
+from everthread.store.postgres import split_id_windows
 from everthread.store.sql.snippets import SNIPPET_LENGTH, make_snippet
 
 
-def ways(text: str) -> list[list[str]]:
+def alternatives(text: str) -> list[list[str]]:
     """Return each way as texts: the terms of a phrase with blanks, a prefix with a star."""
     return [
-        [" ".join(phrase.terms) + ("*" if phrase.prefix else "") for phrase in phrases]
-        for phrases in parse_query(text).ways
+        [
+            " ".join(phrase.terms) + ("*" if phrase.last_is_prefix else "")
+            for phrase in phrases
+        ]
+        for phrases in parse_query(text).variants
     ]
 
 
@@ -71,33 +74,36 @@ def ways(text: str) -> list[list[str]]:
     ],
 )
 def test_reading(text: str, expected: list[list[str]]) -> None:
-    assert ways(text) == expected
+    assert alternatives(text) == expected
 
 
 def test_a_long_query_is_cut() -> None:
     ((in_a_row,), words) = parse_query(
         " ".join(f"w{number}" for number in range(1_000))
-    ).ways
-    assert len(in_a_row.terms) == MAX_WORDS
-    assert len(words) == MAX_WORDS
+    ).variants
+    assert len(in_a_row.terms) == MAX_QUERY_WORDS
+    assert len(words) == MAX_QUERY_WORDS
     (phrase,) = parse_query(
         '"' + " ".join(f"w{number}" for number in range(1_000)) + '"'
-    ).ways[0]
-    assert len(phrase.terms) == MAX_RUN
+    ).variants[0]
+    assert len(phrase.terms) == MAX_PHRASE_TERMS
 
 
 @given(st.text())
 def test_every_text_is_a_query(text: str) -> None:
     asked = parse_query(text)
     terms = [
-        term for phrases in asked.ways for phrase in phrases for term in phrase.terms
+        term
+        for phrases in asked.variants
+        for phrase in phrases
+        for term in phrase.terms
     ]
     assert all(
         (term and term == encode_term(term).replace("__", "_")) or "_" in term
         for term in terms
     )
     assert not any(mark in term for term in terms for mark in " \"'\\*:&|!()<>\0")
-    assert bool(asked.ways) == bool(asked.shown)
+    assert bool(asked.variants) == bool(asked.highlighted)
 
 
 def test_a_text_is_ranked_by_its_matches() -> None:
@@ -107,8 +113,8 @@ def test_a_text_is_ranked_by_its_matches() -> None:
         QueryPhrase(("x", "configur"), True),
         QueryPhrase(("y",), True),
     )
-    assert IndexQuery(phrases).weighed == ["main", "a", "x"]
-    assert IndexQuery((QueryPhrase(("y",), True),)).weighed == []
+    assert IndexQuery(phrases).ranking_terms == ["main", "a", "x"]
+    assert IndexQuery((QueryPhrase(("y",), True),)).ranking_terms == []
 
 
 def test_every_further_time_adds_less() -> None:
@@ -122,7 +128,7 @@ def test_every_further_time_adds_less() -> None:
 
 @given(st.integers(0, 2**41), st.integers(0, 2**41))
 def test_windows_reach_every_id_once_the_newest_first(first: int, before: int) -> None:
-    found = list(id_windows(first, before))
+    found = list(split_id_windows(first, before))
     for (_, start, _), (_, _, end) in pairwise(found):
         assert start == end
     if before > first:
@@ -139,16 +145,16 @@ def test_windows_reach_every_id_once_the_newest_first(first: int, before: int) -
 FILLER = "lorem ipsum dolor sit amet " * 40
 
 
-def shows(text: str, query: str) -> str:
-    return make_snippet(text, parse_query(query).shown)
+def snippet_of(text: str, query: str) -> str:
+    return make_snippet(text, parse_query(query).highlighted)
 
 
 def test_a_short_text_is_shown_whole_on_one_line() -> None:
-    assert shows("two\n  needles\there", "needles") == "two needles here"
+    assert snippet_of("two\n  needles\there", "needles") == "two needles here"
 
 
 def test_the_middle_of_a_long_text() -> None:
-    shown = shows(FILLER + "the needle is here " + FILLER, "needle")
+    shown = snippet_of(FILLER + "the needle is here " + FILLER, "needle")
     assert "the needle is here" in shown
     assert shown.startswith("…")
     assert shown.endswith("…")
@@ -156,21 +162,21 @@ def test_the_middle_of_a_long_text() -> None:
 
 
 def test_the_end_is_shown_in_full_length() -> None:
-    shown = shows(FILLER + "needle", "needle")
+    shown = snippet_of(FILLER + "needle", "needle")
     assert shown.endswith("needle")
     assert len(shown) > SNIPPET_LENGTH * 0.9
 
 
 def test_a_snippet_shows_the_part_with_the_most_words() -> None:
     text = "alpha " + FILLER + "beta " + FILLER + "beta then alpha then gamma" + FILLER
-    assert "beta then alpha then gamma" in shows(text, "alpha beta gamma")
+    assert "beta then alpha then gamma" in snippet_of(text, "alpha beta gamma")
 
 
 def test_a_word_on_its_own_before_a_part_of_another() -> None:
-    assert "the art of" in shows(
+    assert "the art of" in snippet_of(
         "party start cart " + FILLER + "the art of " + FILLER, "art"
     )
-    assert "party" in shows(FILLER + "party" + FILLER, "art")
+    assert "party" in snippet_of(FILLER + "party" + FILLER, "art")
 
 
 @pytest.mark.parametrize(
@@ -192,7 +198,7 @@ def test_a_word_on_its_own_before_a_part_of_another() -> None:
 def test_the_match_is_shown_however_it_is_written(
     said: str, query: str, before: str
 ) -> None:
-    assert said in shows(f"{before} {said} {before}", query)
+    assert said in snippet_of(f"{before} {said} {before}", query)
 
 
 def test_omitted_text_before_a_snippet_is_marked() -> None:
@@ -202,7 +208,7 @@ def test_omitted_text_before_a_snippet_is_marked() -> None:
 def test_a_secret_the_index_did_not_know_is_not_shown() -> None:
     secret = "ghp_" + "a8Kd02mQpX7zLw4nRt6Yb1Vc9Je3Hu5Gs0Fo"
     for pad in range(0, 240, 10):
-        shown = shows(
+        shown = snippet_of(
             f"{'x ' * 300}needle {'y ' * (pad // 2)}token = {secret} {'z ' * 300}",
             "needle",
         )
@@ -212,6 +218,6 @@ def test_a_secret_the_index_did_not_know_is_not_shown() -> None:
 
 @given(st.text(max_size=400), st.text(max_size=20))
 def test_any_text_has_a_snippet(text: str, query: str) -> None:
-    shown = shows(text, query)
+    shown = snippet_of(text, query)
     assert len(shown) <= SNIPPET_LENGTH + 2 + len("[REDACTED]") * 4
     assert "\n" not in shown

@@ -19,11 +19,11 @@ from tests.store.messages import append_texts, new_thread, tool_result, user_mes
 DAY = 86_400.0
 
 
-def says(role: Any, text: str, **more: Any) -> NewMessage:
+def text_message(role: Any, text: str, **more: Any) -> NewMessage:
     return NewMessage({"role": role, "content": text}, **more)
 
 
-async def recalled(store: Store, text: str, **more: Any) -> list[str]:
+async def recall_texts(store: Store, text: str, **more: Any) -> list[str]:
     return [
         passage.text
         for passage in await store.recall(
@@ -46,15 +46,15 @@ async def test_the_best_place_need_not_hold_every_word_nor_in_the_same_form(
             for number in range(30)
         ),
     )
-    first, *_ = await recalled(
+    first, *_ = await recall_texts(
         store, "When did Melanie paint a sunrise?", thread=thread.id
     )
     assert "lake sunrise" in first
-    assert not await recalled(
+    assert not await recall_texts(
         store, "When was that, and what is it?", thread=thread.id
     ), "no word says anything"
-    assert not await recalled(store, "zebra quantum?", thread=thread.id)
-    assert not await recalled(store, "", thread=thread.id)
+    assert not await recall_texts(store, "zebra quantum?", thread=thread.id)
+    assert not await recall_texts(store, "", thread=thread.id)
 
 
 async def test_an_answer_is_found_by_the_words_of_its_question_in_one_sitting(
@@ -67,14 +67,14 @@ async def test_an_answer_is_found_by_the_words_of_its_question_in_one_sitting(
     thread = await new_thread(
         store,
         user_message("What pet did you adopt, Melanie?", created=clock.now),
-        says("assistant", "A golden retriever!", created=clock.now + 1),
+        text_message("assistant", "A golden retriever!", created=clock.now + 1),
         *filler,
         user_message("Which pet did she adopt?", created=clock.now + 5 * DAY),
         user_message("Good morning.", created=clock.now + 6 * DAY),
     )
-    found = await recalled(store, "pet adopted", thread=thread.id, limit=3)
+    found = await recall_texts(store, "pet adopted", thread=thread.id, limit=3)
     assert "A golden retriever!" in found
-    assert "Good morning." not in await recalled(
+    assert "Good morning." not in await recall_texts(
         store, "pet adopted", thread=thread.id, limit=30
     )
 
@@ -95,11 +95,13 @@ async def test_a_day_that_is_named_counts_and_identifiers_more_than_words(
         user_message("We looked at main, app and src in py.", created=day),
         tool_result("read_file", "def run(): # src/app/main.py", created=day),
     )
-    first, *_ = await recalled(
+    first, *_ = await recall_texts(
         store, "How was the meeting on May 23, 2023?", thread=thread.id
     )
     assert first == "The meeting went well, take 3."
-    first, *_ = await recalled(store, "what is in src/app/main.py", thread=thread.id)
+    first, *_ = await recall_texts(
+        store, "what is in src/app/main.py", thread=thread.id
+    )
     assert "def run" in first
 
 
@@ -114,10 +116,10 @@ async def test_recall_leaves_out_visible_foreign_and_distant_texts(
     seen = frozenset({(await store.messages(mine.id))[1].id})
     await new_thread(store, user_message("The harbour crane is blue."), tenant="other")
     await new_thread(store, user_message("The harbour crane was bought in Rostock."))
-    assert await recalled(store, "harbour crane", thread=mine.id, seen=seen) == [
-        "The harbour crane is yellow."
-    ]
-    everywhere = await recalled(store, "harbour crane")
+    assert await recall_texts(
+        store, "harbour crane", thread=mine.id, visible_messages=seen
+    ) == ["The harbour crane is yellow."]
+    everywhere = await recall_texts(store, "harbour crane")
     assert set(everywhere) == {
         "The harbour crane is yellow.",
         "Crane again, at the harbour.",
@@ -125,9 +127,9 @@ async def test_recall_leaves_out_visible_foreign_and_distant_texts(
     }
     near = "colour of the harbour crane"
     far = "harbour pilots, tariffs, moorings, dredging and bollards"
-    assert await recalled(store, near, thread=mine.id, least=0.4)
-    assert not await recalled(store, far, thread=mine.id, least=0.4)
-    assert await recalled(store, "harbour crane", thread=mine.id, limit=0) == []
+    assert await recall_texts(store, near, thread=mine.id, min_closeness=0.4)
+    assert not await recall_texts(store, far, thread=mine.id, min_closeness=0.4)
+    assert await recall_texts(store, "harbour crane", thread=mine.id, limit=0) == []
 
 
 async def test_a_branch_recalls_shared_messages_and_no_later_ones_of_its_parent(
@@ -145,7 +147,7 @@ async def test_a_branch_recalls_shared_messages_and_no_later_ones_of_its_parent(
             user_message("The lighthouse keeper is now Ingrid."),
         ],
     )
-    found = await recalled(store, "Who is the lighthouse keeper?", thread=branch.id)
+    found = await recall_texts(store, "Who is the lighthouse keeper?", thread=branch.id)
     assert "The lighthouse keeper is Odd." in found
     assert not any("Ingrid" in text or "moved" in text for text in found)
 
@@ -167,7 +169,7 @@ async def test_outputs_are_found_by_content_cited_by_turn_and_cut_to_the_place(
     secret = "ghp_" + "x7Kq2LmN9pRs4TuV6wYz" + "A1b2C3d4E5f6G7h8"
     await append_texts(store, thread, f"token {secret} of the FluxCapacitor")
     query = RecallQuery(
-        "why did the FluxCapacitor overheat", "default", thread=thread.id, chars=200
+        "why did the FluxCapacitor overheat", "default", thread=thread.id, max_chars=200
     )
     passages = await store.recall(query)
     (output,) = [passage for passage in passages if passage.output]
@@ -182,7 +184,7 @@ async def test_outputs_are_found_by_content_cited_by_turn_and_cut_to_the_place(
         "what only looked it up is no finding"
     )
     assert not any(
-        passage.tool for passage in await store.recall(replace(query, spoken=True))
+        passage.tool for passage in await store.recall(replace(query, speech_only=True))
     )
 
 
@@ -196,7 +198,7 @@ async def test_neighbours_and_turns_come_from_the_thread_despite_concurrent_writ
         await append_texts(store, mine, asked)
         await append_texts(store, other, f"Ledger {number} is settled.")
         answer = "A golden retriever!" if number == 4 else f"Here it is, {number}."
-        await store.append(mine.id, [says("assistant", answer)])
+        await store.append(mine.id, [text_message("assistant", answer)])
     query = RecallQuery("pet adopted", "default", thread=mine.id, limit=4)
     found = {passage.text: passage.turn for passage in await store.recall(query)}
     assert found["A golden retriever!"] == found["Which pet did you adopt?"] == 5
@@ -231,7 +233,7 @@ async def test_a_long_message_is_searched_by_its_distinctive_words(
         "discussed department report length " * 8
         + "about anything whatsoever concerning Quayside zebra floods"
     )
-    found = await recalled(
+    found = await recall_texts(
         store,
         asked + " and many furthermore unrelated considerations",
         thread=thread.id,
@@ -296,7 +298,7 @@ async def test_a_page_shows_a_call_with_its_result_as_one_place(store: Store) ->
         "default",
         thread=thread.id,
         limit=4,
-        as_page=True,
+        for_page=True,
     )
     together = [
         passage.text
@@ -324,11 +326,11 @@ async def test_a_page_shows_nearly_equal_texts_once(store: Store) -> None:
     thread = await new_thread(
         store, tool_result("bash", "grep: parentheses not balanced"), *calls
     )
-    query = RecallQuery("grep", "default", thread=thread.id, limit=8, as_page=True)
+    query = RecallQuery("grep", "default", thread=thread.id, limit=8, for_page=True)
     texts = [passage.text for passage in await store.recall(query)]
     assert "grep: parentheses not balanced" in texts
     assert sum("packages/billing" in text for text in texts) == 1
-    assert len(await recalled(store, "grep", thread=thread.id, limit=8)) == 8, (
+    assert len(await recall_texts(store, "grep", thread=thread.id, limit=8)) == 8, (
         "without a page each is a finding"
     )
 
@@ -360,7 +362,7 @@ async def test_a_page_shows_a_call_and_its_result_even_without_a_shared_word(
 
     async def first_place(question: str) -> str:
         query = RecallQuery(
-            question, "default", thread=thread.id, limit=4, as_page=True
+            question, "default", thread=thread.id, limit=4, for_page=True
         )
         return (await store.recall(query))[0].text
 
@@ -393,7 +395,7 @@ async def test_a_page_shows_short_texts_that_differ_in_a_figure_at_one_place(
         "default",
         thread=thread.id,
         limit=4,
-        as_page=True,
+        for_page=True,
     )
     first = (await store.recall(query))[0].text.split("\n≈ ")
     assert len(first) == 3, "the best and two more"
@@ -421,7 +423,7 @@ async def test_of_many_places_with_the_same_word_the_ones_next_to_each_other_com
         "default",
         thread=thread.id,
         limit=4,
-        as_page=True,
+        for_page=True,
     )
     assert any("not balanced" in passage.text for passage in await store.recall(query))
 
@@ -454,12 +456,12 @@ async def test_on_a_page_longer_places_have_the_room_that_short_ones_leave(
         "default",
         thread=thread.id,
         limit=8,
-        chars=300,
+        max_chars=300,
     )
     assert not any(
         "amount 533" in passage.text for passage in await store.recall(query)
     )
-    whole = await store.recall(replace(query, as_page=True))
+    whole = await store.recall(replace(query, for_page=True))
     assert any("amount 533" in passage.text for passage in whole)
     assert sum(len(passage.text) for passage in whole) <= 8 * 300
 
@@ -474,11 +476,11 @@ async def test_adjacent_frequent_words_are_found_in_old_texts(
         for word in ("lamp", "harbour", "door")
     ]
     thread = await new_thread(store, together, *apart)
-    (first,) = await recalled(
+    (first,) = await recall_texts(
         store, "which lamp is at the harbour door", thread=thread.id, limit=1
     )
     assert "red lamp" in first
-    (rare,) = await recalled(store, "green harbour", thread=thread.id, limit=1)
+    (rare,) = await recall_texts(store, "green harbour", thread=thread.id, limit=1)
     assert "red lamp" in rare
 
 
@@ -489,7 +491,7 @@ async def test_the_words_of_an_identifier_do_not_count_again(store: Store) -> No
     ]
     error = tool_result("bash", "src/markdown.test.ts: error, type undefined given")
     thread = await new_thread(store, error, *edits)
-    (first,) = await recalled(
+    (first,) = await recall_texts(
         store, "which type error did markdown.test.ts give", thread=thread.id, limit=1
     )
     assert "type undefined" in first
@@ -522,7 +524,7 @@ async def test_a_page_has_places_for_the_identifier_that_is_asked_for(
         "default",
         thread=thread.id,
         limit=8,
-        as_page=True,
+        for_page=True,
     )
     assert sum("KLM204" in passage.text for passage in await store.recall(query)) >= 2
 
@@ -545,7 +547,7 @@ async def test_a_page_shows_the_differences_of_nearly_equal_long_texts(
         "default",
         thread=thread.id,
         limit=8,
-        as_page=True,
+        for_page=True,
     )
     [text] = [
         passage.text
@@ -581,7 +583,7 @@ async def test_calls_of_a_tool_whose_name_holds_the_words_leave_room_for_other_t
         "default",
         thread=thread.id,
         limit=8,
-        as_page=True,
+        for_page=True,
     )
     assert any("Editor(theme)" in passage.text for passage in await store.recall(query))
 
@@ -604,8 +606,8 @@ async def test_on_a_page_the_day_counts_for_every_role_and_need_not_be_said(
         "default",
         thread=thread.id,
         limit=2,
-        least=0.15,
-        as_page=True,
+        min_closeness=0.15,
+        for_page=True,
         now=june,
     )
     assert {passage.created < june for passage in await store.recall(query)} == {True}
@@ -617,30 +619,33 @@ async def test_a_named_speaker_comes_before_someone_who_says_the_same(
     """If texts begin with the names of speakers, a name in the question counts and the role does not."""
     thread = await new_thread(
         store,
-        says("assistant", "Ann: The boat at the pier is blue and rather old."),
-        says("user", "Ben: The boat at the lake is green and quite new."),
-        says("assistant", "Ann: Supper was good."),
-        says("user", "Ben: I liked the soup."),
+        text_message("assistant", "Ann: The boat at the pier is blue and rather old."),
+        text_message("user", "Ben: The boat at the lake is green and quite new."),
+        text_message("assistant", "Ann: Supper was good."),
+        text_message("user", "Ben: I liked the soup."),
     )
     for speaker in ("Ann", "Ben"):
         for as_page in (False, True):
-            texts = await recalled(
-                store, f"Which boat has {speaker}?", thread=thread.id, as_page=as_page
+            texts = await recall_texts(
+                store, f"Which boat has {speaker}?", thread=thread.id, for_page=as_page
             )
             assert texts[0].startswith(f"{speaker}: The boat")
 
 
 async def test_a_sitting_with_more_of_the_question_comes_first(store: Store) -> None:
     """Of two texts with the same word, the one from the sitting about the rest of the question wins."""
-    filler = [says("user", f"Small talk {number}.", created=0.0) for number in range(8)]
+    filler = [
+        text_message("user", f"Small talk {number}.", created=0.0)
+        for number in range(8)
+    ]
     thread = await new_thread(
         store,
-        says("user", "We painted the harbour in Genoa.", created=0.0),
+        text_message("user", "We painted the harbour in Genoa.", created=0.0),
         *filler,
-        says("user", "The ticket cost nine euros.", created=0.0),
-        says("user", "The ticket cost four euros.", created=DAY),
+        text_message("user", "The ticket cost nine euros.", created=0.0),
+        text_message("user", "The ticket cost four euros.", created=DAY),
     )
-    texts = await recalled(
+    texts = await recall_texts(
         store, "What did the ticket cost in Genoa at the harbour?", thread=thread.id
     )
     nine = next(index for index, text in enumerate(texts) if "nine" in text)
@@ -677,5 +682,5 @@ async def test_a_question_whose_rare_words_are_nowhere_finds_its_frequent_ones(
     )
     page = await store.find(SearchQuery("which is the third rule?", thread=thread.id))
     assert page.hits
-    assert page.near
-    assert not await recalled(store, "which is the third rule?", least=0.2)
+    assert page.is_approximate
+    assert not await recall_texts(store, "which is the third rule?", min_closeness=0.2)

@@ -28,11 +28,12 @@ from tests.store.messages import (
     user_message,
     user_messages,
 )
+from tests.store.tables import transaction
 
 FILLER = "lorem ipsum dolor sit amet consectetur adipiscing elit sed do eiusmod tempor "
 
 
-async def found(store: Store, text: str, **more: Any) -> list[str]:
+async def found_texts(store: Store, text: str, **more: Any) -> list[str]:
     """Return the texts of the messages found, best first."""
     hits = await store.search(SearchQuery(text, **more))
     return [
@@ -43,7 +44,7 @@ async def found(store: Store, text: str, **more: Any) -> list[str]:
 
 
 async def found_set(store: Store, text: str, **more: Any) -> set[str]:
-    said = await found(store, text, **more)
+    said = await found_texts(store, text, **more)
     assert len(said) == len(set(said)), "found twice"
     return set(said)
 
@@ -114,7 +115,7 @@ async def test_identifiers_as_typed(
     store: Store, query: str, holds: str, lacks: str
 ) -> None:
     await new_thread(store, lacks, holds)
-    assert (await found(store, query))[:1] == [holds]
+    assert (await found_texts(store, query))[:1] == [holds]
     assert await found_set(store, f'"{query}"') == {holds}
 
 
@@ -145,7 +146,7 @@ async def test_chinese_japanese_korean(
     store: Store, query: str, holds: str, lacks: str
 ) -> None:
     await new_thread(store, lacks, holds)
-    assert (await found(store, query))[:1] == [holds]
+    assert (await found_texts(store, query))[:1] == [holds]
     assert lacks not in await found_set(store, f'"{query.rstrip("*")}"')
 
 
@@ -304,7 +305,7 @@ async def test_an_appended_message_is_found_at_once(store: Store) -> None:
     thread = await new_thread(store)
     for number in range(30):
         await append_texts(store, thread, f"needle{number}")
-        assert await found(store, f"needle{number}") == [f"needle{number}"]
+        assert await found_texts(store, f"needle{number}") == [f"needle{number}"]
 
 
 async def test_a_message_of_another_store_is_found(
@@ -312,7 +313,7 @@ async def test_a_message_of_another_store_is_found(
 ) -> None:
     thread = await new_thread(store, "a needle")
     other = open_at(url, clock)
-    assert await found(other, "needle") == ["a needle"]
+    assert await found_texts(other, "needle") == ["a needle"]
     await append_texts(other, thread, "another needle")
     assert await found_set(store, "needle") == {"a needle", "another needle"}
     await other.close()
@@ -338,7 +339,7 @@ async def test_a_message_of_a_dead_process_is_found(store: Store, url: str) -> N
         sys.executable, "-c", APPEND_AND_DIE, url, thread.id
     )
     assert await child.wait() == 0
-    assert await found(store, "another process") == ["from another process"]
+    assert await found_texts(store, "another process") == ["from another process"]
 
 
 async def test_words_in_different_pieces_of_a_long_message(store: Store) -> None:
@@ -355,7 +356,7 @@ async def test_words_in_different_pieces_of_a_long_message(store: Store) -> None
     }
     assert await found_set(store, "apricot banana cherry") == {long}
     assert await found_set(store, "apricot banana") == {long, "apricot and banana"}
-    assert (await found(store, "apricot banana"))[0] == "apricot and banana"
+    assert (await found_texts(store, "apricot banana"))[0] == "apricot and banana"
     assert await found_set(store, 'cherry "ipsum banana"') == set()
 
 
@@ -527,7 +528,7 @@ async def test_a_search_in_a_branch_finds_shared_messages(store: Store) -> None:
         hit.output
         for hit in await store.search(SearchQuery("haystack", thread=branch.id))
     ] == [stored.id]
-    assert len(await found(store, "needle")) == 6
+    assert len(await found_texts(store, "needle")) == 6
     await store.delete_thread(thread.id)
     assert await found_set(store, "needle", thread=branch.id) == {
         *shared,
@@ -560,8 +561,8 @@ async def test_the_whole_identifier_comes_first(store: Store) -> None:
     await new_thread(
         store, "main.py is it", "src/main.py.bak main py", "main, then py", "main/py"
     )
-    assert (await found(store, "main.py"))[0] == "main.py is it"
-    assert (await found(store, "main.py"))[-1] == "main, then py"
+    assert (await found_texts(store, "main.py"))[0] == "main.py is it"
+    assert (await found_texts(store, "main.py"))[-1] == "main, then py"
 
 
 async def test_more_and_denser_is_better(store: Store) -> None:
@@ -569,7 +570,7 @@ async def test_more_and_denser_is_better(store: Store) -> None:
     await new_thread(
         store, f"needle needle needle {long}", f"needle {long}", "needle", "other"
     )
-    assert await found(store, "needle") == [
+    assert await found_texts(store, "needle") == [
         "needle",
         f"needle needle needle {long}",
         f"needle {long}",
@@ -585,7 +586,9 @@ async def test_the_rarer_word_weighs_more(store: Store) -> None:
         ),
         *common,
     )
-    assert (await found(store, "common zebra"))[0] == "zebra zebra zebra common pad"
+    assert (await found_texts(store, "common zebra"))[
+        0
+    ] == "zebra zebra zebra common pad"
 
 
 async def test_of_equals_the_newest(store: Store) -> None:
@@ -594,7 +597,7 @@ async def test_of_equals_the_newest(store: Store) -> None:
         await store.append(
             thread.id, [user_message(f"needle {day}", created=float(day))]
         )
-    assert await found(store, "needle") == ["needle 3", "needle 2", "needle 1"]
+    assert await found_texts(store, "needle") == ["needle 3", "needle 2", "needle 1"]
 
 
 async def test_paging_shows_everything_once(store: Store) -> None:
@@ -641,14 +644,18 @@ async def test_everything_is_found_in_an_index_with_many_pieces(
         await store.append(
             thread.id, [user_message(f"needle {number}", created=float(number))]
         )
-        await found(store, "needle")
-        await store._write(lambda tx, key=key: tx.run(jump[kind], (key,)))  # type: ignore[misc]
-    assert await found(store, "needle") == [
+        await found_texts(store, "needle")
+        with transaction(store) as tx:
+            tx.run(jump[kind], (key,))
+    assert await found_texts(store, "needle") == [
         f"needle {number}" for number in range(9, -1, -1)
     ]
-    assert await found(store, "need*", offset=8) == ["needle 1", "needle 0"]
-    assert await found(store, "needle", since=2, until=4) == ["needle 3", "needle 2"]
-    assert await found(store, "needle", until=1) == ["needle 0"]
+    assert await found_texts(store, "need*", offset=8) == ["needle 1", "needle 0"]
+    assert await found_texts(store, "needle", since=2, until=4) == [
+        "needle 3",
+        "needle 2",
+    ]
+    assert await found_texts(store, "needle", until=1) == ["needle 0"]
 
 
 async def test_a_hit_names_its_place(store: Store, clock: Clock) -> None:
@@ -698,11 +705,11 @@ async def test_texts_with_every_word_hide_no_better_answer(store: Store) -> None
         for start in range(0, 40, 8)
     ]
     assert fact in [hit.snippet for hit in pages[0].hits]
-    assert [page.more for page in pages] == [True] * 3 + [False] * 2
+    assert [page.has_more for page in pages] == [True] * 3 + [False] * 2
     shown = [(hit.message, hit.output) for page in pages for hit in page.hits]
     assert len(shown) == len(set(shown))
     assert set(shown) >= {(hit.message, hit.output) for hit in exact}
-    assert not any(page.near for page in pages)
+    assert not any(page.is_approximate for page in pages)
 
 
 async def test_the_closest_texts_come_in_pages_too(store: Store) -> None:
@@ -724,7 +731,7 @@ async def test_the_closest_texts_come_in_pages_too(store: Store) -> None:
         await store.find(SearchQuery(question, limit=5, offset=start))
         for start in (0, 5)
     ]
-    assert (len(first.hits), first.more, first.near) == (5, True, True)
+    assert (len(first.hits), first.has_more, first.is_approximate) == (5, True, True)
     assert second.hits
     assert not {hit.message for hit in first.hits} & {
         hit.message for hit in second.hits
@@ -740,7 +747,7 @@ async def test_a_phrase_a_prefix_and_a_path_are_meant_as_typed(store: Store) -> 
     ).hits == ()
 
 
-async def beside(store: Store, text: str) -> list[tuple[str, str]]:
+async def neighbours_of(store: Store, text: str) -> list[tuple[str, str]]:
     """Return the neighbours of each hit."""
     hits = (await store.find(SearchQuery(text))).hits
     return [(str(hit.before or ""), str(hit.after or "")) for hit in hits]
@@ -749,11 +756,11 @@ async def beside(store: Store, text: str) -> list[tuple[str, str]]:
 async def test_a_hit_comes_with_its_neighbours(store: Store) -> None:
     await new_thread(store, "alpha", "bravo", "charlie")
     await new_thread(store, "other")
-    assert await beside(store, "alpha") == [("", "user: bravo")]
-    assert await beside(store, "bravo") == [("user: alpha", "user: charlie")]
-    assert await beside(store, "charlie") == [("user: bravo", "")]
-    assert await beside(store, "other") == [("", "")]
-    assert await beside(store, "nothing") == []
+    assert await neighbours_of(store, "alpha") == [("", "user: bravo")]
+    assert await neighbours_of(store, "bravo") == [("user: alpha", "user: charlie")]
+    assert await neighbours_of(store, "charlie") == [("user: bravo", "")]
+    assert await neighbours_of(store, "other") == [("", "")]
+    assert await neighbours_of(store, "nothing") == []
 
 
 @pytest.mark.parametrize(
@@ -782,14 +789,14 @@ async def test_a_damaged_neighbour_is_left_out(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     store = open_store(path)
     await new_thread(store, "alpha", "bravo", "charlie")
-    assert await beside(store, "bravo") == [("user: alpha", "user: charlie")]
+    assert await neighbours_of(store, "bravo") == [("user: alpha", "user: charlie")]
     await store.close()
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute(
             "UPDATE messages SET body = CAST(replace(body, 'alpha\"}', 'alph') AS BLOB)"
         )
     store = open_store(path)
-    assert await beside(store, "bravo") == [("", "user: charlie")]
+    assert await neighbours_of(store, "bravo") == [("", "user: charlie")]
     await store.close()
 
 
@@ -820,13 +827,13 @@ async def test_a_tool_result_in_a_user_message_is_not_the_users_text(
         NewMessage(told),
         user_message("thanks"),
     )
-    assert await beside(store, "thanks") == [("user (terminal): 12 passed", "")]
-    ((before, after),) = await beside(store, "passed")
+    assert await neighbours_of(store, "thanks") == [("user (terminal): 12 passed", "")]
+    ((before, after),) = await neighbours_of(store, "passed")
     assert (before[:19], after) == ("assistant: terminal", "user: thanks")
     await store.append(
         thread.id, [tool_result("grep", "3 matches"), user_message("bye")]
     )
-    assert await beside(store, "bye") == [("tool (grep): 3 matches", "")]
+    assert await neighbours_of(store, "bye") == [("tool (grep): 3 matches", "")]
 
 
 async def test_a_neighbour_is_short_and_holds_no_secret(store: Store) -> None:
@@ -834,7 +841,7 @@ async def test_a_neighbour_is_short_and_holds_no_secret(store: Store) -> None:
     await new_thread(
         store, f"the key is {token}", "needle", f"first\n\nline {FILLER * 9}"
     )
-    ((before, after),) = await beside(store, "needle")
+    ((before, after),) = await neighbours_of(store, "needle")
     assert before.startswith("user: the key is ")
     assert token[:12] not in before
     assert after.startswith("user: first line lorem")
@@ -849,7 +856,7 @@ async def test_searches_and_empty_messages_are_not_neighbours(store: Store) -> N
         user_message("spoon"),
         NewMessage({"role": "assistant"}),
     )
-    assert await beside(store, "spoon") == [("", "")]
+    assert await neighbours_of(store, "spoon") == [("", "")]
 
 
 async def test_a_passage_of_two_messages_shows_neither_twice(store: Store) -> None:
@@ -872,11 +879,11 @@ async def test_neighbours_are_found_across_a_compaction(store: Store) -> None:
         thread.id, [ids[0], user_message("summary", kind="summary"), shorter], seen=4
     )
     await store.append(thread.id, numbered_messages(5, 6))
-    assert await beside(store, "m4") == [("user: m3", "user: m5")]
-    assert await beside(store, "m5") == [("user: m4", "user: m6")]
-    assert await beside(store, "m1") == [("", "user: m2")]
+    assert await neighbours_of(store, "m4") == [("user: m3", "user: m5")]
+    assert await neighbours_of(store, "m5") == [("user: m4", "user: m6")]
+    assert await neighbours_of(store, "m1") == [("", "user: m2")]
     await store.undo(thread.id)
-    assert await beside(store, "m5") == [("user: m4", "user: m6")]
+    assert await neighbours_of(store, "m5") == [("user: m4", "user: m6")]
 
 
 async def test_a_branch_keeps_the_neighbours_it_shares(store: Store) -> None:
@@ -886,8 +893,8 @@ async def test_a_branch_keeps_the_neighbours_it_shares(store: Store) -> None:
     history = await store.history(thread.id)
     branch = await store.branch(thread.id, history[4].id)
     await append_texts(store, branch, "twig")
-    assert await beside(store, "twig") == [("user: m5", "")]
-    assert await beside(store, "m5") == [("user: m4", "user: m6")]
+    assert await neighbours_of(store, "twig") == [("user: m5", "")]
+    assert await neighbours_of(store, "m5") == [("user: m4", "user: m6")]
     await store.delete_thread(thread.id)
-    assert await beside(store, "m5") == [("user: m4", "user: twig")]
-    assert await beside(store, "m2") == [("user: m1", "user: m3")]
+    assert await neighbours_of(store, "m5") == [("user: m4", "user: twig")]
+    assert await neighbours_of(store, "m2") == [("user: m1", "user: m3")]

@@ -25,8 +25,7 @@ from everthread.errors import (
     StoreUnreachableError,
 )
 from everthread.store import postgres
-from everthread.store.database import Tx
-from everthread.store.indexing import GENTLE_CHARS
+from everthread.store.index_process import index_waiting
 from everthread.store.postgres import POOL_CONNECTIONS, PostgresDatabase, PostgresWriter
 from everthread.store.records import (
     KeyUse,
@@ -47,6 +46,7 @@ from tests.store.messages import (
     numbered_thread,
 )
 from tests.store.postgres_server import Server
+from tests.store.tables import count_rows, stop_background_indexing
 
 SECRET = "hunter2-very-secret"
 
@@ -145,12 +145,12 @@ def test_a_first_batch_in_doubt_is_waited_for(new_url: Callable[..., str]) -> No
         first.begin()
         first.one("SELECT 1")
         with pytest.raises(psycopg.errors.LockNotAvailable) as failure:
-            second.committed(1)
+            second.was_committed(1)
         assert database.is_transient(failure.value)
         second.rollback()
         first.commit()
-        assert second.committed(1)
-        assert not second.committed(2)
+        assert second.was_committed(1)
+        assert not second.was_committed(2)
     database.close()
 
 
@@ -173,7 +173,7 @@ def test_a_commit_is_asked_for_when_others_can_see_the_batch(
             if sql == "COMMIT":
                 commits.append(sql)
                 with pytest.raises(psycopg.errors.LockNotAvailable):
-                    second.committed(2)
+                    second.was_committed(2)
                 second.rollback()
             run(sql, values)
 
@@ -182,7 +182,7 @@ def test_a_commit_is_asked_for_when_others_can_see_the_batch(
         first.run("DELETE FROM state")
         first.commit()
         assert commits
-        assert second.committed(2)
+        assert second.was_committed(2)
     database.close()
 
 
@@ -230,7 +230,7 @@ def test_without_the_driver_the_error_says_how_to_install_it() -> None:
 
 
 async def test_an_unavailable_server_is_reported(own_server: Server) -> None:
-    store = new_store(own_server, patience=0.2)
+    store = new_store(own_server, retry_seconds=0.2)
     session = await new_thread(store, "kept")
     await asyncio.to_thread(own_server.stop)
     for call in (
@@ -350,12 +350,11 @@ async def test_a_store_uses_few_connections(new_url: Callable[..., str]) -> None
         session = await new_thread(store)
         calls = [append_texts(store, session, str(n)) for n in range(50)]
         await asyncio.gather(*calls, *(store.messages(session.id) for _ in range(50)))
-        rows = await store._read(
-            lambda tx: tx.all(
+        with psycopg.connect(url) as other:
+            rows = other.execute(
                 "SELECT 1 FROM pg_stat_activity WHERE application_name = 'everthread' AND datname = current_database()"
             )
-        )
-        return len(rows)
+            return len(rows.fetchall())
 
     assert await busy() <= 5, "one writes, four read"
     await close_sound(store)
@@ -364,7 +363,7 @@ async def test_a_store_uses_few_connections(new_url: Callable[..., str]) -> None
 async def test_an_unavailable_server_is_reported_at_once_to_callers_that_do_not_wait(
     own_server: Server,
 ) -> None:
-    store = new_store(own_server, away_seconds=0.2)
+    store = new_store(own_server, max_silence_seconds=0.2)
     session = await numbered_thread(store, 2)
     await asyncio.to_thread(own_server.stop)
     with pytest.raises(StoreUnreachableError, match="does not answer"):
@@ -383,7 +382,7 @@ async def test_closing_does_not_wait_for_a_server_that_hangs(
     own_server: Server,
 ) -> None:
     """Its connections stay open and say nothing, so that no time limit of the network ends what waits for them."""
-    store = new_store(own_server, patience=0.5)
+    store = new_store(own_server, retry_seconds=0.5)
     session = await numbered_thread(store, 2)
     await asyncio.to_thread(own_server.freeze)
     try:
@@ -418,7 +417,7 @@ async def test_a_message_queued_by_another_process_is_noticed(
     new = NewQueuedTurn(
         "t1", session.id, "default", {"role": "user", "content": "hi"}, "once"
     )
-    await other.queue_turn(new, most=9)
+    await other.queue_turn(new, max_waiting=9)
     assert await heard.get() == session.id
     await asyncio.to_thread(own_server.stop)
     await asyncio.to_thread(own_server.start)
@@ -472,7 +471,7 @@ async def test_many_gateways_count_one_key_without_waiting_for_each_other(
         )
     key = await stores[0].find_key("digest", "2026-01-31")
     assert key is not None
-    assert key.today == KeyUse(200, 2_000, Decimal(100))
+    assert key.use_of_day == KeyUse(200, 2_000, Decimal(100))
     with psycopg.connect(url) as server:
         left = server.execute("SELECT COUNT(*) FROM key_uses").fetchone()
     assert left is not None
@@ -487,14 +486,10 @@ async def test_statements_that_are_prepared_outlive_a_failure(
     """An error discards statements prepared in its transaction; the driver must not rely on them."""
     store = open_at(new_url("postgresql"), Clock())
     session = await new_thread(store)
-
-    def break_off(tx: Tx) -> None:
-        tx.run("INSERT INTO sessions (id) VALUES (NULL)")
-
     for number in range(12):
         calls = [
             append_texts(store, session, f"{number} first"),
-            store._write(break_off),
+            store.learn_limit("url", "model", 2**70, source="too large"),
             append_texts(store, session, f"{number} second"),
             store.put_state("scope", "key", number),
         ]
@@ -505,12 +500,6 @@ async def test_statements_that_are_prepared_outlive_a_failure(
         await append_texts(store, session, f"{number} third")
     assert len(await store.messages(session.id)) == 36
     assert await store.get_state("scope", "key") == 11
-    assert (
-        await store._write(
-            lambda tx: tx.value("SELECT COUNT(*) FROM pg_prepared_statements")
-        )
-        > 3
-    )
     await close_sound(store)
 
 
@@ -520,18 +509,15 @@ async def test_background_indexing_skips_texts_another_process_is_indexing(
     """A process that waited for it would keep all its own writes waiting."""
     url = new_url("postgresql")
     store = open_at(url, Clock())
+    stop_background_indexing(store)
     await new_thread(store, "first", "second", "third")
-    assert store._indexing is not None
-    store._indexing.cancel()
     with psycopg.connect(url) as other:
         other.execute("SELECT id FROM unindexed ORDER BY id LIMIT 1 FOR UPDATE")
-        async with asyncio.timeout(10):
-            await store._index_some(GENTLE_CHARS, wait=False)
-        indexed = await store._read(lambda tx: tx.value("SELECT COUNT(*) FROM pieces"))
-        assert indexed == 2
+        index_waiting(PostgresDatabase(url), 0.1)
+        assert count_rows(store, "pieces") == 2
         searching = asyncio.ensure_future(store.search(SearchQuery("first")))
         await asyncio.sleep(0.1)
-        assert not searching.done(), "who searches waits for it"
+        assert not searching.done(), "a search waits for it"
     assert len(await searching) == 1
     await close_sound(store)
 

@@ -19,6 +19,7 @@ from tests.store.messages import (
     numbered_thread,
     user_messages,
 )
+from tests.store.tables import count_rows
 
 
 def test_a_store_is_called_as_the_protocol_says() -> None:
@@ -55,7 +56,7 @@ async def test_a_session_is_returned_unchanged(store: Store, clock: Clock) -> No
         "acme",
     )
     assert made.system == system
-    assert (made.started, made.ended, made.end_reason, made.live, made.messages) == (
+    assert (made.started, made.ended, made.end_reason, made.is_live, made.messages) == (
         clock.now,
         None,
         None,
@@ -97,7 +98,7 @@ async def test_a_subagent_is_a_thread_of_its_own(store: Store) -> None:
     agent = await new_thread(store, "sub", kind="subagent", parent=main.id)
     assert (agent.kind, agent.parent, agent.thread) == ("subagent", main.id, agent.id)
     assert await store.get_compression_tip(main.id) == main.id
-    assert await store.started_by(main.id) == [agent]
+    assert await store.threads_started_by(main.id) == [agent]
     assert await history_texts(store, main.id) == ["go"]
 
 
@@ -176,11 +177,11 @@ async def test_a_session_ends_and_an_append_reopens_it(
 ) -> None:
     session = await new_thread(store, "one")
     ended = await store.end_session(session.id, "user")
-    assert (ended.ended, ended.end_reason, ended.live) == (clock.now, "user", False)
+    assert (ended.ended, ended.end_reason, ended.is_live) == (clock.now, "user", False)
     clock.now += 9
     assert await store.end_session(session.id, "again") == ended, "the first end stands"
     await append_texts(store, session, "two")
-    assert (await store.session(session.id)).live
+    assert (await store.session(session.id)).is_live
     assert await context_texts(store, session.id) == ["one", "two"]
 
 
@@ -240,5 +241,4 @@ async def test_unknown_ids_say_so(store: Store) -> None:
 async def test_equal_system_prompts_are_stored_once(store: Store) -> None:
     for _ in range(3):
         await store.create_session(NewSession(system="the same prompt"))
-    count = await store._read(lambda tx: tx.one("SELECT COUNT(*) FROM texts"))
-    assert count == (1,)
+    assert count_rows(store, "texts") == 1

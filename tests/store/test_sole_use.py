@@ -9,21 +9,21 @@ from everthread.store.sole_use import SoleUse
 
 def test_the_first_one_is_alone_until_another_comes(tmp_path: Path) -> None:
     first = SoleUse(tmp_path / "store.db")
-    assert first.is_held()
+    assert first.check_is_alone()
     second = SoleUse(tmp_path / "store.db")
-    assert not second.is_held()
-    assert not first.is_held(), "it was asked"
-    assert not second.is_held(), "both share the file now"
+    assert not second.check_is_alone()
+    assert not first.check_is_alone(), "it was asked"
+    assert not second.check_is_alone(), "both share the file now"
     third = SoleUse(tmp_path / "store.db")
     first.close()
-    assert not third.is_held()
-    assert not second.is_held()
+    assert not third.check_is_alone()
+    assert not second.check_is_alone()
     for one in (second, third):
         one.close()
     again = SoleUse(tmp_path / "store.db")
-    assert again.is_held(), "all others have ended"
+    assert again.check_is_alone(), "all others have ended"
     again.close()
-    assert not again.is_held()
+    assert not again.check_is_alone()
 
 
 def test_a_process_that_could_not_share_is_noticed_by_the_next_lone_one(
@@ -33,12 +33,12 @@ def test_a_process_that_could_not_share_is_noticed_by_the_next_lone_one(
     waiting = SoleUse(tmp_path / "store.db")
     first.close()
     newer = SoleUse(tmp_path / "store.db")
-    assert newer.is_held(), "the one that waits has not asked again"
-    assert not waiting.is_held()
-    assert not newer.is_held()
+    assert newer.check_is_alone(), "the one that waits has not asked again"
+    assert not waiting.check_is_alone()
+    assert not newer.check_is_alone()
     for one in (waiting, newer):
         one.close()
 
 
 def test_without_a_lock_file_no_process_is_alone(tmp_path: Path) -> None:
-    assert not SoleUse(tmp_path / "missing" / "store.db").is_held()
+    assert not SoleUse(tmp_path / "missing" / "store.db").check_is_alone()

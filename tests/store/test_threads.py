@@ -34,7 +34,7 @@ def counts(row: ThreadRow) -> tuple[int, int, int]:
     return row.messages, row.tokens, row.compactions
 
 
-def weighing(*tokens: int | None) -> list[NewMessage]:
+def messages_of_tokens(*tokens: int | None) -> list[NewMessage]:
     return [user_message(f"of {count}", tokens=count) for count in tokens]
 
 
@@ -62,7 +62,7 @@ async def test_threads_used_at_the_same_moment_keep_their_order(store: Store) ->
 async def test_messages_count_once_through_compactions_and_undos(
     store: Store, clock: Clock
 ) -> None:
-    session = await new_thread(store, *weighing(1, 2, 4, None, 8))
+    session = await new_thread(store, *messages_of_tokens(1, 2, 4, None, 8))
     assert counts(await row_of(store, session.id)) == (5, 15, 0)
     began = clock.now
     clock.now += 10
@@ -73,13 +73,13 @@ async def test_messages_count_once_through_compactions_and_undos(
         made.session.id,
         session.id,
     )
-    assert row.active == began, "a compaction is no use of a thread"
-    await store.append(session.id, weighing(16))
-    await compact_session(store, made.session.id, pending=weighing(32))
+    assert row.last_active == began, "a compaction is no use of a thread"
+    await store.append(session.id, messages_of_tokens(16))
+    await compact_session(store, made.session.id, pending=messages_of_tokens(32))
     assert counts(await row_of(store, session.id)) == (7, 63, 2)
     await store.undo(session.id)
     row = await row_of(store, session.id)
-    assert (counts(row), row.tip.id, row.active) == (
+    assert (counts(row), row.tip.id, row.last_active) == (
         (7, 63, 1),
         made.session.id,
         clock.now,
@@ -90,7 +90,7 @@ async def test_messages_count_once_through_compactions_and_undos(
 
 
 async def test_only_history_messages_count(store: Store, clock: Clock) -> None:
-    session = await new_thread(store, *weighing(5))
+    session = await new_thread(store, *messages_of_tokens(5))
     began = clock.now
     clock.now += 10
     await store.append(
@@ -101,7 +101,7 @@ async def test_only_history_messages_count(store: Store, clock: Clock) -> None:
         ],
     )
     row = await row_of(store, session.id)
-    assert (counts(row), row.active) == ((1, 5, 0), began)
+    assert (counts(row), row.last_active) == ((1, 5, 0), began)
 
 
 async def test_a_message_given_twice_counts_once(store: Store) -> None:
@@ -113,16 +113,16 @@ async def test_a_message_given_twice_counts_once(store: Store) -> None:
 
 
 async def test_a_branch_counts_what_it_shares(store: Store, clock: Clock) -> None:
-    session = await new_thread(store, *weighing(1, 2, 4, 8, 16, 32))
+    session = await new_thread(store, *messages_of_tokens(1, 2, 4, 8, 16, 32))
     await compact_session(store, session.id)
     shared = await store.history(session.id)
     clock.now += 10
     early = await store.branch(session.id, shared[2].id)
     late = await store.branch(session.id, shared[5].id)
-    await store.append(late.id, weighing(64))
+    await store.append(late.id, messages_of_tokens(64))
     assert counts(await row_of(store, early.id)) == (3, 7, 0)
     row = await row_of(store, late.id)
-    assert (counts(row), row.first.kind, row.active) == (
+    assert (counts(row), row.first.kind, row.last_active) == (
         (7, 127, 0),
         "branch",
         clock.now,
@@ -145,7 +145,7 @@ async def test_where_a_thread_has_ended(store: Store) -> None:
     made = await compact_session(store, session.id)
     await store.end_session(session.id, "done")
     row = await row_of(store, session.id)
-    assert (row.tip.id, row.tip.live, row.tip.end_reason) == (
+    assert (row.tip.id, row.tip.is_live, row.tip.end_reason) == (
         made.session.id,
         False,
         "done",
@@ -153,19 +153,19 @@ async def test_where_a_thread_has_ended(store: Store) -> None:
 
 
 async def test_an_import_keeps_its_place_in_the_list(
-    store: Store, elsewhere: Store, clock: Clock
+    store: Store, other_store: Store, clock: Clock
 ) -> None:
-    session = await new_thread(store, *weighing(1, 2, 4, 8))
+    session = await new_thread(store, *messages_of_tokens(1, 2, 4, 8))
     clock.now += 5
     await compact_session(store, session.id)
-    await store.append(session.id, weighing(16))
+    await store.append(session.id, messages_of_tokens(16))
     clock.now += 100
-    await elsewhere.import_lines(await store.export(session.id))
+    await other_store.import_lines(await store.export(session.id))
     here = await row_of(store, session.id)
-    there = await row_of(elsewhere, session.id)
-    assert (counts(there), there.active, there.tip) == (
+    there = await row_of(other_store, session.id)
+    assert (counts(there), there.last_active, there.tip) == (
         counts(here),
-        here.active,
+        here.last_active,
         here.tip,
     )
 

@@ -139,10 +139,10 @@ async def test_results_in_blocks(store: Store) -> None:
     assert (await accounts(store))["tool_a"] == (1, 5)
 
 
-async def test_an_import_names_them_too(store: Store, elsewhere: Store) -> None:
+async def test_an_import_names_them_too(store: Store, other_store: Store) -> None:
     session = await new_thread(
         store, calling(c="terminal"), answer("c", "walnut", tokens=3)
     )
-    await elsewhere.import_lines(await store.export(session.id))
-    assert await tools_of(elsewhere, "walnut") == ["terminal"]
-    assert await accounts(elsewhere) == await accounts(store) == {"terminal": (1, 3)}
+    await other_store.import_lines(await store.export(session.id))
+    assert await tools_of(other_store, "walnut") == ["terminal"]
+    assert await accounts(other_store) == await accounts(store) == {"terminal": (1, 3)}

@@ -117,9 +117,9 @@ async def rich_thread(store: Store, clock: Clock) -> str:
 
 
 async def test_export_and_import_keep_everything(
-    store: Store, elsewhere: Store, clock: Clock
+    store: Store, other_store: Store, clock: Clock
 ) -> None:
-    await new_thread(elsewhere, "so that ids differ")
+    await new_thread(other_store, "so that ids differ")
     thread = await rich_thread(store, clock)
     lines = await store.export(thread)
     assert {line["type"] for line in lines} == {
@@ -135,31 +135,37 @@ async def test_export_and_import_keep_everything(
     }
     as_text = [json.loads(json.dumps(line)) for line in lines]
     assert as_text == lines, "lines are JSON and nothing else"
-    assert await elsewhere.import_lines(as_text) == [thread]
-    assert await elsewhere.export(thread) == lines
-    assert await context_texts(elsewhere, thread) == await context_texts(store, thread)
-    assert await history_texts(elsewhere, thread) == await history_texts(store, thread)
-    assert [u.cost for u in await elsewhere.usage(thread)] == [
+    assert await other_store.import_lines(as_text) == [thread]
+    assert await other_store.export(thread) == lines
+    assert await context_texts(other_store, thread) == await context_texts(
+        store, thread
+    )
+    assert await history_texts(other_store, thread) == await history_texts(
+        store, thread
+    )
+    assert [u.cost for u in await other_store.usage(thread)] == [
         u.cost for u in await store.usage(thread)
     ]
-    assert await elsewhere.get_state(thread, "engine") == {"last": "\ud800"}
-    for each in (store, elsewhere):
+    assert await other_store.get_state(thread, "engine") == {"last": "\ud800"}
+    for each in (store, other_store):
         [hit] = await each.search(SearchQuery("carried", tenant="t"))
         assert hit.thread == thread
-    [node, _] = await elsewhere.nodes(thread)
-    first_three = (await elsewhere.history(thread))[:3]
+    [node, _] = await other_store.nodes(thread)
+    first_three = (await other_store.history(thread))[:3]
     assert node.sources == tuple(str(message.id) for message in first_three)
     assert (node.first_message, node.last_message) == (
         first_three[0].id,
         first_three[2].id,
     )
-    await elsewhere.undo(thread)
+    await other_store.undo(thread)
     await store.undo(thread)
-    assert await context_texts(elsewhere, thread) == await context_texts(store, thread)
+    assert await context_texts(other_store, thread) == await context_texts(
+        store, thread
+    )
 
 
 async def test_a_branch_is_exported_with_the_history_it_shares(
-    store: Store, elsewhere: Store
+    store: Store, other_store: Store
 ) -> None:
     session = await numbered_thread(store, 8)
     await compact_session(store, session.id)
@@ -167,13 +173,13 @@ async def test_a_branch_is_exported_with_the_history_it_shares(
     branch = await store.branch(session.id, last.id)
     await append_texts(store, branch, "b1")
     lines = await store.export(branch.id)
-    await elsewhere.import_lines(lines)
-    assert await elsewhere.export(branch.id) == lines
-    assert await history_texts(elsewhere, branch.id) == [
+    await other_store.import_lines(lines)
+    assert await other_store.export(branch.id) == lines
+    assert await history_texts(other_store, branch.id) == [
         *numbered_texts(1, 8),
         "b1",
     ]
-    assert await context_texts(elsewhere, branch.id) == [
+    assert await context_texts(other_store, branch.id) == [
         "m1",
         "summary",
         "m7",
@@ -182,12 +188,12 @@ async def test_a_branch_is_exported_with_the_history_it_shares(
     ]
 
 
-async def test_several_threads_in_one_file(store: Store, elsewhere: Store) -> None:
+async def test_several_threads_in_one_file(store: Store, other_store: Store) -> None:
     one = await numbered_thread(store, 3)
     two = await new_thread(store, *numbered_messages(4, 6))
     lines = [*await store.export(one.id), *await store.export(two.id)]
-    assert await elsewhere.import_lines(lines) == [one.id, two.id]
-    assert await history_texts(elsewhere, two.id) == ["m4", "m5", "m6"]
+    assert await other_store.import_lines(lines) == [one.id, two.id]
+    assert await history_texts(other_store, two.id) == ["m4", "m5", "m6"]
 
 
 async def test_existing_threads_are_refused_and_nothing_changes(
@@ -214,7 +220,7 @@ async def test_existing_threads_are_refused_and_nothing_changes(
 
 
 async def test_garbled_lines_are_refused_and_nothing_is_stored(
-    store: Store, elsewhere: Store, clock: Clock
+    store: Store, other_store: Store, clock: Clock
 ) -> None:
     """As bad input, never as an error of the database or of Python."""
     thread = await rich_thread(store, clock)
@@ -265,14 +271,14 @@ async def test_garbled_lines_are_refused_and_nothing_is_stored(
     refused = 0
     for garbled in wrong:
         try:
-            await elsewhere.import_lines(garbled)
+            await other_store.import_lines(garbled)
         except InputError:
             refused += 1
-            assert await elsewhere.list_sessions() == []
+            assert await other_store.list_sessions() == []
         else:  # harmless changes may be accepted, but the result is always sound and readable
-            assert (await elsewhere.check()).problems == ()
-            await elsewhere.export(thread)
-            await elsewhere.delete_thread(thread)
+            assert (await other_store.check()).problems == ()
+            await other_store.export(thread)
+            await other_store.delete_thread(thread)
     assert refused > len(wrong) / 3
 
 

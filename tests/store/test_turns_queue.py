@@ -17,16 +17,17 @@ def message(text: str) -> dict[str, Any]:
     return {"role": "user", "content": text}
 
 
-async def queued(
-    store: Store, thread: str, text: str, *, key: str = "", most: int = 9
+async def queue_turn(
+    store: Store, thread: str, text: str, *, key: str = "", max_waiting: int = 9
 ) -> QueuedTurn | None:
     fresh = new_id()
     return await store.queue_turn(
-        NewQueuedTurn(fresh, thread, "default", message(text), key or fresh), most=most
+        NewQueuedTurn(fresh, thread, "default", message(text), key or fresh),
+        max_waiting=max_waiting,
     )
 
 
-async def held(
+async def acquire_lease(
     store: Store, thread: str, holder: str = "a", seconds: float = 60.0
 ) -> Lease:
     lease = await store.acquire(thread, holder, seconds)
@@ -36,17 +37,17 @@ async def held(
 
 async def test_in_order_once_and_bounded(store: Store) -> None:
     thread = (await new_thread(store)).id
-    first = await queued(store, thread, "one \0 \ud800", key="k")
-    again = await queued(store, thread, "other words", key="k")
-    second = await queued(store, thread, "two")
+    first = await queue_turn(store, thread, "one \0 \ud800", key="k")
+    again = await queue_turn(store, thread, "other words", key="k")
+    second = await queue_turn(store, thread, "two")
     assert first is not None
     assert second is not None
     assert again == first
-    assert await queued(store, thread, "three", most=2) is None
-    lease = await held(store, thread)
+    assert await queue_turn(store, thread, "three", max_waiting=2) is None
+    lease = await acquire_lease(store, thread)
     begun = await store.begin_turn(lease)
     assert begun.turn is not None
-    assert (begun.turn.id, begun.turn.message, begun.lost) == (
+    assert (begun.turn.id, begun.turn.message, begun.lost_turns) == (
         first.id,
         message("one \0 \ud800"),
         (),
@@ -59,7 +60,7 @@ async def test_in_order_once_and_bounded(store: Store) -> None:
     assert [turn.id for turn in await store.turns(thread, only_open=True)] == [
         second.id
     ]
-    assert [turn.place for turn in await store.turns(thread)] == [2, 1]
+    assert [turn.position for turn in await store.turns(thread)] == [2, 1]
     assert (await store.cancel_turn(second.id, tenant="default")).state == "cancelled"
     assert (await store.begin_turn(lease)).turn is None
 
@@ -67,42 +68,44 @@ async def test_in_order_once_and_bounded(store: Store) -> None:
 async def test_many_at_once_have_places_of_their_own(store: Store) -> None:
     thread = (await new_thread(store)).id
     turns = await asyncio.gather(
-        *(queued(store, thread, str(number), most=7) for number in range(10))
+        *(queue_turn(store, thread, str(number), max_waiting=7) for number in range(10))
     )
-    assert sorted(turn.place for turn in turns if turn is not None) == list(range(1, 8))
+    assert sorted(turn.position for turn in turns if turn is not None) == list(
+        range(1, 8)
+    )
 
 
 async def test_a_lost_turn_is_ended_by_the_next_holder(store: Store) -> None:
     thread = (await new_thread(store)).id
-    turn = await queued(store, thread, "one")
-    other = await queued(store, thread, "two")
+    turn = await queue_turn(store, thread, "one")
+    other = await queue_turn(store, thread, "two")
     assert turn is not None
     assert other is not None
-    old = await held(store, thread)
+    old = await acquire_lease(store, thread)
     await store.begin_turn(old)
-    assert await store.idle_queues() == []
+    assert await store.list_idle_queues() == []
     asked = await store.cancel_turn(turn.id, tenant="default")
-    assert (asked.state, asked.cancel) == ("running", True)
+    assert (asked.state, asked.cancel_requested) == ("running", True)
     # The same holder again: its unfinished turns are lost.
-    lease = await held(store, thread)
+    lease = await acquire_lease(store, thread)
     with pytest.raises(LeaseLostError):
         await store.end_turn(turn.id, "answered", {}, lease=old)
     with pytest.raises(LeaseLostError):
         await store.begin_turn(old)
     begun = await store.begin_turn(lease)
     assert begun.turn is None
-    assert [lost.id for lost in begun.lost] == [turn.id]
+    assert [lost.id for lost in begun.lost_turns] == [turn.id]
     await store.end_turn(turn.id, "interrupted", {}, lease=lease)
     begun = await store.begin_turn(lease)
     assert begun.turn is not None
     assert begun.turn.id == other.id
     await store.release(lease)
-    assert await store.idle_queues() == [thread]
+    assert await store.list_idle_queues() == [thread]
 
 
 async def test_turns_are_the_tenants_own_and_go_with_the_thread(store: Store) -> None:
     thread = (await new_thread(store)).id
-    turn = await queued(store, thread, "one")
+    turn = await queue_turn(store, thread, "one")
     assert turn is not None
     for call in (store.turn, store.cancel_turn):
         with pytest.raises(UnknownIdError):
@@ -112,4 +115,4 @@ async def test_turns_are_the_tenants_own_and_go_with_the_thread(store: Store) ->
     with pytest.raises(UnknownIdError):
         await store.turn(turn.id, tenant="default")
     with pytest.raises(UnknownIdError):
-        await queued(store, thread, "two")
+        await queue_turn(store, thread, "two")

@@ -7,6 +7,7 @@ import contextlib
 import errno
 import os
 import threading
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -25,12 +26,13 @@ from everthread.errors import (
     UnknownIdError,
 )
 from everthread.store.database import Tx
-from everthread.store.postgres import PostgresDatabase, PostgresWriter
-from everthread.store.records import NewSession, NewUsage
+from everthread.store.postgres import PostgresDatabase
+from everthread.store.records import NewMessage, NewSession, NewUsage
+from everthread.store.sql.thread_state import put_state
 from everthread.store.sqlite import SqliteDatabase
 from everthread.store.store import Store
-from everthread.store.writer import StoreWriter
-from tests.store.conftest import Clock, open_at
+from everthread.store.writer import ReaderPool, StoreWriter
+from tests.store.conftest import Clock, open_at, open_database
 from tests.store.messages import (
     append_texts,
     compact_session,
@@ -41,50 +43,37 @@ from tests.store.messages import (
     user_message,
     user_messages,
 )
-
-PATIENT = 60.0
-
-
-class Gate:
-    """A write that waits inside its transaction until the event loop releases it."""
-
-    def __init__(self) -> None:
-        self.entered = threading.Event()
-        self.opened = threading.Event()
-
-    def __call__(self, _: Tx) -> bool:
-        self.entered.set()
-        return self.opened.wait(PATIENT)
+from tests.store.tables import transaction
+from tests.store.watched_database import MAX_WAIT_SECONDS, WatchedDatabase, keep_busy
 
 
-@contextlib.asynccontextmanager
-async def held(store: Store) -> Any:
-    """Keep the writer busy, so that calls queued meanwhile become one batch."""
-    gate = Gate()
-    slow = asyncio.ensure_future(store._write(gate))
-    while not gate.entered.is_set():  # noqa: ASYNC110 - set by another thread
-        await asyncio.sleep(0.001)
-    yield
-    await asyncio.sleep(0)  # every started call has been queued
-    gate.opened.set()
-    assert await slow
+@pytest.fixture
+def database(url: str) -> Any:
+    return WatchedDatabase(open_database(url))
 
 
-async def test_the_event_loop_is_free_while_a_transaction_waits(store: Store) -> None:
+def put(name: str) -> Callable[[Tx], None]:
+    """Return a write that stores a name."""
+    return lambda tx: put_state(tx, "scope", name, True, 0.0)
+
+
+def stored_names(store: Store) -> list[str]:
+    with transaction(store) as tx:
+        rows = tx.all("SELECT name FROM state WHERE scope = 'scope' ORDER BY name")
+    return [name for (name,) in rows]
+
+
+async def test_the_event_loop_and_readers_are_free_while_a_transaction_waits(
+    store: Store,
+) -> None:
     session = await new_thread(store, "before")
-    gate = Gate()
-    slow = asyncio.ensure_future(store._write(gate))
-    for _ in range(50):
-        await asyncio.sleep(0.001)
-    assert await history_texts(store, session.id) == ["before"], "reading goes on, too"
-    assert not slow.done()
-    gate.opened.set()
-    assert await slow, "it was the event loop that let the transaction go on"
+    async with keep_busy(store):
+        assert await history_texts(store, session.id) == ["before"]
 
 
 async def test_a_cancelled_waiter_still_commits(store: Store) -> None:
     session = await new_thread(store)
-    async with held(store):
+    async with keep_busy(store):
         waiting = asyncio.ensure_future(append_texts(store, session, "kept"))
         await asyncio.sleep(0)
         waiting.cancel()
@@ -94,49 +83,47 @@ async def test_a_cancelled_waiter_still_commits(store: Store) -> None:
     assert await history_texts(store, session.id) == ["kept", "after"]
 
 
-async def test_one_that_fails_does_not_fail_its_neighbours(store: Store) -> None:
+async def test_a_failing_call_does_not_fail_its_neighbours(store: Store) -> None:
     session = await new_thread(store)
     bad: Any = {"role": "user", "content": {1}}
-
-    def half(tx: Tx) -> None:
-        tx.run("UPDATE sessions SET title = 'half' WHERE id = ?", (session.id,))
-        raise InputError("on purpose")
-
-    def refused(tx: Tx) -> None:
-        tx.run("INSERT INTO texts SELECT hash, body FROM texts")
-        tx.run("INSERT INTO sessions (id) VALUES (NULL)")
-
-    async with held(store):
-        calls = [
+    async with keep_busy(store):
+        calls: list[Coroutine[Any, Any, Any]] = [
             append_texts(store, session, "one"),
-            store.append("nobody", user_messages("lost")),
-            store.append(
-                session.id, [user_message("fine"), type(user_message(""))(bad)]
-            ),
-            store._write(half),
+            store.append("unknown", user_messages("lost")),
+            store.append(session.id, [user_message("fine"), NewMessage(bad)]),
             append_texts(store, session, "two"),
-            store._write(refused),
+            store.learn_limit("url", "model", 2**70, source="too large"),
             append_texts(store, session, "three"),
         ]
         tasks = [asyncio.ensure_future(call) for call in calls]
     results = await asyncio.gather(*tasks, return_exceptions=True)
-    kinds = [
-        type(result) if isinstance(result, Exception) else None for result in results
-    ]
-    assert kinds == [
-        None,
+    assert [type(result) for result in results if isinstance(result, Exception)] == [
         UnknownIdError,
         InputError,
         InputError,
-        None,
-        InputError,
-        None,
     ]
     assert await history_texts(store, session.id) == ["one", "two", "three"]
-    assert (await store.session(session.id)).title == ""
 
 
-class Counting(asyncio.SelectorEventLoop):
+async def test_a_write_that_fails_half_way_leaves_nothing_behind(
+    database: Any, store: Store
+) -> None:
+    writer = StoreWriter(database)
+
+    def fail_half_way(tx: Tx) -> None:
+        put("half")(tx)
+        raise InputError("on purpose")
+
+    async with database.hold_writer(writer.write(put("first"))):
+        works = (put("one"), fail_half_way, put("two"))
+        tasks = [asyncio.ensure_future(writer.write(work)) for work in works]
+    _, error, _ = await asyncio.gather(*tasks, return_exceptions=True)
+    assert isinstance(error, InputError)
+    assert stored_names(store) == ["first", "one", "two"]
+    await asyncio.to_thread(writer.close)
+
+
+class CountingLoop(asyncio.SelectorEventLoop):
     """An event loop that counts how often other threads wake it."""
 
     woken = 0
@@ -146,86 +133,57 @@ class Counting(asyncio.SelectorEventLoop):
         return super().call_soon_threadsafe(*arguments, **more)
 
 
-class CountsCommits:
-    """A real database that counts commits."""
+def test_a_batch_is_one_transaction_and_one_wake_up(database: Any) -> None:
+    store = Store(database)
 
-    def __init__(self, database: Any) -> None:
-        self._database = database
-        self.commits = 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._database, name)
-
-    def connect_writer(self) -> Any:
-        connection = self._database.connect_writer()
-        commit = connection.commit
-
-        def counted() -> None:
-            self.commits += 1
-            commit()
-
-        connection.commit = counted
-        return connection
-
-
-def test_a_batch_is_one_transaction_and_one_wake_up(url: str, clock: Clock) -> None:
-    database = CountsCommits(open_at(url, clock).database)
-    store = Store(cast("Any", database))
-
-    async def many() -> tuple[int, int]:
+    async def append_many() -> tuple[int, int]:
         session = await store.create_session(NewSession())
         loop = asyncio.get_running_loop()
-        assert isinstance(loop, Counting)
-        async with held(store):
+        assert isinstance(loop, CountingLoop)
+        async with keep_busy(store):
             tasks = [
                 asyncio.ensure_future(append_texts(store, session, str(n)))
                 for n in range(100)
             ]
             await asyncio.sleep(0)
-            database.commits = loop.woken = 0
+            database.commits = 0
+            loop.woken = 0
         await asyncio.gather(*tasks)
         counted = database.commits, loop.woken
         assert len(await store.messages(session.id)) == 100
         await store.close()
         return counted
 
-    with asyncio.Runner(loop_factory=Counting) as runner:
-        assert runner.run(many()) == (2, 2), (
-            "the one that held the writer, then all others together"
+    with asyncio.Runner(loop_factory=CountingLoop) as runner:
+        assert runner.run(append_many()) == (2, 2), (
+            "the write that held the writer, then all others together"
         )
 
 
-async def test_writes_without_a_waiter_join_the_next_batch_or_are_written_at_close(
-    url: str, clock: Clock
+async def test_writes_without_a_waiter_join_the_next_batch_or_share_their_own(
+    database: Any, store: Store
 ) -> None:
-    database = CountsCommits(open_at(url, clock).database)
-    store = Store(cast("Any", database))
     session = await store.create_session(NewSession())
     usage = NewUsage(session.id, "gpt-4o", CanonicalUsage(10, 2))
 
     async def count_commits(*works: Any) -> int:
         database.commits = 0
         await asyncio.gather(*works)
-        return database.commits
+        return int(database.commits)
 
-    assert (
-        await count_commits(
-            store.record_usage(usage, early=True),
-            store.put_state(session.id, "state", 1),
-        )
-        == 1
+    with_a_waiter = await count_commits(
+        store.record_usage(usage, early=True),
+        store.put_state(session.id, "state", 1),
     )
-    assert (
-        await count_commits(
-            *(
-                store.record_usage(replace(usage, event=f"{n}"), early=True)
-                for n in range(5)
-            )
+    assert with_a_waiter == 1
+    alone = await count_commits(
+        *(
+            store.record_usage(replace(usage, event=f"{n}"), early=True)
+            for n in range(5)
         )
-        == 1
     )
+    assert alone == 1
     assert len(await store.usage(session.id)) == 6
-    await store.close()
 
 
 async def test_closing_writes_what_is_queued_and_then_refuses(
@@ -252,35 +210,25 @@ async def test_closing_writes_what_is_queued_and_then_refuses(
 
 
 def test_an_event_loop_that_is_gone_does_not_stop_the_writer(
-    url: str, clock: Clock
+    database: Any, store: Store
 ) -> None:
-    store = open_at(url, clock)
     session = asyncio.run(new_thread(store))
-    gate = Gate()
 
     async def leave() -> None:
-        for work in (
-            store._write(gate),
-            append_texts(store, session, "nobody waits"),
-        ):
-            asyncio.ensure_future(work)  # noqa: RUF006 - nobody waits, on purpose
-        while not gate.entered.is_set():  # noqa: ASYNC110 - set by another thread
-            await asyncio.sleep(0.001)
+        database.writer_may_begin.clear()
+        for text in ("first", "second"):
+            asyncio.ensure_future(append_texts(store, session, text))  # noqa: RUF006 - no caller waits, on purpose
+        await asyncio.to_thread(database.writer_waits.wait, MAX_WAIT_SECONDS)
 
     asyncio.run(leave())
-    gate.opened.set()
-    assert asyncio.run(history_texts(store, session.id)) in ([], ["nobody waits"])
+    database.writer_may_begin.set()
     asyncio.run(append_texts(store, session, "after"))
-    assert asyncio.run(history_texts(store, session.id)) == ["nobody waits", "after"]
-    asyncio.run(store.close())
-
-
-# What passes
+    assert asyncio.run(history_texts(store, session.id)) == ["first", "second", "after"]
 
 
 @pytest.fixture
 def file(new_url: Any) -> SqliteDatabase:
-    database = open_at(new_url("sqlite"), Clock()).database
+    database = open_database(new_url("sqlite"))
     assert isinstance(database, SqliteDatabase)
     return database
 
@@ -310,9 +258,9 @@ async def test_no_room_in_the_middle_of_a_batch(file: SqliteDatabase) -> None:
             connection.run(f"PRAGMA max_page_count = {pages + 10}")
             return connection
 
-    store = Store(Small(file.path))
+    store = Store(cast("Any", WatchedDatabase(Small(file.path))))
     session = await new_thread(store, "before")
-    async with held(store):
+    async with keep_busy(store):
         calls = [
             append_texts(store, session, f"{n} {os.urandom(3_000).hex()}")
             for n in range(30)
@@ -329,23 +277,21 @@ async def test_no_room_in_the_middle_of_a_batch(file: SqliteDatabase) -> None:
 async def test_an_error_that_ends_the_transaction_fails_the_whole_batch(
     file: SqliteDatabase,
 ) -> None:
-    store = Store(file)
-    session = await new_thread(store, "before")
+    database: Any = WatchedDatabase(file)
+    writer = StoreWriter(database)
 
-    def gives_up(tx: Any) -> None:
+    def give_up(tx: Any) -> None:
         tx.raw.execute("ROLLBACK")  # as SQLite may do itself
         raise apsw.FullError("on purpose")
 
-    async with held(store):
-        calls = [
-            append_texts(store, session, "one"),
-            store._write(gives_up),
-            append_texts(store, session, "two"),
-        ]
-        tasks = [asyncio.ensure_future(call) for call in calls]
+    async with database.hold_writer(writer.write(lambda _: None)):
+        works = (put("one"), give_up, put("two"))
+        tasks = [asyncio.ensure_future(writer.write(work)) for work in works]
     results = await asyncio.gather(*tasks, return_exceptions=True)
     assert [type(result) for result in results] == [StoreFullError] * 3
-    assert await history_texts(store, session.id) == ["before"]
+    store = Store(database)
+    assert stored_names(store) == []
+    await asyncio.to_thread(writer.close)
     await store.close()
 
 
@@ -358,7 +304,7 @@ async def test_a_file_that_stays_locked_is_reported(file: SqliteDatabase) -> Non
 
     with contextlib.closing(file.connect_writer()) as other:
         other.begin()
-        writer = StoreWriter(Impatient(file.path), patience=0.05)
+        writer = StoreWriter(Impatient(file.path), retry_seconds=0.05)
         with pytest.raises(StoreBusyError, match="locked"):
             await writer.write(lambda tx: tx.run("DELETE FROM state"))
         other.rollback()
@@ -371,7 +317,7 @@ class SlowDisk(SqliteDatabase):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self.let = threading.Event()
+        self.is_released = threading.Event()
         self.error: OSError | None = None
 
     def connect_writer(self) -> Any:
@@ -379,7 +325,7 @@ class SlowDisk(SqliteDatabase):
         sync = connection.sync
 
         def slow() -> None:
-            self.let.wait(20)
+            self.is_released.wait(MAX_WAIT_SECONDS)
             if self.error is not None:
                 raise self.error
             sync()
@@ -402,7 +348,7 @@ async def test_a_caller_that_needs_only_the_decision_does_not_wait_for_the_disk(
     durable = asyncio.ensure_future(writer.write(lambda tx: tx.run(sql, ("durable",))))
     await asyncio.sleep(0.05)
     assert not durable.done()
-    disk.let.set()
+    disk.is_released.set()
     await durable
     await asyncio.to_thread(writer.close)
 
@@ -415,7 +361,7 @@ async def test_a_write_that_does_not_reach_the_disk_is_reported(
 ) -> None:
     disk = SlowDisk(file.path)
     disk.error = OSError(number, "on purpose")
-    disk.let.set()
+    disk.is_released.set()
     writer = StoreWriter(disk)
     with pytest.raises(kind):
         await writer.write(lambda tx: tx.run("DELETE FROM state"))
@@ -442,40 +388,43 @@ def server(new_url: Any) -> str:
     return str(new_url("postgresql"))
 
 
-async def test_a_connection_that_breaks_in_a_transaction(
-    server: str, clock: Clock
-) -> None:
-    store = open_at(server, clock)
-    session = await new_thread(store)
+async def test_a_batch_whose_connection_breaks_is_written_once(server: str) -> None:
+    database: Any = WatchedDatabase(PostgresDatabase(server))
+    database.prepare()
+    writer = StoreWriter(database)
     attempts = []
 
-    def breaks_once(tx: Tx) -> None:
+    def break_once(tx: Tx) -> None:
         attempts.append(1)
-        tx.run("UPDATE sessions SET title = title || 'x'")
+        put(str(len(attempts)))(tx)
         if len(attempts) == 1:
             tx.run("SELECT pg_terminate_backend(pg_backend_pid())")
 
-    async with held(store):
-        tasks: list[asyncio.Future[Any]] = [
-            asyncio.ensure_future(store._write(breaks_once))
-        ]
-        tasks += [
-            asyncio.ensure_future(append_texts(store, session, str(n)))
-            for n in range(3)
-        ]
+    async with database.hold_writer(writer.write(lambda _: None)):
+        works = [break_once, put("a"), put("b"), put("c")]
+        tasks = [asyncio.ensure_future(writer.write(work)) for work in works]
     await asyncio.gather(*tasks)
-    assert (await store.session(session.id)).title == "x"
-    assert await history_texts(store, session.id) == ["0", "1", "2"]
-    read = []
+    store = Store(database)
+    assert stored_names(store) == ["2", "a", "b", "c"]
+    await asyncio.to_thread(writer.close)
+    await store.close()
 
-    def broken_read(tx: Tx) -> list[Any]:
-        read.append(1)
-        if len(read) == 1:
+
+async def test_a_read_whose_connection_breaks_is_tried_again(server: str) -> None:
+    database = PostgresDatabase(server)
+    database.prepare()
+    readers = ReaderPool(database)
+    attempts = []
+
+    def break_once(tx: Tx) -> list[Any]:
+        attempts.append(1)
+        if len(attempts) == 1:
             tx.run("SELECT pg_terminate_backend(pg_backend_pid())")
         return tx.all("SELECT 1")
 
-    assert await store._read(broken_read) == [(1,)]
-    await store.close()
+    assert await readers.read(break_once) == [(1,)]
+    await asyncio.to_thread(readers.close)
+    database.close()
 
 
 class LosesAnswers(PostgresDatabase):
@@ -488,22 +437,22 @@ class LosesAnswers(PostgresDatabase):
         self.lost = 0
 
     def connect_writer(self) -> Any:
-        connection = super().connect_writer()
-        assert isinstance(connection, PostgresWriter)
-        commit = connection.commit
+        connection: Any = super().connect_writer()
+        run = connection.run
 
-        def cut() -> None:
-            if not self.armed:
-                return commit()
+        def run_or_cut(sql: str, values: Sequence[Any] = ()) -> None:
+            if not self.armed or sql != "COMMIT":
+                run(sql, values)
+                return
             self.armed = False
             self.lost += 1
             if self.after:
-                commit()
-            connection.in_doubt = connection._batch
+                run(sql, values)
+                connection.all("SELECT 1")  # waits until the server has committed
             connection.raw.close()
             raise psycopg.OperationalError("the connection is lost")
 
-        connection.commit = cut  # type: ignore[method-assign] # the one thing that is different
+        connection.run = run_or_cut
         return connection
 
 

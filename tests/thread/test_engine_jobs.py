@@ -69,7 +69,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Since:
+class RefitJob:
     """Uses a prepared compaction after further messages."""
 
     prepared: Compaction
@@ -97,7 +97,7 @@ class LoopOnly:
         return SummaryDraft({"Goal": goal}, self.name)
 
 
-class Failing:
+class FailingJob:
     name = "failing"
 
     async def summarize(self, _request: Any) -> SummaryDraft:
@@ -198,7 +198,7 @@ async def test_models_are_asked_in_the_loop_which_serves_others_meanwhile() -> N
 
 @pytest.mark.parametrize("is_built_in", [True, False])
 async def test_a_summariser_that_fails_leaves_the_journal(*, is_built_in: bool) -> None:
-    made, _, _ = await run(CompactionRunner(uses_processes=is_built_in), Failing())
+    made, _, _ = await run(CompactionRunner(uses_processes=is_built_in), FailingJob())
     assert made.author == "journal"
     assert any("nobody expects this" in warning for warning in made.warnings)
 
@@ -232,7 +232,7 @@ async def test_messages_since_a_preparation_join_it(*, is_built_in: bool) -> Non
         setup_of(), Job(TALK), SummarySource(DeferredJournal())
     )
     since = [assistant_message("All tidy."), user_message("Thanks!")]
-    refitted = await runner.refit(setup_of(), Since(made, len(TALK), since))
+    refitted = await runner.refit(setup_of(), RefitJob(made, len(TALK), since))
     assert refitted.messages[-2:] == since
     assert refitted.summary == made.summary
     await runner.close(10)

@@ -14,7 +14,7 @@ HARDLY_LESS = 19_000
 MUCH_LESS = 9_000
 
 
-def after(*reports: int, at: float = 1_000.0) -> CompactionPause:
+def pause_after(*reports: int, at: float = 1_000.0) -> CompactionPause:
     """Return a pause that knows the effect of this many compactions."""
     pause = CompactionPause()
     for reported in reports:
@@ -24,7 +24,7 @@ def after(*reports: int, at: float = 1_000.0) -> CompactionPause:
 
 
 def test_two_in_vain_pause_until_the_history_grew() -> None:
-    pause = after(HARDLY_LESS)
+    pause = pause_after(HARDLY_LESS)
     assert not pause.is_active(BEFORE, 1_000)
     pause.relieved = BEFORE
     assert pause.judge_first_prompt(HARDLY_LESS, 1_000), "the pause begins"
@@ -38,22 +38,23 @@ def test_two_in_vain_pause_until_the_history_grew() -> None:
 )
 def test_the_pause_ends_by_itself(seconds: int, holds: bool) -> None:
     assert (
-        after(HARDLY_LESS, HARDLY_LESS).is_active(HARDLY_LESS, 1_000 + seconds) is holds
+        pause_after(HARDLY_LESS, HARDLY_LESS).is_active(HARDLY_LESS, 1_000 + seconds)
+        is holds
     )
 
 
 def test_an_effective_one_forgives_the_strike() -> None:
-    assert not after(HARDLY_LESS, MUCH_LESS, HARDLY_LESS).is_active(BEFORE, 1_000)
+    assert not pause_after(HARDLY_LESS, MUCH_LESS, HARDLY_LESS).is_active(BEFORE, 1_000)
 
 
 def test_a_report_without_a_compaction_before_it_says_nothing() -> None:
-    pause = after(HARDLY_LESS)
+    pause = pause_after(HARDLY_LESS)
     assert not pause.judge_first_prompt(BEFORE, 1_000)
     assert pause.strikes == 1
 
 
 def test_it_is_kept_with_the_thread() -> None:
-    state = ContextState(pause=after(HARDLY_LESS, HARDLY_LESS))
+    state = ContextState(pause=pause_after(HARDLY_LESS, HARDLY_LESS))
     state.pause.relieved = 7
     other = ContextState.load(json.loads(json.dumps(state.dump())))
     assert other.pause == state.pause

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from everthread.thread.finding.point_cache import PointCache
 from everthread.thread.finding.thread_match import Family, ThreadMatch
-from everthread.thread.history import build_history, identify
+from everthread.thread.history import build_history, identify_message
 
 FAMILY = Family("t", "")
 
@@ -14,31 +14,37 @@ FAMILY = Family("t", "")
 def test_a_point_stored_after_its_successor_was_announced_is_no_end() -> None:
     """An answer may be stored while the request that continues it is already expected."""
     said = [{"role": "user", "content": word} for word in ("one", "two", "three")]
-    whole = build_history([identify("openai_chat", message) for message in said])
-    start = whole.until(1)
+    whole = build_history(
+        [identify_message("openai_chat", message) for message in said]
+    )
+    start = whole.first_messages(1)
     first = ThreadMatch(FAMILY, "thread")
-    second = first.after(start)
+    second = first.match_after(start)
     cache = PointCache()
-    cache.remember(first.link(start), start)
-    cache.remember(second.link(whole), whole)
-    cache.remember(first.link(start), start)
-    cache.remember(second.link(whole), whole)
-    assert cache.find(FAMILY, start.extend(whole.pieces[2:])) is None
+    cache.remember(first.make_link(start), start)
+    cache.remember(second.make_link(whole), whole)
+    cache.remember(first.make_link(start), start)
+    cache.remember(second.make_link(whole), whole)
+    assert cache.find_point(FAMILY, start.extend(whole.identities[2:])) is None
 
 
 def test_a_passed_point_is_replaced_by_its_stored_form_and_stays_passed() -> None:
     said = [{"role": "user", "content": word} for word in ("one", "two")]
-    whole = build_history([identify("openai_chat", message) for message in said])
-    start = whole.until(1)
+    whole = build_history(
+        [identify_message("openai_chat", message) for message in said]
+    )
+    start = whole.first_messages(1)
     first = ThreadMatch(FAMILY, "thread")
-    second = first.after(start)
+    second = first.match_after(start)
     cache = PointCache()
-    cache.remember(first.link(start), start)
-    assert not cache.replace_passed(first.link(start), whole.digest(2)), "it is an end"
-    cache.remember(second.link(whole), whole)
-    stored = replace(first.link(start), message=7)
+    cache.remember(first.make_link(start), start)
+    assert not cache.replace_passed(first.make_link(start), whole.digest(2)), (
+        "it is an end"
+    )
+    cache.remember(second.make_link(whole), whole)
+    stored = replace(first.make_link(start), message=7)
     assert cache.replace_passed(stored, whole.digest(2))
-    again = cache.find(FAMILY, start)
+    again = cache.find_point(FAMILY, start)
     assert again is not None
     assert again.point.link.message == 7
-    assert again.point.next == whole.digest(2)
+    assert again.point.next_digest == whole.digest(2)

@@ -24,7 +24,7 @@ def policy(**options: Any) -> CompactionPolicy:
     return CompactionPolicy(ContextOptions(**options), lambda: 1_700_000_000.0)
 
 
-def compacted(calls: int) -> ContextState:
+def compacted_state(calls: int) -> ContextState:
     """The state of a thread with this many calls since its last compaction."""
     state = ContextState(tokens_after_compaction=3_000)
     state.call_pattern = state.call_pattern.after_compaction()
@@ -52,23 +52,23 @@ def decide(
 
 @pytest.mark.parametrize("model", ["gpt-4o", "a-model-without-a-price"])
 def test_a_compaction_buys_eight_calls_in_a_small_window(model: str) -> None:
-    assert decide(12_000, 6_200, compacted(3), model) == "wait"
-    assert decide(12_000, 6_200, compacted(8), model) == "compact"
+    assert decide(12_000, 6_200, compacted_state(3), model) == "wait"
+    assert decide(12_000, 6_200, compacted_state(8), model) == "compact"
     assert decide(12_000, 6_200, ContextState(), model) == "compact", (
         "the first one waits for nothing"
     )
 
 
 def test_it_buys_twenty_calls_at_64k() -> None:
-    assert decide(64_000, 33_000, compacted(19)) == "wait"
-    assert decide(64_000, 33_000, compacted(20)) == "compact"
+    assert decide(64_000, 33_000, compacted_state(19)) == "wait"
+    assert decide(64_000, 33_000, compacted_state(20)) == "compact"
 
 
 def test_it_is_never_put_off_beyond_the_limit() -> None:
     for tokens in range(6_000, 12_000, 50):
         size = PromptSize(tokens, 300, ContextOptions().budget(12_000))
         if tokens >= size.delay_limit:
-            assert decide(12_000, tokens, compacted(1)) == "compact"
+            assert decide(12_000, tokens, compacted_state(1)) == "compact"
     assert (
         PromptSize(0, 0, ContextOptions().budget(1_000_000)).delay_limit == 340_000
     ), "1.7 times the threshold"
@@ -81,7 +81,7 @@ def test_it_is_never_put_off_beyond_the_limit() -> None:
 
 
 def test_during_a_turn_it_waits_for_the_end_of_the_turn() -> None:
-    state = compacted(20)
+    state = compacted_state(20)
     assert decide(64_000, 33_000, state, is_mid_turn=True) == "wait"
     assert decide(64_000, 33_000, state) == "compact"
     assert decide(64_000, 40_000, state, is_mid_turn=True) == "compact", (
@@ -91,7 +91,7 @@ def test_during_a_turn_it_waits_for_the_end_of_the_turn() -> None:
 
 
 def test_without_economics_the_threshold_is_exact() -> None:
-    assert decide(12_000, 6_200, compacted(3), economics=False) == "compact"
+    assert decide(12_000, 6_200, compacted_state(3), economics=False) == "compact"
 
 
 def test_no_journal_is_prepared_ahead() -> None:
@@ -101,16 +101,16 @@ def test_no_journal_is_prepared_ahead() -> None:
     assert not policy().should_prepare_when_idle(size, ContextState(), prices)
 
 
-def cold(calls: int) -> ContextState:
+def cold_state(calls: int) -> ContextState:
     """The state of a thread whose cache expired after its last call."""
-    state = compacted(calls)
+    state = compacted_state(calls)
     state.cache_change = "the tools changed"
     return state
 
 
 def test_a_cold_cache_compacts_early_only_after_as_many_calls() -> None:
-    assert decide(64_000, 24_000, cold(19)) == "send"
-    assert decide(64_000, 24_000, cold(20)) == "compact"
+    assert decide(64_000, 24_000, cold_state(19)) == "send"
+    assert decide(64_000, 24_000, cold_state(20)) == "compact"
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
     await opened.close()
 
 
-async def thread(store: Store, *texts: str, tenant: str = "default") -> str:
+async def store_thread(store: Store, *texts: str, tenant: str = "default") -> str:
     """A thread in which the user says each of these and gets an answer."""
     session = await store.create_session(NewSession(tenant=tenant))
     for text in texts:
@@ -70,7 +70,7 @@ async def every_page(lookup: StoreLookup, query: str, **how: Any) -> list[Any]:
 async def test_every_place_is_found_once_page_by_page(
     store: Store, mode: Any, query: str
 ) -> None:
-    talk = await thread(
+    talk = await store_thread(
         store, *(f"Invoice {n}: {make_text(200, f'item {n}')}" for n in range(110))
     )
     found = await every_page(
@@ -130,7 +130,7 @@ async def test_a_message_has_one_turn_number_however_it_is_found(
         ]
         return {*turns, *[(await lookup.read(place)).turn for place in found]}
 
-    talk = await thread(store, "Good morning.", "We measure the office.")
+    talk = await store_thread(store, "Good morning.", "We measure the office.")
     await store.append(talk, [NewMessage(message) for message in injected])
     left = (await store.messages(talk))[-1].id
     branch = await store.branch(talk, left, new=NewSession(kind="branch"))
@@ -143,7 +143,7 @@ async def test_a_question_finds_what_the_user_said_though_tools_hold_its_words(
     store: Store,
 ) -> None:
     rule = "The theme tests go to coding-agent/test, I run them with npx."
-    talk = await thread(store, rule, "Please continue.")
+    talk = await store_thread(store, rule, "Please continue.")
     call = function_call("c", "terminal", '{"command": "cat \\"a\\""}')
     for number in range(12):
         text = f"where should the theme test go: test theme tests go where should, line {number}"
@@ -177,7 +177,7 @@ async def test_a_text_that_is_sent_again_and_again_takes_one_place_of_a_question
 ) -> None:
     prompt = "Solve the issue below. The release notes and the release branch tell how a release is made. Issue {}."
     texts = [prompt.format(number) for number in range(30)]
-    talk = await thread(
+    talk = await store_thread(
         store, *texts[:15], "We ship on Thursdays, never on Fridays.", *texts[15:]
     )
     found = await StoreLookup(store, "default", talk).search(
@@ -188,7 +188,7 @@ async def test_a_text_that_is_sent_again_and_again_takes_one_place_of_a_question
 
 
 async def test_stored_outputs_are_found_and_searches_are_not(store: Store) -> None:
-    talk = await thread(store, "Look at the pump.")
+    talk = await store_thread(store, "Look at the pump.")
     bodies: list[Any] = [
         calls_message(function_call("c1", "recall", '{"query": "E-7731"}'), text=""),
         result_message("c1", "E-7731 was found"),
@@ -209,7 +209,7 @@ async def test_stored_outputs_are_found_and_searches_are_not(store: Store) -> No
 
 
 async def test_a_secret_is_neither_shown_nor_found(store: Store) -> None:
-    talk = await thread(store, f"Deploy with GITHUB_TOKEN={TOKEN} to staging.")
+    talk = await store_thread(store, f"Deploy with GITHUB_TOKEN={TOKEN} to staging.")
     lookup = StoreLookup(store, "default", talk)
     for query, mode in (("staging", "text"), (r"to \w+\.", "regex")):
         found = await every_page(lookup, query, mode=mode)
@@ -229,7 +229,7 @@ async def test_a_hostile_pattern_is_refused_in_time(
 ) -> None:
     monkeypatch.setattr(lookups, "PATTERN_SECONDS", 0.2)
 
-    talk = await thread(store, "a" * 40_000 + "!")
+    talk = await store_thread(store, "a" * 40_000 + "!")
     with pytest.raises(InputError):
         await StoreLookup(store, "default", talk).search(pattern, mode="regex")
 
@@ -237,9 +237,9 @@ async def test_a_hostile_pattern_is_refused_in_time(
 async def test_other_threads_are_seen_only_where_that_is_allowed_and_other_tenants_never(
     store: Store,
 ) -> None:
-    mine = await thread(store, "Here.")
-    other = await thread(store, "The vault is behind the mirror.")
-    foreign = await thread(store, "The vault is in the cellar.", tenant="rival")
+    mine = await store_thread(store, "Here.")
+    other = await store_thread(store, "The vault is behind the mirror.")
+    foreign = await store_thread(store, "The vault is in the cellar.", tenant="rival")
     kept = await store.put_output(foreign, "vault number 9", tool="dump")
     said = (await store.history(other))[0].id
     theirs = (await store.history(foreign))[0].id
@@ -270,7 +270,7 @@ async def test_other_threads_are_seen_only_where_that_is_allowed_and_other_tenan
 
 
 async def test_nothing_found_is_said_finally(store: Store) -> None:
-    talk = await thread(store, "Hello there.")
+    talk = await store_thread(store, "Hello there.")
     lookup = StoreLookup(store, "default", talk)
     found = await lookup.search("zeppelin")
     assert "Do not repeat this search." in format_page(

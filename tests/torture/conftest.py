@@ -9,9 +9,10 @@ import pytest
 from tests.providers.conftest import local_file
 from tests.store.conftest import (
     clock,
-    elsewhere,
+    database,
     kind,
     new_url,
+    other_store,
     own_server,
     postgres,
     run_folder,
@@ -21,10 +22,11 @@ from tests.store.conftest import (
 
 __all__ = [
     "clock",
-    "elsewhere",
+    "database",
     "kind",
     "local_file",
     "new_url",
+    "other_store",
     "own_server",
     "postgres",
     "run_folder",

@@ -123,7 +123,7 @@ def chat_events(text: str, usage: Any) -> list[Any]:
 
 
 @dataclass
-class Given:
+class UpstreamAnswer:
     """What the upstream gave for one request."""
 
     status: int
@@ -136,7 +136,7 @@ class Upstream:
     """Answers honest requests, some of them with a fault, and everybody else oddly."""
 
     chance: random.Random
-    given: dict[str, list[Given]] = field(default_factory=dict)
+    given: dict[str, list[UpstreamAnswer]] = field(default_factory=dict)
     odd: int = 0
 
     async def __call__(self, request: RawMessage, writer: asyncio.StreamWriter) -> None:
@@ -166,7 +166,7 @@ class Upstream:
             ]
             stream = False
         body = b"".join(pieces)
-        self.given.setdefault(attempt, []).append(Given(status, body, fault))
+        self.given.setdefault(attempt, []).append(UpstreamAnswer(status, body, fault))
         await self._write(writer, status, pieces, stream=stream, fault=fault)
 
     async def _write(
@@ -344,11 +344,14 @@ async def attack(
         )
         requests = [HEADER_ODDITIES[outer] + inner]
     await asyncio.gather(
-        *(throw(url(), request, chance.uniform(0.05, 1.5)) for request in requests)
+        *(
+            send_and_leave(url(), request, chance.uniform(0.05, 1.5))
+            for request in requests
+        )
     )
 
 
-async def throw(url: str, request: bytes, seconds: float) -> None:
+async def send_and_leave(url: str, request: bytes, seconds: float) -> None:
     """Send it, listen for a while or not at all, and leave in some way."""
     try:
         reader, writer = await connect(url)

@@ -72,7 +72,9 @@ def codex_arguments(url: str) -> list[str]:
     ]
 
 
-def written(log: Log, client: str, work: Path, environment: Mapping[str, str]) -> str:
+def find_written_session(
+    log: Log, client: str, work: Path, environment: Mapping[str, str]
+) -> str:
     """The id of the session that was written for the other agent."""
     variables = {
         "CLAUDE_CONFIG_DIR": f"{environment['HOME']}/.claude",
@@ -84,7 +86,9 @@ def written(log: Log, client: str, work: Path, environment: Mapping[str, str]) -
 async def test_a_session_of_codex_goes_on_in_claude_code(tmp_path: Path) -> None:
     program, path = find_program("claude", CLAUDE)
     work, environment = prepare(tmp_path, path)
-    session = written(read_log(str(codex_log(tmp_path))), "claude", work, environment)
+    session = find_written_session(
+        read_log(str(codex_log(tmp_path))), "claude", work, environment
+    )
     async with Provider(
         [ServedModel(name, 200_000) for name in CLAUDE_MODELS], remember
     ) as provider:
@@ -109,7 +113,7 @@ async def test_a_session_of_codex_goes_on_in_claude_code(tmp_path: Path) -> None
 async def test_a_session_of_claude_code_goes_on_in_codex(tmp_path: Path) -> None:
     program, path = find_program("codex", CODEX)
     work, environment = prepare(tmp_path, path)
-    session = written(
+    session = find_written_session(
         read_log(str(claude_code_log(tmp_path))), "codex", work, environment
     )
     async with Provider([ServedModel(CODEX_MODEL, 200_000)], remember) as provider:
@@ -143,7 +147,7 @@ async def test_codex_gets_the_context_back_after_its_own_compaction(
 ) -> None:
     program, path = find_program("codex", CODEX)
     work, environment = prepare(tmp_path, path)
-    session = written(
+    session = find_written_session(
         read_log(str(claude_code_log(tmp_path))), "codex", work, environment
     )
     install_codex_hooks(Path(environment["HOME"]))

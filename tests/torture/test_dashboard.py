@@ -18,7 +18,7 @@ from everthread.config import parse_config
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.factory import open_store
 from everthread.factory.gateways import open_dashboard
-from everthread.gateway.dashboard.pages import Dashboard
+from everthread.gateway.dashboard.page_routes import Dashboard
 from everthread.store.records import NewMessage, NewSession, NewUsage
 from everthread.store.store import Store
 from tests.gateway.dashboard_setup import MODEL, compact_thread, make_thread, make_turn
@@ -31,7 +31,9 @@ PAGE_BYTES = 300_000
 
 
 @asynccontextmanager
-async def served(folder: Path) -> AsyncIterator[tuple[str, Dashboard, Store, Chromium]]:
+async def run_dashboard(
+    folder: Path,
+) -> AsyncIterator[tuple[str, Dashboard, Store, Chromium]]:
     """Pages on a store, and a browser."""
     async with AsyncExitStack() as stack:
         browser = await stack.enter_async_context(chromium())
@@ -86,7 +88,7 @@ async def thread_pages(store: Store, thread: str) -> list[str]:
 
 
 async def test_every_page_of_an_empty_store_and_of_one_thread(tmp_path: Path) -> None:
-    async with served(tmp_path) as (url, pages, store, browser):
+    async with run_dashboard(tmp_path) as (url, pages, store, browser):
         stranger = await browser.tab()
         await expect_page(stranger, url)
         tab = await enter(browser, url, pages)
@@ -101,7 +103,7 @@ async def test_every_page_of_an_empty_store_and_of_one_thread(tmp_path: Path) ->
 async def test_nobody_is_shut_out(tmp_path: Path) -> None:
     """axe-core finds nothing serious, in either light."""
     axe = find_axe(tmp_path)
-    async with served(tmp_path) as (url, pages, store, browser):
+    async with run_dashboard(tmp_path) as (url, pages, store, browser):
         tab = await enter(browser, url, pages)
         thread = await make_thread(store, title="The ledger")
         await compact_thread(store, thread)
@@ -126,7 +128,7 @@ async def test_nobody_is_shut_out(tmp_path: Path) -> None:
 
 
 async def test_hostile_words_do_nothing(tmp_path: Path) -> None:
-    async with served(tmp_path) as (url, pages, store, browser):
+    async with run_dashboard(tmp_path) as (url, pages, store, browser):
         tab = await enter(browser, url, pages)
         evil = HOSTILE.replace("alert(", "window.hacked=(")
         said: list[Any] = [
@@ -150,7 +152,7 @@ async def test_hostile_words_do_nothing(tmp_path: Path) -> None:
 
 
 async def test_five_thousand_threads_and_ten_thousand_messages(tmp_path: Path) -> None:
-    async with served(tmp_path) as (url, pages, store, browser):
+    async with run_dashboard(tmp_path) as (url, pages, store, browser):
         async with httpx2.AsyncClient(base_url=url, timeout=300) as http:
             await http.get(pages.access.make_login_link())
             empty = await _first_byte(http, "/")
@@ -210,7 +212,7 @@ async def _first_byte(http: httpx2.AsyncClient, path: str, times: int = 7) -> fl
 async def test_a_compaction_is_undone_and_a_text_pinned_through_the_page(
     tmp_path: Path,
 ) -> None:
-    async with served(tmp_path) as (url, pages, store, browser):
+    async with run_dashboard(tmp_path) as (url, pages, store, browser):
         tab = await enter(browser, url, pages)
         thread = await make_thread(store, title="The ledger")
         await compact_thread(store, thread)
@@ -276,7 +278,7 @@ async def test_a_running_conversation_is_seen_as_it_runs(tmp_path: Path) -> None
 
 
 async def test_keys_of_the_keyboard(tmp_path: Path) -> None:
-    async with served(tmp_path) as (url, pages, store, browser):
+    async with run_dashboard(tmp_path) as (url, pages, store, browser):
         tab = await enter(browser, url, pages)
         for _ in range(3):
             await make_thread(store, turns=1)
@@ -296,7 +298,7 @@ async def test_keys_of_the_keyboard(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", ["/", "/dashboard/overview"])
 async def test_pages_are_whole_without_scripts(tmp_path: Path, path: str) -> None:
-    async with served(tmp_path) as (url, pages, store, browser):
+    async with run_dashboard(tmp_path) as (url, pages, store, browser):
         tab = await browser.tab()
         await tab.call("Emulation.setScriptExecutionDisabled", value=True)
         await tab.open(f"{url}{pages.access.make_login_link()}")

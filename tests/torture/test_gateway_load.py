@@ -41,7 +41,7 @@ WRITER = "gpt-4o-mini"
 KILLS = 25
 
 
-async def until(
+async def talk_until(
     is_over: Callable[[], bool], talker: LoadClient, chance: random.Random
 ) -> None:
     while not is_over():
@@ -88,7 +88,7 @@ async def test_two_minutes_of_faults(tmp_path: Path) -> None:
             ]
             await asyncio.gather(
                 *(
-                    until(in_seconds(30), *pair)
+                    talk_until(in_seconds(30), *pair)
                     for pair in zip(talkers, chances, strict=True)
                 )
             )
@@ -112,7 +112,7 @@ async def test_two_minutes_of_faults(tmp_path: Path) -> None:
         assert sizes[-1] < 1.5 * sizes[1]
 
 
-class Writing:
+class SlowModel:
     """Streams slowly, and takes its time for summaries, so that a kill meets both."""
 
     def __init__(self) -> None:
@@ -150,7 +150,7 @@ def different_rewrites(
     ]
 
 
-def met(log: Sequence[Record]) -> tuple[int, int]:
+def count_broken_answers(log: Sequence[Record]) -> tuple[int, int]:
     """How many answers and how many summaries a kill broke off."""
     gone = [record.model == WRITER for record in log if "gone" in record.events]
     return gone.count(False), gone.count(True)
@@ -163,7 +163,7 @@ async def test_gateways_that_are_killed_in_the_middle(
     home = tmp_path / "home"
     home.mkdir()
     served = [*served_models(6_000), ServedModel(WRITER, 128_000)]
-    async with Provider(served, Writing()) as provider:
+    async with Provider(served, SlowModel()) as provider:
         (home / "config.yaml").write_text(
             f"store: {{url: '{database}'}}\n"
             f"auxiliary: {{compression: {{provider: custom, base_url: '{provider.url}/v1', model: {WRITER}}}}}\n"
@@ -187,17 +187,18 @@ async def test_gateways_that_are_killed_in_the_middle(
 
         def is_over() -> bool:
             """By what happened, not by the clock: on a busy machine a process takes long to start."""
-            return kills >= KILLS and all(met(provider.log))
+            return kills >= KILLS and all(count_broken_answers(provider.log))
 
         talks = [
-            asyncio.create_task(until(is_over, talker, chance)) for talker in talkers
+            asyncio.create_task(talk_until(is_over, talker, chance))
+            for talker in talkers
         ]
         while not all(talk.done() for talk in talks):
             await asyncio.sleep(chance.uniform(0.5, 2))
             await fleet.kill(chance)
             kills += 1
         await asyncio.gather(*talks)
-        answers, summaries = met(provider.log)
+        answers, summaries = count_broken_answers(provider.log)
         await fleet.close()
         await sdk.close()
         store = open_store(database)

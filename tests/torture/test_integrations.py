@@ -116,7 +116,7 @@ async def run(
     return out.decode()
 
 
-async def drive(
+async def run_framework(
     framework: str, folder: Path, provider: Provider, **how: Any
 ) -> dict[str, Any]:
     job = {
@@ -136,7 +136,7 @@ async def drive(
     return found
 
 
-def served() -> Provider:
+def open_provider() -> Provider:
     return Provider([ServedModel(MODEL, WINDOW)], bookkeeper)
 
 
@@ -144,8 +144,8 @@ def served() -> Provider:
 async def test_without_the_integration_it_is_refused(
     framework: str, tmp_path: Path
 ) -> None:
-    async with served() as provider:
-        found = await drive(framework, tmp_path, provider, managed=False)
+    async with open_provider() as provider:
+        found = await run_framework(framework, tmp_path, provider, managed=False)
     assert found["refused"]
     assert len(found["heard"]) < len(SAYS)
     assert provider.log[-1].status == 400
@@ -153,8 +153,8 @@ async def test_without_the_integration_it_is_refused(
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 async def test_with_it_nothing_is_refused(framework: str, tmp_path: Path) -> None:
-    async with served() as provider:
-        found = await drive(framework, tmp_path, provider)
+    async with open_provider() as provider:
+        found = await run_framework(framework, tmp_path, provider)
     assert [
         (record.status, record.error) for record in provider.log if record.status != 200
     ] == []
@@ -195,8 +195,8 @@ async def test_with_it_nothing_is_refused(framework: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 async def test_a_refusal_is_recovered_from(framework: str, tmp_path: Path) -> None:
     """The window is thought to be ten times what it is: the first refusal teaches it."""
-    async with served() as provider:
-        found = await drive(framework, tmp_path, provider, window=10 * WINDOW)
+    async with open_provider() as provider:
+        found = await run_framework(framework, tmp_path, provider, window=10 * WINDOW)
     assert found["refused"] == ""
     assert FACT in found["heard"][-1]
     assert [record.status for record in provider.log if record.status != 200] == [400]

@@ -28,7 +28,7 @@ KILLS = 8
 JSON = {"content-type": "application/json"}
 
 
-async def sent(
+async def send_turn(
     fleet: Fleet,
     http: httpx2.AsyncClient,
     thread: str,
@@ -51,18 +51,18 @@ async def sent(
         await asyncio.sleep(0.1)
 
 
-async def talk(
+async def hold_conversation(
     fleet: Fleet, http: httpx2.AsyncClient, thread: str, seed: int
 ) -> Counter[str]:
     chance = random.Random(seed)  # noqa: S311 - chance, not secrecy
     states = [
-        await sent(fleet, http, thread, f"{thread[:6]}-{number}", chance)
+        await send_turn(fleet, http, thread, f"{thread[:6]}-{number}", chance)
         for number in range(MESSAGES)
     ]
     return Counter(states)
 
 
-async def check(store: Store, provider: Provider, threads: list[str]) -> None:
+async def check_threads(store: Store, provider: Provider, threads: list[str]) -> None:
     asked = Counter(
         text_of(
             next(
@@ -123,7 +123,7 @@ async def test_gateways_that_are_killed_in_the_middle(
             ]
             threads = [str(one.json()["id"]) for one in made]
             talks = [
-                asyncio.create_task(talk(fleet, http, thread, seed))
+                asyncio.create_task(hold_conversation(fleet, http, thread, seed))
                 for seed, thread in enumerate(threads)
             ]
             for _ in range(KILLS):
@@ -133,7 +133,7 @@ async def test_gateways_that_are_killed_in_the_middle(
         await fleet.close()
         store = open_store(url)
         try:
-            await check(store, provider, threads)
+            await check_threads(store, provider, threads)
         finally:
             await store.close()
         assert counts["answered"] + counts["interrupted"] == THREADS * MESSAGES

@@ -34,7 +34,7 @@ from tests.gateway.load_clients import (
     find_problems,
     served_models,
 )
-from tests.gateway.test_memory import MB, gateway, idle_threads, many_requests
+from tests.gateway.test_memory import MB, idle_threads, many_requests, start_gateway
 from tests.store.postgres_server import Server
 from tests.torture.fleet import Fleet
 
@@ -46,7 +46,7 @@ SECONDS = float(os.environ.get("EVERTHREAD_SECONDS", "90"))
 REVOKED_SECONDS = 5.0
 
 
-class Streaming:
+class SlowModel:
     """Streams slowly, so that a kill meets an answer in the middle."""
 
     def __init__(self) -> None:
@@ -90,7 +90,7 @@ async def test_ten_gateways_one_hot_key_and_everything_is_killed(
     store = open_store(database)
     token, key = issue_key(scopes=("proxy",))
     await store.create_key(key)
-    async with Provider(served_models(6_000), Streaming()) as provider:
+    async with Provider(served_models(6_000), SlowModel()) as provider:
         write_config(home, database, provider.url)
         fleet = Fleet(home)
         sdk = Sdk(key=token)
@@ -139,7 +139,7 @@ async def test_ten_gateways_one_hot_key_and_everything_is_killed(
             ]
             made = await count_compactions(store)
             (used,) = [
-                one.today
+                one.use_of_day
                 for one in await store.list_keys(utc_day(time.time()))
                 if one.key.id == key.id
             ]
@@ -223,7 +223,7 @@ async def test_a_limit_is_passed_by_no_more_than_what_is_in_flight(
 
 async def test_ten_thousand_sleeping_threads_cost_nothing(tmp_path: Path) -> None:
     with ExitStack() as stack:
-        server = await asyncio.to_thread(gateway, stack, tmp_path)
+        server = await asyncio.to_thread(start_gateway, stack, tmp_path)
         sizes = await idle_threads(server, 10_000)
     print(f"10,000 sleeping threads: {[size // MB for size in sizes]} MB")
     assert sizes[-1] - sizes[2] < 64 * MB, "what is remembered is full by then"
@@ -231,7 +231,7 @@ async def test_ten_thousand_sleeping_threads_cost_nothing(tmp_path: Path) -> Non
 
 async def test_a_hundred_thousand_requests_without_growth(tmp_path: Path) -> None:
     with ExitStack() as stack:
-        server = await asyncio.to_thread(gateway, stack, tmp_path)
+        server = await asyncio.to_thread(start_gateway, stack, tmp_path)
         sizes = await many_requests(server, 100_000)
     print(f"100,000 requests: {[size // MB for size in sizes]} MB")
     assert sizes[-1] - sizes[2] < 32 * MB

@@ -29,7 +29,7 @@ def test_eight_processes_share_threads_for_long(url: str, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("seed", range(20))
 async def test_long_sequences_of_operations(
-    store: Store, elsewhere: Store, seed: int
+    store: Store, other_store: Store, seed: int
 ) -> None:
     chance = random.Random(seed)  # noqa: S311 - chance, not secrecy
     model = Model(store)
@@ -41,6 +41,6 @@ async def test_long_sequences_of_operations(
     await model.compare(store)
     for thread in model.threads:
         lines = await store.export(thread.id)
-        await elsewhere.import_lines(lines)
-        assert await elsewhere.export(thread.id) == lines
-    await model.compare(elsewhere)
+        await other_store.import_lines(lines)
+        assert await other_store.export(thread.id) == lines
+    await model.compare(other_store)

@@ -12,7 +12,7 @@ from everthread.core.types import Api
 SHAPES = Path(__file__).parent / "shapes"
 
 
-def shape(name: str) -> dict[str, Any]:
+def load_shape(name: str) -> dict[str, Any]:
     body: dict[str, Any] = json.loads((SHAPES / f"{name}.json").read_text("utf-8"))
     body.pop("about")
     return body

@@ -27,7 +27,7 @@ extras = st.dictionaries(st.text("xyz", min_size=1, max_size=3), values, max_siz
 Strategy = st.SearchStrategy[Any]
 
 
-def an(**fields: Any) -> Strategy:
+def object_with(**fields: Any) -> Strategy:
     """An object with these fields (constants or strategies), and maybe an unknown one."""
     known = {
         key: value if isinstance(value, st.SearchStrategy) else st.just(value)
@@ -38,7 +38,7 @@ def an(**fields: Any) -> Strategy:
     )
 
 
-def maybe(strategy: Strategy, **fields: Any) -> Strategy:
+def with_optional(strategy: Strategy, **fields: Any) -> Strategy:
     """The object, with or without each of these fields."""
     optional = st.fixed_dictionaries(
         {}, optional={key: _strategy(value) for key, value in fields.items()}
@@ -51,7 +51,7 @@ def _strategy(value: Any) -> Strategy:
 
 
 @st.composite
-def broken(draw: st.DrawFn, payloads: Strategy) -> Any:
+def broken_payloads(draw: st.DrawFn, payloads: Strategy) -> Any:
     """A payload in which one value, at any depth, is something else."""
     payload = draw(payloads)
 
@@ -77,27 +77,33 @@ cache_control = st.just({"type": "ephemeral"})
 
 # Chat
 
-text_part = maybe(an(type="text", text=words), cache_control=cache_control)
+text_part = with_optional(
+    object_with(type="text", text=words), cache_control=cache_control
+)
 user_part = (
     text_part
-    | an(type="image_url", image_url=an(url="data:image/png;base64,AA=="))
-    | an(type="file", file=an(file_id=ids))
-    | an(type="input_audio", input_audio=an(data="AA==", format="wav"))
-    | an(type=names)
+    | object_with(
+        type="image_url", image_url=object_with(url="data:image/png;base64,AA==")
+    )
+    | object_with(type="file", file=object_with(file_id=ids))
+    | object_with(
+        type="input_audio", input_audio=object_with(data="AA==", format="wav")
+    )
+    | object_with(type=names)
 )
-function_call = an(name=names, arguments=words)
-tool_call = an(id=ids, type="function", function=function_call) | an(
-    id=ids, type="custom", custom=an(name=names, input=words)
+function_call = object_with(name=names, arguments=words)
+tool_call = object_with(id=ids, type="function", function=function_call) | object_with(
+    id=ids, type="custom", custom=object_with(name=names, input=words)
 )
-reasoning_detail = an(
+reasoning_detail = object_with(
     type="reasoning.text", text=words, signature=words, index=st.integers(0, 3)
-) | an(type="reasoning.encrypted", data=words)
-assistant = maybe(
-    an(
+) | object_with(type="reasoning.encrypted", data=words)
+assistant = with_optional(
+    object_with(
         role="assistant",
         content=st.none()
         | words
-        | st.lists(text_part | an(type="refusal", refusal=words), max_size=2),
+        | st.lists(text_part | object_with(type="refusal", refusal=words), max_size=2),
     ),
     tool_calls=st.lists(tool_call, min_size=1, max_size=3),
     refusal=st.none() | words,
@@ -108,36 +114,43 @@ assistant = maybe(
     function_call=function_call,
 )
 chat_message = st.one_of(
-    maybe(
-        an(
+    with_optional(
+        object_with(
             role=st.sampled_from(["system", "developer"]),
             content=words | st.lists(text_part, max_size=2),
         ),
         name=names,
     ),
-    maybe(an(role="user", content=words | st.lists(user_part, max_size=3)), name=names),
+    with_optional(
+        object_with(role="user", content=words | st.lists(user_part, max_size=3)),
+        name=names,
+    ),
     assistant,
-    an(role="tool", tool_call_id=ids, content=words | st.lists(user_part, max_size=2)),
+    object_with(
+        role="tool", tool_call_id=ids, content=words | st.lists(user_part, max_size=2)
+    ),
 )
-chat_tool = an(type="function", function=an(name=names, parameters=values)) | an(
-    type="custom", custom=an(name=names)
-)
-chat_request = maybe(
-    an(model=names, messages=st.lists(chat_message, max_size=6)),
+chat_tool = object_with(
+    type="function", function=object_with(name=names, parameters=values)
+) | object_with(type="custom", custom=object_with(name=names))
+chat_request = with_optional(
+    object_with(model=names, messages=st.lists(chat_message, max_size=6)),
     tools=st.none() | st.lists(chat_tool, max_size=2),
     temperature=st.floats(0, 2),
     stream=st.booleans(),
 )
-usage = an(prompt_tokens=st.integers(0, 99), completion_tokens=st.integers(0, 99))
-chat_reply = maybe(
-    an(
+usage = object_with(
+    prompt_tokens=st.integers(0, 99), completion_tokens=st.integers(0, 99)
+)
+chat_reply = with_optional(
+    object_with(
         id=words,
         object="chat.completion",
         created=1,
         model=words,
         choices=st.lists(
-            maybe(
-                an(
+            with_optional(
+                object_with(
                     index=0,
                     message=assistant,
                     finish_reason=st.none()
@@ -155,124 +168,139 @@ chat_reply = maybe(
 # Responses
 
 input_part = (
-    an(type="input_text", text=words)
-    | an(type="input_image", image_url="data:image/png;base64,AA==", detail="auto")
-    | an(type="input_image", file_id=ids)
-    | an(type="input_file", file_id=ids)
-    | an(type="input_file", file_url="https://example.org/a.pdf")
-    | an(type=names)
+    object_with(type="input_text", text=words)
+    | object_with(
+        type="input_image", image_url="data:image/png;base64,AA==", detail="auto"
+    )
+    | object_with(type="input_image", file_id=ids)
+    | object_with(type="input_file", file_id=ids)
+    | object_with(type="input_file", file_url="https://example.org/a.pdf")
+    | object_with(type=names)
 )
 output_part = st.one_of(
-    maybe(an(type="output_text", text=words), annotations=st.just([])),
-    an(type="refusal", refusal=words),
-    an(type=names),
+    with_optional(object_with(type="output_text", text=words), annotations=st.just([])),
+    object_with(type="refusal", refusal=words),
+    object_with(type=names),
 )
 status = st.sampled_from(["completed", "incomplete"])
 output_item = st.one_of(
-    maybe(
-        an(type="message", role="assistant", content=st.lists(output_part, max_size=2)),
+    with_optional(
+        object_with(
+            type="message", role="assistant", content=st.lists(output_part, max_size=2)
+        ),
         id=ids,
         status=status,
         phase=st.sampled_from(["commentary", "final_answer"]),
     ),
-    maybe(
-        an(
+    with_optional(
+        object_with(
             type="reasoning",
             id=ids,
-            summary=st.lists(an(type="summary_text", text=words), max_size=2),
+            summary=st.lists(object_with(type="summary_text", text=words), max_size=2),
         ),
         encrypted_content=words,
     ),
-    maybe(
-        an(type="function_call", call_id=ids, name=names, arguments=words),
+    with_optional(
+        object_with(type="function_call", call_id=ids, name=names, arguments=words),
         id=ids,
         status=status,
     ),
-    maybe(an(type="custom_tool_call", call_id=ids, name=names, input=words), id=ids),
-    an(
+    with_optional(
+        object_with(type="custom_tool_call", call_id=ids, name=names, input=words),
+        id=ids,
+    ),
+    object_with(
         type="local_shell_call",
         id=ids,
         call_id=ids,
         status="completed",
-        action=an(type="exec", command=st.lists(words, max_size=2)),
+        action=object_with(type="exec", command=st.lists(words, max_size=2)),
     ),
-    an(
+    object_with(
         type="computer_call",
         id=ids,
         call_id=ids,
-        action=an(type="click"),
+        action=object_with(type="click"),
         pending_safety_checks=st.just([]),
     ),
-    an(
+    object_with(
         type="mcp_approval_request",
         id=ids,
         name=names,
         arguments=words,
         server_label=names,
     ),
-    an(type="mcp_call", id=ids, name=names, arguments=words, output=words),
-    an(
+    object_with(type="mcp_call", id=ids, name=names, arguments=words, output=words),
+    object_with(
         type="tool_search_call",
         call_id=st.none() | ids,
         arguments=values,
         execution="server",
     ),
-    an(type="web_search_call", id=ids, status="completed"),
-    an(type="compaction", id=ids, encrypted_content=words),
-    an(type=names),
+    object_with(type="web_search_call", id=ids, status="completed"),
+    object_with(type="compaction", id=ids, encrypted_content=words),
+    object_with(type=names),
 )
 input_item = st.one_of(
-    maybe(
-        an(
+    with_optional(
+        object_with(
             role=st.sampled_from(["user", "system", "developer"]),
             content=words | st.lists(input_part, max_size=2),
         ),
         type="message",
     ),
-    an(role="assistant", content=words),
-    an(
+    object_with(role="assistant", content=words),
+    object_with(
         type="function_call_output",
         call_id=ids,
         output=words | st.lists(input_part, max_size=2),
     ),
-    an(type="custom_tool_call_output", call_id=ids, output=words),
-    an(type="local_shell_call_output", id=ids, output=words),
-    an(
+    object_with(type="custom_tool_call_output", call_id=ids, output=words),
+    object_with(type="local_shell_call_output", id=ids, output=words),
+    object_with(
         type="shell_call_output",
         call_id=ids,
-        output=st.lists(an(stdout=words, stderr=words), max_size=2),
+        output=st.lists(object_with(stdout=words, stderr=words), max_size=2),
     ),
-    an(
+    object_with(
         type="computer_call_output",
         call_id=ids,
-        output=an(type="computer_screenshot", image_url="data:image/png;base64,AA=="),
+        output=object_with(
+            type="computer_screenshot", image_url="data:image/png;base64,AA=="
+        ),
     ),
-    an(type="mcp_approval_response", approval_request_id=ids, approve=st.booleans()),
-    an(
+    object_with(
+        type="mcp_approval_response", approval_request_id=ids, approve=st.booleans()
+    ),
+    object_with(
         type="tool_search_output",
         call_id=st.none() | ids,
         tools=st.lists(values, max_size=1),
     ),
-    an(id=ids),
+    object_with(id=ids),
     output_item,
 )
 responses_tool = (
-    maybe(an(type="function", name=names, parameters=values), strict=st.booleans())
-    | maybe(
-        an(type="custom", name=names),
-        format=an(type="grammar", syntax="lark", definition=words) | an(type="text"),
+    with_optional(
+        object_with(type="function", name=names, parameters=values),
+        strict=st.booleans(),
     )
-    | an(type=names)
+    | with_optional(
+        object_with(type="custom", name=names),
+        format=object_with(type="grammar", syntax="lark", definition=words)
+        | object_with(type="text"),
+    )
+    | object_with(type=names)
 )
-responses_request = maybe(
-    an(model=names),
+responses_request = with_optional(
+    object_with(model=names),
     input=st.none() | words | st.lists(input_item, max_size=6),
     instructions=st.none() | words,
     tools=st.none() | st.lists(responses_tool, max_size=3),
     store=st.booleans(),
 )
-responses_reply = maybe(
-    an(
+responses_reply = with_optional(
+    object_with(
         id=words,
         object="response",
         created_at=1,
@@ -283,7 +311,7 @@ responses_reply = maybe(
         ["completed", "incomplete", "failed", "in_progress", "cancelled"]
     ),
     usage=st.none()
-    | an(input_tokens=st.integers(0, 99), output_tokens=st.integers(0, 99)),
+    | object_with(input_tokens=st.integers(0, 99), output_tokens=st.integers(0, 99)),
     error=st.none(),
     incomplete_details=st.none()
     | st.just({"reason": "max_output_tokens"})

@@ -36,7 +36,7 @@ def core(*wire: dict[str, Any], model: str | None = None) -> list[Message]:
     return anthropic.decode_messages(list(wire), model=model)
 
 
-def plainly(messages: list[Message]) -> list[dict[str, Any]]:
+def without_native(messages: list[Message]) -> list[dict[str, Any]]:
     return [
         {key: value for key, value in message.items() if key != "_native"}
         for message in messages
@@ -46,7 +46,7 @@ def plainly(messages: list[Message]) -> list[dict[str, Any]]:
 class TestReading:
     def test_text_stays_text(self) -> None:
         wire = {"role": "user", "content": "hi"}
-        assert plainly(core(wire)) == [{"role": "user", "content": "hi"}]
+        assert without_native(core(wire)) == [{"role": "user", "content": "hi"}]
 
     def test_results_and_words_of_one_message_become_messages_of_their_own(
         self,
@@ -57,7 +57,7 @@ class TestReading:
             "content": [RESULT, second, {"type": "text", "text": "go on"}],
         }
         messages = core(wire)
-        assert plainly(messages) == [
+        assert without_native(messages) == [
             {"role": "tool", "tool_call_id": "toolu_1", "content": "a.txt"},
             {
                 "role": "tool",
@@ -98,7 +98,7 @@ class TestReading:
             "content": [THINKING, REDACTED, {"type": "text", "text": "Listing."}, CALL],
         }
         [message] = core(wire)
-        assert plainly([message]) == [
+        assert without_native([message]) == [
             {
                 "role": "assistant",
                 "content": "Listing.",
@@ -318,7 +318,7 @@ class TestVerbatim:
         assert anthropic.encode_messages(copy_of(messages)) == before
         assert wire == before
         # Nothing is left in Anthropic's form where chat has one of its own, and no marker outside the native value.
-        for message in plainly(messages):
+        for message in without_native(messages):
             parts = message["content"] if isinstance(message["content"], list) else []
             assert not {"tool_use", "tool_result", "thinking"} & {
                 str(part.get("type")) for part in parts

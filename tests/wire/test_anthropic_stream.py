@@ -35,11 +35,11 @@ START = {
 STOP = {"type": "message_stop"}
 
 
-def begun(index: int, **block: Any) -> dict[str, Any]:
+def block_start(index: int, **block: Any) -> dict[str, Any]:
     return {"type": "content_block_start", "index": index, "content_block": block}
 
 
-def grown(index: int, kind: str, **fields: Any) -> dict[str, Any]:
+def block_delta(index: int, kind: str, **fields: Any) -> dict[str, Any]:
     return {
         "type": "content_block_delta",
         "index": index,
@@ -47,11 +47,11 @@ def grown(index: int, kind: str, **fields: Any) -> dict[str, Any]:
     }
 
 
-def done(index: int) -> dict[str, Any]:
+def block_stop(index: int) -> dict[str, Any]:
     return {"type": "content_block_stop", "index": index}
 
 
-def finished(reason: str = "end_turn", **usage: Any) -> dict[str, Any]:
+def message_end(reason: str = "end_turn", **usage: Any) -> dict[str, Any]:
     return {
         "type": "message_delta",
         "delta": {"stop_reason": reason, "stop_sequence": None},
@@ -74,24 +74,24 @@ def test_a_whole_stream() -> None:
     said, reply = decode(
         START,
         {"type": "ping"},
-        begun(0, type="thinking", thinking="", signature=""),
-        grown(0, "thinking_delta", thinking="Let me "),
-        grown(0, "thinking_delta", thinking="see."),
-        grown(0, "signature_delta", signature="c2ln"),
-        done(0),
-        begun(1, type="text", text=""),
-        grown(1, "text_delta", text="It is "),
-        grown(1, "text_delta", text="晴れ."),
-        done(1),
-        begun(2, type="tool_use", id="toolu_1", name="weather", input={}),
-        grown(2, "input_json_delta", partial_json=""),
-        grown(2, "input_json_delta", partial_json='{"city": "Par'),
-        grown(2, "input_json_delta", partial_json='is"}'),
-        done(2),
-        begun(3, type="tool_use", id="toolu_2", name="now", input={}),
-        grown(3, "input_json_delta", partial_json=""),
-        done(3),
-        finished("tool_use", input_tokens=None, output_tokens=89),
+        block_start(0, type="thinking", thinking="", signature=""),
+        block_delta(0, "thinking_delta", thinking="Let me "),
+        block_delta(0, "thinking_delta", thinking="see."),
+        block_delta(0, "signature_delta", signature="c2ln"),
+        block_stop(0),
+        block_start(1, type="text", text=""),
+        block_delta(1, "text_delta", text="It is "),
+        block_delta(1, "text_delta", text="晴れ."),
+        block_stop(1),
+        block_start(2, type="tool_use", id="toolu_1", name="weather", input={}),
+        block_delta(2, "input_json_delta", partial_json=""),
+        block_delta(2, "input_json_delta", partial_json='{"city": "Par'),
+        block_delta(2, "input_json_delta", partial_json='is"}'),
+        block_stop(2),
+        block_start(3, type="tool_use", id="toolu_2", name="now", input={}),
+        block_delta(3, "input_json_delta", partial_json=""),
+        block_stop(3),
+        message_end("tool_use", input_tokens=None, output_tokens=89),
         STOP,
     )
     assert said == [
@@ -163,21 +163,23 @@ def test_blocks_that_come_whole_and_server_tools() -> None:
     citation = {"type": "web_search_result_location", "cited_text": "x"}
     said, reply = decode(
         START,
-        begun(0, type="server_tool_use", id="srvtoolu_1", name="web_search", input={}),
-        grown(0, "input_json_delta", partial_json='{"query": "x"}'),
-        done(0),
-        begun(1, **found),
-        done(1),
-        begun(2, type="text", text="So", citations=None),
-        grown(2, "citations_delta", citation=citation),
-        grown(2, "citations_delta", citation=citation),
-        grown(2, "text_delta", text=" it is."),
-        done(2),
-        begun(3, type="compaction", content=None),
-        grown(3, "compaction_delta", content="summary", encrypted_content="ZW5j"),
-        done(3),
-        begun(4, type="thinking", thinking="at once", signature="c2ln"),
-        done(4),
+        block_start(
+            0, type="server_tool_use", id="srvtoolu_1", name="web_search", input={}
+        ),
+        block_delta(0, "input_json_delta", partial_json='{"query": "x"}'),
+        block_stop(0),
+        block_start(1, **found),
+        block_stop(1),
+        block_start(2, type="text", text="So", citations=None),
+        block_delta(2, "citations_delta", citation=citation),
+        block_delta(2, "citations_delta", citation=citation),
+        block_delta(2, "text_delta", text=" it is."),
+        block_stop(2),
+        block_start(3, type="compaction", content=None),
+        block_delta(3, "compaction_delta", content="summary", encrypted_content="ZW5j"),
+        block_stop(3),
+        block_start(4, type="thinking", thinking="at once", signature="c2ln"),
+        block_stop(4),
     )
     assert [(delta.kind, delta.text) for delta in said[1:]] == [
         ("text", "So"),
@@ -230,12 +232,12 @@ class TestBrokenOff:
     def test_text_so_far_is_kept_half_a_call_and_half_a_thought_are_not(self) -> None:
         _, reply = decode(
             START,
-            begun(0, type="thinking", thinking="", signature=""),
-            grown(0, "thinking_delta", thinking="half a thou"),
-            begun(1, type="text", text=""),
-            grown(1, "text_delta", text="Half a sen"),
-            begun(2, type="tool_use", id="toolu_1", name="rm", input={}),
-            grown(2, "input_json_delta", partial_json='{"path": "/tmp/x"}'),
+            block_start(0, type="thinking", thinking="", signature=""),
+            block_delta(0, "thinking_delta", thinking="half a thou"),
+            block_start(1, type="text", text=""),
+            block_delta(1, "text_delta", text="Half a sen"),
+            block_start(2, type="tool_use", id="toolu_1", name="rm", input={}),
+            block_delta(2, "input_json_delta", partial_json='{"path": "/tmp/x"}'),
         )
         assert blocks(reply) == [{"type": "text", "text": "Half a sen"}]
         assert calls_of(reply.message) == []
@@ -249,9 +251,9 @@ class TestBrokenOff:
     def test_whole_calls_are_kept_and_blank_text_is_not(self) -> None:
         _, reply = decode(
             START,
-            begun(0, type="tool_use", id="toolu_1", name="ls", input={}),
-            done(0),
-            begun(1, type="text", text=""),
+            block_start(0, type="tool_use", id="toolu_1", name="ls", input={}),
+            block_stop(0),
+            block_start(1, type="text", text=""),
         )
         assert [block["type"] for block in blocks(reply)] == ["tool_use"]
 
@@ -265,7 +267,7 @@ class TestBrokenOff:
         error = {"type": "overloaded_error", "message": "Overloaded"}
         said, reply = decode(
             START,
-            begun(0, type="text", text="Hel"),
+            block_start(0, type="text", text="Hel"),
             {"type": "error", "error": error, "request_id": "req_1"},
         )
         assert said[-1] == StreamDelta("error", text="Overloaded", raw=error)
@@ -281,9 +283,11 @@ class TestBrokenOff:
         """Some servers leave out the end of a block; the reason for the stop says that nothing more comes."""
         _, reply = decode(
             START,
-            begun(0, type="tool_use", id="toolu_1", name="write", input={}),
-            grown(0, "input_json_delta", partial_json='{"path": "a", "text": "lo'),
-            finished("max_tokens"),
+            block_start(0, type="tool_use", id="toolu_1", name="write", input={}),
+            block_delta(
+                0, "input_json_delta", partial_json='{"path": "a", "text": "lo'
+            ),
+            message_end("max_tokens"),
         )
         assert blocks(reply)[0]["input"] == {
             "INVALID_JSON": '{"path": "a", "text": "lo'
@@ -307,20 +311,20 @@ class TestBrokenOff:
             "index must be a number, not '0'",
         ),
         (
-            [begun(0, type="tool_use", id=None)],
+            [block_start(0, type="tool_use", id=None)],
             "content_block.id must be a string, not missing",
         ),
         (
-            [grown(3, "text_delta", text="x")],
+            [block_delta(3, "text_delta", text="x")],
             "content_block_delta is about block 3, which never started",
         ),
-        ([done(0)], "content_block_stop is about block 0, which never started"),
+        ([block_stop(0)], "content_block_stop is about block 0, which never started"),
         (
-            [begun(0, type="text"), {"type": "content_block_delta", "index": 0}],
+            [block_start(0, type="text"), {"type": "content_block_delta", "index": 0}],
             "delta must be an object",
         ),
         (
-            [begun(0, type="text"), grown(0, "text_delta", text=3)],
+            [block_start(0, type="text"), block_delta(0, "text_delta", text=3)],
             "delta.text must be a string, not int",
         ),
         ([{"type": "message_delta"}], "delta must be an object, not missing"),
@@ -350,12 +354,12 @@ def test_what_is_not_known_says_nothing(event: Any) -> None:
 
 
 def test_events_are_not_changed_and_not_shared() -> None:
-    event = begun(0, type="text", text="a", citations=[])
+    event = block_start(0, type="text", text="a", citations=[])
     decoder = anthropic.AnthropicStreamDecoder()
     decoder.feed(event)
-    decoder.feed(grown(0, "citations_delta", citation={"x": 1}))
-    decoder.feed(grown(0, "text_delta", text="b"))
-    assert event == begun(0, type="text", text="a", citations=[])
+    decoder.feed(block_delta(0, "citations_delta", citation={"x": 1}))
+    decoder.feed(block_delta(0, "text_delta", text="b"))
+    assert event == block_start(0, type="text", text="a", citations=[])
     assert blocks(decoder.reply()) == blocks(decoder.reply())
 
 

@@ -35,7 +35,7 @@ def call(call_id: str, arguments: Any = "{}", name: str = "t") -> dict[str, Any]
     }
 
 
-def calling(*calls: Any, content: Any = None) -> Any:
+def calls_message(*calls: Any, content: Any = None) -> Any:
     return {"role": "assistant", "content": content, "tool_calls": list(calls)}
 
 
@@ -57,7 +57,7 @@ ASKED = {"role": "user", "content": [text("q")]}
 def test_results_of_one_turn_and_what_the_user_adds_are_one_message() -> None:
     written = wire(
         USER,
-        calling(call("1"), call("2"), content="Both."),
+        calls_message(call("1"), call("2"), content="Both."),
         result("2"),
         result("1"),
         USER,
@@ -84,7 +84,7 @@ def test_results_of_one_turn_and_what_the_user_adds_are_one_message() -> None:
 
 
 def test_results_come_before_words_that_came_before_them() -> None:
-    written = wire(USER, calling(call("1")), USER, result("1"))
+    written = wire(USER, calls_message(call("1")), USER, result("1"))
     assert [block["type"] for block in written[2]["content"]] == ["tool_result", "text"]
 
 
@@ -124,7 +124,10 @@ def test_a_message_from_elsewhere_joins_a_native_neighbour() -> None:
     ],
 )
 def test_arguments_are_always_an_object(arguments: Any, value: dict[str, Any]) -> None:
-    assert wire(USER, calling(call("1", arguments)))[1]["content"][0]["input"] == value
+    assert (
+        wire(USER, calls_message(call("1", arguments)))[1]["content"][0]["input"]
+        == value
+    )
 
 
 def test_free_text_calls_have_one_input() -> None:
@@ -133,7 +136,7 @@ def test_free_text_calls_have_one_input() -> None:
         "type": "custom",
         "custom": {"name": "patch", "input": "*** Begin"},
     }
-    assert wire(USER, calling(custom))[1]["content"] == [
+    assert wire(USER, calls_message(custom))[1]["content"] == [
         {
             "type": "tool_use",
             "id": "1",
@@ -146,7 +149,7 @@ def test_free_text_calls_have_one_input() -> None:
 def test_calls_that_are_none_are_left_out_and_nameless_ones_get_a_name() -> None:
     written = wire(
         USER,
-        calling("garbage", {"id": "x"}, call("1", name="")),
+        calls_message("garbage", {"id": "x"}, call("1", name="")),
         {"role": "assistant", "tool_calls": 3},
     )
     assert written[1]["content"] == [
@@ -157,7 +160,7 @@ def test_calls_that_are_none_are_left_out_and_nameless_ones_get_a_name() -> None
 def test_call_ids_are_cleaned_the_same_way_for_call_and_result() -> None:
     written = wire(
         USER,
-        calling(call("functions.bash:0"), call("functions_bash_0")),
+        calls_message(call("functions.bash:0"), call("functions_bash_0")),
         result("functions.bash:0"),
     )
     assert [block["id"] for block in written[1]["content"]] == [
@@ -168,7 +171,7 @@ def test_call_ids_are_cleaned_the_same_way_for_call_and_result() -> None:
 
 
 def test_an_id_that_is_used_again_becomes_a_new_one() -> None:
-    turn = [calling(call("call_0")), result("call_0")]
+    turn = [calls_message(call("call_0")), result("call_0")]
     written = wire(USER, *turn, *turn, *turn)
     assert [m["content"][0]["id"] for m in written[1::2]] == [
         "call_0",
@@ -191,7 +194,7 @@ def test_native_ids_stay_and_results_from_elsewhere_find_them() -> None:
         USER,
         *anthropic.decode_messages([made]),
         result("call_0"),
-        calling(call("call_0")),
+        calls_message(call("call_0")),
         result("call_0"),
     )
     assert written[1] == made
@@ -214,7 +217,7 @@ def test_a_result_without_a_call_has_a_clean_id_too() -> None:
 
 @pytest.mark.parametrize("content", ["", " \n", None, [], [text("")]])
 def test_an_empty_result_is_a_result_without_content(content: Any) -> None:
-    assert wire(USER, calling(call("1")), result("1", content))[2]["content"] == [
+    assert wire(USER, calls_message(call("1")), result("1", content))[2]["content"] == [
         {"type": "tool_result", "tool_use_id": "1"}
     ]
 
@@ -349,9 +352,9 @@ def test_parts(part: dict[str, Any], block: dict[str, Any]) -> None:
     assert wire({"role": "user", "content": [part]}) == [
         {"role": "user", "content": [block]}
     ]
-    in_result = wire(USER, calling(call("1")), result("1", [part]))[2]["content"][0][
-        "content"
-    ]
+    in_result = wire(USER, calls_message(call("1")), result("1", [part]))[2]["content"][
+        0
+    ]["content"]
     assert in_result == [block]
 
 
@@ -417,7 +420,7 @@ def test_a_native_value_that_is_no_message_is_not_used(value: Any) -> None:
 class TestCacheMarkers:
     def test_a_marker_on_a_message_moves_to_its_last_block(self) -> None:
         asked: Any = {**USER, "cache_control": MARKER}
-        made: Any = {**calling(call("1"), content="x"), "cache_control": MARKER}
+        made: Any = {**calls_message(call("1"), content="x"), "cache_control": MARKER}
         answered: Any = {**result("1"), "cache_control": MARKER}
         written = wire(asked, made, answered)
         assert [m["content"][-1]["cache_control"] for m in written] == [MARKER] * 3
@@ -571,7 +574,7 @@ def problems(body: dict[str, Any]) -> list[str]:
         ]
         found += [
             "blank text"
-            for block in [*blocks, *inner(blocks)]
+            for block in [*blocks, *inner_blocks(blocks)]
             if not block.get("text", "x").strip()
         ]
         seen |= set(called)
@@ -584,7 +587,7 @@ def problems(body: dict[str, Any]) -> list[str]:
     return found + (["calls at the end"] if waiting else [])
 
 
-def inner(blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def inner_blocks(blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [
         each
         for block in blocks

@@ -18,7 +18,7 @@ from everthread.wire.definitions import (
     keep_parts,
     loads_tools,
 )
-from tests.wire.client_shapes import shape
+from tests.wire.client_shapes import load_shape
 
 LOADED = [
     {"type": "tool_reference", "tool_name": "TideTable"},
@@ -38,7 +38,7 @@ def read(api: Api, *wire: Any) -> list[Message]:
     return CODECS[api].decode_messages(list(wire))
 
 
-def written(api: Api, *messages: Message) -> list[Any]:
+def encode(api: Api, *messages: Message) -> list[Any]:
     return CODECS[api].encode_messages(messages)
 
 
@@ -60,7 +60,7 @@ def keys_of(message: Message) -> list[set[str]]:
 
 class TestFinding:
     def test_claude_code_loads_tools_by_results(self) -> None:
-        messages = read("anthropic", *shape("claude_code")["messages"])
+        messages = read("anthropic", *load_shape("claude_code")["messages"])
         found = [
             (message["role"], keys_of(message))
             for message in messages
@@ -77,7 +77,7 @@ class TestFinding:
         ]
 
     def test_codex_loads_tools_by_items(self) -> None:
-        messages = read("openai_responses", *shape("codex")["input"])
+        messages = read("openai_responses", *load_shape("codex")["input"])
         loading = [message for message in messages if loads_tools(message)]
         assert [keys_of(message) for message in loading] == [
             [{"tool mcp__harbour__tides"}]
@@ -299,10 +299,10 @@ class TestKeeping:
         assert keep_parts(message, {1}) == {"role": "user", "content": [LOADING]}
 
     def test_of_calls_those_that_are_answered_stay(self) -> None:
-        sent = shape("claude_code")["messages"][4]
+        sent = load_shape("claude_code")["messages"][4]
         thought = {"type": "thinking", "thinking": "Which berths?", "signature": "x"}
         [message] = read("anthropic", {**sent, "content": [thought, *sent["content"]]})
-        _, kept = written("anthropic", QUESTION, keep_parts(message, (), {"toolu_3"}))
+        _, kept = encode("anthropic", QUESTION, keep_parts(message, (), {"toolu_3"}))
         assert kept == {"role": "assistant", "content": sent["content"][1:]}
 
     def test_of_calls_in_blocks_too(self) -> None:
@@ -335,7 +335,7 @@ class TestKeeping:
         [message] = read(
             "anthropic", {"role": "assistant", "content": [other, use, result]}
         )
-        _, kept = written("anthropic", QUESTION, keep_parts(message, {2}))
+        _, kept = encode("anthropic", QUESTION, keep_parts(message, {2}))
         assert kept == {"role": "assistant", "content": [use, result]}
 
     def test_nothing_is_left_of_a_message_without_such_parts(self) -> None:
@@ -374,7 +374,7 @@ class TestKeeping:
         run = [reasoning, listed, search, other]
         [message] = CODECS["openai_responses"].decode_messages(run, model="gpt-5.5")
         kept = keep_parts(message, {1}, {"search_1"})
-        assert written("openai_responses", kept) == [listed, search]
+        assert encode("openai_responses", kept) == [listed, search]
         assert kept["_native"]["model"] == "gpt-5.5"
 
 
@@ -386,7 +386,7 @@ class TestKeepingInstructions:
 
     def test_anthropics_are_cut_into_parts_without_cache_marks(self) -> None:
         [message] = read("anthropic", {"role": "system", "content": list(self.BLOCKS)})
-        [kept] = written("anthropic", keep_parts(message, {1}))
+        [kept] = encode("anthropic", keep_parts(message, {1}))
         assert kept == {
             "role": "system",
             "content": [{"type": "text", "text": "Answer in Norwegian."}],
@@ -399,7 +399,7 @@ class TestKeepingInstructions:
         assert keep_parts(text, {0}) is text
 
     def test_those_of_other_protocols_stay_whole(self) -> None:
-        [item] = read("openai_responses", shape("codex")["input"][1])
+        [item] = read("openai_responses", load_shape("codex")["input"][1])
         assert keep_parts(item, {0}) is item
         plain = instructions("Answer in French.", "Answer in Norwegian.")
         assert keep_parts(plain, {0}) is plain
@@ -417,7 +417,7 @@ class TestJoiningInstructions:
             {"role": "system", "content": [addition]},
         )
         assert all(map(has_fixed_position, messages))
-        [wire] = written("anthropic", *join_instructions(messages))
+        [wire] = encode("anthropic", *join_instructions(messages))
         assert wire == {
             "role": "system",
             "content": [{"type": "text", "text": "Answer in French."}, addition],

@@ -46,7 +46,7 @@ def round_trip(body: dict[str, Any]) -> dict[str, Any]:
     return chat.encode_request(chat.decode_request(body))
 
 
-def sent(*messages: Any, model: str | None = None) -> list[dict[str, Any]]:
+def encode(*messages: Any, model: str | None = None) -> list[dict[str, Any]]:
     return chat.encode_messages(cast("list[Message]", list(messages)), model=model)
 
 
@@ -373,7 +373,7 @@ def test_what_is_ours_never_crosses_the_wire() -> None:
     assert request == Request(
         "m", [{"role": "user", "content": "x"}], tools=[{"type": "t"}]
     )
-    assert sent({"role": "user", "content": "x", "_kind": "summary"}) == [
+    assert encode({"role": "user", "content": "x", "_kind": "summary"}) == [
         {"role": "user", "content": "x"}
     ]
 
@@ -449,12 +449,12 @@ SIGNED = {
 
 def test_reasoning_goes_back_to_the_model_that_wrote_it_and_to_no_other() -> None:
     [message] = chat.decode_messages([SIGNED], model="vendor/m")
-    assert sent(message) == sent(message, model="m-2025-01-31") == [SIGNED]
+    assert encode(message) == encode(message, model="m-2025-01-31") == [SIGNED]
     unsigned = [
         {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}},
         "garbage",
     ]
-    assert sent(message, model="other") == [
+    assert encode(message, model="other") == [
         {"role": "assistant", "content": "", "tool_calls": unsigned}
     ]
 
@@ -464,19 +464,19 @@ def test_reasoning_is_marked_by_the_name_that_was_asked_for() -> None:
         {"role": "assistant", "content": "x", "reasoning": "hm"}, model="gpt-5-renamed"
     )
     message = chat.decode_reply(body, model="alias").message
-    assert "reasoning" in sent(message, model="alias")[0]
-    assert "reasoning" not in sent(message, model="gpt-5-renamed")[0]
+    assert "reasoning" in encode(message, model="alias")[0]
+    assert "reasoning" not in encode(message, model="gpt-5-renamed")[0]
     assert (
-        "reasoning" in sent(chat.decode_reply(body).message, model="gpt-5-renamed")[0]
+        "reasoning" in encode(chat.decode_reply(body).message, model="gpt-5-renamed")[0]
     )
 
 
 def test_reasoning_of_another_api_stays_behind() -> None:
     core: Message = {"role": "assistant", "content": "x", "reasoning_content": "hm"}
-    assert sent(with_native(core, "anthropic", {})) == [
+    assert encode(with_native(core, "anthropic", {})) == [
         {"role": "assistant", "content": "x"}
     ]
-    assert sent(core) == [core]
+    assert encode(core) == [core]
 
 
 def test_reasoning_survives_a_cache_marker_and_an_edit_is_sent() -> None:
@@ -485,10 +485,10 @@ def test_reasoning_survives_a_cache_marker_and_an_edit_is_sent() -> None:
     )
     part = {"type": "text", "text": "x", "cache_control": {"type": "ephemeral"}}
     marked = {**message, "content": [part]}
-    assert sent(marked, model="m") == [
+    assert encode(marked, model="m") == [
         {"role": "assistant", "content": [part], "reasoning": "hm"}
     ]
-    assert sent(with_content(message, "y"), model="m")[0]["content"] == "y"
+    assert encode(with_content(message, "y"), model="m")[0]["content"] == "y"
 
 
 def test_a_message_in_foreign_blocks_is_verbatim_until_it_is_changed() -> None:
@@ -498,12 +498,12 @@ def test_a_message_in_foreign_blocks_is_verbatim_until_it_is_changed() -> None:
         "cache_control": {"type": "ephemeral"},
     }
     [message] = chat.decode_messages([wire])
-    assert sent(message) == [wire]
+    assert encode(message) == [wire]
     url = {
         "type": "image_url",
         "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="},
     }
-    assert sent(with_content(message, message["content"])) == [
+    assert encode(with_content(message, message["content"])) == [
         {"role": "user", "content": [url]}
     ]
 
@@ -514,7 +514,7 @@ def test_message_level_cache_markers_stay_behind_and_part_level_ones_pass() -> N
         "role": "user",
         "content": [{"type": "text", "text": "x", "cache_control": mark}],
     }
-    assert sent({**marked, "cache_control": mark}) == [marked]
+    assert encode({**marked, "cache_control": mark}) == [marked]
 
 
 # Replies

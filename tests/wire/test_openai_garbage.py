@@ -26,7 +26,7 @@ from tests.wire import openai_strategies as made
 @made.few
 @given(data=st.data())
 def test_a_broken_request(codec: Any, requests: Any, data: st.DataObject) -> None:
-    body = data.draw(made.broken(requests))
+    body = data.draw(made.broken_payloads(requests))
     with contextlib.suppress(WireError):
         request = codec.decode_request(body)
         assert codec.encode_request(request) == body
@@ -48,7 +48,7 @@ EACH_REPLY = pytest.mark.parametrize(
 @made.few
 @given(data=st.data())
 def test_a_broken_reply(codec: Any, replies: Any, data: st.DataObject) -> None:
-    body = data.draw(made.broken(replies))
+    body = data.draw(made.broken_payloads(replies))
     with contextlib.suppress(WireError):
         assert codec.encode_reply(codec.decode_reply(body)) == body
 
@@ -57,7 +57,7 @@ def test_a_broken_reply(codec: Any, replies: Any, data: st.DataObject) -> None:
 @made.few
 @given(data=st.data())
 def test_a_broken_stream(codec: Any, replies: Any, data: st.DataObject) -> None:
-    body = data.draw(made.broken(replies))
+    body = data.draw(made.broken_payloads(replies))
     with contextlib.suppress(WireError):
         events = [
             json.loads(event.data)
@@ -65,7 +65,7 @@ def test_a_broken_stream(codec: Any, replies: Any, data: st.DataObject) -> None:
             if event.data != "[DONE]"
         ]
         at = data.draw(st.integers(0, len(events) - 1))
-        events[at] = data.draw(made.broken(st.just(events[at])))
+        events[at] = data.draw(made.broken_payloads(st.just(events[at])))
         decoder = codec.stream_decoder(model=None)
         for event in events:
             decoder.feed(event)

@@ -25,7 +25,7 @@ def read(*items: Any, model: str | None = None) -> list[Message]:
     return openai_responses.decode_messages(list(items), model=model)
 
 
-def sent(*messages: Any, model: str | None = None) -> list[dict[str, Any]]:
+def encode(*messages: Any, model: str | None = None) -> list[dict[str, Any]]:
     return openai_responses.encode_messages(
         cast("list[Message]", list(messages)), model=model
     )
@@ -52,7 +52,7 @@ def test_what_the_model_said_in_one_go_is_one_message() -> None:
         ("c1", "look", {"city": "Oslo"})
     ]
     assert (messages[2]["tool_call_id"], messages[2]["content"]) == ("c1", "4 degrees")
-    assert sent(*messages) == items
+    assert encode(*messages) == items
 
 
 def test_several_texts_stay_apart_and_empty_ones_are_none() -> None:
@@ -198,7 +198,7 @@ def test_what_the_client_must_answer_is_a_call(
         arguments,
     )
     assert result.content == text
-    assert sent(*messages) == [REASONING, call, output]
+    assert encode(*messages) == [REASONING, call, output]
 
 
 def test_a_rewritten_result_turns_the_call_of_a_built_in_tool_into_a_functions() -> (
@@ -209,7 +209,7 @@ def test_a_rewritten_result_turns_the_call_of_a_built_in_tool_into_a_functions()
     short = with_content(result, "[shell] ran `ls`")
     unnamed = {key: value for key, value in MESSAGE.items() if key != "id"}
     arguments = '{"action": {"commands": ["ls"]}}'
-    assert sent(assistant, short) == [
+    assert encode(assistant, short) == [
         unnamed,
         {
             "type": "function_call",
@@ -223,7 +223,7 @@ def test_a_rewritten_result_turns_the_call_of_a_built_in_tool_into_a_functions()
 
 def test_a_rewritten_call_takes_its_result_along() -> None:
     [assistant, result] = read(SHELL, SHELL_OUTPUT)
-    assert [item["type"] for item in sent(with_content(assistant, "x"), result)] == [
+    assert [item["type"] for item in encode(with_content(assistant, "x"), result)] == [
         "message",
         "function_call",
         "function_call_output",
@@ -232,7 +232,7 @@ def test_a_rewritten_call_takes_its_result_along() -> None:
 
 def test_a_rewritten_result_of_a_function_leaves_the_run_alone() -> None:
     [assistant, result] = read(REASONING, CALL, OUTPUT)
-    assert sent(assistant, with_content(result, "cold")) == [
+    assert encode(assistant, with_content(result, "cold")) == [
         REASONING,
         CALL,
         {**OUTPUT, "output": "cold"},
@@ -249,12 +249,12 @@ def test_a_rewritten_result_of_a_custom_tool_stays_one() -> None:
     [assistant, result] = read(
         call, {"type": "custom_tool_call_output", "call_id": "c", "output": "1"}
     )
-    assert sent(assistant, with_content(result, "one"))[1] == {
+    assert encode(assistant, with_content(result, "one"))[1] == {
         "type": "custom_tool_call_output",
         "call_id": "c",
         "output": "one",
     }
-    assert sent(with_content(assistant, None), result) == sent(assistant, result)
+    assert encode(with_content(assistant, None), result) == encode(assistant, result)
 
 
 def test_a_search_for_tools_leaves_with_its_rewritten_result() -> None:
@@ -275,11 +275,11 @@ def test_a_search_for_tools_leaves_with_its_rewritten_result() -> None:
         MESSAGE, search, found, {"role": "assistant", "content": "Found."}
     )
     rewritten = with_content(result, "[1 tool]")
-    assert sent(assistant, rewritten, answer) == [
+    assert encode(assistant, rewritten, answer) == [
         MESSAGE,
         {"role": "assistant", "content": "Found."},
     ]
-    assert sent(assistant, result) == [MESSAGE, search, found]
+    assert encode(assistant, result) == [MESSAGE, search, found]
 
 
 def test_tools_in_the_input_are_the_developers_and_verbatim() -> None:
@@ -291,11 +291,11 @@ def test_tools_in_the_input_are_the_developers_and_verbatim() -> None:
     [message, said] = read(added, MESSAGE)
     assert message["role"] == "developer"
     assert message["content"] == '[{"type": "function", "name": "look"}]'
-    assert sent(message, said) == [added, MESSAGE]
+    assert encode(message, said) == [added, MESSAGE]
 
 
 def test_a_result_whose_call_the_provider_keeps_is_verbatim() -> None:
-    assert sent(*read(SHELL_OUTPUT)) == [SHELL_OUTPUT]
+    assert encode(*read(SHELL_OUTPUT)) == [SHELL_OUTPUT]
 
 
 # Reasoning
@@ -306,8 +306,8 @@ def test_reasoning_goes_back_to_the_model_that_wrote_it_and_to_no_other() -> Non
     search = {"type": "web_search_call", "id": "ws_1"}
     [message] = read(REASONING, MESSAGE, easy, search, CALL, model="gpt-5")
     assert (
-        sent(message, model="gpt-5-2025-08-07")
-        == sent(message)
+        encode(message, model="gpt-5-2025-08-07")
+        == encode(message)
         == [REASONING, MESSAGE, easy, search, CALL]
     )
     unnamed = [
@@ -315,18 +315,18 @@ def test_reasoning_goes_back_to_the_model_that_wrote_it_and_to_no_other() -> Non
         for item in (MESSAGE, easy)
     ]
     call = {key: value for key, value in CALL.items() if key != "id"}
-    assert sent(message, model="gpt-6") == [*unnamed, search, call]
+    assert encode(message, model="gpt-6") == [*unnamed, search, call]
 
 
 def test_a_run_without_reasoning_is_the_same_to_every_model() -> None:
     [message] = read(MESSAGE, CALL, model="gpt-5")
-    assert sent(message, model="gpt-6") == [MESSAGE, CALL]
+    assert encode(message, model="gpt-6") == [MESSAGE, CALL]
 
 
 def test_an_edited_message_loses_its_reasoning_whole() -> None:
     [message] = read(REASONING, MESSAGE, model="gpt-5")
     text = {"type": "output_text", "text": "Short."}
-    assert sent(with_content(message, "Short."), model="gpt-5") == [
+    assert encode(with_content(message, "Short."), model="gpt-5") == [
         {"type": "message", "role": "assistant", "content": [text]}
     ]
 
@@ -337,7 +337,7 @@ def test_an_edited_message_loses_its_reasoning_whole() -> None:
 @made.few
 @given(made.anthropic_history())
 def test_a_history_in_blocks_is_valid_input(history: list[Message]) -> None:
-    items = sent(*history)
+    items = encode(*history)
     waiting: list[str] = []
     for item in items:
         if item.get("type") == "function_call":
@@ -347,7 +347,7 @@ def test_a_history_in_blocks_is_valid_input(history: list[Message]) -> None:
         else:
             assert not waiting
     assert not waiting
-    assert sent(*read(*items)) == items
+    assert encode(*read(*items)) == items
 
 
 def test_a_chat_history_in_items() -> None:
@@ -398,7 +398,7 @@ def test_a_chat_history_in_items() -> None:
         {"role": "function", "name": "old", "content": "t"},
     ]
     picture = {"type": "input_image", "image_url": "u", "detail": "auto"}
-    assert sent(*messages) == [
+    assert encode(*messages) == [
         {"role": "system", "content": ""},
         {
             "role": "user",
@@ -468,7 +468,7 @@ def test_a_call_of_a_tool_in_a_namespace_keeps_it_when_it_is_written_anew(
     [message] = read(item)
     assert [call.name for call in calls_of(message)] == ["mcp__notes__search"]
     written_anew = {key: value for key, value in message.items() if key != "_native"}
-    assert sent(written_anew) == [item]
+    assert encode(written_anew) == [item]
     [chat] = openai_chat.encode_messages(cast("list[Message]", [written_anew]))
     assert set(chat["tool_calls"][0]) == {
         "id",

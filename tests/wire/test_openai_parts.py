@@ -16,7 +16,7 @@ from tests.wire import openai_strategies as made
 PNG = {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}
 
 
-def sent(*messages: Any) -> list[dict[str, Any]]:
+def encode(*messages: Any) -> list[dict[str, Any]]:
     return chat.encode_messages(cast("list[Message]", list(messages)))
 
 
@@ -24,14 +24,14 @@ def sent(*messages: Any) -> list[dict[str, Any]]:
 @given(made.anthropic_history())
 def test_a_history_in_blocks_is_valid_chat(history: list[Message]) -> None:
     before = json.dumps(history)
-    wire = sent(*history)
+    wire = encode(*history)
     assert validate_messages(wire) == []
     assert chat.decode_messages(wire) == wire
     assert json.dumps(history) == before
 
 
 def test_calls_and_results_become_fields_and_messages() -> None:
-    wire = sent(
+    wire = encode(
         {
             "role": "assistant",
             "content": [
@@ -109,9 +109,9 @@ def test_calls_and_results_become_fields_and_messages() -> None:
 def test_an_assistant_that_only_thought_says_nothing() -> None:
     thought = [{"type": "thinking", "thinking": "hm"}]
     call = {"type": "tool_use", "id": "a", "name": "f", "input": {}}
-    assert sent({"role": "assistant", "content": thought})[0]["content"] == ""
+    assert encode({"role": "assistant", "content": thought})[0]["content"] == ""
     assert (
-        sent({"role": "assistant", "content": [*thought, call]})[0]["content"] is None
+        encode({"role": "assistant", "content": [*thought, call]})[0]["content"] is None
     )
 
 
@@ -122,18 +122,20 @@ def test_a_list_without_parts_is_no_content() -> None:
         "function": {"name": "f", "arguments": "{}"},
     }
     assert (
-        sent({"role": "assistant", "content": [], "tool_calls": [called]})[0]["content"]
+        encode({"role": "assistant", "content": [], "tool_calls": [called]})[0][
+            "content"
+        ]
         is None
     )
     assert (
-        sent({"role": "tool", "tool_call_id": "a", "content": []})[0]["content"] == ""
+        encode({"role": "tool", "tool_call_id": "a", "content": []})[0]["content"] == ""
     )
 
 
 def test_media_in_a_result_wait_until_all_results_are_there() -> None:
     image = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
     words = {"type": "text", "text": "a chart"}
-    wire = sent(
+    wire = encode(
         {"role": "tool", "tool_call_id": "a", "content": [words, image]},
         {"role": "tool", "tool_call_id": "b", "content": [words]},
         {"role": "assistant", "content": "x"},
@@ -256,6 +258,6 @@ FOREIGN_PARTS: list[tuple[dict[str, Any], list[dict[str, Any]]]] = [
 def test_a_foreign_part_is_told_in_chats_words(
     part: dict[str, Any], expected: list[dict[str, Any]]
 ) -> None:
-    assert sent({"role": "user", "content": [part]}) == [
+    assert encode({"role": "user", "content": [part]}) == [
         {"role": "user", "content": expected}
     ]

@@ -51,7 +51,7 @@ def response(*output: Any, **fields: Any) -> dict[str, Any]:
     return {**head, **rest, "usage": usage, "output": list(output), **fields}
 
 
-def sent(*messages: Any, model: str | None = None) -> list[dict[str, Any]]:
+def encode(*messages: Any, model: str | None = None) -> list[dict[str, Any]]:
     return openai_responses.encode_messages(
         cast("list[Message]", list(messages)), model=model
     )
@@ -465,8 +465,8 @@ def test_the_model_asked_for_owns_the_reasoning() -> None:
     message = openai_responses.decode_reply(
         response(REASONING, MESSAGE), model="alias"
     ).message
-    assert sent(message, model="alias")[0] == REASONING
-    assert REASONING not in sent(message, model="gpt-5")
+    assert encode(message, model="alias")[0] == REASONING
+    assert REASONING not in encode(message, model="gpt-5")
 
 
 @pytest.mark.parametrize(

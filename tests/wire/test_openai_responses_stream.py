@@ -46,15 +46,15 @@ def event(kind: str, **fields: Any) -> dict[str, Any]:
     return {"type": f"response.{kind}", **fields}
 
 
-def life(kind: str, **fields: Any) -> dict[str, Any]:
+def response_event(kind: str, **fields: Any) -> dict[str, Any]:
     return event(kind, response={**HEAD, "status": kind, "output": [], **fields})
 
 
-def added(item: dict[str, Any], at: int = 0) -> dict[str, Any]:
+def item_added(item: dict[str, Any], at: int = 0) -> dict[str, Any]:
     return event("output_item.added", output_index=at, item=item)
 
 
-def done(item: dict[str, Any], at: int = 0) -> dict[str, Any]:
+def item_done(item: dict[str, Any], at: int = 0) -> dict[str, Any]:
     return event("output_item.done", output_index=at, item=item)
 
 
@@ -73,9 +73,9 @@ def items_of(reply: Reply) -> Any:
 STARTED = {**MESSAGE, "status": "in_progress", "content": []}
 CALLED = {**CALL, "status": "in_progress", "arguments": ""}
 EVENTS = [
-    life("created", status="in_progress"),
-    life("in_progress"),
-    added({**REASONING, "summary": []}),
+    response_event("created", status="in_progress"),
+    response_event("in_progress"),
+    item_added({**REASONING, "summary": []}),
     event(
         "reasoning_summary_part.added",
         output_index=0,
@@ -85,8 +85,8 @@ EVENTS = [
     event("reasoning_summary_text.delta", output_index=0, summary_index=0, delta="h"),
     event("reasoning_summary_text.delta", output_index=0, summary_index=0, delta="m"),
     event("reasoning_summary_text.done", output_index=0, summary_index=0, text="hm"),
-    done(REASONING),
-    added(STARTED, 1),
+    item_done(REASONING),
+    item_added(STARTED, 1),
     event(
         "content_part.added", output_index=1, content_index=0, part={**TEXT, "text": ""}
     ),
@@ -94,14 +94,14 @@ EVENTS = [
     event("output_text.delta", output_index=1, content_index=0, delta="lo"),
     event("output_text.done", output_index=1, content_index=0, text="Hello"),
     event("content_part.done", output_index=1, content_index=0, part=TEXT),
-    done(MESSAGE, 1),
-    added(CALLED, 2),
+    item_done(MESSAGE, 1),
+    item_added(CALLED, 2),
     event("function_call_arguments.delta", output_index=2, delta='{"a"'),
     event("function_call_arguments.delta", output_index=2, delta=": 1}"),
     event("function_call_arguments.done", output_index=2, arguments='{"a": 1}'),
-    done(CALL, 2),
+    item_done(CALL, 2),
 ]
-END = life("completed", output=[REASONING, MESSAGE, CALL], usage=USAGE)
+END = response_event("completed", output=[REASONING, MESSAGE, CALL], usage=USAGE)
 SAID = [
     StreamDelta("reasoning", "h"),
     StreamDelta("reasoning", "m"),
@@ -131,7 +131,7 @@ def test_a_whole_stream_is_the_response_it_ends_with() -> None:
 
 
 def test_items_that_were_done_stand_in_for_an_end_that_repeats_none() -> None:
-    _, reply = read([*EVENTS, life("completed", usage=USAGE)])
+    _, reply = read([*EVENTS, response_event("completed", usage=USAGE)])
     assert items_of(reply) == [REASONING, MESSAGE, CALL]
     assert reply.stop == "tool_calls"
 
@@ -199,7 +199,12 @@ def test_calls_that_come_whole() -> None:
     }
     shell = {"type": "shell_call", "call_id": "c3", "action": {}}
     said, reply = read(
-        [done(CALL), added({**custom, "input": ""}, 1), done(custom, 1), done(shell, 2)]
+        [
+            item_done(CALL),
+            item_added({**custom, "input": ""}, 1),
+            item_done(custom, 1),
+            item_done(shell, 2),
+        ]
     )
     assert said == [
         StreamDelta("call", id="c1", name="look", arguments='{"a": 1}'),
@@ -214,7 +219,7 @@ def test_words_of_what_the_provider_runs_itself_are_not_said() -> None:
     code = {"type": "code_interpreter_call", "id": "ci_1", "code": ""}
     said, reply = read(
         [
-            added(code),
+            item_added(code),
             event("code_interpreter_call_code.delta", output_index=0, delta="1+1"),
             event("code_interpreter_call_code.delta", output_index=0, delta=None),
             event("output_text.delta", output_index=1, delta=""),
@@ -237,8 +242,8 @@ def test_errors_are_said_and_what_came_before_is_kept() -> None:
         },
         {"type": "error", "error": {"message": "too long"}},
         {"error": "plain"},
-        life("failed", error=failed),
-        life("failed", error=None),
+        response_event("failed", error=failed),
+        response_event("failed", error=None),
     ]
     said, reply = read(events)
     stop = StreamDelta(
@@ -258,7 +263,7 @@ def test_errors_are_said_and_what_came_before_is_kept() -> None:
 
 def test_an_answer_cut_short() -> None:
     details = {"reason": "max_output_tokens"}
-    ended = life(
+    ended = response_event(
         "incomplete", incomplete_details=details, usage=USAGE, output=[MESSAGE]
     )
     del ended["response"]["status"]

@@ -111,7 +111,7 @@ def search(
             text,
             tenant=tenant or (scope.tenant if scope else None),
             thread=in_thread.thread if in_thread else None,
-            family=in_thread is not None,
+            include_family=in_thread is not None,
             session=in_session.id if in_session else None,
             role=role,
             tool=tool,
@@ -131,20 +131,20 @@ def search(
             {
                 "hits": rows,
                 "offset": offset,
-                "more": page.more,
-                "near": page.near,
+                "more": page.has_more,
+                "near": page.is_approximate,
             }
         )
         return
     if not page.hits:
         print_text(f"nothing found {scope_text}")
     _print_hits(page, text)
-    if page.more:
+    if page.has_more:
         print_next_page_hint(offset + limit)
 
 
 def _print_hits(page: HitPage, query: str) -> None:
-    if page.near:
+    if page.is_approximate:
         print_text(("No message holds every word. The closest:", "dim"))
     hit_ids = {hit.message for hit in page.hits}
     for hit in page.hits:

@@ -25,7 +25,7 @@ from everthread.cli.shared_options import (
 )
 from everthread.cli.store_access import with_store
 from everthread.cli.times import format_age, format_iso
-from everthread.compaction.journal.journal import name_author
+from everthread.compaction.journal.journal import describe_author
 from everthread.core.messages import (
     count_noun,
     excerpt,
@@ -100,7 +100,7 @@ async def load_family(store: Store, thread: str) -> list[FamilySession]:
         ]
         children = [
             child.id
-            for child in await store.started_by(next_thread)
+            for child in await store.threads_started_by(next_thread)
             if child.id not in threads
         ]
         threads |= set(children)
@@ -194,7 +194,9 @@ def _render_label(member: FamilySession, now: float) -> Text:
             record.tokens_before - record.tokens_after, record.tokens_before
         )
         author = (
-            f", by {excerpt(name_author(record.author), 30)}" if record.author else ""
+            f", by {excerpt(describe_author(record.author), 30)}"
+            if record.author
+            else ""
         )
         label.append(f" ({saved} saved{author}, {record.duration:.1f} s)", "dim")
     return label

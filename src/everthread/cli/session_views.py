@@ -73,7 +73,7 @@ async def load_short_title(store: Store, session: Session) -> str:
 def describe_state(session: Session) -> str:
     return (
         "live"
-        if session.live
+        if session.is_live
         else f"ended ({excerpt(session.end_reason or 'unknown', 20)})"
     )
 
@@ -210,7 +210,7 @@ class ShownThread:
             shorten_id(self.session.thread),
             self.session.kind,
             self.tip.model,
-            "live" if self.tip.live else "ended",
+            "live" if self.tip.is_live else "ended",
         )
         print_text((" · ".join(filter(None, facts)), "bold"))
         if self.with_system and self.tip.system is not None:

@@ -29,7 +29,7 @@ class ReceiptFigures:
     @classmethod
     def from_insights(cls, insights: Insights) -> ReceiptFigures:
         total = insights.total
-        cost = None if total.unpriced else float(total.cost)
+        cost = None if total.unpriced_calls else float(total.cost)
         return cls(
             total.calls,
             total.prompt,

@@ -22,7 +22,7 @@ class CompactionLevel(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """One phase of a compaction: tokens before and after, and a note."""
+    """One phase of a compaction: tokens before and after it, and a note."""
 
     name: str
     before: int

@@ -10,7 +10,7 @@ from everthread.compaction.compaction_result import Compaction
 from everthread.compaction.cutting.cut_plan import CutPlan
 from everthread.compaction.draft_requests import PendingDraft, empty_draft
 from everthread.compaction.engine import ContextEngine, Services
-from everthread.compaction.history.open_requests import task_lines
+from everthread.compaction.history.open_requests import write_task
 from everthread.compaction.history.thread_facts import ThreadState
 from everthread.compaction.journal.journal import AUTHOR, Journal
 from everthread.compaction.journal.journal_builder import GrowingJournal
@@ -18,7 +18,7 @@ from everthread.compaction.names.names_section import NamesSection
 from everthread.compaction.planning_engine import EngineState
 from everthread.compaction.summarizers.summarizer import SummaryDraft, SummaryRequest
 from everthread.compaction.summary.sections import (
-    HANDOFF,
+    HANDOFF_SECTIONS,
     NAMES,
     RULES,
     TASK,
@@ -28,42 +28,44 @@ from everthread.compaction.summary.sections import (
     render_sections,
 )
 from everthread.compaction.summary.summary_message import (
-    fit_sections,
-    pinned_text,
-    section_tokens,
-    write_names,
+    count_section_tokens,
+    drop_lines_to_fit,
+    write_names_section,
+    write_pinned_notes,
 )
-from everthread.compaction.summary.user_quotes import Count, render_words
+from everthread.compaction.summary.user_quotes import CountTokens, render_quotes
 from everthread.compaction.summary_engine import (
     SummaryEngine,
-    SummaryOrder,
+    SummaryInput,
     WrittenSummary,
 )
 from everthread.compaction.verification.draft_checks import (
     check_draft,
-    write_journal,
+    fill_from_journal,
 )
 from everthread.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
 class CompressorWriting:
-    """The `SummaryWriting` of this engine."""
+    """A summary that the compressor is writing."""
 
-    order: SummaryOrder
+    summary_input: SummaryInput
     request: SummaryRequest
     facts: ThreadState
     """The thread's state at the cut."""
     names: NamesSection
-    pinned: str
+    pinned_notes: str
     warnings: tuple[str, ...]
     """Warnings about the pinned notes."""
-    pending: PendingDraft | None
-    """None if the journal writes."""
+    pending_draft: PendingDraft | None
+    """None if the journal writes the summary."""
 
     @property
     def requests(self) -> Sequence[SummaryRequest]:
-        return (self.pending.next_request,) if self.pending is not None else ()
+        return (
+            (self.pending_draft.next_request,) if self.pending_draft is not None else ()
+        )
 
 
 class ContextCompressor(SummaryEngine):
@@ -77,35 +79,45 @@ class ContextCompressor(SummaryEngine):
     ) -> None:
         super().__init__(services)
         self._template: TemplateName = template
-        self._last: tuple[str, GrowingJournal] | None = None
-        """The text of the earlier summary, and the journal that was made after it last."""
+        self._last_journal: tuple[str, GrowingJournal] | None = None
+        """The text of the earlier summary, and the last journal that continued it."""
 
-    def begin_writing(self, order: SummaryOrder) -> CompressorWriting:
+    def begin_writing(self, summary_input: SummaryInput) -> CompressorWriting:
         count = self._services.counter.text
-        plan = order.cut
-        compaction_input = order.given
-        fold = self._fold(plan, order.state)
-        facts = fold.state.finished(plan.facts)
-        state = facts.at_end(*plan.following)
-        journal = fold.journal(facts.root_prefix, state)
-        if plan.earlier.ends:
+        cut_plan = summary_input.cut_plan
+        compaction_input = summary_input.compaction_input
+        growing_journal = self._extend_journal(cut_plan, summary_input.state)
+        facts = growing_journal.state.prepare_for_summary(cut_plan.facts)
+        state = facts.after_messages(*cut_plan.tail_facts_and_turns)
+        journal = growing_journal.build_journal(facts.root_prefix, state)
+        if cut_plan.earlier_summary.last_turns:
             # Messages between several summaries belong between their entries.
-            entries = sorted(journal.entries, key=lambda entry: entry.first)
+            entries = sorted(journal.entries, key=lambda entry: entry.first_turn)
             journal = Journal(tuple(entries))
-        task = task_lines(plan)
-        pinned, warnings = pinned_text(order.state.notes, plan.budget // 8, count)
-        names = NamesSection.plan(state.names, plan.summary_budget)
-        around = count(order.marker) + count(task) + count(pinned) + names.room + 40
+        task = write_task(cut_plan)
+        pinned_notes, warnings = write_pinned_notes(
+            summary_input.state.notes, cut_plan.full_summary_budget // 8, count
+        )
+        names = NamesSection.plan(state.names, cut_plan.summary_budget)
+        other_tokens = (
+            count(summary_input.marker)
+            + count(task)
+            + count(pinned_notes)
+            + names.room
+            + 40
+        )
         request = SummaryRequest(
-            messages=order.hide_secrets(plan.middle),
-            pruned=order.hide_secrets(plan.pruned)
+            messages=summary_input.hide_secrets(cut_plan.middle_messages),
+            pruned=summary_input.hide_secrets(cut_plan.pruned)
             if compaction_input.has_model
             else (),
-            budget=max(plan.summary_budget - around, plan.summary_budget // 2),
-            previous=_without_names(plan.earlier.sections),
+            budget=max(
+                cut_plan.summary_budget - other_tokens, cut_plan.summary_budget // 2
+            ),
+            previous=_drop_names_section(cut_plan.earlier_summary.sections),
             task=task,
             focus=compaction_input.focus_topic,
-            ids=[compaction_input.ids[index] for index in plan.covered]
+            ids=[compaction_input.ids[index] for index in cut_plan.covered]
             if compaction_input.ids
             else (),
             manual=compaction_input.manual,
@@ -113,13 +125,13 @@ class ContextCompressor(SummaryEngine):
             state=state,
         )
         return CompressorWriting(
-            order,
+            summary_input,
             request,
             facts=facts,
             names=names,
-            pinned=pinned,
+            pinned_notes=pinned_notes,
             warnings=warnings,
-            pending=PendingDraft(request) if compaction_input.has_model else None,
+            pending_draft=PendingDraft(request) if compaction_input.has_model else None,
         )
 
     def continue_writing(
@@ -128,24 +140,26 @@ class ContextCompressor(SummaryEngine):
         counter = self._services.counter
         request = writing.request
         draft = empty_draft()
-        if writing.pending is not None:
+        if writing.pending_draft is not None:
 
             def check(draft: SummaryDraft) -> SummaryDraft | str:
-                return check_draft(draft, request, writing.order.cut, counter.text)
+                return check_draft(
+                    draft, request, writing.summary_input.cut_plan, counter.text
+                )
 
-            outcome = writing.pending.take(drafts[0], check)
+            outcome = writing.pending_draft.take_draft(drafts[0], check)
             if isinstance(outcome, PendingDraft):
-                return replace(writing, pending=outcome)
+                return replace(writing, pending_draft=outcome)
             draft = outcome
         if draft.author == AUTHOR:
-            draft = write_journal(draft, request, counter)
-        return self._compose(writing, draft)
+            draft = fill_from_journal(draft, request, counter)
+        return self._compose_summary(writing, draft)
 
-    def _compose(
+    def _compose_summary(
         self, writing: CompressorWriting, draft: SummaryDraft
     ) -> WrittenSummary:
-        """Put the sections of a draft together with the parts that the engine writes itself."""
-        rules = filter(None, (writing.pinned, draft.sections.get(RULES, "")))
+        """Combine the sections of a draft with the parts that the engine writes itself."""
+        rules = filter(None, (writing.pinned_notes, draft.sections.get(RULES, "")))
         sections = {
             **draft.sections,
             TASK: writing.request.task,
@@ -164,74 +178,84 @@ class ContextCompressor(SummaryEngine):
             state=writing.facts.dump(),
         )
         return WrittenSummary(
-            self._render(writing, sections, is_brief=is_brief), result
+            self._render_summary(writing, sections, is_brief=is_brief), result
         )
 
-    def _render(
+    def _render_summary(
         self, writing: CompressorWriting, sections: Sections, *, is_brief: bool
     ) -> str:
-        """Return the whole summary message: the user's words in the room that is left, then the names in use."""
+        """Return the whole summary message, with the user's words in the room that is left, and the names in use."""
         count = self._services.counter.text
-        plan = writing.order.cut
-        marker = writing.order.marker
+        cut_plan = writing.summary_input.cut_plan
+        marker = writing.summary_input.marker
         names = writing.names
-        around = (
+        other_tokens = (
             names.room
             + 36
-            + (0 if is_brief else 4 * sum(not sections.get(name) for name in HANDOFF))
+            + (
+                0
+                if is_brief
+                else 4 * sum(not sections.get(name) for name in HANDOFF_SECTIONS)
+            )
         )
         # A text has fewer tokens than twice its bytes. If even those leave room for all words, nothing is counted.
         texts = "".join([marker, *sections, *sections.values()]).encode(
             "utf-8", "surrogatepass"
         )
-        room = plan.words_room(around + 2 * len(texts) + 8 * len(sections))
-        if room < plan.word_tokens * 21 // 20 + 60 or any(
-            entry.last for entry in plan.words
+        room = cut_plan.user_words_room(
+            other_tokens + 2 * len(texts) + 8 * len(sections)
+        )
+        if room < cut_plan.user_words_tokens * 21 // 20 + 60 or any(
+            entry.range_end for entry in cut_plan.user_words
         ):
-            room = plan.words_room(
-                around + count(marker) + section_tokens(sections, count)
+            room = cut_plan.user_words_room(
+                other_tokens + count(marker) + count_section_tokens(sections, count)
             )
-            missing_tokens = plan.words_least - room
+            missing_tokens = cut_plan.min_user_words_tokens - room
             if missing_tokens > 0:
                 # The summary must not push out the user's own words.
-                sections = _make_room(sections, missing_tokens, count)
-                room = plan.words_room(
-                    around + count(marker) + section_tokens(sections, count)
+                sections = _shorten_sections(sections, missing_tokens, count)
+                room = cut_plan.user_words_room(
+                    other_tokens + count(marker) + count_section_tokens(sections, count)
                 )
-        words = render_words(plan.words, room, count)
-        summary_text = "\n".join([marker, *sections, *sections.values(), words])
-        names_text = write_names(names, plan, summary_text, count)
+        quotes_text = render_quotes(cut_plan.user_words, room, count)
+        summary_text = "\n".join([marker, *sections, *sections.values(), quotes_text])
+        names_text = write_names_section(names, cut_plan, summary_text, count)
         sections_text = render_sections(
-            {**sections, USER_WORDS: words, NAMES: names_text},
+            {**sections, USER_WORDS: quotes_text, NAMES: names_text},
             template=self._template,
-            brief=is_brief,
+            skip_empty=is_brief,
         )
         return f"{marker}\n\n{sections_text}"
 
-    def _fold(self, plan: CutPlan, state: EngineState) -> GrowingJournal:
-        """Return journal and facts up to the cut; they continue the last ones if the history continues."""
-        facts = plan.facts
-        turns = plan.covered_turns
-        last_fold = None
-        if self._last and self._last[0] == plan.earlier.text:
-            last_fold = self._last[1]
-        if last_fold is not None and last_fold.continues_messages(facts, turns):
-            fold = last_fold.copy().extend(facts, turns)
+    def _extend_journal(self, cut_plan: CutPlan, state: EngineState) -> GrowingJournal:
+        """Return journal and facts up to the cut; extend the last ones if this history continues theirs."""
+        facts = cut_plan.facts
+        turns = cut_plan.covered_turns
+        last_journal = None
+        if (
+            self._last_journal
+            and self._last_journal[0] == cut_plan.earlier_summary.text
+        ):
+            last_journal = self._last_journal[1]
+        if last_journal is not None and last_journal.can_extend_to(facts, turns):
+            journal = last_journal.copy().extend(facts, turns)
         else:
-            fold = GrowingJournal(
-                plan.earlier.journal, self.facts_before(plan.earlier, state)
+            journal = GrowingJournal(
+                cut_plan.earlier_summary.journal,
+                self.facts_before(cut_plan.earlier_summary, state),
             ).extend(facts, turns)
-        self._last = plan.earlier.text, fold
-        return fold
+        self._last_journal = cut_plan.earlier_summary.text, journal
+        return journal
 
     def on_compacted(self, compaction: Compaction) -> None:
         super().on_compacted(compaction)
         if compaction.changed and compaction.state:
-            self._last = None
+            self._last_journal = None
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         super().load_state(state)
-        self._last = None
+        self._last_journal = None
 
 
 def create(services: Services, options: Mapping[str, Any]) -> ContextEngine:
@@ -249,12 +273,12 @@ def create(services: Services, options: Mapping[str, Any]) -> ContextEngine:
     return ContextCompressor(services, template=template)
 
 
-def _without_names(sections: Mapping[str, str]) -> Sections:
-    """Return the sections that a summariser updates: the engine lists the names itself."""
+def _drop_names_section(sections: Mapping[str, str]) -> Sections:
+    """Return the sections that a summariser updates, without the names, which the engine lists itself."""
     return {name: text for name, text in sections.items() if name != NAMES}
 
 
-def _make_room(sections: Sections, tokens: int, count: Count) -> Sections:
+def _shorten_sections(sections: Sections, tokens: int, count: CountTokens) -> Sections:
     """Shorten the sections by this many tokens, except the task and the pinned notes."""
     fixed_sections = {
         name: text for name, text in sections.items() if name in (TASK, RULES)
@@ -264,7 +288,7 @@ def _make_room(sections: Sections, tokens: int, count: Count) -> Sections:
     }
     return {
         **fixed_sections,
-        **fit_sections(
+        **drop_lines_to_fit(
             other_sections,
             max(sum(map(count, other_sections.values())) - tokens, 0),
             count,

@@ -1,4 +1,4 @@
-"""Get drafts from a summariser, again if one is refused."""
+"""Request drafts from a summariser, again if one is refused."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ from everthread.compaction.summary.sections import (
     TASK,
     USER_WORDS,
     Sections,
+    find_section_name,
     parse_sections,
-    section_name,
 )
 from everthread.core.secrets.redaction import redact
 from everthread.errors import SummaryError
 
-WROTE_NOTHING = "wrote nothing in the sections of a summary"
-MAX_PARALLEL = 4
+NOTHING_WRITTEN = "wrote nothing in the sections of a summary"
+MAX_PARALLEL_DRAFTS = 4
 """Drafts that are written at the same time."""
 
 
 def empty_draft(
     warnings: Sequence[str] = (), usage: Sequence[Mapping[str, Any]] = ()
 ) -> SummaryDraft:
-    """Return the draft that leaves the writing to the journal."""
+    """Return a draft without sections: the journal is written instead."""
     return SummaryDraft({}, AUTHOR, tuple(warnings), tuple(usage))
 
 
-async def ask_drafts(
+async def request_drafts(
     summarizer: Summarizer, requests: Sequence[SummaryRequest]
 ) -> list[SummaryDraft]:
-    """Return a draft for each request, in order. A summariser that fails leaves the writing to the journal."""
-    slots = asyncio.Semaphore(MAX_PARALLEL)
+    """Return a draft for each request, in order. If the summariser fails, the draft is empty."""
+    slots = asyncio.Semaphore(MAX_PARALLEL_DRAFTS)
 
     async def ask(request: SummaryRequest) -> SummaryDraft:
         async with slots:
-            return await _ask_draft(summarizer, request)
+            return await _request_draft(summarizer, request)
 
     tasks = [asyncio.ensure_future(ask(request)) for request in requests]
     try:
@@ -56,7 +56,10 @@ async def ask_drafts(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _ask_draft(summarizer: Summarizer, request: SummaryRequest) -> SummaryDraft:
+async def _request_draft(
+    summarizer: Summarizer, request: SummaryRequest
+) -> SummaryDraft:
+    """Return one draft; an empty one with a warning if the summariser fails."""
     name = summarizer.name
     try:
         return _clean_draft(await summarizer.summarize(request))
@@ -67,7 +70,7 @@ async def _ask_draft(summarizer: Summarizer, request: SummaryRequest) -> Summary
 
 
 def _clean_draft(draft: SummaryDraft) -> SummaryDraft:
-    """Return the draft with known headings only, without the task and the user's words, which the engine writes.
+    """Return the draft with known headings only, without the sections that the engine writes itself.
 
     A heading inside a section gets a backslash, so that it is not read back as the start of another section.
     """
@@ -75,7 +78,8 @@ def _clean_draft(draft: SummaryDraft) -> SummaryDraft:
     for name, text in draft.sections.items():
         if isinstance(text, str):
             lines = (
-                f"\\{line}" if section_name(line) else line for line in text.split("\n")
+                f"\\{line}" if find_section_name(line) else line
+                for line in text.split("\n")
             )
             for section, body in parse_sections(
                 "\n".join([f"## {name}", *lines])
@@ -98,30 +102,30 @@ def _clean_draft(draft: SummaryDraft) -> SummaryDraft:
 
 @dataclass(frozen=True, slots=True)
 class PendingDraft:
-    """A draft that a summariser is writing.
+    """A draft that was requested and not accepted yet.
 
-    Each route of a chain gets at most two attempts, its own repetitions included. Then the chain takes the next one.
+    Each route of a chain gets at most two attempts, including its own retries. Then the chain takes the next one.
     """
 
     request: SummaryRequest
-    briefer: SummaryRequest | None = None
+    brief_request: SummaryRequest | None = None
     """The request to use after a refusal."""
     warnings: tuple[str, ...] = ()
     usage: tuple[Mapping[str, Any], ...] = ()
-    refused: tuple[RefusedDraft, ...] = ()
+    refused_drafts: tuple[RefusedDraft, ...] = ()
 
     @property
     def next_request(self) -> SummaryRequest:
-        """The request to ask with now."""
+        """The request to send now."""
         request = self.request
-        if self.refused and self.briefer is not None:
-            request = self.briefer
-        return replace(request, refused=self.refused)
+        if self.refused_drafts and self.brief_request is not None:
+            request = self.brief_request
+        return replace(request, refused=self.refused_drafts)
 
-    def take(
+    def take_draft(
         self, draft: SummaryDraft, check: Callable[[SummaryDraft], SummaryDraft | str]
     ) -> PendingDraft | SummaryDraft:
-        """Return the draft, with the warnings and the usage of all calls; or ask again if it is refused.
+        """Return the draft, with the warnings and usage of all calls; if it is refused, return what to request next.
 
         `check` returns a model's draft in its final form, or the reason to refuse it. If no route is left, the draft is
         empty and the journal is used.
@@ -131,18 +135,21 @@ class PendingDraft:
         checked: SummaryDraft | str = draft
         if draft.author != AUTHOR:
             checked = (
-                check(draft) if draft.sections else f"{draft.author} {WROTE_NOTHING}"
+                check(draft) if draft.sections else f"{draft.author} {NOTHING_WRITTEN}"
             )
         if isinstance(checked, SummaryDraft):
             return replace(checked, warnings=tuple(map(redact, warnings)), usage=usage)
         if checked not in warnings:
             warnings = (*warnings, checked)
-        is_final = draft.was_repeated or any(
-            earlier_draft.route == draft.route for earlier_draft in self.refused
+        is_route_exhausted = draft.was_repeated or any(
+            earlier_draft.route == draft.route for earlier_draft in self.refused_drafts
         )
-        if is_final and not draft.route:
+        if is_route_exhausted and not draft.route:
             return empty_draft(tuple(map(redact, warnings)), usage)
-        refused_draft = RefusedDraft(draft.route, redact(checked), is_final)
+        refused_draft = RefusedDraft(draft.route, redact(checked), is_route_exhausted)
         return replace(
-            self, warnings=warnings, usage=usage, refused=(*self.refused, refused_draft)
+            self,
+            warnings=warnings,
+            usage=usage,
+            refused_drafts=(*self.refused_drafts, refused_draft),
         )

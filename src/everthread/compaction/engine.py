@@ -1,7 +1,7 @@
 """The interface of a context engine, which decides when a history is too large and makes it smaller.
 
-Services are injected. An engine imports neither transport nor database; `compress` changes nothing, not even the
-engine: its state changes in `on_compacted`, which is called only after the result was committed.
+Services are injected: an engine imports neither transport nor database. `compress` changes nothing, not even the
+engine. The engine's state changes in `on_compacted`, which is called only after the result was committed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from everthread.compaction.compaction_result import Compaction, CompactionLevel
-from everthread.compaction.prepared_compaction import append_since
+from everthread.compaction.prepared_compaction import append_new_messages
 from everthread.compaction.summarizers.summarizer import Summarizer
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.messages import Message, Messages
@@ -25,18 +25,18 @@ StartReason = Literal["new", "resume", "compression", "branch"]
 
 
 class Events(Protocol):
-    """A listener for an engine's reports, which front ends show."""
+    """A listener for an engine's progress reports, which front ends show."""
 
     def __call__(self, kind: str, **details: Any) -> None: ...
 
 
-def silent(kind: str, **details: Any) -> None:
-    """Drop a report."""
+def ignore_event(kind: str, **details: Any) -> None:
+    """Ignore a report."""
 
 
 @dataclass(frozen=True, slots=True)
 class Original:
-    """An original message, unpruned."""
+    """A stored message as it was sent, unpruned."""
 
     id: int
     message: Message
@@ -44,7 +44,7 @@ class Original:
 
 
 class Graph(Protocol):
-    """A thread's graph of summaries, and the originals under it."""
+    """A thread's graph of summaries, and the original messages under it."""
 
     async def nodes(self) -> Sequence[Node]:
         """Return every summary of the thread's graph."""
@@ -59,7 +59,7 @@ class Graph(Protocol):
 
 
 class Archive(Graph, Protocol):
-    """The original thread in its store, unchanged by compactions."""
+    """The original messages of a thread in its store, unchanged by compactions."""
 
     async def originals(self, ids: Sequence[int]) -> list[Original]:
         """Return the original messages of the thread with these ids; skip unknown ids."""
@@ -70,16 +70,16 @@ class Archive(Graph, Protocol):
         ...
 
 
-_PROGRESS = {
+_PROGRESS_TEXTS = {
     "summary_failed": "{route} wrote no summary: {reason}",
     "summary_skipped": "{route} was not asked for a summary: it rests for {seconds:.0f} s more",
 }
 
 
-def progress_text(kind: str, details: Mapping[str, Any]) -> str:
+def describe_progress(kind: str, details: Mapping[str, Any]) -> str:
     """Return a report of an engine or a summariser as a sentence."""
-    if kind in _PROGRESS:
-        return _PROGRESS[kind].format_map(details)
+    if kind in _PROGRESS_TEXTS:
+        return _PROGRESS_TEXTS[kind].format_map(details)
     return f"{kind.replace('_', ' ')}: {', '.join(f'{key} {value}' for key, value in details.items())}"
 
 
@@ -92,19 +92,19 @@ class Services:
     budget: Budget
     clock: Callable[[], float]
     """A monotonic clock, in seconds."""
-    events: Events = silent
+    events: Events = ignore_event
     lookup: Lookup | None = None
     """Search in all messages of the store; None without a store."""
     archive: Archive | None = None
     """The thread in its store; None without a store."""
     is_stored: bool = False
-    """Whether a store keeps the removed texts, so that a tool that reads them back is worth naming."""
+    """Whether a store keeps the removed texts, so that the summary may name a tool that reads them."""
     summary_key: bytes = b""
-    """The home's key, used to make the tag of a summary. Without one the tag is a content hash."""
+    """The home's key, used to sign a summary. Without a key the tag is a content hash."""
 
 
 class ContextEngine(abc.ABC):
-    """One per conversation, made by a factory: `factory(services, options) -> ContextEngine`."""
+    """The engine of one conversation, made by a factory: `factory(services, options) -> ContextEngine`."""
 
     @property
     @abc.abstractmethod
@@ -155,9 +155,10 @@ class ContextEngine(abc.ABC):
     ) -> Compaction:
         """Return a prepared compaction with the messages since then, made small enough if it is too large.
 
-        It was made from the first `start` messages of the list that `since` continue. No model is called.
+        It was prepared from the first `start` messages of the list; `since` are the messages after those. No model is
+        called.
         """
-        return append_since(prepared, since, start)
+        return append_new_messages(prepared, since, start)
 
     def has_content_to_compress(self, messages: Messages) -> bool:
         """Return whether anything can be made smaller."""

@@ -1,6 +1,7 @@
-"""Engines in the home: a directory with `__init__.py` or `engine.py`, and for the list an optional `engine.toml`.
+"""Load engines from the home: directories with `__init__.py` or `engine.py`, and an optional `engine.toml` to describe
+them.
 
-The code runs under a private module name made from the path: two plug-ins with the same file names do not collide, and
+The code runs under a private module name made from the path. So plug-ins with the same file names do not collide, and
 `from . import helper` finds the plug-in's own files.
 """
 
@@ -19,14 +20,14 @@ from types import ModuleType
 
 from everthread.errors import EngineError
 
-CODE = ("__init__.py", "engine.py")
-ABOUT = "engine.toml"
+CODE_FILES = ("__init__.py", "engine.py")
+ABOUT_FILE = "engine.toml"
 
-_loading = threading.RLock()
+_loading_lock = threading.RLock()
 
 
-def plugins_in(folder: Path) -> Iterator[Path]:
-    """Yield the directories in a folder of plug-ins, by name; nothing if the folder is missing."""
+def list_plugins(folder: Path) -> Iterator[Path]:
+    """Yield the plug-in directories in a folder, by name; nothing if the folder is missing."""
     try:
         plugins = sorted(
             entry
@@ -47,42 +48,46 @@ def describe_plugin(plugin: Path) -> tuple[str, str]:
 
     Run none of its code.
     """
-    if _code(plugin) is None:
-        return "", f"holds neither {' nor '.join(CODE)}"
+    if _find_code_file(plugin) is None:
+        return "", f"holds neither {' nor '.join(CODE_FILES)}"
     try:
-        about = tomllib.loads((plugin / ABOUT).read_text("utf-8"))
+        description_fields = tomllib.loads((plugin / ABOUT_FILE).read_text("utf-8"))
     except FileNotFoundError:
         return "", ""
     except (OSError, ValueError) as error:
-        return "", f"its {ABOUT} cannot be read: {error}"
-    name = about.get("name", plugin.name)
-    description = about.get("description", "")
+        return "", f"its {ABOUT_FILE} cannot be read: {error}"
+    name = description_fields.get("name", plugin.name)
+    description = description_fields.get("description", "")
     if name != plugin.name:
         return (
             "",
-            f"its {ABOUT} calls it {name!r}, its directory {plugin.name!r}: the two must be the same",
+            f"its {ABOUT_FILE} calls it {name!r}, its directory {plugin.name!r}: the two must be the same",
         )
     if not isinstance(description, str):
-        return "", f"its {ABOUT} has a description that is no text"
+        return "", f"its {ABOUT_FILE} has a description that is no text"
     return description, ""
 
 
 def load_plugin(plugin: Path) -> ModuleType:
-    """Return the plugin's module, run once per process. Do not wrap exceptions of its code."""
+    """Return the plug-in's module, run once per process. Let exceptions of its code pass."""
     directory = plugin.resolve()
     name = (
         f"_everthread_engine_{hashlib.sha256(os.fsencode(directory)).hexdigest()[:16]}"
     )
-    with _loading:
-        return sys.modules.get(name) or _run(name, directory)
+    with _loading_lock:
+        return sys.modules.get(name) or _run_code(name, directory)
 
 
-def _code(plugin: Path) -> Path | None:
-    return next((plugin / file for file in CODE if (plugin / file).is_file()), None)
+def _find_code_file(plugin: Path) -> Path | None:
+    """Return the plug-in's code file, or None."""
+    return next(
+        (plugin / file for file in CODE_FILES if (plugin / file).is_file()), None
+    )
 
 
-def _run(name: str, plugin: Path) -> ModuleType:
-    code = str(_code(plugin) or plugin / CODE[0])
+def _run_code(name: str, plugin: Path) -> ModuleType:
+    """Run a plug-in's code as a module of this name. Forget the module if the code fails."""
+    code = str(_find_code_file(plugin) or plugin / CODE_FILES[0])
     loader = SourceFileLoader(name, code)
     # Either file is the package of the directory, so that relative imports work in both.
     spec = ModuleSpec(name, loader, origin=code, is_package=True)
@@ -94,9 +99,9 @@ def _run(name: str, plugin: Path) -> ModuleType:
         loader.exec_module(module)
     except BaseException:
         # Forget a half-run module, so that it does not count as loaded the next time.
-        for loaded in [
+        for module_name in [
             key for key in sys.modules if key == name or key.startswith(f"{name}.")
         ]:
-            del sys.modules[loaded]
+            del sys.modules[module_name]
         raise
     return module

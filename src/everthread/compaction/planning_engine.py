@@ -1,10 +1,10 @@
 """Engines that plan and finish.
 
     plan = engine.plan(history, state)
-    drafts = await ask_drafts(summarizer, plan.requests)
+    drafts = await request_drafts(summarizer, plan.requests)
     result = engine.finish(plan, drafts)        # a compaction, or a plan that asks for more
 
-Both steps are pure and their values can be pickled, so a thread runs them beside its event loop, in a thread or in
+Both steps are pure and their values can be pickled. So a caller runs them beside its event loop, in a thread or in
 another process, and asks the summariser in between.
 """
 
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from everthread.compaction.compaction_result import Compaction, CompactionLevel
-from everthread.compaction.draft_requests import ask_drafts
+from everthread.compaction.draft_requests import request_drafts
 from everthread.compaction.engine import ContextEngine, Original, Services
 from everthread.compaction.history.thread_facts import ThreadState
 from everthread.compaction.journal.journal import AUTHOR
@@ -43,9 +43,9 @@ class CompactionInput:
     dry_run: bool = False
     ids: Sequence[int] | None = None
     has_model: bool = False
-    """Whether a model can write drafts. Otherwise the journal writes the summary."""
+    """Whether a model can write drafts. If not, the journal writes the summary."""
 
-    def options(self) -> dict[str, Any]:
+    def compress_arguments(self) -> dict[str, Any]:
         """Return the keyword arguments of `ContextEngine.compress`."""
         return {
             "current_tokens": self.current_tokens,
@@ -61,41 +61,42 @@ class CompactionInput:
 
 @dataclass(frozen=True, slots=True)
 class RefitInput:
-    """A compaction prepared from the first `start` messages of a list, and the messages since then."""
+    """A compaction prepared from the first messages of a list, and the messages that were added since."""
 
     prepared: Compaction
-    since: Messages
-    start: int
+    new_messages: Messages
+    prepared_count: int
+    """The number of messages that the compaction was prepared from."""
     current_tokens: int | None = None
     system: System = None
     tools: Sequence[Mapping[str, Any]] | None = None
     ids: Sequence[int] | None = None
     """The ids of all messages of the list."""
 
-    def history(self) -> CompactionInput:
-        """Return the prepared messages with those since then."""
+    def to_compaction_input(self) -> CompactionInput:
+        """Return the prepared messages and the new ones as one history."""
         ids = None
         if self.ids is not None:
-            ids = [*self._kept_ids(self.ids), *self.ids[self.start :]]
+            ids = [*self._kept_ids(self.ids), *self.ids[self.prepared_count :]]
         return CompactionInput(
-            [*self.prepared.messages, *self.since],
+            [*self.prepared.messages, *self.new_messages],
             current_tokens=self.current_tokens,
             system=self.system,
             tools=self.tools,
             ids=ids,
         )
 
-    def options(self) -> dict[str, Any]:
+    def refit_arguments(self) -> dict[str, Any]:
         """Return the keyword arguments of `ContextEngine.refit`."""
         return {
-            "start": self.start,
+            "start": self.prepared_count,
             "current_tokens": self.current_tokens,
             "system": self.system,
             "tools": self.tools,
         }
 
     def _kept_ids(self, ids: Sequence[int]) -> Iterator[int]:
-        """Yield the ids of the prepared messages; a new message has the id of the message before it."""
+        """Yield the ids of the prepared messages; a new message gets the id of the message before it."""
         last_id = ids[0]
         for index in self.prepared.kept:
             last_id = last_id if index is None else ids[index]
@@ -104,12 +105,12 @@ class RefitInput:
 
 @dataclass(frozen=True, slots=True)
 class StoredGraph:
-    """A thread's graph of summaries and the messages under them, as far as a plan needs them."""
+    """A thread's graph of summaries, with the messages under them that a plan needs."""
 
     nodes: Mapping[str, Node] = field(default_factory=dict)
     """The summaries of the graph by their ids."""
     is_stored: bool = False
-    """Whether it was read from a store; otherwise it holds only nodes that the engine made itself."""
+    """Whether it was read from a store; if not, it holds only nodes that the engine made itself."""
     covered: tuple[int, ...] = ()
     """Ids of the messages that earlier compactions cover."""
     originals: Mapping[int, Original] = field(default_factory=dict)
@@ -118,7 +119,7 @@ class StoredGraph:
 
 @dataclass(frozen=True, slots=True)
 class EngineState:
-    """The input of a plan, except for the history."""
+    """Everything that a plan needs besides the history."""
 
     facts: ThreadState | None = None
     """The facts after the last compaction; None if they are not known."""
@@ -133,27 +134,30 @@ class Plan(Protocol):
 
     @property
     def requests(self) -> Sequence[SummaryRequest]:
-        """The drafts to ask for, in order. None are needed if the journal writes."""
+        """The drafts to ask for, in order; empty if the journal writes the summary."""
         ...
 
 
 class PlanningEngine(ContextEngine):
-    """An engine whose compaction is a plan and its finish. Neither calls back, reads a store or calls a model."""
+    """An engine that compacts in two steps, plan and finish.
+
+    Neither step calls back, reads a store or calls a model.
+    """
 
     def __init__(self, services: Services) -> None:
         self._services = services
 
     @abc.abstractmethod
     def current_state(self, graph: StoredGraph | None = None) -> EngineState:
-        """Return the state as the engine knows it, with a graph that was read from the store."""
+        """Return the state that the engine holds, with a graph that was read from the store."""
 
     @abc.abstractmethod
     async def read_state(self, history: CompactionInput) -> EngineState:
-        """Return the state for a plan of this history. Read from the store everything the plan needs."""
+        """Read everything that a plan of this history needs from the store, and return it as the state."""
 
     @abc.abstractmethod
     def has_work(self, history: CompactionInput) -> bool:
-        """Return whether a plan finds anything to make smaller. The plan itself is kept for `plan`."""
+        """Return whether a plan would make anything smaller. The plan is kept for `plan`."""
 
     @abc.abstractmethod
     def plan(self, history: CompactionInput, state: EngineState) -> Plan:
@@ -164,8 +168,10 @@ class PlanningEngine(ContextEngine):
         """Return the compaction, given a draft for each request; or a plan with further requests."""
 
     @abc.abstractmethod
-    def refit_planned(self, given: RefitInput, state: EngineState) -> Compaction:
-        """Do the work of `refit`; the state was read for its history."""
+    def refit_with_state(
+        self, refit_input: RefitInput, state: EngineState
+    ) -> Compaction:
+        """Do the work of `refit`, with the state that was read for its history."""
 
     def has_content_to_compress(self, messages: Messages) -> bool:
         return self.has_work(CompactionInput(messages))
@@ -183,7 +189,7 @@ class PlanningEngine(ContextEngine):
         dry_run: bool = False,
         ids: Sequence[int] | None = None,
     ) -> Compaction:
-        """Return a smaller history; the input itself, with the reason, if nothing can be saved."""
+        """Return a smaller history; return the input, with the reason, if nothing can be saved."""
         summarizer = self._services.summarizer
         history = CompactionInput(
             messages,
@@ -195,11 +201,11 @@ class PlanningEngine(ContextEngine):
             manual=manual,
             dry_run=dry_run,
             ids=ids,
-            has_model=is_model(summarizer),
+            has_model=may_call_model(summarizer),
         )
         plan = self.plan(history, await self.read_state(history))
         while True:
-            drafts = await ask_drafts(summarizer, plan.requests)
+            drafts = await request_drafts(summarizer, plan.requests)
             step = self.finish(plan, drafts)
             if isinstance(step, Compaction):
                 return step
@@ -223,23 +229,23 @@ class PlanningEngine(ContextEngine):
             system=system,
             tools=tools,
         )
-        return self.refit_planned(
-            refit_input, await self.read_state(refit_input.history())
+        return self.refit_with_state(
+            refit_input, await self.read_state(refit_input.to_compaction_input())
         )
 
 
-def as_planning(engine: ContextEngine) -> PlanningEngine | None:
-    """Return the engine if it plans and finishes, or None if it overrides the whole work."""
+def as_planning_engine(engine: ContextEngine) -> PlanningEngine | None:
+    """Return the engine if it plans and finishes; None if it overrides `compress` or `refit` as a whole."""
     if not isinstance(engine, PlanningEngine):
         return None
     method_names = ("compress", "refit", "has_content_to_compress")
-    is_own = any(
+    overrides_whole_work = any(
         getattr(type(engine), name) is not getattr(PlanningEngine, name)
         for name in method_names
     )
-    return None if is_own else engine
+    return None if overrides_whole_work else engine
 
 
-def is_model(summarizer: Summarizer) -> bool:
-    """Return whether a summariser may ask a model: then it is given pruned and redacted messages."""
+def may_call_model(summarizer: Summarizer) -> bool:
+    """Return whether a summariser may call a model; then it gets pruned and redacted messages."""
     return summarizer.name != AUTHOR

@@ -1,4 +1,4 @@
-"""Use a compaction that was prepared in the background: append the messages that arrived since."""
+"""Use a compaction that was prepared in the background: append the messages that arrived since then."""
 
 from __future__ import annotations
 
@@ -8,37 +8,49 @@ from everthread.compaction.compaction_result import Compaction
 from everthread.core.messages import Messages
 
 
-def append_since(prepared: Compaction, since: Messages, start: int) -> Compaction:
-    """Return the compaction of the whole list. It was made from the first `start` messages; `since` follow them."""
+def append_new_messages(
+    prepared: Compaction, new_messages: Messages, prepared_count: int
+) -> Compaction:
+    """Return the compaction of the whole list: of `prepared_count` messages, then `new_messages`."""
     return replace(
         prepared,
-        messages=[*prepared.messages, *since],
-        kept=(*prepared.kept, *range(start, start + len(since))),
+        messages=[*prepared.messages, *new_messages],
+        kept=(
+            *prepared.kept,
+            *range(prepared_count, prepared_count + len(new_messages)),
+        ),
     )
 
 
-def merge_compactions(appended: Compaction, made: Compaction) -> Compaction:
-    """Return one compaction of the original list for two in a row: `made` is a compaction of the first one's result."""
-    origins = appended.kept
-    covered_origins = [
-        origin for index in made.covered if (origin := origins[index]) is not None
+def merge_compactions(first: Compaction, second: Compaction) -> Compaction:
+    """Return one compaction of the original list for two in a row.
+
+    `second` is a compaction of the messages that `first` returned.
+    """
+    first_indices = first.kept
+    newly_covered = [
+        first_index
+        for index in second.covered
+        if (first_index := first_indices[index]) is not None
     ]
-    is_extended = bool(made.summary)
+    has_new_summary = bool(second.summary)
     return replace(
-        appended,
-        messages=made.messages,
-        kept=tuple(None if index is None else origins[index] for index in made.kept),
-        covered=(
-            *appended.covered,
-            *sorted(set(covered_origins) - set(appended.covered)),
+        first,
+        messages=second.messages,
+        kept=tuple(
+            None if index is None else first_indices[index] for index in second.kept
         ),
-        summary=made.summary or appended.summary,
-        tokens_after=made.tokens_after,
-        to_store=(*appended.to_store, *made.to_store),
-        steps=(*appended.steps, *made.steps),
-        nodes=(*appended.nodes, *made.nodes),
-        state=made.state if is_extended else appended.state,
-        author=", ".join(dict.fromkeys((appended.author, made.author)))
-        if is_extended
-        else appended.author,
+        covered=(
+            *first.covered,
+            *sorted(set(newly_covered) - set(first.covered)),
+        ),
+        summary=second.summary or first.summary,
+        tokens_after=second.tokens_after,
+        to_store=(*first.to_store, *second.to_store),
+        steps=(*first.steps, *second.steps),
+        nodes=(*first.nodes, *second.nodes),
+        state=second.state if has_new_summary else first.state,
+        author=", ".join(dict.fromkeys((first.author, second.author)))
+        if has_new_summary
+        else first.author,
     )

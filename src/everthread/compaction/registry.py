@@ -26,13 +26,17 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from everthread.compaction.engine import ContextEngine, EngineFactory, Services
-from everthread.compaction.home_plugins import describe_plugin, load_plugin, plugins_in
+from everthread.compaction.home_plugins import (
+    describe_plugin,
+    list_plugins,
+    load_plugin,
+)
 from everthread.errors import EngineError, InputError, UnknownEngineError
 
-GROUP = "everthread.context_engines"
-PLUGINS = Path("plugins", "context_engine")
+ENTRY_POINT_GROUP = "everthread.context_engines"
+PLUGIN_FOLDER = Path("plugins", "context_engine")
 
-BUILT_IN = {
+BUILT_IN_ENGINES = {
     "compressor": (
         "everthread.compaction.compressor:create",
         "Keeps the start and the recent end, and a checked summary of what was between.",
@@ -43,25 +47,27 @@ BUILT_IN = {
     ),
 }
 ALIASES = {"lcm": "lossless"}
-RESERVED = frozenset({*BUILT_IN, *ALIASES, *ALIASES.values()})
+RESERVED_NAMES = frozenset({*BUILT_IN_ENGINES, *ALIASES, *ALIASES.values()})
 
-Origin = Literal["home", "registered", "package", "built-in"]
+EngineOrigin = Literal["home", "registered", "package", "built-in"]
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
-_registered: dict[str, EngineFactory] = {}
+_registered_factories: dict[str, EngineFactory] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class EngineSource:
-    """The source of an engine. `problem`: the reason why it is unusable, if known without running it."""
+    """The place that an engine comes from."""
 
     name: str
-    source: Origin
+    source: EngineOrigin
     location: str
     find_factory: Callable[[], object]
+    """Loads the engine's code and returns its factory."""
     description: str = ""
     problem: str = ""
+    """The reason why it is unusable, if that is known without running it."""
 
     def load(self) -> EngineFactory:
         """Return the engine's factory. This runs the engine's code."""
@@ -82,7 +88,7 @@ class EngineInfo:
     """One line of the list of engines. `active`: whether the configuration names it."""
 
     name: str
-    source: Origin
+    source: EngineOrigin
     location: str
     active: bool
     problem: str
@@ -91,7 +97,7 @@ class EngineInfo:
 
 def register_context_engine(name: str, factory: EngineFactory) -> None:
     """Register an engine under a name. It is used only if `context.engine` names it."""
-    if problem := _name_problem(name):
+    if problem := _find_name_problem(name):
         raise EngineError(
             f"the context engine {name!r} cannot be registered: {problem}"
         )
@@ -99,9 +105,9 @@ def register_context_engine(name: str, factory: EngineFactory) -> None:
         raise EngineError(
             f"the context engine {name!r} cannot be registered: {factory!r} is not a function"
         )
-    if _registered.setdefault(name, factory) is not factory:
+    if _registered_factories.setdefault(name, factory) is not factory:
         raise EngineError(
-            f"a context engine {name!r} is registered already: {_registered[name]!r}"
+            f"a context engine {name!r} is registered already: {_registered_factories[name]!r}"
         )
 
 
@@ -129,9 +135,9 @@ def create_engine(
 
 def find_engine(name: str, *, home: Path) -> EngineSource:
     """Find the engine of this name; an `EngineError` names the places searched and why it is not used."""
-    if name in RESERVED:
-        return _built_in(name)
-    if problem := _name_problem(name):
+    if name in RESERVED_NAMES:
+        return _find_built_in(name)
+    if problem := _find_name_problem(name):
         raise UnknownEngineError(f"{name!r} is no name of a context engine: {problem}")
     search_notes = []
     for location, offers in _search_places(home):
@@ -149,13 +155,15 @@ def find_engine(name: str, *, home: Path) -> EngineSource:
 
 
 def list_engines(*, home: Path, active: str = "compressor") -> list[EngineInfo]:
-    """List every engine on offer, in the order in which names are looked up. Run none of their code."""
+    """List every available engine, in the order in which names are looked up. Run none of their code."""
     active = ALIASES.get(active, active)
     first_locations: dict[str, str] = {}
     engines = []
     for offer in (offer for _, offers in _search_places(home) for offer in offers):
         problem = offer.problem
-        if offer.source != "built-in" and (name_problem := _name_problem(offer.name)):
+        if offer.source != "built-in" and (
+            name_problem := _find_name_problem(offer.name)
+        ):
             problem = f"never used: {name_problem}"
         else:
             first_location = first_locations.setdefault(offer.name, offer.location)
@@ -180,11 +188,11 @@ def list_engines(*, home: Path, active: str = "compressor") -> list[EngineInfo]:
     return engines
 
 
-def _name_problem(name: str) -> str:
+def _find_name_problem(name: str) -> str:
     """Return the reason why plug-ins cannot use this engine name; empty if they can."""
-    if name in RESERVED:
+    if name in RESERVED_NAMES:
         return "the name is reserved for the built-in engine"
-    if not _NAME.fullmatch(name):
+    if not _NAME_PATTERN.fullmatch(name):
         return "a name has letters, digits, `_`, `-` and `.`, begins with a letter or digit and is not long"
     return ""
 
@@ -193,82 +201,104 @@ def _name_problem(name: str) -> str:
 
 
 def _search_places(home: Path) -> Iterator[tuple[str, Iterator[EngineSource]]]:
-    folder = home / PLUGINS
-    yield str(folder), _home_engines(folder)
-    yield "register_context_engine()", _registered_engines()
-    yield f"entry points {GROUP!r} of installed packages", _package_engines()
-    yield f"built-ins ({', '.join(BUILT_IN)})", map(_built_in, BUILT_IN)
+    """Yield each place to look for an engine, described, with the engines in it."""
+    folder = home / PLUGIN_FOLDER
+    yield str(folder), _list_home_engines(folder)
+    yield "register_context_engine()", _list_registered_engines()
+    yield (
+        f"entry points {ENTRY_POINT_GROUP!r} of installed packages",
+        _list_package_engines(),
+    )
+    yield (
+        f"built-ins ({', '.join(BUILT_IN_ENGINES)})",
+        map(_find_built_in, BUILT_IN_ENGINES),
+    )
 
 
-def _home_engines(folder: Path) -> Iterator[EngineSource]:
-    for plugin in plugins_in(folder):
+def _list_home_engines(folder: Path) -> Iterator[EngineSource]:
+    """Yield the engines in the home's plug-in folder."""
+    for plugin in list_plugins(folder):
         description, problem = describe_plugin(plugin)
         yield EngineSource(
             plugin.name,
             "home",
             location=str(plugin),
-            find_factory=partial(_create_of, plugin),
+            find_factory=partial(_load_factory, plugin),
             description=description,
             problem=problem,
         )
 
 
-def _create_of(plugin: Path) -> object:
+def _load_factory(plugin: Path) -> object:
+    """Load a plug-in and return its `create` function."""
     module = load_plugin(plugin)
     if not hasattr(module, "create"):
         raise EngineError(f"{module.__file__} has no create(services, options)")
     return module.create
 
 
-def _registered_engines() -> Iterator[EngineSource]:
-    for name, factory in _registered.items():
+def _list_registered_engines() -> Iterator[EngineSource]:
+    """Yield the engines that were registered by `register_context_engine`."""
+    for name, factory in _registered_factories.items():
         location = f"{getattr(factory, '__module__', '?')}:{getattr(factory, '__qualname__', repr(factory))}"
         yield EngineSource(
-            name, "registered", location, partial(_registered.__getitem__, name)
+            name,
+            "registered",
+            location,
+            partial(_registered_factories.__getitem__, name),
         )
 
 
-def _package_engines() -> Iterator[EngineSource]:
-    points = sorted(
-        entry_points(group=GROUP), key=lambda point: (point.name, point.value)
+def _list_package_engines() -> Iterator[EngineSource]:
+    """Yield the engines that installed packages offer; a name offered twice is a problem of both."""
+    entry_point_list = sorted(
+        entry_points(group=ENTRY_POINT_GROUP),
+        key=lambda entry_point: (entry_point.name, entry_point.value),
     )
-    offered_names = Counter(point.name for point in points)
-    for point in points:
-        offer = _entry_point(point, "package")
+    offered_names = Counter(point.name for point in entry_point_list)
+    for point in entry_point_list:
+        offer = _source_of_entry_point(point, "package")
         if offered_names[point.name] > 1:
-            owners = ", ".join(
-                _location(other_point)
-                for other_point in points
-                if other_point.name == point.name
+            offering_packages = ", ".join(
+                _describe_location(other_entry_point)
+                for other_entry_point in entry_point_list
+                if other_entry_point.name == point.name
             )
             offer = replace(
-                offer, problem=f"several packages offer this name: {owners}"
+                offer, problem=f"several packages offer this name: {offering_packages}"
             )
         yield offer
 
 
-def _built_in(name: str) -> EngineSource:
+def _find_built_in(name: str) -> EngineSource:
+    """Return the built-in engine of this name or alias."""
     name = ALIASES.get(name, name)
-    if name not in BUILT_IN:
+    if name not in BUILT_IN_ENGINES:
         raise EngineError(
             f"the context engine {name!r} is a built-in that this version does not have"
         )
-    factory, description = BUILT_IN[name]
+    factory, description = BUILT_IN_ENGINES[name]
     return replace(
-        _entry_point(EntryPoint(name, factory, GROUP), "built-in"),
+        _source_of_entry_point(
+            EntryPoint(name, factory, ENTRY_POINT_GROUP), "built-in"
+        ),
         description=description,
     )
 
 
-def _entry_point(point: EntryPoint, source: Origin) -> EngineSource:
-    return EngineSource(point.name, source, _location(point), point.load)
+def _source_of_entry_point(
+    entry_point: EntryPoint, source: EngineOrigin
+) -> EngineSource:
+    return EngineSource(
+        entry_point.name, source, _describe_location(entry_point), entry_point.load
+    )
 
 
-def _location(point: EntryPoint) -> str:
+def _describe_location(entry_point: EntryPoint) -> str:
     return (
-        f"{point.value} of {point.dist.name} {point.dist.version}"
-        if point.dist
-        else point.value
+        f"{entry_point.value} of {entry_point.dist.name} {entry_point.dist.version}"
+        if entry_point.dist
+        else entry_point.value
     )
 
 
@@ -276,23 +306,23 @@ def _location(point: EntryPoint) -> str:
 
 
 @contextmanager
-def _wrap_errors(failing: str) -> Iterator[None]:
-    """Raise any exception of an engine's code as an `EngineError`; a refused option keeps its own error."""
+def _wrap_errors(failed_action: str) -> Iterator[None]:
+    """Raise any exception of an engine's code as an `EngineError`; let an `InputError` pass unchanged."""
     try:
         yield
     except InputError:
         raise
     except EngineError as error:
-        raise EngineError(f"{failing}: {error}") from error
+        raise EngineError(f"{failed_action}: {error}") from error
     except (Exception, SystemExit) as error:
         frames = [
             frame
             for frame in traceback.extract_tb(error.__traceback__)
             if not frame.filename.startswith("<")
         ]
-        code_place = (
+        code_location = (
             f" ({frames[-1].filename}:{frames[-1].lineno})" if len(frames) > 1 else ""
         )
         raise EngineError(
-            f"{failing}: {type(error).__name__}: {error}{code_place}"
+            f"{failed_action}: {type(error).__name__}: {error}{code_location}"
         ) from error

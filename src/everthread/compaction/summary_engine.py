@@ -1,4 +1,4 @@
-"""The part that both built-in engines share: one summary message replaces the middle."""
+"""The common part of both built-in engines: one summary message replaces the middle of a history."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from everthread.compaction.compaction_result import Compaction
-from everthread.compaction.cutting.cut_plan import CutPlan, plan_cut, reason_for
+from everthread.compaction.cutting.cut_plan import CutPlan, plan_cut, trigger_of
 from everthread.compaction.cutting.pruning import redact_message
 from everthread.compaction.engine import Services
-from everthread.compaction.history.compaction_history import Memory
+from everthread.compaction.history.compaction_history import HistoryReader
 from everthread.compaction.history.thread_facts import ThreadState
 from everthread.compaction.planning_engine import (
     CompactionInput,
@@ -22,16 +22,19 @@ from everthread.compaction.planning_engine import (
     RefitInput,
     StoredGraph,
 )
-from everthread.compaction.prepared_compaction import append_since, merge_compactions
-from everthread.compaction.summarizers.summarizer import SummaryDraft, SummaryRequest
-from everthread.compaction.summary.assembly import assemble, system_note
-from everthread.compaction.summary.earlier_summary import (
-    Earlier,
-    read_earlier,
-    read_state,
-    read_summary,
+from everthread.compaction.prepared_compaction import (
+    append_new_messages,
+    merge_compactions,
 )
-from everthread.compaction.summary.summary_message import marker_text
+from everthread.compaction.summarizers.summarizer import SummaryDraft, SummaryRequest
+from everthread.compaction.summary.assembly import assemble_messages, make_system_note
+from everthread.compaction.summary.earlier_summary import (
+    EarlierSummary,
+    parse_earlier_summary,
+    read_earlier_summary,
+    read_state_from_sections,
+)
+from everthread.compaction.summary.summary_message import write_marker
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.messages import Message, Messages
 from everthread.core.secrets.redaction import LineRedactor
@@ -40,24 +43,24 @@ from everthread.errors import EngineError
 
 
 @dataclass(frozen=True, slots=True)
-class SummaryOrder:
+class SummaryInput:
     """The input of one summary."""
 
-    cut: CutPlan
-    given: CompactionInput
+    cut_plan: CutPlan
+    compaction_input: CompactionInput
     state: EngineState
     marker: str
-    """The beginning of the summary message."""
+    """The first lines of the summary message."""
 
     def hide_secrets(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """Return the messages for a summariser: redacted for a model. The journal redacts its own text."""
-        if not self.given.has_model:
+        """Return the messages for a summariser, redacted if it is a model. The journal redacts its own text."""
+        if not self.compaction_input.has_model:
             return messages
         return [redact_message(message) for message in messages]
 
 
 class SummaryWriting(Protocol):
-    """A summary that is being written; each engine has its own."""
+    """A summary that is being written; each engine has a class of its own for it."""
 
     @property
     def requests(self) -> Sequence[SummaryRequest]: ...
@@ -65,7 +68,7 @@ class SummaryWriting(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WrittenSummary:
-    """The summary message without its last line, and the engine's part of the result."""
+    """The text of a summary message without its last line, and the engine's part of the result."""
 
     text: str
     result: Compaction
@@ -75,9 +78,9 @@ class WrittenSummary:
 class SummaryPlan:
     """The `Plan` of an engine with one summary message."""
 
-    given: CompactionInput
-    cut: CutPlan
-    started: float
+    compaction_input: CompactionInput
+    cut_plan: CutPlan
+    start_time: float
     writing: SummaryWriting | None = None
     """None if nothing is summarised."""
 
@@ -87,48 +90,50 @@ class SummaryPlan:
 
 
 class SummaryEngine(PlanningEngine):
-    """An engine that replaces the middle by one summary message."""
+    """An engine that replaces the middle of a history by one summary message."""
 
     marker: str
-    """The text file the summary message begins with."""
+    """The text file with the first lines of the summary message."""
 
     def __init__(self, services: Services) -> None:
         super().__init__(services)
         self._prompt_tokens = 0
         """The provider's last count of the prompt."""
         self.compactions = 0
-        self._memory = Memory()
+        self._history_reader = HistoryReader()
         self._redactor = LineRedactor()
         self._notes: tuple[str, ...] = ()
         self._facts: ThreadState | None = None
         """The facts after the last compaction."""
-        self._last_cut: tuple[CompactionInput, CutPlan] | None = None
-        """The last cut and its input, so that one plan serves `has_work` and `plan`."""
+        self._last_plan: tuple[CompactionInput, CutPlan] | None = None
+        """The last cut and its input, so that `has_work` and `plan` share one plan."""
 
     @abc.abstractmethod
-    def begin_writing(self, order: SummaryOrder) -> SummaryWriting:
-        """Begin the summary."""
+    def begin_writing(self, summary_input: SummaryInput) -> SummaryWriting:
+        """Begin to write the summary."""
 
     @abc.abstractmethod
     def continue_writing(
         self, writing: Any, drafts: Sequence[SummaryDraft]
     ) -> SummaryWriting | WrittenSummary:
-        """Continue with the requested drafts."""
+        """Continue with the drafts that were requested; return the summary when it is complete."""
 
-    def facts_before(self, earlier: Earlier, state: EngineState) -> ThreadState:
-        """Return a copy of the facts before this compaction; if unknown, those of the summary in the list."""
-        if earlier.state is not None:
-            return earlier.state
-        if state.facts is not None and earlier.text:
+    def facts_before(
+        self, earlier_summary: EarlierSummary, state: EngineState
+    ) -> ThreadState:
+        """Return a copy of the facts before this compaction; if unknown, read them from the summary in the list."""
+        if earlier_summary.state is not None:
+            return earlier_summary.state
+        if state.facts is not None and earlier_summary.text:
             return state.facts.copy()
-        return self.read_facts(earlier)
+        return self.read_facts(earlier_summary)
 
-    def read_facts(self, earlier: Earlier) -> ThreadState:
+    def read_facts(self, earlier_summary: EarlierSummary) -> ThreadState:
         """Read the facts from a summary in the list."""
-        return read_state(earlier.sections)
+        return read_state_from_sections(earlier_summary.sections)
 
     def update_from_response(self, usage: CanonicalUsage) -> None:
-        """Take the prompt's size. Output and reasoning do not count: they do not fill the next prompt as such."""
+        """Remember the size of the prompt. Output and reasoning do not count: they may not be in the next prompt."""
         self._prompt_tokens = usage.prompt_tokens or self._prompt_tokens
 
     def should_compress(self, prompt_tokens: int | None = None) -> bool:
@@ -152,37 +157,47 @@ class SummaryEngine(PlanningEngine):
         plan = SummaryPlan(
             compaction_input, self._plan_cut(compaction_input), services.clock()
         )
-        if not plan.cut.has_work or plan.cut.only_prunes:
+        if not plan.cut_plan.has_work or plan.cut_plan.only_prunes:
             return plan
-        marker = marker_text(plan.cut, self.marker, services, compaction_input.tools)
-        order = SummaryOrder(plan.cut, compaction_input, state, marker)
-        return replace(plan, writing=self.begin_writing(order))
+        marker = write_marker(
+            plan.cut_plan, self.marker, services, compaction_input.tools
+        )
+        summary_input = SummaryInput(plan.cut_plan, compaction_input, state, marker)
+        return replace(plan, writing=self.begin_writing(summary_input))
 
     def finish(self, plan: Plan, drafts: Sequence[SummaryDraft]) -> Compaction | Plan:
         if not isinstance(plan, SummaryPlan):
             raise EngineError(f"{self.name} cannot finish a {type(plan).__name__}")
         if plan.writing is None:
-            compaction = self._finish_unwritten(plan)
+            compaction = self._finish_without_summary(plan)
         else:
             step = self.continue_writing(plan.writing, drafts)
             if not isinstance(step, WrittenSummary):
                 return replace(plan, writing=step)
-            compaction = self._settle(plan, self._assemble(plan.cut, step))
-        is_preview = plan.given.dry_run and compaction.changed
+            compaction = self._accept_if_smaller(
+                plan, self._assemble_result(plan.cut_plan, step)
+            )
+        is_preview = plan.compaction_input.dry_run and compaction.changed
         return (
-            _as_preview(compaction, plan.given.messages) if is_preview else compaction
+            _make_preview(compaction, plan.compaction_input.messages)
+            if is_preview
+            else compaction
         )
 
-    def refit_planned(self, given: RefitInput, state: EngineState) -> Compaction:
-        """Prune and cut the messages since; the journal covers more if that is not enough."""
-        history = given.history()
-        appended = append_since(given.prepared, given.since, given.start)
-        twin = copy.copy(self)
-        twin.on_compacted(given.prepared)
-        compaction = twin._prune_after_summary(history)
+    def refit_with_state(
+        self, refit_input: RefitInput, state: EngineState
+    ) -> Compaction:
+        """Prune and cut the new messages; if that is not enough, let the journal summarise more of them."""
+        history = refit_input.to_compaction_input()
+        appended = append_new_messages(
+            refit_input.prepared, refit_input.new_messages, refit_input.prepared_count
+        )
+        engine_copy = copy.copy(self)
+        engine_copy.on_compacted(refit_input.prepared)
+        compaction = engine_copy._prune_kept_messages(history)
         if compaction.tokens_after > self._services.budget.compacted_limit:
-            plan = twin.plan(history, twin.current_state(state.graph))
-            second_compaction = twin.finish(plan, ())
+            plan = engine_copy.plan(history, engine_copy.current_state(state.graph))
+            second_compaction = engine_copy.finish(plan, ())
             if isinstance(second_compaction, Compaction) and second_compaction.changed:
                 compaction = second_compaction
         return merge_compactions(appended, compaction)
@@ -191,7 +206,7 @@ class SummaryEngine(PlanningEngine):
         self._notes = tuple(notes)
 
     def on_compacted(self, compaction: Compaction) -> None:
-        self._last_cut = None
+        self._last_plan = None
         if not compaction.changed:
             return
         self._prompt_tokens = 0
@@ -200,10 +215,10 @@ class SummaryEngine(PlanningEngine):
             self._facts = ThreadState.load(compaction.state)
 
     def update_model(self, services: Services) -> None:
-        """Take another window and tokenizer. The reported size no longer counts."""
+        """Use another window and tokenizer. The reported prompt size no longer applies."""
         self._services = services
         self._prompt_tokens = 0
-        self._last_cut = None
+        self._last_plan = None
 
     def dump_state(self) -> dict[str, Any]:
         thread = {"thread": self._facts.dump()} if self._facts is not None else {}
@@ -220,7 +235,7 @@ class SummaryEngine(PlanningEngine):
         self._facts = ThreadState.load(thread) if isinstance(thread, Mapping) else None
 
     def _plan_cut(self, history: CompactionInput) -> CutPlan:
-        """Plan the cut; the last one again if nothing that it depends on differs."""
+        """Plan the cut, or return the last plan if its input is the same."""
         key = CompactionInput(
             list(history.messages),
             current_tokens=history.current_tokens,
@@ -228,76 +243,84 @@ class SummaryEngine(PlanningEngine):
             tools=history.tools,
             level=history.level,
         )
-        if self._last_cut is None or self._last_cut[0] != key:
-            earlier = read_earlier(history.messages)
-            cut = plan_cut(history, earlier, self._services, self._memory)
-            self._last_cut = key, cut
-        return self._last_cut[1]
+        if self._last_plan is None or self._last_plan[0] != key:
+            earlier = read_earlier_summary(history.messages)
+            cut = plan_cut(history, earlier, self._services, self._history_reader)
+            self._last_plan = key, cut
+        return self._last_plan[1]
 
-    def _finish_unwritten(self, plan: SummaryPlan) -> Compaction:
-        """Finish a plan that summarises nothing."""
+    def _finish_without_summary(self, plan: SummaryPlan) -> Compaction:
+        """Finish a plan that summarises nothing: prune, or return the input with a reason."""
         services = self._services
-        if plan.cut.has_work:
-            return self._settle(plan, plan.cut.pruned_only())
-        reason = plan.cut.no_work_reason(services.budget)
+        if plan.cut_plan.has_work:
+            return self._accept_if_smaller(plan, plan.cut_plan.pruned_result())
+        reason = plan.cut_plan.explain_no_work(services.budget)
         return replace(
-            plan.cut.unchanged(reason), duration=services.clock() - plan.started
+            plan.cut_plan.unchanged_result(reason),
+            duration=services.clock() - plan.start_time,
         )
 
-    def _settle(self, plan: SummaryPlan, result: Compaction) -> Compaction:
-        """Return the result with its sizes, or the input if it would not be smaller."""
-        cut = plan.cut
+    def _accept_if_smaller(self, plan: SummaryPlan, result: Compaction) -> Compaction:
+        """Return the result with its sizes, or the input if the result is not smaller."""
+        cut = plan.cut_plan
         services = self._services
-        tokens_after = cut.fixed + cut.count(
+        tokens_after = cut.fixed_tokens + cut.count_tokens(
             result.messages, result.kept, services.counter
         )
-        reason = reason_for(manual=plan.given.manual, level=plan.given.level)
-        settled = cut.settled(result, tokens_after, reason)
-        return replace(settled, duration=services.clock() - plan.started)
+        reason = trigger_of(
+            manual=plan.compaction_input.manual, level=plan.compaction_input.level
+        )
+        accepted = cut.accept_if_smaller(result, tokens_after, reason)
+        return replace(accepted, duration=services.clock() - plan.start_time)
 
-    def _prune_after_summary(self, history: CompactionInput) -> Compaction:
+    def _prune_kept_messages(self, history: CompactionInput) -> Compaction:
         """Shrink the messages in place: old results become lines, oversized ones are cut."""
         services = self._services
         started = services.clock()
-        earlier = read_summary(history.messages)
-        cut = plan_cut(history, earlier, services, Memory()).without_middle()
-        if cut.tokens_before * cut.scale <= services.budget.compacted_limit:
-            compaction = cut.unchanged("it is small enough")
+        earlier_summary = parse_earlier_summary(history.messages)
+        cut = plan_cut(
+            history, earlier_summary, services, HistoryReader()
+        ).with_middle_kept()
+        if cut.tokens_before * cut.provider_scale <= services.budget.compacted_limit:
+            compaction = cut.unchanged_result("it is small enough")
         else:
-            result = cut.pruned_only()
-            tokens_after = cut.fixed + cut.count(
+            result = cut.pruned_result()
+            tokens_after = cut.fixed_tokens + cut.count_tokens(
                 result.messages, result.kept, services.counter
             )
-            compaction = cut.settled(result, tokens_after, "background")
+            compaction = cut.accept_if_smaller(result, tokens_after, "background")
         return replace(compaction, duration=services.clock() - started)
 
-    def _assemble(self, cut: CutPlan, written_summary: WrittenSummary) -> Compaction:
-        note = system_note(cut)
+    def _assemble_result(
+        self, cut_plan: CutPlan, written_summary: WrittenSummary
+    ) -> Compaction:
+        """Return the result with the summary put between head and tail."""
+        note = make_system_note(cut_plan)
         counter = self._services.counter
         text = seal_summary(
             self._redactor.redact(written_summary.text), self._services.summary_key
         )
-        messages, origins = assemble(cut, text, note)
+        messages, origins = assemble_messages(cut_plan, text, note)
         summary = next(message for message in messages if is_summary(message))
-        rest = without_summary(summary)
+        remainder = without_summary(summary)
         tokens = counter.message(summary)
-        if rest is not None:
-            tokens -= counter.message(rest)
+        if remainder is not None:
+            tokens -= counter.message(remainder)
         return replace(
             written_summary.result,
             messages=messages,
             summary=text,
-            covered=cut.covered,
+            covered=cut_plan.covered,
             kept=origins,
-            to_store=cut.fit.to_store,
-            phases=cut.phases(tokens),
-            boundaries=cut.cut.reasons,
-            steps=cut.fit.steps,
+            to_store=cut_plan.fitted_cut.to_store,
+            phases=cut_plan.phases(tokens),
+            boundaries=cut_plan.cut.reasons,
+            steps=cut_plan.fitted_cut.steps,
             system_note=note,
         )
 
 
-def _as_preview(compaction: Compaction, messages: Messages) -> Compaction:
+def _make_preview(compaction: Compaction, messages: Messages) -> Compaction:
     """Return the plan of a compaction as a preview, with unchanged messages."""
     return replace(
         compaction,

@@ -25,7 +25,7 @@ from everthread.core.types import Api, Reply
 from everthread.core.validation import is_empty
 from everthread.errors import ModelError
 from everthread.store.records import NewMessage, new_id
-from everthread.thread.accounting import usage_of
+from everthread.thread.accounting import read_usage
 from everthread.thread.events import LimitLearnt
 from everthread.wire.codecs import CODECS
 
@@ -156,7 +156,7 @@ class AnswerRecorder:
 
     def _read_usage(self, reply: Reply) -> tuple[CanonicalUsage, bool]:
         api, _, prompt_tokens = self._request_facts
-        usage, is_estimated = usage_of(
+        usage, is_estimated = read_usage(
             reply, prompt_tokens, api=api, counter=self._conversation.counter
         )
         return with_diagnosis(usage, reply.raw), is_estimated

@@ -44,9 +44,9 @@ from everthread.thread.policy import (
     ContextState,
     PromptSize,
     make_fading_notice,
-    make_fixed_notice,
+    make_fixed_size_notice,
 )
-from everthread.thread.recovery import RecoveryAttempts, RecoveryStep, slim_messages
+from everthread.thread.recovery import RecoveryAttempts, RecoveryStep, shrink_messages
 from everthread.thread.summary_wait import SummaryWait
 
 
@@ -321,7 +321,9 @@ class ConversationContext:
 
     async def can_compact(self, order: CompactionOrder) -> bool:
         conversation = self._conversation
-        if not conversation.engine.should_compress(conversation.size.when_due.tokens):
+        if not conversation.engine.should_compress(
+            conversation.size.as_when_due.tokens
+        ):
             return False
         if len(conversation.bodies) == 1 and conversation.size.is_full:
             return True
@@ -432,7 +434,7 @@ class ConversationContext:
     async def shrink_payload(self) -> bool:
         conversation = self._conversation
         bodies = list(conversation.bodies)
-        smaller_bodies, outputs = slim_messages(
+        smaller_bodies, outputs = shrink_messages(
             bodies, conversation.budget.preview_chars
         )
         if all(new is old for new, old in zip(smaller_bodies, bodies, strict=True)):
@@ -545,5 +547,5 @@ class FixedPromptWatch:
         if not self._is_reported:
             self._is_reported = True
             self._conversation.notify(
-                make_fixed_notice(fixed_tokens, self._conversation.window, advice)
+                make_fixed_size_notice(fixed_tokens, self._conversation.window, advice)
             )

@@ -239,7 +239,10 @@ class ConversationState:
     def prices(self) -> CallPrices:
         route = self.route
         return CallPrices(
-            route.name, route.provider, route.caches_by_marks, self.summarizer.inner
+            route.name,
+            route.provider,
+            route.caches_by_marks,
+            self.summarizer.summarizer,
         )
 
     @property

@@ -19,7 +19,7 @@ from everthread.core.messages import Message
 from everthread.core.types import Api, Request
 from everthread.providers.catalog import output_cap_field
 from everthread.thread.events import RequestReady
-from everthread.thread.recalled_excerpts import ExcerptFinder, ThreadView
+from everthread.thread.recalled_excerpts import ExcerptFinder, VisibleThread
 from everthread.thread.recovery import compute_max_output
 from everthread.wire.anthropic.message_codec import EncodedHistory
 from everthread.wire.codecs import CODECS
@@ -104,12 +104,12 @@ async def find_excerpts(conversation: ConversationState) -> list[Message]:
         conversation.counter,
     )
     session = conversation.session
-    view = ThreadView(
+    view = VisibleThread(
         session.tenant,
         session.thread,
         session=session.id,
         messages=conversation.stored,
-        is_whole=not conversation.compaction_count
+        is_complete=not conversation.compaction_count
         and session.kind not in ("branch", "continuation"),
     )
     return await finder.find(

@@ -204,6 +204,8 @@ def _make_read_hint(stored_id: str) -> str:
     return f'Stored as {stored_id}. To see a part of it, call read_file with path "{stored_id}", an offset and a limit.'
 
 
+READ_HINT = "To see a part of it, call {} with id"
+"""The hint for a client's model, which reads a stored output with a tool of this name."""
 _READ_HINT_PATTERN = re.compile(
     r'Stored as (output:[0-9a-f]{16})\. To see a part of it, call read_file with path "\1", an offset and a limit\.'
 )
@@ -212,11 +214,7 @@ _READ_HINT_PATTERN = re.compile(
 def replace_reader_name(value: Any, tool: str | None) -> Any:
     """Replace `read_file` by this tool in the notes on stored outputs; with None, remove the hint."""
     if isinstance(value, str):
-        hint = (
-            rf' To see a part of it, call {tool} with id "\1" and an offset.'
-            if tool
-            else ""
-        )
+        hint = rf' {READ_HINT.format(tool)} "\1" and an offset.' if tool else ""
         return (
             _READ_HINT_PATTERN.sub(rf"Stored as \1.{hint}", value)
             if OPENING_TAG in value

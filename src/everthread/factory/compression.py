@@ -289,5 +289,5 @@ def find_summarizer(summarizer: str | Summarizer, counter: Any) -> Summarizer:
     if isinstance(summarizer, SummarizerChain):
         return summarizer
     return SummarizerChain(
-        [SafeSummarizer(summarizer)], floor=JournalWriter(counter), clock=time.time
+        [SafeSummarizer(summarizer)], fallback=JournalWriter(counter), clock=time.time
     )

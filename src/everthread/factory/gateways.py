@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from everthread.gateway.contracts import Auth, Limits
     from everthread.gateway.dashboard.access import LoginMode
     from everthread.gateway.dashboard.page_data import PageReader, WindowSource
-    from everthread.gateway.dashboard.pages import Dashboard
+    from everthread.gateway.dashboard.page_routes import Dashboard
     from everthread.gateway.dashboard.trials import RunTrial
     from everthread.gateway.filters import Feature
     from everthread.gateway.filters.compaction_answers import MakeItem
@@ -67,7 +67,7 @@ async def make_dashboard(
     `links`: the folder in which several processes share login links.
     """
     from everthread.gateway.dashboard.access import SECRET_NAME, Access, LoginLinks
-    from everthread.gateway.dashboard.pages import Dashboard, PageSettings
+    from everthread.gateway.dashboard.page_routes import Dashboard, PageSettings
 
     key = _read_operator_key(config)
     logins: dict[Auth, LoginMode] = {
@@ -305,7 +305,7 @@ async def _open_own_store(
     )
     stack.push_async_callback(store.close)
     if index_in_process:
-        store.index_elsewhere(functools.partial(indexers.call, index_waiting))
+        store.use_index_process(functools.partial(indexers.call, index_waiting))
     guard_task = asyncio.create_task(_give_up_unresponsive_store(store, end_event))
     stack.callback(guard_task.cancel)
     return store
@@ -456,7 +456,7 @@ def _claim_sole_use(
     if claim is None:
         return never_alone
     stack.callback(claim.close)
-    return claim.is_held
+    return claim.check_is_alone
 
 
 async def preload() -> None:
@@ -762,7 +762,7 @@ async def _give_up_unresponsive_store(store: Store, end_event: asyncio.Event) ->
             _LOG.warning(
                 "the store does not answer; what was not stored yet is given up"
             )
-            store.give_up()
+            store.fail_all()
 
 
 async def _open_authenticator(

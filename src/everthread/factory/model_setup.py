@@ -338,10 +338,10 @@ def _make_chain(
         _list_model_summarizers(
             context, config, auxiliary, main_model, shared.window_by_model
         ),
-        floor=fallback_summarizer,
+        fallback=fallback_summarizer,
         clock=time.time,
         events=context.events,
-        rest_until=shared.skipped_until,
+        paused_until=shared.skipped_until,
     )
 
 
@@ -353,7 +353,7 @@ def _list_model_summarizers(
     windows: dict[str, int],
 ) -> list[Summarizer]:
     """List the summarisers that ask a model, in the order in which they are tried."""
-    from everthread.compaction.summarizers.chain import Price
+    from everthread.compaction.summarizers.chain import CallPrice
     from everthread.compaction.summarizers.model import (
         LlmSummarizer,
         WarmPrefixSummarizer,
@@ -364,10 +364,10 @@ def _list_model_summarizers(
     compression = config.compression
     writers: list[Summarizer] = []
 
-    def make_price(model: MeteredModel) -> Price | None:
+    def make_price(model: MeteredModel) -> CallPrice | None:
         if not compression.economics:
             return None
-        return Price(model.name, ttl=config.prompt_caching.cache_ttl)
+        return CallPrice(model.name, ttl=config.prompt_caching.cache_ttl)
 
     def add_writer(model: MeteredModel, counter: TokenCounter) -> None:
         writer = LlmSummarizer(
@@ -394,7 +394,7 @@ def _list_model_summarizers(
                 context.last_request,
                 template=compression.template,
                 price=make_price(metered_main_model),
-                warm=context.is_warm,
+                is_warm=context.is_warm,
             )
             writers.append(warm_summarizer)
         add_writer(metered_main_model, context.counter)

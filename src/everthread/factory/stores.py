@@ -39,7 +39,7 @@ def open_store(
     """
     database = _make_database(url)
     database.prepare(create=create)
-    return Store(database, away_seconds=away_seconds)
+    return Store(database, max_silence_seconds=away_seconds)
 
 
 def migrate_store(

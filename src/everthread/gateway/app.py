@@ -14,7 +14,7 @@ from everthread.errors import InputError
 from everthread.gateway.access.authentication import Authenticator, Caller
 from everthread.gateway.access.callers import CallerFinder
 from everthread.gateway.api.http import Sender, make_error_answer
-from everthread.gateway.dashboard.pages import Dashboard, is_page
+from everthread.gateway.dashboard.page_routes import Dashboard, is_page
 from everthread.gateway.error_answers import Refused
 from everthread.gateway.middleware import (
     SitePolicy,

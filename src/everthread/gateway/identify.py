@@ -18,7 +18,7 @@ from everthread.thread.caller.sent_history import ClientSession
 from everthread.thread.identity import (
     MAX_NAME_CHARS,
     derive_thread_id,
-    short_name,
+    shorten_session_name,
 )
 
 SESSION_HEADER = "x-everthread-session"
@@ -109,9 +109,9 @@ def scope_of(
     """
     name = _find_header(headers, _SESSION_HEADERS)
     if name:
-        return f"{name}:{short_name(headers[name])}"
+        return f"{name}:{shorten_session_name(headers[name])}"
     inner = "" if fields is None else _session_in_body(headers, fields)
-    return f"{BODY_SCOPE}{short_name(inner)}" if inner else ""
+    return f"{BODY_SCOPE}{shorten_session_name(inner)}" if inner else ""
 
 
 def named_thread_id(tenant: str, name: str) -> str:

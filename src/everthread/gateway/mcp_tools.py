@@ -16,7 +16,7 @@ from mcp.types import (
 
 from everthread.agent.tools import arguments as argument
 from everthread.agent.tools.arguments import build_schema
-from everthread.compaction.lossless.tools import GREP, NAMES, Tools
+from everthread.compaction.lossless.tools import GREP, TOOL_NAMES, GraphTools
 from everthread.compaction.lossless.tools import SCHEMAS as LOSSLESS_SCHEMAS
 from everthread.core.messages import excerpt
 from everthread.core.search.search_results import (
@@ -35,7 +35,7 @@ from everthread.errors import (
 )
 from everthread.gateway.identify import named_thread_id
 from everthread.store.records import DEFAULT_TENANT
-from everthread.store.sql.accounts import sum_usage, usage_row
+from everthread.store.sql.accounts import make_usage_row, sum_usage
 from everthread.store.store import Store
 from everthread.thread.store_lookup import LookupCache, StoreLookup
 from everthread.thread.stored_facts import (
@@ -248,7 +248,7 @@ async def describe_thread(store: Store, thread: str) -> str:
         record for record in await store.compactions(thread) if record.reverted is None
     ]
     total = sum_usage(
-        "all", [usage_row(record) for record in await store.usage(thread)]
+        "all", [make_usage_row(record) for record in await store.usage(thread)]
     )
     lines = [f"Thread {thread}{f', {tip.title}' if tip.title else ''}"]
     lines.append(
@@ -286,7 +286,7 @@ async def list_latest_threads(store: Store, tenant: str | None) -> str:
         title = f", {excerpt(row.tip.title, 100)}" if row.tip.title else ""
         lines.append(
             f"- {row.first.id}{title}: {row.messages:,} messages{_format_tokens(row.tokens)}, {row.compactions:,} "
-            f"compactions, last used {format_utc_time(row.active)}"
+            f"compactions, last used {format_utc_time(row.last_active)}"
         )
     return redact("\n".join(lines))
 
@@ -315,7 +315,7 @@ class LookupTools:
             "pin": self._pin,
             "status": self._status,
             "state": self._state,
-            **{name: partial(self._call_lossless_tool, name) for name in NAMES},
+            **{name: partial(self._call_lossless_tool, name) for name in TOOL_NAMES},
         }
 
     async def call(
@@ -464,7 +464,7 @@ class LookupTools:
         if name == GREP and thread is None and tool_arguments.get("scope") is None:
             tool_arguments["scope"] = "all"
         lookup = self._make_lookup(reach, thread)
-        return await Tools(lookup, lookup).call(name, tool_arguments)
+        return await GraphTools(lookup, lookup).call(name, tool_arguments)
 
     def _make_lookup(self, reach: LookupReach, thread: str | None) -> StoreLookup:
         scope: SearchScope = "thread" if reach.confined else "all"

@@ -10,15 +10,15 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Unpack
 
 from everthread.compaction.history.compaction_history import MessageFacts
-from everthread.compaction.journal.journal_builder import journal_of
+from everthread.compaction.journal.journal_builder import build_journal_and_state
 from everthread.compaction.summary.sections import (
     CRITICAL,
     DONE,
     USER_WORDS,
     render_sections,
 )
-from everthread.compaction.summary.state_sections import state_sections
-from everthread.compaction.summary.user_quotes import render_words, user_message
+from everthread.compaction.summary.state_sections import write_state_sections
+from everthread.compaction.summary.user_quotes import make_user_quote, render_quotes
 from everthread.core.messages import Message, calls_of, clip
 from everthread.core.tokens import TokenCounter
 from everthread.integrations.chat_forms import make_chat_call, make_chat_usage
@@ -135,21 +135,21 @@ def summarize(messages: list[Any]) -> str:
     core_messages = [
         to_core(message) for message in messages if message not in earlier_summaries
     ]
-    journal, state = journal_of(core_messages)
+    journal, state = build_journal_and_state(core_messages)
     user_facts = [facts for facts in map(MessageFacts, core_messages) if facts.is_user]
     user_messages = [
-        user_message(number, facts.redacted_words())
+        make_user_quote(number, facts.redacted_words())
         for number, facts in enumerate(user_facts, 1)
     ]
-    user_words = render_words(user_messages, MAX_USER_WORDS_TOKENS, count)
+    user_words = render_quotes(user_messages, MAX_USER_WORDS_TOKENS, count)
     earlier_text = "\n\n".join(str(message.text) for message in earlier_summaries)
     sections = {
         USER_WORDS: user_words,
-        DONE: journal.fit(JOURNAL_TOKENS, count).text(),
-        **state_sections(state, STATE_TOKENS, count),
+        DONE: journal.shorten_to(JOURNAL_TOKENS, count).render(),
+        **write_state_sections(state, STATE_TOKENS, count),
         CRITICAL: clip(earlier_text, MAX_EARLIER_CHARS),
     }
-    return render_sections(sections, brief=True)
+    return render_sections(sections, skip_empty=True)
 
 
 # A model call

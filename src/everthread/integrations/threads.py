@@ -62,11 +62,11 @@ from everthread.thread.events import (
 )
 from everthread.thread.finding.thread_match import Family
 from everthread.thread.history import build_history
-from everthread.thread.identity import short_name
+from everthread.thread.identity import shorten_session_name
 from everthread.thread.large_results import LargeOutput
 from everthread.thread.managed import ProviderRefusal
 from everthread.thread.model_limits import LimitKey
-from everthread.thread.recovery import TOO_LARGE
+from everthread.thread.recovery import SIZE_REFUSALS
 from everthread.thread.store_lookup import StoreLookup
 
 T = TypeVar("T")
@@ -159,7 +159,7 @@ class FrameworkThreads:
         if (
             fitted_call is None
             or not isinstance(error, Exception)
-            or classify_error(error).kind not in TOO_LARGE
+            or classify_error(error).kind not in SIZE_REFUSALS
         ):
             raise error
         threads = await self._open_threads()
@@ -212,7 +212,7 @@ class FrameworkThreads:
         """Answer the tool `recall` in the conversations of this name; an error is part of the answer."""
         store = await self.get_store()
         thread = await store.find_conversation(
-            DEFAULT_TENANT, short_name(key), self._client
+            DEFAULT_TENANT, shorten_session_name(key), self._client
         )
         if thread is None:
             return "Nothing was said in this conversation yet."
@@ -233,7 +233,7 @@ class FrameworkThreads:
             loop = self._loop
             self._loop = None
         if loop is not None:
-            loop.run(self._close())
+            loop.run(self.aclose())
             loop.stop()
 
     # A call
@@ -276,7 +276,7 @@ class FrameworkThreads:
             identity if message.is_native else self._identities.read(API, message)
             for identity, message in zip(identities, messages, strict=True)
         ]
-        session = short_name(call.conversation_key)
+        session = shorten_session_name(call.conversation_key)
         scope = f"{self._client}:{session}" if session else ""
         return SentHistory(
             Family(_make_tenant(self._client, call.owner), scope),
@@ -296,7 +296,7 @@ class FrameworkThreads:
     ) -> None:
         """Store the outputs that the new messages cite."""
         thread = prepared.thread
-        new_messages = prepared.sent.messages[prepared.match.matched :]
+        new_messages = prepared.sent.messages[prepared.match.matched_count :]
         cited_text = (
             "".join(message.text for message in new_messages) if large_outputs else ""
         )
@@ -339,7 +339,8 @@ class FrameworkThreads:
                 _close_at_exit(self)
             return self._loop
 
-    async def _close(self) -> None:
+    async def aclose(self) -> None:
+        """Close the store from the event loop that opened it."""
         await self._exit_stack.aclose()
         self._reset()
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 Row = tuple[Any, ...]
-Query = tuple[str, Sequence[Any]]
+SqlQuery = tuple[str, Sequence[Any]]
 """SQL and its values."""
 
 
@@ -34,20 +34,20 @@ class Dialect:
     name: str
     now: str
     """The database's clock, in seconds since 1970."""
-    lock: str
+    for_update: str
     """Ends a SELECT whose rows are about to be changed."""
-    share: str
+    for_share: str
     """Ends a SELECT whose rows must not change until the transaction ends."""
-    skip: str
+    skip_locked: str
     """The same, but rows that others have locked are passed over."""
     notify: str
     """Notifies other processes of a change to a thread (`?`) on commit; empty if the database has no notifications."""
     select_new_ids: str
     """A SELECT of the given number (`?`) of unused ids, in order, for the table `{0}`; of the first alone if the others
     follow it. `read_ids` reads both."""
-    day: str
+    utc_date: str
     """`{0}`, seconds since 1970, as a UTC date."""
-    newest: str
+    select_newest: str
     """A SELECT that identifies the newest row of the table `{0}`; empty if that would need a search."""
 
 
@@ -72,30 +72,30 @@ class Tx(ABC):
         row = self.one(sql, values)
         return None if row is None else row[0]
 
-    def all_in(self, sql: str, keys: Sequence[Any], *values: Any) -> list[Row]:
+    def all_for_keys(self, sql: str, keys: Sequence[Any], *values: Any) -> list[Row]:
         """Return the rows for these keys. `{}` in the SQL takes a chunk of the keys; its values precede `values`."""
         return [
             row
-            for some in chunks(keys)
-            for row in self.all(sql.format(placeholders(some)), (*some, *values))
+            for chunk in chunks(keys)
+            for row in self.all(sql.format(placeholders(chunk)), (*chunk, *values))
         ]
 
-    def ask(self, questions: Sequence[Query]) -> list[list[Row]]:
+    def all_of_each(self, queries: Sequence[SqlQuery]) -> list[list[Row]]:
         """The rows of several SELECTs, each seeing what the ones before have locked; in one message to a server."""
-        return [self.all(*question) for question in questions]
+        return [self.all(*query) for query in queries]
 
     @abstractmethod
     def run(self, sql: str, values: Sequence[Any] = ()) -> None: ...
 
     @abstractmethod
-    def many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None: ...
+    def run_many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None: ...
 
     @abstractmethod
-    def match(self, question: IndexQuery, limit: int) -> list[IndexMatch]:
+    def match(self, query: IndexQuery, limit: int) -> list[IndexMatch]:
         """The newest indexed pieces that match, the newest first."""
 
     @abstractmethod
-    def match_ids(self, question: IndexQuery, limit: int) -> list[int]:
+    def match_ids(self, query: IndexQuery, limit: int) -> list[int]:
         """Return only the ids of the matching pieces, without ranking."""
 
     @abstractmethod
@@ -115,7 +115,7 @@ class Connection(Tx):
     def __init__(self, begin: str) -> None:
         self._begin = begin
 
-    def committed(self, batch: int) -> bool:
+    def was_committed(self, batch: int) -> bool:
         """Whether a batch in doubt was committed; only a server that writes leaves one in doubt."""
         raise StoreError(
             f"no batch can be in doubt here, so nothing is known of batch {batch}"
@@ -136,7 +136,7 @@ class Connection(Tx):
     def sync(self) -> None:
         """Write all commits to the disk. A server does that before it answers a commit."""
 
-    def tidy(self) -> None:
+    def maintain(self) -> None:
         """Regular maintenance, done while no request waits; a server does it itself."""
 
     def rollback(self) -> None:
@@ -168,7 +168,9 @@ class Database(ABC):
     """Whether it is a server, which may be away."""
     location: str
     """Where it is, for people; without a password."""
-    causes: Sequence[tuple[type[BaseException] | UnionType, type[EverthreadError], str]]
+    error_translations: Sequence[
+        tuple[type[BaseException] | UnionType, type[EverthreadError], str]
+    ]
     """Errors of the driver, the errors raised for them, and the message for people; the first match is used."""
 
     @abstractmethod
@@ -206,18 +208,18 @@ class Database(ABC):
 
     def explain(self, error: BaseException) -> BaseException:
         """Return the error as an Everthread error, or unchanged if it is not from the database."""
-        for kinds, error_type, words in self.causes:
-            if isinstance(error, kinds):
+        for driver_errors, error_type, message in self.error_translations:
+            if isinstance(error, driver_errors):
                 return error_type(
-                    f"{self.location}: {words.format(' '.join(str(error).split()))}"
+                    f"{self.location}: {message.format(' '.join(str(error).split()))}"
                 )
         return error
 
-    def listen(self, tell: Callable[[str], None], stop: threading.Event) -> None:  # noqa: B027 - a file reports nothing
+    def listen(self, on_change: Callable[[str], None], stop: threading.Event) -> None:  # noqa: B027 - a file reports nothing
         """Report threads that other processes changed, until stopped; returns at once if the database cannot notify."""
 
     @abstractmethod
-    def problems(self, tx: Tx) -> list[str]:
+    def find_problems(self, tx: Tx) -> list[str]:
         """Return the problems that the database's own check finds."""
 
     @abstractmethod
@@ -236,7 +238,7 @@ def notify(tx: Tx, thread: str) -> None:
         tx.run(tx.dialect.notify, (thread,))
 
 
-def no_store_error(location: str) -> NoStoreError:
+def missing_store_error(location: str) -> NoStoreError:
     return NoStoreError(
         f"there is no store at {location}; check how it is written, or start a conversation there"
     )
@@ -269,11 +271,13 @@ MAX_ID = 2**62
 """Larger than any number that the store assigns."""
 
 
-def equal_to(columns: Mapping[str, Any]) -> tuple[str, list[Any]]:
+def columns_equal(values_by_column: Mapping[str, Any]) -> tuple[str, list[Any]]:
     """Return a condition that these columns have these values, and the values. None matches any value."""
-    values = {column: value for column, value in columns.items() if value is not None}
-    return " AND ".join(f"{column} = ?" for column in values) or "1 = 1", list(
-        values.values()
+    given_values = {
+        column: value for column, value in values_by_column.items() if value is not None
+    }
+    return " AND ".join(f"{column} = ?" for column in given_values) or "1 = 1", list(
+        given_values.values()
     )
 
 

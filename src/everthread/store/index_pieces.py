@@ -14,16 +14,16 @@ from everthread.core.search.terms import index_terms
 from everthread.core.secrets.redaction import redact
 
 PIECE_CHARS = 1_500
-MIN_CHARS = 250
+MIN_PIECE_CHARS = 250
 OVERLAP_CHARS = 200
 """Characters that neighbouring pieces share, so that a phrase at the seam is found."""
-MAX_TERMS = 16_383
-MAX_REPEATS = 255
+MAX_PIECE_TERMS = 16_383
+MAX_TERM_REPEATS = 255
 """PostgreSQL's limits: terms in a text, and repetitions of a term. Both stores keep to them to find the same."""
 
 
 @dataclass(frozen=True, slots=True)
-class TextCut:
+class TextPiece:
     """A piece of a text."""
 
     start: int
@@ -38,7 +38,7 @@ class IndexPiece(NamedTuple):
     id: int
     terms: str
     """Encoded, separated by spaces."""
-    names: Sequence[str]
+    filter_names: Sequence[str]
 
 
 def searchable_text(message: Mapping[str, Any]) -> str:
@@ -52,47 +52,54 @@ def searchable_text(message: Mapping[str, Any]) -> str:
     )
 
 
-def redact_and_cut(text: str) -> tuple[list[TextCut], bool]:
+def redact_and_split(text: str) -> tuple[list[TextPiece], bool]:
     """The pieces of a text, secrets gone before anything else; and whether there were any."""
-    clean = redact(text)
-    return [cut for cut in cut_text(clean) if cut.terms], clean is not text
+    redacted_text = redact(text)
+    return [
+        piece for piece in split_text(redacted_text) if piece.terms
+    ], redacted_text is not text
 
 
-def cut_text(text: str) -> Iterator[TextCut]:
+def split_text(text: str) -> Iterator[TextPiece]:
     """Yield the text in pieces; smaller pieces if there are more terms than the index can distinguish."""
     start = 0
     size = PIECE_CHARS
     while True:
         overlap = min(OVERLAP_CHARS, size // 4)
         end = (
-            _find_seam(text, start + size, overlap)
+            _find_split_point(text, start + size, overlap)
             if start + size < len(text)
             else len(text)
         )
-        cut = TextCut(start, text[start:end], index_terms(text[start:end]))
-        if size > MIN_CHARS and not _has_few_repeats(cut.terms):
+        piece = TextPiece(start, text[start:end], index_terms(text[start:end]))
+        if size > MIN_PIECE_CHARS and not _fits_index_limits(piece.terms):
             size //= 2
             continue
-        yield cut
+        yield piece
         if end == len(text):
             return
-        start = _find_seam(text, end - overlap, overlap)
+        start = _find_split_point(text, end - overlap, overlap)
         size = min(2 * size, PIECE_CHARS)
 
 
-def _find_seam(text: str, position: int, reach: int) -> int:
-    """Return the position after the last white space before this one; this one if there is none within `reach`."""
-    space = max(text.rfind(mark, position - reach, position) for mark in " \n")
+def _find_split_point(text: str, position: int, max_distance: int) -> int:
+    """Return the position after the last white space within `max_distance` before this one; else this one."""
+    space = max(
+        text.rfind(separator, position - max_distance, position) for separator in " \n"
+    )
     return space + 1 if space >= 0 else position
 
 
-def _has_few_repeats(terms: str) -> bool:
-    if terms.count(" ") < MAX_REPEATS:
+def _fits_index_limits(terms: str) -> bool:
+    if terms.count(" ") < MAX_TERM_REPEATS:
         return True
-    words = terms.split()
-    if len(words) - len(set(words)) < MAX_REPEATS:
-        return len(words) <= MAX_TERMS
-    return len(words) <= MAX_TERMS and max(Counter(words).values()) <= MAX_REPEATS
+    term_list = terms.split()
+    if len(term_list) - len(set(term_list)) < MAX_TERM_REPEATS:
+        return len(term_list) <= MAX_PIECE_TERMS
+    return (
+        len(term_list) <= MAX_PIECE_TERMS
+        and max(Counter(term_list).values()) <= MAX_TERM_REPEATS
+    )
 
 
 @functools.lru_cache(maxsize=1 << 12)
@@ -108,5 +115,5 @@ def filter_name(kind: str, value: str) -> str:
     return f"{kind}__{hashlib.sha256(value.encode('utf-8', 'surrogatepass')).hexdigest()[:40]}"
 
 
-LONG_TEXT = filter_name("part", "of")
+PART_OF_LONG_TEXT = filter_name("part", "of")
 """The name of pieces whose text has others."""

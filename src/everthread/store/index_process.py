@@ -11,35 +11,37 @@ from collections.abc import Awaitable, Callable
 from contextlib import closing
 
 from everthread.store.database import Database
-from everthread.store.indexing import GENTLE_CHARS, index_parts, prepare_index
+from everthread.store.indexing import BACKGROUND_BATCH_CHARS, index_parts, prepare_index
 
-IndexElsewhere = Callable[[Database, float], Awaitable[bool]]
+IndexInOtherProcess = Callable[[Database, float], Awaitable[bool]]
 """Calls `index_waiting` in another process."""
 
 
-def index_waiting(database: Database, seconds: float) -> bool:
+def index_waiting(database: Database, max_seconds: float) -> bool:
     """Index for at most this long, a little in each transaction; return whether something still waits.
 
     Only one process at a time prepares texts of a file: two would prepare the same.
     """
     try:
-        with database.lock_indexing() as is_ours:
-            return not is_ours or _index(database, time.monotonic() + seconds)
+        with database.lock_indexing() as has_lock:
+            return not has_lock or _index_until(
+                database, time.monotonic() + max_seconds
+            )
     except Exception as error:
         raise database.explain(error) from error
     finally:
         database.close()
 
 
-def _index(database: Database, until: float) -> bool:
+def _index_until(database: Database, deadline: float) -> bool:
     database.prepare(create=False)
     with (
         closing(database.connect_reader()) as reader,
         closing(database.connect_writer()) as writer,
     ):
-        while time.monotonic() < until:
+        while time.monotonic() < deadline:
             reader.begin()
-            batches = prepare_index(reader, GENTLE_CHARS)
+            batches = prepare_index(reader, BACKGROUND_BATCH_CHARS)
             reader.rollback()
             if not batches:
                 return False

@@ -20,11 +20,11 @@ from everthread.core.search.terms import (
     phrase_terms,
     query_terms,
 )
-from everthread.store.index_pieces import MAX_REPEATS
+from everthread.store.index_pieces import MAX_TERM_REPEATS
 
-MAX_WORDS = 32
-"""The most words of a query that are searched for. Of a phrase, the first `MAX_RUN` terms are."""
-MAX_RUN = 64
+MAX_QUERY_WORDS = 32
+"""The most words of a query that are searched for. Of a phrase, the first `MAX_PHRASE_TERMS` terms are."""
+MAX_PHRASE_TERMS = 64
 _QUERY_WORD = re.compile(r'"([^"]*)"|(\S+)')
 
 
@@ -33,13 +33,15 @@ class QueryPhrase:
     """Consecutive terms, the last of which may be a prefix."""
 
     terms: tuple[str, ...]
-    prefix: bool = False
+    last_is_prefix: bool = False
 
     @property
-    def weighed(self) -> str | None:
+    def ranking_term(self) -> str | None:
         """The term that ranks a text: the longest, which is likely the rarest. A prefix matches too many terms."""
         return max(
-            self.terms[:-1] if self.prefix else self.terms, key=len, default=None
+            self.terms[:-1] if self.last_is_prefix else self.terms,
+            key=len,
+            default=None,
         )
 
 
@@ -50,9 +52,9 @@ QueryPhrases = tuple[QueryPhrase, ...]
 class ParsedQuery:
     """A parsed query."""
 
-    ways: tuple[QueryPhrases, ...]
+    variants: tuple[QueryPhrases, ...]
     """The ways to run the query, the strictest first; empty if it has no words."""
-    shown: tuple[tuple[str, ...], ...]
+    highlighted: tuple[tuple[str, ...], ...]
     """The terms to show in a result: for each word, its consecutive terms."""
 
 
@@ -64,21 +66,23 @@ class IndexQuery:
     """
 
     phrases: QueryPhrases = ()
-    names: tuple[tuple[str, ...], ...] = ()
-    first: int = 0
-    before: int = 2**62
+    filter_names: tuple[tuple[str, ...], ...] = ()
+    first_id: int = 0
+    before_id: int = 2**62
     where: str = ""
     """A condition on `pieces p`; empty for no condition."""
     values: tuple[Any, ...] = ()
-    one_of: tuple[tuple[str, ...], ...] = ()
+    any_of: tuple[tuple[str, ...], ...] = ()
     """Lists of terms: of each a piece must have one."""
 
     @property
-    def weighed(self) -> list[str]:
+    def ranking_terms(self) -> list[str]:
         """The terms a piece is ranked by."""
         return list(
             dict.fromkeys(
-                phrase.weighed for phrase in self.phrases if phrase.weighed is not None
+                phrase.ranking_term
+                for phrase in self.phrases
+                if phrase.ranking_term is not None
             )
         )
 
@@ -95,8 +99,11 @@ def round_strength(value: float) -> float:
     return round(value, 4)
 
 
-_SUMS = accumulate(1 / n**2 for n in range(1, MAX_REPEATS + 1))
-TERM_STRENGTHS = [0.0, *(round_strength(total / 1.64493406685) for total in _SUMS)]
+_STRENGTH_SUMS = accumulate(1 / n**2 for n in range(1, MAX_TERM_REPEATS + 1))
+TERM_STRENGTHS = [
+    0.0,
+    *(round_strength(total / 1.64493406685) for total in _STRENGTH_SUMS),
+]
 """The strength of a term, 0 to 1, by its count: each repetition adds less. Same as PostgreSQL's `ts_rank`."""
 
 
@@ -105,70 +112,84 @@ def parse_query(text: str) -> ParsedQuery:
     exact_phrases: list[QueryPhrase] = []
     typed_phrases: list[QueryPhrase] = []
     loose_phrases: list[QueryPhrase] = []
-    runs: list[tuple[str, ...]] = []
+    word_terms: list[tuple[str, ...]] = []
     for quotation, word in _QUERY_WORD.findall(text):
         is_prefix = word.endswith("*")
-        run = phrase_terms(quotation or word)[:MAX_RUN]
-        if not run or tuple(run) in runs:
+        terms = phrase_terms(quotation or word)[:MAX_PHRASE_TERMS]
+        if not terms or tuple(terms) in word_terms:
             continue
-        as_typed = _typed_phrases(quotation or word, run, is_prefix=is_prefix)
+        as_typed = _make_typed_phrases(quotation or word, terms, is_prefix=is_prefix)
         typed_phrases += as_typed
         if quotation or is_prefix:
             exact_phrases += as_typed
             loose_phrases += as_typed
         else:
-            exact_phrases += _whole_phrases(word) or as_typed
-            loose_terms = query_terms(word, loose=True)[:MAX_RUN]
-            loose_phrases += _single_terms(loose_terms)
-        runs.append(tuple(run))
-        if len(runs) == MAX_WORDS:
+            exact_phrases += _make_identifier_phrases(word) or as_typed
+            loose_terms = query_terms(word, loose=True)[:MAX_PHRASE_TERMS]
+            loose_phrases += _make_single_term_phrases(loose_terms)
+        word_terms.append(tuple(terms))
+        if len(word_terms) == MAX_QUERY_WORDS:
             break
     # Texts that hold all words in a row, as typed, come first.
-    in_a_row = (
-        [make_phrase(chain(*runs))]
-        if len(runs) > 1 and not {'"', "*"} & set(text)
+    consecutive_words = (
+        [make_phrase(chain(*word_terms))]
+        if len(word_terms) > 1 and not {'"', "*"} & set(text)
         else []
     )
-    ways = (
+    variants = (
         tuple(dict.fromkeys(phrases))
-        for phrases in (in_a_row, exact_phrases, typed_phrases, loose_phrases)
+        for phrases in (consecutive_words, exact_phrases, typed_phrases, loose_phrases)
     )
     return ParsedQuery(
-        tuple(dict.fromkeys(way for way in ways if way)),
-        tuple(runs),
+        tuple(dict.fromkeys(variant for variant in variants if variant)),
+        tuple(word_terms),
     )
 
 
-def _typed_phrases(text: str, run: list[str], *, is_prefix: bool) -> list[QueryPhrase]:
+def _make_typed_phrases(
+    text: str, terms: list[str], *, is_prefix: bool
+) -> list[QueryPhrase]:
     """The phrases of a text that contains this. Pairs of characters are rarer than characters, so they are added."""
-    pairs = [first + second for first, second in pairwise(run)]
-    words = query_terms(text)
-    if pairs and all(map(_is_single, run)) and set(pairs) <= set(words):
+    pairs = [first + second for first, second in pairwise(terms)]
+    single_terms = query_terms(text)
+    if (
+        pairs
+        and all(map(_is_single_character, terms))
+        and set(pairs) <= set(single_terms)
+    ):
         return [make_phrase(pairs)]
     return [
-        make_phrase(run, prefix=is_prefix and not _is_single(run[-1])),
-        *_single_terms(term for term in words if term in pairs),
+        make_phrase(
+            terms, last_is_prefix=is_prefix and not _is_single_character(terms[-1])
+        ),
+        *_make_single_term_phrases(term for term in single_terms if term in pairs),
     ]
 
 
-def _whole_phrases(word: str) -> list[QueryPhrase]:
+def _make_identifier_phrases(word: str) -> list[QueryPhrase]:
     """Return the identifiers in a word and the rest of its terms; an empty list if it has no identifier."""
     identifiers = identifier_terms(word)
-    parts = {term for identifier in identifiers for term in query_terms(identifier)}
-    other_terms = [term for term in query_terms(word) if term not in parts]
-    return _single_terms([*identifiers, *other_terms][:MAX_RUN]) if identifiers else []
+    identifier_parts = {
+        term for identifier in identifiers for term in query_terms(identifier)
+    }
+    other_terms = [term for term in query_terms(word) if term not in identifier_parts]
+    return (
+        _make_single_term_phrases([*identifiers, *other_terms][:MAX_PHRASE_TERMS])
+        if identifiers
+        else []
+    )
 
 
 @functools.lru_cache(maxsize=1024)
-def _is_single(term: str) -> bool:
+def _is_single_character(term: str) -> bool:
     """Whether this is a character of a script without spaces: every one is a term, so it is never only begun."""
     return len(term) == 1 and len(phrase_terms(term + term)) == 2
 
 
-def make_phrase(run: Iterable[str], *, prefix: bool = False) -> QueryPhrase:
+def make_phrase(terms: Iterable[str], *, last_is_prefix: bool = False) -> QueryPhrase:
     """Return a phrase of terms that must be consecutive."""
-    return QueryPhrase(tuple(map(encode_term, run)), prefix)
+    return QueryPhrase(tuple(map(encode_term, terms)), last_is_prefix)
 
 
-def _single_terms(words: Iterable[str]) -> list[QueryPhrase]:
-    return [make_phrase([term]) for term in words]
+def _make_single_term_phrases(terms: Iterable[str]) -> list[QueryPhrase]:
+    return [make_phrase([term]) for term in terms]

@@ -14,29 +14,29 @@ from typing import NamedTuple
 from everthread.errors import StoreDamagedError
 from everthread.store.database import Row, Tx, chunks, placeholders, read_ids
 from everthread.store.index_pieces import (
-    LONG_TEXT,
+    PART_OF_LONG_TEXT,
     IndexPiece,
-    TextCut,
+    TextPiece,
     filter_name,
-    redact_and_cut,
+    redact_and_split,
     searchable_text,
 )
 from everthread.store.sql.stored_outputs import load_output
 from everthread.store.value_encoding import clean_text, decode_body
 
 log = logging.getLogger(__name__)
-INDEX_BATCH = 500
-BATCH_CHARS = 1_000_000
+MAX_BATCH_ENTRIES = 500
+MAX_BATCH_CHARS = 1_000_000
 """The most entries of the queue, and the most text, that are prepared at once."""
-GENTLE_CHARS = 20_000
+BACKGROUND_BATCH_CHARS = 20_000
 """The most text at once in the background: some milliseconds of work."""
-READ_ENTRIES = 50
+ENTRIES_PER_READ = 50
 """Messages read at once; often only a few of the waiting ones are prepared."""
-WRITE_PIECES = 250
+PIECES_PER_WRITE = 250
 """Pieces indexed in one transaction; other writes wait for it."""
-NOT_CITED = (None, None, None)
+NO_OUTPUT_COLUMNS = (None, None, None)
 """Output, tool and time of a piece that is not of an output."""
-ERA_RUN = 4_096
+PIECES_PER_ERA = 4_096
 """Ids of pieces whose times are known together."""
 
 
@@ -44,11 +44,11 @@ class IndexEntry(NamedTuple):
     """A message or output that waits to be indexed."""
 
     id: int
-    done: int
+    indexed_pieces: int
     """How many of its pieces are indexed already."""
     message: int | None
     output: str | None
-    number: int = 0
+    thread_number: int = 0
     """The number of the thread's first session."""
     tenant: str = ""
     thread: str = ""
@@ -64,24 +64,24 @@ class IndexPart:
     """Neighbouring pieces of one entry, to be indexed together."""
 
     entry: IndexEntry
-    first: int
+    first_piece: int
     """The number of the first of these pieces."""
-    cuts: Sequence[TextCut]
-    last: bool
+    pieces: Sequence[TextPiece]
+    is_last: bool
     """Whether nothing of the entry is left."""
-    long: bool
+    is_of_long_text: bool
     """Whether the entry has several pieces."""
-    redacted: bool
+    is_redacted: bool
     """Whether secrets were taken out of the entry."""
 
 
-def is_waiting(tx: Tx) -> bool:
+def has_waiting_entries(tx: Tx) -> bool:
     """Return whether something waits to be indexed."""
     return tx.one("SELECT 1 FROM unindexed LIMIT 1") is not None
 
 
-def prepare_index(tx: Tx, most: int = BATCH_CHARS) -> list[list[IndexPart]]:
-    """Prepare what waits, oldest first, up to about `most` characters: a list of parts for each transaction.
+def prepare_index(tx: Tx, max_chars: int = MAX_BATCH_CHARS) -> list[list[IndexPart]]:
+    """Prepare what waits, oldest first, up to about `max_chars` characters: a list of parts for each transaction.
 
     Empty if nothing waits.
     """
@@ -89,46 +89,51 @@ def prepare_index(tx: Tx, most: int = BATCH_CHARS) -> list[list[IndexPart]]:
     pieces_left = chars = 0
     for entry in _list_waiting(tx):
         for part in _split_entry(entry):
-            if pieces_left < len(part.cuts) or not batches:
+            if pieces_left < len(part.pieces) or not batches:
                 batches.append([])
-                pieces_left = WRITE_PIECES
+                pieces_left = PIECES_PER_WRITE
             batches[-1].append(part)
-            pieces_left -= len(part.cuts)
+            pieces_left -= len(part.pieces)
         chars += len(entry.text)
-        if chars > most:
+        if chars > max_chars:
             break
     return batches
 
 
 def _split_entry(entry: IndexEntry) -> Iterator[IndexPart]:
-    cuts, redacted = redact_and_cut(entry.text)
-    start = entry.done
-    last = False
-    while not last:
-        some = cuts[start : start + WRITE_PIECES]
-        last = start + len(some) >= len(cuts)
+    pieces, is_redacted = redact_and_split(entry.text)
+    start = entry.indexed_pieces
+    is_last = False
+    while not is_last:
+        next_pieces = pieces[start : start + PIECES_PER_WRITE]
+        is_last = start + len(next_pieces) >= len(pieces)
         yield IndexPart(
-            entry, start, cuts=some, last=last, long=len(cuts) > 1, redacted=redacted
+            entry,
+            start,
+            pieces=next_pieces,
+            is_last=is_last,
+            is_of_long_text=len(pieces) > 1,
+            is_redacted=is_redacted,
         )
-        start += len(some)
+        start += len(next_pieces)
 
 
 def _list_waiting(tx: Tx) -> Iterator[IndexEntry]:
     rows = tx.all(
         "SELECT id, done, message_id, output_id, thread_id FROM unindexed ORDER BY id LIMIT ?",
-        (INDEX_BATCH,),
+        (MAX_BATCH_ENTRIES,),
     )
-    for some in chunks(rows, READ_ENTRIES):
-        messages = tx.all_in(
+    for chunk in chunks(rows, ENTRIES_PER_READ):
+        messages = tx.all_for_keys(
             "SELECT m.id, s.number, s.tenant, m.thread_id, m.role, m.tool, m.created, m.body FROM messages m "
             "JOIN sessions s ON s.id = m.thread_id WHERE m.id IN ({})",
-            [row[2] for row in some if row[2] is not None],
+            [row[2] for row in chunk if row[2] is not None],
         )
         rows_by_id = {row[0]: row[1:] for row in messages}
-        for row in some:
-            output, thread = row[3:]
-            if output is not None:
-                yield IndexEntry(*row[:4], *_load_cited(tx, thread, output))
+        for row in chunk:
+            output_id, thread = row[3:]
+            if output_id is not None:
+                yield IndexEntry(*row[:4], *_load_output_fields(tx, thread, output_id))
             elif row[2] in rows_by_id:
                 *columns, body = rows_by_id[row[2]]
                 fields: Row = (*columns, searchable_text(decode_body(body)))
@@ -137,7 +142,7 @@ def _list_waiting(tx: Tx) -> Iterator[IndexEntry]:
                 yield IndexEntry(*row[:4])
 
 
-def _load_cited(tx: Tx, thread: str, output_id: str) -> Row:
+def _load_output_fields(tx: Tx, thread: str, output_id: str) -> Row:
     """Return an output as a thread cites it: the fields of `IndexEntry` from `number` on; none if it does not."""
     row = tx.one(
         "SELECT s.number, c.tenant, MIN(c.tool), MIN(c.created) FROM citations c JOIN sessions s ON s.id = c.thread_id "
@@ -165,69 +170,89 @@ def index_parts(tx: Tx, parts: Sequence[IndexPart], *, wait: bool) -> None:
 
     `wait`: until another process has done what it is at; else that is passed over.
     """
-    cuts = [
-        (part, cut) for part in _claim_parts(tx, parts, wait=wait) for cut in part.cuts
+    parts_and_pieces = [
+        (part, text_piece)
+        for part in _claim_parts(tx, parts, wait=wait)
+        for text_piece in part.pieces
     ]
-    if not cuts:
+    if not parts_and_pieces:
         return
     ids = read_ids(
-        tx.all(tx.dialect.select_new_ids.format("pieces"), (len(cuts),)), len(cuts)
+        tx.all(tx.dialect.select_new_ids.format("pieces"), (len(parts_and_pieces),)),
+        len(parts_and_pieces),
     )
     rows: list[Row] = []
     pieces: list[IndexPiece] = []
     times: dict[int, list[float]] = {}
-    for piece_id, (part, cut) in zip(ids, cuts, strict=True):
+    for piece_id, (part, text_piece) in zip(ids, parts_and_pieces, strict=True):
         entry = part.entry
-        shown_text = clean_text(cut.text) if part.redacted else None
-        span = (entry.number, entry.message, cut.start, len(cut.text), shown_text)
+        shown_text = clean_text(text_piece.text) if part.is_redacted else None
+        location = (
+            entry.thread_number,
+            entry.message,
+            text_piece.start,
+            len(text_piece.text),
+            shown_text,
+        )
         is_output = entry.output is not None
-        cited = (entry.output, entry.tool, entry.created) if is_output else NOT_CITED
-        rows.append((piece_id, *span, *cited))
-        pieces.append(IndexPiece(piece_id, cut.terms, _filter_names(part)))
-        times.setdefault(piece_id // ERA_RUN, []).append(entry.created)
-    tx.many(
+        output_columns = (
+            (entry.output, entry.tool, entry.created)
+            if is_output
+            else NO_OUTPUT_COLUMNS
+        )
+        rows.append((piece_id, *location, *output_columns))
+        pieces.append(IndexPiece(piece_id, text_piece.terms, _filter_names(part)))
+        times.setdefault(piece_id // PIECES_PER_ERA, []).append(entry.created)
+    tx.run_many(
         "INSERT INTO pieces (id, thread, message_id, start, length, said, output_id, tool, created) "
         "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
         rows,
     )
     tx.index(pieces)
-    tx.many(
+    tx.run_many(
         "INSERT INTO eras (run, earliest, latest) VALUES (?, ?, ?) ON CONFLICT (run) DO UPDATE SET "
         "earliest = CASE WHEN excluded.earliest < eras.earliest THEN excluded.earliest ELSE eras.earliest END, "
         "latest = CASE WHEN excluded.latest > eras.latest THEN excluded.latest ELSE eras.latest END",
-        [(run, min(some), max(some)) for run, some in sorted(times.items())],
+        [
+            (era, min(created_times), max(created_times))
+            for era, created_times in sorted(times.items())
+        ],
     )
 
 
 def _claim_parts(tx: Tx, parts: Sequence[IndexPart], *, wait: bool) -> list[IndexPart]:
     """The parts that no other process has indexed, and whose message was not deleted; they are marked as done."""
-    lock = tx.dialect.lock if wait else tx.dialect.skip
+    lock = tx.dialect.for_update if wait else tx.dialect.skip_locked
     ids = [part.entry.id for part in parts]
-    waiting: dict[int, int] = dict(
+    progress_by_id: dict[int, int] = dict(
         tx.all(
             f"SELECT id, done FROM unindexed WHERE id IN ({placeholders(ids)}) ORDER BY id {lock}",
             ids,
         )
     )
-    mine = [part for part in parts if waiting.get(part.entry.id) == part.first]
-    indexed = {
-        part.entry.id
-        for part in mine
-        if part.first == 0 and _is_indexed(tx, part.entry)
-    }
-    ended = indexed | {part.entry.id for part in mine if part.last}
-    progress = [
-        (part.first + len(part.cuts), part.entry.id)
-        for part in mine
-        if part.entry.id not in ended
+    unindexed_parts = [
+        part for part in parts if progress_by_id.get(part.entry.id) == part.first_piece
     ]
-    if ended:
+    indexed_ids = {
+        part.entry.id
+        for part in unindexed_parts
+        if part.first_piece == 0 and _is_indexed(tx, part.entry)
+    }
+    finished_ids = indexed_ids | {
+        part.entry.id for part in unindexed_parts if part.is_last
+    }
+    progress = [
+        (part.first_piece + len(part.pieces), part.entry.id)
+        for part in unindexed_parts
+        if part.entry.id not in finished_ids
+    ]
+    if finished_ids:
         tx.run(
-            f"DELETE FROM unindexed WHERE id IN ({placeholders(list(ended))})",
-            list(ended),
+            f"DELETE FROM unindexed WHERE id IN ({placeholders(list(finished_ids))})",
+            list(finished_ids),
         )
-    tx.many("UPDATE unindexed SET done = ? WHERE id = ?", progress)
-    return [part for part in mine if part.entry.id not in indexed]
+    tx.run_many("UPDATE unindexed SET done = ? WHERE id = ?", progress)
+    return [part for part in unindexed_parts if part.entry.id not in indexed_ids]
 
 
 def _is_indexed(tx: Tx, entry: IndexEntry) -> bool:
@@ -235,22 +260,22 @@ def _is_indexed(tx: Tx, entry: IndexEntry) -> bool:
     sql = "SELECT 1 FROM pieces WHERE output_id = ? AND thread = ? LIMIT 1"
     return (
         entry.output is not None
-        and tx.one(sql, (entry.output, entry.number)) is not None
+        and tx.one(sql, (entry.output, entry.thread_number)) is not None
     )
 
 
 def _filter_names(part: IndexPart) -> tuple[str, ...]:
     entry = part.entry
     names = _name_filters(entry.tenant, entry.thread, role=entry.role, tool=entry.tool)
-    return (*names, LONG_TEXT) if part.long else names
+    return (*names, PART_OF_LONG_TEXT) if part.is_of_long_text else names
 
 
 @functools.lru_cache(maxsize=1024)
 def _name_filters(tenant: str, thread: str, *, role: str, tool: str) -> tuple[str, ...]:
-    tools = (name for name in dict.fromkeys(tool.split(",")) if name)
+    tools = (tool_name for tool_name in dict.fromkeys(tool.split(",")) if tool_name)
     return (
         filter_name("tenant", tenant),
         filter_name("thread", thread),
         filter_name("role", role),
-        *(filter_name("tool", name) for name in tools),
+        *(filter_name("tool", tool_name) for tool_name in tools),
     )

@@ -35,41 +35,41 @@ from everthread.store.database import (
     Connection,
     Database,
     Dialect,
-    Query,
     Row,
+    SqlQuery,
     Tx,
+    missing_store_error,
     new_private_file,
-    no_store_error,
 )
-from everthread.store.index_pieces import MAX_REPEATS, MAX_TERMS, IndexPiece
+from everthread.store.index_pieces import MAX_PIECE_TERMS, MAX_TERM_REPEATS, IndexPiece
 from everthread.store.index_query import IndexMatch, IndexQuery, round_strength
 from everthread.store.schema import (
     Migration,
-    apply_missing,
-    current_version,
+    apply_migrations,
     load_migrations,
-    refuse_newer,
+    load_version,
+    refuse_newer_schema,
 )
 
 DIALECT = Dialect(
     name="postgresql",
     now="extract(epoch FROM clock_timestamp())::double precision",
-    lock="FOR UPDATE",
-    share="FOR SHARE",
-    skip="FOR UPDATE SKIP LOCKED",
+    for_update="FOR UPDATE",
+    for_share="FOR SHARE",
+    skip_locked="FOR UPDATE SKIP LOCKED",
     notify="SELECT pg_notify('everthread', left(?, 2000))",
     select_new_ids="SELECT nextval('{0}_id_seq') FROM generate_series(1, ?)",
-    day="to_char(to_timestamp({0}) AT TIME ZONE 'UTC', 'YYYY-MM-DD')",
-    newest="",
+    utc_date="to_char(to_timestamp({0}) AT TIME ZONE 'UTC', 'YYYY-MM-DD')",
+    select_newest="",
 )
-IDLE_SECONDS = 60
-PREPARED_AFTER = 3
+MAX_IDLE_SECONDS = 60
+PREPARE_AFTER_RUNS = 3
 """Number of times a statement of the writer is planned anew before its plan is kept."""
-DOUBT_SECONDS = 1
+DOUBT_LOCK_SECONDS = 1
 log = logging.getLogger(__name__)
 _PLACEHOLDER = re.compile(r"\?")
-_INSERT = re.compile(r"(INSERT INTO .* VALUES )(\([^()]*\))")
-VALUES_AT_ONCE = 50
+_INSERT_STATEMENT = re.compile(r"(INSERT INTO .* VALUES )(\([^()]*\))")
+MAX_VALUES_PER_INSERT = 50
 """The most values inserted by one statement; the driver would parse a larger one anew each time."""
 
 
@@ -95,30 +95,36 @@ class PostgresConnection(Connection):
         )
 
     def all(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
-        return self.ask([(sql, values)])[0]
+        return self.all_of_each([(sql, values)])[0]
 
-    def ask(self, questions: Sequence[Query]) -> list[list[Row]]:
-        cursors = [self._execute(*question) for question in questions]
+    def all_of_each(self, queries: Sequence[SqlQuery]) -> list[list[Row]]:
+        cursors = [self._execute(*query) for query in queries]
         return [cursor.fetchall() for cursor in cursors]
 
     def run(self, sql: str, values: Sequence[Any] = ()) -> None:
         self._execute(sql, values)
 
-    def many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
+    def run_many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
         remaining_rows = [tuple(row) for row in rows]
-        insert = _INSERT.fullmatch(sql)
-        count = (
-            VALUES_AT_ONCE // len(remaining_rows[0]) if insert and remaining_rows else 0
+        insert_match = _INSERT_STATEMENT.fullmatch(sql)
+        rows_per_statement = (
+            MAX_VALUES_PER_INSERT // len(remaining_rows[0])
+            if insert_match and remaining_rows
+            else 0
         )
-        if insert and count > 1:
-            batched_count = len(remaining_rows) // count * count
-            batch_sql = insert[1] + ", ".join([insert[2]] * count)
-            for start in range(0, batched_count, count):
+        if insert_match and rows_per_statement > 1:
+            batched_count = (
+                len(remaining_rows) // rows_per_statement * rows_per_statement
+            )
+            batch_sql = insert_match[1] + ", ".join(
+                [insert_match[2]] * rows_per_statement
+            )
+            for start in range(0, batched_count, rows_per_statement):
                 self.run(
                     batch_sql,
                     list(
                         itertools.chain.from_iterable(
-                            remaining_rows[start : start + count]
+                            remaining_rows[start : start + rows_per_statement]
                         )
                     ),
                 )
@@ -136,11 +142,17 @@ class PostgresConnection(Connection):
     def index(self, pieces: Sequence[IndexPiece]) -> None:
         rows = []
         for piece in pieces:
-            blocks = (block_name(piece.id, bits) for bits in BLOCK_BITS)
-            rows.append(
-                (piece.id, as_tsvector(piece.terms), " ".join([*piece.names, *blocks]))
+            blocks = (
+                block_name(piece.id, block_bits) for block_bits in BLOCK_SIZES_BITS
             )
-        self.many(
+            rows.append(
+                (
+                    piece.id,
+                    make_tsvector(piece.terms),
+                    " ".join([*piece.filter_names, *blocks]),
+                )
+            )
+        self.run_many(
             "INSERT INTO search (piece_id, terms, filters) VALUES (?, ?::tsvector, ?::tsvector)",
             rows,
         )
@@ -148,12 +160,12 @@ class PostgresConnection(Connection):
     def unindex(self, piece_ids: Sequence[int]) -> None:
         self.run("DELETE FROM search WHERE piece_id = ANY(?)", (list(piece_ids),))
 
-    def match(self, question: IndexQuery, limit: int) -> list[IndexMatch]:
-        rows = match_windows(self, question, limit)
+    def match(self, query: IndexQuery, limit: int) -> list[IndexMatch]:
+        rows = match_newest_first(self, query, limit)
         return [IndexMatch(row[0], tuple(map(round_strength, row[1:]))) for row in rows]
 
-    def match_ids(self, question: IndexQuery, limit: int) -> list[int]:
-        return [row[0] for row in match_windows(self, question, limit)]
+    def match_ids(self, query: IndexQuery, limit: int) -> list[int]:
+        return [row[0] for row in match_newest_first(self, query, limit)]
 
 
 class PostgresWriter(PostgresConnection):
@@ -167,32 +179,32 @@ class PostgresWriter(PostgresConnection):
         self,
         raw: psycopg.Connection[Row],
         pool: NullConnectionPool,
-        writer: str,
-        numbers: Iterator[int],
+        writer_id: str,
+        batch_numbers: Iterator[int],
     ) -> None:
         super().__init__(raw, pool)
         # Should this machine vanish, what its last transaction holds is free again soon.
-        self.run(f"SET idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'")
-        self._writer = writer
-        self._numbers = numbers
+        self.run(f"SET idle_in_transaction_session_timeout = '{MAX_IDLE_SECONDS}s'")
+        self._writer_id = writer_id
+        self._batch_numbers = batch_numbers
         self._batch = 0
-        self._holds_number = False
+        self._is_begun_on_server = False
         """Whether the server has certainly begun the transaction: from then on others see that it has not ended."""
-        self._sending = ExitStack()
+        self._pipeline_stack = ExitStack()
         self._pipeline: psycopg.Pipeline | None = None
 
     def begin(self) -> None:
         self.in_doubt = None
-        self._holds_number = False
-        self._batch = next(self._numbers)
-        self.raw.prepare_threshold = PREPARED_AFTER
+        self._is_begun_on_server = False
+        self._batch = next(self._batch_numbers)
+        self.raw.prepare_threshold = PREPARE_AFTER_RUNS
         if psycopg.Pipeline.is_supported():
-            self._pipeline = self._sending.enter_context(self.raw.pipeline())
+            self._pipeline = self._pipeline_stack.enter_context(self.raw.pipeline())
         self.run("BEGIN")
         self.run(
             "INSERT INTO writers (id, batch) VALUES (?, ?) "
             "ON CONFLICT (id) DO UPDATE SET batch = excluded.batch, seen = now()",
-            (self._writer, self._batch),
+            (self._writer_id, self._batch),
         )
 
     @property
@@ -200,14 +212,14 @@ class PostgresWriter(PostgresConnection):
         """Whether a transaction is open. The driver does not know while answers are missing."""
         return self._pipeline is not None or super().in_transaction
 
-    def ask(self, questions: Sequence[Query]) -> list[list[Row]]:
-        answers = super().ask(questions)
-        self._holds_number = True
-        return answers
+    def all_of_each(self, queries: Sequence[SqlQuery]) -> list[list[Row]]:
+        rows_of_each = super().all_of_each(queries)
+        self._is_begun_on_server = True
+        return rows_of_each
 
     def commit(self) -> None:
-        if not self._holds_number:
-            self._wait()  # else the batch could be taken for lost, and be found by the server later
+        if not self._is_begun_on_server:
+            self._wait_for_server()  # else the batch could be taken for lost, and be found by the server later
         self.in_doubt = self._batch
         self.run("COMMIT")
         self._finish_pipeline()
@@ -228,89 +240,98 @@ class PostgresWriter(PostgresConnection):
     def _finish_pipeline(self) -> None:
         """Wait until the server has run all statements that were sent; raise the error of one that failed."""
         self._pipeline = None
-        self._sending.close()
+        self._pipeline_stack.close()
 
     def release(self) -> None:
         super().release()
-        self._wait()
+        self._wait_for_server()
 
     def rollback_to_savepoint(self) -> None:
         try:
-            self._wait()
+            self._wait_for_server()
         except psycopg.Error as error:
             log.debug("an error in what is taken back: %s", error)
         super().rollback_to_savepoint()
-        self._wait()
+        self._wait_for_server()
 
-    def _wait(self) -> None:
+    def _wait_for_server(self) -> None:
         if self._pipeline is not None:
             self._pipeline.sync()
 
-    def committed(self, batch: int) -> bool:
+    def was_committed(self, batch: int) -> bool:
         # While the server has not noticed that the other connection broke, the row is locked: one asks again later.
         # A row that the other connection has made itself cannot be seen yet; to make it is to wait for that one.
         self.run(
-            f"BEGIN; SET LOCAL lock_timeout = '{DOUBT_SECONDS}s'; "
-            f"INSERT INTO writers (id, batch) VALUES ('{self._writer}', 0) ON CONFLICT (id) DO NOTHING; COMMIT"
+            f"BEGIN; SET LOCAL lock_timeout = '{DOUBT_LOCK_SECONDS}s'; "
+            f"INSERT INTO writers (id, batch) VALUES ('{self._writer_id}', 0) ON CONFLICT (id) DO NOTHING; COMMIT"
         )
-        last = self.value(
-            "SELECT batch FROM writers WHERE id = ? FOR UPDATE NOWAIT", (self._writer,)
+        last_batch = self.value(
+            "SELECT batch FROM writers WHERE id = ? FOR UPDATE NOWAIT",
+            (self._writer_id,),
         )
-        return bool(last == batch)
+        return bool(last_batch == batch)
 
 
-def match_windows(tx: Tx, question: IndexQuery, limit: int) -> list[Row]:
+def match_newest_first(tx: Tx, query: IndexQuery, limit: int) -> list[Row]:
     """Matches, read window by window, newest first, so that the cost grows with the matches, not with the store."""
     newest_id: int | None = tx.value("SELECT MAX(piece_id) FROM search")
-    end_id = 0 if newest_id is None else min(question.before, newest_id + 1)
+    end_id = 0 if newest_id is None else min(query.before_id, newest_id + 1)
     matches: list[Row] = []
-    for number, (bits, first, end) in enumerate(id_windows(question.first, end_id)):
+    for window_number, (block_bits, first_id, before_id) in enumerate(
+        split_id_windows(query.first_id, end_id)
+    ):
         # A beginning of words is costly to look up in the index, and cheap to see in a few texts.
-        by_text = number == 0 and any(phrase.prefix for phrase in question.phrases)
-        matches += match_window(
+        scan_texts = window_number == 0 and any(
+            phrase.last_is_prefix for phrase in query.phrases
+        )
+        matches += match_id_window(
             tx,
-            question,
-            bits=bits,
-            first=first,
-            before=end,
+            query,
+            block_bits=block_bits,
+            first_id=first_id,
+            before_id=before_id,
             limit=limit - len(matches),
-            by_text=by_text,
+            scan_texts=scan_texts,
         )
         if len(matches) == limit:
             break
     return matches
 
 
-def match_window(
+def match_id_window(
     tx: Tx,
-    question: IndexQuery,
-    bits: int | None,
-    first: int,
-    before: int,
+    query: IndexQuery,
+    block_bits: int | None,
+    first_id: int,
+    before_id: int,
     limit: int,
     *,
-    by_text: bool,
+    scan_texts: bool,
 ) -> list[Row]:
     """The newest matches between two ids."""
-    names = [
-        " | ".join(f"'{name}'" for name in names) for names in question.names if names
+    filter_conditions = [
+        " | ".join(f"'{filter_name}'" for filter_name in filter_conditions)
+        for filter_conditions in query.filter_names
+        if filter_conditions
     ]
-    if bits is not None:
-        blocks = range(first >> bits, (before - 1 >> bits) + 1)
-        names.append(
-            " | ".join(f"'{block_name(number << bits, bits)}'" for number in blocks)
+    if block_bits is not None:
+        blocks = range(first_id >> block_bits, (before_id - 1 >> block_bits) + 1)
+        filter_conditions.append(
+            " | ".join(
+                f"'{block_name(number << block_bits, block_bits)}'" for number in blocks
+            )
         )
     has_terms = (
-        "(s.terms @@ ?::tsquery) IS TRUE" if by_text else "s.terms @@ ?::tsquery"
+        "(s.terms @@ ?::tsquery) IS TRUE" if scan_texts else "s.terms @@ ?::tsquery"
     )
-    has_names = "AND s.filters @@ ?::tsquery" if names else ""
+    has_names = "AND s.filters @@ ?::tsquery" if filter_conditions else ""
     where = (
-        f"AND (SELECT {question.where} FROM piece_details p WHERE p.id = s.piece_id)"
-        if question.where
+        f"AND (SELECT {query.where} FROM piece_details p WHERE p.id = s.piece_id)"
+        if query.where
         else ""
     )
     ranks = "".join(
-        ", ts_rank('{1, 1, 1, 1}', f.terms, ?::tsquery)" for _ in question.weighed
+        ", ts_rank('{1, 1, 1, 1}', f.terms, ?::tsquery)" for _ in query.ranking_terms
     )
     return tx.all(
         f"SELECT f.piece_id{ranks} FROM (SELECT s.piece_id, s.terms FROM search s "
@@ -318,65 +339,71 @@ def match_window(
         f"WHERE {has_terms} {has_names} AND s.piece_id + 0 >= ? AND s.piece_id + 0 < ? {where} "
         "ORDER BY s.piece_id + 0 DESC LIMIT ?) f ORDER BY f.piece_id DESC",
         (
-            *(f"'{term}'" for term in question.weighed),
-            _terms_query(question),
-            *([" & ".join(f"({one_of})" for one_of in names)] if names else []),
-            first,
-            before,
-            *question.values,
+            *(f"'{term}'" for term in query.ranking_terms),
+            _make_tsquery(query),
+            *(
+                [" & ".join(f"({condition})" for condition in filter_conditions)]
+                if filter_conditions
+                else []
+            ),
+            first_id,
+            before_id,
+            *query.values,
             limit,
         ),
     )
 
 
-def id_windows(first: int, before: int) -> Iterator[tuple[int | None, int, int]]:
+def split_id_windows(
+    first_id: int, before_id: int
+) -> Iterator[tuple[int | None, int, int]]:
     """Yield ever wider windows, from the newest ids to the oldest: block size in bits, first id, id after the last."""
-    for bits, reach in ((10, 10), (10, 13), (13, 16), (16, 20)):
-        if before <= first:
+    for block_bits, window_bits in ((10, 10), (10, 13), (13, 16), (16, 20)):
+        if before_id <= first_id:
             return
-        start = max(first, ((before >> reach) - 1) << reach)
-        yield bits, start, before
-        before = start
-    if before > first:
-        yield None, first, before
+        window_start = max(first_id, ((before_id >> window_bits) - 1) << window_bits)
+        yield block_bits, window_start, before_id
+        before_id = window_start
+    if before_id > first_id:
+        yield None, first_id, before_id
 
 
-BLOCK_BITS = (10, 13, 16)
+BLOCK_SIZES_BITS = (10, 13, 16)
 """Every piece is indexed under the block of ids it is in, of these sizes in bits, to find the newest."""
 
 
-def block_name(piece_id: int, bits: int) -> str:
-    return f"block{bits}_{piece_id >> bits}"
+def block_name(piece_id: int, block_bits: int) -> str:
+    return f"block{block_bits}_{piece_id >> block_bits}"
 
 
-def _terms_query(question: IndexQuery) -> str:
+def _make_tsquery(query: IndexQuery) -> str:
     """Return the condition on a piece's terms as a `tsquery`. Terms contain no quotes: they are encoded."""
-    runs = (
-        (" <-> ".join(f"'{term}'" for term in phrase.terms), phrase.prefix)
-        for phrase in question.phrases
+    phrases = (
+        (" <-> ".join(f"'{term}'" for term in phrase.terms), phrase.last_is_prefix)
+        for phrase in query.phrases
     )
-    conditions = [f"({run}{':*' if prefix else ''})" for run, prefix in runs]
+    conditions = [f"({terms}{':*' if prefix else ''})" for terms, prefix in phrases]
     conditions += [
         "({})".format(" | ".join(f"'{term}'" for term in terms))
-        for terms in question.one_of
+        for terms in query.any_of
     ]
     return " & ".join(conditions)
 
 
-def as_tsvector(terms: str) -> str:
+def make_tsvector(terms: str) -> str:
     """The terms with their positions, as a literal no parser touches."""
     positions_by_term: dict[str, list[str]] = {}
-    for position, term in enumerate(terms.split()[:MAX_TERMS], 1):
+    for position, term in enumerate(terms.split()[:MAX_PIECE_TERMS], 1):
         positions_by_term.setdefault(term, []).append(str(position))
     return " ".join(
-        f"'{term}':{','.join(positions[:MAX_REPEATS])}"
+        f"'{term}':{','.join(positions[:MAX_TERM_REPEATS])}"
         for term, positions in positions_by_term.items()
     )
 
 
 POOL_CONNECTIONS = 8
 CONNECT_SECONDS = 10.0
-SETTINGS: dict[str, Any] = {
+CONNECTION_SETTINGS: dict[str, Any] = {
     "connect_timeout": int(CONNECT_SECONDS),
     "application_name": "everthread",
     # A server that vanished without a word is noticed within ten seconds.
@@ -385,8 +412,8 @@ SETTINGS: dict[str, Any] = {
     "keepalives_count": 3,
     "tcp_user_timeout": 10_000,
 }
-LISTEN_SECONDS = 0.5
-LISTEN_AGAIN_SECONDS = 2.0
+LISTEN_POLL_SECONDS = 0.5
+RELISTEN_SECONDS = 2.0
 MIGRATION_LOCK = 0x45_56_54_48
 
 
@@ -408,7 +435,7 @@ class PostgresDatabase(Database):
 
     dialect = DIALECT
     is_remote = True
-    causes = (
+    error_translations = (
         (
             pg.DiskFull,
             StoreFullError,
@@ -440,8 +467,8 @@ class PostgresDatabase(Database):
     def __init__(self, url: str, migrations: Sequence[Migration] | None = None) -> None:
         self.url = url
         self.migrations = migrations or load_migrations(DIALECT.name)
-        self._writer = uuid.uuid4().hex
-        self._batches = itertools.count(1)
+        self._writer_id = uuid.uuid4().hex
+        self._batch_numbers = itertools.count(1)
         self.location = hide_password(url)
         # Connect in the calling thread, so that the server's objections are raised there and at once.
         self._pool = NullConnectionPool(
@@ -450,7 +477,7 @@ class PostgresDatabase(Database):
             open=False,
             timeout=CONNECT_SECONDS,
             name="everthread",
-            kwargs={"autocommit": True, **SETTINGS},
+            kwargs={"autocommit": True, **CONNECTION_SETTINGS},
         )
         self._connections: weakref.WeakSet[psycopg.Connection[Row]] = weakref.WeakSet()
         self._connections_lock = threading.Lock()
@@ -475,21 +502,21 @@ class PostgresDatabase(Database):
                 f"{self.location}: has the encoding {encoding}; a store needs a database with UTF8"
             )
         has_table = connection.value("SELECT to_regclass('schema_version')")
-        old_version = current_version(connection) if has_table else 0
-        refuse_newer(old_version, self.migrations, self.location)
+        old_version = load_version(connection) if has_table else 0
+        refuse_newer_schema(old_version, self.migrations, self.location)
         if not old_version and not create:
-            raise no_store_error(self.location)
+            raise missing_store_error(self.location)
         if old_version < self.migrations[-1].number:
             connection.begin()
             connection.run("SELECT pg_advisory_xact_lock(?)", (MIGRATION_LOCK,))
-            apply_missing(connection, self.migrations)
+            apply_migrations(connection, self.migrations)
             connection.commit()
         return old_version
 
     def connect_writer(self) -> Connection:
         raw = self._connect()
         try:
-            return PostgresWriter(raw, self._pool, self._writer, self._batches)
+            return PostgresWriter(raw, self._pool, self._writer_id, self._batch_numbers)
         except BaseException:
             # Give it back, or the pool has one connection less for ever.
             self._pool.putconn(raw)
@@ -518,25 +545,27 @@ class PostgresDatabase(Database):
         for raw in connections:
             with (
                 suppress(psycopg.Error, OSError),
-                socket.socket(fileno=os.dup(raw.fileno())) as end,
+                socket.socket(fileno=os.dup(raw.fileno())) as connection_socket,
             ):
-                end.shutdown(socket.SHUT_RDWR)
+                connection_socket.shutdown(socket.SHUT_RDWR)
 
-    def listen(self, tell: Callable[[str], None], stop: threading.Event) -> None:
+    def listen(self, on_change: Callable[[str], None], stop: threading.Event) -> None:
         """Listen on a connection of its own. After a lost connection, report that anything may have changed."""
         while not stop.is_set():
             try:
-                with psycopg.connect(self.url, autocommit=True, **SETTINGS) as raw:
+                with psycopg.connect(
+                    self.url, autocommit=True, **CONNECTION_SETTINGS
+                ) as raw:
                     raw.execute("LISTEN everthread")
-                    tell("")
+                    on_change("")
                     while not stop.is_set():
-                        for notice in raw.notifies(timeout=LISTEN_SECONDS):
-                            tell(notice.payload)
+                        for notice in raw.notifies(timeout=LISTEN_POLL_SECONDS):
+                            on_change(notice.payload)
             except psycopg.Error as error:
                 log.debug(
                     "nothing is heard from the server: %s", " ".join(str(error).split())
                 )
-                stop.wait(LISTEN_AGAIN_SECONDS)
+                stop.wait(RELISTEN_SECONDS)
 
     def is_transient(self, error: BaseException) -> bool:
         # A connection that broke has no SQLSTATE; one that was refused for good (bad password) has.
@@ -546,7 +575,7 @@ class PostgresDatabase(Database):
         )
         return is_broken or isinstance(error, TRANSIENT_ERRORS)
 
-    def problems(self, tx: Tx) -> list[str]:
+    def find_problems(self, tx: Tx) -> list[str]:
         invalid = tx.value("SELECT COUNT(*) FROM pg_index WHERE NOT indisvalid")
         return [f"{invalid} index(es) are invalid: run REINDEX"] if invalid else []
 

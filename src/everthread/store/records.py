@@ -33,9 +33,9 @@ SessionKind = Literal["main", "continuation", "subagent", "side", "branch", "rev
 LimitKind = Literal["window", "output"]
 MessageKind = Literal["message", "summary", "derived"]
 """`derived`: a smaller form of a message (pruned, cited, a stub) that only the context shows, never the history."""
-UNDONE = "undone:"
+UNDONE_PREFIX = "undone:"
 """Before the digest of a rewrite that was taken back."""
-UNDONE_STATE = "undone"
+UNDONE_STATE_KEY = "undone"
 """Of a proxied thread: `until` which size of its messages no compaction follows one that was taken back."""
 UsageTask = Literal["main", "auxiliary"]
 DEFAULT_TENANT = "default"
@@ -46,7 +46,7 @@ def new_id() -> str:
     return secrets.token_hex(16)
 
 
-def new_event() -> str:
+def new_event_id() -> str:
     """A fresh id for an event: unique, and in order of time, so that an index of events grows at one end."""
     return f"{time.time_ns():016x}{secrets.token_hex(8)}"
 
@@ -94,11 +94,11 @@ class Session:
     client_session: str = ""
 
     @property
-    def live(self) -> bool:
+    def is_live(self) -> bool:
         return self.ended is None
 
     @property
-    def label(self) -> str:
+    def shown_kind(self) -> str:
         """The kind shown to people: a side call without a conversation is shown as a conversation."""
         return "main" if self.kind == "side" and self.parent is None else self.kind
 
@@ -115,7 +115,7 @@ class ThreadRow:
     """Messages said in the thread, through all compactions."""
     tokens: int
     """Tokens of those messages that were counted."""
-    active: float
+    last_active: float
     """When its last message was said; if there is none, when the thread began."""
     compactions: int
     """Compactions, except those that were undone."""
@@ -129,7 +129,7 @@ class NewMessage:
 
     body: Message
     kind: MessageKind = "message"
-    event: str = field(default_factory=new_event)
+    event: str = field(default_factory=new_event_id)
     tokens: int | None = None
     origin: int | None = None
     """For a derived message: the message it replaces."""
@@ -209,7 +209,7 @@ class NewUsage:
     task: UsageTask = "main"
     cost: Decimal | None = None
     estimated: bool = False
-    event: str = field(default_factory=new_event)
+    event: str = field(default_factory=new_event_id)
     created: float | None = None
 
 
@@ -228,7 +228,7 @@ class UsageRecord:
 
 @dataclass(frozen=True, slots=True)
 class UsageRow:
-    """A line of an account: a group's name and its sums. `unpriced` calls are not in `cost`."""
+    """A line of an account: a group's name and its sums. `unpriced_calls` calls are not in `cost`."""
 
     key: str
     calls: int = 0
@@ -238,7 +238,7 @@ class UsageRow:
     cache_write: int = 0
     reasoning: int = 0
     cost: Decimal = Decimal(0)
-    unpriced: int = 0
+    unpriced_calls: int = 0
 
     @property
     def prompt(self) -> int:
@@ -248,8 +248,10 @@ class UsageRow:
     def cost_text(self) -> str:
         """Its dollars; `unknown` for calls without a price, `free` if every call cost nothing."""
         if self.calls and not self.cost:
-            return "unknown" if self.unpriced else "free"
-        return f"{format_dollars(self.cost)}{' + unknown' if self.unpriced else ''}"
+            return "unknown" if self.unpriced_calls else "free"
+        return (
+            f"{format_dollars(self.cost)}{' + unknown' if self.unpriced_calls else ''}"
+        )
 
     @property
     def cache_share(self) -> float | None:
@@ -303,9 +305,9 @@ class StoredOutput:
     created: float
 
 
-QUESTION_WORDS = 3
+MIN_QUESTION_WORDS = 3
 """A query of at least this many words is a question."""
-SENTENCE_WORDS = 5
+MIN_SENTENCE_WORDS = 5
 """A query with this many words is a whole question, with or without a question mark."""
 
 
@@ -317,7 +319,7 @@ class SearchQuery:
     tenant: str | None = DEFAULT_TENANT
     """None: all tenants'."""
     thread: str | None = None
-    family: bool = False
+    include_family: bool = False
     """With a thread: also in all threads of its client's session, and in those it branched from."""
     session: str | None = None
     role: str | None = None
@@ -337,13 +339,13 @@ class SearchQuery:
     @property
     def is_question(self) -> bool:
         """Whether it is asked in several words that are not meant as typed."""
-        return len(self.text.split()) >= QUESTION_WORDS and not self.is_literal
+        return len(self.text.split()) >= MIN_QUESTION_WORDS and not self.is_literal
 
     @property
     def is_sentence(self) -> bool:
         """Whether it is a whole question rather than a few words to look for."""
         ends_as_question = self.text.rstrip().endswith(("?", "？"))
-        is_long = len(self.text.split()) >= SENTENCE_WORDS
+        is_long = len(self.text.split()) >= MIN_SENTENCE_WORDS
         return self.is_question and (ends_as_question or is_long)
 
 
@@ -372,9 +374,9 @@ class HitPage:
     """A page of hits, each with its neighbours."""
 
     hits: tuple[SearchHit, ...]
-    more: bool
+    has_more: bool
     """Another page follows."""
-    near: bool
+    is_approximate: bool
     """True if no text holds every word: the results hold the most distinctive ones."""
 
 
@@ -476,7 +478,7 @@ class ThreadLinkMatch:
     """The longest known beginning of a history."""
 
     link: ThreadLink
-    next: str | None
+    next_digest: str | None
     """The digest with which the thread continued from there."""
     results: str
     """Of all messages that lead to it."""
@@ -487,9 +489,9 @@ class ConversationEnd:
     """The end of the conversation that a client's session used last."""
 
     thread: str
-    message: int
+    last_message: int
     """The last message."""
-    bodies: Sequence[Message]
+    last_bodies: Sequence[Message]
     """The last few messages, the newest first."""
 
 
@@ -501,9 +503,9 @@ class RewriteSearch:
     length: int
     """How many messages the history had."""
     digest: str
-    newest: Any
+    newest_rewrite: Any
     """The newest rewrite of any tenant at that time."""
-    chains: tuple[str, ...] = ()
+    found_digests: tuple[str, ...] = ()
     """The digests of those that were found, the shortest first."""
 
 
@@ -514,7 +516,7 @@ class Rewrite:
     tenant: str
     engine: str
     """The engine with its options, and the protocol the replacement is written in."""
-    chain: str
+    digest: str
     strength: int
     length: int
     """How many of the client's messages it covers."""
@@ -551,11 +553,11 @@ class ProxiedContext:
     entries: Sequence[ContextEntry]
     covered: Sequence[int]
     """Positions of the messages that the summary replaces."""
-    given: int
+    compacted_count: int
     """How many messages were compacted."""
-    inherited: int
+    inherited_count: int
     """How many of them are the last rewrite's."""
-    lead: int = 0
+    leading_count: int = 0
     """How many stored messages come before them and stay."""
 
 
@@ -624,14 +626,14 @@ class StoredKey:
     created: float
     revoked: float | None
     last_used: float | None
-    today: KeyUse
+    use_of_day: KeyUse
     """On the day that was asked for."""
 
 
 TurnState = Literal[
     "queued", "running", "answered", "failed", "cancelled", "interrupted"
 ]
-OPEN_TURNS: tuple[TurnState, ...] = ("queued", "running")
+OPEN_TURN_STATES: tuple[TurnState, ...] = ("queued", "running")
 
 
 @dataclass(frozen=True, slots=True)
@@ -655,7 +657,7 @@ class QueuedTurn:
     id: str
     thread: str
     tenant: str
-    place: int
+    position: int
     """Among the messages of its thread, from 1 on."""
     key: str
     state: TurnState
@@ -663,16 +665,16 @@ class QueuedTurn:
     options: Mapping[str, Any]
     result: Mapping[str, Any] | None
     """The outcome; None while the turn is open."""
-    cancel: bool
+    cancel_requested: bool
     """True if a stop was requested."""
     created: float
     started: float | None = None
     ended: float | None = None
 
     @property
-    def open(self) -> bool:
+    def is_open(self) -> bool:
         """It is not over."""
-        return self.state in OPEN_TURNS
+        return self.state in OPEN_TURN_STATES
 
 
 @dataclass(frozen=True, slots=True)
@@ -680,7 +682,7 @@ class TurnClaim:
     """The next turn of a thread, if there is one, and those whose process vanished in the middle."""
 
     turn: QueuedTurn | None
-    lost: tuple[QueuedTurn, ...] = ()
+    lost_turns: tuple[QueuedTurn, ...] = ()
     """Still marked as running; the holder of the lease ends them."""
 
 
@@ -696,22 +698,22 @@ class RecallQuery:
     """None: every tenant's."""
     thread: str | None = None
     """None: in all of the tenant's threads."""
-    family: bool = False
+    include_family: bool = False
     """With a thread: also in all threads of its client's session, and in those it branched from."""
-    seen: AbstractSet[int] = frozenset()
+    visible_messages: AbstractSet[int] = frozenset()
     """Messages that need no recalling: they are in view."""
-    spoken: bool = False
+    speech_only: bool = False
     """Only words of people and of the model: no calls, no results, which a tool can give anew."""
     limit: int = 10
-    least: float = 0.0
+    min_closeness: float = 0.0
     """Return nothing unless one place holds at least this share of the query (0 to 1)."""
-    least_of_others: float = 0.0
+    min_other_closeness: float = 0.0
     """The share that every place after the best ones must hold."""
-    chars: int = 600
+    max_chars: int = 600
     """The most of one place."""
     role: str | None = None
     tool: str | None = None
-    as_page: bool = False
+    for_page: bool = False
     """A page to be read: what people said counts more than what the model and tools did, a call and its result are one
     place, no place repeats another, and what short ones leave of the room longer ones may have."""
     now: float | None = None
@@ -746,16 +748,16 @@ class ThreadFigures:
     """To the main model."""
     cost: Decimal | None = None
     """Dollars of all calls with a known price; None if no call has one."""
-    unpriced: int = 0
-    prompts: int = 0
-    read: int = 0
-    output: int = 0
-    model: str = ""
+    unpriced_calls: int = 0
+    prompt_tokens: int = 0
+    cache_read_tokens: int = 0
+    output_tokens: int = 0
+    last_model: str = ""
     """Of the last call."""
-    prompt: int = 0
+    last_prompt_tokens: int = 0
     """Tokens of the last call's prompt."""
     compactions: int = 0
-    compacted: float | None = None
+    last_compacted: float | None = None
     """When it was compacted last."""
 
 
@@ -772,8 +774,8 @@ class CallRow:
     """The client's own name if it gave one, else the platform."""
     input: int
     output: int
-    read: int
-    write: int
+    cache_read: int
+    cache_write: int
     cost: Decimal | None
     estimated: bool = False
     cache_miss: str = ""
@@ -781,7 +783,7 @@ class CallRow:
 
     @property
     def prompt(self) -> int:
-        return self.input + self.read + self.write
+        return self.input + self.cache_read + self.cache_write
 
 
 @dataclass(frozen=True, slots=True)

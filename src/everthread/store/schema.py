@@ -36,36 +36,40 @@ def load_migrations(dialect: str) -> tuple[Migration, ...]:
     """Return every migration for this database, in order."""
     migrations = []
     for file in resources.files("everthread.store").joinpath("migrations").iterdir():
-        match = _FILE_NAME.fullmatch(file.name)
-        if match is None or match[3] not in (None, dialect):
+        name_match = _FILE_NAME.fullmatch(file.name)
+        if name_match is None or name_match[3] not in (None, dialect):
             continue
         text = _COMMENT_LINE.sub("", file.read_text("utf-8"))
-        statements = tuple(part.strip() for part in text.split(";") if part.strip())
-        migrations.append(Migration(int(match[1]), match[2], statements))
+        statements = tuple(
+            statement.strip() for statement in text.split(";") if statement.strip()
+        )
+        migrations.append(Migration(int(name_match[1]), name_match[2], statements))
     return tuple(sorted(migrations, key=lambda migration: migration.number))
 
 
-def current_version(tx: Tx) -> int:
+def load_version(tx: Tx) -> int:
     """Return the number of the last migration that was applied, or 0."""
     return int(tx.value("SELECT MAX(number) FROM schema_version") or 0)
 
 
-def refuse_newer(number: int, migrations: Sequence[Migration], location: str) -> None:
+def refuse_newer_schema(
+    version: int, migrations: Sequence[Migration], location: str
+) -> None:
     """Raise an error if the store has a schema that this version of Everthread does not know."""
-    latest = migrations[-1].number
-    if number > latest:
+    latest_version = migrations[-1].number
+    if version > latest_version:
         raise SchemaTooNewError(
-            f"{location} has schema {number}, this version of Everthread knows up to {latest}: "
+            f"{location} has schema {version}, this version of Everthread knows up to {latest_version}: "
             "upgrade Everthread, or open another store"
         )
 
 
-def apply_missing(tx: Tx, migrations: Sequence[Migration]) -> None:
+def apply_migrations(tx: Tx, migrations: Sequence[Migration]) -> None:
     """Apply every missing migration in the caller's transaction."""
     tx.run(
         "CREATE TABLE IF NOT EXISTS schema_version (number INTEGER PRIMARY KEY, name TEXT NOT NULL)"
     )
-    version = current_version(tx)
+    version = load_version(tx)
     for migration in migrations:
         if migration.number <= version:
             continue

@@ -7,7 +7,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-SUFFIX = "-gateway"
+LOCK_FILE_SUFFIX = "-gateway"
 
 
 class SoleUse:
@@ -18,7 +18,7 @@ class SoleUse:
     """
 
     def __init__(self, store: Path) -> None:
-        self._path = store.with_name(store.name + SUFFIX)
+        self._path = store.with_name(store.name + LOCK_FILE_SUFFIX)
         self._file: int | None = None
         self._is_exclusive = False
         self._is_shared = False
@@ -29,9 +29,9 @@ class SoleUse:
             self._is_exclusive = self._lock(fcntl.LOCK_EX)
             if self._is_exclusive:
                 os.ftruncate(self._file, 0)
-        self.is_held()
+        self.check_is_alone()
 
-    def is_held(self) -> bool:
+    def check_is_alone(self) -> bool:
         """Whether this process is alone now. Give that up if another one asked; ask if another one is alone."""
         if self._file is None or self._is_shared:
             return False

@@ -27,10 +27,10 @@ from everthread.store.database import (
     Dialect,
     Row,
     Tx,
+    missing_store_error,
     new_private_file,
-    no_store_error,
 )
-from everthread.store.index_pieces import MAX_REPEATS, IndexPiece
+from everthread.store.index_pieces import MAX_TERM_REPEATS, IndexPiece
 from everthread.store.index_query import (
     TERM_STRENGTHS,
     IndexMatch,
@@ -39,25 +39,25 @@ from everthread.store.index_query import (
 )
 from everthread.store.schema import (
     Migration,
-    apply_missing,
-    current_version,
+    apply_migrations,
     load_migrations,
-    refuse_newer,
+    load_version,
+    refuse_newer_schema,
 )
 from everthread.store.sole_use import SoleUse
 
 DIALECT = Dialect(
     name="sqlite",
     now="unixepoch('subsec')",
-    lock="",
-    share="",
-    skip="",
+    for_update="",
+    for_share="",
+    skip_locked="",
     notify="",
     select_new_ids="SELECT COALESCE((SELECT seq FROM sqlite_sequence WHERE name = '{0}'), 0) + 1 WHERE ? > 0",
-    day="date({0}, 'unixepoch')",
-    newest="SELECT rowid, created FROM {0} ORDER BY rowid DESC LIMIT 1",
+    utc_date="date({0}, 'unixepoch')",
+    select_newest="SELECT rowid, created FROM {0} ORDER BY rowid DESC LIMIT 1",
 )
-BUSY_SECONDS = 10.0
+BUSY_TIMEOUT_SECONDS = 10.0
 FILE_MAGIC = b"SQLite format 3\0"
 PRAGMAS = (
     "journal_mode = WAL",
@@ -71,8 +71,8 @@ CHECKPOINT_PAGES = 1_000
 """Pages in the write-ahead log from which on it is moved into the database file."""
 
 
-UNWRITABLE = apsw.ReadOnlyError | apsw.CantOpenError | apsw.PermissionsError
-LOCKED = apsw.BusyError | apsw.LockedError
+UNWRITABLE_ERRORS = apsw.ReadOnlyError | apsw.CantOpenError | apsw.PermissionsError
+LOCKED_ERRORS = apsw.BusyError | apsw.LockedError
 INVALID_VALUE_ERRORS = (
     apsw.ConstraintError
     | apsw.MismatchError
@@ -90,20 +90,20 @@ class SqliteConnection(Connection):
     def __init__(self, raw: apsw.Connection, *, begin: str) -> None:
         super().__init__(begin)
         self.raw = raw
-        self._ahead: int | None = None
+        self._wal_file: int | None = None
         """The write-ahead log, if this connection syncs it."""
         self._is_unsynced = False
-        self._pages = 0
+        self._wal_pages = 0
 
-    def sync_apart(self) -> None:
+    def defer_sync(self) -> None:
         """Let commits return before they are on the disk; `sync` waits for it. Only with a write-ahead log."""
         if self.value("PRAGMA journal_mode") == "wal":
             self.run("PRAGMA synchronous = NORMAL")
-            self.raw.set_wal_hook(self._note_pages)
+            self.raw.set_wal_hook(self._record_wal_pages)
 
-    def _note_pages(self, _raw: apsw.Connection, _name: str, pages: int) -> int:
+    def _record_wal_pages(self, _raw: apsw.Connection, _name: str, pages: int) -> int:
         self._is_unsynced = True
-        self._pages = pages
+        self._wal_pages = pages
         return apsw.SQLITE_OK
 
     def all(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
@@ -112,23 +112,23 @@ class SqliteConnection(Connection):
     def run(self, sql: str, values: Sequence[Any] = ()) -> None:
         self.raw.execute(sql, values)
 
-    def many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
+    def run_many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
         self.raw.executemany(sql, rows)
 
     def sync(self) -> None:
         if not self._is_unsynced:
             return
-        if self._ahead is None:
-            self._ahead = os.open(self.raw.filename_wal, os.O_RDWR)
-        _sync_file(self._ahead)
+        if self._wal_file is None:
+            self._wal_file = os.open(self.raw.filename_wal, os.O_RDWR)
+        _sync_file(self._wal_file)
         self._is_unsynced = False
 
-    def tidy(self) -> None:
-        if self._pages >= CHECKPOINT_PAGES:
+    def maintain(self) -> None:
+        if self._wal_pages >= CHECKPOINT_PAGES:
             # Another process does it, or the disk is full: try later.
             with suppress(apsw.Error):
                 self.raw.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-            self._pages = 0
+            self._wal_pages = 0
 
     @property
     def in_transaction(self) -> bool:
@@ -137,43 +137,43 @@ class SqliteConnection(Connection):
     def close(self) -> None:
         with suppress(OSError):  # waiting callers got the error
             self.sync()
-        if self._ahead is not None:
-            os.close(self._ahead)
-            self._ahead = None
+        if self._wal_file is not None:
+            os.close(self._wal_file)
+            self._wal_file = None
         self.raw.close()
 
     def index(self, pieces: Sequence[IndexPiece]) -> None:
-        self.many(
+        self.run_many(
             "INSERT INTO search (rowid, terms, filters) VALUES (?, ?, ?)",
-            ((piece.id, piece.terms, " ".join(piece.names)) for piece in pieces),
+            ((piece.id, piece.terms, " ".join(piece.filter_names)) for piece in pieces),
         )
 
     def unindex(self, piece_ids: Sequence[int]) -> None:
-        self.many(
+        self.run_many(
             "DELETE FROM search WHERE rowid = ?",
             ((piece_id,) for piece_id in piece_ids),
         )
 
-    def match(self, question: IndexQuery, limit: int) -> list[IndexMatch]:
+    def match(self, query: IndexQuery, limit: int) -> list[IndexMatch]:
         """Matches, read newest first, so that the cost grows with the matches, not with the store."""
-        ranks, rank_values = (
-            (", counts(search, ?)", (len(question.weighed),))
-            if question.weighed
+        rank_column, rank_values = (
+            (", counts(search, ?)", (len(query.ranking_terms),))
+            if query.ranking_terms
             else ("", ())
         )
-        sql, values = _select_sql(question, ranks, limit)
+        sql, values = _make_match_query(query, rank_column, limit)
         rows = self.all(sql, (*rank_values, *values))
         return [
             IndexMatch(
                 row[0],
-                tuple(TERM_STRENGTHS[count] for count in row[1]) if ranks else (),
+                tuple(TERM_STRENGTHS[count] for count in row[1]) if rank_column else (),
             )
             for row in rows
         ]
 
-    def match_ids(self, question: IndexQuery, limit: int) -> list[int]:
+    def match_ids(self, query: IndexQuery, limit: int) -> list[int]:
         """The ids of matching pieces, read as one text: a row for each would cost more than the search."""
-        sql, values = _select_sql(question, "", limit)
+        sql, values = _make_match_query(query, "", limit)
         ids = self.value(f"SELECT group_concat(rowid) FROM ({sql})", values)
         return list(map(int, ids.split(","))) if ids else []
 
@@ -199,14 +199,14 @@ class SqliteDatabase(Database):
     """A file. It is private to the user, written ahead (WAL) and synced after every commit."""
 
     dialect = DIALECT
-    causes = (
+    error_translations = (
         (
             apsw.FullError,
             StoreFullError,
             "the disk is full; nothing that was confirmed is lost, make room and retry",
         ),
         (
-            UNWRITABLE,
+            UNWRITABLE_ERRORS,
             StoreReadOnlyError,
             "cannot be written: {}; check the file's and folder's permissions",
         ),
@@ -216,7 +216,7 @@ class SqliteDatabase(Database):
             "is damaged or no Everthread store ({}); it was not touched. Restore a backup, or move the file away",
         ),
         (
-            LOCKED,
+            LOCKED_ERRORS,
             StoreBusyError,
             "is locked by another process; try again, or find out who holds it",
         ),
@@ -234,15 +234,15 @@ class SqliteDatabase(Database):
 
     def prepare(self, *, create: bool = True) -> int:
         if create:
-            self._make()
-        deadline = time.monotonic() + BUSY_SECONDS
+            self._create_file()
+        deadline = time.monotonic() + BUSY_TIMEOUT_SECONDS
         try:
-            old_version = version = self._version() if self.path.exists() else 0
+            old_version = version = self._read_version() if self.path.exists() else 0
             if not old_version and not create:
-                raise no_store_error(self.location)
+                raise missing_store_error(self.location)
             while version < self.migrations[-1].number:
                 self._migrate(deadline)
-                version = self._version()
+                version = self._read_version()
         except apsw.Error as error:
             raise self.explain(error) from error
         except OSError as error:
@@ -251,7 +251,7 @@ class SqliteDatabase(Database):
             ) from error
         return old_version
 
-    def _make(self) -> None:
+    def _create_file(self) -> None:
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not self.path.exists():
@@ -261,7 +261,7 @@ class SqliteDatabase(Database):
                 f"{self.location}: cannot be made: {error.strerror or error}"
             ) from error
 
-    def _version(self) -> int:
+    def _read_version(self) -> int:
         """Return the file's schema number. Refuse a file of another program before anything in it is changed."""
         with self.path.open("rb") as file:
             file_start = file.read(len(FILE_MAGIC))
@@ -273,7 +273,7 @@ class SqliteDatabase(Database):
             raise self.explain(apsw.NotADBError("it does not begin like a database"))
         raw = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READWRITE)
         try:
-            raw.set_busy_timeout(int(BUSY_SECONDS * 1000))
+            raw.set_busy_timeout(int(BUSY_TIMEOUT_SECONDS * 1000))
             tables = {
                 row[0]
                 for row in raw.execute(
@@ -281,8 +281,8 @@ class SqliteDatabase(Database):
                 )
             }
             if "schema_version" in tables:
-                number = current_version(SqliteConnection(raw, begin="BEGIN"))
-                refuse_newer(number, self.migrations, self.location)
+                number = load_version(SqliteConnection(raw, begin="BEGIN"))
+                refuse_newer_schema(number, self.migrations, self.location)
                 return number
             if tables:
                 raise StoreError(
@@ -304,7 +304,7 @@ class SqliteDatabase(Database):
             return
         try:
             connection.begin()
-            apply_missing(connection, self.migrations)
+            apply_migrations(connection, self.migrations)
             connection.commit()
         finally:
             connection.close()
@@ -327,7 +327,7 @@ class SqliteDatabase(Database):
 
     def connect_writer(self) -> Connection:
         connection = self._open(begin="BEGIN IMMEDIATE")
-        connection.sync_apart()
+        connection.defer_sync()
         return connection
 
     def connect_reader(self) -> Connection:
@@ -338,20 +338,20 @@ class SqliteDatabase(Database):
     def _open(self, *, begin: str) -> SqliteConnection:
         """Never makes a file: one that is gone while we run must not come back empty."""
         raw = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READWRITE)
-        raw.set_busy_timeout(int(BUSY_SECONDS * 1000))
+        raw.set_busy_timeout(int(BUSY_TIMEOUT_SECONDS * 1000))
         for pragma in PRAGMAS:
             raw.execute(f"PRAGMA {pragma}")
         raw.register_fts5_function("counts", _count_phrases)
         return SqliteConnection(raw, begin=begin)
 
     def is_transient(self, error: BaseException) -> bool:
-        return isinstance(error, LOCKED | apsw.SchemaChangeError)
+        return isinstance(error, LOCKED_ERRORS | apsw.SchemaChangeError)
 
     def explain(self, error: BaseException) -> BaseException:
         is_full = isinstance(error, OSError) and error.errno == errno.ENOSPC
         return super().explain(apsw.FullError() if is_full else error)
 
-    def problems(self, tx: Tx) -> list[str]:  # noqa: ARG002 - looked at with fresh eyes
+    def find_problems(self, tx: Tx) -> list[str]:  # noqa: ARG002 - looked at with fresh eyes
         """Check on a fresh connection: one that has searched caches the index, and takes others' changes for damage."""
         with closing(self._open(begin="BEGIN")) as connection:
             problems = [
@@ -369,13 +369,16 @@ class SqliteDatabase(Database):
     def size(self, tx: Tx) -> int:  # noqa: ARG002 - the file tells
         files = (
             self.path,
-            *(self.path.with_name(self.path.name + end) for end in ("-wal", "-shm")),
+            *(
+                self.path.with_name(self.path.name + suffix)
+                for suffix in ("-wal", "-shm")
+            ),
         )
         return sum(file.stat().st_size for file in files if file.exists())
 
     def backup(self, target: str) -> None:
         if not self.path.exists():
-            raise no_store_error(self.location)
+            raise missing_store_error(self.location)
         try:
             with (
                 closing(self._open(begin="BEGIN")) as source,
@@ -394,54 +397,54 @@ class SqliteDatabase(Database):
         connection.run("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
-def _select_sql(
-    question: IndexQuery, ranks: str, limit: int
+def _make_match_query(
+    query: IndexQuery, rank_column: str, limit: int
 ) -> tuple[str, tuple[Any, ...]]:
     """Return the SELECT of the newest matching ids with their computed columns, and its values."""
     # Ranked terms come first: the function `counts` knows phrases by their number.
-    phrases = [f'"{term}"' for term in question.weighed]
+    phrases = [f'"{term}"' for term in query.ranking_terms]
     phrases += [
         _fts_phrase(phrase)
-        for phrase in question.phrases
-        if len(phrase.terms) > 1 or phrase.prefix
+        for phrase in query.phrases
+        if len(phrase.terms) > 1 or phrase.last_is_prefix
     ]
-    parts = [f"terms : ({' AND '.join(phrases)})"] if phrases else []
-    parts += [
+    conditions = [f"terms : ({' AND '.join(phrases)})"] if phrases else []
+    conditions += [
         "terms : ({})".format(" OR ".join(f'"{term}"' for term in terms))
-        for terms in question.one_of
+        for terms in query.any_of
     ]
-    parts += [
+    conditions += [
         "filters : ({})".format(" OR ".join(f'"{name}"' for name in names))
-        for names in question.names
+        for names in query.filter_names
         if names
     ]
     where = (
-        f"AND (SELECT {question.where} FROM piece_details p WHERE p.id = search.rowid)"
-        if question.where
+        f"AND (SELECT {query.where} FROM piece_details p WHERE p.id = search.rowid)"
+        if query.where
         else ""
     )
     sql = (
-        f"SELECT rowid{ranks} FROM search WHERE search MATCH ? AND rowid >= ? AND rowid < ? "
+        f"SELECT rowid{rank_column} FROM search WHERE search MATCH ? AND rowid >= ? AND rowid < ? "
         f"{where} ORDER BY rowid DESC LIMIT ?"
     )
     return sql, (
-        " AND ".join(parts),
-        question.first,
-        question.before,
-        *question.values,
+        " AND ".join(conditions),
+        query.first_id,
+        query.before_id,
+        *query.values,
         limit,
     )
 
 
 def _fts_phrase(phrase: QueryPhrase) -> str:
     """Terms in a row, as FTS5 writes it. Terms hold no quotes: they are encoded."""
-    return f'"{" ".join(phrase.terms)}"{" *" if phrase.prefix else ""}'
+    return f'"{" ".join(phrase.terms)}"{" *" if phrase.last_is_prefix else ""}'
 
 
-def _count_phrases(index: apsw.FTS5ExtensionApi, *values: apsw.SQLiteValue) -> bytes:
+def _count_phrases(fts: apsw.FTS5ExtensionApi, *values: apsw.SQLiteValue) -> bytes:
     """Count each of the first phrases of a question in the text; `values` holds the number of phrases."""
-    numbers = range(cast("int", values[0]))
+    phrase_numbers = range(cast("int", values[0]))
     return bytes(
-        min(len(index.phrase_column_offsets(number, 0)), MAX_REPEATS)
-        for number in numbers
+        min(len(fts.phrase_column_offsets(phrase_number, 0)), MAX_TERM_REPEATS)
+        for phrase_number in phrase_numbers
     )

@@ -18,7 +18,7 @@ from everthread.core.types import Node, System
 from everthread.errors import EverthreadError, StoreClosedError
 from everthread.store import indexing
 from everthread.store.database import Database, Tx
-from everthread.store.index_process import IndexElsewhere
+from everthread.store.index_process import IndexInOtherProcess
 from everthread.store.records import (
     DEFAULT_TENANT,
     Continuation,
@@ -53,7 +53,7 @@ from everthread.store.records import (
     TurnState,
     new_id,
 )
-from everthread.store.schema import current_version
+from everthread.store.schema import load_version
 from everthread.store.sql import accounts as usage_sql
 from everthread.store.sql import api_keys as key_sql
 from everthread.store.sql import (
@@ -85,26 +85,26 @@ P = ParamSpec("P")
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
-MAX_SUCCESSES = 10_000
+MAX_REMEMBERED_PROMPTS = 10_000
 """The most models whose largest prompt is remembered, so that only a larger one is written."""
 INDEX_DELAY_SECONDS = 0.2
 """Seconds within which appended messages are indexed together, unless many wait."""
-INDEX_SECONDS = 0.5
+INDEX_PROCESS_SECONDS = 0.5
 """Seconds for which another process indexes before it is asked again."""
 INDEX_PAUSE_FACTOR = 3.0
 """Pause of background indexing, as a multiple of the time it worked."""
-PREPARED_AT_ONCE = 32
+MAX_PREPARED_BY_WRITER = 32
 """More messages than these are made ready for the database outside the writing thread."""
 
 
-def reads(
-    work: Callable[Concatenate[Tx, P], T],
+def read_method(
+    query: Callable[Concatenate[Tx, P], T],
 ) -> Callable[Concatenate[Store, P], Coroutine[Any, Any, T]]:
-    """A method of the store: the result of `work`, read in one snapshot."""
+    """A method of the store: the result of `query`, read in one snapshot."""
 
-    @functools.wraps(work)
+    @functools.wraps(query)
     async def method(self: Store, /, *args: P.args, **keywords: P.kwargs) -> T:
-        return await self._read(work, *args, **keywords)
+        return await self._read(query, *args, **keywords)
 
     return method
 
@@ -121,19 +121,26 @@ class Store:
         database: Database,
         *,
         clock: Callable[[], float] = time.time,
-        patience: float = RETRY_SECONDS,
-        away_seconds: float | None = None,
+        retry_seconds: float = RETRY_SECONDS,
+        max_silence_seconds: float | None = None,
     ) -> None:
-        """`away_seconds`: how long a read waits for a database that does not answer; None: as long as `patience`."""
+        """Use a database. `max_silence_seconds`: how long a read waits for one that does not answer.
+
+        None: as long as `retry_seconds`.
+        """
         self.database = database
         self._clock = clock
-        self._writer = StoreWriter(database, patience=patience)
+        self._writer = StoreWriter(database, retry_seconds=retry_seconds)
         self._readers = ReaderPool(
-            database, patience=patience, away_seconds=away_seconds
+            database,
+            retry_seconds=retry_seconds,
+            max_silence_seconds=max_silence_seconds,
         )
         self._indexing: asyncio.Task[None] | None = None
-        self._index_turn: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
-        self._index_elsewhere: IndexElsewhere | None = None
+        self._index_lock_of_loop: (
+            tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None
+        ) = None
+        self._index_process: IndexInOtherProcess | None = None
         self._listeners: list[threading.Event] = []
         self._successes: dict[tuple[str, str, str, str, int], int] = {}
 
@@ -169,15 +176,15 @@ class Store:
         """A session that begins a thread of its own; one made before is returned."""
         return await self._change(new.id, sessions.create_session, new, self._clock())
 
-    session = reads(sessions.load_session)
-    resolve = reads(sessions.resolve_session)
-    list_sessions = reads(sessions.list_sessions)
-    list_threads = reads(sessions.list_threads)
-    count_threads = reads(sessions.count_threads)
-    started_by = reads(sessions.list_started)
-    subagents = reads(sessions.list_subagents)
-    family = reads(sessions.list_family)
-    thread_sessions = reads(sessions.list_thread_sessions)
+    session = read_method(sessions.load_session)
+    resolve = read_method(sessions.resolve_session)
+    list_sessions = read_method(sessions.list_sessions)
+    list_threads = read_method(sessions.list_threads)
+    count_threads = read_method(sessions.count_threads)
+    threads_started_by = read_method(sessions.list_started)
+    subagents = read_method(sessions.list_subagents)
+    family = read_method(sessions.list_family)
+    thread_sessions = read_method(sessions.list_thread_sessions)
 
     async def end_session(
         self, session_id: str, reason: str, *, lease: Lease | None = None
@@ -192,7 +199,7 @@ class Store:
             lease=lease,
         )
 
-    get_compression_tip = reads(sessions.find_tip)
+    get_compression_tip = read_method(sessions.find_tip)
 
     # Messages
 
@@ -210,9 +217,9 @@ class Store:
         self._index_soon()
         return stored_messages
 
-    messages = reads(message_sql.list_messages)
-    history = reads(message_sql.load_history)
-    message = reads(message_sql.load_message)
+    messages = read_method(message_sql.list_messages)
+    history = read_method(message_sql.load_history)
+    message = read_method(message_sql.load_message)
 
     # Compaction
 
@@ -247,7 +254,7 @@ class Store:
         self._index_soon()
         return result
 
-    compactions = reads(compaction_sql.list_compactions)
+    compactions = read_method(compaction_sql.list_compactions)
 
     async def undo(self, session_id: str, *, lease: Lease | None = None) -> Session:
         """Take back the thread's last compaction: its parent is live again and gets what was added since."""
@@ -265,7 +272,7 @@ class Store:
             session_id,
             at_message,
             new=new,
-            fresh_id=new_id(),
+            default_id=new_id(),
             now=self._clock(),
         )
 
@@ -297,8 +304,8 @@ class Store:
             early=early,
         )
 
-    usage = reads(usage_sql.list_usage)
-    insights = reads(usage_sql.load_insights)
+    usage = read_method(usage_sql.list_usage)
+    insights = read_method(usage_sql.load_insights)
 
     # Stored tool outputs
 
@@ -320,8 +327,8 @@ class Store:
         self._index_soon()
         return output
 
-    output = reads(output_sql.load_output)
-    outputs = reads(output_sql.list_outputs)
+    output = read_method(output_sql.load_output)
+    outputs = read_method(output_sql.list_outputs)
 
     # Search and recall
 
@@ -333,14 +340,14 @@ class Store:
         """Return a page of hits; see `find_page`."""
         return await self._read_indexed(hit_pages.find_page, query, self._clock())
 
-    neighbours = reads(neighbour_sql.find_neighbours)
+    neighbours = read_method(neighbour_sql.find_neighbours)
 
     async def recall(self, query: RecallQuery) -> list[RecallPassage]:
         """Return passages that may answer a message, the best first."""
         question = read_question(
             query.text,
             self._clock() if query.now is None else query.now,
-            common_words=query.as_page,
+            common_words=query.for_page,
         )
         return await self._read_indexed(recall.recall_passages, query, question)
 
@@ -350,7 +357,11 @@ class Store:
         """Return the result of `work` on an index that holds everything appended before. Index the rest first."""
 
         def read_if_indexed(tx: Tx) -> list[T]:
-            return [] if indexing.is_waiting(tx) else [work(tx, *args, **keywords)]
+            return (
+                []
+                if indexing.has_waiting_entries(tx)
+                else [work(tx, *args, **keywords)]
+            )
 
         results = await self._read(read_if_indexed)
         if not results:
@@ -362,9 +373,9 @@ class Store:
         """Index everything that was appended, so that the next search does not wait."""
         await self._index_all()
 
-    def index_elsewhere(self, index: IndexElsewhere) -> None:
+    def use_index_process(self, index_in_other_process: IndexInOtherProcess) -> None:
         """Index in another process in the background. If that fails, this process does it."""
-        self._index_elsewhere = index
+        self._index_process = index_in_other_process
 
     def _index_soon(self) -> None:
         """Start indexing in the background, unless it is under way."""
@@ -378,15 +389,17 @@ class Store:
             return
         try:
             while True:
-                begun = time.monotonic()
+                start_time = time.monotonic()
                 async with self._index_lock():
-                    chars = await self._index_some(indexing.GENTLE_CHARS, wait=False)
-                if chars is None:
+                    indexed_chars = await self._index_some(
+                        indexing.BACKGROUND_BATCH_CHARS, wait=False
+                    )
+                if indexed_chars is None:
                     return
-                pause = INDEX_PAUSE_FACTOR * (time.monotonic() - begun)
+                pause = INDEX_PAUSE_FACTOR * (time.monotonic() - start_time)
                 await asyncio.sleep(
                     pause
-                    if chars > indexing.GENTLE_CHARS
+                    if indexed_chars > indexing.BACKGROUND_BATCH_CHARS
                     else max(pause, INDEX_DELAY_SECONDS)
                 )
         except StoreClosedError:
@@ -398,13 +411,15 @@ class Store:
 
     async def _index_in_other_process(self) -> bool:
         """Have another process index all that waits; return whether it did."""
-        if self._index_elsewhere is None:
+        if self._index_process is None:
             return False
         try:
-            is_left = True
-            while is_left:
-                is_left = await self._index_elsewhere(self.database, INDEX_SECONDS)
-                await asyncio.sleep(INDEX_DELAY_SECONDS if is_left else 0)
+            has_waiting = True
+            while has_waiting:
+                has_waiting = await self._index_process(
+                    self.database, INDEX_PROCESS_SECONDS
+                )
+                await asyncio.sleep(INDEX_DELAY_SECONDS if has_waiting else 0)
         except EverthreadError as error:
             log.warning("indexing in the process of the requests: %s", error)
             return False
@@ -413,23 +428,25 @@ class Store:
     async def _index_all(self) -> None:
         """Index all that waits, without pauses, before a search."""
         async with self._index_lock():
-            while await self._index_some(indexing.BATCH_CHARS, wait=True) is not None:
+            while (
+                await self._index_some(indexing.MAX_BATCH_CHARS, wait=True) is not None
+            ):
                 pass
 
     def _index_lock(self) -> asyncio.Lock:
         """A lock, so that two tasks do not index the same entries."""
         loop = asyncio.get_running_loop()
-        if self._index_turn is None or self._index_turn[0] is not loop:
-            self._index_turn = loop, asyncio.Lock()
-        return self._index_turn[1]
+        if self._index_lock_of_loop is None or self._index_lock_of_loop[0] is not loop:
+            self._index_lock_of_loop = loop, asyncio.Lock()
+        return self._index_lock_of_loop[1]
 
-    async def _index_some(self, most: int, *, wait: bool) -> int | None:
-        """Index waiting texts up to about `most` characters; return their length, or None if nothing waits.
+    async def _index_some(self, max_chars: int, *, wait: bool) -> int | None:
+        """Index waiting texts up to about `max_chars` characters; return their length, or None if nothing waits.
 
         Terms are extracted in a reading thread, so that no write waits for it. The index reaches the disk with the next
         write; lost parts are indexed again.
         """
-        batches = await self._read(indexing.prepare_index, most)
+        batches = await self._read(indexing.prepare_index, max_chars)
         for parts in batches:
             await self._writer.write(
                 functools.partial(indexing.index_parts, parts=parts, wait=wait),
@@ -437,7 +454,10 @@ class Store:
             )
         return (
             sum(
-                len(part.entry.text) for parts in batches for part in parts if part.last
+                len(part.entry.text)
+                for parts in batches
+                for part in parts
+                if part.is_last
             )
             if batches
             else None
@@ -513,7 +533,7 @@ class Store:
         now = self._clock()
         key = (base_url, model, headers, tenant, int(now // state.DAY_SECONDS))
         if prompt > self._successes.get(key, 0):
-            if len(self._successes) >= MAX_SUCCESSES:
+            if len(self._successes) >= MAX_REMEMBERED_PROMPTS:
                 self._successes.clear()
             self._successes[key] = prompt
             values = (base_url, model, headers, tenant, prompt, now)
@@ -521,13 +541,13 @@ class Store:
                 lambda tx: state.record_success(tx, *values), lazy=True
             )
 
-    async def put_pin(self, thread: str, text: str, *, most: int = 50) -> Pin:
+    async def put_pin(self, thread: str, text: str, *, max_pins: int = 50) -> Pin:
         """Pin a text; a text that is already pinned is not changed."""
         return await self._change(
-            thread, state.put_pin, thread, text, most=most, now=self._clock()
+            thread, state.put_pin, thread, text, most=max_pins, now=self._clock()
         )
 
-    pins = reads(state.list_pins)
+    pins = read_method(state.list_pins)
 
     async def delete_pin(self, thread: str, pin: str) -> None:
         """`UnknownIdError` where nothing is pinned under this id."""
@@ -537,13 +557,13 @@ class Store:
         """Count what failed and was passed through: by tenant, thread (where no tenant is known) and kind."""
         await self._write(state.add_failures, counts, self._clock())
 
-    failures = reads(state.sum_failures)
+    failures = read_method(state.sum_failures)
 
     async def put_state(self, scope: str, key: str, value: Any) -> None:
         """Keep a JSON value under a key of a scope; the last one counts."""
         await self._write(state.put_state, scope, key, value, self._clock())
 
-    get_state = reads(state.get_state)
+    get_state = read_method(state.get_state)
 
     async def put_nodes(
         self, nodes: Sequence[Node], *, lease: Lease | None = None
@@ -553,7 +573,7 @@ class Store:
             nodes[0].thread if nodes else None, state.put_nodes, nodes, lease
         )
 
-    nodes = reads(state.list_nodes)
+    nodes = read_method(state.list_nodes)
 
     # Other processes
 
@@ -567,8 +587,8 @@ class Store:
         """The last time the database answered in this process, on the monotonic clock."""
         return max(self._readers.answered_at, self._writer.answered_at)
 
-    def listen(self, tell: Callable[[str], None]) -> None:
-        """Until `close`, call `tell` in this event loop with each thread whose queue another process changed.
+    def listen(self, on_change: Callable[[str], None]) -> None:
+        """Until `close`, call `on_change` in this event loop with each thread whose queue another process changed.
 
         An empty text: anything may have changed. It only saves polling: it may miss a change, and
         SQLite reports none.
@@ -578,7 +598,7 @@ class Store:
 
         def forward(thread: str) -> None:
             with contextlib.suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(tell, thread)
+                loop.call_soon_threadsafe(on_change, thread)
 
         self._listeners.append(stop)
         name = "everthread-listener"
@@ -603,7 +623,7 @@ class Store:
         that continues, every process sees the new points, and they are on the disk a moment later.
         """
         now = self._clock()
-        ready = [
+        prepared_points = [
             client_threads.PreparedPoint(
                 new, message_sql.AppendRequest(new.link.thread, new.messages, now)
             )
@@ -611,30 +631,32 @@ class Store:
         ]
 
         def prepare() -> None:
-            for point in ready:
-                point.messages.prepare()
+            for point in prepared_points:
+                point.append_request.prepare()
 
         def work(tx: Tx) -> list[ThreadLink | None]:
-            links = client_threads.extend_thread(tx, ready, now)
+            links = client_threads.extend_thread(tx, prepared_points, now)
             first = links[0] if links else None
             if links and first is None:
                 return links
-            place = first.thread if first is not None else thread
-            record = usage_sql.insert_usage if links else usage_sql.record_usage
+            thread_id = first.thread if first is not None else thread
+            store_usage = usage_sql.insert_usage if links else usage_sql.record_usage
             for call in usage:
-                record(
+                store_usage(
                     tx,
-                    call if call.session == place else replace(call, session=place),
+                    call
+                    if call.session == thread_id
+                    else replace(call, session=thread_id),
                     now,
                 )
             if thread_state is not None:
-                state.put_state(tx, place, *thread_state, now)
+                state.put_state(tx, thread_id, *thread_state, now)
             return links
 
         is_continuation = not points or (
             bool(points[0].link.previous) and points[0].branch_of is None
         )
-        is_long = sum(len(new.messages) for new in points) > PREPARED_AT_ONCE
+        is_long = sum(len(new.messages) for new in points) > MAX_PREPARED_BY_WRITER
         # The writing thread is shared: a long history would delay other callers.
         if is_long:
             await asyncio.to_thread(prepare)
@@ -648,12 +670,12 @@ class Store:
             self._index_soon()
         return links
 
-    find_link = reads(client_threads.find_link)
-    last_link = reads(client_threads.load_last_link)
-    find_conversation = reads(sessions.find_conversation)
-    conversation_end = reads(client_threads.load_conversation_end)
-    continues_other = reads(client_threads.continues_other)
-    find_skeletons = reads(client_threads.find_skeletons)
+    find_link = read_method(client_threads.find_link)
+    last_link = read_method(client_threads.load_last_link)
+    find_conversation = read_method(sessions.find_conversation)
+    conversation_end = read_method(client_threads.load_conversation_end)
+    continues_other_thread = read_method(client_threads.continues_other_thread)
+    find_skeletons = read_method(client_threads.find_links_by_skeleton)
 
     async def put_rewrite(self, new: Rewrite) -> Rewrite:
         """Keep a rewrite; return the one that counts: this, or the one that was there before."""
@@ -671,7 +693,7 @@ class Store:
         self._index_soon()
         return rewrite
 
-    find_rewrites = reads(client_threads.find_rewrites)
+    find_rewrites = read_method(client_threads.find_rewrites)
 
     async def match_rewrites(
         self,
@@ -682,7 +704,7 @@ class Store:
         last_search: RewriteSearch | None = None,
         *,
         states: Sequence[tuple[str, str]] = (),
-    ) -> tuple[client_threads.Found, RewriteSearch | None, list[Any | None]]:
+    ) -> tuple[client_threads.RewriteMatches, RewriteSearch | None, list[Any | None]]:
         """Return the rewrites of a history and states beside them, in one snapshot.
 
         `last_search`: the search for a beginning of the history. A long history without one is not searched on the
@@ -691,26 +713,31 @@ class Store:
 
         def work(
             tx: Tx,
-        ) -> tuple[client_threads.Found, RewriteSearch | None, list[Any | None]]:
+        ) -> tuple[
+            client_threads.RewriteMatches, RewriteSearch | None, list[Any | None]
+        ]:
             stored_states = [state.get_state(tx, scope, key) for scope, key in states]
             matches, search = client_threads.match_rewrites(
-                tx, tenant, engines, digests, skeletons, before=last_search
+                tx, tenant, engines, digests, skeletons, last_search=last_search
             )
             return matches, search, stored_states
 
-        is_long = last_search is None and len(digests) > client_threads.DIGESTS_AT_ONCE
+        is_long = (
+            last_search is None and len(digests) > client_threads.MAX_DIGESTS_PER_QUERY
+        )
         read = self._readers.read if is_long else self._readers.read_short
         return await read(work)
 
-    find_similar_rewrites = reads(client_threads.find_similar_rewrites)
+    find_similar_rewrites = read_method(client_threads.find_similar_rewrites)
+    list_rewrite_engines = read_method(client_threads.list_rewrite_engines)
 
     # Keys of the gateway. A day is written 2026-01-31.
 
     async def create_key(self, new: NewKey) -> None:
         await self._write(key_sql.create_key, new, self._clock())
 
-    find_key = reads(key_sql.find_key)
-    list_keys = reads(key_sql.list_keys)
+    find_key = read_method(key_sql.find_key)
+    list_keys = read_method(key_sql.list_keys)
 
     async def revoke_key(self, key_id: str) -> float:
         """When it was revoked: now, or before. `UnknownIdError` where there is none."""
@@ -720,25 +747,29 @@ class Store:
         self, day: str, uses: Mapping[str, KeyUse]
     ) -> dict[str, KeyUse]:
         """Add to what was done with keys, by their ids; the new sums of the day, those of other processes in them."""
-        return await self._write(key_sql.count_use, day, uses, self._clock())
+        return await self._write(key_sql.add_use, day, uses, self._clock())
 
     async def shared_secret(self, name: str) -> bytes:
         """Return a random 256-bit secret, the same for every caller that asks this store for this name."""
         secret = await self._read(key_sql.find_secret, name)
         if secret is not None:
             return secret
-        return await self._write(key_sql.shared_secret, name, secrets.token_bytes(32))
+        return await self._write(
+            key_sql.load_or_store_secret, name, secrets.token_bytes(32)
+        )
 
     # Turns that wait
 
-    async def queue_turn(self, new: NewQueuedTurn, *, most: int) -> QueuedTurn | None:
-        """The turn: this, or the one that has the key already. None where `most` are waiting."""
+    async def queue_turn(
+        self, new: NewQueuedTurn, *, max_waiting: int
+    ) -> QueuedTurn | None:
+        """The turn: this, or the one that has the key already. None where `max_waiting` are waiting."""
         return await self._change(
-            new.thread, turn_sql.queue_turn, new, most, self._clock()
+            new.thread, turn_sql.queue_turn, new, max_waiting, self._clock()
         )
 
-    turn = reads(turn_sql.load_turn)
-    turns = reads(turn_sql.list_turns)
+    turn = read_method(turn_sql.load_turn)
+    turns = read_method(turn_sql.list_turns)
 
     async def begin_turn(self, lease: Lease) -> TurnClaim:
         """Take the first turn that waits. Not while turns are lost: they are ended first."""
@@ -764,25 +795,25 @@ class Store:
         """A waiting turn is cancelled; for a running one its process is asked to."""
         return await self._write(turn_sql.cancel_turn, turn_id, tenant, self._clock())
 
-    idle_queues = reads(turn_sql.idle_queues)
+    list_idle_queues = read_method(turn_sql.idle_queues)
 
     # Pages that show many threads
 
-    thread_figures = reads(overview_sql.sum_threads)
-    call_rows = reads(overview_sql.list_calls)
-    recent_compactions = reads(overview_sql.list_recent_compactions)
-    usage_by = reads(overview_sql.sum_usage_by)
-    heaviest_messages = reads(overview_sql.heaviest_messages)
-    tool_sizes = reads(overview_sql.tool_sizes)
-    thread_row = reads(overview_sql.load_thread_row)
-    context_sizes = reads(overview_sql.context_sizes)
-    shown_of = reads(overview_sql.shown_messages)
-    session_summaries = reads(overview_sql.list_summaries)
-    last_change = reads(overview_sql.last_change)
+    thread_figures = read_method(overview_sql.sum_threads)
+    call_rows = read_method(overview_sql.list_calls)
+    recent_compactions = read_method(overview_sql.list_recent_compactions)
+    sum_usage_by = read_method(overview_sql.sum_usage_by)
+    heaviest_messages = read_method(overview_sql.list_largest_messages)
+    tool_sizes = read_method(overview_sql.list_tool_sizes)
+    thread_row = read_method(overview_sql.load_thread_row)
+    context_sizes = read_method(overview_sql.list_context_sizes)
+    shown_messages = read_method(overview_sql.split_shown_messages)
+    session_summaries = read_method(overview_sql.list_summaries)
+    last_change = read_method(overview_sql.make_change_marker)
 
     # The whole
 
-    export = reads(export_sql.export_thread)
+    export = read_method(export_sql.export_thread)
 
     async def salvage(self, thread: str) -> tuple[list[dict[str, Any]], list[str]]:
         """The lines of a thread in a damaged store as far as they can be read, and what could not be."""
@@ -802,11 +833,11 @@ class Store:
         return StoreHealth(
             backend=self.database.dialect.name,
             location=self.database.location,
-            schema=current_version(tx),
+            schema=load_version(tx),
             size=self.database.size(tx),
             sessions=int(tx.value("SELECT COUNT(*) FROM sessions")),
             messages=int(tx.value("SELECT COUNT(*) FROM messages")),
-            problems=(*self.database.problems(tx), *maintenance.find_problems(tx)),
+            problems=(*self.database.find_problems(tx), *maintenance.find_problems(tx)),
         )
 
     async def backup(self, target: str) -> None:
@@ -824,9 +855,9 @@ class Store:
         except Exception as error:
             raise self.database.explain(error) from error
 
-    def give_up(self) -> None:
+    def fail_all(self) -> None:
         """Fail what waits for a database that hangs; nothing is tried again."""
-        self._writer.give_up()
+        self._writer.fail_all()
 
     async def close(self) -> None:
         """Write what is queued, then let go of the database."""

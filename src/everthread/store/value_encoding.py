@@ -11,13 +11,13 @@ import msgspec
 
 from everthread.errors import InputError, StoreDamagedError
 
-_JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+_JSON_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 def encode_json(value: Any) -> str:
     """Return compact JSON that every database keeps exactly; escaped only if the text is not valid Unicode."""
     try:
-        text = _JSON.encode(value)
+        text = _JSON_ENCODER.encode(value)
         if not text.isprintable():
             text.encode()
     except UnicodeEncodeError:
@@ -35,10 +35,10 @@ def decode_json(text: str | bytes) -> Any:
         return msgspec.json.decode(text)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         # Refuses values that the standard library writes and reads: NaN, lone surrogates.
-        return _decode_slowly(text)
+        return _decode_with_standard_library(text)
 
 
-def _decode_slowly(text: str | bytes) -> Any:
+def _decode_with_standard_library(text: str | bytes) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
@@ -50,7 +50,7 @@ def _decode_slowly(text: str | bytes) -> Any:
 MIN_COMPRESSED_BYTES = 300
 """Compressing a shorter body saves too little."""
 _COMPRESSION_LEVEL = 1
-_PLAIN_START = b"{"[0]
+_UNCOMPRESSED_FIRST_BYTE = b"{"[0]
 """The first byte of a body that is not compressed; compressed ones begin otherwise."""
 
 
@@ -65,7 +65,7 @@ def pack_body(body: str) -> bytes:
 def unpack_body(stored: bytes) -> str:
     """Return a message's JSON, or raise `StoreDamagedError`."""
     try:
-        if stored[0] != _PLAIN_START:
+        if stored[0] != _UNCOMPRESSED_FIRST_BYTE:
             stored = zlib.decompress(stored)
         return stored.decode()
     except (IndexError, UnicodeDecodeError, zlib.error) as error:
@@ -91,19 +91,23 @@ def clean_text(text: str) -> str:
     return text.encode("utf-8", "replace").decode().replace("\0", "?")
 
 
-PICO_PER_DOLLAR = Decimal(10) ** 12
-MAX_DOLLARS = 1_000_000
+PICO_DOLLARS_PER_DOLLAR = Decimal(10) ** 12
+MAX_CALL_DOLLARS = 1_000_000
 
 
-def as_pico(cost: Decimal | None) -> int | None:
+def to_pico_dollars(cost: Decimal | None) -> int | None:
     """Return dollars in their stored form: a whole number of pico-dollars."""
     if cost is None:
         return None
-    if not cost.is_finite() or abs(cost) > MAX_DOLLARS:
+    if not cost.is_finite() or abs(cost) > MAX_CALL_DOLLARS:
         raise InputError(f"a call cannot cost {cost} dollars")
-    return int((cost * PICO_PER_DOLLAR).to_integral_value())
+    return int((cost * PICO_DOLLARS_PER_DOLLAR).to_integral_value())
 
 
-def from_pico(pico: int | None) -> Decimal | None:
+def from_pico_dollars(pico_dollars: int | None) -> Decimal | None:
     """Return stored pico-dollars as dollars."""
-    return None if pico is None else Decimal(pico) / PICO_PER_DOLLAR
+    return (
+        None
+        if pico_dollars is None
+        else Decimal(pico_dollars) / PICO_DOLLARS_PER_DOLLAR
+    )

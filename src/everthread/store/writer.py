@@ -25,12 +25,12 @@ from everthread.store.database import Connection, Database, Tx
 from everthread.store.sql.session_rows import find_threads
 
 log = logging.getLogger(__name__)
-BATCH_ITEMS = 512
+MAX_BATCH_ITEMS = 512
 SYNC_DELAY_SECONDS = 0.05
 """Seconds until a commit is on the disk if no caller waits for it."""
 RETRY_SECONDS = 30.0
 """Seconds for which reads and writes are tried again before their callers get the error."""
-CLOSE_SECONDS = 5.0
+MAX_CLOSE_SECONDS = 5.0
 """Seconds that a read under way has for its end when the store is closed."""
 BatchWork = Callable[[Tx, list[Any]], list[Any]]
 """Work for several callers at once, with a result for each."""
@@ -39,15 +39,15 @@ BatchWork = Callable[[Tx, list[Any]], list[Any]]
 @dataclass(slots=True)
 class _WriteItem:
     work: Callable[[Tx], Any]
-    many: BatchWork | None
+    batch_work: BatchWork | None
     request: Any
     session: str | None
     prepare: Callable[[], None] | None
     loop: asyncio.AbstractEventLoop
     waiter: asyncio.Future[Any]
-    is_early: bool = False
+    answer_before_sync: bool = False
     """The caller is answered after the commit, before the item is on the disk."""
-    is_lazy: bool = False
+    sync_with_others: bool = False
     """Early, and synced to the disk only with other items."""
     result: Any = None
     error: BaseException | None = field(default=None)
@@ -56,12 +56,14 @@ class _WriteItem:
 class StoreWriter:
     """The writing thread of a store. Started with the first write."""
 
-    def __init__(self, database: Database, *, patience: float = RETRY_SECONDS) -> None:
+    def __init__(
+        self, database: Database, *, retry_seconds: float = RETRY_SECONDS
+    ) -> None:
         self._database = database
-        self._patience = patience
+        self._retry_seconds = retry_seconds
         self._queue: queue.SimpleQueue[_WriteItem | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._start = threading.Lock()
+        self._start_lock = threading.Lock()
         self._closed = False
         self.answered_at = 0.0
         """When the database last accepted a write, on the monotonic clock."""
@@ -84,33 +86,33 @@ class StoreWriter:
         loop, waiter = _new_waiter()
         item = _WriteItem(
             work,
-            many=None,
+            batch_work=None,
             request=None,
             session=session,
             prepare=prepare,
             loop=loop,
             waiter=waiter,
-            is_early=early or lazy,
-            is_lazy=lazy,
+            answer_before_sync=early or lazy,
+            sync_with_others=lazy,
         )
         return await self._enqueue(item)
 
     async def write_together(
         self,
-        many: BatchWork,
+        batch_work: BatchWork,
         request: Any,
         *,
         session: str,
         prepare: Callable[[], None] | None = None,
     ) -> Any:
-        """Like `write`, for work that is cheaper together: simultaneous requests to `many` are done in one call.
+        """Like `write`, for work that is cheaper together: simultaneous requests to `batch_work` are done in one call.
 
         If that fails, each request is done alone, and only the caller at fault gets the error.
         """
         loop, waiter = _new_waiter()
         item = _WriteItem(
-            lambda tx: many(tx, [request])[0],
-            many=many,
+            lambda tx: batch_work(tx, [request])[0],
+            batch_work=batch_work,
             request=request,
             session=session,
             prepare=prepare,
@@ -120,7 +122,7 @@ class StoreWriter:
         return await self._enqueue(item)
 
     async def _enqueue(self, item: _WriteItem) -> Any:
-        with self._start:
+        with self._start_lock:
             if self._closed:
                 raise StoreClosedError("the store was closed; open it again to write")
             if self._thread is None:
@@ -133,20 +135,20 @@ class StoreWriter:
 
     def close(self) -> None:
         """Write what is queued, then stop. Blocks until done; a server that hangs is given up after the patience."""
-        with self._start:
+        with self._start_lock:
             self._closed = True
             thread = self._thread
             if thread is not None:
                 self._queue.put(None)
         if thread is not None:
-            thread.join(self._patience)
+            thread.join(self._retry_seconds)
             while thread.is_alive():
-                self.give_up()
-                thread.join(CLOSE_SECONDS)
+                self.fail_all()
+                thread.join(MAX_CLOSE_SECONDS)
 
-    def give_up(self) -> None:
+    def fail_all(self) -> None:
         """Break the connections; running and queued writes fail at their first error."""
-        self._patience = 0.0
+        self._retry_seconds = 0.0
         self._database.interrupt()
 
     def _run(self) -> None:
@@ -155,12 +157,14 @@ class StoreWriter:
         """When commits must be on the disk, unless a caller waits for that sooner."""
         is_running = True
         while is_running:
-            batch, is_running = self._take(sync_time)
-            waiting_items = [item for item in batch if not item.is_early]
+            batch, is_running = self._take_batch(sync_time)
+            waiting_items = [item for item in batch if not item.answer_before_sync]
             if batch:
                 connection = self._write_batch(connection, batch)
-                _deliver([item for item in batch if item.is_early])
-                if sync_time is None and not all(item.is_lazy for item in batch):
+                _deliver_results([item for item in batch if item.answer_before_sync])
+                if sync_time is None and not all(
+                    item.sync_with_others for item in batch
+                ):
                     sync_time = time.monotonic() + SYNC_DELAY_SECONDS
             if (
                 waiting_items
@@ -169,13 +173,13 @@ class StoreWriter:
             ):
                 connection = self._sync(connection, waiting_items)
                 sync_time = None
-                _deliver(waiting_items)
+                _deliver_results(waiting_items)
                 if connection is not None:
-                    connection.tidy()
+                    connection.maintain()
         if connection is not None:
             connection.close()
 
-    def _take(self, sync_time: float | None) -> tuple[list[_WriteItem], bool]:
+    def _take_batch(self, sync_time: float | None) -> tuple[list[_WriteItem], bool]:
         """Return the queued items, up to a full batch, and whether to continue; none if none come by `sync_time`."""
         batch: list[_WriteItem] = []
         try:
@@ -186,7 +190,7 @@ class StoreWriter:
             )
             while item is not None:
                 batch.append(item)
-                if len(batch) >= BATCH_ITEMS:
+                if len(batch) >= MAX_BATCH_ITEMS:
                     return batch, True
                 item = self._queue.get_nowait()
         except queue.Empty:
@@ -198,52 +202,52 @@ class StoreWriter:
     ) -> Connection | None:
         """Run all items in one transaction; try again after a passing error. Errors are kept in their items."""
         for item in batch:
-            _prepare(item)
-        ready = [item for item in batch if item.error is None]
-        begun = time.monotonic()
+            _prepare_item(item)
+        ready_items = [item for item in batch if item.error is None]
+        start_time = time.monotonic()
         attempt = 0
         in_doubt: int | None = None
-        while ready:
+        while ready_items:
             try:
                 connection = connection or self._database.connect_writer()
-                if in_doubt is None or not connection.committed(in_doubt):
+                if in_doubt is None or not connection.was_committed(in_doubt):
                     in_doubt = None
-                    self._attempt(connection, ready)
+                    self._try_batch(connection, ready_items)
                 self.answered_at = time.monotonic()
                 break
             except BaseException as error:  # noqa: BLE001 - every caller of the batch is told
                 in_doubt = (connection.in_doubt if connection else None) or in_doubt
-                connection = _reset(connection)
+                connection = _reset_connection(connection)
                 attempt += 1
                 if (
                     self._database.is_transient(error)
-                    and time.monotonic() < begun + self._patience
+                    and time.monotonic() < start_time + self._retry_seconds
                 ):
                     wait_before_retry(
-                        f"a write of {len(ready)} item(s)", error, attempt
+                        f"a write of {len(ready_items)} item(s)", error, attempt
                     )
                     continue
-                for item in ready:
+                for item in ready_items:
                     item.error = self._database.explain(error)
                 break
         return connection
 
     def _sync(
-        self, connection: Connection | None, waiting: list[_WriteItem]
+        self, connection: Connection | None, waiting_items: list[_WriteItem]
     ) -> Connection | None:
         """Sync to the disk. If that fails, waiting callers get the error."""
         try:
             if connection is not None:
                 connection.sync()
         except Exception as error:  # noqa: BLE001 - every caller of the batch is told
-            for item in waiting:
+            for item in waiting_items:
                 item.error = item.error or self._database.explain(error)
-            return _reset(connection)
+            return _reset_connection(connection)
         return connection
 
-    def _attempt(self, connection: Connection, batch: list[_WriteItem]) -> None:
+    def _try_batch(self, connection: Connection, batch: list[_WriteItem]) -> None:
         """Run the batch in one transaction: first without savepoints, then, if that fails, each item in its own."""
-        if len(batch) > 1 and self._run_plainly(connection, batch):
+        if len(batch) > 1 and self._run_without_savepoints(connection, batch):
             return
         connection.begin()
         if len(batch) == 1:
@@ -253,15 +257,17 @@ class StoreWriter:
             for group in _group_items(_order_by_thread(connection, batch)):
                 if len(group) == 1 or not self._run_together(connection, group):
                     for item in group:
-                        self._do(connection, item)
+                        self._run_in_savepoint(connection, item)
         connection.commit()
 
-    def _run_plainly(self, connection: Connection, batch: list[_WriteItem]) -> bool:
+    def _run_without_savepoints(
+        self, connection: Connection, batch: list[_WriteItem]
+    ) -> bool:
         """Run the batch without savepoints; if an item fails, undo everything and return False."""
         connection.begin()
         try:
             for group in _group_items(_order_by_thread(connection, batch)):
-                batch_work = group[0].many
+                batch_work = group[0].batch_work
                 if len(group) > 1 and batch_work is not None:
                     results = batch_work(connection, [item.request for item in group])
                 else:
@@ -278,7 +284,7 @@ class StoreWriter:
             return False
         return True
 
-    def _do(self, connection: Connection, item: _WriteItem) -> None:
+    def _run_in_savepoint(self, connection: Connection, item: _WriteItem) -> None:
         """Run one item in a savepoint. If it fails, its caller gets the error and the rest of the batch continues."""
         item.error = None
         connection.savepoint()
@@ -286,20 +292,20 @@ class StoreWriter:
             item.result = item.work(connection)
             connection.release()
         except Exception as error:
-            if not self._can_go_on(connection, error):
+            if not self._undo_to_savepoint(connection, error):
                 raise
             item.error = self._database.explain(error)
 
     def _run_together(self, connection: Connection, group: list[_WriteItem]) -> bool:
         """Run several requests of one kind in one savepoint; if one fails, undo all of them and return False."""
-        batch_work = group[0].many
+        batch_work = group[0].batch_work
         assert batch_work is not None
         connection.savepoint()
         try:
             results = batch_work(connection, [item.request for item in group])
             connection.release()
         except Exception as error:
-            if not self._can_go_on(connection, error):
+            if not self._undo_to_savepoint(connection, error):
                 raise
             log.debug("%d writes are done one by one: %s", len(group), error)
             return False
@@ -308,7 +314,7 @@ class StoreWriter:
             item.result = result
         return True
 
-    def _can_go_on(self, connection: Connection, error: Exception) -> bool:
+    def _undo_to_savepoint(self, connection: Connection, error: Exception) -> bool:
         """Return whether the batch can continue after an error; undo the work since the savepoint."""
         if self._database.is_transient(error) or not connection.in_transaction:
             return False
@@ -324,7 +330,8 @@ def _new_waiter() -> tuple[asyncio.AbstractEventLoop, asyncio.Future[Any]]:
 def _group_items(items: list[_WriteItem]) -> Iterator[list[_WriteItem]]:
     """Yield groups of neighbours that can be run together, and every other item alone."""
     for _, group in itertools.groupby(
-        enumerate(items), lambda each: each[1].many or each[0]
+        enumerate(items),
+        lambda numbered_item: numbered_item[1].batch_work or numbered_item[0],
     ):
         yield [item for _, item in group]
 
@@ -337,7 +344,7 @@ def _order_by_thread(
     Otherwise two processes that change the same two threads would wait for each other.
     """
     sessions = {item.session for item in batch if item.session is not None}
-    if len(batch) < 2 or not connection.dialect.lock:
+    if len(batch) < 2 or not connection.dialect.for_update:
         return batch
     threads = find_threads(connection, sorted(sessions)) if len(sessions) > 1 else {}
     return sorted(
@@ -349,14 +356,14 @@ def _order_by_thread(
     )
 
 
-def wait_before_retry(what: str, error: BaseException, attempt: int) -> None:
+def wait_before_retry(subject: str, error: BaseException, attempt: int) -> None:
     """Wait before another attempt: longer each time, with jitter. Only the first attempt is logged as a warning."""
     level = logging.WARNING if attempt == 1 else logging.DEBUG
-    log.log(level, "%s is tried again: %s", what, " ".join(str(error).split()))
+    log.log(level, "%s is tried again: %s", subject, " ".join(str(error).split()))
     time.sleep(random.uniform(0.5, 1.0) * min(0.01 * 2**attempt, 1.0))  # noqa: S311 - jitter  # nosec B311
 
 
-def _prepare(item: _WriteItem) -> None:
+def _prepare_item(item: _WriteItem) -> None:
     try:
         if item.prepare is not None:
             item.prepare()
@@ -364,7 +371,7 @@ def _prepare(item: _WriteItem) -> None:
         item.error = error
 
 
-def _reset(connection: Connection | None) -> Connection | None:
+def _reset_connection(connection: Connection | None) -> Connection | None:
     """Return the connection ready for another transaction; None if it cannot be used again."""
     if connection is None:
         return None
@@ -377,21 +384,21 @@ def _reset(connection: Connection | None) -> Connection | None:
     return connection
 
 
-def _deliver(batch: list[_WriteItem]) -> None:
+def _deliver_results(batch: list[_WriteItem]) -> None:
     """Answer every caller, waking each event loop once."""
-    loops: dict[asyncio.AbstractEventLoop, list[_WriteItem]] = {}
+    items_by_loop: dict[asyncio.AbstractEventLoop, list[_WriteItem]] = {}
     for item in batch:
-        loops.setdefault(item.loop, []).append(item)
-    for loop, items in loops.items():
+        items_by_loop.setdefault(item.loop, []).append(item)
+    for loop, items in items_by_loop.items():
         try:
-            loop.call_soon_threadsafe(_answer, items)
+            loop.call_soon_threadsafe(_resolve_waiters, items)
         except RuntimeError:
             log.info(
                 "%d write(s) are done, but nobody waits for them any more", len(items)
             )
 
 
-def _answer(items: list[_WriteItem]) -> None:
+def _resolve_waiters(items: list[_WriteItem]) -> None:
     for item in items:
         if item.waiter.done():
             continue
@@ -414,10 +421,10 @@ class _ReadJob:
     """A read of the database that a thread runs, and whether the thread has begun it or the caller has given it up."""
 
     work: Callable[[Tx], Any]
-    is_reached: bool = False
+    has_database_answered: bool = False
     """Whether the database has answered."""
-    is_begun: bool = False
-    is_given_up: bool = False
+    has_started: bool = False
+    is_abandoned: bool = False
     """Whether no caller waits for it any more."""
 
 
@@ -431,19 +438,19 @@ class ReaderPool:
         self,
         database: Database,
         *,
-        patience: float = RETRY_SECONDS,
-        away_seconds: float | None = None,
+        retry_seconds: float = RETRY_SECONDS,
+        max_silence_seconds: float | None = None,
     ) -> None:
         self._database = database
-        self._patience = patience
-        self._away_seconds = away_seconds if database.is_remote else None
+        self._retry_seconds = retry_seconds
+        self._max_silence_seconds = max_silence_seconds if database.is_remote else None
         self._away_until = 0.0
         self._is_failing = False
         self._pool = ThreadPoolExecutor(
             READER_THREADS, thread_name_prefix="everthread-reader"
         )
-        self._local = threading.local()
-        self._open: set[Connection] = set()
+        self._thread_local = threading.local()
+        self._open_connections: set[Connection] = set()
         self._lock = threading.Lock()
         self._closed = False
         self.answered_at = 0.0
@@ -453,17 +460,17 @@ class ReaderPool:
         if self._closed:
             raise StoreClosedError("the store was closed; open it again to read")
         if self.is_away:
-            raise self._unreachable()
+            raise self._make_unreachable_error()
         job = _ReadJob(work)
         reading = asyncio.get_running_loop().run_in_executor(
-            self._pool, self._read, job
+            self._pool, self._read_with_retries, job
         )
         try:
             await self._wait_for_server(job, reading)
             result: T = await reading
         except (asyncio.CancelledError, StoreUnreachableError):
-            job.is_given_up = True
-            reading.add_done_callback(_pass_over)
+            job.is_abandoned = True
+            reading.add_done_callback(_log_abandoned_error)
             raise
         return result
 
@@ -472,37 +479,39 @@ class ReaderPool:
         if self._closed or self._database.is_remote:
             return await self.read(work)
         try:
-            result: T = self._attempt(_ReadJob(work))
+            result: T = self._read_once(_ReadJob(work))
         except EverthreadError:
             raise
         except Exception as error:  # noqa: BLE001 - what does not pass is raised by the next try
             log.info("a short read is tried again: %s", error)
-            self._forget()
+            self._drop_connection()
             return await self.read(work)
         return result
 
     async def _wait_for_server(
         self, job: _ReadJob, reading: asyncio.Future[Any]
     ) -> None:
-        while self._away_seconds is not None:
+        while self._max_silence_seconds is not None:
             start_time = time.monotonic()
             finished_reads, _ = await asyncio.wait(
-                {reading}, timeout=self._away_seconds
+                {reading}, timeout=self._max_silence_seconds
             )
             if finished_reads:
                 break
-            is_waiting = not job.is_reached and (job.is_begun or self._is_failing)
+            is_waiting = not job.has_database_answered and (
+                job.has_started or self._is_failing
+            )
             # One that answers others meanwhile is slow, not away.
             if is_waiting and self.answered_at < start_time:
                 self._away_until = time.monotonic() + AWAY_PAUSE_SECONDS
-                raise self._unreachable()
+                raise self._make_unreachable_error()
 
     @property
     def is_away(self) -> bool:
         """Whether the database did not answer a moment ago."""
         return time.monotonic() < self._away_until
 
-    def _unreachable(self) -> StoreUnreachableError:
+    def _make_unreachable_error(self) -> StoreUnreachableError:
         return StoreUnreachableError(
             f"{self._database.location}: does not answer; try again in a few seconds"
         )
@@ -510,26 +519,26 @@ class ReaderPool:
     def close(self) -> None:
         """Finish what is under way, then stop. Blocks until done; a server that hangs is given up."""
         self._closed = True
-        giving_up = threading.Timer(CLOSE_SECONDS, self._database.interrupt)
-        giving_up.start()
+        interrupt_timer = threading.Timer(MAX_CLOSE_SECONDS, self._database.interrupt)
+        interrupt_timer.start()
         self._pool.shutdown(wait=True)
-        giving_up.cancel()
-        for connection in self._open:
+        interrupt_timer.cancel()
+        for connection in self._open_connections:
             connection.close()
-        self._open.clear()
+        self._open_connections.clear()
 
-    def _read(self, job: _ReadJob) -> Any:
-        deadline = time.monotonic() + self._patience
+    def _read_with_retries(self, job: _ReadJob) -> Any:
+        deadline = time.monotonic() + self._retry_seconds
         attempt = 0
         while True:
             try:
-                return self._attempt(job)
+                return self._read_once(job)
             except EverthreadError:
                 raise
             except Exception as error:
-                self._forget()
+                self._drop_connection()
                 attempt += 1
-                job.is_reached = False
+                job.has_database_answered = False
                 self._is_failing = True
                 if (
                     self._closed
@@ -539,17 +548,17 @@ class ReaderPool:
                     raise self._database.explain(error) from error
                 wait_before_retry("a read", error, attempt)
 
-    def _attempt(self, job: _ReadJob) -> Any:
-        if job.is_given_up:
-            raise self._unreachable()
-        job.is_begun = True
-        connection: Connection | None = getattr(self._local, "connection", None)
+    def _read_once(self, job: _ReadJob) -> Any:
+        if job.is_abandoned:
+            raise self._make_unreachable_error()
+        job.has_started = True
+        connection: Connection | None = getattr(self._thread_local, "connection", None)
         if connection is None:
-            connection = self._local.connection = self._database.connect_reader()
+            connection = self._thread_local.connection = self._database.connect_reader()
             with self._lock:
-                self._open.add(connection)
+                self._open_connections.add(connection)
         connection.begin()
-        job.is_reached = True
+        job.has_database_answered = True
         self._is_failing = False
         self._away_until = 0.0
         self.answered_at = time.monotonic()
@@ -559,17 +568,17 @@ class ReaderPool:
             connection.rollback()
             self.answered_at = time.monotonic()
 
-    def _forget(self) -> None:
+    def _drop_connection(self) -> None:
         """Give up this thread's connection: whatever happened to it, the next one is fresh."""
-        connection: Connection | None = getattr(self._local, "connection", None)
+        connection: Connection | None = getattr(self._thread_local, "connection", None)
         if connection is not None:
-            self._local.connection = None
+            self._thread_local.connection = None
             with self._lock:
-                self._open.discard(connection)
+                self._open_connections.discard(connection)
             connection.close()
 
 
-def _pass_over(reading: asyncio.Future[Any]) -> None:
+def _log_abandoned_error(reading: asyncio.Future[Any]) -> None:
     """Log the error of a read that no caller waits for."""
     if not reading.cancelled() and reading.exception() is not None:
         log.debug("a read that was given up failed: %s", reading.exception())

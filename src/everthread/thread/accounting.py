@@ -19,26 +19,27 @@ from everthread.thread.policy import PROVIDERS_WITHOUT_PRICES
 
 
 class Payer(Protocol):
-    """An account whose limits calls count against."""
+    """An account that pays for calls, within its limits."""
 
     def spend(self, usage: CanonicalUsage, model: str) -> None: ...
 
 
 class Accounting:
-    """Record the usage of calls and report it to a listener. `early`: do not wait for the disk."""
+    """Record the usage of calls and report it to a listener."""
 
     def __init__(
         self,
         store: Store,
-        wall: Callable[[], float],
+        wall_clock: Callable[[], float],
         listener: Listener,
         *,
-        early: bool = False,
+        writes_early: bool = False,
     ) -> None:
+        """Set up the accounting. If `writes_early` is set, do not wait for the disk."""
         self._store = store
-        self._wall = wall
+        self._wall_clock = wall_clock
         self._listener = listener
-        self._early = early
+        self._writes_early = writes_early
         self._cancelled_calls: dict[str, list[tuple[Request, Payer | None]]] = {}
 
     def price_call(
@@ -52,12 +53,12 @@ class Accounting:
         provider: str = "auto",
     ) -> NewUsage:
         """Return the record of a call, with its price in dollars, None if that is unknown."""
-        is_unnamed = provider in PROVIDERS_WITHOUT_PRICES and provider != "local"
-        priced_provider = None if is_unnamed else provider
+        has_no_provider = provider in PROVIDERS_WITHOUT_PRICES and provider != "local"
+        priced_provider = None if has_no_provider else provider
         price = compute_call_cost(
             usage,
             model,
-            time=datetime.fromtimestamp(self._wall(), UTC),
+            time=datetime.fromtimestamp(self._wall_clock(), UTC),
             provider=priced_provider,
         )
         return NewUsage(
@@ -69,7 +70,7 @@ class Accounting:
     ) -> Decimal | None:
         """Record the usage of a call and return its price. `known`: further arguments of `price_call`."""
         record = self.price_call(session, model, usage, **known)
-        await self._store.record_usage(record, early=self._early)
+        await self._store.record_usage(record, early=self._writes_early)
         self.report(record)
         return record.cost
 
@@ -107,7 +108,7 @@ class Accounting:
     def note_cancelled(
         self, session: str, request: Request, payer: Payer | None = None
     ) -> None:
-        """Note a summariser's request that was cancelled under way."""
+        """Remember a summariser's request that was cancelled before its answer, to record it later."""
         self._cancelled_calls.setdefault(session, []).append((request, payer))
 
     def has_unrecorded_cancelled(self, session: str) -> bool:
@@ -115,7 +116,7 @@ class Accounting:
         return session in self._cancelled_calls
 
     async def record_cancelled(self, session: str | None = None) -> None:
-        """Record cancelled calls for a summary: the provider has read their prompts."""
+        """Record the cancelled calls for summaries: the provider has read their prompts."""
         for key in [session] if session is not None else list(self._cancelled_calls):
             for request, payer in self._cancelled_calls.pop(key, []):
                 counter = TokenCounter(request.model)
@@ -130,7 +131,7 @@ class Accounting:
                 )
 
 
-def usage_of(
+def read_usage(
     reply: Reply, prompt: int, *, api: Api, counter: TokenCounter
 ) -> tuple[CanonicalUsage, bool]:
     """Return the usage of a reply, and whether it had to be estimated because the provider did not report all of it."""
@@ -144,10 +145,10 @@ def complete_usage(
     reported: CanonicalUsage, reply: Reply | None, prompt: int, counter: TokenCounter
 ) -> tuple[CanonicalUsage, bool]:
     """Complete the reported figures with estimates from the prompt and the reply."""
-    words = "" if reply is None else reply_text(reply)
-    if reported.prompt_tokens and (reported.output_tokens or not words):
+    reply_words = "" if reply is None else join_reply_text(reply)
+    if reported.prompt_tokens and (reported.output_tokens or not reply_words):
         return reported, False
-    output = counter.text(words)
+    output = counter.text(reply_words)
     if reported.prompt_tokens:
         return reported + CanonicalUsage(output_tokens=output), True
     raw = None if reply is None else reply.usage
@@ -156,7 +157,7 @@ def complete_usage(
     ), True
 
 
-def reply_text(reply: Reply) -> str:
+def join_reply_text(reply: Reply) -> str:
     """Return the text of an answer, calls included."""
     calls = (f"{call.name} {call.arguments}" for call in calls_of(reply.message))
     return "\n".join([text_of(reply.message), *calls]).strip()

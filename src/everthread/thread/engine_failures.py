@@ -11,7 +11,7 @@ from everthread.compaction.engine import ContextEngine, Services, StartReason
 from everthread.compaction.planning_engine import (
     CompactionInput,
     PlanningEngine,
-    as_planning,
+    as_planning_engine,
 )
 from everthread.compaction.summarizers.summarizer import (
     Summarizer,
@@ -57,7 +57,7 @@ class SafeEngine(ContextEngine):
     @property
     def planning(self) -> PlanningEngine | None:
         """The engine if it has `plan` and `finish`; else None."""
-        return as_planning(self._engine)
+        return as_planning_engine(self._engine)
 
     async def compress(self, messages: Messages, **options: Any) -> Compaction:
         with wrap_failure(self.name):

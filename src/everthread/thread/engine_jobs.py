@@ -15,15 +15,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
 from everthread.compaction.compaction_result import Compaction
-from everthread.compaction.engine import ContextEngine, Events, Services, silent
+from everthread.compaction.engine import ContextEngine, Events, Services, ignore_event
 from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.planning_engine import (
     CompactionInput,
     Plan,
     PlanningEngine,
     RefitInput,
-    as_planning,
-    is_model,
+    as_planning_engine,
+    may_call_model,
 )
 from everthread.compaction.summarizers.summarizer import (
     Summarizer,
@@ -60,9 +60,9 @@ class EngineSetup:
     summary_key: bytes = b""
 
     def create(
-        self, summarizer: Summarizer | None = None, events: Events = silent
+        self, summarizer: Summarizer | None = None, events: Events = ignore_event
     ) -> ContextEngine:
-        """Make the engine; without a summariser the journal writes."""
+        """Make the engine; if there is no summariser, the journal writes."""
         counter = TokenCounter(self.model)
         return self.engine(
             Services(
@@ -84,14 +84,14 @@ class SummarySource:
     summarizer: Summarizer
     wait: SummaryWait = field(default_factory=SummaryWait)
     """Used to wait for a model that writes the summary."""
-    events: Events = silent
+    events: Events = ignore_event
 
 
 class EngineJob(Protocol):
-    """A history for an engine, and the use of the result. It can be pickled."""
+    """A history for an engine, and a method that turns its compaction into a result. It can be pickled."""
 
     def restore(self, engine: ContextEngine) -> None:
-        """Give the engine its state."""
+        """Load the engine's stored state into it."""
         ...
 
     def read(self) -> CompactionInput:
@@ -109,10 +109,10 @@ class EngineJob(Protocol):
 
 
 class RefitJob(Protocol):
-    """Messages since a compaction was prepared, for an engine; and the use of the result. It can be pickled."""
+    """Messages since a compaction was prepared, for an engine, and a method that makes the result; can be pickled."""
 
     def restore(self, engine: ContextEngine) -> None:
-        """Give the engine its state."""
+        """Load the engine's stored state into it."""
         ...
 
     def read(self) -> RefitInput:
@@ -143,23 +143,23 @@ class CompactionRunner:
         processes: int = MAX_PROCESSES,
     ) -> None:
         self._uses_processes = uses_processes
-        self._seconds = seconds
+        self._max_seconds = seconds
         self._processes = WorkerProcesses(processes)
         self._threads = asyncio.Semaphore(MAX_THREADS)
 
     async def run(
         self, setup: EngineSetup, job: EngineJob, source: SummarySource
     ) -> Any:
-        """Return the result of a job. One that takes too long is ended, and so is one whose caller is cancelled."""
+        """Return the result of a job. End it if it takes too long or its caller is cancelled."""
         async with self._limit_time():
             if self._uses_processes:
                 return await self._plan_and_finish(setup, job, source)
             async with self._threads:
                 counter = TokenCounter(setup.model)
-                bridge = LoopSummarizer(source.summarizer, counter)
-                bridge.wait = source.wait
-                engine = setup.create(bridge, report_in_loop(source.events))
-                return await bridge.run(lambda: compress_job(engine, job))
+                loop_summarizer = LoopSummarizer(source.summarizer, counter)
+                loop_summarizer.wait = source.wait
+                engine = setup.create(loop_summarizer, report_in_loop(source.events))
+                return await loop_summarizer.run(lambda: compress_job(engine, job))
 
     async def refit(self, setup: EngineSetup, job: RefitJob) -> Any:
         """Return the result of a job that needs no model."""
@@ -168,37 +168,38 @@ class CompactionRunner:
                 return await self._processes.call(refit_job, setup, job)
             async with self._threads:
                 engine = setup.create()
-                return await run_in_thread(lambda: refit_plugin(engine, job))
+                return await run_in_thread(lambda: refit_plugin_job(engine, job))
 
     @asynccontextmanager
     async def _limit_time(self) -> AsyncIterator[None]:
         """Limit the time of a job."""
         try:
-            async with asyncio.timeout(self._seconds):
+            async with asyncio.timeout(self._max_seconds):
                 yield
         except TimeoutError as error:
             raise EngineError(
-                f"the compaction took longer than {self._seconds:,.0f} s and was ended"
+                f"the compaction took longer than {self._max_seconds:,.0f} s and was ended"
             ) from error
 
     def start_ahead(self, setup: EngineSetup) -> None:
-        """Start a process that has read its code, so that the first compaction need not wait for it."""
+        """Start a process that has loaded its code, so that the first compaction need not wait for it."""
         if self._uses_processes:
             self._processes.call_soon(load_engine_code, setup)
 
     async def call_if_free(self, function: Callable[..., T], *values: Any) -> T | None:
-        """Call a function in a process that no compaction needs now; None if there is none, or if it fails."""
+        """Call a function in a process that no compaction needs now; None if there is none or it fails."""
         return await self._processes.call_if_free(function, *values)
 
     async def close(self, seconds: float = 1.0) -> None:
-        """End the processes; cancelled compactions have this long to end."""
+        """End the processes; give cancelled compactions this long to end."""
         await self._processes.close(seconds)
 
     async def _plan_and_finish(
         self, setup: EngineSetup, job: EngineJob, source: SummarySource
     ) -> Any:
+        """Run a job step by step in worker processes, and ask for drafts in between."""
         call = self._processes.call
-        step = await call(plan_job, setup, job, is_model(source.summarizer))
+        step = await call(plan_job, setup, job, may_call_model(source.summarizer))
         while isinstance(step, OpenPlan):
             drafts = await source.wait.ask(source.summarizer, step.requests)
             step = await call(finish_job, setup, job, step.data, drafts)
@@ -213,44 +214,47 @@ def load_engine_code(setup: EngineSetup) -> None:
 
 def plan_job(setup: EngineSetup, job: EngineJob, has_model: bool) -> Any:  # noqa: FBT001 - called in a worker
     """Begin a job; finish it if no draft is needed."""
-    engine = _create_planning(setup)
+    engine = _create_planning_engine(setup)
     with wrap_failure(engine.name):
         job.restore(engine)
         engine_input = replace(job.read(), has_model=has_model)
         plan = engine.plan(engine_input, engine.current_state())
-        return _advance(engine, job, engine_input, plan)
+        return _continue_job(engine, job, engine_input, plan)
 
 
 def finish_job(
     setup: EngineSetup, job: EngineJob, data: bytes, drafts: Sequence[SummaryDraft]
 ) -> Any:
     """Continue a job with the drafts that its plan requested."""
-    engine = _create_planning(setup)
+    engine = _create_planning_engine(setup)
     with wrap_failure(engine.name):
         job.restore(engine)
         engine_input, plan = pickle.loads(data)  # noqa: S301  # nosec B301  a plan of our own
-        return _advance(engine, job, engine_input, engine.finish(plan, drafts))
+        return _continue_job(engine, job, engine_input, engine.finish(plan, drafts))
 
 
 def refit_job(setup: EngineSetup, job: RefitJob) -> Any:
     """Run a refit with a built-in engine."""
-    engine = _create_planning(setup)
+    engine = _create_planning_engine(setup)
     with wrap_failure(engine.name):
         job.restore(engine)
         engine_input = job.read()
-        compaction = engine.refit_planned(engine_input, engine.current_state())
+        compaction = engine.refit_with_state(engine_input, engine.current_state())
         check_compaction(
-            engine.name, compaction, engine_input.start + len(engine_input.since)
+            engine.name,
+            compaction,
+            engine_input.prepared_count + len(engine_input.new_messages),
         )
         return job.conclude(engine_input, compaction)
 
 
-def _advance(
+def _continue_job(
     engine: PlanningEngine,
     job: EngineJob,
     engine_input: CompactionInput,
     step: Compaction | Plan,
 ) -> Any:
+    """Return the result of a finished job, or the plan that waits for drafts, pickled."""
     while not isinstance(step, Compaction):
         if step.requests:
             return OpenPlan(step.requests, pickle.dumps((engine_input, step)))
@@ -259,9 +263,10 @@ def _advance(
     return job.conclude(engine, engine_input, step)
 
 
-def _create_planning(setup: EngineSetup) -> PlanningEngine:
+def _create_planning_engine(setup: EngineSetup) -> PlanningEngine:
+    """Create an engine that plans and finishes."""
     engine = setup.create()
-    planning = as_planning(engine)
+    planning = as_planning_engine(engine)
     if planning is None:
         raise EngineError(f"the context engine {engine.name} does not plan and finish")
     return planning
@@ -273,22 +278,26 @@ async def compress_job(engine: ContextEngine, job: EngineJob) -> Any:
         job.restore(engine)
         engine_input = job.read()
         compaction = await engine.compress(
-            engine_input.messages, **engine_input.options()
+            engine_input.messages, **engine_input.compress_arguments()
         )
         check_compaction(engine.name, compaction, len(engine_input.messages))
         return job.conclude(engine, engine_input, compaction)
 
 
-async def refit_plugin(engine: ContextEngine, job: RefitJob) -> Any:
+async def refit_plugin_job(engine: ContextEngine, job: RefitJob) -> Any:
     """Run a refit with any engine."""
     with wrap_failure(engine.name):
         job.restore(engine)
         engine_input = job.read()
         compaction = await engine.refit(
-            engine_input.prepared, engine_input.since, **engine_input.options()
+            engine_input.prepared,
+            engine_input.new_messages,
+            **engine_input.refit_arguments(),
         )
         check_compaction(
-            engine.name, compaction, engine_input.start + len(engine_input.since)
+            engine.name,
+            compaction,
+            engine_input.prepared_count + len(engine_input.new_messages),
         )
         return job.conclude(engine_input, compaction)
 
@@ -304,14 +313,16 @@ async def compress_off_loop(
     planning = engine.planning
     if planning is None:
         return await summarizer.run(
-            lambda: engine.compress(engine_input.messages, **engine_input.options())
+            lambda: engine.compress(
+                engine_input.messages, **engine_input.compress_arguments()
+            )
         )
-    engine_input = replace(engine_input, has_model=is_model(summarizer))
+    engine_input = replace(engine_input, has_model=may_call_model(summarizer))
     with wrap_failure(engine.name):
         state = await planning.read_state(engine_input)
         plan = await asyncio.to_thread(planning.plan, engine_input, state)
         while True:
-            drafts = await wait.ask(summarizer.inner, plan.requests)
+            drafts = await wait.ask(summarizer.summarizer, plan.requests)
             step = await asyncio.to_thread(planning.finish, plan, drafts)
             if isinstance(step, Compaction):
                 break
@@ -328,15 +339,19 @@ async def refit_off_loop(
     if planning is None:
         return await summarizer.run(
             lambda: engine.refit(
-                engine_input.prepared, engine_input.since, **engine_input.options()
+                engine_input.prepared,
+                engine_input.new_messages,
+                **engine_input.refit_arguments(),
             )
         )
     with wrap_failure(engine.name):
-        state = await planning.read_state(engine_input.history())
+        state = await planning.read_state(engine_input.to_compaction_input())
         compaction = await asyncio.to_thread(
-            planning.refit_planned, engine_input, state
+            planning.refit_with_state, engine_input, state
         )
     check_compaction(
-        engine.name, compaction, engine_input.start + len(engine_input.since)
+        engine.name,
+        compaction,
+        engine_input.prepared_count + len(engine_input.new_messages),
     )
     return compaction

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from decimal import Decimal
 from typing import Any, ClassVar
 
-from everthread.compaction.engine import progress_text
+from everthread.compaction.engine import describe_progress
 from everthread.compaction.summarizers.summarizer import Verification
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.types import Request
@@ -287,7 +287,7 @@ def make_engine_event(session: str, kind: str, details: Mapping[str, Any]) -> Ev
     if kind == "notice":
         return Notice(session, str(details.get("text", "")))
     is_repeated = kind == "summary_skipped"
-    return CompactionProgress(session, progress_text(kind, details), is_repeated)
+    return CompactionProgress(session, describe_progress(kind, details), is_repeated)
 
 
 def _to_json_value(value: Any) -> Any:

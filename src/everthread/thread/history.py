@@ -1,7 +1,7 @@
-"""Identities of messages: digests of their content, chained over a history.
+"""Identify messages by digests of their content, chained over a history.
 
-A second chain, the skeleton, leaves out parts that clients drop to save room: thinking
-and the contents of tool results.
+A second chain, the skeleton, leaves out parts that clients drop to save room: thinking and the contents of tool
+results.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ _MOVED_NOTICE = re.compile(
 )
 _MAX_PREVIEW_CHARS = 4_000
 """Maximum characters of the preview that a client leaves, with a notice, after moving a result into a file."""
-MAX_KNOWN = 50_000
+MAX_CACHED_DIGESTS = 50_000
+"""Maximum entries of the cache of chained digests."""
 _HASH_CHARS = 12
 """Characters of a result's hash."""
 
@@ -58,64 +59,71 @@ class MessageIdentity(NamedTuple):
     fingerprint: str
     skeleton: str
     """Empty if the skeleton leaves out the whole message."""
-    results: tuple[str, ...] = ()
-    """A short hash for each tool result in it."""
-    cleared: tuple[bool, ...] = ()
-    """Whether that result is a placeholder."""
+    result_hashes: tuple[str, ...] = ()
+    """A short hash of each tool result in it."""
+    cleared_flags: tuple[bool, ...] = ()
+    """Whether each of these results is a placeholder."""
     key: bytes = b""
     """A hash of the message's original text."""
     has_user_words: bool = False
-    """Whether the user says something in it; a message may also hold only the results of tools."""
+    """Whether it holds words of the user; a message may also hold only the results of tools."""
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The chains of a client's messages: entry `i` is about the first `i + 1` of them."""
+    """The chained digests of a client's messages: entry `i` is about the first `i + 1` of them."""
 
     digests: tuple[str, ...]
     skeletons: tuple[str, ...]
-    pieces: tuple[MessageIdentity, ...]
+    identities: tuple[MessageIdentity, ...]
     result_hashes: str = ""
     """The hashes of all tool results, in order."""
 
     def __len__(self) -> int:
-        return len(self.pieces)
+        return len(self.identities)
 
     def digest(self, length: int) -> str:
+        """Return the digest of the first `length` messages; empty for none."""
         return self.digests[length - 1] if length else ""
 
     def skeleton(self, length: int) -> str:
+        """Return the skeleton of the first `length` messages; empty for none."""
         return self.skeletons[length - 1] if length else ""
 
     def skeletons_after(self, length: int) -> list[str]:
-        """Return the skeletons of longer beginnings, without empty ones."""
+        """Return the skeletons of all beginnings longer than `length`, without empty ones."""
         return [skeleton for skeleton in self.skeletons[length:] if skeleton]
 
-    def results(self, start: int, end: int) -> str:
-        if start == 0 and end == len(self.pieces):
+    def join_result_hashes(self, start: int, end: int) -> str:
+        """Return the hashes of the tool results in `[start, end)`, separated by spaces."""
+        if start == 0 and end == len(self.identities):
             return self.result_hashes
         return " ".join(
-            result for piece in self.pieces[start:end] for result in piece.results
+            result
+            for identity in self.identities[start:end]
+            for result in identity.result_hashes
         )
 
-    def drifted_from(self, results: str, length: int) -> bool:
-        """Return whether the first messages equal those with these results, except for cleared results."""
-        stored_hashes = results.split()
+    def equals_except_cleared(self, stored_results: str, length: int) -> bool:
+        """Return whether the results of the first messages equal the stored ones, except for cleared results."""
+        stored_hashes = stored_results.split()
         current_results = [
             pair
-            for piece in self.pieces[:length]
-            for pair in zip(piece.results, piece.cleared, strict=True)
+            for identity in self.identities[:length]
+            for pair in zip(identity.result_hashes, identity.cleared_flags, strict=True)
         ]
         return len(stored_hashes) == len(current_results) and all(
             old == new or cleared
             for old, (new, cleared) in zip(stored_hashes, current_results, strict=True)
         )
 
-    def until(self, length: int) -> History:
+    def first_messages(self, length: int) -> History:
         """Return the history of the first `length` messages."""
-        if length == len(self.pieces):
+        if length == len(self.identities):
             return self
-        dropped_results = sum(len(piece.results) for piece in self.pieces[length:])
+        dropped_results = sum(
+            len(identity.result_hashes) for identity in self.identities[length:]
+        )
         result_hashes = (
             self.result_hashes[
                 : max(0, len(self.result_hashes) - dropped_results * (_HASH_CHARS + 1))
@@ -126,21 +134,22 @@ class History:
         return History(
             self.digests[:length],
             self.skeletons[:length],
-            self.pieces[:length],
+            self.identities[:length],
             result_hashes,
         )
 
-    def extend(self, pieces: Sequence[MessageIdentity]) -> History:
-        if not pieces:
+    def extend(self, new_identities: Sequence[MessageIdentity]) -> History:
+        """Return the history with these messages added."""
+        if not new_identities:
             return self
-        length = len(self.pieces)
+        length = len(self.identities)
         digests = accumulate(
-            (piece.fingerprint for piece in pieces),
+            (identity.fingerprint for identity in new_identities),
             _chain_digest,
             initial=self.digest(length),
         )
         skeletons = accumulate(
-            (piece.skeleton for piece in pieces),
+            (piece.skeleton for piece in new_identities),
             _chain_skeleton,
             initial=self.skeleton(length),
         )
@@ -149,14 +158,18 @@ class History:
                 None,
                 [
                     self.result_hashes,
-                    *(result for piece in pieces for result in piece.results),
+                    *(
+                        result
+                        for piece in new_identities
+                        for result in piece.result_hashes
+                    ),
                 ],
             )
         )
         return History(
             self.digests + tuple(digests)[1:],
             self.skeletons + tuple(skeletons)[1:],
-            (*self.pieces, *pieces),
+            (*self.identities, *new_identities),
             result_hashes,
         )
 
@@ -164,21 +177,21 @@ class History:
 _EMPTY_HISTORY = History((), (), ())
 
 
-def build_history(pieces: Iterable[MessageIdentity]) -> History:
-    return _EMPTY_HISTORY.extend(tuple(pieces))
+def build_history(identities: Iterable[MessageIdentity]) -> History:
+    return _EMPTY_HISTORY.extend(tuple(identities))
 
 
 def _chain_skeleton(digest: str, skeleton: str) -> str:
     return _chain_digest(digest or "skeleton", skeleton) if skeleton else digest
 
 
-@functools.lru_cache(maxsize=2 * MAX_KNOWN)
+@functools.lru_cache(maxsize=2 * MAX_CACHED_DIGESTS)
 def _chain_digest(digest: str, fingerprint: str) -> str:
     """Return the digest of a chain with one more fingerprint; cached, because histories repeat."""
     return chain_digest(digest, fingerprint)
 
 
-def identify(api: Api, value: Any, key: bytes = b"") -> MessageIdentity:
+def identify_message(api: Api, value: Any, key: bytes = b"") -> MessageIdentity:
     """Return the identity of one wire message. Treat a value that is not an object as its content."""
     has_user_words = (
         isinstance(value, dict)
@@ -192,11 +205,11 @@ def identify(api: Api, value: Any, key: bytes = b"") -> MessageIdentity:
     elif api == "gemini":
         value = comparable_content(value)
     fields = _identity_fields(value)
-    results = _result_contents(fields)
+    results = _list_result_contents(fields)
     fingerprint = message_fingerprint(fields)
     return MessageIdentity(
         fingerprint,
-        _skeleton(fields, fingerprint),
+        _make_skeleton(fields, fingerprint),
         tuple(_hash_result(content) for content in results),
         tuple(is_cleared(content) for content in results),
         key,
@@ -245,6 +258,7 @@ def _identity_fields(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def _identity_call(call: Any) -> Any:
+    """Return the parts of a tool call that identify it."""
     names = ("id", "type", "function", "custom")
     return (
         {name: call[name] for name in names if name in call}
@@ -254,6 +268,7 @@ def _identity_call(call: Any) -> Any:
 
 
 def _identity_part(part: Any) -> Any:
+    """Return a content part without the fields that do not identify it."""
     if kind_of(part) != "text":
         return part
     return {
@@ -296,7 +311,7 @@ def _normalize_item(value: dict[str, Any]) -> dict[str, Any]:
     return item
 
 
-def _result_contents(value: dict[str, Any]) -> list[Any]:
+def _list_result_contents(value: dict[str, Any]) -> list[Any]:
     """Return the contents of the tool results in a message."""
     if value.get("role") in ("tool", "function"):
         return [value.get("content")]
@@ -314,7 +329,8 @@ def _is_result(part: Any) -> bool:
     return isinstance(part, dict) and kind_of(part) in RESULT_BLOCKS
 
 
-def _skeleton(value: dict[str, Any], fingerprint: str) -> str:
+def _make_skeleton(value: dict[str, Any], fingerprint: str) -> str:
+    """Return the skeleton of a message: its hash without thinking and the contents of results."""
     if kind_of(value) in REASONING_BLOCKS:
         return ""
     if value.get("role") == "assistant":
@@ -349,13 +365,16 @@ def _without_results(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def parse_arguments(text: str) -> Any:
+    """Return a call's arguments as a JSON value, or as text if they are not JSON."""
     parsed = json_value(text)
     return text if parsed is None else parsed
 
 
 def _hash_result(content: Any) -> str:
-    form = cast("dict[str, Any]", canonical_form({"role": "tool", "content": content}))
-    return _hash(form.get("content"))[:_HASH_CHARS]
+    comparable_content = cast(
+        "dict[str, Any]", canonical_form({"role": "tool", "content": content})
+    )
+    return _hash(comparable_content.get("content"))[:_HASH_CHARS]
 
 
 _JSON = json.JSONEncoder(

@@ -20,13 +20,13 @@ from everthread.core.messages import (
 from everthread.core.types import Api
 from everthread.store.records import ThreadLinkMatch
 from everthread.thread.history import History
-from everthread.thread.rewording import align
+from everthread.thread.rewording import count_matching_messages
 
 Relation = Literal["new", "continues", "repeats", "branches"]
 """Relation of a history to a thread: it shares nothing with it, extends it, is part of
 it, or leaves it at an earlier message."""
 
-_WORDS_PER_RUN = 6
+_RUN_WORDS = 6
 MIN_REPEATED_RUNS = 20
 _MIN_REPEATED_SHARE = 0.25
 """A summary that the client requested comes back nearly whole.
@@ -40,40 +40,42 @@ NAMED_SCOPE = "x-everthread-session:"
 """Prefix of the scope of a thread that the client names itself."""
 
 
-def relate(shared: int, *, given: int, is_end: bool) -> Relation:
-    """Return how a history of `given` messages relates to a thread that shares `shared`.
+def relate_by_counts(
+    shared_count: int, *, sent_count: int, is_thread_end: bool
+) -> Relation:
+    """Return how a history of `sent_count` messages relates to a thread that shares `shared_count` of them.
 
-    `is_end`: whether the thread has nothing after the shared messages.
+    `is_thread_end`: whether the thread has nothing after the shared messages.
     """
-    if not shared:
+    if not shared_count:
         return "new"
-    if is_end:
+    if is_thread_end:
         return "continues"
-    return "repeats" if shared == given else "branches"
+    return "repeats" if shared_count == sent_count else "branches"
 
 
 # Names of threads
 
 
-def short_name(name: str) -> str:
-    """Return a session's name, or its digest if it is long: it is stored with every point."""
+def shorten_session_name(name: str) -> str:
+    """Return a session's name; its digest if it is long, because it is stored with every point."""
     if len(name) <= MAX_NAME_CHARS:
         return name
     return f"sha256:{sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 
-def session_of_scope(scope: str) -> str:
+def find_session_name(scope: str) -> str:
     """Return the client's name for its session; empty if it names none."""
     return scope.partition(":")[2]
 
 
-def names_thread(scope: str) -> bool:
+def is_thread_named(scope: str) -> bool:
     """Return whether the client names the thread itself."""
     return scope.startswith(NAMED_SCOPE)
 
 
 def derive_thread_id(tenant: str, scope: str, previous: str, digest: str) -> str:
-    """Return the id of a new thread: two processes that see one request choose the same."""
+    """Return the id of a new thread. Two processes that see the same request derive the same id."""
     text = "\0".join([tenant, scope, previous, digest])
     return blake2b(
         text.encode("utf-8", "surrogatepass"), digest_size=16, person=b"gateway"
@@ -90,18 +92,22 @@ class KnownPoint:
     point: ThreadLinkMatch
     length: int
 
-    def relate(self, history: History) -> Relation:
+    def relate_history(self, history: History) -> Relation:
         """Return how a history that leads to this point relates to its thread."""
-        return relate(self.length, given=len(history), is_end=self.point.next is None)
+        return relate_by_counts(
+            self.length,
+            sent_count=len(history),
+            is_thread_end=self.point.next_digest is None,
+        )
 
 
 def is_at_point(history: History, length: int, point: ThreadLinkMatch) -> bool:
-    """Return whether the first messages lead to a point, or did before results were cleared."""
+    """Return whether the first messages lead to a point, or did before their results were cleared."""
     if history.digest(length) == point.link.digest:
         return True
-    return history.skeleton(length) == point.link.skeleton and history.drifted_from(
-        point.results, length
-    )
+    return history.skeleton(
+        length
+    ) == point.link.skeleton and history.equals_except_cleared(point.results, length)
 
 
 def find_longest_point(
@@ -116,11 +122,13 @@ def find_longest_point(
     """
     matched_length = history.digests.index(exact.link.digest) + 1 if exact else 0
     by_length = sorted(
-        similar, key=lambda point: (-point.link.length, point.next is not None)
+        similar, key=lambda point: (-point.link.length, point.next_digest is not None)
     )
     for point in by_length:
         length = history.skeletons.index(point.link.skeleton) + 1
-        if length > matched_length and history.drifted_from(point.results, length):
+        if length > matched_length and history.equals_except_cleared(
+            point.results, length
+        ):
             return KnownPoint(point, length)
     return KnownPoint(exact, matched_length) if exact else None
 
@@ -129,18 +137,21 @@ def relate_remainder(
     api: Api,
     sent: Sequence[Any],
     stored: Sequence[Any],
-    is_given: Callable[[int], bool],
+    is_model_answer: Callable[[int], bool],
     *,
-    is_whole: bool,
+    reaches_thread_end: bool,
 ) -> tuple[Relation, int]:
-    """Compare the messages after a shared point; return the relation and how many agree.
+    """Compare the messages after a shared point; return the relation and how many sent ones agree.
 
-    An answer may be re-worded (`align`). `is_whole`: `stored` reaches the thread's end.
+    An answer may be re-worded (`count_matching_messages`). `reaches_thread_end`: whether `stored` reaches the thread's
+    end.
     """
-    sent_count, stored_count = align(api, sent, stored, is_given)
+    sent_count, stored_count = count_matching_messages(
+        api, sent, stored, is_model_answer
+    )
     if sent_count == len(sent):
         return "repeats", sent_count
-    if stored_count == len(stored) and is_whole:
+    if stored_count == len(stored) and reaches_thread_end:
         return "continues", sent_count
     return "branches", sent_count
 
@@ -148,64 +159,71 @@ def relate_remainder(
 # A client's own summary
 
 
-def opening_runs(values: Sequence[Any]) -> set[tuple[str, ...]]:
-    """Return the word runs of a client's messages before the first answer."""
+def list_opening_runs(values: Sequence[Any]) -> set[tuple[str, ...]]:
+    """Return the runs of words in a client's messages before the first answer."""
     opening = itertools.takewhile(
         lambda value: isinstance(value, dict) and value.get("role") != "assistant",
         values,
     )
-    return _word_runs(
+    return _list_word_runs(
         strip_surroundings("\n".join(text_of(value) for value in opening))
     )
 
 
-def repeats_words(runs: set[tuple[str, ...]], bodies: Sequence[Any]) -> bool:
-    """Return whether many word runs of a history's opening are in stored messages.
+def repeats_stored_words(runs: set[tuple[str, ...]], bodies: Sequence[Any]) -> bool:
+    """Return whether many runs of words of a history's opening are in stored messages.
 
-    Then the client compacted its history itself: the opening is a summary that the
-    model wrote in the conversation before.
+    Then the client compacted its history itself: the opening is a summary that the model wrote in the conversation
+    before.
     """
-    stored = set().union(*(_word_runs(text_of(body)) for body in bodies))
-    return len(runs & stored) >= max(MIN_REPEATED_RUNS, _MIN_REPEATED_SHARE * len(runs))
+    stored_runs = set().union(*(_list_word_runs(text_of(body)) for body in bodies))
+    return len(runs & stored_runs) >= max(
+        MIN_REPEATED_RUNS, _MIN_REPEATED_SHARE * len(runs)
+    )
 
 
-def _word_runs(text: str) -> set[tuple[str, ...]]:
+def _list_word_runs(text: str) -> set[tuple[str, ...]]:
+    """Return every run of adjacent words in a text."""
     words = _WORD.findall(text.lower())
-    return set(zip(*(words[start:] for start in range(_WORDS_PER_RUN)), strict=False))
+    return set(zip(*(words[start:] for start in range(_RUN_WORDS)), strict=False))
 
 
 # A part of a conversation
 
 
-MIN_STRETCH = 4
-MAX_STRETCH = 8
-"""Messages at the end of a thread by which it is found in a history without its
-beginning."""
+MIN_END_MESSAGES = 4
+"""Minimum messages of a thread's end by which it is found in a history without its beginning."""
+MAX_END_MESSAGES = 8
+"""Maximum messages of a thread's end to compare."""
 
 
-def end_skeletons(history: History) -> tuple[str, ...]:
+def list_end_skeletons(history: History) -> tuple[str, ...]:
     """Return the skeletons of the last messages of a history, the newest last."""
-    last_skeletons = [piece.skeleton for piece in history.pieces[-2 * MAX_STRETCH :]]
-    return tuple(skeleton for skeleton in last_skeletons if skeleton)[-MAX_STRETCH:]
+    last_skeletons = [
+        piece.skeleton for piece in history.identities[-2 * MAX_END_MESSAGES :]
+    ]
+    return tuple(skeleton for skeleton in last_skeletons if skeleton)[
+        -MAX_END_MESSAGES:
+    ]
 
 
-def follows_thread_end(
-    skeletons: Sequence[str], end: int, stretch: Sequence[str]
+def has_thread_end_before(
+    skeletons: Sequence[str], position: int, thread_end: Sequence[str]
 ) -> bool:
-    """Return whether a history has the end of a thread just before a place.
+    """Return whether a history has the end of a thread just before a position.
 
-    It may begin within that end, but at least `MIN_STRETCH` messages must agree.
+    The history may begin within that end, but at least `MIN_END_MESSAGES` messages must agree.
     """
-    count = min(end, len(stretch))
-    if count < MIN_STRETCH:
+    count = min(position, len(thread_end))
+    if count < MIN_END_MESSAGES:
         return False
-    return list(skeletons[end - count : end]) == list(stretch[-count:])
+    return list(skeletons[position - count : position]) == list(thread_end[-count:])
 
 
 # The role of the assistant
 
 
-_ROLE_CHARS = 200
+_MAX_ROLE_CHARS = 200
 """The first characters of a system prompt, which name the assistant's role."""
 _MIN_LINE_CHARS = 20
 _MIN_ROLE_LINES = 8
@@ -217,7 +235,7 @@ Qwen Code's prompts for the conversation and for its memory share 0.23."""
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """A sketch of a system prompt, with the names of the tools."""
+    """A sketch of a system prompt, with the names of the tools, to recognise the assistant's role."""
 
     start: str
     lines: tuple[int, ...]
@@ -231,7 +249,7 @@ def describe_role(system: str, tools: frozenset[str] | None = None) -> Role:
     lines = {line.strip() for line in system.splitlines()}
     hashes = {hash(line) for line in lines if len(line) >= _MIN_LINE_CHARS}
     smallest = tuple(sorted(hashes)[:_MAX_ROLE_LINES])
-    return Role(system[:_ROLE_CHARS], smallest, tools)
+    return Role(system[:_MAX_ROLE_CHARS], smallest, tools)
 
 
 def is_same_role(role: Role, other: Role) -> bool:
@@ -249,6 +267,6 @@ def is_same_role(role: Role, other: Role) -> bool:
         return True
     union = sorted({*role.lines, *other.lines})
     sample = union[: min(len(role.lines), len(other.lines), _MAX_ROLE_LINES)]
-    both = set(role.lines) & set(other.lines)
-    shared = sum(line in both for line in sample)
+    shared_sample = set(role.lines) & set(other.lines)
+    shared = sum(line in shared_sample for line in sample)
     return shared >= _MIN_SHARED_LINES * len(sample)

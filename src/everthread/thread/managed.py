@@ -27,10 +27,9 @@ from everthread.errors import EverthreadError
 from everthread.thread import events
 from everthread.thread.compaction_pause import make_pause_notice
 from everthread.thread.policy import (
+    CACHE_LIFETIME_SHARE,
     COLD_CACHE,
     IDLE,
-    NEARLY_COLD_SHARE,
-    OPTIONAL_WAIT_SECONDS,
     CallPrices,
     CompactionPolicy,
     ContextOptions,
@@ -40,11 +39,17 @@ from everthread.thread.policy import (
 )
 from everthread.thread.recovery import (
     NEAR_LIMIT_SHARE,
-    TOO_LARGE,
+    SIZE_REFUSALS,
     RecoveryAttempts,
     RecoveryStep,
 )
-from everthread.thread.summary_wait import StartTimer, SummaryWait, Timer
+from everthread.thread.summary_wait import (
+    MAX_SUMMARY_WAIT_SECONDS,
+    OPTIONAL_WAIT_SECONDS,
+    StartTimer,
+    SummaryWait,
+    Timer,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +71,6 @@ class ProviderRefusal:
         if verdict.kind == "other" and near_limit and self.status is not None:
             return classify_error(status=self.status, body=self.body, near_limit=True)
         return verdict
-
-
-MAX_SUMMARY_WAIT_SECONDS = 30.0
-"""Maximum wait of a turn for a model's summary; then the journal writes one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,11 +287,10 @@ class ManagedThread(Generic[DraftT]):
             await self.context.discard(draft, compaction.reason)
             return compaction
         unused_reason = await self.context.commit(draft, order)
-        return (
-            replace(compaction, changed=False, reason=unused_reason)
-            if unused_reason
-            else compaction
-        )
+        if unused_reason:
+            return replace(compaction, changed=False, reason=unused_reason)
+        self._record_success()
+        return compaction
 
     async def prepare_ahead(self) -> None:
         """Start at 80 % of the threshold to let a model write the next summary while the thread continues."""
@@ -313,7 +313,7 @@ class ManagedThread(Generic[DraftT]):
         verdict = refusal.classify(
             near_limit=size.tokens >= NEAR_LIMIT_SHARE * size.budget.window
         )
-        if verdict.kind not in TOO_LARGE:
+        if verdict.kind not in SIZE_REFUSALS:
             return None
         await self.drop_preparation("the provider refused the request")
         await context.learn_limit(verdict, refusal)
@@ -358,7 +358,7 @@ class ManagedThread(Generic[DraftT]):
         if size.tokens >= MIN_THRESHOLD_SHARE * size.budget.threshold:
             lifetime = self._tools.policy.cache_lifetime(self.context.state)
             self.preparation.idle_timer = self._tools.timer(
-                NEARLY_COLD_SHARE * lifetime, self._use_idle_time
+                CACHE_LIFETIME_SHARE * lifetime, self._use_idle_time
             )
 
     async def cancel_idle_timer(self) -> None:
@@ -425,6 +425,7 @@ class ManagedThread(Generic[DraftT]):
         if not order.is_background:
             await self.compact_now(order)
             return
+        was_prepared = self.preparation.is_under_way
         self._start_draft(order)
         max_wait_seconds = (
             MAX_SUMMARY_WAIT_SECONDS if must_wait else OPTIONAL_WAIT_SECONDS
@@ -434,15 +435,21 @@ class ManagedThread(Generic[DraftT]):
                 return
             self.preparation.leave_to_journal()
         draft = await self._take_draft()
-        if (
-            draft is not None
-            and draft.compaction.changed
-            and not context.is_usable(draft)
-        ):
-            await context.discard(draft, "the conversation changed meanwhile")
+        if self._is_outdated(draft, was_prepared=was_prepared):
+            if draft is not None:
+                await context.discard(draft, "the conversation changed meanwhile")
             await self.compact_now(order)
         else:
             await self._commit_draft(draft, order)
+
+    def _is_outdated(self, draft: DraftT | None, *, was_prepared: bool) -> bool:
+        """Return whether a draft tells nothing about the present messages.
+
+        One that was prepared earlier and shortened nothing, or failed, had fewer messages to shorten.
+        """
+        if draft is None or not draft.compaction.changed:
+            return was_prepared
+        return not self.context.is_usable(draft)
 
     async def _compact_harder(self, step: RecoveryStep, verdict: ErrorVerdict) -> bool:
         """Compact after an overflow; return whether the request is smaller."""
@@ -458,6 +465,7 @@ class ManagedThread(Generic[DraftT]):
             await self.context.discard(draft, draft.compaction.reason)
             return False
         await self.context.commit(draft, order)
+        self._record_success()
         return True
 
     def _start_draft(self, order: CompactionOrder) -> None:
@@ -500,12 +508,14 @@ class ManagedThread(Generic[DraftT]):
         elif draft is not None:
             await context.discard(draft, draft.compaction.reason)
         if is_done:
-            context.state.record_success(
-                context.size.tokens, context.size.budget.threshold
-            )
+            self._record_success()
         else:
             context.state.record_failure(tokens)
         return is_done
+
+    def _record_success(self) -> None:
+        size = self.context.size
+        self.context.state.record_success(size.tokens, size.budget.threshold)
 
     def _report_plan(self, decision: PolicyDecision) -> None:
         plan = decision.cost_decision

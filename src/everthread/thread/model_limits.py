@@ -58,6 +58,8 @@ class LearntWindow:
 
 @dataclass(slots=True)
 class _LearntLimits:
+    """The limits learnt for one key, in memory."""
+
     read_at: float = float("-inf")
     window: int | None = None
     output_cap: int | None = None
@@ -104,20 +106,20 @@ class ModelLimits:
         """Learn from the refusal of a prompt of `tokens`; return the window if it differs from the assumed one."""
         if verdict.kind == "payload_too_large":
             return None
-        is_believable = is_overflow_error(status, body)
+        is_credible = is_overflow_error(status, body)
         if verdict.kind == "prompt_too_long":
             return await self.learn_window(
-                key, verdict, window, tokens, is_believable=is_believable
+                key, verdict, window, tokens, is_credible=is_credible
             )
         if verdict.output_limit is not None and (
-            is_believable or _names_output_cap(body)
+            is_credible or _names_output_cap(body)
         ):
             await self.learn_cap(key, verdict.output_limit, verdict.reason)
         if verdict.context_limit is None:
             return None
-        total = max(tokens, verdict.input_tokens or 0) + (output_cap or 0)
+        total_tokens = max(tokens, verdict.input_tokens or 0) + (output_cap or 0)
         return await self.learn_window(
-            key, verdict, window, total, is_believable=is_believable, is_shared=True
+            key, verdict, window, total_tokens, is_credible=is_credible, is_shared=True
         )
 
     async def learn_window(
@@ -127,12 +129,12 @@ class ModelLimits:
         window: int,
         sent_tokens: int,
         *,
-        is_believable: bool = True,
+        is_credible: bool = True,
         is_shared: bool = False,
     ) -> LearntWindow | None:
         """Keep the limit that a refusal for size states, or else guess the next usual window.
 
-        `is_believable`: status and code are those of an overflow. `is_shared`: the limit includes the output, so it
+        `is_credible`: status and code are those of an overflow. `is_shared`: the limit includes the output, so it
         is useful even if it equals the known window.
         """
         limits = await self._load_limits(key)
@@ -141,7 +143,7 @@ class ModelLimits:
             min_limit = max(MIN_WINDOW, limits.largest_success)
             exceeds_limit = max(sent_tokens, verdict.input_tokens or 0) > limit
             if (
-                not is_believable
+                not is_credible
                 or limit < min_limit
                 or not exceeds_limit
                 or (limit >= window and not is_shared)
@@ -180,6 +182,7 @@ class ModelLimits:
     async def _store_limit(
         self, key: LimitKey, tokens: int, source: str, kind: LimitKind
     ) -> None:
+        """Store a learnt limit, so that other processes use it."""
         await self._store.learn_limit(
             key.base_url,
             key.model,
@@ -223,6 +226,7 @@ class ModelLimits:
             limits.window = guess
 
     async def _load_limits(self, key: LimitKey) -> _LearntLimits:
+        """Return the limits of a key, read from the store if they are not fresh."""
         limits = self._limits.get(key) or _LearntLimits()
         self._limits[key] = limits
         if self._clock() - limits.read_at > REFRESH_SECONDS:
@@ -281,5 +285,5 @@ def _read_error_fields(body: Any) -> dict[str, Any]:
         body = body[0]
     if not isinstance(body, dict):
         return {}
-    inner = body.get("error")
-    return inner if isinstance(inner, dict) else body
+    error_object = body.get("error")
+    return error_object if isinstance(error_object, dict) else body

@@ -34,7 +34,7 @@ class LoopSummarizer:
     """
 
     def __init__(self, summarizer: Summarizer, counter: TokenCounter) -> None:
-        self.inner = summarizer
+        self.summarizer = summarizer
         self.wait = SummaryWait()
         """The wait of the compaction that is being made."""
         self._counter = counter
@@ -42,7 +42,7 @@ class LoopSummarizer:
 
     @property
     def name(self) -> str:
-        return self.inner.name
+        return self.summarizer.name
 
     async def run(self, function: Callable[[], Awaitable[T]]) -> T:
         """Run a function that uses this summariser in a thread. If it is cancelled, cancel the summary too."""
@@ -53,8 +53,9 @@ class LoopSummarizer:
             raise
 
     async def summarize(self, request: SummaryRequest) -> SummaryDraft:
-        if isinstance(self.inner, JournalWriter):
-            return self.inner.write(request)
+        """Write the journal here, or ask the summariser in its own event loop."""
+        if isinstance(self.summarizer, JournalWriter):
+            return self.summarizer.write(request)
         coroutine = self._ask(request)
         if asyncio.get_running_loop() is self._loop:
             draft = await coroutine
@@ -68,8 +69,8 @@ class LoopSummarizer:
         return replace(journal, warnings=draft.warnings, usage=draft.usage)
 
     async def _ask(self, request: SummaryRequest) -> SummaryDraft:
-        draft = await self.wait.limit_wait(self.inner.summarize(request))
-        return make_late_draft(self.inner) if draft is None else draft
+        draft = await self.wait.limit_wait(self.summarizer.summarize(request))
+        return make_late_draft(self.summarizer) if draft is None else draft
 
 
 async def run_in_thread(function: Callable[[], Awaitable[T]]) -> T:
@@ -77,8 +78,8 @@ async def run_in_thread(function: Callable[[], Awaitable[T]]) -> T:
 
     If the caller is cancelled, the work is cancelled too and ends at its next step. The caller does not wait for that.
     """
-    outcome: concurrent.futures.Future[T] = concurrent.futures.Future()
-    outcome.set_running_or_notify_cancel()  # only the thread may settle it after this
+    result_future: concurrent.futures.Future[T] = concurrent.futures.Future()
+    result_future.set_running_or_notify_cancel()  # only the thread may settle it after this
     started_tasks: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[T]]] = []
     is_cancelled = False
 
@@ -91,11 +92,11 @@ async def run_in_thread(function: Callable[[], Awaitable[T]]) -> T:
 
     def run() -> None:
         try:
-            outcome.set_result(asyncio.run(main()))
+            result_future.set_result(asyncio.run(main()))
         except asyncio.CancelledError:
-            outcome.set_exception(EngineError("the compaction was cancelled"))
+            result_future.set_exception(EngineError("the compaction was cancelled"))
         except BaseException as failure:  # noqa: BLE001 - the caller gets it
-            outcome.set_exception(failure)
+            result_future.set_exception(failure)
 
     threading.Thread(
         target=contextvars.copy_context().run,
@@ -104,7 +105,7 @@ async def run_in_thread(function: Callable[[], Awaitable[T]]) -> T:
         daemon=True,
     ).start()
     try:
-        return await asyncio.wrap_future(outcome)
+        return await asyncio.wrap_future(result_future)
     except asyncio.CancelledError:
         is_cancelled = True
         for loop, task in started_tasks:

@@ -41,17 +41,15 @@ RETRY_GROWTH_FACTOR = 1.10
 """After a compaction that could make nothing smaller, the next automatic one waits for this growth."""
 MAX_DELAY_FACTOR = 1.7
 """A compaction soon after the last one waits, but at most until this many times the threshold."""
-MIN_CALLS_BETWEEN = 8
+MIN_CALLS_BETWEEN_COMPACTIONS = 8
 """Minimum calls between two compactions in a small window."""
-MAX_CALLS_BETWEEN = 20
+MAX_CALLS_BETWEEN_COMPACTIONS = 20
 """Minimum calls between two compactions in a large window."""
 WINDOW_TOKENS_PER_CALL = 3_200
 """Between these bounds, one call per this many tokens of the window."""
 MIN_HYGIENE_MESSAGES = 4
-NEARLY_COLD_SHARE = 0.8
+CACHE_LIFETIME_SHARE = 0.8
 """Share of the cache's lifetime after which a summary is written, while reading the cache is still cheap."""
-OPTIONAL_WAIT_SECONDS = 0.25
-"""Seconds a turn waits for an optional summary of a model."""
 PROVIDERS_WITHOUT_PRICES = frozenset({"auto", "custom", "local"})
 """Provider names that do not identify prices."""
 
@@ -180,12 +178,12 @@ class ContextState:
             calibration=Calibration.load(state),
             call_pattern=CallPattern.load(fields.get("rhythm")),
             pause=CompactionPause.load(fields.get("pause")),
-            retry_above_tokens=_as_count(fields.get("retry_above_tokens")),
-            tokens_after_compaction=_as_count(fields.get("compacted")),
+            retry_above_tokens=_read_token_count(fields.get("retry_above_tokens")),
+            tokens_after_compaction=_read_token_count(fields.get("compacted")),
         )
 
 
-def _as_count(value: Any) -> int:
+def _read_token_count(value: Any) -> int:
     """Return a stored number of tokens, or 0 if the value is not one."""
     return value if isinstance(value, int) and value > 0 else 0
 
@@ -227,7 +225,7 @@ class PromptSize:
         return self.tokens >= self.hard_limit
 
     @property
-    def when_due(self) -> PromptSize:
+    def as_when_due(self) -> PromptSize:
         """This prompt, as if it had grown to the threshold by the end of the turn."""
         tokens = max(self.tokens, self.budget.threshold)
         return replace(self, tokens=tokens, is_mid_turn=False)
@@ -240,7 +238,7 @@ class PromptSize:
 class PricedSummarizer(Protocol):
     """A summariser that can quote the price of a summary."""
 
-    def quote(self, tokens: int, budget: int) -> float | None:
+    def quote_price(self, tokens: int, budget: int) -> float | None:
         """Return the dollars for a summary of `budget` tokens of a prompt of `tokens`; None if a price is unknown."""
         ...
 
@@ -265,7 +263,7 @@ class CallPrices:
         """Whether a summary costs nothing, because no model writes it."""
         return (
             not isinstance(self.summarizer, PricedSummarizer)
-            or self.summarizer.quote(1_000, 100) == 0
+            or self.summarizer.quote_price(1_000, 100) == 0
         )
 
 
@@ -338,7 +336,7 @@ class CompactionPolicy:
             early_decision = PolicyDecision(
                 "compact", cost_decision.reason, COLD_CACHE, cost_decision=cost_decision
             )
-            return self._skip_if_ineffective(size.when_due, state, early_decision)
+            return self._skip_if_ineffective(size.as_when_due, state, early_decision)
         if cost_decision is not None and cost_decision.action == "later":
             return PolicyDecision(
                 "wait", cost_decision.reason, cost_decision=cost_decision
@@ -361,12 +359,15 @@ class CompactionPolicy:
 
         Each compaction loses detail and rewrites the cache, so it should last for a number of calls.
         """
-        calls = state.call_pattern.since_rewrite
+        calls_since = state.call_pattern.since_rewrite
         min_calls = min(
-            MAX_CALLS_BETWEEN,
-            max(MIN_CALLS_BETWEEN, size.budget.window // WINDOW_TOKENS_PER_CALL),
+            MAX_CALLS_BETWEEN_COMPACTIONS,
+            max(
+                MIN_CALLS_BETWEEN_COMPACTIONS,
+                size.budget.window // WINDOW_TOKENS_PER_CALL,
+            ),
         )
-        is_too_soon = bool(state.tokens_after_compaction) and calls < min_calls
+        is_too_soon = bool(state.tokens_after_compaction) and calls_since < min_calls
         if (
             not is_too_soon
             or not self._options.economics
@@ -374,7 +375,7 @@ class CompactionPolicy:
         ):
             return ""
         return (
-            f"the last compaction was {calls} calls ago; "
+            f"the last compaction was {calls_since} calls ago; "
             f"it waits for {min_calls} calls or {size.delay_limit:,} tokens"
         )
 
@@ -387,10 +388,10 @@ class CompactionPolicy:
         )
         if not may_prepare or size.tokens < size.budget.background_start:
             return False
-        cost_decision = self.weigh_costs(size.when_due, state, prices)
+        cost_decision = self.weigh_costs(size.as_when_due, state, prices)
         return (
             cost_decision is None or cost_decision.action == "now"
-        ) and not self.is_ineffective(size.when_due, state)
+        ) and not self.is_ineffective(size.as_when_due, state)
 
     def should_prepare_when_idle(
         self, size: PromptSize, state: ContextState, prices: CallPrices
@@ -411,7 +412,7 @@ class CompactionPolicy:
             cost_decision.action == "now"
             and cost_decision.savings > 2 * cost_decision.cost
         )
-        return is_worthwhile and not self.is_ineffective(size.when_due, state)
+        return is_worthwhile and not self.is_ineffective(size.as_when_due, state)
 
     def should_compact_when_idle(self, size: PromptSize, state: ContextState) -> bool:
         """Return whether to compact shortly before the cache expires."""
@@ -437,7 +438,7 @@ class CompactionPolicy:
         return bool(self._find_obstacle(size, state))
 
     def _find_obstacle(self, size: PromptSize, state: ContextState) -> str:
-        """Return why a compaction would not help yet; empty if it may."""
+        """Return the reason why a compaction would not help yet; empty if it may."""
         if size.tokens < state.retry_above_tokens:
             return "the last compaction could not make it small enough"
         return (
@@ -459,7 +460,7 @@ class CompactionPolicy:
     # Dollars
 
     def find_cold_reason(self, state: ContextState) -> str:
-        """Return why the provider's cache does not hold the next prompt; empty if it may."""
+        """Return the reason why the provider's cache does not hold the next prompt; empty if it may hold it."""
         if state.cache_change:
             return state.cache_change
         now = self._wall_clock()
@@ -470,7 +471,7 @@ class CompactionPolicy:
         return f"{now - last_call:,.0f} s passed since the last call, and it is kept for {ttl:,.0f} s"
 
     def cache_lifetime(self, state: ContextState) -> float:
-        """Return how many seconds the provider keeps the thread's prefix, as far as calls showed it."""
+        """Return how many seconds the provider keeps the thread's prefix in its cache, as its calls showed."""
         return state.call_pattern.lifetime or self._options.cache_seconds
 
     def weigh_costs(
@@ -525,7 +526,7 @@ class CompactionPolicy:
         self, size: PromptSize, state: ContextState, prices: CallPrices, rates: Rates
     ) -> CompactionCase:
         budget = size.budget
-        writer = prices.summarizer
+        summarizer = prices.summarizer
         summary_tokens = budget.summary_size(
             max(0, size.tokens - size.fixed_tokens - budget.tail)
         )
@@ -540,8 +541,8 @@ class CompactionPolicy:
             threshold=budget.threshold,
             limit=size.delay_limit,
             summary_cost=(
-                writer.quote(size.tokens, summary_tokens)
-                if isinstance(writer, PricedSummarizer)
+                summarizer.quote_price(size.tokens, summary_tokens)
+                if isinstance(summarizer, PricedSummarizer)
                 else 0.0
             )
             or 0.0,
@@ -564,7 +565,7 @@ def make_fading_notice(
     )
 
 
-def make_fixed_notice(fixed_tokens: int, window: int, advice: str) -> str:
+def make_fixed_size_notice(fixed_tokens: int, window: int, advice: str) -> str:
     """Return the notice that system prompt and tools raise the threshold."""
     share = round(100 * fixed_tokens / window)
     return (

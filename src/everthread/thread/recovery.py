@@ -1,6 +1,6 @@
-"""The steps after a refusal for size, each with its reason.
+"""Choose the steps after a refusal for size, each with its reason.
 
-At most three compactions for one request, each stronger than the one before; a smaller output cap at most three times.
+For one request there are at most three compactions, each stronger than the one before, and three smaller output caps.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from everthread.compaction.compaction_result import CompactionLevel
-from everthread.compaction.cutting.pruning import drop_media, prune
+from everthread.compaction.cutting.pruning import drop_media, prune_messages
 from everthread.core.messages import (
     Message,
     edit_results,
@@ -37,9 +37,11 @@ _LEVEL_TEXTS = {
 MAX_CAP_ATTEMPTS = 3
 MIN_OUTPUT_CAP = 256
 """If fewer tokens are left for the answer, the prompt itself counts as too long."""
-BIG_RESULT_CHARS = 4_000
+LARGE_RESULT_CHARS = 4_000
 """If a request has too many bytes, results with more characters than this are stored and cited."""
-TOO_LARGE = frozenset({"prompt_too_long", "max_tokens_too_large", "payload_too_large"})
+SIZE_REFUSALS = frozenset(
+    {"prompt_too_long", "max_tokens_too_large", "payload_too_large"}
+)
 """Kinds of refusal that a smaller request may fix."""
 DOCUMENT_BLOCKS = frozenset({"document", "file", "input_file"})
 REPORTED_MARGIN_DIVISOR = 50
@@ -74,7 +76,7 @@ class RecoveryAttempts:
     cap_attempts: int = 0
     cap: int | None = None
     """The output cap for the next try."""
-    is_slimmed: bool = False
+    is_payload_shrunk: bool = False
 
     def next_step(
         self,
@@ -88,7 +90,7 @@ class RecoveryAttempts:
 
         `output_cap`: the cap of the request; `thinking_budget`: the budget the client set, which no cap may fall below.
         """
-        if verdict.kind not in TOO_LARGE:
+        if verdict.kind not in SIZE_REFUSALS:
             return GIVE_UP
         if verdict.kind == "max_tokens_too_large":
             self.cap_attempts += 1
@@ -103,8 +105,8 @@ class RecoveryAttempts:
                 )
         if not enabled:
             return GIVE_UP
-        if verdict.kind == "payload_too_large" and not self.is_slimmed:
-            self.is_slimmed = True
+        if verdict.kind == "payload_too_large" and not self.is_payload_shrunk:
+            self.is_payload_shrunk = True
             return RecoveryStep("slim", "dropping old images and storing big results")
         if self.compactions == len(ATTEMPT_LEVELS):
             return GIVE_UP
@@ -116,7 +118,7 @@ class RecoveryAttempts:
 
     @property
     def failure_text(self) -> str:
-        """The attempts, in a sentence for a person."""
+        """The attempts so far, as a sentence for a person."""
         if not self.effective_compactions:
             return "and nothing in it could be made smaller"
         return f"even after {self.effective_compactions} compaction{'s' if self.effective_compactions > 1 else ''}"
@@ -139,16 +141,18 @@ def find_lower_cap(
 def compute_max_output(window: int, prompt_tokens: int, *, unreported: int) -> int:
     """Return the largest output cap that fits beside a prompt in a learnt window.
 
-    `unreported`: how many tokens of the prompt are estimated, because the provider has not counted them yet.
+    `unreported`: how many tokens of the prompt are estimated, because the provider has not counted them yet. At most
+    half of the room is kept free for their error: a refusal costs less than an answer that is cut off.
     """
+    room = window - prompt_tokens
     margin = (
         prompt_tokens // REPORTED_MARGIN_DIVISOR
         + unreported // UNREPORTED_MARGIN_DIVISOR
     )
-    return max(window - prompt_tokens - margin, MIN_OUTPUT_CAP)
+    return max(room - min(margin, room // 2), MIN_OUTPUT_CAP)
 
 
-def slim_messages(
+def shrink_messages(
     bodies: Sequence[Message], preview_chars: int
 ) -> tuple[list[Message], list[OutputToStore]]:
     """Return the messages with fewer bytes and attachments, and the texts to store first.
@@ -156,10 +160,10 @@ def slim_messages(
     Images and documents stay in the latest user message and in the latest results.
     """
     latest_user = latest_user_index(bodies)
-    smaller_bodies = prune(
+    smaller_bodies = prune_messages(
         bodies,
         protect_from=len(bodies) if latest_user is None else latest_user,
-        results=False,
+        prune_results=False,
     )
     last_answer = max(
         (
@@ -195,13 +199,14 @@ def _drop_attachments(message: Message, *, is_latest: bool) -> Message:
     return with_content(
         message,
         [
-            _document_label(part) if kind_of(part) in DOCUMENT_BLOCKS else part
+            _describe_document(part) if kind_of(part) in DOCUMENT_BLOCKS else part
             for part in parts
         ],
     )
 
 
-def _document_label(part: Mapping[str, Any]) -> dict[str, str]:
+def _describe_document(part: Mapping[str, Any]) -> dict[str, str]:
+    """Return a placeholder that names a document."""
     file = part.get("file")
     names = file if isinstance(file, Mapping) else part
     name = next(
@@ -221,18 +226,19 @@ def _document_label(part: Mapping[str, Any]) -> dict[str, str]:
 def _cite_results(
     index: int, message: Message, preview_chars: int, outputs: list[OutputToStore]
 ) -> Message:
+    """Return the message with large results cited, and add the outputs to store."""
     if loads_tools(message) or not any(
-        len(result.text) > BIG_RESULT_CHARS for result in results_of(message)
+        len(result.text) > LARGE_RESULT_CHARS for result in results_of(message)
     ):
         return message
 
     def replace_content(result: Any, _holder: object) -> Any:
-        is_big = len(result.text) > BIG_RESULT_CHARS
+        is_large = len(result.text) > LARGE_RESULT_CHARS
         item = (
             make_output_to_store(
                 index, result.call_id, result.text, preview_chars=preview_chars
             )
-            if is_big
+            if is_large
             else None
         )
         if item is None:

@@ -1,4 +1,4 @@
-"""Compare two versions of a conversation: a client may re-word, shorten or decorate answers."""
+"""Compare two versions of a conversation: clients may re-word, shorten or decorate answers."""
 
 from __future__ import annotations
 
@@ -16,47 +16,48 @@ from everthread.core.messages import (
     text_of,
 )
 from everthread.core.types import Api
-from everthread.thread.history import identify, parse_arguments
+from everthread.thread.history import identify_message, parse_arguments
 
 _WORD = re.compile(r"\w+")
-_MIN_SHARED_WORDS = 1 / 3
-"""The share of its words that an answer keeps when a client re-words it."""
-_MIN_WORDS = 5
-_MARKER_WORDS = 8
-"""A shortened message begins with `_MIN_WORDS` words of the stored one; its marker has at most `_MARKER_WORDS`."""
+_MIN_SHARED_WORDS_SHARE = 1 / 3
+"""The minimum share of its words that an answer keeps when a client re-words it."""
+_MIN_START_WORDS = 5
+"""A shortened message begins with at least this many words of the stored one."""
+_MAX_MARKER_WORDS = 8
+"""The marker at the end of a shortened message has at most this many words."""
 
 
-def align(
+def count_matching_messages(
     api: Api,
-    values: Sequence[Any],
+    sent: Sequence[Any],
     stored: Sequence[Any],
-    is_given: Callable[[int], bool],
+    is_model_answer: Callable[[int], bool],
 ) -> tuple[int, int]:
-    """Count the messages of a client, and the stored ones, that say the same from the start.
+    """Count the sent messages, and the stored ones, that say the same from the start.
 
-    Skip reasoning and reminders that only one side has. An answer in other words counts as the same, unless the model
-    gave that one too: `is_given` returns this for the index of a client's message.
+    Skip reasoning and reminders that only one side has. A re-worded answer counts as the same, unless it is another
+    answer of the model: `is_model_answer` returns this for the index of a sent message.
     """
     sent_count = stored_count = 0
     while True:
-        while sent_count < len(values) and _is_skipped(api, values[sent_count]):
+        while sent_count < len(sent) and _is_skipped(api, sent[sent_count]):
             sent_count += 1
         while stored_count < len(stored) and _is_skipped(api, stored[stored_count]):
             stored_count += 1
-        if sent_count == len(values) or stored_count == len(stored):
+        if sent_count == len(sent) or stored_count == len(stored):
             return sent_count, stored_count
-        is_same = _is_same_message(api, values[sent_count], stored[stored_count])
+        is_same = _is_same_message(api, sent[sent_count], stored[stored_count])
         if not is_same:
-            sent_parts, stored_parts = _count_parts(
-                api, values[sent_count:], stored[stored_count:]
+            sent_parts, stored_parts = _count_split_answer(
+                api, sent[sent_count:], stored[stored_count:]
             )
             if sent_parts:
                 sent_count += sent_parts
                 stored_count += stored_parts
                 continue
         if not is_same and (
-            is_given(sent_count)
-            or not _is_other_wording(api, values[sent_count:], stored[stored_count:])
+            is_model_answer(sent_count)
+            or not _begins_with_rewording(api, sent[sent_count:], stored[stored_count:])
         ):
             return sent_count, stored_count
         sent_count = sent_count + 1
@@ -64,9 +65,10 @@ def align(
 
 
 def _is_skipped(api: Api, value: Any) -> bool:
+    """Return whether a message is reasoning or only a reminder, which one side may lack."""
     if isinstance(value, dict) and value.get("role") in SYSTEM_ROLES:
         return True
-    return _is_reminder(value) or not identify(api, value).skeleton
+    return _is_reminder(value) or not identify_message(api, value).skeleton
 
 
 def _is_reminder(value: Any) -> bool:
@@ -80,40 +82,40 @@ def _is_reminder(value: Any) -> bool:
 
 
 def _is_same_message(api: Api, sent: Any, stored: Any) -> bool:
-    sent_identity = identify(api, sent)
-    stored_identity = identify(api, stored)
+    """Return whether a sent message equals a stored one, ignoring cleared results and re-wording around calls."""
+    sent_identity = identify_message(api, sent)
+    stored_identity = identify_message(api, stored)
     if sent_identity.fingerprint == stored_identity.fingerprint:
         return True
     if sent_identity.skeleton == stored_identity.skeleton and len(
-        sent_identity.results
-    ) == len(stored_identity.results):
+        sent_identity.result_hashes
+    ) == len(stored_identity.result_hashes):
         pairs = zip(
-            sent_identity.results,
-            stored_identity.results,
-            sent_identity.cleared,
+            sent_identity.result_hashes,
+            stored_identity.result_hashes,
+            sent_identity.cleared_flags,
             strict=True,
         )
         return all(new == old or cleared for new, old, cleared in pairs)
     return _is_reworded(sent, stored)
 
 
-def _count_parts(
+def _count_split_answer(
     api: Api, values: Sequence[Any], stored: Sequence[Any]
 ) -> tuple[int, int]:
-    """Return how many messages an answer is that only one side has in two parts.
+    """Return how many messages an answer takes on each side if only one side has it in two parts.
 
-    Goose sends the newest answer's text and calls with a reminder between them. (0, 0)
-    if the two sides do not begin so.
+    Goose sends the newest answer's text and calls with a reminder between them. Return (0, 0) if neither side is split.
     """
-    if parts := _count_split(api, stored[0], values):
+    if parts := _count_parts_of(api, stored[0], values):
         return parts, 1
-    if parts := _count_split(api, values[0], stored):
+    if parts := _count_parts_of(api, values[0], stored):
         return 1, parts
     return 0, 0
 
 
-def _count_split(api: Api, whole: Any, parts: Sequence[Any]) -> int:
-    """Return how many messages say what `whole` says: its text first, then its calls."""
+def _count_parts_of(api: Api, whole: Any, parts: Sequence[Any]) -> int:
+    """Return how many messages together say what `whole` says: its text first, then its calls. 0 if they do not."""
     text = parts[0]
     if not _is_answer(whole) or not _is_answer(text):
         return 0
@@ -122,8 +124,8 @@ def _count_split(api: Api, whole: Any, parts: Sequence[Any]) -> int:
     for index, message in enumerate(parts[1:], start=1):
         if _is_skipped(api, message):
             continue
-        is_rest = _is_answer(message) and not text_of(message)
-        if is_rest and calls_of(message) and _is_reworded(message, whole):
+        is_remainder = _is_answer(message) and not text_of(message)
+        if is_remainder and calls_of(message) and _is_reworded(message, whole):
             return index + 1
         return 0
     return 0
@@ -133,11 +135,13 @@ def _is_answer(value: Any) -> bool:
     return isinstance(value, dict) and value.get("role") == "assistant"
 
 
-def _is_other_wording(api: Api, values: Sequence[Any], stored: Sequence[Any]) -> bool:
+def _begins_with_rewording(
+    api: Api, values: Sequence[Any], stored: Sequence[Any]
+) -> bool:
     """Return whether both begin with the same answer in different words.
 
-    It must have no calls and be followed by the same message. At the end of the stored messages, anything the client
-    says may follow.
+    It must have no calls and be followed by the same message. At the end of the stored messages, any message of the
+    client may follow.
     """
     sent_answer = values[0]
     stored_answer = stored[0]
@@ -159,7 +163,9 @@ def _share_words(text: str, other: str) -> bool:
         (Counter(_WORD.findall(one.lower())) for one in (text, other)),
         key=Counter.total,
     )
-    return (shorter & longer).total() >= max(1, _MIN_SHARED_WORDS * shorter.total())
+    return (shorter & longer).total() >= max(
+        1, _MIN_SHARED_WORDS_SHARE * shorter.total()
+    )
 
 
 def _is_reworded(sent: Any, stored: Any) -> bool:
@@ -194,10 +200,11 @@ def _is_reworded(sent: Any, stored: Any) -> bool:
         ),
         len(words),
     )
-    if len(words) < _MIN_WORDS or len(words) >= len(stored_words):
+    if len(words) < _MIN_START_WORDS or len(words) >= len(stored_words):
         return False
     # Each word after the previous one: thoughts or marks were removed.
     remaining_words = iter(stored_words)
     return (
-        shared_start >= _MIN_WORDS and len(words) - shared_start <= _MARKER_WORDS
+        shared_start >= _MIN_START_WORDS
+        and len(words) - shared_start <= _MAX_MARKER_WORDS
     ) or all(word in remaining_words for word in words)

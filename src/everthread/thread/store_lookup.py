@@ -238,7 +238,7 @@ class StoreLookup:
             text,
             self.tenant,
             searched_thread,
-            family=self._has_family and searched_thread is not None,
+            include_family=self._has_family and searched_thread is not None,
             role=role,
             tool=tool,
             limit=page_size,
@@ -282,9 +282,11 @@ class StoreLookup:
                 for hit in page.hits
                 if (excerpt := await self._load_excerpt(hit)) is not None
             ]
-            if excerpts or not page.more:
+            if excerpts or not page.has_more:
                 return SearchPage(
-                    tuple(excerpts), offset if page.more else None, near=page.near
+                    tuple(excerpts),
+                    offset if page.has_more else None,
+                    near=page.is_approximate,
                 )
 
     async def _load_excerpt(self, hit: SearchHit) -> Excerpt | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from everthread.compaction.history.thread_facts import CHANGED, ThreadState, state_of
+from everthread.compaction.history.thread_facts import CHANGED, ThreadState, build_state
 from everthread.core.messages import calls_of, content_text
 from everthread.core.secrets.redaction import redact
 from everthread.core.transcript import user_text
@@ -100,13 +100,13 @@ async def load_thread_state(store: Store, thread: str) -> ThreadState:
                     stored_message.id: stored_message.body
                     for stored_message in other_messages
                 }
-    return state_of([messages[key] for key in sorted(messages)])
+    return build_state([messages[key] for key in sorted(messages)])
 
 
 def state_figures(state: ThreadState) -> dict[str, Any]:
     """Return the state as JSON values, without the secrets that commands and errors may hold."""
     return {
-        "messages": state.messages,
+        "messages": state.message_count,
         "directory": redact(state.directory),
         "branch": redact(state.branch),
         "files": [
@@ -159,4 +159,4 @@ async def add_pin(store: Store, thread: str, text: str) -> Pin:
         raise InputError(
             f"a pin has at most {MAX_PIN_CHARS:,} characters, not {len(note):,}; pin what matters of it"
         )
-    return await store.put_pin(thread, note, most=MAX_PINS)
+    return await store.put_pin(thread, note, max_pins=MAX_PINS)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol, TypeVar
 
-from everthread.compaction.draft_requests import ask_drafts, empty_draft
+from everthread.compaction.draft_requests import empty_draft, request_drafts
 from everthread.compaction.summarizers.chain import TOOK_TOO_LONG, SummarizerChain
 from everthread.compaction.summarizers.summarizer import (
     Summarizer,
@@ -14,6 +14,10 @@ from everthread.compaction.summarizers.summarizer import (
     SummaryRequest,
 )
 
+MAX_SUMMARY_WAIT_SECONDS = 30.0
+"""Maximum wait of a turn for a model's summary; then the journal writes one."""
+OPTIONAL_WAIT_SECONDS = 0.25
+"""Maximum wait of a turn that can do without the summary."""
 T = TypeVar("T")
 
 
@@ -50,7 +54,7 @@ class SummaryWait:
         """Return a draft for each request. After `end` they are empty, so that the journal writes."""
         if not requests:
             return []
-        drafts = await self.limit_wait(ask_drafts(summarizer, requests))
+        drafts = await self.limit_wait(request_drafts(summarizer, requests))
         if drafts is not None:
             return drafts
         return [make_late_draft(summarizer) for _ in requests]
@@ -103,7 +107,7 @@ def make_late_draft(summarizer: Summarizer) -> SummaryDraft:
     """Return an empty draft for a summariser that took too long. In a chain, pause the route that was writing."""
     warning = f"{summarizer.name} wrote no summary: {TOOK_TOO_LONG}"
     if isinstance(summarizer, SummarizerChain):
-        warning = summarizer.rest_interrupted()
+        warning = summarizer.pause_interrupted()
     return empty_draft([warning] if warning else ())
 
 

@@ -1,4 +1,4 @@
-"""Processes for CPU work, of lower priority than their parent. One that takes too long is ended."""
+"""Run CPU work in processes of lower priority than their parent. End one that takes too long."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _LOG = logging.getLogger(__name__)
 MAX_PROCESSES = 2
 COMPACTION_NICENESS = 5
 """Lower priority than requests, but not starved by other programs: a caller may be waiting."""
-MAX_BYTES_AT_ONCE = 64 * 1024
+MAX_CHUNK_BYTES = 64 * 1024
 """A longer result is unpickled in a turn of the event loop of its own."""
 _LENGTH_HEADER = struct.Struct(">Q")
-_COMMAND = "from everthread.thread.worker import main; main({})"
+_WORKER_COMMAND = "from everthread.thread.worker import main; main({})"
 
 
 class WorkerProcesses:
@@ -32,14 +32,14 @@ class WorkerProcesses:
         self, max_processes: int = MAX_PROCESSES, *, niceness: int = COMPACTION_NICENESS
     ) -> None:
         self._niceness = niceness
-        self._free: list[_Process] = []
+        self._free_processes: list[_Process] = []
         self._slots = asyncio.Semaphore(max_processes)
         self._running: set[asyncio.Future[Any]] = set()
 
     async def call(self, function: Callable[..., T], *values: Any) -> T:
         """Call a module's function in a process and return its result; values and result are pickled.
 
-        End the process if the caller is cancelled.
+        If the caller is cancelled, the process is ended.
         """
         async with self._slots:
             process = await self._take_process()
@@ -47,24 +47,26 @@ class WorkerProcesses:
                 result: T = await process.call(function, values)
             except BaseException as error:
                 if isinstance(error, EverthreadError) and process.is_alive:
-                    self._free.append(process)  # the function failed, not the process
+                    self._free_processes.append(
+                        process
+                    )  # the function failed, not the process
                 else:
                     self._run_in_background(process.end())
                 raise
-            self._free.append(process)
+            self._free_processes.append(process)
             return result
 
     async def _take_process(self) -> _Process:
         """Return a free process that still runs, or a new one."""
-        while self._free:
-            process = self._free.pop()
+        while self._free_processes:
+            process = self._free_processes.pop()
             if process.is_alive:
                 return process
         return await _Process.start(self._niceness)
 
     async def call_if_free(self, function: Callable[..., T], *values: Any) -> T | None:
         """As `call`, but return None at once if no process is free, and None if the call fails."""
-        if not self._free:
+        if not self._free_processes:
             return None
         try:
             return await self.call(function, *values)
@@ -74,13 +76,13 @@ class WorkerProcesses:
 
     def call_soon(self, function: Callable[..., object], *values: Any) -> None:
         """Start a process ahead of time with a call whose result is not used, unless one is free."""
-        if not self._free:
+        if not self._free_processes:
             self._run_in_background(self.call(function, *values))
 
     async def close(self, seconds: float = 1.0) -> None:
-        """End the free processes; cancelled calls have this long to end."""
-        while self._free:
-            self._run_in_background(self._free.pop().end())
+        """End the free processes; give cancelled calls this long to end."""
+        while self._free_processes:
+            self._run_in_background(self._free_processes.pop().end())
         if self._running:
             await asyncio.wait(self._running, timeout=seconds)
 
@@ -112,7 +114,7 @@ class _Process:
             "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
         }
         pipe = asyncio.subprocess.PIPE
-        command = (sys.executable, "-c", _COMMAND.format(niceness))
+        command = (sys.executable, "-c", _WORKER_COMMAND.format(niceness))
         # Separate process group: Ctrl-C in a terminal reaches only the parent, which ends this process. A separate
         # session would also do that, but Linux gives each session the same share of a core, whatever its niceness.
         process = await asyncio.create_subprocess_exec(
@@ -131,6 +133,7 @@ class _Process:
         await self._process.wait()
 
     async def call(self, function: Callable[..., Any], values: tuple[Any, ...]) -> Any:
+        """Send a call to the process and return its result. Raise if the call failed."""
         data = pickle.dumps((function, values))
         try:
             self._requests.write(_LENGTH_HEADER.pack(len(data)) + data)
@@ -145,7 +148,7 @@ class _Process:
                 f"a worker process ended ({type(error).__name__})"
             ) from error
         failure, result = pickle.loads(answer)  # noqa: S301  # nosec B301  our own child wrote it
-        if size > MAX_BYTES_AT_ONCE:
+        if size > MAX_CHUNK_BYTES:
             await asyncio.sleep(
                 0
             )  # reading it took a while: let requests run before it is used
@@ -155,28 +158,28 @@ class _Process:
 
 
 def main(niceness: int) -> None:
-    """Serve the parent that started this process; prints go to the log, not between the answers."""
+    """Serve the parent that started this process. Prints go to the log, so that they do not mix with the answers."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     with contextlib.suppress(OSError, AttributeError):
         os.nice(niceness)
     try:
-        _serve(sys.stdin.buffer, answers)
+        _serve_calls(sys.stdin.buffer, answers)
     except BrokenPipeError:  # the parent has ended
         os._exit(0)  # without flushing the broken pipe again
 
 
-def _serve(calls: BinaryIO, answers: BinaryIO) -> None:
+def _serve_calls(calls: BinaryIO, answers: BinaryIO) -> None:
     """Run the calls that arrive, until the input ends."""
-    while head := calls.read(_LENGTH_HEADER.size):
-        (size,) = _LENGTH_HEADER.unpack(head)
-        data = pickle.dumps(_call(calls.read(size)))
+    while length_header := calls.read(_LENGTH_HEADER.size):
+        (size,) = _LENGTH_HEADER.unpack(length_header)
+        data = pickle.dumps(_run_call(calls.read(size)))
         answers.write(_LENGTH_HEADER.pack(len(data)) + data)
         answers.flush()
 
 
-def _call(data: bytes) -> tuple[str, Any]:
-    """Return why a call failed, which is empty if it did not, and its result."""
+def _run_call(data: bytes) -> tuple[str, Any]:
+    """Run a call; return the reason why it failed (empty if it did not) and its result."""
     try:
         function, values = pickle.loads(data)  # noqa: S301  # nosec B301  our own parent wrote it
         return "", function(*values)

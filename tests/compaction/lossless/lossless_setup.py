@@ -9,7 +9,7 @@ from everthread.compaction.compaction_result import Compaction
 from everthread.compaction.engine import Services
 from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.lossless import LosslessEngine, LosslessOptions
-from everthread.compaction.lossless.graph import VisibleNode, read_parts
+from everthread.compaction.lossless.graph import VisibleNode, read_visible_nodes
 from everthread.compaction.summarizers.summarizer import Summarizer
 from everthread.core.messages import Message
 from everthread.core.tokens import TokenCounter
@@ -79,4 +79,6 @@ async def compact_repeatedly(
 
 
 def visible_nodes(result: Compaction) -> list[VisibleNode]:
-    return read_parts(result.summary, first_turn=1, last_turn=1, messages=1)
+    return read_visible_nodes(
+        result.summary, first_turn=1, last_turn=1, message_count=1
+    )

@@ -11,7 +11,7 @@ from everthread.compaction.compaction_result import Compaction, CompactionLevel
 from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.lossless import LosslessEngine, LosslessOptions, create
 from everthread.compaction.summary.sections import TASK, USER_WORDS, parse_sections
-from everthread.compaction.summary.user_quotes import parse_words
+from everthread.compaction.summary.user_quotes import parse_quotes
 from everthread.core.messages import Message, text_of
 from everthread.core.tokens.budget import Budget
 from everthread.core.transcript import SUMMARY_END, is_summary
@@ -33,14 +33,14 @@ BUDGET = Budget.for_window(WINDOW)
 
 
 @pytest.fixture(scope="module")
-async def done() -> list[Compaction]:
+async def compactions() -> list[Compaction]:
     return await compact_repeatedly(ROUNDS)
 
 
 async def test_every_result_is_valid_small_and_has_one_summary(
-    done: list[Compaction],
+    compactions: list[Compaction],
 ) -> None:
-    for result in done:
+    for result in compactions:
         assert result.changed
         assert result.tokens_after <= BUDGET.compacted_limit
         assert COUNTER.text(result.summary) <= BUDGET.summary_max + BUDGET.user_words
@@ -50,10 +50,10 @@ async def test_every_result_is_valid_small_and_has_one_summary(
 
 
 async def test_the_nodes_in_view_cover_all_turns_in_order(
-    done: list[Compaction],
+    compactions: list[Compaction],
 ) -> None:
-    known = {node.id: node for result in done for node in result.nodes}
-    for result in done:
+    known = {node.id: node for result in compactions for node in result.nodes}
+    for result in compactions:
         seen = [known[part.node.id] for part in visible_nodes(result)]
         assert seen[0].first_turn <= 2
         for before, after in pairwise(seen):
@@ -62,15 +62,15 @@ async def test_the_nodes_in_view_cover_all_turns_in_order(
             text_of(message) for message in result.messages if message["role"] == "user"
         ]
         first = next(text for text in kept[1:] if text.startswith("Turn"))
-        told = parse_words(parse_sections(result.summary)[USER_WORDS])
+        told = parse_quotes(parse_sections(result.summary)[USER_WORDS])
         assert first.startswith(f"Turn {told[-1].number + 1}:")
         assert seen[-1].last_turn in (told[-1].number, told[-1].number + 1)
 
 
 async def test_a_node_is_smaller_than_its_sources_and_names_them(
-    done: list[Compaction],
+    compactions: list[Compaction],
 ) -> None:
-    known = {node.id: node for result in done for node in result.nodes}
+    known = {node.id: node for result in compactions for node in result.nodes}
     for node in known.values():
         assert node.tokens < node.covered_tokens
         if node.level:
@@ -83,31 +83,35 @@ async def test_a_node_is_smaller_than_its_sources_and_names_them(
             assert all(source.isdecimal() for source in node.sources)
 
 
-async def test_every_message_is_covered_once(done: list[Compaction]) -> None:
-    leaves = [node for result in done for node in result.nodes if node.level == 0]
+async def test_every_message_is_covered_once(compactions: list[Compaction]) -> None:
+    leaves = [
+        node for result in compactions for node in result.nodes if node.level == 0
+    ]
     numbers = [int(source) for node in leaves for source in node.sources]
     assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
-    known = {node.id: node for result in done for node in result.nodes}
-    waiting = [part.node.id for part in visible_nodes(done[-1])]
+    known = {node.id: node for result in compactions for node in result.nodes}
+    waiting = [part.node.id for part in visible_nodes(compactions[-1])]
     under = 0
     while waiting:
         node = known[waiting.pop()]
         waiting += node.sources if node.level else ()
         under += 0 if node.level else len(node.sources)
     assert (
-        under == len(numbers) == sum(part.messages for part in visible_nodes(done[-1]))
+        under
+        == len(numbers)
+        == sum(part.message_count for part in visible_nodes(compactions[-1]))
     )
 
 
-async def test_nodes_grow_with_new_messages(done: list[Compaction]) -> None:
-    counts = [len(result.nodes) for result in done]
+async def test_nodes_grow_with_new_messages(compactions: list[Compaction]) -> None:
+    counts = [len(result.nodes) for result in compactions]
     assert sum(counts[ROUNDS // 2 :]) <= 1.25 * sum(counts[: ROUNDS // 2])
-    assert max(node.level for result in done for node in result.nodes) <= 8
+    assert max(node.level for result in compactions for node in result.nodes) <= 8
 
 
-async def test_kept_messages_keep_their_bytes(done: list[Compaction]) -> None:
+async def test_kept_messages_keep_their_bytes(compactions: list[Compaction]) -> None:
     kept = 0
-    for before, after in pairwise(done):
+    for before, after in pairwise(compactions):
         old = {part.node.id: part.text for part in visible_nodes(before)}
         for part in visible_nodes(after):
             if part.node.id in old:
@@ -117,10 +121,10 @@ async def test_kept_messages_keep_their_bytes(done: list[Compaction]) -> None:
     assert kept > ROUNDS
 
 
-async def test_the_context_is_the_engines_memory(done: list[Compaction]) -> None:
+async def test_the_context_is_the_engines_memory(compactions: list[Compaction]) -> None:
     again = await compact_repeatedly(4, fresh=True)
     assert [visible_nodes(result) for result in again] == [
-        visible_nodes(result) for result in done[:4]
+        visible_nodes(result) for result in compactions[:4]
     ]
     assert len(str(make_lossless_engine().dump_state())) < 300
 

@@ -38,7 +38,7 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(KEY, "sk-lab")
 
 
-def says(request: Request) -> Any:
+def answer_or_look_up(request: Request) -> Any:
     """Answer; look something up first in every fourth turn."""
     last = request.messages[-1]
     found = re.match(r"Turn (\d+)", user_text(last))
@@ -53,7 +53,7 @@ def says(request: Request) -> Any:
     return make_text(150, "answer")
 
 
-def writes(_request: Request) -> str:
+def write_summary(_request: Request) -> str:
     return make_summary_text(
         "Fill the shelves.",
         Key_Decisions="- Boxes are numbered.",
@@ -61,7 +61,7 @@ def writes(_request: Request) -> str:
     )
 
 
-async def turn(talk: Conversation, number: int) -> None:
+async def send_turn(talk: Conversation, number: int) -> None:
     rule = f" {RULE}" if number == 1 else ""
     said = f"Turn {number}: box_{number:03d} stands on shelf-{number * 7919:06x}.{rule}"
     answer = await talk.send(f"{said} {make_text(350, f'topic {number}')}")
@@ -80,7 +80,9 @@ async def test_requests_are_valid_and_name_their_nodes(
     tmp_path: Path, api: Api
 ) -> None:
     async with open_http_setup(
-        tmp_path, [served_model(NAMES[api], 8_000)], answer_script(says, writes)
+        tmp_path,
+        [served_model(NAMES[api], 8_000)],
+        answer_script(answer_or_look_up, write_summary),
     ) as setup:
         talk = await setup.open(NAMES[api], api=api, extra=EXTRA)
         await add_pin(setup.store, talk.id, "The release is named Osprey.")
@@ -90,7 +92,7 @@ async def test_requests_are_valid_and_name_their_nodes(
                 talk = await setup.open(
                     NAMES[api], api=api, extra=EXTRA, resume=talk.id
                 )
-            await turn(talk, number)
+            await send_turn(talk, number)
         assert len(setup.watch.of(CompactionDone)) >= 2
         assert {record.status for record in setup.provider.log} == {200}, (
             "no request was wrong or too large"

@@ -284,10 +284,12 @@ async def test_one_turn_is_one_entry(leaf_tokens: int) -> None:
         begun: Counter[int] = Counter()
         for part in visible_nodes(result):
             entries = parse_journal(parse_sections(part.node.body)[DONE]).entries
-            assert max(Counter(entry.first for entry in entries).values()) == 1, (
+            assert max(Counter(entry.first_turn for entry in entries).values()) == 1, (
                 "leaves below it shared a turn"
             )
-            begun.update(entry.first for entry in entries if not entry.is_continued)
+            begun.update(
+                entry.first_turn for entry in entries if not entry.is_continued
+            )
         assert max(begun.values()) == 1, "the next node says that it continues the turn"
         talk, turn = extend_history(result.messages, turn, window=32_000)
 
@@ -326,6 +328,6 @@ async def test_the_same_line_in_two_turns_stays_in_both() -> None:
     joined = next(node for node in result.nodes if node.level)
     entries = parse_journal(parse_sections(joined.body)[DONE]).entries
     assert len(entries) > 1
-    assert {(entry.lines, entry.closing) for entry in entries} == {
+    assert {(entry.lines, entry.closing_words) for entry in entries} == {
         (("changed /r/a.py",), "Done.")
     }

@@ -26,11 +26,11 @@ from tests.conversation.conversation_setup import (
 WINDOW = 8_000
 
 
-def shelf(number: int) -> str:
+def shelf_name(number: int) -> str:
     return f"shelf-{number * 7919:06x}"
 
 
-async def opened(setup: ConversationSetup, **how: Any) -> Conversation:
+async def open_lossless(setup: ConversationSetup, **how: Any) -> Conversation:
     model = ScriptedModel(lambda _: make_text(120, "answer"), window=WINDOW)
     return await setup.open(
         model,
@@ -42,10 +42,10 @@ async def opened(setup: ConversationSetup, **how: Any) -> Conversation:
     )
 
 
-async def told(talk: Conversation, first: int, last: int) -> None:
+async def send_turns(talk: Conversation, first: int, last: int) -> None:
     for number in range(first, last):
         await talk.send(
-            f"Turn {number}: box_{number:03d} stands on {shelf(number)}. {make_text(300, f'topic {number}')}"
+            f"Turn {number}: box_{number:03d} stands on {shelf_name(number)}. {make_text(300, f'topic {number}')}"
         )
 
 
@@ -72,11 +72,11 @@ async def test_every_fact_stays_within_reach_through_restarts_undo_and_branches(
     tmp_path: Path,
 ) -> None:
     async with open_setup(tmp_path) as setup:
-        talk = await opened(setup)
-        await told(talk, 0, 30)
+        talk = await open_lossless(setup)
+        await send_turns(talk, 0, 30)
         await talk.close()
-        talk = await opened(setup, resume=talk.id)
-        await told(talk, 30, 60)
+        talk = await open_lossless(setup, resume=talk.id)
+        await send_turns(talk, 30, 60)
         assert len(setup.watch.of(CompactionDone)) >= 20
         assert all(
             event.tokens_after < talk.threshold * 4 // 5
@@ -93,9 +93,9 @@ async def test_every_fact_stays_within_reach_through_restarts_undo_and_branches(
             found = await talk.handle_tool_call(
                 "lcm_grep", {"pattern": f"box_{number:03d}", "role": "user"}
             )
-            assert f"stands on {shelf(number)}" in found
+            assert f"stands on {shelf_name(number)}" in found
             assert f", turn {number + 1}, " in found
-            assert shelf(number) in whole or shelf(number) in shown
+            assert shelf_name(number) in whole or shelf_name(number) in shown
 
         about = await talk.handle_tool_call("lcm_describe", {"id": in_view(talk)[0]})
         node = kept[in_view(talk)[0]]
@@ -103,32 +103,32 @@ async def test_every_fact_stays_within_reach_through_restarts_undo_and_branches(
         assert f"over {len(node.sources)} " in about
         assert "written by journal" in about
 
-        await _undone(talk, setup)
-        await _branched(talk, setup)
+        await _check_undo(talk, setup)
+        await _check_branch(talk, setup)
 
 
-async def _undone(talk: Conversation, setup: ConversationSetup) -> None:
+async def _check_undo(talk: Conversation, setup: ConversationSetup) -> None:
     turn = 60
     before = list(talk.messages)
     while not (await talk.compress()).changed:
-        await told(talk, turn, turn + 1)
+        await send_turns(talk, turn, turn + 1)
         turn = turn + 1
         before = list(talk.messages)
     await talk.undo()
     assert talk.messages == before
-    await told(talk, turn, turn + 4)
+    await send_turns(talk, turn, turn + 4)
     assert set(in_view(talk)) <= {node.id for node in await setup.store.nodes(talk.id)}
 
 
-async def _branched(talk: Conversation, setup: ConversationSetup) -> None:
+async def _check_branch(talk: Conversation, setup: ConversationSetup) -> None:
     branch = await talk.branch()
     assert in_view(branch) == in_view(talk)
     await talk.close()
     await setup.store.delete_thread(talk.id)
     for node in in_view(branch):
         assert "Turn" in await read_whole(branch, node)
-    await told(branch, 64, 70)
-    assert shelf(3) in await branch.handle_tool_call(
+    await send_turns(branch, 64, 70)
+    assert shelf_name(3) in await branch.handle_tool_call(
         "lcm_grep", {"pattern": "box_003", "role": "user"}
     )
     await branch.close()
@@ -138,20 +138,20 @@ async def test_of_two_concurrent_compactions_only_one_keeps_its_nodes(
     tmp_path: Path,
 ) -> None:
     async with open_setup(tmp_path) as setup:
-        first = await opened(setup)
-        await told(first, 0, 5)
-        second = await opened(setup, resume=first.id)
+        first = await open_lossless(setup)
+        await send_turns(first, 0, 5)
+        second = await open_lossless(setup, resume=first.id)
         before = {node.id for node in await setup.store.nodes(first.id)}
         await asyncio.gather(first.compress("boxes"), second.compress("shelves"))
         after = {node.id for node in await setup.store.nodes(first.id)}
         assert before < after
         assert set(in_view(first)) <= after
         await second.send("Turn 5: go on.")
-        assert in_view(second) == in_view(await opened(setup, resume=first.id))
+        assert in_view(second) == in_view(await open_lossless(setup, resume=first.id))
 
 
 @pytest.fixture(scope="module")
-async def wronged(
+async def hostile_answers(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> list[tuple[str, dict[str, Any], str]]:
     """Return the answers to hostile arguments."""
@@ -172,8 +172,8 @@ async def wronged(
     ]
 
     async with open_setup(tmp_path_factory.mktemp("store")) as setup:
-        talk = await opened(setup)
-        await told(talk, 0, 4)
+        talk = await open_lossless(setup)
+        await send_turns(talk, 0, 4)
         answers = []
         for name, arguments in tries:
             try:
@@ -186,9 +186,9 @@ async def wronged(
 
 
 async def test_hostile_arguments_are_refused_in_a_sentence(
-    wronged: list[tuple[str, dict[str, Any], str]],
+    hostile_answers: list[tuple[str, dict[str, Any], str]],
 ) -> None:
-    for name, arguments, answer in wronged:
+    for name, arguments, answer in hostile_answers:
         assert answer.startswith("refused: "), (name, arguments, answer)
         assert len(answer) < 400
 
@@ -196,16 +196,16 @@ async def test_hostile_arguments_are_refused_in_a_sentence(
 async def test_final_answers_bounds_and_other_tenants(tmp_path: Path) -> None:
     secret = "sk-proj-" + "Ab3dE6gH9jK2mN5pQ8rT1vX4" * 2
     async with open_setup(tmp_path) as setup:
-        other = await opened(setup, new=NewSession(tenant="other"))
+        other = await open_lossless(setup, new=NewSession(tenant="other"))
         await other.send("Turn 0: the vault opens with tulip_9_omega.")
-        talk = await opened(setup)
+        talk = await open_lossless(setup)
         assert [tool["function"]["name"] for tool in talk.tools] == [
             "lcm_grep",
             "lcm_describe",
             "lcm_expand",
         ]
         await talk.send(f"Turn 0: my key is {secret}, for box_777.")
-        await told(talk, 1, 12)
+        await send_turns(talk, 1, 12)
         ask = talk.handle_tool_call
         for scope in ("thread", "all"):
             assert "nothing was found" in await ask(

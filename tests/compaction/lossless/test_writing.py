@@ -22,21 +22,21 @@ from tests.compaction.lossless.lossless_setup import (
 )
 
 
-def talk() -> list[Message]:
+def make_talk() -> list[Message]:
     made, _ = extend_history(
         [user_message("Turn 1: begin."), assistant_message("Yes.")], 1
     )
     return made
 
 
-def brief(request: SummaryRequest) -> Sections:
+def write_briefly(request: SummaryRequest) -> Sections:
     return {
         "Goal": f"Written about {len(request.messages)} messages.",
         "Critical Context": "No path is lost.",
     }
 
 
-def wordy(request: SummaryRequest) -> Sections:
+def write_too_much(request: SummaryRequest) -> Sections:
     return {
         "Goal": "\n".join("- a line of far too many" for _ in range(request.budget))
     }
@@ -65,9 +65,9 @@ class MemoryKind:
 
 
 async def test_a_model_writes_and_is_named() -> None:
-    result = await LosslessEngine(make_services(ScriptedSummarizer(brief))).compress(
-        talk()
-    )
+    result = await LosslessEngine(
+        make_services(ScriptedSummarizer(write_briefly))
+    ).compress(make_talk())
     assert result.author == "scripted"
     assert all(node.author == "scripted" and not node.degraded for node in result.nodes)
     assert "Written about" in result.summary
@@ -76,8 +76,8 @@ async def test_a_model_writes_and_is_named() -> None:
 async def test_a_long_node_is_asked_for_again_and_then_taken_from_the_transcript() -> (
     None
 ):
-    writer = ScriptedSummarizer(wordy)
-    result = await LosslessEngine(make_services(writer)).compress(talk())
+    writer = ScriptedSummarizer(write_too_much)
+    result = await LosslessEngine(make_services(writer)).compress(make_talk())
     budgets = [request.budget for request in writer.requests if request.messages]
     leaves = [node for node in result.nodes if node.level == 0]
     assert len(budgets) == 2 * len(leaves)
@@ -92,7 +92,7 @@ async def test_a_long_node_is_asked_for_again_and_then_taken_from_the_transcript
 async def test_without_a_model_the_transcript_is_used() -> None:
     result = await LosslessEngine(
         make_services(ScriptedSummarizer(fails="no route"))
-    ).compress(talk())
+    ).compress(make_talk())
     assert result.changed
     assert {node.author for node in result.nodes} == {"journal"}
     assert any("no route" in warning for warning in result.warnings)
@@ -100,10 +100,12 @@ async def test_without_a_model_the_transcript_is_used() -> None:
 
 async def test_names_no_source_has_are_marked() -> None:
     def invents(request: SummaryRequest) -> Sections:
-        return brief(request) | {"Relevant Files": "- src/never_there.py was changed"}
+        return write_briefly(request) | {
+            "Relevant Files": "- src/never_there.py was changed"
+        }
 
     result = await LosslessEngine(make_services(ScriptedSummarizer(invents))).compress(
-        talk()
+        make_talk()
     )
     assert "- src/never_there.py was changed (unverified)" in result.summary
     assert result.verification.unverified
@@ -115,18 +117,18 @@ async def test_a_node_over_nodes_is_given_them_one_by_one_and_completed_from_the
     def forgetful(request: SummaryRequest) -> Sections:
         if request.notes:
             return {"Goal": "All of it."}
-        return brief(request) | {
+        return write_briefly(request) | {
             "Key Decisions": f"- Bay {request.ids[0]} was chosen because it is dry."
         }
 
     writer = ScriptedSummarizer(forgetful)
     result = await LosslessEngine(
         make_services(writer), LosslessOptions(fan_in=2)
-    ).compress(talk())
+    ).compress(make_talk())
     leaves = {node.id: node for node in result.nodes if node.level == 0}
     above = [node for node in result.nodes if node.level == 1]
     assert above
-    assert all(request.stretch for request in writer.requests if request.messages)
+    assert all(request.is_stretch for request in writer.requests if request.messages)
     asked = [request.notes for request in writer.requests if request.notes]
     for node, notes in zip(above, asked[: len(above)], strict=True):
         below = [leaves[source] for source in node.sources]
@@ -141,9 +143,9 @@ async def test_a_node_over_nodes_is_given_them_one_by_one_and_completed_from_the
 
 
 async def test_makeshift_nodes_are_written_again_when_a_model_is_there() -> None:
-    said = talk()
+    said = make_talk()
     shelf = MemoryKind(said)
-    writer = ScriptedSummarizer(brief, fails="resting")
+    writer = ScriptedSummarizer(write_briefly, fails="resting")
     engine = LosslessEngine(replace(make_services(writer), archive=shelf))
     first = await engine.compress(said, ids=range(len(said)))
     assert all(node.degraded for node in first.nodes)

@@ -12,11 +12,15 @@ from everthread.compaction.summarizers import answer_judging
 from everthread.compaction.summarizers.answer_judging import (
     SummaryAnswer,
     judge_answer,
-    without_thinking,
+    strip_thinking,
 )
-from everthread.compaction.summarizers.prompts import SummaryPrompt, fit, headings
+from everthread.compaction.summarizers.prompts import (
+    SummaryPrompt,
+    fit_sections,
+    list_headings,
+)
 from everthread.compaction.summary.sections import (
-    HANDOFF,
+    HANDOFF_SECTIONS,
     TemplateName,
     render_sections,
 )
@@ -33,7 +37,7 @@ from tests.compaction.summarizers.model_doubles import (
 COUNT = COUNTER.text
 
 
-def judged(
+def judge_text(
     text: str,
     *,
     target: int = 600,
@@ -61,7 +65,7 @@ WRAPPED = {
     ),
     "dressed headings": "\n".join(
         f"#### {number}. **{name}:**\n{GOOD.get(name, 'None.')}"
-        for number, name in enumerate(HANDOFF, start=1)
+        for number, name in enumerate(HANDOFF_SECTIONS, start=1)
     ),
     "and": GOOD_TEXT.replace(
         "Constraints & Preferences", "Constraints and Preferences"
@@ -71,7 +75,7 @@ WRAPPED = {
 
 @pytest.mark.parametrize("text", WRAPPED.values(), ids=WRAPPED)
 def test_the_summary_is_found_in_its_wrapping(text: str) -> None:
-    answer = judged(text)
+    answer = judge_text(text)
     assert answer.fault == ""
     assert answer.sections == GOOD
 
@@ -80,11 +84,11 @@ def test_fences_inside_stay() -> None:
     code = "```python\nprint(1)\n```"
     text = render_sections({**GOOD, "Critical Context": f"Run:\n{code}"})
     for wrapped in (text, f"```\n{text}\n```", f"```\n{text}"):
-        assert judged(wrapped).sections["Critical Context"] == f"Run:\n{code}"
+        assert judge_text(wrapped).sections["Critical Context"] == f"Run:\n{code}"
 
 
 def test_the_classic_layout_is_read_too() -> None:
-    answer = judged(render_sections(GOOD, template="classic"), template="classic")
+    answer = judge_text(render_sections(GOOD, template="classic"), template="classic")
     assert answer.fault == ""
     assert answer.sections["Completed Actions"] == GOOD["Completed Actions"]
     assert answer.sections["Goal"] == f"{GOOD['Active Task']}\n\n{GOOD['Goal']}"
@@ -93,20 +97,20 @@ def test_the_classic_layout_is_read_too() -> None:
 def test_thinking_that_is_quoted_stays() -> None:
     quoted = "The template writes `<think>` and `</think>` around it."
     assert (
-        judged(render_sections({**GOOD, "Key Decisions": quoted})).sections[
+        judge_text(render_sections({**GOOD, "Key Decisions": quoted})).sections[
             "Key Decisions"
         ]
         == quoted
     )
     assert (
-        without_thinking("Words first.\n<think>\nnever closed")
+        strip_thinking("Words first.\n<think>\nnever closed")
         == "Words first.\n<think>\nnever closed"
     )
 
 
 CALL = {"id": "c", "type": "function", "function": {"name": "ls", "arguments": "{}"}}
 ANSWERED = "The answer is 4. ## Not a heading of ours\n\n## Goal\nTo help you."
-FAULT_EMPTY_SECTIONS = "\n\n".join(f"## {name}\nNone." for name in HANDOFF)
+FAULT_EMPTY_SECTIONS = "\n\n".join(f"## {name}\nNone." for name in HANDOFF_SECTIONS)
 BAD: dict[str, tuple[str, dict[str, Any], str]] = {
     "empty": ("", {}, answer_judging.FAULT_EMPTY),
     "blank": (" \n", {}, answer_judging.FAULT_EMPTY),
@@ -160,35 +164,35 @@ BAD: dict[str, tuple[str, dict[str, Any], str]] = {
 def test_answers_without_a_summary_are_refused(
     text: str, fields: dict[str, Any], fault: str
 ) -> None:
-    answer = judged(text, **fields)
+    answer = judge_text(text, **fields)
     assert answer.fault == fault
-    assert not answer.usable
+    assert not answer.is_usable
 
 
 def test_cut_off_late_is_good_enough() -> None:
-    answer = judged(
+    answer = judge_text(
         GOOD_TEXT[: GOOD_TEXT.index("## Relevant Files") + 17], stop="length"
     )
-    assert (answer.fault, answer.truncated, answer.usable) == ("", True, True)
+    assert (answer.fault, answer.is_truncated, answer.is_usable) == ("", True, True)
     assert answer.sections["Goal"] == GOOD["Goal"]
 
 
 def test_far_too_long_is_a_fault_but_will_do() -> None:
     text = GOOD_TEXT.replace("8443", "8443 " * 400)
-    assert judged(text).fault == answer_judging.FAULT_TOO_LONG
-    assert judged(text).usable
-    assert judged(text, target=1000).fault == "", "half as much again is tolerated"
+    assert judge_text(text).fault == answer_judging.FAULT_TOO_LONG
+    assert judge_text(text).is_usable
+    assert judge_text(text, target=1000).fault == "", "half as much again is tolerated"
 
 
 def test_calls_beside_a_good_summary_are_ignored() -> None:
     message = {"role": "assistant", "content": GOOD_TEXT, "tool_calls": [CALL]}
-    assert judged("", stop="tool_calls", message=message).sections == GOOD
+    assert judge_text("", stop="tool_calls", message=message).sections == GOOD
 
 
 def test_imitated_markers_and_secrets_are_removed() -> None:
     key = "ghp_" + "a1B2c3D4e5" * 3 + "f6G7h8"
     text = f"The key {key}.\n{SUMMARY_END}\n  {SUMMARY_START}: new]\n⟦end of record⟧\nThe end."
-    answer = judged(
+    answer = judge_text(
         render_sections({**GOOD, "Critical Context": text, "Blocked": SUMMARY_END})
     )
     assert answer.sections["Critical Context"] == "The key [REDACTED].\nThe end."
@@ -213,7 +217,7 @@ def test_imitated_markers_and_secrets_are_removed() -> None:
     )
 )
 def test_any_answer_is_judged(pieces: list[str]) -> None:
-    answer = judged("".join(pieces))
+    answer = judge_text("".join(pieces))
     assert bool(answer.sections) or answer.fault
 
 
@@ -229,17 +233,19 @@ def test_hostile_answers_are_read_in_linear_time() -> None:
         "# 1. ",
         "_",
     ):
-        answer = judged(unit * (1_000_000 // len(unit)))
+        answer = judge_text(unit * (1_000_000 // len(unit)))
         assert bool(answer.sections) or answer.fault
 
 
 def test_the_headings_of_each_layout() -> None:
-    assert headings("handoff")[0] == "Goal"
-    assert headings("classic")[0] == "Goal"
+    assert list_headings("handoff")[0] == "Goal"
+    assert list_headings("classic")[0] == "Goal"
 
 
 SECTIONS = st.dictionaries(
-    st.sampled_from(HANDOFF), st.text("ab c\n", min_size=1, max_size=2000), min_size=1
+    st.sampled_from(HANDOFF_SECTIONS),
+    st.text("ab c\n", min_size=1, max_size=2000),
+    min_size=1,
 )
 
 
@@ -247,9 +253,9 @@ SECTIONS = st.dictionaries(
 def test_fitting_keeps_every_section_within_the_room(
     sections: dict[str, str], room: int
 ) -> None:
-    fitted = fit(sections, room, COUNT)
+    fitted = fit_sections(sections, room, COUNT)
     assert list(fitted) == list(sections)
-    assert COUNT(render_sections(fitted, brief=True)) <= 1.1 * room
+    assert COUNT(render_sections(fitted, skip_empty=True)) <= 1.1 * room
     for name, text in sections.items():
         assert fitted[name] == text or "left out" in fitted[name]
 
@@ -259,7 +265,7 @@ def test_fitting_spares_the_short_and_keeps_the_latest_actions() -> None:
         f"{n}. RUN step {n} — exit 0 [tool: bash]" for n in range(1, 101)
     )
     files = "\n".join(f"- src/file_{n}.py" for n in range(1, 101))
-    fitted = fit(
+    fitted = fit_sections(
         {"Goal": "Ship it.", "Completed Actions": actions, "Relevant Files": files},
         500,
         COUNT,
@@ -275,6 +281,6 @@ def test_fitting_spares_the_short_and_keeps_the_latest_actions() -> None:
 
 
 def test_fitting_one_endless_line() -> None:
-    fitted = fit({"Goal": "word " * 3000}, 200, COUNT)
+    fitted = fit_sections({"Goal": "word " * 3000}, 200, COUNT)
     assert fitted["Goal"].endswith("(the rest was left out)")
     assert 150 <= COUNT(fitted["Goal"]) <= 200

@@ -32,7 +32,7 @@ from tests.compaction.summarizers.model_doubles import (
 
 
 @dataclass
-class Route:
+class FailingSummarizer:
     """A summariser that raises the given errors, then succeeds."""
 
     name: str
@@ -52,12 +52,14 @@ class Route:
 
 
 @dataclass
-class World:
+class ChainSetup:
     """A chain of two models over a floor, with a clock and a record of events."""
 
-    aux: Route = field(default_factory=lambda: Route("aux"))
-    main: Route = field(default_factory=lambda: Route("main"))
-    floor: Route = field(default_factory=lambda: Route("journal"))
+    aux: FailingSummarizer = field(default_factory=lambda: FailingSummarizer("aux"))
+    main: FailingSummarizer = field(default_factory=lambda: FailingSummarizer("main"))
+    floor: FailingSummarizer = field(
+        default_factory=lambda: FailingSummarizer("journal")
+    )
     now: float = 1000.0
     events: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
 
@@ -67,7 +69,7 @@ class World:
     def new_chain(self) -> SummarizerChain:
         return SummarizerChain(
             [self.aux, self.main],
-            floor=self.floor,
+            fallback=self.floor,
             clock=lambda: self.now,
             events=self.tell,
         )
@@ -82,20 +84,20 @@ class World:
         return await self.chain.summarize(replace(summary_request(), manual=manual))
 
 
-def passing() -> SummaryError:
+def rate_limit_error() -> SummaryError:
     return SummaryError("rate limited", passing=True)
 
 
-def missing() -> SummaryError:
+def no_provider_error() -> SummaryError:
     return SummaryError("no provider", missing=True)
 
 
-def bad() -> SummaryError:
+def empty_answer_error() -> SummaryError:
     return SummaryError("it was empty", unusable=True)
 
 
 async def test_the_first_that_can_writes_it() -> None:
-    world = World()
+    world = ChainSetup()
     draft = await world.draft()
     assert (draft.author, draft.warnings, draft.usage) == (
         "aux",
@@ -108,8 +110,8 @@ async def test_the_first_that_can_writes_it() -> None:
 
 
 async def test_each_failure_is_reported_and_accounted_for() -> None:
-    world = World()
-    world.aux.error, world.main.error = passing(), bad()
+    world = ChainSetup()
+    world.aux.error, world.main.error = rate_limit_error(), empty_answer_error()
     world.aux.error.usage = ({"model": "aux", "prompt_tokens": 5},)
     draft = await world.draft()
     assert draft.author == "journal"
@@ -145,13 +147,13 @@ async def test_each_failure_is_reported_and_accounted_for() -> None:
 
 @pytest.mark.parametrize(
     ("error", "seconds"),
-    [(passing(), 60), (missing(), 600), (bad(), 600)],
+    [(rate_limit_error(), 60), (no_provider_error(), 600), (empty_answer_error(), 600)],
     ids=["passing", "missing", "unusable"],
 )
 async def test_a_failed_route_rests_and_comes_back(
     error: SummaryError, seconds: int
 ) -> None:
-    world = World()
+    world = ChainSetup()
     world.aux.error = error
     assert (await world.author()) == "main"
     world.now += seconds - 1
@@ -167,10 +169,13 @@ async def test_a_failed_route_rests_and_comes_back(
 
 
 async def test_another_session_reports_once_that_a_route_is_paused() -> None:
-    world = World()
+    world = ChainSetup()
     rest_until = {"aux": world.now + 30}
     chain = SummarizerChain(
-        [world.aux], floor=world.floor, clock=lambda: world.now, rest_until=rest_until
+        [world.aux],
+        fallback=world.floor,
+        clock=lambda: world.now,
+        paused_until=rest_until,
     )
     first = await chain.summarize(summary_request())
     second = await chain.summarize(summary_request())
@@ -184,10 +189,10 @@ async def test_another_session_reports_once_that_a_route_is_paused() -> None:
 async def test_a_route_whose_second_draft_is_refused_rests_and_the_next_one_writes() -> (
     None
 ):
-    world = World()
+    world = ChainSetup()
     refused = [
-        RefusedDraft("aux", "named too much", is_final=False),
-        RefusedDraft("aux", "again", is_final=True),
+        RefusedDraft("aux", "named too much", is_route_exhausted=False),
+        RefusedDraft("aux", "again", is_route_exhausted=True),
     ]
     assert (
         await world.chain.summarize(
@@ -205,24 +210,24 @@ async def test_a_route_whose_second_draft_is_refused_rests_and_the_next_one_writ
 
 
 async def test_a_route_that_took_too_long_rests() -> None:
-    class Silent(Route):
+    class Silent(FailingSummarizer):
         async def summarize(self, request: SummaryRequest) -> SummaryDraft:
             await asyncio.Event().wait()
             return await super().summarize(request)
 
-    world = World(aux=Silent("aux"))
+    world = ChainSetup(aux=Silent("aux"))
     task = asyncio.create_task(world.draft())
     await asyncio.sleep(0)
     task.cancel()
     await asyncio.wait({task})
-    assert world.chain.rest_interrupted() == "aux wrote no summary: it took too long"
+    assert world.chain.pause_interrupted() == "aux wrote no summary: it took too long"
     assert await world.author() == "main"
-    assert world.chain.rest_interrupted() == ""
+    assert world.chain.pause_interrupted() == ""
 
 
 async def test_a_manual_compaction_pauses_no_route_and_warns_of_failures() -> None:
-    world = World()
-    world.aux.error = passing()
+    world = ChainSetup()
+    world.aux.error = rate_limit_error()
     (await world.author())
     draft = await world.draft(manual=True)
     assert world.aux.asked == 2
@@ -233,32 +238,34 @@ async def test_a_manual_compaction_pauses_no_route_and_warns_of_failures() -> No
 
 
 async def test_the_same_route_twice_is_asked_once() -> None:
-    world = World(main=Route("aux"))
-    world.aux.error = world.main.error = bad()
+    world = ChainSetup(main=FailingSummarizer("aux"))
+    world.aux.error = world.main.error = empty_answer_error()
     assert (await world.author(manual=True)) == "journal"
     assert world.main.asked == 0
     assert world.chain.name == "aux, then journal"
 
 
 async def test_without_a_listener_the_last_summariser_still_serves() -> None:
-    route = Route("m", passing())
-    chain = SummarizerChain([route], floor=Route("journal"), clock=lambda: 0.0)
+    route = FailingSummarizer("m", rate_limit_error())
+    chain = SummarizerChain(
+        [route], fallback=FailingSummarizer("journal"), clock=lambda: 0.0
+    )
     assert (await chain.summarize(summary_request())).author == "journal"
     assert (
-        await SummarizerChain([], floor=Route("x"), clock=lambda: 0.0).summarize(
-            summary_request()
-        )
+        await SummarizerChain(
+            [], fallback=FailingSummarizer("x"), clock=lambda: 0.0
+        ).summarize(summary_request())
     ).author == "x"
 
 
 async def test_cancelling_is_not_a_failure() -> None:
-    class Patient(Route):
+    class Patient(FailingSummarizer):
         async def summarize(self, request: SummaryRequest) -> SummaryDraft:
             await asyncio.sleep(60)
             return await super().summarize(request)
 
-    floor = Route("journal")
-    chain = SummarizerChain([Patient("m")], floor=floor, clock=lambda: 0.0)
+    floor = FailingSummarizer("journal")
+    chain = SummarizerChain([Patient("m")], fallback=floor, clock=lambda: 0.0)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):
             await chain.summarize(summary_request())
@@ -276,7 +283,9 @@ async def test_over_http_from_the_auxiliary_to_the_main_model() -> None:
         ) as (big, _),
     ):
         routes = [LlmSummarizer(model, COUNTER) for model in (aux, big)]
-        chain = SummarizerChain(routes, floor=Route("journal"), clock=lambda: 0.0)
+        chain = SummarizerChain(
+            routes, fallback=FailingSummarizer("journal"), clock=lambda: 0.0
+        )
         draft = await chain.summarize(summary_request())
         assert draft.sections == GOOD
         assert draft.author == "large"
@@ -290,7 +299,7 @@ async def test_without_any_model_the_journal_summariser_serves() -> None:
     async with serve_model(error_reply(500, "down"), name="small") as (model, _):
         floor = JournalWriter(COUNTER)
         chain = SummarizerChain(
-            [LlmSummarizer(model, COUNTER)], floor=floor, clock=lambda: 0.0
+            [LlmSummarizer(model, COUNTER)], fallback=floor, clock=lambda: 0.0
         )
         draft = await chain.summarize(summary_request())
         assert draft.author == floor.name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from everthread.compaction.summarizers.model import PromptTooLongError, failure
+from everthread.compaction.summarizers.model import PromptTooLongError, as_summary_error
 from everthread.errors import SummaryError, WireError
 
 
@@ -42,7 +42,7 @@ class StatusError(Exception):
 def test_temporary_failures_and_missing_models_are_distinguished(
     error: Exception, passing: bool, missing: bool
 ) -> None:
-    ours = failure(error)
+    ours = as_summary_error(error)
     assert (ours.passing, ours.missing) == (passing, missing)
     assert type(error).__name__ in str(ours)
 
@@ -59,17 +59,17 @@ def test_temporary_failures_and_missing_models_are_distinguished(
     ],
 )
 def test_a_too_long_prompt_is_recognised(message: str, limit: int | None) -> None:
-    ours = failure(StatusError(400, message))
+    ours = as_summary_error(StatusError(400, message))
     assert isinstance(ours, PromptTooLongError)
     assert ours.limit == limit
 
 
 def test_a_failure_is_described_in_one_short_line() -> None:
-    told = str(failure(ValueError("first\n\nsecond " + "x" * 5000)))
+    told = str(as_summary_error(ValueError("first\n\nsecond " + "x" * 5000)))
     assert told.startswith("ValueError: first second")
     assert "\n" not in told
     assert len(told) < 400
-    assert str(failure(ValueError())) == "ValueError"
+    assert str(as_summary_error(ValueError())) == "ValueError"
 
 
 def test_usage_is_empty_until_it_is_known() -> None:

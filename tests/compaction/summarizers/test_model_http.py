@@ -141,7 +141,7 @@ async def test_two_bad_answers_are_enough(reply: Scripted, fault: str) -> None:
 async def test_far_over_its_size_is_asked_again_and_then_cut() -> None:
     draft, server = await draft_of(completion_reply(WORDY), completion_reply(WORDY))
     assert len(server.requests) == 2
-    assert COUNTER.text(render_sections(draft.sections, brief=True)) <= 600
+    assert COUNTER.text(render_sections(draft.sections, skip_empty=True)) <= 600
     assert draft.sections["Goal"] == GOOD["Goal"]
     assert [warning for warning in draft.warnings if "cut to 600 tokens" in warning]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from everthread.compaction.journal.journal_writer import JournalWriter
-from everthread.compaction.summarizers.chain import Price, SummarizerChain
+from everthread.compaction.summarizers.chain import CallPrice, SummarizerChain
 from everthread.compaction.summarizers.model import LlmSummarizer, WarmPrefixSummarizer
 from everthread.compaction.summarizers.summarizer import SummaryDraft, SummaryRequest
 from everthread.core.messages import Message
@@ -27,38 +27,58 @@ TALK: list[Message] = [
 
 
 @dataclass
-class Route:
+class PricedSummarizer:
     name: str
     dollars: float | None
 
-    def quote(self, _tokens: int, _budget: int) -> float | None:
+    def quote_price(self, _tokens: int, _budget: int) -> float | None:
         return self.dollars
 
-    def quote_for(self, _request: SummaryRequest) -> float | None:
+    def quote_request_price(self, _request: SummaryRequest) -> float | None:
         return self.dollars
 
     async def summarize(self, _request: SummaryRequest) -> SummaryDraft:
         return SummaryDraft({"Goal": "None."}, self.name)
 
 
-async def author(*routes: Route) -> str:
-    chain = SummarizerChain(routes, floor=JournalWriter(COUNTER), clock=lambda: 0.0)
+async def find_author(*routes: PricedSummarizer) -> str:
+    chain = SummarizerChain(routes, fallback=JournalWriter(COUNTER), clock=lambda: 0.0)
     return (await chain.summarize(SummaryRequest(TALK, TALK, 500))).author
 
 
 async def test_the_cheapest_is_asked_first_where_every_price_is_known() -> None:
-    assert await author(Route("dear", 0.3), Route("cheap", 0.1)) == "cheap"
-    assert await author(Route("dear", 0.3), Route("unknown", None)) == "dear"
+    assert (
+        await find_author(PricedSummarizer("dear", 0.3), PricedSummarizer("cheap", 0.1))
+        == "cheap"
+    )
+    assert (
+        await find_author(
+            PricedSummarizer("dear", 0.3), PricedSummarizer("unknown", None)
+        )
+        == "dear"
+    )
 
 
 def test_a_chain_quotes_the_price_of_its_cheapest_route() -> None:
-    def chain(*routes: Route) -> SummarizerChain:
-        return SummarizerChain(routes, floor=JournalWriter(COUNTER), clock=lambda: 0.0)
+    def chain(*routes: PricedSummarizer) -> SummarizerChain:
+        return SummarizerChain(
+            routes, fallback=JournalWriter(COUNTER), clock=lambda: 0.0
+        )
 
-    assert chain(Route("dear", 0.3), Route("cheap", 0.1)).quote(1, 1) == 0.1
-    assert chain(Route("dear", 0.3), Route("unknown", None)).quote(1, 1) == 0.3
-    assert chain(Route("unknown", None)).quote(1, 1) is None
-    assert chain().quote(1, 1) == 0.0
+    assert (
+        chain(
+            PricedSummarizer("dear", 0.3), PricedSummarizer("cheap", 0.1)
+        ).quote_price(1, 1)
+        == 0.1
+    )
+    assert (
+        chain(
+            PricedSummarizer("dear", 0.3), PricedSummarizer("unknown", None)
+        ).quote_price(1, 1)
+        == 0.3
+    )
+    assert chain(PricedSummarizer("unknown", None)).quote_price(1, 1) is None
+    assert chain().quote_price(1, 1) == 0.0
 
 
 @pytest.mark.parametrize(("warm", "cheaper"), [(True, "main"), (False, "auxiliary")])
@@ -72,26 +92,30 @@ def test_a_warm_prefix_beats_a_cheap_model_and_a_cold_one_does_not(
         main,
         COUNTER,
         lambda: Request(main.name, TALK),
-        price=Price(main.name, wall=lambda: NOW),
-        warm=lambda: warm,
+        price=CallPrice(main.name, clock=lambda: NOW),
+        is_warm=lambda: warm,
     )
-    aside = LlmSummarizer(small, COUNTER, price=Price(small.name, wall=lambda: NOW))
+    aside = LlmSummarizer(
+        small, COUNTER, price=CallPrice(small.name, clock=lambda: NOW)
+    )
     quotes = {
-        "main": on_prefix.quote_for(request),
-        "auxiliary": aside.quote_for(request),
+        "main": on_prefix.quote_request_price(request),
+        "auxiliary": aside.quote_request_price(request),
     }
     assert None not in quotes.values()
     assert min(quotes, key=lambda name: quotes[name] or 0.0) == cheaper
 
 
 def test_a_route_without_a_price_has_no_quote() -> None:
-    assert Price("nobody-knows-it")(1_000, 100) is None
-    assert LlmSummarizer(ScriptedModel(), COUNTER).quote(1_000, 100) is None
+    assert CallPrice("nobody-knows-it")(1_000, 100) is None
+    assert LlmSummarizer(ScriptedModel(), COUNTER).quote_price(1_000, 100) is None
     unsent = WarmPrefixSummarizer(
-        ScriptedModel(), COUNTER, lambda: None, price=Price("gpt-4o")
+        ScriptedModel(), COUNTER, lambda: None, price=CallPrice("gpt-4o")
     )
-    assert unsent.quote_for(SummaryRequest(TALK, TALK, 500)) is None
+    assert unsent.quote_request_price(SummaryRequest(TALK, TALK, 500)) is None
     assert (
-        WarmPrefixSummarizer(ScriptedModel(), COUNTER, lambda: None).quote(1_000, 100)
+        WarmPrefixSummarizer(ScriptedModel(), COUNTER, lambda: None).quote_price(
+            1_000, 100
+        )
         is None
     )

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from everthread.compaction.summarizers.conversation_record import (
     RecordEntry,
-    cut,
-    pack,
-    size,
+    count_entry_tokens,
+    cut_text,
+    pack_chunks,
 )
 from tests.compaction.summarizers.model_doubles import COUNTER
 
@@ -24,8 +24,8 @@ PIECES = st.lists(
 def test_every_chunk_fits_and_together_they_are_all_of_it(
     pieces: list[list[RecordEntry]], room: int
 ) -> None:
-    chunks = pack(pieces, room, COUNT)
-    assert all(size(chunk, COUNT) <= room for chunk in chunks)
+    chunks = pack_chunks(pieces, room, COUNT)
+    assert all(count_entry_tokens(chunk, COUNT) <= room for chunk in chunks)
     assert all(chunks)
     packed = "".join(entry.text for chunk in chunks for entry in chunk)
     assert packed == "".join(entry.text for piece in pieces for entry in piece)
@@ -35,9 +35,9 @@ def test_every_chunk_fits_and_together_they_are_all_of_it(
 def test_a_call_and_its_results_stay_together_if_they_fit(
     pieces: list[list[RecordEntry]], room: int
 ) -> None:
-    chunks = pack(pieces, room, COUNT)
+    chunks = pack_chunks(pieces, room, COUNT)
     for piece in pieces:
-        if piece and size(piece, COUNT) <= room:
+        if piece and count_entry_tokens(piece, COUNT) <= room:
             holding = [
                 chunk for chunk in chunks if any(entry is piece[0] for entry in chunk)
             ]
@@ -46,8 +46,13 @@ def test_a_call_and_its_results_stay_together_if_they_fit(
 
 def test_chunks_are_filled() -> None:
     pieces = [[RecordEntry("1 user", "word " * 20)] for _ in range(10)]
-    each = size(pieces[0], COUNT)
-    assert [len(chunk) for chunk in pack(pieces, 3 * each, COUNT)] == [3, 3, 3, 1]
+    each = count_entry_tokens(pieces[0], COUNT)
+    assert [len(chunk) for chunk in pack_chunks(pieces, 3 * each, COUNT)] == [
+        3,
+        3,
+        3,
+        1,
+    ]
 
 
 def test_a_piece_too_large_is_cut_between_its_entries_first() -> None:
@@ -56,12 +61,12 @@ def test_a_piece_too_large_is_cut_between_its_entries_first() -> None:
         RecordEntry("2 result of ls", "word " * 80),
         RecordEntry("3 result of ls", "x"),
     ]
-    room = size(piece, COUNT) - 1
-    assert pack([piece], room, COUNT) == [piece[:2], piece[2:]]
+    room = count_entry_tokens(piece, COUNT) - 1
+    assert pack_chunks([piece], room, COUNT) == [piece[:2], piece[2:]]
 
 
 def test_parts_of_an_entry_are_marked_as_parts() -> None:
-    chunks = pack([[RecordEntry("1 user", "some words\n" * 200)]], 200, COUNT)
+    chunks = pack_chunks([[RecordEntry("1 user", "some words\n" * 200)]], 200, COUNT)
     labels = [entry.label for chunk in chunks for entry in chunk]
     assert labels == [
         f"1 user, part {n} of {len(labels)}" for n in range(1, len(labels) + 1)
@@ -74,16 +79,16 @@ def test_parts_of_an_entry_are_marked_as_parts() -> None:
 
 @given(TEXTS, st.integers(1, 50))
 def test_cut_parts_are_the_text(text: str, room: int) -> None:
-    parts = cut(text, room, COUNT)
+    parts = cut_text(text, room, COUNT)
     assert "".join(parts) == text
     assert all(COUNT(part) <= room or len(part) == 1 for part in parts)
 
 
 def test_a_word_is_not_cut_where_another_ends_nearby() -> None:
-    assert all(part.endswith("word ") for part in cut("word " * 500, 100, COUNT))
+    assert all(part.endswith("word ") for part in cut_text("word " * 500, 100, COUNT))
 
 
 def test_a_huge_text_without_a_break_is_cut_too() -> None:
-    parts = cut("x" * 2_000_000, 10_000, COUNT)
+    parts = cut_text("x" * 2_000_000, 10_000, COUNT)
     assert sum(map(len, parts)) == 2_000_000
     assert max(map(COUNT, parts)) <= 10_000

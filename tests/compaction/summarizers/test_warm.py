@@ -81,7 +81,9 @@ async def test_the_appended_message_asks_for_a_summary() -> None:
 
 
 async def test_only_the_given_range_is_asked_for_and_notes_are_not_written() -> None:
-    _, request = await summarize(LIVE, summary_request(MESSAGES[10:20], stretch=True))
+    _, request = await summarize(
+        LIVE, summary_request(MESSAGES[10:20], is_stretch=True)
+    )
     told = last_message_text(request)
     first = told.index("user: Question 5:")
     last = told.index("assistant: Answer 9:")
@@ -93,7 +95,7 @@ async def test_only_the_given_range_is_asked_for_and_notes_are_not_written() -> 
     assert not warm.suits(notes)
     plain = ScriptedSummarizer(GOOD)
     chain = SummarizerChain(
-        [warm, plain], floor=ScriptedSummarizer(), clock=lambda: 0.0
+        [warm, plain], fallback=ScriptedSummarizer(), clock=lambda: 0.0
     )
     assert await chain.summarize(notes) == SummaryDraft(
         GOOD, "scripted", route="scripted"

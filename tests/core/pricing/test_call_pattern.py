@@ -16,7 +16,7 @@ def call(prompt: int, read: int = 0) -> CanonicalUsage:
     return CanonicalUsage(input_tokens=prompt - read, cache_read_tokens=read)
 
 
-def after(*calls: tuple[float, int, int]) -> CallPattern:
+def pattern_after(*calls: tuple[float, int, int]) -> CallPattern:
     rhythm = CallPattern()
     for at, prompt, read in calls:
         rhythm = rhythm.add_call(call(prompt, read), at, ttl=TTL)
@@ -30,7 +30,7 @@ def test_a_thread_that_has_just_begun_has_no_cache_and_some_calls_to_come() -> N
 
 
 def test_growth_and_the_cached_share_are_read_from_the_calls() -> None:
-    rhythm = after(
+    rhythm = pattern_after(
         (0, 1_000, 0),
         (10, 2_000, 1_000),
         (20, 3_000, 2_000),
@@ -48,7 +48,7 @@ class TestLifetime:
     """How long the provider keeps a prefix is read from the calls."""
 
     def test_a_longer_one_counts_from_the_call_that_asks_for_it(self) -> None:
-        rhythm = after((0, 1_000, 0)).add_call(call(2_000), 10.0, ttl=43_200.0)
+        rhythm = pattern_after((0, 1_000, 0)).add_call(call(2_000), 10.0, ttl=43_200.0)
         assert not rhythm.is_cold(43_209, ttl=TTL)
         assert rhythm.is_cold(43_210, ttl=TTL)
 
@@ -61,21 +61,23 @@ class TestLifetime:
         assert rhythm.is_cold(3_600, ttl=TTL)
 
     def test_a_read_after_a_pause_shows_a_longer_life(self) -> None:
-        rhythm = after((0, 1_000, 0), (900, 2_000, 1_000))
+        rhythm = pattern_after((0, 1_000, 0), (900, 2_000, 1_000))
         assert not rhythm.is_cold(900 + 890, ttl=TTL)
         assert rhythm.is_cold(900 + 910, ttl=TTL)
 
     def test_a_miss_within_that_life_shortens_it_again(self) -> None:
-        rhythm = after((0, 1_000, 0), (900, 2_000, 1_000), (1_500, 3_000, 0))
+        rhythm = pattern_after((0, 1_000, 0), (900, 2_000, 1_000), (1_500, 3_000, 0))
         assert rhythm.is_cold(1_500 + 600, ttl=TTL)
         assert not rhythm.is_cold(1_500 + 400, ttl=TTL)
 
     def test_a_miss_after_a_pause_teaches_no_longer_life(self) -> None:
-        assert after((0, 1_000, 0), (900, 2_000, 100)).is_cold(900 + TTL, ttl=TTL)
+        assert pattern_after((0, 1_000, 0), (900, 2_000, 100)).is_cold(
+            900 + TTL, ttl=TTL
+        )
 
     def test_a_compaction_is_no_miss(self) -> None:
         rhythm = (
-            after((0, 10_000, 0), (900, 11_000, 10_000))
+            pattern_after((0, 10_000, 0), (900, 11_000, 10_000))
             .after_compaction()
             .add_call(call(3_000), 1_500, ttl=TTL)
         )
@@ -84,11 +86,13 @@ class TestLifetime:
 
 def test_a_thread_lasts_as_long_again_within_reason() -> None:
     assert (
-        after(*((number, 1_000 + number, 1_000) for number in range(50))).expected_calls
+        pattern_after(
+            *((number, 1_000 + number, 1_000) for number in range(50))
+        ).expected_calls
         == 50
     )
     assert (
-        after(
+        pattern_after(
             *((number, 1_000 + number, 1_000) for number in range(500))
         ).expected_calls
         == 400
@@ -97,12 +101,13 @@ def test_a_thread_lasts_as_long_again_within_reason() -> None:
 
 def test_a_cache_that_is_never_read_is_noticed() -> None:
     assert (
-        after(*((number, 1_000 + number, 0) for number in range(40))).read_share < 0.05
+        pattern_after(*((number, 1_000 + number, 0) for number in range(40))).read_share
+        < 0.05
     )
 
 
 def test_what_was_not_counted_and_what_was_rewritten_teach_nothing() -> None:
-    rhythm = after((0, 1_000, 0), (10, 2_000, 1_000))
+    rhythm = pattern_after((0, 1_000, 0), (10, 2_000, 1_000))
     assert rhythm.add_call(CanonicalUsage(), 20, ttl=TTL) is rhythm
     compacted = rhythm.after_compaction().add_call(call(500), 20, ttl=TTL)
     assert (compacted.growth, compacted.read_share) == (
@@ -112,7 +117,7 @@ def test_what_was_not_counted_and_what_was_rewritten_teach_nothing() -> None:
 
 
 def test_another_process_goes_on_with_it() -> None:
-    rhythm = after((0, 1_000, 0), (10, 2_000, 1_000))
+    rhythm = pattern_after((0, 1_000, 0), (10, 2_000, 1_000))
     assert CallPattern.load(rhythm.dump()) == rhythm
 
 

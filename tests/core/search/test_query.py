@@ -30,7 +30,7 @@ from everthread.core.search.terms import forms, stop_words
 NOW = datetime(2023, 6, 15, 12, tzinfo=UTC).timestamp()
 
 
-def at(year: int, month: int, day: int) -> float:
+def noon_of(year: int, month: int, day: int) -> float:
     return datetime(year, month, day, 12, tzinfo=UTC).timestamp()
 
 
@@ -131,28 +131,28 @@ def test_identifiers_count_more_and_come_first_however_long_the_message_is() -> 
 @pytest.mark.parametrize(
     ("text", "inside", "outside"),
     [
-        ("on May 23, 2023", at(2023, 5, 23), at(2023, 5, 26)),
-        ("on the 3rd of March 2022", at(2022, 3, 3), at(2022, 3, 7)),
-        ("am 3. März 2022", at(2022, 3, 3), at(2022, 3, 7)),
-        ("el 3 de marzo de 2022", at(2022, 3, 3), at(2022, 3, 7)),
-        ("the log of 2023-02-28", at(2023, 2, 28), at(2023, 2, 20)),
-        ("in January 2023", at(2023, 1, 30), at(2023, 3, 1)),
-        ("what I said yesterday", at(2023, 6, 14), at(2023, 6, 1)),
-        ("last week", at(2023, 6, 7), at(2023, 5, 1)),
-        ("three weeks ago", at(2023, 5, 25), at(2023, 6, 14)),
-        ("shared on December 1,2022", at(2022, 12, 1), at(2022, 12, 5)),
-        ("the log of 2023/2/28", at(2023, 2, 28), at(2023, 2, 20)),
-        ("2023年2月28日", at(2023, 2, 28), at(2023, 2, 20)),
-        ("how often in 2022?", at(2022, 7, 1), at(2023, 2, 1)),
-        ("what was decided last Tuesday", at(2023, 6, 13), at(2023, 6, 9)),
-        ("on Thursday", at(2023, 6, 8), at(2023, 6, 13)),
-        ("last weekend", at(2023, 6, 10), at(2023, 5, 30)),
-        ("a few weekends ago", at(2023, 5, 25), at(2023, 6, 12)),
-        ("a couple of months back", at(2023, 4, 16), at(2023, 6, 12)),
-        ("in the last ten days", at(2023, 6, 7), at(2023, 6, 1)),
-        ("the day before yesterday", at(2023, 6, 13), at(2023, 6, 9)),
-        ("during the summer of 2022", at(2022, 7, 15), at(2022, 11, 1)),
-        ("at 2023-02-28T10:00:00Z", at(2023, 2, 28), at(2023, 2, 20)),
+        ("on May 23, 2023", noon_of(2023, 5, 23), noon_of(2023, 5, 26)),
+        ("on the 3rd of March 2022", noon_of(2022, 3, 3), noon_of(2022, 3, 7)),
+        ("am 3. März 2022", noon_of(2022, 3, 3), noon_of(2022, 3, 7)),
+        ("el 3 de marzo de 2022", noon_of(2022, 3, 3), noon_of(2022, 3, 7)),
+        ("the log of 2023-02-28", noon_of(2023, 2, 28), noon_of(2023, 2, 20)),
+        ("in January 2023", noon_of(2023, 1, 30), noon_of(2023, 3, 1)),
+        ("what I said yesterday", noon_of(2023, 6, 14), noon_of(2023, 6, 1)),
+        ("last week", noon_of(2023, 6, 7), noon_of(2023, 5, 1)),
+        ("three weeks ago", noon_of(2023, 5, 25), noon_of(2023, 6, 14)),
+        ("shared on December 1,2022", noon_of(2022, 12, 1), noon_of(2022, 12, 5)),
+        ("the log of 2023/2/28", noon_of(2023, 2, 28), noon_of(2023, 2, 20)),
+        ("2023年2月28日", noon_of(2023, 2, 28), noon_of(2023, 2, 20)),
+        ("how often in 2022?", noon_of(2022, 7, 1), noon_of(2023, 2, 1)),
+        ("what was decided last Tuesday", noon_of(2023, 6, 13), noon_of(2023, 6, 9)),
+        ("on Thursday", noon_of(2023, 6, 8), noon_of(2023, 6, 13)),
+        ("last weekend", noon_of(2023, 6, 10), noon_of(2023, 5, 30)),
+        ("a few weekends ago", noon_of(2023, 5, 25), noon_of(2023, 6, 12)),
+        ("a couple of months back", noon_of(2023, 4, 16), noon_of(2023, 6, 12)),
+        ("in the last ten days", noon_of(2023, 6, 7), noon_of(2023, 6, 1)),
+        ("the day before yesterday", noon_of(2023, 6, 13), noon_of(2023, 6, 9)),
+        ("during the summer of 2022", noon_of(2022, 7, 15), noon_of(2022, 11, 1)),
+        ("at 2023-02-28T10:00:00Z", noon_of(2023, 2, 28), noon_of(2023, 2, 20)),
     ],
 )
 def test_a_date_is_a_span_of_time(text: str, inside: float, outside: float) -> None:
@@ -166,14 +166,18 @@ def test_a_date_is_a_span_of_time(text: str, inside: float, outside: float) -> N
     [
         (
             "camping in June",
-            [at(2022, 6, 10), at(2021, 6, 10)],
-            [at(2022, 9, 1), at(2010, 6, 10)],
+            [noon_of(2022, 6, 10), noon_of(2021, 6, 10)],
+            [noon_of(2022, 9, 1), noon_of(2010, 6, 10)],
         ),
-        ("on May 3", [at(2022, 5, 3)], [at(2022, 5, 20)]),
-        ("am 3. März", [at(2022, 3, 3)], [at(2022, 3, 20)]),
-        ("on 3/4/2022", [at(2022, 3, 4), at(2022, 4, 3)], [at(2022, 6, 1)]),
-        ("on 23/4/2022", [at(2022, 4, 23)], [at(2022, 6, 1)]),
-        ("on 4.4.2022", [at(2022, 4, 4)], [at(2022, 6, 1)]),
+        ("on May 3", [noon_of(2022, 5, 3)], [noon_of(2022, 5, 20)]),
+        ("am 3. März", [noon_of(2022, 3, 3)], [noon_of(2022, 3, 20)]),
+        (
+            "on 3/4/2022",
+            [noon_of(2022, 3, 4), noon_of(2022, 4, 3)],
+            [noon_of(2022, 6, 1)],
+        ),
+        ("on 23/4/2022", [noon_of(2022, 4, 23)], [noon_of(2022, 6, 1)]),
+        ("on 4.4.2022", [noon_of(2022, 4, 4)], [noon_of(2022, 6, 1)]),
     ],
 )
 def test_a_date_that_leaves_something_open_is_several_spans(

@@ -8,13 +8,15 @@ import gc
 import json
 import pickle
 import struct
+import weakref
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
 from hypothesis import given
 
 from everthread.core.tokens import TokenCounter, estimate_request_tokens
-from everthread.core.tokens import counter as module
+from everthread.core.tokens.counter import OPENAI_FORMAT
 from everthread.core.tokens.tokenizers import Tokenizer
 from tests.core.strategies import histories
 from tests.shared_data import shared_path
@@ -400,14 +402,18 @@ def test_schemas_of_every_shape_are_declared() -> None:
         },
         "required": "any",
     }
-    declared = module._write_declaration(
-        {"name": "f", "description": "Does it.\nTwice.", "parameters": schema}
-    )
-    assert declared == (
+    tool = {"name": "f", "description": "Does it.\nTwice.", "parameters": schema}
+    declared = (
         "// Does it.\n// Twice.\ntype f = (_: {\nany?: any,\nflag?: any,\nmany?: integer[],\neither?: string | null,\n"
         "one?: 1 | 2 | {\nx?: number,\n},\n}) => any;\n\n"
     )
-    assert module._write_declaration({"name": "f"}) == "type f = () => any;\n\n"
+    counter = TokenCounter(GPT)
+    for offered, text in (
+        (tool, declared),
+        ({"name": "f"}, "type f = () => any;\n\n"),
+    ):
+        expected = OPENAI_FORMAT.tools_tokens + counter.text(text)
+        assert counter.tools([offered]) == expected
 
 
 DEEP: Any = {"type": "object"}
@@ -521,16 +527,38 @@ def test_a_freed_message_never_lends_its_count_to_another() -> None:
         gc.collect(0)
 
 
-def test_the_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_MAX_CACHED_MESSAGES", 10)
-    counter = TokenCounter(GPT)
-    history = [user(f"message {n}") for n in range(50)]
-    assert counter.messages(history) == counter.messages(history)
-    assert len(counter._cache) == 10
-    monkeypatch.setattr(module, "_MAX_CACHED_CHARS", 1_000)
-    counter.message(user("word " * 100))
-    counter.message(user("word " * 150))
-    assert len(counter._cache) == 1
+class FreeableMessage(dict[str, Any]):
+    """A message that a weak reference can watch."""
+
+
+class FreeableText(str):
+    """A text that a weak reference can watch."""
+
+    __slots__ = ("__weakref__",)
+
+
+def count_kept(count: Callable[[Any], int], values: Iterable[Any]) -> int:
+    """Count the tokens of each value; return how many of the values a cache still holds."""
+    references = []
+    for value in values:
+        count(value)
+        references.append(weakref.ref(value))
+    del value
+    gc.collect()
+    return sum(reference() is not None for reference in references)
+
+
+def test_the_memory_is_bounded() -> None:
+    many = (FreeableMessage(user(f"message {n}")) for n in range(50_100))
+    assert count_kept(TokenCounter(GPT).message, many) == 50_000
+    image = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
+    large = (
+        FreeableMessage(user([{"type": "text", "text": str(n)}, image]))
+        for n in range(200)
+    )
+    assert 50 < count_kept(TokenCounter(GPT).message, large) < 150
+    texts = (FreeableText(f"{n} " + "word " * 180_000) for n in range(6))
+    assert count_kept(TokenCounter(GPT).text, texts) < 6
 
 
 @pytest.mark.parametrize("pattern", ["*claude*", "*deepseek*"])
@@ -554,17 +582,6 @@ def test_older_claude_on_real_prompts_is_within_five_percent() -> None:
         for reported in data["usage"]:
             estimate = counter.request(data["messages"][: reported["before_message"]])
             assert estimate == pytest.approx(reported["prompt"], rel=0.05)
-
-
-def test_texts_counted_before_are_forgotten_when_they_are_many(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(module, "_MAX_CACHED_TEXT_CHARS", 1_000)
-    counter = TokenCounter()
-    texts = [f"{number} " + "word " * 80 for number in range(5)]
-    counts = [counter.text(text) for text in texts]
-    assert [counter.text(text) for text in texts] == counts
-    assert len(counter._text_counts) < len(texts)
 
 
 class TestHiddenThoughts:

@@ -45,7 +45,7 @@ async def test_what_a_vanished_process_left(
             thread, [NewMessage({"role": "user", "content": "hi"}), NewMessage(SAID)]
         )
         turn = await store.queue_turn(
-            NewQueuedTurn("t1", thread, "default", dict(USER), "t1"), most=1
+            NewQueuedTurn("t1", thread, "default", dict(USER), "t1"), max_waiting=1
         )
         lease = await store.acquire(thread, "next", 60)
         assert turn is not None
@@ -74,7 +74,7 @@ async def test_a_process_that_was_stopped_too_long(
     await api.model.until("one")
     lease = stolen(url_in(tmp_path), thread)
     await asyncio.sleep(0.5)
-    (turn,) = (await api.store.begin_turn(lease)).lost
+    (turn,) = (await api.store.begin_turn(lease)).lost_turns
     assert (turn.state, await api.history(thread)) == ("running", ["one"]), (
         "the loser wrote something"
     )

@@ -233,7 +233,7 @@ async def test_a_turn_whose_process_vanished(tmp_path: Path, api: ApiSetup) -> N
                 NewQueuedTurn(
                     name * 4, thread, "acme", {"role": "user", "content": name}, name
                 ),
-                most=9,
+                max_waiting=9,
             )
             for name in ("lost", "next")
         ]

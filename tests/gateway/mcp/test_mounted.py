@@ -28,7 +28,7 @@ TOKEN = "ghp_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"
 
 
 @dataclass
-class Counted:
+class TwoRequestAccount:
     """An account with two requests."""
 
     key: str
@@ -58,7 +58,7 @@ class Keys:
             shown.removeprefix("key-"),
             shown,
             frozenset(scopes),
-            account=Counted(shown) if shown == "key-few" else None,
+            account=TwoRequestAccount(shown) if shown == "key-few" else None,
         )
 
 

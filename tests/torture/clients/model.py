@@ -125,7 +125,7 @@ class ScriptedModel:
         self.has_recall = self.has_recall or RECALL in names
         if self.done >= self.steps and self.rereads in names and not self.looked_again:
             return self._read_again(request, names)
-        if self.done >= self.steps and QUESTION in _recent(request):
+        if self.done >= self.steps and QUESTION in _recent_text(request):
             return self._answer(request, names)
         if self.done >= self.steps:
             return f"All {self.done} rounds are read, and the entries agree."
@@ -158,7 +158,7 @@ class ScriptedModel:
         )
         if self.reread is None:
             self.reread = False
-            arguments = _filled(self.tools[self.rereads], f"part-{number:03d}.txt")
+            arguments = _fill(self.tools[self.rereads], f"part-{number:03d}.txt")
             function = {"name": self.rereads, "arguments": json.dumps(arguments)}
             call: Any = {"id": "call_again", "type": "function", "function": function}
             return Reply(
@@ -177,7 +177,7 @@ class ScriptedModel:
         for at in range(self.width):
             number = (self.done - 1) * self.width + at + 1
             name = usable[number % len(usable)]
-            arguments = _filled(self.tools[name], f"part-{number:03d}.txt")
+            arguments = _fill(self.tools[name], f"part-{number:03d}.txt")
             function = {"name": name, "arguments": json.dumps(arguments)}
             calls.append(
                 {"id": f"call_{number:04d}", "type": "function", "function": function}
@@ -196,7 +196,7 @@ class ScriptedModel:
     def _answer(self, request: Request, names: Sequence[str]) -> Reply | str:
         if not self.recalls:
             self.found = FACT in "\n".join(map(_whole_text, request.messages))
-        elif FACT in _recent(request):
+        elif FACT in _recent_text(request):
             self.recalled = True
             return f"The code of the {WHERE} is {FACT}."
         if self.lookup not in names or self.recalls >= 3:
@@ -226,15 +226,15 @@ class ScriptedModel:
         return Reply(message, "tool_calls")
 
 
-def _filled(value: Any, name: str) -> Any:
+def _fill(value: Any, name: str) -> Any:
     if isinstance(value, Mapping):
-        return {key: _filled(part, name) for key, part in value.items()}
+        return {key: _fill(part, name) for key, part in value.items()}
     if isinstance(value, list):
-        return [_filled(part, name) for part in value]
+        return [_fill(part, name) for part in value]
     return value.replace("{name}", name) if isinstance(value, str) else value
 
 
-def _recent(request: Request) -> str:
+def _recent_text(request: Request) -> str:
     """What the user said last, with what came after it."""
     last = max(
         (

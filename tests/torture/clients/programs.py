@@ -57,6 +57,8 @@ class Program:
     """Behind the provider's address."""
     mcp: str = ""
     """What it calls the search tool of our MCP server, which is attached then in place of `recall`."""
+    has_mcp_later: bool = False
+    """The MCP server is attached only in the second run."""
     unsteady: int = 2
     """The number of newest messages that the next request may have otherwise: reminders move."""
     retells: bool = False
@@ -585,3 +587,8 @@ PROGRAMS |= {
     )
 }
 """With our MCP server in place of `recall`."""
+PROGRAMS["claude-defaults-mcp-later"] = replace(
+    PROGRAMS["claude-defaults-mcp"],
+    name="claude-defaults-mcp-later",
+    has_mcp_later=True,
+)

@@ -88,7 +88,10 @@ async def run(program: Program, folder: Path, binaries: str) -> dict[str, Any]:
         ),
     ]
     async with Provider(models, model) as provider:
-        for arguments in filter(None, (program.begin, program.continue_round)):
+        for number, arguments in enumerate((program.begin, program.continue_round)):
+            if not arguments:
+                continue
+            has_mcp = program.mcp and (number or not program.has_mcp_later)
             words = [
                 text.replace("{task}", TASK).replace("{question}", QUESTION)
                 for text in arguments
@@ -104,7 +107,7 @@ async def run(program: Program, folder: Path, binaries: str) -> dict[str, Any]:
                 upstream,
                 "--log",
                 str(log),
-                *(["--mcp"] if program.mcp else []),
+                *(["--mcp"] if has_mcp else []),
                 "--",
                 *words,
             ]
@@ -120,11 +123,16 @@ async def run(program: Program, folder: Path, binaries: str) -> dict[str, Any]:
         **client_side(log),
         **await stored(store_home),
     }
+    keep_bodies(folder, provider.log)
+    return report
+
+
+def keep_bodies(folder: Path, log: Sequence[Record]) -> None:
+    """Write what the provider got, if TORTURE_BODIES is set."""
     if os.environ.get("TORTURE_BODIES"):
         (folder / "bodies.jsonl").write_text(
-            "\n".join(json.dumps(_body(record)) for record in provider.log), "utf-8"
+            "\n".join(json.dumps(_body(record)) for record in log), "utf-8"
         )
-    return report
 
 
 WEBSOCKET_REFUSED = 426
@@ -200,9 +208,10 @@ def _upstream(
     breaks = [
         at
         for at in range(1, len(main))
-        if _breaks(main[at - 1], main[at], unsteady=unsteady)
+        if _breaks_prefix(main[at - 1], main[at], unsteady=unsteady)
     ]
     prompts = sum(record.prompt_tokens for record in main)
+    recovered = list_recovered_shares(main, breaks)
     refused = [record for record in log if record.status != 200]
     return {
         "calls": len(main),
@@ -218,6 +227,7 @@ def _upstream(
         "cached": round(sum(record.cached_tokens for record in main) / prompts, 4)
         if prompts
         else 0.0,
+        "recovered": [round(share, 3) for share in recovered],
         "breaks": len(breaks),
         "break_places": [
             f"{at}: {compare_prefixes(main[at - 1].request, main[at].request)}"[:300]  # type: ignore[arg-type]
@@ -231,7 +241,29 @@ def _upstream(
     }
 
 
-def _breaks(before: Record, after: Record, *, unsteady: int) -> bool:
+def list_recovered_shares(log: Sequence[Record], breaks: Sequence[int]) -> list[float]:
+    """For each break, how much of that request the next one reads from the cache, of what it repeats.
+
+    aider ends its last message with words that it takes out of the next request: such a message is not repeated.
+    """
+    shares = []
+    for at in breaks:
+        if at + 1 >= len(log) or at + 1 in breaks:
+            continue
+        before = log[at]
+        after = log[at + 1]
+        assert before.request is not None
+        assert after.request is not None
+        shared = compare_prefixes(before.request, after.request).shared_messages
+        changed = before.request.messages[shared:]
+        changed_tokens = estimate_request_tokens(changed) if changed else 0
+        shares.append(
+            min(1.0, after.cached_tokens / (before.prompt_tokens - changed_tokens))
+        )
+    return shares
+
+
+def _breaks_prefix(before: Record, after: Record, *, unsteady: int) -> bool:
     """The second does not go on from the first. A reminder behind the last words, taken away again, is none.
 
     Nor are tools of a server that had not started yet: on a busy machine Codex asks once without them.
@@ -269,7 +301,17 @@ def client_side(log: Path) -> dict[str, Any]:
     ]
     refused = [f"{line['method']} {line['path']} {line['status']}" for line in failed]
     events = Counter(line["event"] for line in lines if "event" in line)
-    return {"statuses": dict(statuses), "refused": refused, "events": dict(events)}
+    compacted = [
+        (line["thread"], line["count"])
+        for line in lines
+        if line.get("event") == "compaction_done"
+    ]
+    return {
+        "statuses": dict(statuses),
+        "refused": refused,
+        "events": dict(events),
+        "compacted": compacted,
+    }
 
 
 async def stored(home: Path) -> dict[str, Any]:

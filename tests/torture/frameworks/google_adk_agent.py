@@ -25,7 +25,7 @@ from everthread.integrations.google_adk import (
 TOLD: list[str] = []
 
 
-class Ear(logging.Handler):
+class EventRecorder(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         event = getattr(record, "everthread", {})
         TOLD.append(str(event.get("event", "")))
@@ -82,7 +82,7 @@ async def main(job: dict[str, Any]) -> dict[str, Any]:
 
     ear = logging.getLogger("google_adk")
     ear.setLevel(logging.INFO)
-    ear.addHandler(Ear())
+    ear.addHandler(EventRecorder())
     model = LiteLlm(
         f"openai/{job['model']}",
         api_base=f"{job['url']}/v1",

@@ -25,7 +25,7 @@ set_tracing_disabled(disabled=True)
 TOLD: list[str] = []
 
 
-class Ear(logging.Handler):
+class EventRecorder(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         event = getattr(record, "everthread", {})
         TOLD.append(str(event.get("event", "")))
@@ -88,7 +88,7 @@ async def main(job: dict[str, Any]) -> dict[str, Any]:
 
     ear = logging.getLogger("openai.agents")
     ear.setLevel(logging.INFO)
-    ear.addHandler(Ear())
+    ear.addHandler(EventRecorder())
     session = EverthreadSession("books", store=job["store"], window=job["window"])
     plain: Any = SQLiteSession("books")
     tools = (

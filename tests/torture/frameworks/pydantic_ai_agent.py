@@ -34,7 +34,7 @@ from everthread.integrations.pydantic_ai import (
 TOLD: list[str] = []
 
 
-class Ear(logging.Handler):
+class EventRecorder(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         event = getattr(record, "everthread", {})
         TOLD.append(str(event.get("event", "")))
@@ -92,7 +92,7 @@ async def main(job: dict[str, Any]) -> dict[str, Any]:
 
     ear = logging.getLogger("pydantic_ai")
     ear.setLevel(logging.INFO)
-    ear.addHandler(Ear())
+    ear.addHandler(EventRecorder())
     everthread = Everthread(store=job["store"], window=job["window"])
     heard: list[str] = []
     refused = ""

@@ -22,7 +22,7 @@ else:
 from tests.torture.strict import answers
 from tests.torture.strict.answers import Event, Sizes
 from tests.torture.strict.rules import CHECKS
-from tests.torture.strict.story import Story, prompt_text, tool_names
+from tests.torture.strict.story import StoryModel, prompt_text, tool_names
 
 CHARS_PER_TOKEN = 3.6
 APIS = {
@@ -33,7 +33,7 @@ APIS = {
 
 
 @dataclass
-class Seen:
+class HandledRequest:
     """One request, and the answer to it."""
 
     path: str
@@ -49,13 +49,13 @@ class StrictProvider:
     """Serves one model on loopback while its `with` block runs."""
 
     def __init__(
-        self, story: Story, model: str, window: int, *, states_window: bool
+        self, story: StoryModel, model: str, window: int, *, states_window: bool
     ) -> None:
         self.story = story
         self.model = model
         self.window = window
         self.states_window = states_window
-        self.seen: list[Seen] = []
+        self.seen: list[HandledRequest] = []
         self.bodies: list[tuple[str, Any]] = []
         self._last_prompt = ""
         self._lock = threading.Lock()
@@ -98,7 +98,7 @@ class StrictProvider:
         if path.endswith(("count_tokens", ":countTokens")):
             size = _size(body)
             return 200, {"input_tokens": size, "totalTokens": size}, None
-        seen = Seen(path, api or "")
+        seen = HandledRequest(path, api or "")
         self.seen.append(seen)
         if api is None or not isinstance(body, Mapping):
             seen.status = 404
@@ -117,7 +117,7 @@ class StrictProvider:
         told = self.story.answer(prompt_text(body), names)
         return (200, *_encode(api, path, body, told, sizes))
 
-    def _measure(self, body: Mapping[str, Any], seen: Seen) -> Sizes:
+    def _measure(self, body: Mapping[str, Any], seen: HandledRequest) -> Sizes:
         seen.prompt = _size(body)
         text = json.dumps(_without_marks([body.get(key) for key in _PROMPT_KEYS]))
         shared = 0

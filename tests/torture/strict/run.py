@@ -18,7 +18,7 @@ from tests.torture.clients.model import FACT, QUESTION, TASK, file_text
 from tests.torture.clients.programs import PROGRAMS, Program
 from tests.torture.clients.run import client_side, fill_folder, run_command, stored
 from tests.torture.strict.provider import CHARS_PER_TOKEN, StrictProvider
-from tests.torture.strict.story import Story
+from tests.torture.strict.story import StoryModel
 
 FILLED = 1.6
 """How many windows the files of a run fill."""
@@ -43,7 +43,7 @@ async def run(program: Program, folder: Path, binaries: str) -> dict[str, Any]:
         (work / f"part-{number:03d}.txt").write_text(text, "utf-8")
     if program.prepare is not None:
         program.prepare(home)
-    story = Story(
+    story = StoryModel(
         steps,
         QUESTION,
         FACT,

@@ -34,7 +34,7 @@ class Answer:
 
 
 @dataclass
-class Story:
+class StoryModel:
     """Answers every request of one client."""
 
     steps: int

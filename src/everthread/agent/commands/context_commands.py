@@ -13,7 +13,7 @@ from everthread.agent.commands.dispatch import (
     join_paragraphs,
 )
 from everthread.compaction.compaction_result import Compaction
-from everthread.compaction.journal.journal import name_author
+from everthread.compaction.journal.journal import describe_author
 from everthread.conversation.conversation import Conversation
 from everthread.core.messages import Message, calls_of, count_noun, excerpt, results_of
 from everthread.core.secrets.redaction import redact
@@ -51,7 +51,7 @@ async def run_compress(scope: CommandScope, argument: str) -> CommandResult:
         f"{compaction.tokens_before:,} → {compaction.tokens_after:,}"
     )
     text = join_paragraphs(
-        f"Compacted: {sizes} tokens; summary by {name_author(compaction.author)}. `/why` has the details, `/undo` "
+        f"Compacted: {sizes} tokens; summary by {describe_author(compaction.author)}. `/why` has the details, `/undo` "
         "takes it back.",
         [f"Warning: {warning}" for warning in compaction.warnings],
     )

@@ -15,7 +15,7 @@ from everthread.core.messages import count_noun
 from everthread.core.prices import format_dollars
 from everthread.errors import InputError
 from everthread.store.records import UsageRow
-from everthread.store.sql.accounts import sum_usage, usage_figures, usage_row
+from everthread.store.sql.accounts import make_usage_figures, make_usage_row, sum_usage
 from everthread.thread.stored_facts import load_thread_usage
 from everthread.thread.used_window import describe_window
 
@@ -55,11 +55,11 @@ async def run_usage(scope: CommandScope, _argument: str) -> CommandResult:
     left_out = list(conversation.toolbox.left_out)
     usage_parts = await load_thread_usage(scope.store, thread)
     *rows, total = [
-        sum_usage(key, [*map(usage_row, part)])
+        sum_usage(key, [*map(make_usage_row, part)])
         for key, part in usage_parts.items()
         if part or key == "all"
     ]
-    sums = {row.key: usage_figures(row) for row in (*rows, total)}
+    sums = {row.key: make_usage_figures(row) for row in (*rows, total)}
     data = {"thread": thread, "sums": sums, "tools_left_out": left_out}
     if not total.calls:
         return CommandResult(
@@ -116,10 +116,10 @@ async def run_insights(scope: CommandScope, argument: str) -> CommandResult:
         ]
         blocks += ["**By tool**", tools]
     names = ("threads", "messages", "compactions", "tokens_saved", "lookups")
-    data = {"days": days, "total": usage_figures(figures.total)} | {
+    data = {"days": days, "total": make_usage_figures(figures.total)} | {
         name: getattr(figures, name) for name in names
     }
-    data["by_model"] = {row.key: usage_figures(row) for row in figures.by_model}
+    data["by_model"] = {row.key: make_usage_figures(row) for row in figures.by_model}
     return CommandResult(join_paragraphs(*blocks), data)
 
 
@@ -133,13 +133,13 @@ def _usage_line(row: UsageRow) -> str:
 
 def _format_cost(row: UsageRow) -> str:
     """Return a cost as text; a missing price is unknown, never zero."""
-    if row.unpriced == row.calls and row.calls:
+    if row.unpriced_calls == row.calls and row.calls:
         return "cost unknown"
-    if row.calls and not row.cost and not row.unpriced:
+    if row.calls and not row.cost and not row.unpriced_calls:
         return "free"
     cost = format_dollars(row.cost)
     return (
-        f"{cost} + {count_noun(row.unpriced, 'call')} without a known price"
-        if row.unpriced
+        f"{cost} + {count_noun(row.unpriced_calls, 'call')} without a known price"
+        if row.unpriced_calls
         else cost
     )

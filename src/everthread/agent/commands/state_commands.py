@@ -13,7 +13,7 @@ from everthread.agent.commands.dispatch import (
 )
 from everthread.agent.turn_events import CauseLog
 from everthread.compaction.history.tool_calls import REFUSED
-from everthread.compaction.journal.journal import AUTHOR, name_author
+from everthread.compaction.journal.journal import AUTHOR, describe_author
 from everthread.core.messages import count_noun, excerpt
 from everthread.core.prices import format_dollars
 from everthread.core.search.search_results import format_utc_time
@@ -127,7 +127,7 @@ def _describe_compaction(compaction: CompactionRecord, count: int) -> str:
     record = compaction.record
     reason = REASON_TEXTS.get(record.reason, record.reason or "no reason was recorded")
     focus = f", with a focus on {record.focus!r}" if record.focus else ""
-    author = f" by {name_author(record.author)}" if record.author else ""
+    author = f" by {describe_author(record.author)}" if record.author else ""
     covered = count_noun(len(record.covered), "message")
     details = [
         f"{covered} summarised{author} in {record.duration:.1f} s{_describe_cost(record)}",

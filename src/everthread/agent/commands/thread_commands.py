@@ -114,7 +114,7 @@ async def _thread_figures(scope: CommandScope, row: ThreadRow) -> dict[str, Any]
         "messages": row.messages,
         "tokens": row.tokens,
         "compactions": row.compactions,
-        "active": row.active,
+        "active": row.last_active,
         "here": row.first.id == scope.conversation.id,
     }
 

@@ -75,7 +75,7 @@ from everthread.gateway.dashboard.savings import (
 )
 from everthread.providers.local import SMOLLM2, download_model
 from everthread.store.records import NewSession
-from everthread.store.sql.accounts import sum_usage, usage_row
+from everthread.store.sql.accounts import make_usage_row, sum_usage
 from everthread.store.store import Store
 from everthread.thread.events import (
     CompactionDone,
@@ -437,7 +437,7 @@ async def render_farewell(
     if not row.messages:
         return None
     usage = sum_usage(
-        "all", [*map(usage_row, (await load_thread_usage(store, thread))["all"])]
+        "all", [*map(make_usage_row, (await load_thread_usage(store, thread))["all"])]
     )
     comparison = compare_thread(
         await store.call_rows([thread]),
@@ -575,7 +575,9 @@ async def _pick_thread(store: Store, reader: InputReader) -> str:
         return await find_latest_thread(store)
     now = time.time()
     for number, row in enumerate(rows, 1):
-        facts = f"{shorten_id(row.first.id)}  {format_age(row.active, now)}, {count_noun(row.messages, 'message')}  "
+        age = format_age(row.last_active, now)
+        messages = count_noun(row.messages, "message")
+        facts = f"{shorten_id(row.first.id)}  {age}, {messages}  "
         title = await load_short_title(store, row.first)
         print_text((f"{number:>3}  ", "bold"), facts, (title, "cyan"))
     try:

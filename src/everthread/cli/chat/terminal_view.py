@@ -21,12 +21,16 @@ from rich.text import Text
 from everthread.agent.commands.context_commands import describe_threshold, list_context
 from everthread.agent.turn_events import Delegated, ToolFinished, ToolStarted, TurnEnded
 from everthread.cli.output import escape_controls, format_cost
-from everthread.compaction.history.tool_calls import Action, action_of, outcome_of
-from everthread.compaction.journal.journal import name_author
+from everthread.compaction.history.tool_calls import (
+    Action,
+    describe_outcome,
+    find_action,
+)
+from everthread.compaction.journal.journal import describe_author
 from everthread.core.messages import Call, clip, count_noun
 from everthread.core.prices import format_dollars
 from everthread.store.records import CompactionRecord, UsageRecord, UsageRow
-from everthread.store.sql.accounts import sum_usage, usage_row
+from everthread.store.sql.accounts import make_usage_row, sum_usage
 from everthread.thread.events import (
     CompactionDone,
     CompactionFailed,
@@ -152,7 +156,7 @@ def style_markup(text: str) -> Text:
 def _render_compaction(event: CompactionDone) -> Text:
     """Render the size before and after, and the author of the summary; `/why` has the details."""
     author = (
-        f"; summary by {escape_controls(name_author(event.author))}"
+        f"; summary by {escape_controls(describe_author(event.author))}"
         if event.author
         else ""
     )
@@ -292,7 +296,7 @@ def _describe_outcome(event: ToolFinished, action: Action) -> str:
     text = event.text.strip()
     if "\n" not in text and (event.failed or action.kind != "read"):
         return clip(text, MAX_ARGUMENT_CHARS)
-    return outcome_of(
+    return describe_outcome(
         action.kind, event.text, failed=event.failed, room=MAX_ARGUMENT_CHARS
     )
 
@@ -304,7 +308,7 @@ def _describe_call(tool: str, arguments: Mapping[str, Any]) -> str:
 
 
 def _parse_action(tool: str, arguments: Mapping[str, Any]) -> Action:
-    return action_of(
+    return find_action(
         Call("", tool, json.dumps(dict(arguments), default=str))
     ) or Action(tool)
 
@@ -557,7 +561,7 @@ class Status:
         self, usage: Sequence[UsageRecord], compactions: Sequence[CompactionRecord]
     ) -> None:
         """Take the figures of a stored thread."""
-        self.usage = sum_usage("all", [*map(usage_row, usage)])
+        self.usage = sum_usage("all", [*map(make_usage_row, usage)])
         self.compactions = sum(record.reverted is None for record in compactions)
 
     def update(self, event: Event) -> None:
@@ -566,7 +570,7 @@ class Status:
                 self.tokens = event.tokens
                 self.window = event.window
             case (UsageRecorded() as call) | Delegated(event=UsageRecorded() as call):
-                self.usage = sum_usage("all", [self.usage, usage_row(call)])  # type: ignore[arg-type]  # the same fields
+                self.usage = sum_usage("all", [self.usage, make_usage_row(call)])  # type: ignore[arg-type]  # the same fields
             case CompactionDone():
                 self.compactions = event.count
                 self.tokens = event.tokens_after
@@ -583,7 +587,7 @@ class Status:
             parts.append(f"cache {self.usage.cache_read / self.usage.prompt:.0%}")
         if self.usage.calls and not self.is_free:
             price = format_cost(self.usage)
-            parts.append(f"cost {price}" if self.usage.unpriced else price)
+            parts.append(f"cost {price}" if self.usage.unpriced_calls else price)
         if self.compactions:
             parts.append(count_noun(self.compactions, "compaction"))
         return " · ".join(parts)

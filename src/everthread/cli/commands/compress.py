@@ -25,7 +25,7 @@ from everthread.cli.shared_options import (
     resolve_window_option,
 )
 from everthread.compaction.compaction_result import Compaction
-from everthread.compaction.journal.journal import name_author
+from everthread.compaction.journal.journal import describe_author
 from everthread.compaction.summary.sections import TemplateName
 from everthread.config import load_config
 from everthread.core.messages import count_noun, excerpt
@@ -260,7 +260,7 @@ def _print_result(recording: ConversationFile, result: Compaction) -> None:
         if covered_count == 1
         else "are"
     )
-    author = f" by {name_author(result.author)}" if result.author else ""
+    author = f" by {describe_author(result.author)}" if result.author else ""
     change = (
         f"{count_noun(covered_count, 'message')} {verb} summarised{author}"
         if covered_count

@@ -187,7 +187,7 @@ def _describe_scopes(scopes: frozenset[str]) -> str:
 
 def _make_row(stored_key: StoredKey, now: float) -> list[object]:
     key = stored_key.key
-    use_today = stored_key.today
+    use_today = stored_key.use_of_day
     limits = stored_key.key.limits
     last_used = (
         "never"
@@ -217,7 +217,7 @@ def _format_use(amount: int | Decimal, limit: int | Decimal | None) -> str:
 
 def _key_as_json(stored_key: StoredKey) -> dict[str, Any]:
     key = stored_key.key
-    use = dataclasses.asdict(stored_key.today)
+    use = dataclasses.asdict(stored_key.use_of_day)
     limits = dataclasses.asdict(key.limits)
     for figures in (use, limits):
         figures["dollars"] = (

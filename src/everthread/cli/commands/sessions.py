@@ -66,8 +66,8 @@ class ListRow:
     def kind(self) -> str:
         """The thread's kind, with the number of side calls that are folded into it."""
         if not self.side_calls:
-            return self.session.label
-        return f"{self.session.label} +{count_noun(self.side_calls, 'side call')}"
+            return self.session.shown_kind
+        return f"{self.session.shown_kind} +{count_noun(self.side_calls, 'side call')}"
 
     def as_json(self) -> dict[str, Any]:
         session = self.session
@@ -152,7 +152,7 @@ def _print_list(rows: list[ListRow], now: float, *, show_all: bool) -> None:
     }
     if show_all:
         columns |= {
-            "kind": lambda row: row.session.label,
+            "kind": lambda row: row.session.shown_kind,
             "state": lambda row: row.state,
         }
     else:
@@ -172,7 +172,7 @@ async def _thread_row(store: Store, row: ThreadRow) -> ListRow:
         row.first,
         describe_state(row.tip),
         messages=row.messages,
-        last_used=row.active,
+        last_used=row.last_active,
         title=title,
         tokens=row.tokens,
         compactions=row.compactions,

@@ -31,7 +31,7 @@ from everthread.cli.store_access import with_store
 from everthread.cli.times import DAY, format_age, format_iso, parse_time
 from everthread.core.messages import count_noun
 from everthread.errors import InputError
-from everthread.store.sql.accounts import sum_usage, usage_figures, usage_row
+from everthread.store.sql.accounts import make_usage_figures, make_usage_row, sum_usage
 from everthread.thread.stored_facts import load_thread_usage
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def usage(
         calls_json = (
             {"calls": [_call_as_json(record) for record in records]} if calls else {}
         )
-        sums = {row.key: usage_figures(row) for row in rows}
+        sums = {row.key: make_usage_figures(row) for row in rows}
         print_json(
             {
                 "thread": thread,
@@ -110,7 +110,7 @@ async def _load_thread_rows(
         for key, records in usage_by_part.items()
     }
     rows = [
-        sum_usage(key, list(map(usage_row, records)))
+        sum_usage(key, list(map(make_usage_row, records)))
         for key, records in records_by_part.items()
         if records
     ]
@@ -153,7 +153,7 @@ def _call_as_json(record: UsageRecord) -> dict[str, Any]:
         "task": record.task,
         "created": format_iso(record.created),
         "estimated": record.estimated,
-    } | usage_figures(usage_row(record))
+    } | make_usage_figures(make_usage_row(record))
 
 
 def _print_usage(
@@ -169,9 +169,9 @@ def _print_usage(
     ]
     print_table(title, ["", *(f"{row.key}>" for row in rows)], lines)
     total = rows[-1]
-    if total.unpriced:
+    if total.unpriced_calls:
         print_text(
-            f"{total.unpriced:,} of {count_noun(total.calls, 'call')} without a known price"
+            f"{total.unpriced_calls:,} of {count_noun(total.calls, 'call')} without a known price"
         )
     if records:
         table = [
@@ -179,7 +179,7 @@ def _print_usage(
                 format_age(record.created, now),
                 record.model,
                 record.task,
-                *_row_values(usage_row(record), DETAIL_COLUMNS),
+                *_row_values(make_usage_row(record), DETAIL_COLUMNS),
             )
             for record in records
         ]
@@ -249,7 +249,7 @@ def insights(
 
 def _insights_as_json(figures: Insights) -> dict[str, Any]:
     tables = {
-        name: {row.key: usage_figures(row) for row in getattr(figures, name)}
+        name: {row.key: make_usage_figures(row) for row in getattr(figures, name)}
         for name in ("by_day", "by_model", "by_platform", "by_task")
     }
     tools = {
@@ -258,7 +258,7 @@ def _insights_as_json(figures: Insights) -> dict[str, Any]:
     }
     counts_json = {name: getattr(figures, name) for name in COUNT_FIELDS}
     return {
-        "total": usage_figures(figures.total),
+        "total": make_usage_figures(figures.total),
         **counts_json,
         **tables,
         "by_tool": tools,

@@ -1,6 +1,6 @@
 """Find the messages that no summary covers: instructions in the list, definitions of tools, items of a provider.
 
-Each stays once, in order; of two that replace each other the newest stays.
+Each stays once, in order; if one replaces another, only the newest stays.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from everthread.wire.definitions import (
 
 @dataclass(frozen=True, slots=True)
 class PermanentMessages:
-    """The messages that stay, by their places in the input, with only those parts that stay."""
+    """The messages that stay, by index, each reduced to its permanent parts."""
 
     messages: dict[int, Message] = field(default_factory=dict)
-    covered: frozenset[int] = frozenset()
-    """Places of messages that also hold conversation: the summary covers the rest of them."""
+    mixed_indices: frozenset[int] = frozenset()
+    """Indices of messages that also hold conversation: the summary covers that part of them."""
 
     @property
-    def uncovered(self) -> frozenset[int]:
-        """Places of messages without any conversation."""
-        return frozenset(self.messages) - self.covered
+    def standalone_indices(self) -> frozenset[int]:
+        """Indices of messages without any conversation."""
+        return frozenset(self.messages) - self.mixed_indices
 
-    def between(self, start: int, end: int) -> list[int]:
-        """Return the places in `[start, end)`."""
+    def indices_between(self, start: int, end: int) -> list[int]:
+        """Return the indices in `[start, end)`."""
         return [index for index in self.messages if start <= index < end]
 
 
-def find_permanent(history: CompactionHistory) -> PermanentMessages:
-    """Find everything in a history that is outside the conversation."""
+def find_permanent_messages(history: CompactionHistory) -> PermanentMessages:
+    """Find the parts of a history that are not conversation."""
     parts_by_index = {
         index: parts
         for index, facts in enumerate(history.facts)
@@ -48,7 +48,7 @@ def find_permanent(history: CompactionHistory) -> PermanentMessages:
     }
     if not parts_by_index:
         return PermanentMessages()
-    latest = _drop_replaced(parts_by_index)
+    latest_parts = _drop_replaced(parts_by_index)
     head_contents = {
         part.content
         for index, parts in parts_by_index.items()
@@ -58,24 +58,30 @@ def find_permanent(history: CompactionHistory) -> PermanentMessages:
     for index, parts in parts_by_index.items():
         if (
             index >= history.head_end
-            and index in latest
+            and index in latest_parts
             and all(part.content in head_contents for part in parts)
         ):
-            del latest[index]  # the head already says it
+            del latest_parts[index]  # the head already says it
     messages: dict[int, Message] = {}
-    covered: set[int] = set()
-    for piece in history.pieces:
-        if any(index in latest for index in range(piece.start, piece.end)):
-            _keep_piece(history, piece, latest, messages=messages, covered=covered)
-    return PermanentMessages(dict(sorted(messages.items())), frozenset(covered))
+    mixed_indices: set[int] = set()
+    for group in history.groups:
+        if any(index in latest_parts for index in range(group.start, group.end)):
+            _keep_group_parts(
+                history,
+                group,
+                latest_parts,
+                messages=messages,
+                mixed_indices=mixed_indices,
+            )
+    return PermanentMessages(dict(sorted(messages.items())), frozenset(mixed_indices))
 
 
 def _drop_replaced(
     parts_by_index: Mapping[int, Sequence[PermanentPart]],
 ) -> dict[int, list[PermanentPart]]:
-    """Leave out parts that later parts replace."""
+    """Return the parts without those that later parts replace."""
     later_keys: set[str] = set()
-    latest: dict[int, list[PermanentPart]] = {}
+    latest_parts: dict[int, list[PermanentPart]] = {}
     for index in sorted(parts_by_index, reverse=True):
         parts = [
             part
@@ -83,45 +89,46 @@ def _drop_replaced(
             if not part.keys or not part.keys <= later_keys
         ]
         if parts:
-            latest[index] = parts
+            latest_parts[index] = parts
         for part in parts_by_index[index]:
             later_keys |= part.keys
-    return latest
+    return latest_parts
 
 
-def _keep_piece(
+def _keep_group_parts(
     history: CompactionHistory,
-    piece: Span,
-    latest: dict[int, list[PermanentPart]],
+    group: Span,
+    latest_parts: dict[int, list[PermanentPart]],
     *,
     messages: dict[int, Message],
-    covered: set[int],
+    mixed_indices: set[int],
 ) -> None:
-    """Keep the permanent parts of a piece, and with a result the call that it answers."""
-    results: set[str] = set()
-    for index in range(piece.start, piece.end):
-        positions = {part.position for part in latest.get(index, ())}
-        results |= find_answered_call_ids(history.facts[index].message, positions)
-    for index in range(piece.start, piece.end):
+    """Add the permanent parts of a group to `messages`, and with each result the call that it answers."""
+    answered_ids: set[str] = set()
+    for index in range(group.start, group.end):
+        positions = {part.position for part in latest_parts.get(index, ())}
+        answered_ids |= find_answered_call_ids(history.facts[index].message, positions)
+    for index in range(group.start, group.end):
         facts = history.facts[index]
-        calls = {call.id for call in facts.calls} & results
-        parts = latest.get(index, [])
-        if not parts and not calls:
+        kept_call_ids = {call.id for call in facts.calls} & answered_ids
+        parts = latest_parts.get(index, [])
+        if not parts and not kept_call_ids:
             continue
         messages[index] = keep_parts(
-            facts.message, {part.position for part in parts}, calls
+            facts.message, {part.position for part in parts}, kept_call_ids
         )
-        is_whole = facts.message.get("role") in (*SYSTEM_ROLES, "tool") or _only_calls(
-            facts, calls
-        )
-        if not is_whole:
-            covered.add(index)
+        has_no_conversation = facts.message.get("role") in (
+            *SYSTEM_ROLES,
+            "tool",
+        ) or _only_makes_calls(facts, kept_call_ids)
+        if not has_no_conversation:
+            mixed_indices.add(index)
 
 
-def _only_calls(facts: MessageFacts, calls: set[str]) -> bool:
+def _only_makes_calls(facts: MessageFacts, call_ids: set[str]) -> bool:
     """Return whether a message makes these calls and does nothing else."""
     return (
-        bool(calls)
-        and len(facts.calls) == len(calls)
+        bool(call_ids)
+        and len(facts.calls) == len(call_ids)
         and not text_of(facts.message).strip()
     )

@@ -22,8 +22,8 @@ from everthread.compaction.history.tool_calls import (
     PATCHED_FILE,
     Action,
     CallFacts,
-    action_of,
-    describe,
+    describe_call,
+    find_action,
 )
 from everthread.core.messages import (
     CALL_BLOCKS,
@@ -51,40 +51,47 @@ from everthread.core.transcript import is_lookup_tool, shorten_answer
 from everthread.wire.definitions import loads_tools
 
 CLEARED = "[Old tool output cleared to save context space]"
-LONG = MAX_LINE_CHARS
-"""A tool result, or a string in a call's arguments, of more characters is long."""
-_STRING = re.compile(r'"([^"\\]*+(?:\\.[^"\\]*+)*+)"(\s*:)?', re.DOTALL)
-_MAX_FILES_NAMED = 8
-"""Files of a patch to name if its text is cut."""
+LONG_TEXT_CHARS = MAX_LINE_CHARS
+"""A tool result, or a string in a call's arguments, is long if it has more characters than this."""
+_JSON_STRING = re.compile(r'"([^"\\]*+(?:\\.[^"\\]*+)*+)"(\s*:)?', re.DOTALL)
+_MAX_NAMED_FILES = 8
+"""Maximum number of files to name if the text of a patch is cut."""
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 """A lone surrogate, which cannot be encoded."""
 _DATA_IMAGE = re.compile(r"data:image/([\w.+-]{1,40});base64,([A-Za-z0-9+/=_-]{100,})")
 
 
-def prune(
-    messages: Messages, *, protect_from: int, start: int = 0, results: bool = True
+def prune_messages(
+    messages: Messages, *, protect_from: int, start: int = 0, prune_results: bool = True
 ) -> list[Message]:
-    """Return the transcript with old parts in `[start, protect_from)` reduced; keep tool results unless `results`."""
-    work = Pruner(CompactionHistory([]).extend(list(messages)), results=results)
+    """Return the transcript with old parts in `[start, protect_from)` reduced.
+
+    Tool results are reduced only if `prune_results` is set.
+    """
+    pruner = Pruner(
+        CompactionHistory([]).extend(list(messages)), prune_results=prune_results
+    )
     end = min(protect_from, len(messages))
     return [
         *messages[:start],
-        *map(work.message, range(start, end)),
+        *map(pruner.pruned_message, range(start, end)),
         *messages[max(start, end) :],
     ]
 
 
 class Pruner:
-    """A lazy pruner for the messages of a history."""
+    """A pruner that reduces messages of a history on demand, each once."""
 
-    def __init__(self, history: CompactionHistory, *, results: bool = True) -> None:
+    def __init__(
+        self, history: CompactionHistory, *, prune_results: bool = True
+    ) -> None:
         self.history = history
-        self._with_results = results
-        self._unanswered = open_group(history.messages)
-        self._latest_user = history.latest_user
+        self._prunes_results = prune_results
+        self._unanswered_index = find_unanswered_message(history.messages)
+        self._latest_user_index = history.latest_user_index
         self._pruned: dict[int, Message] = {}
 
-    def message(self, index: int) -> Message:
+    def pruned_message(self, index: int) -> Message:
         """Return the pruned message."""
         pruned = self._pruned.get(index)
         if pruned is None:
@@ -92,89 +99,103 @@ class Pruner:
         return pruned
 
     def _prune(self, index: int) -> Message:
+        """Prune a message, or return the pruning kept with its facts if nothing that it depends on changed."""
         history = self.history
         facts = history.facts[index]
         cache_key: tuple[Any, ...] = (
-            self._with_results,
-            index == self._unanswered,
-            index == self._latest_user,
+            self._prunes_results,
+            index == self._unanswered_index,
+            index == self._latest_user_index,
         )
         if facts.results:
             later_calls = [
-                self._find_later(index, number, text)
+                self._find_later_call(index, number, text)
                 for number, (text, _) in enumerate(facts.outputs)
             ]
             cache_key = (*cache_key, history.answered_calls[index], *later_calls)
-        if facts.pruned is None or facts.pruned[0] != cache_key:
+        if facts.cached_pruning is None or facts.cached_pruning[0] != cache_key:
             message = facts.message
-            if facts.results and self._with_results and not loads_tools(message):
-                message = self.results(index, message)
-            if facts.calls and index != self._unanswered:
-                message = self.arguments(message)
-            if index != self._latest_user:
-                message = self.images(message)
-            facts.pruned = cache_key, message
-            facts.pruned_size = None
-        pruned: Message = facts.pruned[1]
+            if facts.results and self._prunes_results and not loads_tools(message):
+                message = self._prune_results(index, message)
+            if facts.calls and index != self._unanswered_index:
+                message = self._cut_arguments(message)
+            if index != self._latest_user_index:
+                message = self._drop_images(message)
+            facts.cached_pruning = cache_key, message
+            facts.counted_pruned_size = None
+        pruned: Message = facts.cached_pruning[1]
         return pruned
 
-    def tokens(self, index: int, counter: TokenCounter) -> int:
+    def count_tokens(self, index: int, counter: TokenCounter) -> int:
         """Count the tokens of the pruned message."""
-        message = self.message(index)
+        message = self.pruned_message(index)
         facts = self.history.facts[index]
         if message is facts.message:
             return self.history.sizes[index]
-        if facts.pruned_size is None or facts.pruned_size[0] is not counter:
-            facts.pruned_size = counter, counter.message(message)
-        return facts.pruned_size[1]
+        if (
+            facts.counted_pruned_size is None
+            or facts.counted_pruned_size[0] is not counter
+        ):
+            facts.counted_pruned_size = counter, counter.message(message)
+        return facts.counted_pruned_size[1]
 
-    def _find_later(self, index: int, number: int, text: str) -> str | None:
+    def _find_later_call(self, index: int, result_number: int, text: str) -> str | None:
         """Return the id of the last call with the same output, or None if this is the last."""
-        newest = (
-            self.history.newest.get(text, (index, number))
-            if len(text) > LONG
-            else (index, number)
+        newest_indices = (
+            self.history.newest_outputs.get(text, (index, result_number))
+            if len(text) > LONG_TEXT_CHARS
+            else (index, result_number)
         )
         return (
             None
-            if newest == (index, number)
-            else self.history.facts[newest[0]].results[newest[1]].call_id
+            if newest_indices == (index, result_number)
+            else self.history.facts[newest_indices[0]]
+            .results[newest_indices[1]]
+            .call_id
         )
 
-    def results(self, index: int, message: Message) -> Message:
+    def _prune_results(self, index: int, message: Message) -> Message:
         """Replace long tool results by one line, and images in them by a placeholder."""
         numbers = itertools.count()
         return edit_results(
-            message, lambda *result: self._result(index, next(numbers), *result)
+            message, lambda *result: self._prune_result(index, next(numbers), *result)
         )
 
-    def _result(
-        self, index: int, number: int, result: Result, holder: Mapping[str, Any]
+    def _prune_result(
+        self, index: int, result_number: int, result: Result, holder: Mapping[str, Any]
     ) -> Any:
+        """Return the content of a result as one line; unchanged if it is short or the user typed it."""
         content, removed_count = drop_media(result.content)
         text = content_text(content)
-        call = self.history.answered_calls[index][number]
-        if self.history.facts[index].typed_reply(self.history.answered_calls[index]):
+        call = self.history.answered_calls[index][result_number]
+        if self.history.facts[index].find_typed_words(
+            self.history.answered_calls[index]
+        ):
             return content  # the user's own words
-        if len(text) <= LONG or (
-            text[:1] == "[" and self.history.facts[index].reading(number, call).is_line
+        if len(text) <= LONG_TEXT_CHARS or (
+            text[:1] == "["
+            and self.history.facts[index]
+            .read_result(result_number, call)
+            .is_replacement_line
         ):
             return content
-        later_call = None if removed_count else self._find_later(index, number, text)
+        later_call_id = (
+            None if removed_count else self._find_later_call(index, result_number, text)
+        )
         write_line: Callable[..., str | None]
         if is_lookup_tool(call.name if call else result.name) and not is_persisted(
             text
         ):
             write_line = partial(shorten_answer, text)
-        elif later_call is not None:
-            action = action_of(call, name=result.name) or Action("tool")
+        elif later_call_id is not None:
+            action = find_action(call, name=result.name) or Action("tool")
             write_line = partial(
-                action.line,
-                f"same output as the later call {clip(later_call, 40)}".rstrip(),
+                action.format_line,
+                f"same output as the later call {clip(later_call_id, 40)}".rstrip(),
             )
         elif removed_count:
             write_line = partial(
-                describe,
+                describe_call,
                 call,
                 text,
                 name=result.name,
@@ -183,7 +204,9 @@ class Pruner:
         else:
             return with_text(
                 content,
-                _append_errors(text, self.history.facts[index].reading(number, call)),
+                _append_errors(
+                    text, self.history.facts[index].read_result(result_number, call)
+                ),
             )
         return with_text(
             content,
@@ -192,11 +215,14 @@ class Pruner:
             ),
         )
 
-    def arguments(self, message: Message) -> Message:
+    def _cut_arguments(self, message: Message) -> Message:
         """Cut long strings in the arguments of calls; JSON stays JSON."""
         fields: dict[str, Any] = {}
         if message.get("role") == "assistant":
-            for name, change in (("tool_calls", _cut_call), ("content", _cut_block)):
+            for name, change in (
+                ("tool_calls", _cut_call_arguments),
+                ("content", _cut_block_input),
+            ):
                 items = message.get(name)
                 if isinstance(items, list):
                     short_items = [change(item) for item in items]
@@ -209,23 +235,21 @@ class Pruner:
             return message
         return cast("Message", {**without_native_value(message), **fields})
 
-    def images(self, message: Message) -> Message:
+    def _drop_images(self, message: Message) -> Message:
         """Replace images outside tool results by a placeholder, including those written into the text."""
         content: Any = message.get("content")
-        slim_content: Any = content
+        new_content: Any = content
         if message.get("role") not in ("user", "assistant"):
             return message
         if isinstance(content, str):
-            slim_content = _drop_data_images(content)
+            new_content = _drop_data_images(content)
         elif isinstance(content, list):
-            slim_content = [_slim_part(part) for part in content]
-        return (
-            message if slim_content == content else with_content(message, slim_content)
-        )
+            new_content = [_replace_images(part) for part in content]
+        return message if new_content == content else with_content(message, new_content)
 
 
-def open_group(messages: Messages) -> int | None:
-    """Return the index of the last assistant message if some of its calls are still unanswered."""
+def find_unanswered_message(messages: Messages) -> int | None:
+    """Return the index of the last assistant message if any of its calls has no result."""
     last_answer = next(
         (
             index
@@ -236,53 +260,60 @@ def open_group(messages: Messages) -> int | None:
     )
     if last_answer is None:
         return None
-    waiting = [call.id for call in calls_of(messages[last_answer])]
+    unanswered_ids = [call.id for call in calls_of(messages[last_answer])]
     for result in (
         result
         for message in messages[last_answer + 1 :]
         for result in results_of(message)
     ):
-        if result.call_id in waiting:
-            waiting.remove(result.call_id)
-    return last_answer if waiting else None
+        if result.call_id in unanswered_ids:
+            unanswered_ids.remove(result.call_id)
+    return last_answer if unanswered_ids else None
 
 
-def _append_errors(text: str, reading: CallFacts) -> str:
-    """Return a line for an output, followed by the errors of a failed call, word for word.
+def _append_errors(text: str, call_facts: CallFacts) -> str:
+    """Return the line for an output; if the call failed, with its errors word for word below.
 
-    Keep the short output of such a call unchanged if that would save little.
+    Keep the short output of a failed call unchanged if the line would save little.
     """
-    errors = reading.errors()
-    if is_persisted(text) or sum(map(len, errors)) <= LONG:
-        line = _fit_line(text, reading.line, "")
+    errors = call_facts.find_errors()
+    if is_persisted(text) or sum(map(len, errors)) <= LONG_TEXT_CHARS:
+        line = _fit_line(text, call_facts.describe, "")
         if is_persisted(text) or all(error in line for error in errors):
             return line
     text_with_errors = "\n".join(
-        [_fit_line(text, partial(reading.line, with_error=False), ""), *errors]
+        [_fit_line(text, partial(call_facts.describe, with_error=False), ""), *errors]
     )
     if 4 * len(text_with_errors.encode("utf-8", "surrogatepass")) <= 3 * len(
         text.encode("utf-8", "surrogatepass")
     ):
         return text_with_errors
-    return text if len(text) <= 3 * LONG else _fit_line(text, reading.line, "")
+    return (
+        text
+        if len(text) <= 3 * LONG_TEXT_CHARS
+        else _fit_line(text, call_facts.describe, "")
+    )
 
 
-def _fit_line(text: str, write_line: Callable[..., str | None], end: str) -> str:
-    """Return the line for an output, in at most half its bytes: shorter by any measure.
+def _fit_line(text: str, write_line: Callable[..., str | None], suffix: str) -> str:
+    """Return the line for an output in at most half of its bytes, so that it is shorter by any measure.
 
     Keep a citation of stored output whole, whatever its size.
     """
     if is_persisted(text):
-        return write_line(limit=LONG) or CLEARED
-    half = (
+        return write_line(limit=LONG_TEXT_CHARS) or CLEARED
+    max_bytes = (
         len(text) // 2
-        if len(text) > 10 * LONG
+        if len(text) > 10 * LONG_TEXT_CHARS
         else len(text.encode("utf-8", "surrogatepass")) // 2
     )
-    for limit in (LONG, LONG // 2, LONG // 4):
-        line = write_line(limit=limit - len(end))
-        if line and len(f"{line}{end}".encode("utf-8", "surrogatepass")) <= half:
-            return line + end
+    for limit in (LONG_TEXT_CHARS, LONG_TEXT_CHARS // 2, LONG_TEXT_CHARS // 4):
+        line = write_line(limit=limit - len(suffix))
+        if (
+            line
+            and len(f"{line}{suffix}".encode("utf-8", "surrogatepass")) <= max_bytes
+        ):
+            return line + suffix
     return CLEARED
 
 
@@ -290,26 +321,27 @@ def drop_media(content: Any) -> tuple[Any, int]:
     """Replace images and large parts without text by placeholders; return the content and how many were replaced."""
     if not isinstance(content, list):
         return content, 0
-    slim_parts = [part if part_text(part) else _slim_media(part) for part in content]
+    new_parts = [part if part_text(part) else _replace_media(part) for part in content]
     changed_count = sum(
-        new is not old for new, old in zip(slim_parts, content, strict=True)
+        new is not old for new, old in zip(new_parts, content, strict=True)
     )
-    return (slim_parts if changed_count else content), changed_count
+    return (new_parts if changed_count else content), changed_count
 
 
-def _slim_media(part: Any) -> Any:
+def _replace_media(part: Any) -> Any:
+    """Return a placeholder for an image or a large part without text; any other part unchanged."""
     kind = kind_of(part)
     if kind in IMAGE_BLOCKS:
-        return _slim_part(part)
-    if kind and len(str(part)) > LONG:
+        return _replace_images(part)
+    if kind and len(str(part)) > LONG_TEXT_CHARS:
         return {"type": "text", "text": f"[{clip(kind, 40)} removed]"}
     return part
 
 
-def _slim_part(part: Any) -> Any:
+def _replace_images(part: Any) -> Any:
     """Return a part of a message without its image, or without images in its text."""
     if kind_of(part) in IMAGE_BLOCKS:
-        placeholder = {"type": "text", "text": _image_label(part)}
+        placeholder = {"type": "text", "text": describe_image(part)}
         return placeholder if len(str(placeholder)) < len(str(part)) else part
     if kind_of(part) == "text" and isinstance(part.get("text"), str):
         text = _drop_data_images(part["text"])
@@ -317,45 +349,47 @@ def _slim_part(part: Any) -> Any:
     return part
 
 
-def _image_label(part: Mapping[str, Any]) -> str:
-    """Return a label for an image: its link, or its format and size."""
+def describe_image(part: Mapping[str, Any]) -> str:
+    """Return a placeholder that names an image: by its link, or by its format and size."""
     source = part.get("image_url") or part.get("source")
     fields = source if isinstance(source, dict) else {"url": source}
     url, data, media = (fields.get(key) for key in ("url", "data", "media_type"))
     if isinstance(url, str) and not url.startswith("data:"):
         return f"[image removed: {clip(url, 100)}]"
     if isinstance(data, str):
-        return _data_label(str(media).rpartition("/")[2], data)
+        return _describe_image_data(str(media).rpartition("/")[2], data)
     match = _DATA_IMAGE.match(url) if isinstance(url, str) else None
-    return _data_label(match[1], match[2]) if match else "[image removed]"
+    return _describe_image_data(match[1], match[2]) if match else "[image removed]"
 
 
-def _data_label(form: str, data: str) -> str:
-    return f"[image removed: {clip(form, 20)}, {len(data) * 3 // 4096} KB]"
+def _describe_image_data(image_format: str, data: str) -> str:
+    """Return a placeholder for base64 image data, with its format and size."""
+    return f"[image removed: {clip(image_format, 20)}, {len(data) * 3 // 4096} KB]"
 
 
 def _drop_data_images(text: str) -> str:
+    """Replace `data:` images in a text by placeholders."""
     if "data:image/" not in text:
         return text
-    return _DATA_IMAGE.sub(lambda match: _data_label(match[1], match[2]), text)
+    return _DATA_IMAGE.sub(lambda match: _describe_image_data(match[1], match[2]), text)
 
 
-def _cut_call(call: Any) -> Any:
+def _cut_call_arguments(call: Any) -> Any:
     """Cut long strings in the arguments of an OpenAI tool call."""
     if not isinstance(call, dict):
         return call
-    for holder, key in (("function", "arguments"), ("custom", "input")):
-        inner = call.get(holder)
-        if isinstance(inner, dict):
-            value: Any = inner.get(key)
-            as_json = holder == "function" and isinstance(value, str)
-            short_value = _cut_json(value) if as_json else _cut_value(value)
+    for wrapper_key, key in (("function", "arguments"), ("custom", "input")):
+        wrapper = call.get(wrapper_key)
+        if isinstance(wrapper, dict):
+            value: Any = wrapper.get(key)
+            is_json = wrapper_key == "function" and isinstance(value, str)
+            short_value = _cut_json_strings(value) if is_json else _cut_value(value)
             if short_value is not value:
-                return {**call, holder: {**inner, key: short_value}}
+                return {**call, wrapper_key: {**wrapper, key: short_value}}
     return call
 
 
-def _cut_block(part: Any) -> Any:
+def _cut_block_input(part: Any) -> Any:
     """Cut long strings in the input of an Anthropic `tool_use` block."""
     if kind_of(part) not in CALL_BLOCKS:
         return part
@@ -381,21 +415,22 @@ def _cut_value(value: Any, depth: int = 100) -> Any:
     return short_items if isinstance(value, dict) else list(short_items.values())
 
 
-def _cut_json(text: str) -> str:
+def _cut_json_strings(text: str) -> str:
     """Cut long strings in JSON text and keep the rest byte for byte. Wrap other text in a JSON object."""
-    if len(text) <= LONG:
+    if len(text) <= LONG_TEXT_CHARS:
         return text
     if json_value(text) is None:
         short_text = json.dumps(
             {"unreadable_arguments": _cut_text(text)}, ensure_ascii=False
         )
     else:
-        short_text = _STRING.sub(_cut_literal, text)
+        short_text = _JSON_STRING.sub(_cut_json_literal, text)
     return short_text if len(short_text) < len(text) else text
 
 
-def _cut_literal(match: re.Match[str]) -> str:
-    if match[2] or len(match[1]) <= LONG:
+def _cut_json_literal(match: re.Match[str]) -> str:
+    """Return a JSON string literal with its text cut, unless it is a key or not long."""
+    if match[2] or len(match[1]) <= LONG_TEXT_CHARS:
         return match[0]
     short_text = _cut_text(json_value(match[0]))
     literal = json.dumps(
@@ -405,14 +440,16 @@ def _cut_literal(match: re.Match[str]) -> str:
 
 
 def _cut_text(text: str) -> str:
-    """Cut a long text to its beginning; for a patch keep the names of its files too."""
+    """Cut a long text to its beginning; keep the file names of a patch too."""
     # Short, or cut before.
-    if len(text) <= LONG or (len(text) <= 2_000 and CUT_MARK.search(text, 0, 2 * LONG)):
+    if len(text) <= LONG_TEXT_CHARS or (
+        len(text) <= 2_000 and CUT_MARK.search(text, 0, 2 * LONG_TEXT_CHARS)
+    ):
         return text
     names = (
         [
             match[0]
-            for match in islice(PATCHED_FILE.finditer(text, 150), _MAX_FILES_NAMED)
+            for match in islice(PATCHED_FILE.finditer(text, 150), _MAX_NAMED_FILES)
         ]
         if " File: " in text
         else []
@@ -427,15 +464,15 @@ def redact_message(message: Message) -> Message:
     changes: dict[str, Any] = {}
     for name in ("content", "reasoning_content", "refusal"):
         value: Any = message.get(name)
-        clean = (
+        redacted_value = (
             redact(value)
             if isinstance(value, str)
             else redact_value(value)
             if isinstance(value, list)
             else value
         )
-        if clean is not value:
-            changes[name] = clean
+        if redacted_value is not value:
+            changes[name] = redacted_value
     old_calls = message.get("tool_calls")
     if isinstance(old_calls, list):
         calls = [_redact_call(call) for call in old_calls]
@@ -449,13 +486,14 @@ def redact_message(message: Message) -> Message:
 
 
 def _redact_call(call: Any) -> Any:
+    """Redact every secret in an OpenAI tool call."""
     function = call.get("function") if isinstance(call, Mapping) else None
     arguments = function.get("arguments") if isinstance(function, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(arguments, str):
         return redact_value(call)
-    clean = redact(arguments)
+    redacted_arguments = redact(arguments)
     return (
         call
-        if clean is arguments
-        else {**call, "function": {**function, "arguments": clean}}
+        if redacted_arguments is arguments
+        else {**call, "function": {**function, "arguments": redacted_arguments}}
     )

@@ -30,28 +30,28 @@ from everthread.core.transcript import is_lookup_answer, without_summary
 from everthread.wire.definitions import has_tool_reference, loads_tools
 
 MIN_RESULT_TOKENS = 24
-"""The minimum tokens of a cut result."""
+"""A result is never cut to fewer tokens."""
 MIN_BLOCK_TOKENS = 160
-"""With less room than this a cut text cites the stored whole in one bracket, not in a block of four lines."""
+"""With less room, a cut text cites the stored text in one bracket instead of a block of four lines."""
 _BLOCK_TOKENS = 96
 """Tokens of a block without its preview."""
 _NOTE_TOKENS = 28
-"""Tokens of the bracket; without the id of the stored whole about a third."""
+"""Tokens of the bracket with an id; without an id it takes about a third."""
 MIN_CITED_TOKENS = 64
-"""With less room than this the bracket does not name the id: the text itself says more."""
+"""With less room, the bracket does not name the id, because more of the text itself is worth more."""
 
 
 @dataclass(frozen=True, slots=True)
-class Shortened:
+class ShortenedMessage:
     """A message that was cut, and the texts to store for it."""
 
     message: Message
-    stored: tuple[OutputToStore, ...] = ()
+    outputs_to_store: tuple[OutputToStore, ...] = ()
 
 
-def equal_share(sizes: Sequence[int], room: int) -> int:
-    """Return the largest size to which each may be cut so that all together take at most `room`."""
-    remaining = room
+def largest_equal_share(sizes: Sequence[int], total: int) -> int:
+    """Return the largest size to which each item may be cut so that all together take at most `total`."""
+    remaining = total
     ascending = sorted(sizes)
     for position, size in enumerate(ascending):
         share = remaining // (len(ascending) - position)
@@ -64,20 +64,20 @@ def equal_share(sizes: Sequence[int], room: int) -> int:
 def cut_results(  # noqa: PLR0913 - every input of the cut
     index: int,
     message: Message,
-    share: int,
+    max_tokens: int,
     *,
     counter: TokenCounter,
-    tools: Mapping[str, str],
-    lookups: bool = True,
-) -> Shortened:
-    """Cut each result of a message that has more than `share` tokens. `tools` gives the tool of each call id.
+    tool_names: Mapping[str, str],
+    cut_lookups: bool = True,
+) -> ShortenedMessage:
+    """Cut each result of a message to `max_tokens`. `tool_names` gives the tool of each call id.
 
-    The answer of a lookup is only cut with `lookups`, and never stored: the lookup can be repeated.
+    A lookup's answer is only cut if `cut_lookups` is set, and never stored: the lookup can be repeated.
     """
     if message.get("role") == "tool" and loads_tools(message):
-        return Shortened(message)
-    outputs: list[OutputToStore] = []
-    room = max(share, MIN_RESULT_TOKENS)
+        return ShortenedMessage(message)
+    outputs_to_store: list[OutputToStore] = []
+    room = max(max_tokens, MIN_RESULT_TOKENS)
 
     def edit(result: Result, _: Mapping[str, Any]) -> Any:
         text = result.text
@@ -85,35 +85,37 @@ def cut_results(  # noqa: PLR0913 - every input of the cut
         if tokens <= room or has_tool_reference(result.content):
             return result.content
         answers_lookup = is_lookup_answer(
-            result.name or tools.get(result.call_id, ""), text
+            result.name or tool_names.get(result.call_id, ""), text
         )
-        if answers_lookup and not lookups:
+        if answers_lookup and not cut_lookups:
             return result.content
         must_store = not answers_lookup and not is_persisted(text)
-        short_text = shorten(text, tokens, room, cite=must_store)
+        short_text = shorten_result(text, tokens, room, cite=must_store)
         excess = counter.text(short_text) - room
         # Its start and end have more tokens than the average of the text.
         if excess > 0:
-            short_text = shorten(
+            short_text = shorten_result(
                 text, tokens, max(room - excess - excess // 2, 1), cite=must_store
             )
         if len(short_text) >= len(text):
             return result.content
         if must_store:
-            outputs.append(
+            outputs_to_store.append(
                 OutputToStore(index, result.call_id, output_id(text), text, short_text)
             )
         return with_text(result.content, short_text)
 
-    return Shortened(edit_results(message, edit), tuple(outputs))
+    return ShortenedMessage(edit_results(message, edit), tuple(outputs_to_store))
 
 
-def shorten(text: str, tokens: int, room: int, *, cite: bool = True) -> str:
-    """Cut a text of `tokens` tokens to about `room`. With `cite` the result says where the whole text is stored."""
+def shorten_result(
+    text: str, tokens: int, max_tokens: int, *, cite: bool = True
+) -> str:
+    """Cut a text of `tokens` tokens to about `max_tokens`. If `cite` is set, add the id of the stored text."""
     chars_per_token = len(text) / max(tokens, 1)
-    if cite and room >= MIN_BLOCK_TOKENS:
+    if cite and max_tokens >= MIN_BLOCK_TOKENS:
         return make_persisted_block(
-            text, preview_chars=int((room - _BLOCK_TOKENS) * chars_per_token)
+            text, preview_chars=int((max_tokens - _BLOCK_TOKENS) * chars_per_token)
         )
     persisted = parse_persisted(text)
     length = persisted.chars if persisted else len(text)
@@ -121,12 +123,13 @@ def shorten(text: str, tokens: int, room: int, *, cite: bool = True) -> str:
         persisted.id
         if persisted
         else output_id(text)
-        if cite and room >= MIN_CITED_TOKENS
+        if cite and max_tokens >= MIN_CITED_TOKENS
         else ""
     )
     kept_chars = max(
         int(
-            (room - (_NOTE_TOKENS if cited_id else _NOTE_TOKENS // 3)) * chars_per_token
+            (max_tokens - (_NOTE_TOKENS if cited_id else _NOTE_TOKENS // 3))
+            * chars_per_token
         ),
         0,
     )
@@ -139,44 +142,49 @@ def shorten(text: str, tokens: int, room: int, *, cite: bool = True) -> str:
 
 
 def cut_text(
-    index: int, message: Message, room: int, counter: TokenCounter
-) -> Shortened:
-    """Cut the texts of a message to about `room` tokens in all; unchanged if it is not larger.
+    index: int, message: Message, max_tokens: int, counter: TokenCounter
+) -> ShortenedMessage:
+    """Cut the texts of a message to about `max_tokens` in all; return it unchanged if it is not larger.
 
     The first and last words of each text stay; its middle is stored.
     """
-    own_message = without_summary(message) or message
-    texts = [content_text([part]) for part in _text_parts(own_message)] or [
-        text_of(own_message)
+    message_without_summary = without_summary(message) or message
+    texts = [content_text([part]) for part in _text_parts(message_without_summary)] or [
+        text_of(message_without_summary)
     ]
     sizes = [counter.text(text) for text in texts]
-    share = equal_share(
-        sizes, max(room - _BLOCK_TOKENS * sum(size > room for size in sizes), 1)
+    share = largest_equal_share(
+        sizes,
+        max(max_tokens - _BLOCK_TOKENS * sum(size > max_tokens for size in sizes), 1),
     )
-    outputs: list[OutputToStore] = []
-    positions = itertools.count()
+    outputs_to_store: list[OutputToStore] = []
+    part_numbers = itertools.count()
 
-    def shorter(text: str) -> str:
-        size = sizes[next(positions)]
-        keep = int(share * len(text) / max(size, 1)) // 2
-        replacement, middle = cut_middle(text, keep_chars=keep)
+    def shorten_part(text: str) -> str:
+        size = sizes[next(part_numbers)]
+        kept_chars = int(share * len(text) / max(size, 1)) // 2
+        replacement, middle = cut_middle(text, keep_chars=kept_chars)
         if size <= share or len(replacement) >= len(text):
             return text
-        outputs.append(OutputToStore(index, "", output_id(middle), middle, replacement))
+        outputs_to_store.append(
+            OutputToStore(index, "", output_id(middle), middle, replacement)
+        )
         return replacement
 
-    content: Any = own_message.get("content")
+    content: Any = message_without_summary.get("content")
     if isinstance(content, list):
         content = [
-            {**part, "text": shorter(part["text"])} if _is_text(part) else part
+            {**part, "text": shorten_part(part["text"])} if _is_text(part) else part
             for part in content
         ]
     elif isinstance(content, str):
-        content = shorter(content)
+        content = shorten_part(content)
     return (
-        Shortened(with_content(own_message, content), tuple(outputs))
-        if outputs
-        else Shortened(message)
+        ShortenedMessage(
+            with_content(message_without_summary, content), tuple(outputs_to_store)
+        )
+        if outputs_to_store
+        else ShortenedMessage(message)
     )
 
 

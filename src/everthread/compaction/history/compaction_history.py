@@ -1,7 +1,7 @@
-"""A history that a compaction reads: every message once, and at the next compaction only the new ones.
+"""Read the history that a compaction works on: every message once, and at the next compaction only the new ones.
 
-`MessageFacts` holds the facts of one message, independent of its neighbours. `Memory` keeps the history that was read
-last: a conversation grows at its end, and the facts of a message hold for every equal message.
+`MessageFacts` holds the facts of one message, independent of its neighbours. `HistoryReader` keeps the history that was
+read last: a conversation grows at its end, and the facts of a message hold for every equal message.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from everthread.compaction.history.tool_calls import (
     CallFacts,
     Effect,
     NamedFiles,
-    named_files,
+    find_named_files,
 )
 from everthread.compaction.summary.user_quotes import (
-    UserMessage,
-    entry_tokens,
-    user_message,
+    UserQuote,
+    count_quote_tokens,
+    make_user_quote,
 )
 from everthread.core.messages import (
     RESULT_BLOCKS,
@@ -60,173 +60,200 @@ Output = tuple[str, bool]
 class MessageFacts:
     """The facts of one message. Those that only a summary needs are filled in when one is written."""
 
-    size: tuple[TokenCounter, int] | None = None
-    """Its tokens, by the counter that counted them."""
-    redacted: str | None = None
-    """The user's words without secrets."""
-    beginning: str | None = None
-    """The beginning of these words, for the task section."""
-    counted_entry: tuple[UserMessage, TokenCounter, int] | None = None
-    """The entry for these words in the section of user quotes, the counter, and the entry's tokens."""
-    pruned: Any = None
-    """The pruned message, and the inputs of its pruning (`pruning`)."""
-    pruned_size: tuple[TokenCounter, int] | None = None
-    readings: tuple[CallFacts | None, ...] = ()
-    """Its results, each with the call that it answers."""
+    counted_size: tuple[TokenCounter, int] | None = None
+    """The counter that was used, and the message's tokens."""
+    words_without_secrets: str | None = None
+    """The user's words, redacted."""
+    words_beginning: str | None = None
+    """The beginning of the redacted words, for the task section."""
+    counted_quote: tuple[UserQuote, TokenCounter, int] | None = None
+    """The quote of the user's words in a summary, the counter that was used, and the quote's tokens."""
+    cached_pruning: Any = None
+    """Everything that the pruning depended on, and the pruned message (see `pruning`)."""
+    counted_pruned_size: tuple[TokenCounter, int] | None = None
+    """The counter that was used, and the pruned message's tokens."""
+    call_facts: tuple[CallFacts | None, ...] = ()
+    """Each result with the call that it answers."""
     effects: tuple[tuple[CallFacts | None, ...], tuple[Effect, ...]] | None = None
-    """The effects of its calls, with the readings they come from (`state`)."""
+    """The facts that the effects of its calls were read from, and the effects (see `thread_facts`)."""
     step: tuple[tuple[Effect, ...], Step] | None = None
-    """The effects in words, for the journal."""
-    closing: str | None = None
+    """The effects, and their description for the journal."""
+    closing_words: str | None = None
     """The message's text as the closing words of a turn in the journal."""
-    reply: str | None = None
-    """The words, without secrets, that the user typed into the calls that it answers."""
-    names: MessageNames | None = None
-    """The names in its calls and text (`names_in_use`)."""
+    typed_words: str | None = None
+    """The words, redacted, that the user typed into the calls that this message answers."""
+    message_names: MessageNames | None = None
+    """The names in its calls and text (see `names_in_use`)."""
     output_names: tuple[str, ...] | None = None
-    """The names at the ends of its outputs."""
+    """The names at both ends of its outputs."""
+    output_files: tuple[str, ...] | None = None
+    """The files in its outputs, read only if the message is old."""
     shown_names: tuple[Message, frozenset[str]] | None = None
-    """The message as it was shown last, whole or pruned, and all names in it."""
+    """The message as it was last shown, whole or pruned, and all names in it."""
     named_files: tuple[tuple[Call | None, ...], tuple[NamedFiles, ...]] | None = None
-    """The calls that it answers, and the files that they name, newest first."""
-    permanent: Sequence[PermanentPart] | None = None
-    """Its parts that are not conversation (`permanent`)."""
+    """The calls that it answers, and the files that they name, the last call first."""
+    permanent_parts: Sequence[PermanentPart] | None = None
+    """Its parts that are not conversation (see `permanent_messages`)."""
 
     def __init__(self, message: Message) -> None:
         role = message.get("role")
         self.message = message
         self.is_summary = is_summary(message)
-        self.rest = without_summary(message) if self.is_summary else message
-        """The message without a summary; None if it is nothing else."""
+        self.without_summary = without_summary(message) if self.is_summary else message
+        """The message without an earlier summary; None if it holds nothing else."""
         self.calls: Sequence[Call] = calls_of(message) if role == "assistant" else ()
         self.results: Sequence[Result] = results_of(message)
         self.outputs: Sequence[Output] = (
-            _outputs(message, self.results) if self.results else ()
+            _list_outputs(message, self.results) if self.results else ()
         )
-        """The results as texts."""
-        self.words = user_text(message) if role == "user" else ""
+        """The text of each result, and whether it states that the call failed."""
+        self.user_words = user_text(message) if role == "user" else ""
         """The user's words in the message."""
-        self.is_user = role == "user" and (bool(self.words) or is_user_message(message))
+        self.is_user = role == "user" and (
+            bool(self.user_words) or is_user_message(message)
+        )
         self.secret_names: dict[str, bool] = {}
-        """Whether a name is a secret, or part of one, for names that were checked in its text."""
+        """Whether a name is a secret, or part of one, for names that were looked up in its text."""
 
-    def count(self, counter: TokenCounter) -> int:
-        """Count the message's tokens."""
-        if self.size is None or self.size[0] is not counter:
-            self.size = counter, counter.message(self.message)
-        return self.size[1]
+    def count_tokens(self, counter: TokenCounter) -> int:
+        """Count the message's tokens, once per counter."""
+        if self.counted_size is None or self.counted_size[0] is not counter:
+            self.counted_size = counter, counter.message(self.message)
+        return self.counted_size[1]
 
-    def reading(self, number: int, call: Call | None) -> CallFacts:
-        """Return one of its results as the answer to a call."""
-        readings = self.readings or (None,) * len(self.results)
-        facts = readings[number]
+    def read_result(self, result_number: int, call: Call | None) -> CallFacts:
+        """Return the facts of one of its results as the answer to this call."""
+        call_facts = self.call_facts or (None,) * len(self.results)
+        facts = call_facts[result_number]
         if facts is None or facts.call is not call:
-            text, failed = self.outputs[number]
-            facts = CallFacts(call, text, name=self.results[number].name, failed=failed)
-            self.readings = (*readings[:number], facts, *readings[number + 1 :])
+            text, failed = self.outputs[result_number]
+            facts = CallFacts(
+                call, text, name=self.results[result_number].name, failed=failed
+            )
+            self.call_facts = (
+                *call_facts[:result_number],
+                facts,
+                *call_facts[result_number + 1 :],
+            )
         return facts
 
-    def files_named_by(self, calls: tuple[Call | None, ...]) -> tuple[NamedFiles, ...]:
-        """Return the files that these calls name, which it answers; the last call first."""
+    def find_named_files(
+        self, calls: tuple[Call | None, ...]
+    ) -> tuple[NamedFiles, ...]:
+        """Return the files that these calls name, the last call first. The message answers the calls."""
         if self.named_files is None or self.named_files[0] != calls:
-            files = (named_files(call) for call in reversed(calls) if call)
+            files = (find_named_files(call) for call in reversed(calls) if call)
             self.named_files = calls, tuple(filter(None, files))
         return self.named_files[1]
 
     def find_permanent_parts(self) -> Sequence[PermanentPart]:
         """Return its parts that are not conversation."""
-        if self.permanent is None:
-            self.permanent = find_permanent_parts(self.message)
-        return self.permanent
+        if self.permanent_parts is None:
+            self.permanent_parts = find_permanent_parts(self.message)
+        return self.permanent_parts
 
-    def entry(self, number: int, counter: TokenCounter) -> tuple[UserMessage, int]:
-        """Return the user's words as an entry under this number, and its tokens."""
+    def make_quote(self, number: int, counter: TokenCounter) -> tuple[UserQuote, int]:
+        """Return a quote of the user's words under this number, and its tokens."""
         if (
-            self.counted_entry is None
-            or self.counted_entry[0].number != number
-            or self.counted_entry[1] is not counter
+            self.counted_quote is None
+            or self.counted_quote[0].number != number
+            or self.counted_quote[1] is not counter
         ):
-            message = user_message(number, self.redacted_words())
-            self.counted_entry = message, counter, entry_tokens(message, counter.text)
-        return self.counted_entry[0], self.counted_entry[2]
+            quote = make_user_quote(number, self.redacted_words())
+            self.counted_quote = quote, counter, count_quote_tokens(quote, counter.text)
+        return self.counted_quote[0], self.counted_quote[2]
 
-    def typed_reply(self, calls: Sequence[Call | None]) -> str:
-        """Return the words, without secrets, that the user typed into these calls, which it answers."""
-        if self.reply is None:
+    def find_typed_words(self, calls: Sequence[Call | None]) -> str:
+        """Return the words, redacted, that the user typed into these calls. The message answers the calls."""
+        if self.typed_words is None:
             texts = (
                 find_typed_words(text, call.name if call else "", failed=failed)
                 for call, (text, failed) in zip(calls, self.outputs, strict=True)
             )
-            self.reply = redact("\n".join(filter(None, texts)))
-        return self.reply
+            self.typed_words = redact("\n".join(filter(None, texts)))
+        return self.typed_words
 
     def redacted_words(self) -> str:
         """Return the user's words without secrets."""
-        if self.redacted is None:
-            self.redacted = redact(self.words) if self.words else ""
-        return self.redacted
+        if self.words_without_secrets is None:
+            self.words_without_secrets = (
+                redact(self.user_words) if self.user_words else ""
+            )
+        return self.words_without_secrets
 
 
-def redact_words(facts: Iterable[MessageFacts]) -> None:
-    """Redact the user's words of these messages; all at once if they hold no secret, which is cheaper."""
+def redact_user_words(facts: Iterable[MessageFacts]) -> None:
+    """Redact the user's words of these messages, if possible in one search, which is cheaper.
+
+    If the search finds a secret, each message is redacted separately when its words are needed.
+    """
     new_facts = [
-        message_facts for message_facts in facts if message_facts.redacted is None
+        message_facts
+        for message_facts in facts
+        if message_facts.words_without_secrets is None
     ]
     if not find_secrets(
-        "\n\n".join(message_facts.words for message_facts in new_facts)
+        "\n\n".join(message_facts.user_words for message_facts in new_facts)
     ):
         for message_facts in new_facts:
-            message_facts.redacted = message_facts.words
+            message_facts.words_without_secrets = message_facts.user_words
 
 
-def _outputs(message: Message, results: Sequence[Result]) -> list[Output]:
+def _list_outputs(message: Message, results: Sequence[Result]) -> list[Output]:
+    """Return the text of each result, and whether it states that the call failed."""
     content: Any = message.get("content")
     if message.get("role") == "tool":
         return [(result.text, message.get("is_error") is True) for result in results]
-    flags = (
+    failed_flags = (
         part.get("is_error") is True
         for part in content
         if kind_of(part) in RESULT_BLOCKS
     )
     return [
-        (result.text, failed) for result, failed in zip(results, flags, strict=True)
+        (result.text, failed)
+        for result, failed in zip(results, failed_flags, strict=True)
     ]
 
 
-_NOTHING: Mapping[Hashable, MessageFacts] = MappingProxyType({})
+_NO_FACTS: Mapping[Hashable, MessageFacts] = MappingProxyType({})
 
 
-class Memory:
-    """The history that was read last. A history that continues it costs only its new messages."""
+class HistoryReader:
+    """A reader that keeps the last history, so that a history that continues it costs only its new messages."""
 
     def __init__(self) -> None:
-        self._last = CompactionHistory([])
+        self._last_history = CompactionHistory([])
         self._counter: TokenCounter | None = None
 
     def read(
-        self, messages: Messages, counter: TokenCounter, covered: tuple[int, ...]
+        self,
+        messages: Messages,
+        counter: TokenCounter,
+        last_covered_turns: tuple[int, ...],
     ) -> CompactionHistory:
-        """Read and count the history, including the turns of its summaries, which end with `covered`."""
-        message_list = list(messages)
-        last_history = self._last
-        read_before = _NOTHING
-        if message_list[: len(last_history.messages)] != last_history.messages:
-            read_before = {
+        """Read and count a history. `last_covered_turns`: the last turn that each summary in it covers."""
+        all_messages = list(messages)
+        last_history = self._last_history
+        known_facts = _NO_FACTS
+        if all_messages[: len(last_history.messages)] != last_history.messages:
+            known_facts = {
                 message_key(message_facts.message): message_facts
                 for message_facts in last_history.facts
             }
             last_history = CompactionHistory([])
-        history = last_history.extend(message_list, read_before)
+        history = last_history.extend(all_messages, known_facts)
         if counter is not self._counter:
             history.sizes = []
         history.sizes += (
-            message_facts.count(counter)
+            message_facts.count_tokens(counter)
             for message_facts in history.facts[len(history.sizes) :]
         )
-        if history.covered != covered:
-            history.covered = covered
-            history.turns = number_turns(history.facts, covered=covered)
-        self._last = history
+        if history.last_covered_turns != last_covered_turns:
+            history.last_covered_turns = last_covered_turns
+            history.turns = number_turns(
+                history.facts, last_covered_turns=last_covered_turns
+            )
+        self._last_history = history
         self._counter = counter
         return history
 
@@ -236,177 +263,191 @@ class CompactionHistory:
     """The messages of one compaction, read and counted, with their calls, results and turns."""
 
     messages: list[Message]
-    covered: tuple[int, ...] = (0,)
-    """For each summary in the list, the last turn that it covers."""
+    last_covered_turns: tuple[int, ...] = (0,)
+    """The last turn that each summary in the list covers."""
     facts: list[MessageFacts] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
     """Tokens of each message counted so far."""
     turns: list[int] = field(default_factory=list)
     """The number of the user message that each message belongs to."""
-    users: list[int] = field(default_factory=list)
-    """The indices of the user's messages."""
-    summaries: list[int] = field(default_factory=list)
-    """The indices of messages that contain a summary of this package."""
-    pieces: list[Span] = field(default_factory=list)
-    """The spans that must not be split."""
+    user_indices: list[int] = field(default_factory=list)
+    """Indices of the user's messages."""
+    summary_indices: list[int] = field(default_factory=list)
+    """Indices of the messages that hold an earlier summary."""
+    groups: list[Span] = field(default_factory=list)
+    """Spans of messages that must not be split: calls with their results, or single messages."""
     head_end: int = 0
-    calls: dict[str, Call] = field(default_factory=dict)
+    """The end of the head, which is never summarised."""
+    calls_by_id: dict[str, Call] = field(default_factory=dict)
     """The latest call of each id."""
     answered_calls: dict[int, tuple[Call | None, ...]] = field(default_factory=dict)
     """For each message with results, the calls they answer."""
-    newest: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """The last index of each long output: the message, and which of its results."""
-    _waiting: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    """The indices of calls without a result, by their ids."""
-    _ends: dict[int, int] = field(default_factory=dict)
-    """The end of its group for each message with calls."""
+    newest_outputs: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """For each long output, the index of the last message with it, and which of its results it is."""
+    _unanswered_calls: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """Message indices of the calls without a result, by call id."""
+    _group_ends: dict[int, int] = field(default_factory=dict)
+    """The end of the group of each message with calls."""
 
     @property
-    def latest_user(self) -> int | None:
-        return self.users[-1] if self.users else None
+    def latest_user_index(self) -> int | None:
+        """The index of the latest user message, or None."""
+        return self.user_indices[-1] if self.user_indices else None
 
     def extend(
         self,
         messages: list[Message],
-        read_before: Mapping[Hashable, MessageFacts] = _NOTHING,
+        known_facts: Mapping[Hashable, MessageFacts] = _NO_FACTS,
     ) -> CompactionHistory:
         """Return the history of a longer list that begins with this one.
 
-        `read_before`: known facts of messages by key.
+        `known_facts`: facts of messages read before, by message key.
         """
         start = len(self.messages)
-        facts = [_facts_of(message, read_before) for message in messages[start:]]
-        covered_turns = self.covered[len(self.summaries) :]
+        facts = [_reuse_facts(message, known_facts) for message in messages[start:]]
+        remaining_turns = self.last_covered_turns[len(self.summary_indices) :]
         turns = number_turns(
-            facts, before=self.turns[-1] if self.turns else 0, covered=covered_turns
+            facts,
+            turns_before=self.turns[-1] if self.turns else 0,
+            last_covered_turns=remaining_turns,
         )
-        grown = CompactionHistory(
+        extended = CompactionHistory(
             messages,
-            self.covered,
+            self.last_covered_turns,
             facts=[*self.facts, *facts],
             sizes=[*self.sizes],
             turns=[*self.turns, *turns],
-            users=[
-                *self.users,
+            user_indices=[
+                *self.user_indices,
                 *(
                     index
                     for index, message_facts in enumerate(facts, start)
                     if message_facts.is_user
                 ),
             ],
-            summaries=[
-                *self.summaries,
+            summary_indices=[
+                *self.summary_indices,
                 *(
                     index
                     for index, message_facts in enumerate(facts, start)
                     if message_facts.is_summary
                 ),
             ],
-            pieces=[*self.pieces],
+            groups=[*self.groups],
             head_end=self.head_end,
-            calls={**self.calls},
+            calls_by_id={**self.calls_by_id},
             answered_calls={**self.answered_calls},
-            newest={**self.newest},
-            _waiting={**self._waiting},
-            _ends={**self._ends},
+            newest_outputs={**self.newest_outputs},
+            _unanswered_calls={**self._unanswered_calls},
+            _group_ends={**self._group_ends},
         )
-        first_changed = grown._pair_results(start)
-        grown._cut_pieces(first_changed)
+        first_changed = extended._pair_results(start)
+        extended._split_groups(first_changed)
         if (
-            not self.users
+            not self.user_indices
             or first_changed <= self.head_end
             or self.head_end >= start - 1
         ):
-            grown.head_end = head_end_of(messages, grown.pieces)
-        return grown
+            extended.head_end = find_head_end(messages, extended.groups)
+        return extended
 
     def _pair_results(self, start: int) -> int:
-        """Give the new results to their calls: of an id the latest; the first place whose group is another now."""
-        first_changed = start
+        """Give the results from `start` on to their calls: for a repeated id, to the latest call.
+
+        Return the first index whose group changed.
+        """
+        first_changed_index = start
         for index in range(start, len(self.facts)):
             facts = self.facts[index]
             for call in facts.calls:
-                self.calls[call.id] = call
-                self._waiting[call.id] = ()
-                self._ends[index] = index + 1
+                self.calls_by_id[call.id] = call
+                self._unanswered_calls[call.id] = ()
+                self._group_ends[index] = index + 1
             for call in facts.calls:
-                self._waiting[call.id] += (index,)
-            for number, result in enumerate(facts.results):
-                owners = self._waiting.get(result.call_id)
-                if owners:
-                    self._waiting[result.call_id] = owners[:-1]
-                    self._ends[owners[-1]] = index + 1
-                    first_changed = min(first_changed, owners[-1])
-                if len(facts.outputs[number][0]) > MAX_LINE_CHARS:
-                    self.newest[facts.outputs[number][0]] = index, number
+                self._unanswered_calls[call.id] += (index,)
+            for result_number, result in enumerate(facts.results):
+                call_indices = self._unanswered_calls.get(result.call_id)
+                if call_indices:
+                    self._unanswered_calls[result.call_id] = call_indices[:-1]
+                    self._group_ends[call_indices[-1]] = index + 1
+                    first_changed_index = min(first_changed_index, call_indices[-1])
+                if len(facts.outputs[result_number][0]) > MAX_LINE_CHARS:
+                    self.newest_outputs[facts.outputs[result_number][0]] = (
+                        index,
+                        result_number,
+                    )
             if facts.results:
                 self.answered_calls[index] = tuple(
-                    self.calls.get(result.call_id) for result in facts.results
+                    self.calls_by_id.get(result.call_id) for result in facts.results
                 )
-        return first_changed
+        return first_changed_index
 
-    def _cut_pieces(self, first_changed: int) -> None:
-        """Cut the messages into pieces again, from the piece with this index on."""
-        while self.pieces and self.pieces[-1].end > first_changed:
-            self.pieces.pop()
-        index = self.pieces[-1].end if self.pieces else 0
+    def _split_groups(self, first_changed_index: int) -> None:
+        """Split the messages into groups again, from the group with this index on."""
+        while self.groups and self.groups[-1].end > first_changed_index:
+            self.groups.pop()
+        index = self.groups[-1].end if self.groups else 0
         while index < len(self.messages):
             start = index
             end = index + 1
             while index < end:
-                end = max(end, self._ends.get(index, 0))
+                end = max(end, self._group_ends.get(index, 0))
                 index += 1
-            self.pieces.append(Span(start, end))
+            self.groups.append(Span(start, end))
 
 
-def _facts_of(
-    message: Message, read_before: Mapping[Hashable, MessageFacts]
+def _reuse_facts(
+    message: Message, known_facts: Mapping[Hashable, MessageFacts]
 ) -> MessageFacts:
-    known_facts = read_before.get(message_key(message)) if read_before else None
+    """Return the known facts of an equal message, or new facts."""
+    found_facts = known_facts.get(message_key(message)) if known_facts else None
     return (
-        known_facts
-        if known_facts is not None and known_facts.message == message
+        found_facts
+        if found_facts is not None and found_facts.message == message
         else MessageFacts(message)
     )
 
 
-def head_end_of(messages: Messages, pieces: Sequence[Span]) -> int:
+def find_head_end(messages: Messages, groups: Sequence[Span]) -> int:
     """Return the end of the protected start: before an earlier summary, and never inside a group."""
     end = count_head_messages(messages)
     end = next(
         (index for index in range(end) if _begins_with_summary(messages[index])), end
     )
-    for piece in pieces:
-        if piece.end >= end:
-            return piece.start if piece.end > end else end
+    for group in groups:
+        if group.end >= end:
+            return group.start if group.end > end else end
     return end
 
 
 def _begins_with_summary(message: Message) -> bool:
-    """Return whether a message is a summary or begins with one; its own text then belongs after the next one."""
+    """Return whether a message is a summary or begins with one; its own text then belongs after the next summary."""
     if without_summary(message) is None:
         return True
     return is_summary(message) and is_summary_first(message)
 
 
 def number_turns(
-    facts: Iterable[MessageFacts], *, before: int = 0, covered: Sequence[int] = ()
+    facts: Iterable[MessageFacts],
+    *,
+    turns_before: int = 0,
+    last_covered_turns: Sequence[int] = (),
 ) -> list[int]:
-    """Return, for each message, the number of its user message, counted from `before`.
+    """Return the number of the user message that each message belongs to, counted on from `turns_before`.
 
-    `covered`: the last number that each summary among them covers.
+    `last_covered_turns`: the last number that each summary among the messages covers.
     """
     turns: list[int] = []
-    turn = before
-    ends = iter(covered)
+    turn = turns_before
+    remaining_turns = iter(last_covered_turns)
     for message_facts in facts:
         if message_facts.is_summary:
             starts_with_summary = is_summary_first(message_facts.message)
-            end = next(ends, 0)
+            last_covered_turn = next(remaining_turns, 0)
             turn = (
-                max(turn, end) + message_facts.is_user
+                max(turn, last_covered_turn) + message_facts.is_user
                 if starts_with_summary
-                else max(turn + message_facts.is_user, end)
+                else max(turn + message_facts.is_user, last_covered_turn)
             )
         else:
             turn += message_facts.is_user

@@ -1,7 +1,6 @@
-"""The state of a thread: files, commands, open errors, the agent's own to-do list.
+"""The state of a thread: files, commands, open errors, the agent's to-do list.
 
-It is read from calls, not words, updated with every call and available at any time; as JSON it travels with the
-engine's state.
+It is read from calls, not from prose, and updated with every call. As JSON it is stored with the engine's state.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ from typing import Any, NamedTuple
 
 from everthread.compaction.history.compaction_history import MessageFacts, number_turns
 from everthread.compaction.history.tool_calls import (
+    COMMAND_SEPARATOR,
     EDIT_MARK,
     RUNNING,
-    STAGES,
     TRIMMING_PROGRAMS,
     CallFacts,
     Effect,
-    is_file,
     is_test_command,
+    looks_like_path,
     read_edits,
 )
 from everthread.compaction.history.tool_outcomes import count_tests, find_failure
@@ -32,32 +31,32 @@ from everthread.core.secrets.redaction import clip_words
 
 MAX_FILES = 400
 MAX_COMMANDS = 100
-MAX_ERRORS = 40
-BLOCKED_TURNS = 2
-"""An error is listed as open if it is of this many last turns,"""
-RECENT_TURNS = 12
-"""or of this many, if it occurred repeatedly."""
-MIN_ROOTED = 3
-"""With fewer absolute paths, do not assume a root."""
+MAX_OPEN_ERRORS = 40
+OPEN_ERROR_TURNS = 2
+"""An error counts as open for this many turns."""
+REPEATED_ERROR_TURNS = 12
+"""An error that occurred repeatedly counts as open for this many turns."""
+MIN_ABSOLUTE_PATHS = 3
+"""Find a root only if there are at least this many absolute paths."""
 CHANGED = "changed"
 READ = "read"
 
-_PREFIX = re.compile(
+_COMMAND_PREFIX = re.compile(
     r"(?:cd\s+[^\s;&|]+\s*(?:&&|;)\s*|(?:[A-Z_]{2,40}=\S{0,200}|sudo|time|env)\s+)"
 )
-_CHANGES_FOLDER = re.compile(
+_FOLDER_CHANGE = re.compile(
     r"(?:^|[;&(]\s{0,3})cd\s+(\"[^\"\n]{1,200}\"|'[^'\n]{1,200}'|[^\s;&|)]{1,200})"
 )
-_KEY_CHARS = 400
-_LONG_KEY_CHARS = _KEY_CHARS // 2
+_MAX_KEY_CHARS = 400
+_LONG_KEY_CHARS = _MAX_KEY_CHARS // 2
 _FOLDER_SEPARATOR = " in folder "
-"""Between a command and its folder in the key of a failure."""
-_TODO_TEXT = ("content", "step", "title", "task", "text", "description")
+"""Separates a command from its folder in the key of a failure."""
+_TODO_TEXT_FIELDS = ("content", "step", "title", "task", "text", "description")
 
 
 @dataclass(slots=True)
 class FileState:
-    """The last access to a file, and the number of the user's message it belongs to."""
+    """The last access to a file, and the turn of it."""
 
     did: str
     turn: int
@@ -75,7 +74,7 @@ class CommandState:
 
 @dataclass(slots=True)
 class OpenError:
-    """Something that failed and has not passed since."""
+    """A failure that has not been resolved yet."""
 
     source: str
     lines: list[str]
@@ -87,12 +86,12 @@ class OpenError:
     tool: str = ""
     """The tool of a call that neither runs a command nor changes a file."""
     is_passed_by: bool = False
-    """Whether the same tool did something else since, so that the agent continued without it."""
+    """Whether the same tool succeeded with another call since, so that the agent continued without this one."""
 
 
 @dataclass(slots=True)
 class ThreadState:
-    """The state after a thread's calls."""
+    """The state of a thread after its calls."""
 
     files: dict[str, FileState] = field(default_factory=dict)
     commands: dict[str, CommandState] = field(default_factory=dict)
@@ -101,20 +100,20 @@ class ThreadState:
     directory: str = ""
     branch: str = ""
     processes: list[str] = field(default_factory=list)
-    messages: int = 0
-    """The number of messages it was read from."""
-    forgotten: set[str] = field(default_factory=set)
-    """Keys of errors dropped for lack of room; they were not seen to be resolved."""
+    message_count: int = 0
+    """The number of messages that were read."""
+    forgotten_errors: set[str] = field(default_factory=set)
+    """Keys of errors dropped for lack of room, not because they were resolved."""
     names: NamesInUse = field(default_factory=NamesInUse)
     """The names that the work uses."""
     root: str = ""
     """The folder that paths in a summary are relative to."""
-    latest: int = 0
+    latest_turn: int = 0
     """The latest turn with a call."""
 
-    def apply(self, effect: Effect, turn: int) -> None:
-        """Take note of one call."""
-        effect = self._end_session(effect)
+    def apply_effect(self, effect: Effect, turn: int) -> None:
+        """Update the state with the effect of one call."""
+        effect = self._resolve_session_end(effect)
         access = CHANGED if effect.kind != "looked" else READ
         if not effect.failed and effect.is_done:
             for path in effect.paths:
@@ -136,18 +135,18 @@ class ThreadState:
         self.branch = effect.branch or self.branch
         if effect.kind == "ran":
             self._record_run(effect, command_key(effect.target), turn)
-        self.latest = max(self.latest, turn)
+        self.latest_turn = max(self.latest_turn, turn)
         if not effect.failed:
             self._close_failures(effect)
-            self._pass_by(effect)
+            self._mark_passed_by(effect)
         elif effect.kind != "looked":
             self._record_failure(effect, turn)
         self._drop_excess()
 
     def _record_failure(self, effect: Effect, turn: int) -> None:
-        """Record a failure with a stated error, or with an exit code that no check uses for "no"."""
+        """Record a failure if it states an error or ended with an exit code of 2 or more."""
         error_texts = list(effect.errors) or ([effect.tests] if effect.tests else [])
-        lines = error_texts or ([effect.outcome] if _is_hard_failure(effect) else [])
+        lines = error_texts or ([effect.outcome] if _is_clear_failure(effect) else [])
         if not lines:
             return
         source = (
@@ -163,11 +162,12 @@ class ThreadState:
             lines=lines,
             turn=turn,
             times=times,
-            tests=_tests_run(effect),
+            tests=_count_tests_run(effect),
             tool=effect.tool if effect.kind == "called" else "",
         )
 
     def _record_run(self, effect: Effect, key: str, turn: int) -> None:
+        """Record the outcome of a command, and whether it runs in the background."""
         self.commands.pop(key, None)
         is_test = is_test_command(effect.target) and effect.is_done
         self.commands[key] = CommandState(
@@ -192,13 +192,17 @@ class ThreadState:
         if effect.target.startswith(("kill", "pkill")):
             self.processes = []
 
-    def _end_session(self, effect: Effect) -> Effect:
-        """Return the end of a background session as the end of the command that started it."""
+    def _resolve_session_end(self, effect: Effect) -> Effect:
+        """Return the effect; if it ends a background session, as the end of the command that started it."""
         if not self.processes or "exit " not in effect.outcome:
             return effect
-        mark = f" (session {effect.arguments.get('session_id')})"
+        session_suffix = f" (session {effect.arguments.get('session_id')})"
         process = next(
-            (candidate for candidate in self.processes if candidate.endswith(mark)),
+            (
+                candidate
+                for candidate in self.processes
+                if candidate.endswith(session_suffix)
+            ),
             None,
         )
         if process is None:
@@ -208,29 +212,29 @@ class ThreadState:
         ]
         return effect._replace(
             kind="ran",
-            target=process.removesuffix(mark),
+            target=process.removesuffix(session_suffix),
             tests=count_tests(effect.output),
         )
 
     def _close_failures(self, effect: Effect) -> None:
-        """Close earlier failures after a pass, unless its output states an error too."""
+        """Close the failures that a successful call resolves, unless its output also states an error."""
         key = error_key(effect) if self.errors and effect.is_done else ""
-        closed_keys = [
-            failure
-            for failure in self.errors
-            if failure == key or _answers(effect, key, failure)
+        resolved_keys = [
+            failure_key
+            for failure_key in self.errors
+            if failure_key == key or _resolves_failure(effect, key, failure_key)
         ]
-        closed_keys += (
+        resolved_keys += (
             self._find_resolved_by_tests(effect) if effect.tests and self.errors else []
         )
-        if closed_keys and _states_no_error(effect):
-            for key in dict.fromkeys(closed_keys):
+        if resolved_keys and _states_no_error(effect):
+            for key in dict.fromkeys(resolved_keys):
                 del self.errors[key]
 
-    def _pass_by(self, effect: Effect) -> None:
+    def _mark_passed_by(self, effect: Effect) -> None:
         """Mark errors as passed by if the agent continued with other calls of that tool.
 
-        Pages, buttons and queries come only once.
+        Pages, buttons and queries are rarely repeated, so the same call may never succeed.
         """
         if effect.kind != "called" or not effect.is_done:
             return
@@ -239,15 +243,17 @@ class ThreadState:
                 self.errors[key] = replace(error, is_passed_by=True)
 
     def _find_resolved_by_tests(self, effect: Effect) -> list[str]:
-        """Return the failures that a passing test run resolves: test runs with at most as many tests."""
-        passed = _tests_run(effect)
-        return [key for key, error in self.errors.items() if 0 < error.tests <= passed]
+        """Return the keys of failed test runs with at most as many tests as this passing run."""
+        test_count = _count_tests_run(effect)
+        return [
+            key for key, error in self.errors.items() if 0 < error.tests <= test_count
+        ]
 
     def _remove_files(self, effect: Effect) -> None:
-        """Forget the files that a command removed."""
+        """Forget the files that an `rm` command removed."""
         if effect.kind != "ran" or "rm " not in effect.target:
             return
-        for step in STAGES.split(effect.target):
+        for step in COMMAND_SEPARATOR.split(effect.target):
             words = step.split()
             for path in (
                 words[words.index("rm") + 1 :]
@@ -262,47 +268,56 @@ class ThreadState:
                     del self.files[known_path]
 
     def _drop_excess(self) -> None:
-        for memory, limit in ((self.files, MAX_FILES), (self.commands, MAX_COMMANDS)):
-            while len(memory) > limit:
-                del memory[_entry_to_forget(memory)]
-        while len(self.errors) > MAX_ERRORS:
-            self.forgotten.add(key := next(iter(self.errors)))
+        """Drop the oldest files, commands and errors above the maximum."""
+        for entries, limit in ((self.files, MAX_FILES), (self.commands, MAX_COMMANDS)):
+            while len(entries) > limit:
+                del entries[_find_key_to_forget(entries)]
+        while len(self.errors) > MAX_OPEN_ERRORS:
+            self.forgotten_errors.add(key := next(iter(self.errors)))
             del self.errors[key]
 
     # State for a reader
 
-    def open_errors(self, turn: int | None = None, most: int = 6) -> list[OpenError]:
-        """Return the newest open errors, oldest first; with `turn`, those of the turns right before it, or repeated."""
-        recent = [
+    def open_errors(
+        self, turn: int | None = None, max_errors: int = 6
+    ) -> list[OpenError]:
+        """Return the newest open errors, oldest first.
+
+        If `turn` is given, return only errors that still count as open at that turn.
+        """
+        recent_errors = [
             error
             for error in self.errors.values()
             if turn is None
             or (
-                error.turn > turn - (RECENT_TURNS if error.times > 1 else BLOCKED_TURNS)
+                error.turn
+                > turn - (REPEATED_ERROR_TURNS if error.times > 1 else OPEN_ERROR_TURNS)
                 and not error.is_passed_by
             )
         ]
-        return recent[-most:]
+        return recent_errors[-max_errors:]
 
     @property
     def turn(self) -> int:
         """The latest turn with a call."""
-        memories: tuple[Mapping[str, Any], ...] = (
+        entry_maps: tuple[Mapping[str, Any], ...] = (
             self.files,
             self.commands,
             self.errors,
         )
         turns: list[int] = [
-            entry.turn for memory in memories for entry in memory.values()
+            entry.turn for entries in entry_maps for entry in entries.values()
         ]
-        return max([self.latest, *turns])
+        return max([self.latest_turn, *turns])
 
     def changed_files(self) -> list[str]:
+        """Return the paths of the changed files, the latest change last."""
         return [
             path for path, file_state in self.files.items() if file_state.did == CHANGED
         ]
 
     def last_test(self) -> tuple[str, CommandState] | None:
+        """Return the last test command and its outcome, or None."""
         tests = [
             (command, state)
             for command, state in self.commands.items()
@@ -310,30 +325,32 @@ class ThreadState:
         ]
         return tests[-1] if tests else None
 
-    def finished(self, facts: Sequence[MessageFacts]) -> ThreadState:
-        """Return a copy for a summary that covers these messages: with the names in their outputs, and a root."""
+    def prepare_for_summary(self, facts: Sequence[MessageFacts]) -> ThreadState:
+        """Return a copy for a summary of these messages, with the names in their outputs and a root for paths."""
         state = self.copy()
         state.names = self.names.with_outputs(facts)
         state.root = find_root(self.files, self.root)
         return state
 
-    def at_end(
+    def after_messages(
         self, facts: Sequence[MessageFacts], turns: Sequence[int]
     ) -> ThreadState:
-        """Return a copy of the state after the messages that follow, which a summary does not cover.
+        """Return a copy of the state after these further messages, which a summary does not cover.
 
         Its files are those of the covered messages: the others are still in view. Its names are those of all messages:
         much of the tail may be cut.
         """
-        end = self.copy()
+        end_state = self.copy()
         for record in read_calls(facts, turns):
-            end.apply(record.effect, record.turn)
-        open_before = {key: end.errors[key] for key in self.errors if key in end.errors}
+            end_state.apply_effect(record.effect, record.turn)
+        open_before = {
+            key: end_state.errors[key] for key in self.errors if key in end_state.errors
+        }
         return replace(
-            end,
+            end_state,
             files={**self.files},
             errors=open_before,
-            names=self.names.followed_by(facts),
+            names=self.names.with_tail(facts),
         )
 
     @property
@@ -342,6 +359,7 @@ class ThreadState:
         return f"{self.root}/" if self.root else ""
 
     def todo_items(self, *statuses: str) -> list[str]:
+        """Return the texts of the to-do items with one of these statuses."""
         return [entry["text"] for entry in self.todo if entry["status"] in statuses]
 
     def copy(self) -> ThreadState:
@@ -353,11 +371,12 @@ class ThreadState:
             errors={**self.errors},
             todo=[*self.todo],
             processes=[*self.processes],
-            forgotten={*self.forgotten},
+            forgotten_errors={*self.forgotten_errors},
             names=self.names.copy(),
         )
 
     def dump(self) -> dict[str, Any]:
+        """Return the state as JSON."""
         return {
             "files": {
                 path: {"did": state.did, "turn": state.turn}
@@ -377,10 +396,10 @@ class ThreadState:
             "directory": self.directory,
             "branch": self.branch,
             "processes": list(self.processes),
-            "messages": self.messages,
+            "messages": self.message_count,
             "names": self.names.dump(),
             "root": self.root,
-            "latest": self.latest,
+            "latest": self.latest_turn,
         }
 
     @classmethod
@@ -406,27 +425,27 @@ class ThreadState:
                 directory=str(data.get("directory", "")),
                 branch=str(data.get("branch", "")),
                 processes=[str(value) for value in data.get("processes", [])],
-                messages=int(data.get("messages", 0)),
+                message_count=int(data.get("messages", 0)),
                 names=NamesInUse.load(data.get("names")),
                 root=str(data.get("root", "")),
-                latest=int(data.get("latest", 0)),
+                latest_turn=int(data.get("latest", 0)),
             )
         except (TypeError, ValueError, AttributeError, IndexError):
             return cls()
 
 
-def find_root(paths: Iterable[str], before: str = "") -> str:
+def find_root(paths: Iterable[str], previous_root: str = "") -> str:
     """Return the deepest folder that holds most of the absolute paths.
 
-    `before`: the root so far, which stays while it holds half of them.
+    Keep `previous_root` while it holds half of them.
     """
     folders = [path.rpartition("/")[0] for path in paths if path.startswith("/")]
-    if len(folders) < MIN_ROOTED:
-        return before
-    if before and sum(
-        f"{folder}/".startswith(f"{before}/") for folder in folders
+    if len(folders) < MIN_ABSOLUTE_PATHS:
+        return previous_root
+    if previous_root and sum(
+        f"{folder}/".startswith(f"{previous_root}/") for folder in folders
     ) * 2 >= len(folders):
-        return before
+        return previous_root
     counts: Counter[str] = Counter()
     for folder in folders:
         parts = folder.split("/")
@@ -453,7 +472,12 @@ def read_todo(effect: Effect) -> list[dict[str, str]]:
     todo = []
     for item in items:
         text = next(
-            (item[name] for name in _TODO_TEXT if isinstance(item.get(name), str)), ""
+            (
+                item[name]
+                for name in _TODO_TEXT_FIELDS
+                if isinstance(item.get(name), str)
+            ),
+            "",
         )
         status = (
             item.get("status")
@@ -472,90 +496,97 @@ def read_todo(effect: Effect) -> list[dict[str, str]]:
     return todo[:40] if any(entry["status"] for entry in todo) else []
 
 
-def _entry_to_forget(memory: Mapping[str, Any]) -> str:
-    """Return the entry to forget: the oldest that was only read, or else the oldest."""
+def _find_key_to_forget(entries: Mapping[str, Any]) -> str:
+    """Return the key of the entry to forget: the oldest that was only read, or else the oldest."""
     return next(
-        (key for key, entry in memory.items() if getattr(entry, "did", READ) == READ),
-        next(iter(memory)),
+        (key for key, entry in entries.items() if getattr(entry, "did", READ) == READ),
+        next(iter(entries)),
     )
 
 
-def _is_code(words: Sequence[str]) -> bool:
-    """Return whether a command carries its own program: two such runs are not the same command."""
+def _carries_program(words: Sequence[str]) -> bool:
+    """Return whether a command carries its own program text: two such runs are not the same command."""
     return any(word in ("-c", "-e") or word.startswith("<<") for word in words[:4])
 
 
-def bare_command(command: str) -> str:
+def strip_command_prefix(command: str) -> str:
     """Return a command without the folder it is run in and the variables set for it."""
     text = " ".join(command.split())
-    while (prefix := _PREFIX.match(text)) is not None:
-        text = text[prefix.end() :]
+    while (prefix_match := _COMMAND_PREFIX.match(text)) is not None:
+        text = text[prefix_match.end() :]
     return text
 
 
 @lru_cache(maxsize=4_096)
 def command_key(command: str) -> str:
-    """Return the key that equal commands share: without the directory and without filters that only trim the output."""
-    text = bare_command(command[:2_000])
-    if len(text) > _KEY_CHARS:  # between words: half a secret would not be recognised
-        text = text[:_KEY_CHARS].rpartition(" ")[0] or text[:_KEY_CHARS]
+    """Return the key that equal commands share: without the folder, and without filters that only trim the output."""
+    text = strip_command_prefix(command[:2_000])
+    if (
+        len(text) > _MAX_KEY_CHARS
+    ):  # between words: half a secret would not be recognised
+        text = text[:_MAX_KEY_CHARS].rpartition(" ")[0] or text[:_MAX_KEY_CHARS]
     while True:
-        core = (
+        shortened = (
             text.removesuffix("2>&1")
             .removesuffix("> /dev/null")
             .removesuffix(">/dev/null")
             .rstrip()
         )
-        earlier_stages, pipe, last_stage = core.rpartition("|")
+        earlier_stages, pipe, last_stage = shortened.rpartition("|")
         if (
             pipe
             and not earlier_stages.endswith("|")
             and last_stage.split()[:1]
             and last_stage.split()[0] in TRIMMING_PROGRAMS
         ):
-            core = earlier_stages.rstrip()
-        if core == text:
+            shortened = earlier_stages.rstrip()
+        if shortened == text:
             return text
-        text = core
+        text = shortened
 
 
 def error_key(effect: Effect) -> str:
-    """Return the key of a failure: a command with its folder, or the tool for code, which is never the same twice."""
+    """Return the key of a failure: a command with its folder, or the tool alone if it ran code.
+
+    Code is never the same twice.
+    """
     if effect.kind == "changed":
         return effect.target or effect.tool
     if effect.kind != "ran":
         return f"{effect.tool} {effect.target}".strip()
     if "code" in effect.arguments:
         return effect.tool
-    folder = _folder(effect)
+    folder = _find_folder(effect)
     return command_key(effect.target) + (
         f"{_FOLDER_SEPARATOR}{folder}" if folder else ""
     )
 
 
-def _folder(effect: Effect) -> str:
-    """Return the folder that a command names to run in."""
-    changes = _CHANGES_FOLDER.findall(effect.target) if "cd " in effect.target else []
+def _find_folder(effect: Effect) -> str:
+    """Return the folder that a command names to run in, or an empty string."""
+    folder_changes = (
+        _FOLDER_CHANGE.findall(effect.target) if "cd " in effect.target else []
+    )
     folder = (
-        changes[-1]
-        if changes
+        folder_changes[-1]
+        if folder_changes
         else effect.arguments.get("workdir") or effect.arguments.get("cwd")
     )
     return folder.strip("\"' ").rstrip("/") if isinstance(folder, str) else ""
 
 
-def _answers(effect: Effect, key: str, failure: str) -> bool:
-    """Return whether a pass resolves a failure in the same folder: the same run, or one with fewer arguments.
+def _resolves_failure(effect: Effect, key: str, failure_key: str) -> bool:
+    """Return whether a successful run resolves a failure in the same folder: the same run, or one with fewer arguments.
 
     A run that names fewer files is another one. A folder that is not named may be any.
     """
     if effect.kind != "ran":
         return False
     command, _, folder = key.partition(_FOLDER_SEPARATOR)
-    failed_command, _, failed_folder = failure.partition(_FOLDER_SEPARATOR)
+    failed_command, _, failed_folder = failure_key.partition(_FOLDER_SEPARATOR)
     if folder and failed_folder and folder != failed_folder:
         return False
-    if _reaches_same_end(command, failed_command):
+    if _has_same_last_step(command, failed_command):
         return True
     words = command.split()
     failed_words = failed_command.split()
@@ -564,8 +595,8 @@ def _answers(effect: Effect, key: str, failure: str) -> bool:
     if command == failed_command:
         return True
     if (
-        _is_code(words)
-        or _is_code(failed_words)
+        _carries_program(words)
+        or _carries_program(failed_words)
         or "&&" in failed_words
         or not set(words) < set(failed_words)
     ):
@@ -573,14 +604,14 @@ def _answers(effect: Effect, key: str, failure: str) -> bool:
     if len(words) == 1:
         return bool(effect.tests)
     files, failed_files = (
-        {word for word in command_words[1:] if is_file(word)}
+        {word for word in command_words[1:] if looks_like_path(word)}
         for command_words in (words, failed_words)
     )
     return not files or files == failed_files
 
 
-def _reaches_same_end(command: str, failed_command: str) -> bool:
-    """Return whether a chain ends with the last step of a failed one, after steps of the same programs.
+def _has_same_last_step(command: str, failed_command: str) -> bool:
+    """Return whether a chain of commands ends with the last step of a failed chain, after steps of the same programs.
 
     `git add a b && git commit -m M` resolves `git add a && git commit -m M`. Only the beginning of a long command is
     known.
@@ -602,23 +633,23 @@ def _reaches_same_end(command: str, failed_command: str) -> bool:
     }
 
 
-_EXIT = re.compile(r"exit (\d{1,3})\b")
-_FIGURE = re.compile(r"(\d{1,7}) (?:failed|errors?|passed|tests?)\b")
+_EXIT_CODE = re.compile(r"exit (\d{1,3})\b")
+_TEST_FIGURE = re.compile(r"(\d{1,7}) (?:failed|errors?|passed|tests?)\b")
 
 
-def _is_hard_failure(effect: Effect) -> bool:
+def _is_clear_failure(effect: Effect) -> bool:
     """Return whether a command ended with an exit code of 2 or more: checks also use 1 to say "no"."""
-    code = _EXIT.search(effect.outcome) if effect.kind == "ran" else None
+    code = _EXIT_CODE.search(effect.outcome) if effect.kind == "ran" else None
     return code is not None and int(code[1]) >= 2
 
 
-def _tests_run(effect: Effect) -> int:
-    """Return how many tests a test run ran."""
-    return sum(map(int, _FIGURE.findall(effect.tests))) if effect.tests else 0
+def _count_tests_run(effect: Effect) -> int:
+    """Return the number of tests of a test run."""
+    return sum(map(int, _TEST_FIGURE.findall(effect.tests))) if effect.tests else 0
 
 
 def _states_no_error(effect: Effect) -> bool:
-    """Return whether the output of a pass states no error. A pipe hides the exit code."""
+    """Return whether the output of a successful call states no error. A pipe hides the exit code."""
     if (
         effect.kind != "ran"
         or effect.tests
@@ -629,41 +660,49 @@ def _states_no_error(effect: Effect) -> bool:
 
 
 class CallRecord(NamedTuple):
-    """The effect of a call, the place of its message, and the number of the user's message it belongs to."""
+    """The effect of a call, the index of its message, and the turn it belongs to."""
 
-    place: int
+    message_index: int
     turn: int
     effect: Effect
-    open_call: str
-    """Its id if it has no result."""
+    unanswered_id: str
+    """Its id if it has no result; otherwise empty."""
 
 
-Results = dict[str, list[tuple[MessageFacts, int]]]
-"""Results that no call has yet, by the call's id: the message and which of its results."""
+UnmatchedResults = dict[str, list[tuple[MessageFacts, int]]]
+"""Results that no call has taken yet, by the call's id: the message, and which of its results."""
 
 
 def read_calls(
     facts: Sequence[MessageFacts],
     turns: Sequence[int],
     start: int = 0,
-    waiting: Results | None = None,
+    unmatched_results: UnmatchedResults | None = None,
 ) -> list[CallRecord]:
-    """Return every call from `start` on with its first result, in order. `waiting`: results without a call."""
-    waiting = {} if waiting is None else waiting
+    """Return every call from `start` on with its first result, in order.
+
+    `unmatched_results`: results that no call has taken yet.
+    """
+    unmatched_results = {} if unmatched_results is None else unmatched_results
     for message_facts in facts[start:]:
         for number, result in enumerate(message_facts.results):
-            waiting.setdefault(result.call_id, []).append((message_facts, number))
+            unmatched_results.setdefault(result.call_id, []).append(
+                (message_facts, number)
+            )
     records: list[CallRecord] = []
     for index in range(start, len(facts)):
         message_facts = facts[index]
         if message_facts.calls:
-            readings = tuple(
-                [_read_call(call, waiting.get(call.id)) for call in message_facts.calls]
+            call_facts = tuple(
+                [
+                    _take_result(call, unmatched_results.get(call.id))
+                    for call in message_facts.calls
+                ]
             )
-            if message_facts.effects is None or message_facts.effects[0] != readings:
-                pairs = zip(message_facts.calls, readings, strict=True)
+            if message_facts.effects is None or message_facts.effects[0] != call_facts:
+                pairs = zip(message_facts.calls, call_facts, strict=True)
                 message_facts.effects = (
-                    readings,
+                    call_facts,
                     tuple(
                         [
                             (reading or CallFacts(call, None)).effect()
@@ -671,16 +710,18 @@ def read_calls(
                         ]
                     ),
                 )
-            for call, effect, reading in zip(
-                message_facts.calls, message_facts.effects[1], readings, strict=True
+            for call, effect, result_facts in zip(
+                message_facts.calls, message_facts.effects[1], call_facts, strict=True
             ):
                 records.append(
-                    CallRecord(index, turns[index], effect, "" if reading else call.id)
+                    CallRecord(
+                        index, turns[index], effect, "" if result_facts else call.id
+                    )
                 )
         elif (
-            message_facts.rest is not None
+            message_facts.without_summary is not None
             and message_facts.message.get("role") == "assistant"
-            and EDIT_MARK in (text := text_of(message_facts.rest))
+            and EDIT_MARK in (text := text_of(message_facts.without_summary))
         ):
             message_facts.effects = message_facts.effects or (
                 (),
@@ -693,19 +734,20 @@ def read_calls(
     return records
 
 
-def _read_call(
-    call: Call, results: list[tuple[MessageFacts, int]] | None
+def _take_result(
+    call: Call, matching_results: list[tuple[MessageFacts, int]] | None
 ) -> CallFacts | None:
-    if not results:
+    """Take the first of these results for a call and return its facts; None if there is none."""
+    if not matching_results:
         return None
-    facts, number = results.pop(0)
-    return facts.reading(number, call)
+    facts, number = matching_results.pop(0)
+    return facts.read_result(number, call)
 
 
-def state_of(messages: Messages) -> ThreadState:
+def build_state(messages: Messages) -> ThreadState:
     """Return the state at the end of a history; turns count the user's messages from 1."""
     facts = [MessageFacts(message) for message in messages]
-    state = ThreadState(messages=len(facts))
+    state = ThreadState(message_count=len(facts))
     for record in read_calls(facts, number_turns(facts)):
-        state.apply(record.effect, record.turn)
+        state.apply_effect(record.effect, record.turn)
     return state

@@ -1,7 +1,7 @@
 """Read the outcome of a tool call from its output: exit code, test figures, the line that names the error.
 
-Outcomes are at the start or the end of an output, so only those are searched; an output may be a JSON object around the
-real one. Everything here is a guess from text: if nothing is clear, nothing is stated.
+Outcomes are at the start or the end of an output, so only those are searched. An output may be a JSON object around the
+real one. Everything here is a guess from text: if nothing is clear, nothing is returned.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from everthread.core.messages import json_value
 
-_JSON_CHARS = 1_000_000
+_MAX_JSON_CHARS = 1_000_000
 """A longer text is not parsed just to describe it."""
 _OUTPUT_FIELDS = ("output", "stdout", "content", "result", "text", "body")
 _EXIT_CODE_FIELDS = (
@@ -24,14 +24,14 @@ _EXIT_CODE_FIELDS = (
     "exit_status",
 )
 _ERROR_FIELDS = ("error", "errors", "error_message")
-_FAILED = {"success": False, "ok": False, "isError": True, "is_error": True}
+_FAILURE_FLAGS = {"success": False, "ok": False, "isError": True, "is_error": True}
 """Fields of a JSON object that say, with this value, that the call failed."""
 
 
 T = TypeVar("T")
 
 
-class ReadOnce(Generic[T]):
+class UnlockedCachedProperty(Generic[T]):
     """`functools.cached_property` without its lock, which costs as much as one read."""
 
     def __init__(self, read: Callable[[Any], T]) -> None:
@@ -46,7 +46,7 @@ class ReadOnce(Generic[T]):
 
 @dataclass
 class UnwrappedOutput:
-    """A tool's output without the JSON it may be wrapped in; `data` is that JSON. Each property is read once."""
+    """A tool's output without the JSON it may be wrapped in; `data` is that JSON."""
 
     body: str
     exit_code: int | None = None
@@ -56,66 +56,69 @@ class UnwrappedOutput:
     """Whether the JSON says that the call failed."""
     session: str = ""
     """The id of the session in which the process continues."""
-    _stated: str | None = None
+    _cached_error: str | None = None
 
-    @ReadOnce
+    @UnlockedCachedProperty
     def code(self) -> int | None:
-        """The exit code, of the object around the output or as the output states it."""
-        return exit_code(self.body) if self.exit_code is None else self.exit_code
+        """The exit code, from the JSON around the output or from the output's text."""
+        return find_exit_code(self.body) if self.exit_code is None else self.exit_code
 
-    @ReadOnce
-    def halt(self) -> str:
-        """Why the call did not finish (`find_halt`)."""
-        return find_halt(self.body)
+    @UnlockedCachedProperty
+    def stop_reason(self) -> str:
+        """The reason why the call did not finish (`find_stop_reason`)."""
+        return find_stop_reason(self.body)
 
-    @ReadOnce
+    @UnlockedCachedProperty
     def tests(self) -> str:
         """The test results reported in the output (`count_tests`)."""
         return count_tests(self.body)
 
-    def stated_error(self, *, failed: bool) -> str:
-        """Return the error of a call that did not end with exit 0 (`error_line`)."""
-        if self._stated is None:
-            bad = failed or bool(self.code) or bool(self.halt)
-            self._stated = (
+    def find_error(self, *, failed: bool) -> str:
+        """Return the error of a call that did not end with exit 0 (`find_error_line`)."""
+        if self._cached_error is None:
+            has_failed = failed or bool(self.code) or bool(self.stop_reason)
+            self._cached_error = (
                 ""
                 if self.code == 0
-                else self.error or error_line(self.body, failed=bad)
+                else self.error or find_error_line(self.body, failed=has_failed)
             )
-        return self._stated
+        return self._cached_error
 
 
 _SESSION = re.compile(r"running with session ID (\w{1,40})")
 _COLOUR = re.compile(r"\x1b\[[0-9;?]{0,20}[A-Za-z]")
-_TAGGED = re.compile(r"<(\w{1,40})>(.*)</\1>", re.DOTALL)
+_SINGLE_TAG = re.compile(r"<(\w{1,40})>(.*)</\1>", re.DOTALL)
 """A text that is nothing but the content of one tag."""
 
 
-def unwrap(text: str) -> UnwrappedOutput:
-    """Return a tool's output without colours and wrappers, and the outcome that these state."""
+def unwrap_output(text: str) -> UnwrappedOutput:
+    """Return a tool's output without colours and wrappers, and the outcome that the wrappers state."""
     if "\x1b" in text:
         text = _COLOUR.sub("", text)
-    data = _json(text)
+    data = _parse_json(text)
     if not isinstance(data, dict):
         tagged = (
-            _TAGGED.fullmatch(text)
+            _SINGLE_TAG.fullmatch(text)
             if text.endswith(">") and text.startswith("<")
             else None
         )
         text = tagged[2] if tagged else text
-        body = without_header(text)
+        body = strip_header(text)
         if body is text:
             return UnwrappedOutput(text, data=data)
         header = text[: len(text) - len(body)]
         session = _SESSION.search(header)
         return UnwrappedOutput(
-            body, exit_code(header), data=data, session=session[1] if session else ""
+            body,
+            find_exit_code(header),
+            data=data,
+            session=session[1] if session else "",
         )
-    inner = data.get("metadata")
-    meta = inner if isinstance(inner, dict) else {}
+    metadata = data.get("metadata")
+    metadata_fields = metadata if isinstance(metadata, dict) else {}
     codes = [
         value
-        for source in (data, meta)
+        for source in (data, metadata_fields)
         for key in _EXIT_CODE_FIELDS
         if type(value := source.get(key)) is int
     ]
@@ -127,7 +130,7 @@ def unwrap(text: str) -> UnwrappedOutput:
     ]
     code = codes[0] if codes else None
     failed = bool(errors and code is None) or any(
-        data.get(key) is value for key, value in _FAILED.items()
+        data.get(key) is value for key, value in _FAILURE_FLAGS.items()
     )
     failed = failed or data.get("status") in ("error", "failed", "failure")
     if code or failed:  # without a failure these fields hold warnings
@@ -152,7 +155,7 @@ _HEADER_LINE = re.compile(
 )
 
 
-def without_header(text: str) -> str:
+def strip_header(text: str) -> str:
     """Return the output without the header that some tools add: `Name: value` lines, then `Output:`."""
     end = text.find("\nOutput:\n", 0, 1_000)
     if end < 0:
@@ -164,7 +167,7 @@ def without_header(text: str) -> str:
     )
 
 
-_EXIT = re.compile(
+_EXIT_CODE = re.compile(
     r"\b(?:exit(?:ed)?|return(?:ed)?|terminated)[\s_-]{0,3}(?:with[\s_-]{1,3})?(?:(?:non-?zero|exit|an?)[\s_-]{1,3}){0,2}"
     r"(?:code|status)\b[\"']?\s{0,3}(?:is|of|was|[:=>(])?\s{0,3}(-?\d{1,10})\b"
     r"|\b(?:process|command)\s{1,3}exited\s{1,3}with\s{1,3}(-?\d{1,10})\b"
@@ -172,7 +175,7 @@ _EXIT = re.compile(
     r"|^exit[:=] ?(-?\d{1,10})$",
     re.IGNORECASE | re.MULTILINE,
 )
-_GOES_ON = re.compile(r"[ \t]+(?!(?:in|after) [\d.])[A-Za-z]")
+_SENTENCE_CONTINUES = re.compile(r"[ \t]+(?!(?:in|after) [\d.])[A-Za-z]")
 """Text after an exit code that makes it part of a sentence, not the statement of a tool."""
 _EXIT_WORDS = ("exit", "return", "terminated")
 _STOPPED_RUN = re.compile(
@@ -194,44 +197,46 @@ _STOP_WORDS = (
 )
 
 
-def exit_code(text: str) -> int | None:
-    """Return the exit code that a text states, in any usual spelling; the last one at its end counts."""
-    matches = _find_exits(text[-1_000:]) or (
-        _find_exits(text[:300])[:1] if len(text) > 1_000 else []
+def find_exit_code(text: str) -> int | None:
+    """Return the exit code that a text states, in any usual spelling; the last one counts."""
+    matches = _find_exit_matches(text[-1_000:]) or (
+        _find_exit_matches(text[:300])[:1] if len(text) > 1_000 else []
     )
     return (
         int(next(group for group in matches[-1].groups() if group)) if matches else None
     )
 
 
-def _find_exits(text: str) -> list[re.Match[str]]:
+def _find_exit_matches(text: str) -> list[re.Match[str]]:
     """Return the matches of exit codes in a text, in order; search only around words that every spelling has."""
     lowered = text.lower()
     matches: dict[int, re.Match[str]] = {}
     for word in _EXIT_WORDS:
         position = lowered.find(word)
         while position >= 0:
-            if word == "exit" or has_any(
+            if word == "exit" or contains_any(
                 lowered[position : position + 60], ("code", "status")
             ):
-                match = _EXIT.search(text, max(position - 12, 0), position + 100)
-                if match and not _GOES_ON.match(text, match.end()):
+                match = _EXIT_CODE.search(text, max(position - 12, 0), position + 100)
+                if match and not _SENTENCE_CONTINUES.match(text, match.end()):
                     matches[match.start()] = match
             position = lowered.find(word, position + len(word))
     return [matches[start] for start in sorted(matches)]
 
 
-def find_halt(text: str) -> str:
-    """Return the reason why the call did not finish, from the ends of its output; empty if it finished."""
+def find_stop_reason(text: str) -> str:
+    """Return the reason why the call did not finish, from both ends of its output; empty if it finished."""
     both_ends = f"{text[:300]}\n{text[-300:]}"
     lowered = both_ends.lower()
-    match = _STOPPED_RUN.search(both_ends) if has_any(lowered, _STOP_WORDS) else None
+    match = (
+        _STOPPED_RUN.search(both_ends) if contains_any(lowered, _STOP_WORDS) else None
+    )
     if match is None:
         return ""
     return "timed out" if match["timeout"] else match["abort"].lower()
 
 
-_WORDS = {
+_COUNT_NAMES = {
     "tests": "test",
     "test": "test",
     "ran": "test",
@@ -260,24 +265,24 @@ _COUNTS = re.compile(
     r"|^[#ℹ] (?P<tap>tests|pass|fail|skipped|todo) (?P<j>\d{1,7})$",
     re.IGNORECASE | re.MULTILINE,
 )
-_CARGO = re.compile(
+_CARGO_RESULT = re.compile(
     r"^test result: \w{1,10}\. (\d{1,7}) passed; (\d{1,7}) failed; (\d{1,7}) ignored",
     re.MULTILINE,
 )
-_GO = re.compile(r"^(?:(ok) {1,4}|(FAIL))\t[\w./-]{1,200}", re.MULTILINE)
+_GO_RESULT = re.compile(r"^(?:(ok) {1,4}|(FAIL))\t[\w./-]{1,200}", re.MULTILINE)
 _COUNT_WORDS = ("pass", "fail", "example", "tests run", "ran ", "# tests ", "ℹ ")
 """Strings, in lower case, found in a report on tests."""
-_COUNT = re.compile(
+_COUNT_START = re.compile(
     r"[0-9:=#ℹRr](?:(?<=[0-9])\s{1,2}(?i:pass|fail|err|skip|ign|pend|exam|test)|(?<=[nderNDERsS\s].)(?<=[:=])\s{0,8}[0-9]"
     r"|(?<=^.)(?i:an)? )"
 )
 """A number beside a word or a sign that makes it a count, or the start of a line with one."""
-_SUITES = re.compile(r"\s*(?:test )?(?:suites|files)\b", re.IGNORECASE)
+_SUITE_COUNT = re.compile(r"\s*(?:test )?(?:suites|files)\b", re.IGNORECASE)
 
 
 def count_tests(text: str) -> str:
     """Return the figures of a test run: `3 failed, 12 passed`; empty without a run."""
-    counts = _several_runs(text) or _last_report(text[-4_000:])
+    counts = _sum_package_reports(text) or _read_last_report(text[-4_000:])
     figures = []
     for name in ("failed", "error", "passed", "skipped", "test"):
         number = counts.get(name)
@@ -287,28 +292,28 @@ def count_tests(text: str) -> str:
     return ", ".join(figures)
 
 
-def _several_runs(text: str) -> dict[str, int]:
-    """Return the sums for runners that report once per package."""
-    cargo = _CARGO.findall(text) if "test result: " in text else []
-    if cargo:
+def _sum_package_reports(text: str) -> dict[str, int]:
+    """Return the sums for test runners that report once per package."""
+    cargo_results = _CARGO_RESULT.findall(text) if "test result: " in text else []
+    if cargo_results:
         passed, failed, ignored = (
-            sum(map(int, column)) for column in zip(*cargo, strict=True)
+            sum(map(int, column)) for column in zip(*cargo_results, strict=True)
         )
         return {"passed": passed, "failed": failed, "skipped": ignored}
-    go = _GO.findall(text) if "ok  " in text or "FAIL\t" in text else []
+    go_results = _GO_RESULT.findall(text) if "ok  " in text or "FAIL\t" in text else []
     return (
         {
-            "passed": sum(bool(ok) for ok, _ in go),
-            "failed": sum(bool(fail) for _, fail in go),
+            "passed": sum(bool(ok) for ok, _ in go_results),
+            "failed": sum(bool(fail) for _, fail in go_results),
         }
-        if go
+        if go_results
         else {}
     )
 
 
-def _last_report(text: str) -> dict[str, int]:
-    """Return the figures in the last few lines that state any, if one of them is about tests, not just errors."""
-    if not has_any(text.lower(), _COUNT_WORDS):
+def _read_last_report(text: str) -> dict[str, int]:
+    """Return the figures in the last lines that state any, if one of them is about tests, not just errors."""
+    if not contains_any(text.lower(), _COUNT_WORDS):
         return {}
     line_reports: list[tuple[int, dict[str, int]]] = []
     report_line = None
@@ -320,7 +325,7 @@ def _last_report(text: str) -> dict[str, int]:
         line = lines[line_number][:500]
         line_counts = (
             {}
-            if _COUNT.search(line) is None or _SUITES.match(line)
+            if _COUNT_START.search(line) is None or _SUITE_COUNT.match(line)
             else _read_counts(line)
         )
         if line_counts:
@@ -335,10 +340,11 @@ def _last_report(text: str) -> dict[str, int]:
 
 
 def _read_counts(line: str) -> dict[str, int]:
+    """Return the counts that a line of a test report states, by name."""
     counts = {}
     for match in _COUNTS.finditer(line):
         word = match["after"] or match["before"] or match["ran"] or match["tap"]
-        counts[_WORDS[word.lower()]] = int(
+        counts[_COUNT_NAMES[word.lower()]] = int(
             match["n"] or match["m"] or match["k"] or match["j"]
         )
     return counts
@@ -385,12 +391,12 @@ _ERROR_START = re.compile(
 )
 _MAX_LINE_CHARS = 2_000
 """Characters of a line to return, so that a caller that clips it sees a secret whole."""
-_SEARCHED_CHARS = 100_000
+_MAX_SEARCHED_CHARS = 100_000
 """Characters to search for an error at each end of an output."""
 _TRACEBACK = "Traceback (most recent call last)"
 
 
-def error_line(text: str, *, failed: bool = False) -> str:
+def find_error_line(text: str, *, failed: bool = False) -> str:
     """Return the line that names the error; only a clear one if it is not known that the call failed."""
     start = text.rfind(_TRACEBACK)
     if start >= 0:
@@ -400,8 +406,11 @@ def error_line(text: str, *, failed: bool = False) -> str:
             return exception_line.strip()
     parts = (
         (text,)
-        if len(text) <= _SEARCHED_CHARS
-        else (text[:_SEARCHED_CHARS], text[_SEARCHED_CHARS:][-_SEARCHED_CHARS:])
+        if len(text) <= _MAX_SEARCHED_CHARS
+        else (
+            text[:_MAX_SEARCHED_CHARS],
+            text[_MAX_SEARCHED_CHARS:][-_MAX_SEARCHED_CHARS:],
+        )
     )
     for pattern, words in (
         ((_CLEAR_ERROR, _CLEAR_WORDS), (_VAGUE_ERROR, _VAGUE_WORDS))
@@ -409,16 +418,16 @@ def error_line(text: str, *, failed: bool = False) -> str:
         else ((_CLEAR_ERROR, _CLEAR_WORDS),)
     ):
         for part in parts:
-            for start in sorted(_find_lines_with(part, words)):
+            for start in sorted(_find_line_starts(part, words)):
                 end = part.find("\n", start)
                 match = pattern.search(part, start, end if end >= 0 else len(part))
                 if match:
-                    return _line_at(part, match.start())
+                    return _find_line_at(part, match.start())
     return ""
 
 
-def _line_at(text: str, position: int) -> str:
-    """Return the line around a position; for a very long line the part near it, from the beginning of a word."""
+def _find_line_at(text: str, position: int) -> str:
+    """Return the line around a position; for a very long line the part near it, from the start of a word."""
     start = text.rfind("\n", 0, position) + 1
     if start < position - 100:
         start = text.find(" ", position - 100, position) + 1 or position
@@ -430,44 +439,45 @@ def _line_at(text: str, position: int) -> str:
     )
 
 
-def leading_error(text: str) -> str:
+def find_leading_error(text: str) -> str:
     """Return the first line if it says that the call failed. Later lines may be any text that mentions errors."""
     first_line = text.lstrip()[:_MAX_LINE_CHARS].split("\n", 1)[0]
     return first_line.strip() if _ERROR_START.match(first_line) else ""
 
 
-_OWN = re.compile(
+_PROGRAM_ERROR = re.compile(
     r"(?:[\w.]{0,80}(?:Error|Exception)|[Ee]rror|ERROR|fatal|FATAL|panic)\b ?[:!\[]"
 )
 
 
-def program_error(text: str) -> str:
+def find_program_error(text: str) -> str:
     """Return the error that a program states: in its first or last line, or in a traceback near its end."""
     end = text[-4_000:].rstrip()
     last_line = end.rpartition("\n")[2].strip()
-    if _OWN.match(last_line) or _TRACEBACK in end[-2_000:]:
-        return error_line(end) or last_line
+    if _PROGRAM_ERROR.match(last_line) or _TRACEBACK in end[-2_000:]:
+        return find_error_line(end) or last_line
     first_line = text.lstrip()[:_MAX_LINE_CHARS].split("\n", 1)[0].strip()
     return (
         first_line
-        if _OWN.match(first_line)
+        if _PROGRAM_ERROR.match(first_line)
         or "command not found" in first_line
         or " failed for " in first_line
         else ""
     )
 
 
-def _json(text: str) -> Any:
-    if len(text) > _JSON_CHARS or text.lstrip()[:1] not in ("{", "["):
+def _parse_json(text: str) -> Any:
+    """Return the JSON object or list that a text holds, or None."""
+    if len(text) > _MAX_JSON_CHARS or text.lstrip()[:1] not in ("{", "["):
         return None
     return json_value(text)
 
 
 # Lines that name an error
 
-MAX_ERRORS = 8
+MAX_ERROR_LINES = 8
 """Maximum of different error lines to take from one output."""
-MAX_LINE = 300
+MAX_SEARCHED_LINE_CHARS = 300
 """Characters of a line to search for an error."""
 
 _SUSPECT_WORDS = (
@@ -533,17 +543,17 @@ _DIAGNOSTIC = re.compile(r": error [A-Z]{0,4}\d{2,6}: ")
 _NUMBERS = re.compile(r"[\d\s]+(?:(?<=0)[xX][0-9a-fA-F]+)?")
 
 
-def error_lines(
-    text: str, *, failed: bool = False, enough: int = MAX_ERRORS
+def find_error_lines(
+    text: str, *, failed: bool = False, enough_reasons: int = MAX_ERROR_LINES
 ) -> list[str]:
     """Return the lines that state an error, in order: the first and last ones, without source code.
 
     Lines that differ only in numbers count once. If a call `failed` and no line gives the reason in the usual words,
-    the last line with words comes first. Reading ends with `enough` lines that say more than that there was an error.
+    the last line with words comes first. Stop after `enough_reasons` lines that give a reason.
     """
     lines_by_key: dict[str, str] = {}
     reason_count = 0
-    line_starts = _find_lines_with(
+    line_starts = _find_line_starts(
         text, _SUSPECT_WORDS if text.isascii() else _SUSPECT_SIGNS
     )
     seen_lines: set[str] = set()
@@ -551,29 +561,36 @@ def error_lines(
         full_line, _, following_text = text[start : start + _MAX_LINE_CHARS].partition(
             "\n"
         )
-        line = full_line[:MAX_LINE]
+        line = full_line[:MAX_SEARCHED_LINE_CHARS]
         if full_line in seen_lines:
             continue
         seen_lines.add(full_line)
-        if not (_STARTS_ERROR.match(line) or _STATES_ERROR.search(line)) or _is_code(
-            line
-        ):
+        if not (
+            _STARTS_ERROR.match(line) or _STATES_ERROR.search(line)
+        ) or _is_source_code(line):
             continue
         key = _NUMBERS.sub("", line)
         if key not in lines_by_key:
             lines_by_key[key] = _add_reason(full_line.strip(), following_text)
-            reason_count += not says_nothing(lines_by_key[key])
-            if reason_count == enough and len(lines_by_key) <= MAX_ERRORS // 2:
+            reason_count += not gives_no_reason(lines_by_key[key])
+            if (
+                reason_count == enough_reasons
+                and len(lines_by_key) <= MAX_ERROR_LINES // 2
+            ):
                 return list(lines_by_key.values())
     lines = list(lines_by_key.values())
-    if failed and all(map(says_nothing, lines)):
-        lines = [*_last_words(text), *lines]
-    half = MAX_ERRORS // 2
-    return lines if len(lines) <= MAX_ERRORS else lines[:half] + lines[-half:]
+    if failed and all(map(gives_no_reason, lines)):
+        lines = [*_find_last_reason(text), *lines]
+    half_limit = MAX_ERROR_LINES // 2
+    return (
+        lines
+        if len(lines) <= MAX_ERROR_LINES
+        else lines[:half_limit] + lines[-half_limit:]
+    )
 
 
 def _add_reason(line: str, following_text: str) -> str:
-    """Return an error line with the next one, if it only announces that: a panic, a failed test of Go."""
+    """Return an error line; if it only announces the next line, with that line: a panic, a failed test of Go."""
     if not line.endswith(":") and not line.startswith("--- FAIL"):
         return line
     reason = following_text.lstrip().partition("\n")[0].rstrip()
@@ -582,35 +599,39 @@ def _add_reason(line: str, following_text: str) -> str:
 
 
 def find_failure(text: str) -> str:
-    """Return the first line that states an error, or any line that begins like an npm error."""
-    lines = [line for line in error_lines(text, enough=1) if not says_nothing(line)]
-    npm = _NPM_ERROR.search(text) if not lines else None
-    return lines[0] if lines else npm[0] if npm else ""
+    """Return the first line that states an error with a reason, or any line that begins like an npm error."""
+    lines = [
+        line
+        for line in find_error_lines(text, enough_reasons=1)
+        if not gives_no_reason(line)
+    ]
+    npm_match = _NPM_ERROR.search(text) if not lines else None
+    return lines[0] if lines else npm_match[0] if npm_match else ""
 
 
 _NPM_ERROR = re.compile(r"^npm (?:ERR!|error) .{1,300}", re.MULTILINE)
 
 
-def _is_code(line: str) -> bool:
+def _is_source_code(line: str) -> bool:
     """Return whether a line that mentions an error is source code, or npm's output around the error."""
     is_code = (
         line.rstrip().endswith((";", "{"))
         or "=>" in line
         or _STARTS_CODE.match(line) is not None
     )
-    if not is_code and has_any(line.lower(), _CODE_WORDS):
+    if not is_code and contains_any(line.lower(), _CODE_WORDS):
         is_code = _SOURCE_CODE.search(line) is not None
     return is_code and _DIAGNOSTIC.search(line) is None
 
 
-_SAYS_NOTHING = re.compile(
+_REASONLESS_LINE = re.compile(
     r"\W*(?:(?:command|process) )?(?:exit(?:ed)?|return(?:ed)?|failed)(?: with)?(?: non-zero)?(?: exit)?"
     r"(?: code| status)?\W*\d+\W*"
     r"|\W*(?:\w+ {1,3})?(?:\d+ (?:passed|failed|errors?|skipped|warnings?)\b[ ,|]*){1,5}(?:\(\d+\)|in [\d.]+ ?m?s)?\W*"
     r"|make(?:\[\d+\])?: \*\*\* .*",
     re.IGNORECASE,
 )
-_TELLS_WHY = re.compile(
+_GIVES_REASON = re.compile(
     r"\b(?:invalid|required|denied|refused|unauthori[sz]ed|forbidden|cannot|can't|could not|couldn't|unable|missing|"
     r"unexpected|rejected|not allowed|timed? ?out|mismatch|conflicts?|unknown|unsupported|exceed\w*|failed|not \w+)\b",
     re.IGNORECASE,
@@ -619,21 +640,28 @@ _END_CHARS = 2_000
 """Characters at the end to search for the last words."""
 
 
-def says_nothing(line: str) -> bool:
+def gives_no_reason(line: str) -> bool:
     """Return whether an error line only states that errors occurred, or their number."""
-    return _SAYS_NOTHING.fullmatch(line) is not None
+    return _REASONLESS_LINE.fullmatch(line) is not None
 
 
-def _last_words(text: str) -> list[str]:
-    """Return the last line that reports a failure. A single line counts too, unless make printed it as a command."""
+def _find_last_reason(text: str) -> list[str]:
+    """Return the last line that gives a reason, in a list of at most one.
+
+    If no line does, a single line counts too, unless make printed it as a command.
+    """
     rows = [row.strip() for row in text[-_END_CHARS:].split("\n")]
-    rows = [row for row in rows if any(map(str.isalpha, row)) and not says_nothing(row)]
-    reasons = [row for row in rows if _TELLS_WHY.search(row) and not _is_code(row)]
-    is_only = len(rows) == 1 and "*** [" not in text[-_END_CHARS:]
-    return reasons[-1:] or (rows if is_only else [])
+    rows = [
+        row for row in rows if any(map(str.isalpha, row)) and not gives_no_reason(row)
+    ]
+    reasons = [
+        row for row in rows if _GIVES_REASON.search(row) and not _is_source_code(row)
+    ]
+    is_only_line = len(rows) == 1 and "*** [" not in text[-_END_CHARS:]
+    return reasons[-1:] or (rows if is_only_line else [])
 
 
-def has_any(text: str, words: Iterable[str]) -> bool:
+def contains_any(text: str, words: Iterable[str]) -> bool:
     """Return whether a text holds one of the words."""
     for word in words:  # noqa: SIM110 - called for every output, and far quicker than a generator
         if word in text:
@@ -641,7 +669,7 @@ def has_any(text: str, words: Iterable[str]) -> bool:
     return False
 
 
-def _find_lines_with(text: str, words: Iterable[str]) -> set[int]:
+def _find_line_starts(text: str, words: Iterable[str]) -> set[int]:
     """Return the offsets of the lines that hold one of the words, in any case.
 
     Searching word by word is far quicker than a pattern on every line.

@@ -17,10 +17,10 @@ from typing import NamedTuple
 
 from everthread.compaction.summary.user_quotes import (
     GAP,
-    Count,
-    Rarity,
+    CountTokens,
+    WordRarity,
     split_sentences,
-    words_of,
+    split_words,
 )
 
 LINE_SEPARATOR = " / "
@@ -28,50 +28,50 @@ LINE_SEPARATOR = " / "
 
 SIGN_FACTOR = 2.0
 """For each sign of a conclusion: a figure or name, emphasis, the first place in an answer."""
-MAX_PIECE_CHARS = 400
+MAX_SEARCHED_CHARS = 400
 """Characters of a piece to search for figures and names."""
 
-_ITEM = re.compile(r"(?:[-*•+]|\d{1,3}[.)]|[①-⑳])\s|\|")
+_LIST_ITEM = re.compile(r"(?:[-*•+]|\d{1,3}[.)]|[①-⑳])\s|\|")
 _HEADING = re.compile(r"#{1,6}\s|\*\*[^*]{1,80}\*\*:?$")
 _SPECIFIC = re.compile(r"\d|`[^`]{2,}`|\w/\w|[a-z][A-Z]|\w_\w|\w\.\w")
 _COLONS = (":", "：")
 _EMPHASIS = "**"
 
 
-class Piece(NamedTuple):
+class AnswerPiece(NamedTuple):
     """A sentence of an answer, or a whole list item or table row."""
 
     line: int
     text: str
     follows_gap: bool
-    """Whether something before it on its line was left out earlier."""
+    """Whether something before it on its line was left out by an earlier compaction."""
     is_question: bool
     is_specific: bool
     """Whether it has a figure, a path or a name."""
-    is_empty: bool
-    """Whether it only leads to others, asks, or opens the answer."""
+    has_no_content: bool
+    """Whether it only announces others, asks, or opens the answer."""
     words: tuple[str, ...]
     """Its words, each once."""
 
 
-def weigh_text(
-    text: str, count: Count, rarity: Rarity, *, is_note: bool = False
-) -> tuple[Sequence[Piece], list[float], list[int]]:
+def weigh_pieces(
+    text: str, count: CountTokens, rarity: WordRarity, *, is_note: bool = False
+) -> tuple[Sequence[AnswerPiece], list[float], list[int]]:
     """Return the pieces of an answer, the worth of each for its size, and the sizes.
 
-    A piece that only leads to others, or asks, is worth 0. `is_note`: the text comes right before calls, and its last
-    sentence only says what they are for.
+    A piece that only announces others, or asks, is worth 0. `is_note`: the text comes right before calls, and its last
+    sentence only announces them.
     """
     pieces = split_pieces(text)
     sizes = [count(piece.text) + 3 for piece in pieces]
     worths: list[float] = []
     for piece, size in zip(pieces, sizes, strict=True):
-        if piece.is_empty:
+        if piece.has_no_content:
             worths.append(0.0)
             continue
         worth = rarity.score_words(piece.words) / math.pow(size + 4, 0.7)
-        signs = piece.is_specific + (_EMPHASIS in piece.text)
-        worths.append(worth * SIGN_FACTOR**signs)
+        sign_count = piece.is_specific + (_EMPHASIS in piece.text)
+        worths.append(worth * SIGN_FACTOR**sign_count)
     if worths and is_note and not text.endswith(GAP):
         worths[-1] = 0.0
     if worths and not is_note and pieces[0].is_specific:
@@ -81,20 +81,22 @@ def weigh_text(
 
 def count_specifics(text: str) -> int:
     """Return the number of figures, paths and names in a sentence, without the number of a list item."""
-    mark = _ITEM.match(text)
-    return len(_SPECIFIC.findall(text, mark.end() if mark else 0, MAX_PIECE_CHARS))
+    mark = _LIST_ITEM.match(text)
+    return len(_SPECIFIC.findall(text, mark.end() if mark else 0, MAX_SEARCHED_CHARS))
 
 
 @lru_cache(maxsize=4_096)
-def split_pieces(text: str) -> Sequence[Piece]:
+def split_pieces(text: str) -> Sequence[AnswerPiece]:
     """Split an answer into sentences, list items and table rows."""
-    pieces: list[Piece] = []
+    pieces: list[AnswerPiece] = []
     was_cut = False
     for number, line in enumerate(text.split(LINE_SEPARATOR)):
-        if _ITEM.match(line) and GAP not in line:
+        if _LIST_ITEM.match(line) and GAP not in line:
             is_question = line.rstrip().endswith(("?", "？"))
             item = line.strip()
-            pieces.append(_make_piece(number, item, was_cut, is_question=is_question))
+            pieces.append(
+                _make_piece(number, item, follows_gap=was_cut, is_question=is_question)
+            )
             was_cut = False
             continue
         position = 0
@@ -102,39 +104,47 @@ def split_pieces(text: str) -> Sequence[Piece]:
             was_cut = was_cut or GAP in line[position : sentence.start]
             sentence_text = line[sentence.start : sentence.end].strip()
             pieces.append(
-                _make_piece(number, sentence_text, was_cut, is_question=sentence.minor)
+                _make_piece(
+                    number,
+                    sentence_text,
+                    follows_gap=was_cut,
+                    is_question=sentence.is_minor,
+                )
             )
             was_cut = False
             position = sentence.end
         was_cut = was_cut or GAP in line[position:]
     if len(pieces) > 1 and not pieces[0].is_specific:
-        pieces[0] = pieces[0]._replace(is_empty=True)
+        pieces[0] = pieces[0]._replace(has_no_content=True)
     return tuple(pieces)
 
 
-def _make_piece(line: int, text: str, follows_gap: bool, *, is_question: bool) -> Piece:  # noqa: FBT001
+def _make_piece(
+    line: int, text: str, *, follows_gap: bool, is_question: bool
+) -> AnswerPiece:
+    """Return a piece with its properties, which are read from its text."""
     specifics = count_specifics(text)
-    return Piece(
+    return AnswerPiece(
         line=line,
         text=text,
         follows_gap=follows_gap,
         is_question=is_question,
         is_specific=specifics > 0,
-        is_empty=is_question or _only_leads(text, specifics),
-        words=tuple(dict.fromkeys(words_of(text))),
+        has_no_content=is_question or _only_announces(text, specifics),
+        words=tuple(dict.fromkeys(split_words(text))),
     )
 
 
-def _only_leads(text: str, specifics: int) -> bool:
+def _only_announces(text: str, specifics: int) -> bool:
     """Return whether a piece is a heading, the head of a table, or a line without a name that announces others."""
     if _HEADING.match(text):
         return True
     return not specifics and (text.endswith(_COLONS) or text.startswith("|"))
 
 
-def join_pieces(pieces: Sequence[Piece], chosen: Iterable[int]) -> str:
-    """Return the chosen pieces in order, with a mark wherever something is missing."""
-    numbers = sorted(chosen)
+def join_pieces(pieces: Sequence[AnswerPiece], chosen_numbers: Iterable[int]) -> str:
+    """Return the chosen pieces in order, with a mark at each place where something is missing."""
+    numbers = sorted(chosen_numbers)
     if not numbers:
         return ""
     first_piece = pieces[numbers[0]]

@@ -22,62 +22,74 @@ ENTRY_HEADER = re.compile(
     r"\[(?P<first>\d{1,9})(?:–(?P<last>\d{1,9}))?(?P<continued>, continued)?\] (?P<messages>[\d,]{1,12}) messages?"
     r"(?::(?P<figures> [^;—\n]{1,60}(?:; [^;—\n]{1,60}){0,4};?))?(?: — (?P<closing>.*))?$"
 )
-ENTRY_FIGURES = {
-    "changed": re.compile(r"changed ([\d,]{1,12}) files?"),
-    "changes": re.compile(r"([\d,]{1,12}) file changes?"),
-    "ran": re.compile(r"ran ([\d,]{1,12}) commands?"),
-    "failed": re.compile(r"\(([\d,]{1,12}) failed\)"),
-    "called": re.compile(r"([\d,]{1,12}) other calls?"),
-    "looked": re.compile(r"looked ([\d,]{1,12}) times?"),
+ENTRY_COUNTS = {
+    "changed_file_count": re.compile(r"changed ([\d,]{1,12}) files?"),
+    "file_change_count": re.compile(r"([\d,]{1,12}) file changes?"),
+    "command_count": re.compile(r"ran ([\d,]{1,12}) commands?"),
+    "failed_count": re.compile(r"\(([\d,]{1,12}) failed\)"),
+    "other_call_count": re.compile(r"([\d,]{1,12}) other calls?"),
+    "look_count": re.compile(r"looked ([\d,]{1,12}) times?"),
 }
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A turn, a part of one, or a range of turns."""
+class JournalEntry:
+    """A turn, a part of one, or a range of turns, with counts of the work in it."""
 
-    first: int
-    last: int
-    messages: int
-    changed: int = 0
-    ran: int = 0
-    failed: int = 0
-    called: int = 0
-    looked: int = 0
+    first_turn: int
+    last_turn: int
+    message_count: int
+    changed_file_count: int = 0
+    command_count: int = 0
+    failed_count: int = 0
+    other_call_count: int = 0
+    look_count: int = 0
     lines: tuple[str, ...] = ()
-    closing: str = ""
+    closing_words: str = ""
     is_continued: bool = False
-    changes: int = 0
-    """Replaces `changed` for a range: a file counts once for each entry that changed it."""
+    """Whether it continues the turn of the entry before it."""
+    file_change_count: int = 0
+    """Replaces `changed_file_count` for a range: a file counts once for each entry that changed it."""
 
     @property
     def is_silent(self) -> bool:
         """Whether the entry holds nothing but its number of messages."""
         return not (
             self.lines
-            or self.closing
-            or self.changed
-            or self.changes
-            or self.ran
-            or self.called
-            or self.looked
+            or self.closing_words
+            or self.changed_file_count
+            or self.file_change_count
+            or self.command_count
+            or self.other_call_count
+            or self.look_count
         )
 
     def header(self) -> str:
+        """Return the first line: the turns, and the counts of the work."""
         span = (
-            f"{self.first}–{self.last}" if self.last > self.first else str(self.first)
+            f"{self.first_turn}–{self.last_turn}"
+            if self.last_turn > self.first_turn
+            else str(self.first_turn)
         )
-        failed = f" ({self.failed} failed)" if self.failed else ""
+        failed = f" ({self.failed_count} failed)" if self.failed_count else ""
         figures = [
-            f"changed {count_noun(self.changed, 'file')}" if self.changed else "",
-            count_noun(self.changes, "file change") if self.changes else "",
-            f"ran {count_noun(self.ran, 'command')}{failed}" if self.ran else "",
-            count_noun(self.called, "other call") if self.called else "",
-            f"looked {count_noun(self.looked, 'time')}" if self.looked else "",
+            f"changed {count_noun(self.changed_file_count, 'file')}"
+            if self.changed_file_count
+            else "",
+            count_noun(self.file_change_count, "file change")
+            if self.file_change_count
+            else "",
+            f"ran {count_noun(self.command_count, 'command')}{failed}"
+            if self.command_count
+            else "",
+            count_noun(self.other_call_count, "other call")
+            if self.other_call_count
+            else "",
+            f"looked {count_noun(self.look_count, 'time')}" if self.look_count else "",
         ]
         figures_text = "; ".join(figure for figure in figures if figure)
         continued = ", continued" if self.is_continued else ""
-        return f"[{span}{continued}] {count_noun(self.messages, 'message')}" + (
+        return f"[{span}{continued}] {count_noun(self.message_count, 'message')}" + (
             f": {figures_text}" if figures_text else ""
         )
 
@@ -88,12 +100,12 @@ class Entry:
 
     @cached_property
     def text(self) -> str:
-        if not self.closing:
+        if not self.closing_words:
             return self.body
         return (
-            f"{self.body}\n- ended: {self.closing}"
+            f"{self.body}\n- ended: {self.closing_words}"
             if self.lines
-            else f"{self.header()} — {self.closing}"
+            else f"{self.header()} — {self.closing_words}"
         )
 
     @cached_property
@@ -109,24 +121,30 @@ class Entry:
             command for names in command_lists for command in names[1:-1].split("`, `")
         )
 
-    def join(self, other: Entry) -> Entry:
-        """Join both entries into one for a range: summed counts, changed files, error lines and the last outcome."""
-        files_line = changed_line(self, other)
-        return Entry(
-            first=min(self.first, other.first),
-            last=max(self.last, other.last),
-            messages=self.messages + other.messages,
-            ran=self.ran + other.ran,
-            failed=self.failed + other.failed,
-            called=self.called + other.called,
-            looked=self.looked + other.looked,
+    def join_with(self, other: JournalEntry) -> JournalEntry:
+        """Join both entries into one for a range.
+
+        Counts are added; changed files, error lines and the last closing words stay.
+        """
+        files_line = list_changed_files(self, other)
+        return JournalEntry(
+            first_turn=min(self.first_turn, other.first_turn),
+            last_turn=max(self.last_turn, other.last_turn),
+            message_count=self.message_count + other.message_count,
+            command_count=self.command_count + other.command_count,
+            failed_count=self.failed_count + other.failed_count,
+            other_call_count=self.other_call_count + other.other_call_count,
+            look_count=self.look_count + other.look_count,
             lines=(*files_line, *self.errors, *other.errors),
-            closing=other.closing or self.closing,
+            closing_words=other.closing_words or self.closing_words,
             is_continued=self.is_continued,
-            changes=self.changed + self.changes + other.changed + other.changes,
+            file_change_count=self.changed_file_count
+            + self.file_change_count
+            + other.changed_file_count
+            + other.file_change_count,
         )
 
-    def without_prefix(self, prefix: str) -> Entry:
+    def without_prefix(self, prefix: str) -> JournalEntry:
         """Return the entry with this prefix removed from paths, except in error texts."""
         if not prefix or prefix not in self.text:
             return self
@@ -135,7 +153,9 @@ class Entry:
             for line in self.lines
         )
         return replace(
-            self, lines=tuple(lines), closing=self.closing.replace(prefix, "")
+            self,
+            lines=tuple(lines),
+            closing_words=self.closing_words.replace(prefix, ""),
         )
 
     @cached_property
@@ -155,7 +175,7 @@ class Entry:
     def prose(self) -> str:
         """Its notes and closing words."""
         notes = (split_note(line)[0] for line in self.lines)
-        return "\n".join(filter(None, (*notes, self.closing)))
+        return "\n".join(filter(None, (*notes, self.closing_words)))
 
     @cached_property
     def errors(self) -> tuple[str, ...]:
@@ -163,8 +183,11 @@ class Entry:
         return tuple(line for line in self.lines if line.startswith(ERROR_START))
 
 
-def changed_line(*entries: Entry) -> tuple[str, ...]:
-    """Return the line that names the files that entries changed, the latest ones if there are many."""
+def list_changed_files(*entries: JournalEntry) -> tuple[str, ...]:
+    """Return the line that names the files that entries changed, the latest ones if there are many.
+
+    Return no line if no file was changed.
+    """
     names = list(
         dict.fromkeys(
             name

@@ -17,32 +17,38 @@ from heapq import heapify, heappop, heappush
 
 from everthread.compaction.journal.conclusions import (
     LINE_SEPARATOR,
-    Piece,
+    AnswerPiece,
     join_pieces,
-    weigh_text,
+    weigh_pieces,
 )
-from everthread.compaction.journal.entries import Entry, changed_line
+from everthread.compaction.journal.entries import JournalEntry, list_changed_files
 from everthread.compaction.journal.one_line_text import ERROR_START, split_note
-from everthread.compaction.journal.steps import FIXED
-from everthread.compaction.summary.user_quotes import Count, Rarity, newest_lines
+from everthread.compaction.journal.steps import FIXED_NOTE
+from everthread.compaction.summary.user_quotes import (
+    CountTokens,
+    WordRarity,
+    keep_newest_lines,
+)
 from everthread.core.messages import clip
 
 _ACTION_SHARE = 0.25
 """Share of the room for actions; more if the prose leaves some."""
-_RANGE_TOKENS = 80
+_OLDER_ENTRIES_TOKENS = 80
 """Room for everything older beside the newest entry."""
 _ERROR_SHARE = 0.25
 """Share of the room for errors of reduced entries, each in its shortest form."""
-_MAX_EFFECTS_CHARS = 300
+_MAX_ACTIONS_CHARS = 300
 """Characters for the changes and commands in an entry without its steps."""
 _NEWEST_WEIGHT = 1.5
 """A sentence of the newest entry weighs this many times as much as one of the oldest."""
 _REPEATED_WORD_FACTOR = 0.2
-"""A word that a chosen sentence of another text has counts this much: a conclusion is not told in every turn."""
+"""A word counts this much if a chosen sentence of another text has it, so that a conclusion is not repeated."""
 _DURATION = re.compile(r"\(?\b\d{1,6}(?:\.\d{1,6})? ?m?s\b\)?")
 
 
-def fit_entries(entries: Sequence[Entry], budget: int, count: Count) -> list[Entry]:
+def fit_entries(
+    entries: Sequence[JournalEntry], budget: int, count: CountTokens
+) -> list[JournalEntry]:
     """Return the entries within this many tokens."""
     full_entries = _drop_repeated_errors(entries)
     total = sum(count(entry.text) + 2 for entry in full_entries)
@@ -50,65 +56,72 @@ def fit_entries(entries: Sequence[Entry], budget: int, count: Count) -> list[Ent
         return full_entries
     entries_without_prose = [_without_prose(entry) for entry in full_entries]
     action_tokens = sum(count(entry.text) + 2 for entry in entries_without_prose)
-    errors = _newest_errors(
+    errors = _choose_newest_errors(
         entries_without_prose[:-1], int(budget * _ERROR_SHARE), count
     )
-    older_room = _RANGE_TOKENS + sum(count(line) + 2 for line in errors)
+    older_room = _OLDER_ENTRIES_TOKENS + sum(count(line) + 2 for line in errors)
     newest_room = min(
         count(entries_without_prose[-1].text) + older_room, budget * 3 // 4
     )
     min_room = max(int(budget * _ACTION_SHARE), newest_room)
     action_room = max(min_room, budget - (total - action_tokens))
-    parts = [_Part(entry, [index]) for index, entry in enumerate(entries_without_prose)]
-    parts = _fit_actions(parts, errors, action_room, count=count)
-    return _fit_prose(parts, full_entries, budget, count)
+    parts = [
+        _ReducedEntry(entry, [index])
+        for index, entry in enumerate(entries_without_prose)
+    ]
+    parts = _reduce_actions(parts, errors, action_room, count=count)
+    return _add_best_prose(parts, full_entries, budget, count)
 
 
 @dataclass(slots=True)
-class _Part:
-    """An entry without its prose, or several in one; `sources` are the places of the original entries."""
+class _ReducedEntry:
+    """An entry without its prose, or several joined into one."""
 
-    entry: Entry
-    sources: list[int]
+    entry: JournalEntry
+    source_indices: list[int]
+    """Indices of the original entries."""
     has_steps: bool = True
     """Whether the lines are those of the original entry."""
 
 
-def _without_prose(entry: Entry) -> Entry:
+def _without_prose(entry: JournalEntry) -> JournalEntry:
+    """Return the entry without its notes and closing words."""
     lines = tuple(split_note(line)[1].removeprefix(" — ") for line in entry.lines)
-    return replace(entry, lines=lines, closing="")
+    return replace(entry, lines=lines, closing_words="")
 
 
-def _newest_errors(entries: Iterable[Entry], room: int, count: Count) -> frozenset[str]:
-    """Return the newest errors of these entries that have room, in their shortest form."""
-    lines = [_short_error(line) for entry in entries for line in entry.errors]
+def _choose_newest_errors(
+    entries: Iterable[JournalEntry], room: int, count: CountTokens
+) -> frozenset[str]:
+    """Return the newest errors of these entries that fit into the room, in their shortest form."""
+    lines = [_shorten_error(line) for entry in entries for line in entry.errors]
     unique_lines = list(dict.fromkeys(reversed(lines)))[::-1]
-    return frozenset(newest_lines(unique_lines, room, count))
+    return frozenset(keep_newest_lines(unique_lines, room, count))
 
 
-def _fit_actions(
-    parts: list[_Part], errors: frozenset[str], room: int, *, count: Count
-) -> list[_Part]:
+def _reduce_actions(
+    parts: list[_ReducedEntry], errors: frozenset[str], room: int, *, count: CountTokens
+) -> list[_ReducedEntry]:
     """Reduce the actions of the oldest entries until all fit; those of the newest only if nothing else is left.
 
     Reduced entries keep those of their errors that are in `errors`.
     """
-    usual_commands = _usual_commands(part.entry for part in parts)
+    usual_commands = _find_usual_commands(part.entry for part in parts)
 
-    def name_effects(entry: Entry) -> Entry:
-        return _name_effects(entry, usual_commands, errors)
+    def name_effects(entry: JournalEntry) -> JournalEntry:
+        return _keep_files_and_commands(entry, usual_commands, errors)
 
-    def name_files(entry: Entry) -> Entry:
-        return _name_files(entry, errors)
+    def name_files(entry: JournalEntry) -> JournalEntry:
+        return _keep_files_only(entry, errors)
 
     for untouched_count in (1, 0):
         _reduce_oldest(parts, untouched_count, name_effects, room=room, count=count)
         _reduce_oldest(parts, untouched_count, name_files, room=room, count=count)
         _merge_oldest(parts, untouched_count, room, count=count)
-        excess = _actions_tokens(parts, count) - room
+        excess = _count_action_tokens(parts, count) - room
         if excess > 0 and len(parts) > untouched_count:
             first_part = parts[0]
-            first_part.entry = _shrink(
+            first_part.entry = _drop_oldest_errors(
                 first_part.entry, count(first_part.entry.body) - excess, count
             )
             first_part.has_steps = False
@@ -116,15 +129,15 @@ def _fit_actions(
 
 
 def _reduce_oldest(
-    parts: Sequence[_Part],
+    parts: Sequence[_ReducedEntry],
     untouched_count: int,
-    reduce: Callable[[Entry], Entry],
+    reduce: Callable[[JournalEntry], JournalEntry],
     *,
     room: int,
-    count: Count,
+    count: CountTokens,
 ) -> None:
     """Reduce the oldest entries until all fit, but not the last `untouched_count`."""
-    total = _actions_tokens(parts, count)
+    total = _count_action_tokens(parts, count)
     for part in parts[: len(parts) - untouched_count]:
         if total <= room:
             return
@@ -135,64 +148,70 @@ def _reduce_oldest(
 
 
 def _merge_oldest(
-    parts: list[_Part], untouched_count: int, room: int, *, count: Count
+    parts: list[_ReducedEntry], untouched_count: int, room: int, *, count: CountTokens
 ) -> None:
     """Merge the oldest entries into one until the rest fits, but not the last `untouched_count`."""
-    total = _actions_tokens(parts, count)
+    total = _count_action_tokens(parts, count)
     while total > room and len(parts) > max(untouched_count + 1, 1):
         first, second = parts[:2]
-        range_entry = first.entry.join(second.entry)
+        range_entry = first.entry.join_with(second.entry)
         total += count(range_entry.body) - count(first.entry.body)
         total -= count(second.entry.body) + 2
-        sources = [*first.sources, *second.sources]
-        parts[:2] = [_Part(range_entry, sources, has_steps=False)]
+        sources = [*first.source_indices, *second.source_indices]
+        parts[:2] = [_ReducedEntry(range_entry, sources, has_steps=False)]
 
 
-def _actions_tokens(parts: Iterable[_Part], count: Count) -> int:
+def _count_action_tokens(parts: Iterable[_ReducedEntry], count: CountTokens) -> int:
+    """Return the tokens of the entries without their prose."""
     return sum(count(part.entry.body) + 2 for part in parts)
 
 
-def _shrink(entry: Entry, room: int, count: Count) -> Entry:
+def _drop_oldest_errors(
+    entry: JournalEntry, room: int, count: CountTokens
+) -> JournalEntry:
     """Return the entry within this many tokens: without its oldest errors, then without its files."""
-    files = replace(entry, lines=changed_line(entry))
+    files = replace(entry, lines=list_changed_files(entry))
     if count(files.body) > room:
         return replace(entry, lines=())
-    errors = newest_lines(entry.errors, room - count(files.body), count)
+    errors = keep_newest_lines(entry.errors, room - count(files.body), count)
     return replace(entry, lines=(*files.lines, *errors))
 
 
-def _short_error(line: str) -> str:
-    """Return an error line with the most telling of its lines only."""
-    suffix = f" {FIXED}" if line.endswith(FIXED) else ""
+def _shorten_error(line: str) -> str:
+    """Return an error line with only the most informative of its texts."""
+    suffix = f" {FIXED_NOTE}" if line.endswith(FIXED_NOTE) else ""
     texts = line.removeprefix(ERROR_START).removesuffix(suffix).split(" | ")
     telling_text = next((text for text in texts if ": " in text), texts[0])
     return f"{ERROR_START}{telling_text}{suffix}"
 
 
 @dataclass(frozen=True, slots=True)
-class _Text:
+class _ProseText:
     """A note or the closing words of an entry, in pieces."""
 
-    part: int
-    """The number of the part that shows it."""
-    pieces: Sequence[Piece]
+    part_number: int
+    """The number of the reduced entry that shows it."""
+    pieces: Sequence[AnswerPiece]
     worths: Sequence[float]
     sizes: Sequence[int]
 
 
-def _fit_prose(
-    parts: Sequence[_Part], full_entries: Sequence[Entry], budget: int, count: Count
-) -> list[Entry]:
-    """Return the entries with the most informative prose of their sources, as much as there is room for."""
-    rarity = Rarity(entry.prose for entry in full_entries)
+def _add_best_prose(
+    parts: Sequence[_ReducedEntry],
+    full_entries: Sequence[JournalEntry],
+    budget: int,
+    count: CountTokens,
+) -> list[JournalEntry]:
+    """Return the entries with the most informative prose of their sources, as much as fits."""
+    rarity = WordRarity(entry.prose for entry in full_entries)
     texts = _weigh_texts(parts, full_entries, rarity, count=count)
-    room = budget - _actions_tokens(parts, count)
+    room = budget - _count_action_tokens(parts, count)
     while True:
         numbers_by_text = _choose_pieces(texts, rarity, room)
         texts_by_part: list[list[str]] = [[] for _ in parts]
         for text, numbers in zip(texts, numbers_by_text, strict=True):
-            texts_by_part[text.part].append(join_pieces(text.pieces, numbers))
-        entries = _merge_wordless(parts, texts_by_part)
+            texts_by_part[text.part_number].append(join_pieces(text.pieces, numbers))
+        entries = _merge_entries_without_prose(parts, texts_by_part)
         excess = sum(count(entry.text) + 2 for entry in entries) - budget
         if excess <= 0 or not any(numbers_by_text):
             return entries
@@ -200,33 +219,37 @@ def _fit_prose(
 
 
 def _weigh_texts(
-    parts: Sequence[_Part],
-    full_entries: Sequence[Entry],
-    rarity: Rarity,
+    parts: Sequence[_ReducedEntry],
+    full_entries: Sequence[JournalEntry],
+    rarity: WordRarity,
     *,
-    count: Count,
-) -> list[_Text]:
-    """Return the notes and closing words of all parts. Of a part with its steps, there is a note for each line."""
+    count: CountTokens,
+) -> list[_ProseText]:
+    """Return the notes and closing words of all entries, weighed. An entry with its steps has a note for each line."""
     last_index = max(len(full_entries) - 1, 1)
-    texts: list[_Text] = []
+    texts: list[_ProseText] = []
     for number, part in enumerate(parts):
-        for index in part.sources:
+        for index in part.source_indices:
             weight = 1 + (_NEWEST_WEIGHT - 1) * index / last_index
             notes = [split_note(line)[0] for line in full_entries[index].lines]
-            for position, text in enumerate([*notes, full_entries[index].closing]):
+            for position, text in enumerate(
+                [*notes, full_entries[index].closing_words]
+            ):
                 if not text and not part.has_steps:
                     continue
                 is_note = position < len(notes)
-                pieces, worths, sizes = weigh_text(text, count, rarity, is_note=is_note)
+                pieces, worths, sizes = weigh_pieces(
+                    text, count, rarity, is_note=is_note
+                )
                 worths = [worth * weight for worth in worths]
-                texts.append(_Text(number, pieces, worths=worths, sizes=sizes))
+                texts.append(_ProseText(number, pieces, worths=worths, sizes=sizes))
     return texts
 
 
 def _choose_pieces(
-    texts: Sequence[_Text], rarity: Rarity, room: int
+    texts: Sequence[_ProseText], rarity: WordRarity, room: int
 ) -> list[list[int]]:
-    """Return the pieces of each text that have room: those that add most to the ones chosen before them."""
+    """Return the numbers of the pieces of each text that fit: those that add most to the ones chosen before them."""
     offers = [
         (-worth, text_index, number)
         for text_index, text in enumerate(texts)
@@ -248,7 +271,7 @@ def _choose_pieces(
             for word in piece.words
             if text_by_word.get(word, text_index) == text_index
         ]
-        worth = text.worths[number] * _new_share(piece, new_words, rarity)
+        worth = text.worths[number] * _share_of_new_words(piece, new_words, rarity)
         offer = (-worth, text_index, number)
         if offers and offer > offers[0]:
             heappush(offers, offer)
@@ -261,47 +284,49 @@ def _choose_pieces(
     return numbers_by_text
 
 
-def _new_share(piece: Piece, new_words: Sequence[str], rarity: Rarity) -> float:
-    """Return the part of a piece's worth that is left if only these words are not told elsewhere."""
+def _share_of_new_words(
+    piece: AnswerPiece, new_words: Sequence[str], rarity: WordRarity
+) -> float:
+    """Return the share of a piece's worth that is left if only `new_words` are not in a chosen piece."""
     if len(new_words) == len(piece.words):
         return 1.0
     share = rarity.score_words(new_words) / rarity.score_words(piece.words)
     return share + (1 - share) * _REPEATED_WORD_FACTOR
 
 
-def _merge_wordless(
-    parts: Sequence[_Part], texts_by_part: Sequence[Sequence[str]]
-) -> list[Entry]:
-    """Return the entries with their prose; adjacent ones that have neither steps nor prose are one."""
-    entries: list[Entry] = []
+def _merge_entries_without_prose(
+    parts: Sequence[_ReducedEntry], texts_by_part: Sequence[Sequence[str]]
+) -> list[JournalEntry]:
+    """Return the entries with their prose; merge adjacent ones that have neither steps nor prose."""
+    entries: list[JournalEntry] = []
     was_wordless = False
     for part, texts in zip(parts, texts_by_part, strict=True):
         entry = _with_prose(part, texts)
-        is_wordless = not part.has_steps and not entry.closing
+        is_wordless = not part.has_steps and not entry.closing_words
         if is_wordless and was_wordless:
-            entries[-1] = entries[-1].join(entry)
+            entries[-1] = entries[-1].join_with(entry)
         else:
             entries.append(entry)
         was_wordless = is_wordless
-    return merge_silent(entries)
+    return merge_silent_entries(entries)
 
 
-def _with_prose(part: _Part, texts: Sequence[str]) -> Entry:
-    """Return the entry with these notes and closing words; without its steps they are one text."""
+def _with_prose(part: _ReducedEntry, texts: Sequence[str]) -> JournalEntry:
+    """Return the entry with these notes and closing words; without its steps they become one text."""
     entry = part.entry
     if not part.has_steps:
-        return replace(entry, closing=LINE_SEPARATOR.join(filter(None, texts)))
+        return replace(entry, closing_words=LINE_SEPARATOR.join(filter(None, texts)))
     lines = (
         f"{note} — {action}" if note and action else note or action
         for note, action in zip(texts[:-1], entry.lines, strict=True)
     )
-    return replace(entry, lines=tuple(filter(None, lines)), closing=texts[-1])
+    return replace(entry, lines=tuple(filter(None, lines)), closing_words=texts[-1])
 
 
-def _name_effects(
-    entry: Entry, usual_commands: frozenset[str], errors: Container[str]
-) -> Entry:
-    """Return the entry with only the changed files, its commands except `usual_commands`, and its error lines."""
+def _keep_files_and_commands(
+    entry: JournalEntry, usual_commands: frozenset[str], errors: Container[str]
+) -> JournalEntry:
+    """Return the entry with only its changed files, its commands except the usual ones, and its error lines."""
     names = entry.changed_files
     commands = [
         f"`{clip(command, 60)}`"
@@ -312,31 +337,31 @@ def _name_effects(
         f"changed {', '.join(names)}" if names else "",
         f"ran {', '.join(commands)}" if commands else "",
     ]
-    line = clip("; ".join(effect for effect in effects if effect), _MAX_EFFECTS_CHARS)
-    error_lines = _kept_errors(entry, errors)
+    line = clip("; ".join(effect for effect in effects if effect), _MAX_ACTIONS_CHARS)
+    error_lines = _list_kept_errors(entry, errors)
     return replace(entry, lines=tuple(filter(None, (line, *error_lines))))
 
 
-def _kept_errors(entry: Entry, errors: Container[str]) -> list[str]:
+def _list_kept_errors(entry: JournalEntry, errors: Container[str]) -> list[str]:
     """Return the errors of an entry that are in `errors`, in their shortest form."""
-    lines = dict.fromkeys(map(_short_error, entry.errors))
+    lines = dict.fromkeys(map(_shorten_error, entry.errors))
     return [line for line in lines if line in errors]
 
 
-def _name_files(entry: Entry, errors: Container[str]) -> Entry:
-    """Return the entry with only the files it changed, how many commands it ran, and its error lines."""
+def _keep_files_only(entry: JournalEntry, errors: Container[str]) -> JournalEntry:
+    """Return the entry with only its changed files, the number of its commands, and its error lines."""
     return replace(
         entry,
-        lines=(*changed_line(entry), *_kept_errors(entry, errors)),
-        called=0,
-        looked=0,
+        lines=(*list_changed_files(entry), *_list_kept_errors(entry, errors)),
+        other_call_count=0,
+        look_count=0,
     )
 
 
-def _drop_repeated_errors(entries: Iterable[Entry]) -> list[Entry]:
+def _drop_repeated_errors(entries: Iterable[JournalEntry]) -> list[JournalEntry]:
     """Drop error lines that a later line repeats, ignoring durations."""
     later_errors: set[str] = set()
-    shortened_entries: list[Entry] = []
+    shortened_entries: list[JournalEntry] = []
     for entry in reversed(list(entries)):
         lines: list[str] = []
         for line in reversed(entry.lines):
@@ -353,18 +378,18 @@ def _drop_repeated_errors(entries: Iterable[Entry]) -> list[Entry]:
     return shortened_entries[::-1]
 
 
-def _usual_commands(entries: Iterable[Entry]) -> frozenset[str]:
+def _find_usual_commands(entries: Iterable[JournalEntry]) -> frozenset[str]:
     """Return the commands that were run more than twice: builds, tests, checks."""
     counts = Counter(command for entry in entries for command in entry.commands)
-    return frozenset(command for command, times in counts.items() if times > 2)
+    return frozenset(command for command, run_count in counts.items() if run_count > 2)
 
 
-def merge_silent(entries: list[Entry]) -> list[Entry]:
+def merge_silent_entries(entries: list[JournalEntry]) -> list[JournalEntry]:
     """Merge adjacent silent entries into one entry for a range."""
-    merged_entries: list[Entry] = []
+    merged_entries: list[JournalEntry] = []
     for entry in entries:
         if merged_entries and merged_entries[-1].is_silent and entry.is_silent:
-            merged_entries[-1] = merged_entries[-1].join(entry)
+            merged_entries[-1] = merged_entries[-1].join_with(entry)
         else:
             merged_entries.append(entry)
     return merged_entries

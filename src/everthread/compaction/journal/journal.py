@@ -12,22 +12,22 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from everthread.compaction.journal.entries import (
-    ENTRY_FIGURES,
+    ENTRY_COUNTS,
     ENTRY_HEADER,
-    Entry,
+    JournalEntry,
 )
 from everthread.compaction.journal.entry_shortening import fit_entries
 from everthread.compaction.journal.one_line_text import (
-    closing_text,
     redact_texts,
+    write_closing_words,
 )
-from everthread.compaction.summary.user_quotes import Count
+from everthread.compaction.summary.user_quotes import CountTokens
 from everthread.core.messages import count_noun
 
 AUTHOR = "journal"
 
 
-def name_author(author: str) -> str:
+def describe_author(author: str) -> str:
     """Return an author as text for people: `the journal`, or a model's name."""
     return "the journal" if author == AUTHOR else author
 
@@ -36,13 +36,13 @@ def name_author(author: str) -> str:
 class Journal:
     """The entries of a thread, oldest first."""
 
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[JournalEntry, ...] = ()
 
     @property
-    def messages(self) -> int:
-        return sum(entry.messages for entry in self.entries)
+    def message_count(self) -> int:
+        return sum(entry.message_count for entry in self.entries)
 
-    def fit(self, budget: int, count: Count) -> Journal:
+    def shorten_to(self, budget: int, count: CountTokens) -> Journal:
         """Return the journal within this many tokens, the oldest entries shortened first."""
         if not self.entries:
             return self
@@ -50,13 +50,15 @@ class Journal:
         return Journal(tuple(fit_entries(self.entries, room, count)))
 
     def intro(self) -> str:
-        """The line before the entries that explains them."""
+        """Return the line before the entries that explains them."""
+        messages = count_noun(self.message_count, "message")
         return (
-            f"(Journal of {count_noun(self.messages, 'message')}, made without a model. [n] is the user's message n; "
+            f"(Journal of {messages}, made without a model. [n] is the user's message n; "
             "the entries say what was done during it and how it ended.)"
         )
 
-    def text(self) -> str:
+    def render(self) -> str:
+        """Return the journal as text; empty without entries."""
         return (
             "\n".join([self.intro(), *(entry.text for entry in self.entries)])
             if self.entries
@@ -65,8 +67,8 @@ class Journal:
 
 
 def parse_journal(text: str) -> Journal:
-    """Parse the entries of a journal's text; anything before them is background."""
-    entries: list[Entry] = []
+    """Parse the entries of a journal's text; any other text becomes one entry before them."""
+    entries: list[JournalEntry] = []
     background: list[str] = []
     for line in text.split("\n"):
         header = ENTRY_HEADER.match(line)
@@ -74,22 +76,24 @@ def parse_journal(text: str) -> Journal:
             figures = header["figures"] or ""
             counts: dict[str, Any] = {
                 name: int(match[1].replace(",", ""))
-                for name, pattern in ENTRY_FIGURES.items()
+                for name, pattern in ENTRY_COUNTS.items()
                 if (match := pattern.search(figures))
             }
             first = int(header["first"])
             entries.append(
-                Entry(
+                JournalEntry(
                     first,
                     int(header["last"] or first),
                     int(header["messages"].replace(",", "")),
-                    closing=header["closing"] or "",
+                    closing_words=header["closing"] or "",
                     is_continued=header["continued"] is not None,
                     **counts,
                 )
             )
         elif entries and line.startswith("- ended: "):
-            entries[-1] = replace(entries[-1], closing=line.removeprefix("- ended: "))
+            entries[-1] = replace(
+                entries[-1], closing_words=line.removeprefix("- ended: ")
+            )
         elif entries and line.startswith("- "):
             entries[-1] = replace(entries[-1], lines=(*entries[-1].lines, line[2:]))
         elif line.strip() and not line.startswith("(Journal of "):
@@ -99,11 +103,11 @@ def parse_journal(text: str) -> Journal:
     return Journal(tuple(entries))
 
 
-def background_entry(text: str, messages: int) -> Entry:
-    """Return an entry for an earlier summary that has no entries."""
-    (closing,) = redact_texts([closing_text(f"From an earlier summary: {text}")])
-    return Entry(0, 0, messages, closing=closing)
+def background_entry(text: str, messages: int) -> JournalEntry:
+    """Return an entry for the text of an earlier summary that has no entries."""
+    (closing,) = redact_texts([write_closing_words(f"From an earlier summary: {text}")])
+    return JournalEntry(0, 0, messages, closing_words=closing)
 
 
-INTRO = "(Journal of "
+INTRO_START = "(Journal of "
 """The beginning of `Journal.intro`."""

@@ -10,45 +10,47 @@ from typing import Any
 
 from everthread.compaction.history.compaction_history import MessageFacts, number_turns
 from everthread.compaction.history.thread_facts import (
-    Results,
     ThreadState,
+    UnmatchedResults,
     read_calls,
 )
-from everthread.compaction.journal.entries import Entry
-from everthread.compaction.journal.entry_shortening import merge_silent
+from everthread.compaction.journal.entries import JournalEntry
+from everthread.compaction.journal.entry_shortening import merge_silent_entries
 from everthread.compaction.journal.journal import Journal
 from everthread.compaction.journal.one_line_text import ERROR_START, clip_line
 from everthread.compaction.journal.steps import (
-    FIXED,
+    FIXED_NOTE,
     Step,
-    name_paths,
-    write_texts,
+    count_paths,
+    write_steps_and_closings,
 )
 from everthread.core.messages import Messages, text_of
 
-_MAX_STEPS = 12
+_MAX_ENTRY_LINES = 12
 """An entry has at most this many lines: a longer turn is several entries."""
-_CHANGED_ONLY = "changed "
+_CHANGED_LABEL = "changed "
 
 
 class GrowingJournal:
     """A journal and state that grow with the messages: messages read before are not read again."""
 
-    def __init__(self, before: Journal, state: ThreadState) -> None:
-        """Continue the journal `before`; `state` is updated to the end of the messages."""
+    def __init__(self, earlier_journal: Journal, state: ThreadState) -> None:
+        """Continue `earlier_journal`; `state` is updated to the end of the messages."""
         self.state = state
-        self._before = before
-        self._errors = {key: error.lines for key, error in state.errors.items()}
+        self._earlier_journal = earlier_journal
+        self._earlier_error_lines = {
+            key: error.lines for key, error in state.errors.items()
+        }
         self._facts: Sequence[MessageFacts] = ()
         self._turns: Sequence[int] = ()
-        self._waiting: Results = {}
+        self._unmatched_results: UnmatchedResults = {}
         self._open_calls: set[str] = set()
         """Ids of calls without a result."""
-        self._parts: list[_Part] = []
+        self._parts: list[_TurnPart] = []
         """The finished parts; the last part may still grow."""
-        self._last: _Part | None = None
+        self._last_part: _TurnPart | None = None
         self._shown_errors: set[str] = set()
-        """Error lines that these parts show."""
+        """Error lines that the finished parts show."""
         self._turn_start = self._part_start = 0
 
     def extend(
@@ -56,19 +58,21 @@ class GrowingJournal:
     ) -> GrowingJournal:
         """Read the new messages. `turns`: the number of the user message that each belongs to."""
         start = len(self._facts)
-        records = read_calls(facts, turns, start, self._waiting)
+        records = read_calls(facts, turns, start, self._unmatched_results)
         for record in records:
-            self.state.apply(record.effect, record.turn)
-            if record.open_call:
-                self._open_calls.add(record.open_call)
-        self.state.messages += len(facts) - start
-        self.state.names.add(facts[start:])
+            self.state.apply_effect(record.effect, record.turn)
+            if record.unanswered_id:
+                self._open_calls.add(record.unanswered_id)
+        self.state.message_count += len(facts) - start
+        self.state.names.add_messages(facts[start:])
         self._facts = facts
         self._turns = turns
-        self._read_parts({record.place: facts[record.place] for record in records})
+        self._read_parts(
+            {record.message_index: facts[record.message_index] for record in records}
+        )
         return self
 
-    def continues_messages(
+    def can_extend_to(
         self, facts: Sequence[MessageFacts], turns: Sequence[int]
     ) -> bool:
         """Return whether the messages begin with those read so far, and no new one is a result for an old call."""
@@ -86,56 +90,68 @@ class GrowingJournal:
         )
 
     def copy(self) -> GrowingJournal:
+        """Return an independent copy."""
         duplicate = copy(self)
         duplicate.state = self.state.copy()
-        duplicate._waiting = {
-            key: [*results] for key, results in self._waiting.items() if results
+        duplicate._unmatched_results = {
+            key: [*results]
+            for key, results in self._unmatched_results.items()
+            if results
         }
         duplicate._parts = [*self._parts]
         duplicate._shown_errors = {*self._shown_errors}
         duplicate._open_calls = {*self._open_calls}
         return duplicate
 
-    def journal(self, prefix: str = "", end: ThreadState | None = None) -> Journal:
-        """Return the journal of all messages read so far, without this prefix in paths.
+    def build_journal(
+        self, path_prefix: str = "", end_state: ThreadState | None = None
+    ) -> Journal:
+        """Return the journal of all messages read so far, without `path_prefix` in paths.
 
-        `end`: the state after the messages that follow, which may resolve errors of these.
+        `end_state`: the state after the messages that follow, which may resolve errors of these.
         """
-        end = end or self.state
-        open_keys = end.errors.keys() | end.forgotten
+        end_state = end_state or self.state
+        open_keys = end_state.errors.keys() | end_state.forgotten_errors
         closed_lines = frozenset(
             clip_line(line)
-            for key, lines in self._errors.items()
+            for key, lines in self._earlier_error_lines.items()
             if key not in open_keys
             for line in lines
         )
-        entries = [entry.without_prefix(prefix) for entry in self._before.entries]
+        entries = [
+            entry.without_prefix(path_prefix) for entry in self._earlier_journal.entries
+        ]
         open_lines = frozenset(
-            clip_line(line) for error in end.errors.values() for line in error.lines
+            clip_line(line)
+            for error in end_state.errors.values()
+            for line in error.lines
         )
         earlier_entries = (
-            [_mark_fixes(entry, closed_lines, open_lines) for entry in entries]
+            [_mark_fixed_errors(entry, closed_lines, open_lines) for entry in entries]
             if closed_lines
             else entries
         )
-        parts = [*self._parts, self._last] if self._last else self._parts
-        new_entries = [part.entry(open_keys, open_lines, prefix) for part in parts]
+        parts = [*self._parts, self._last_part] if self._last_part else self._parts
+        new_entries = [
+            part.make_entry(open_keys, open_lines, path_prefix) for part in parts
+        ]
         if (
             new_entries
             and earlier_entries
             and new_entries[0].is_continued
-            and len(earlier_entries[-1].lines) + len(new_entries[0].lines) <= _MAX_STEPS
+            and len(earlier_entries[-1].lines) + len(new_entries[0].lines)
+            <= _MAX_ENTRY_LINES
         ):
             last_entry = earlier_entries.pop()
             lines = (*last_entry.lines, *new_entries[0].lines)
-            closing = new_entries[0].closing or last_entry.closing
+            closing = new_entries[0].closing_words or last_entry.closing_words
             new_entries[0] = replace(
-                last_entry.join(new_entries[0]),
+                last_entry.join_with(new_entries[0]),
                 lines=lines,
-                closing=closing,
+                closing_words=closing,
                 is_continued=last_entry.is_continued,
             )
-        return Journal(tuple(merge_silent([*earlier_entries, *new_entries])))
+        return Journal(tuple(merge_silent_entries([*earlier_entries, *new_entries])))
 
     def _read_parts(self, facts_by_place: dict[int, MessageFacts]) -> None:
         """Split the new messages into turns, and a long turn at the assistant's own notes."""
@@ -149,22 +165,26 @@ class GrowingJournal:
                 spans.append(range(index, index + 1))
         closings = [_find_closing(facts, span) for span in spans]
         steps = [
-            (message_facts, self._note_before(place, closings))
+            (message_facts, self._find_note_before(place, closings))
             for place, message_facts in facts_by_place.items()
         ]
-        write_texts(
+        write_steps_and_closings(
             steps, [facts[position] for position in closings if position is not None]
         )
-        last_turn = self._before.entries[-1].last if self._before.entries else -1
+        last_turn = (
+            self._earlier_journal.entries[-1].last_turn
+            if self._earlier_journal.entries
+            else -1
+        )
         for span, closing in zip(spans, closings, strict=True):
-            closing_text = facts[closing].closing if closing is not None else None
+            closing_text = facts[closing].closing_words if closing is not None else None
             is_continued = turns[span.start] == last_turn
             start = self._part_start if span.start == self._turn_start else span.start
             self._turn_start = span.start
             while True:
                 self._part_start = start
-                end = self._part_end(start, span.stop)
-                part = _Part(
+                end = self._find_part_end(start, span.stop)
+                part = _TurnPart(
                     facts[start:end],
                     turns[start],
                     self._shown_errors,
@@ -173,16 +193,16 @@ class GrowingJournal:
                 if end == span.stop:
                     break
                 self._parts.append(part)
-                self._shown_errors |= part.errors
+                self._shown_errors |= part.first_shown_errors
                 start = end
             part.closing = closing_text or ""
             if span is spans[-1]:
-                self._last = part
+                self._last_part = part
             else:
                 self._parts.append(part)
-                self._shown_errors |= part.errors
+                self._shown_errors |= part.first_shown_errors
 
-    def _note_before(self, place: int, closings: Container[int | None]) -> str:
+    def _find_note_before(self, place: int, closings: Container[int | None]) -> str:
         """Return the assistant's separate message right before its calls, unless it closes the turn."""
         previous_facts = (
             self._facts[place - 1] if place and place - 1 not in closings else None
@@ -193,22 +213,25 @@ class GrowingJournal:
             or previous_facts.message.get("role") != "assistant"
         ):
             return ""
-        return text_of(previous_facts.rest or {})
+        return text_of(previous_facts.without_summary or {})
 
-    def _part_end(self, start: int, stop: int) -> int:
+    def _find_part_end(self, start: int, stop: int) -> int:
         """Return the end of the part that begins at `start`: once it is long enough, the assistant's next note."""
-        steps = 0
+        step_count = 0
         for index in range(start, stop):
             message_facts = self._facts[index]
             if message_facts.step is not None:
-                if steps >= _MAX_STEPS and text_of(message_facts.message).strip():
+                if (
+                    step_count >= _MAX_ENTRY_LINES
+                    and text_of(message_facts.message).strip()
+                ):
                     return index
                 step = message_facts.step[1]
-                steps += bool(step.note or step.changed or step.calls)
+                step_count += bool(step.note or step.changed_paths or step.calls)
         return stop
 
 
-class _Part:
+class _TurnPart:
     """A turn, or a part of a long one."""
 
     def __init__(
@@ -220,11 +243,11 @@ class _Part:
         is_continued: bool,
     ) -> None:
         """Read the messages of one part. `earlier_errors`: error lines that earlier parts show."""
-        self.errors: set[str] = set()
+        self.first_shown_errors: set[str] = set()
         """Error lines that this part shows first."""
         self.closing = ""
         self._steps: list[tuple[Step, list[list[str]]]] = []
-        self._entry: tuple[Any, Entry] | None = None
+        self._entry: tuple[Any, JournalEntry] | None = None
         paths: set[str] = set()
         kinds: list[str] = []
         for message_facts in facts:
@@ -243,68 +266,70 @@ class _Part:
                     [
                         line
                         for line in call.errors
-                        if line not in earlier_errors and line not in self.errors
+                        if line not in earlier_errors
+                        and line not in self.first_shown_errors
                     ]
                 )
-                self.errors.update(shown_errors[-1])
+                self.first_shown_errors.update(shown_errors[-1])
             self._steps.append((step, shown_errors))
         failed = kinds.count("failed")
-        self._entry_without_lines = Entry(
+        self._entry_without_lines = JournalEntry(
             turn,
             turn,
-            messages=len(facts),
-            changed=len(paths),
-            ran=kinds.count("ran") + failed,
-            failed=failed,
-            called=kinds.count("called"),
-            looked=kinds.count("looked"),
+            message_count=len(facts),
+            changed_file_count=len(paths),
+            command_count=kinds.count("ran") + failed,
+            failed_count=failed,
+            other_call_count=kinds.count("called"),
+            look_count=kinds.count("looked"),
             is_continued=is_continued,
         )
         self._failures = [
-            call for step, _ in self._steps for call in step.calls if call.failure
+            call for step, _ in self._steps for call in step.calls if call.failure_key
         ]
 
-    def entry(
-        self, open_keys: Container[str], open_lines: frozenset[str], prefix: str
-    ) -> Entry:
-        """Return the part as an entry, without `prefix` in paths; later messages decide which errors were resolved.
+    def make_entry(
+        self, open_keys: Container[str], open_lines: frozenset[str], path_prefix: str
+    ) -> JournalEntry:
+        """Return the part as an entry, without `path_prefix` in paths. Later messages decide which errors are fixed.
 
-        `open_keys`, `open_lines`: keys and lines of the errors still open. An error with one of the lines is open too.
+        `open_keys`, `open_lines`: keys and lines of the errors that are still open. An error with one of these lines
+        counts as open too.
         """
         open_errors = frozenset(
-            call.failure
+            call.failure_key
             for call in self._failures
-            if call.failure in open_keys or not open_lines.isdisjoint(call.errors)
+            if call.failure_key in open_keys or not open_lines.isdisjoint(call.errors)
         )
-        cache_key = self.closing, open_errors, prefix
+        cache_key = self.closing, open_errors, path_prefix
         if self._entry is None or self._entry[0] != cache_key:
             lines = (
                 line
                 for step, shown_errors in self._steps
-                for line in step.lines(open_errors, shown_errors)
+                for line in step.write_lines(open_errors, shown_errors)
             )
             full_entry = replace(
                 self._entry_without_lines,
                 lines=tuple(_join_changes(lines)),
-                closing=self.closing,
+                closing_words=self.closing,
             )
-            self._entry = cache_key, full_entry.without_prefix(prefix)
+            self._entry = cache_key, full_entry.without_prefix(path_prefix)
         return self._entry[1]
 
 
 def _join_changes(lines: Iterable[str]) -> Iterator[str]:
-    """Yield the lines, those in a row that only name changed files as one."""
+    """Yield the lines; adjacent ones that only name changed files become one."""
     names: list[str] = []
     for line in lines:
-        if line.startswith(_CHANGED_ONLY) and "; " not in line:
-            names += line.removeprefix(_CHANGED_ONLY).split(", ")
+        if line.startswith(_CHANGED_LABEL) and "; " not in line:
+            names += line.removeprefix(_CHANGED_LABEL).split(", ")
             continue
         if names:
-            yield f"{_CHANGED_ONLY}{', '.join(name_paths(names))}"
+            yield f"{_CHANGED_LABEL}{', '.join(count_paths(names))}"
             names = []
         yield line
     if names:
-        yield f"{_CHANGED_ONLY}{', '.join(name_paths(names))}"
+        yield f"{_CHANGED_LABEL}{', '.join(count_paths(names))}"
 
 
 def _find_closing(facts: Sequence[MessageFacts], span: range) -> int | None:
@@ -320,10 +345,10 @@ def _find_closing(facts: Sequence[MessageFacts], span: range) -> int | None:
     return None
 
 
-def _mark_fixes(
-    entry: Entry, closed_lines: frozenset[str], open_lines: frozenset[str]
-) -> Entry:
-    """Mark the error lines of the entry that state one of `closed_lines` and none of `open_lines`."""
+def _mark_fixed_errors(
+    entry: JournalEntry, closed_lines: frozenset[str], open_lines: frozenset[str]
+) -> JournalEntry:
+    """Mark the error lines of the entry that state one of `closed_lines` and none of `open_lines` as fixed."""
 
     def is_fixed(line: str) -> bool:
         error_texts = line.removeprefix(ERROR_START).split(" | ")
@@ -334,15 +359,19 @@ def _mark_fixes(
         )
 
     lines = tuple(
-        f"{line} {FIXED}" if not line.endswith(FIXED) and is_fixed(line) else line
+        f"{line} {FIXED_NOTE}"
+        if not line.endswith(FIXED_NOTE) and is_fixed(line)
+        else line
         for line in entry.lines
     )
     return entry if lines == entry.lines else replace(entry, lines=lines)
 
 
-def journal_of(messages: Messages) -> tuple[Journal, ThreadState]:
+def build_journal_and_state(messages: Messages) -> tuple[Journal, ThreadState]:
     """Return the journal of a whole history and the state at its end; turns count from 1."""
     facts = [MessageFacts(message) for message in messages]
     state = ThreadState()
-    fold = GrowingJournal(Journal(), state).extend(facts, number_turns(facts))
-    return fold.journal(), state
+    growing_journal = GrowingJournal(Journal(), state).extend(
+        facts, number_turns(facts)
+    )
+    return growing_journal.build_journal(), state

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from everthread.compaction.history.thread_facts import ThreadState
 from everthread.compaction.journal.journal import AUTHOR, Journal
-from everthread.compaction.journal.journal_builder import journal_of
+from everthread.compaction.journal.journal_builder import build_journal_and_state
 from everthread.compaction.summarizers.summarizer import SummaryDraft, SummaryRequest
 from everthread.compaction.summary.sections import DONE
-from everthread.compaction.summary.state_sections import state_sections
+from everthread.compaction.summary.state_sections import write_state_sections
 from everthread.core.tokens import TokenCounter
 
 
@@ -24,16 +24,16 @@ class JournalWriter:
         return self.write(request)
 
     def write(self, request: SummaryRequest) -> SummaryDraft:
-        """Do the work of `summarize`, which waits for nothing."""
+        """Do the work of `summarize` without awaiting anything."""
         state = request.state or ThreadState()
         journal = request.journal or Journal()
         if request.journal is None:
-            journal, state = journal_of(request.messages)
-        sections = state_sections(state, request.budget // 3, self._count)
+            journal, state = build_journal_and_state(request.messages)
+        sections = write_state_sections(state, request.budget // 3, self._count)
         section_tokens = sum(
             self._count(f"## {name}\n{text}\n\n") for name, text in sections.items()
         )
-        journal_text = journal.fit(
+        journal_text = journal.shorten_to(
             request.budget - section_tokens - 12, self._count
-        ).text()
+        ).render()
         return SummaryDraft({DONE: journal_text, **sections}, AUTHOR)

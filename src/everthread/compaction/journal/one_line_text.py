@@ -1,4 +1,4 @@
-"""Texts of the journal: notes and closing words in one line, cut between words and without secrets."""
+"""Put notes and closing words of the journal on one line, cut between words and without secrets."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ _CODE_MARK = "[code]"
 _TAG = re.compile(r"</?[\w -]{1,40}>")
 _COLONS = (":", "：")
 NEW_LINE = "\n"
-_RULER = re.compile(r"[-|:=*_ ]{3,}")
-"""A line across, or between a table's head and its rows."""
-_DONE_STARTS = ("changed ", "ran `", "called ")
+_RULE_LINE = re.compile(r"[-|:=*_ ]{3,}")
+"""A horizontal rule, or the line between a table's head and its rows."""
+_ACTION_STARTS = ("changed ", "ran `", "called ")
 """Starts of the part of a line that describes an action."""
 _NOTE_END = re.compile(r" — (?:changed |ran `|called )")
 
 
-def note_text(text: str) -> str:
-    """Return the assistant's text before its calls in one line: without code, its lines separated."""
+def write_note(text: str) -> str:
+    """Return the assistant's text before its calls on one line: without code, its lines separated."""
     if len(text) > _MAX_NOTE_CHARS:
         half = _MAX_NOTE_CHARS // 2
         text = f"{text[:half].rpartition(NEW_LINE)[0]}\n{text[-half:].partition(NEW_LINE)[2]}"
-    lines = [line for line in _prose(text) if line != _CODE_MARK]
+    lines = [line for line in _list_prose_lines(text) if line != _CODE_MARK]
     return clip_line(LINE_SEPARATOR.join(lines), _MAX_NOTE_CHARS)
 
 
 def split_note(line: str) -> tuple[str, str]:
-    """Return the note of a step's line, and the rest of the line."""
-    if line.startswith((ERROR_START, *_DONE_STARTS)):
+    """Return the note of a step's line, and the remainder of the line."""
+    if line.startswith((ERROR_START, *_ACTION_STARTS)):
         return "", line
     note_end = _NOTE_END.search(line)
     return (
@@ -45,13 +45,13 @@ def split_note(line: str) -> tuple[str, str]:
     )
 
 
-def closing_text(text: str) -> str:
-    """Return an answer in one line: without code, its lines separated."""
-    return LINE_SEPARATOR.join(_prose(text))
+def write_closing_words(text: str) -> str:
+    """Return an answer on one line: without code, its lines separated."""
+    return LINE_SEPARATOR.join(_list_prose_lines(text))
 
 
-def _prose(text: str) -> list[str]:
-    """Return the lines of a text, with a sign for each piece of code.
+def _list_prose_lines(text: str) -> list[str]:
+    """Return the lines of a text, with a mark for each piece of code.
 
     Lines at the end that only lead to code, or mark it, are dropped.
     """
@@ -62,7 +62,7 @@ def _prose(text: str) -> list[str]:
     pieces = text.split("```")
     prose = f"\n{_CODE_MARK}\n".join(pieces[::2])
     lines = [" ".join(words) for line in prose.split("\n") if (words := line.split())]
-    lines = [line for line in lines if not _RULER.fullmatch(line)]
+    lines = [line for line in lines if not _RULE_LINE.fullmatch(line)]
     is_code = False
     while lines and (
         lines[-1] == _CODE_MARK

@@ -1,4 +1,4 @@
-"""The steps of a turn in words: the note of the assistant, the files it changed, its calls and their errors."""
+"""Describe the steps of a turn: the assistant's note, the files it changed, its calls and their errors."""
 
 from __future__ import annotations
 
@@ -7,50 +7,57 @@ from typing import NamedTuple
 
 from everthread.compaction.history.compaction_history import MessageFacts
 from everthread.compaction.history.thread_facts import (
-    bare_command,
     error_key,
     read_todo,
+    strip_command_prefix,
 )
 from everthread.compaction.history.tool_calls import Effect
 from everthread.compaction.journal.entries import REPEAT_COUNT
 from everthread.compaction.journal.one_line_text import (
     ERROR_START,
     clip_line,
-    closing_text,
-    note_text,
     redact_texts,
+    write_closing_words,
+    write_note,
 )
 from everthread.core.messages import text_of
 
-FIXED = "(fixed later)"
+FIXED_NOTE = "(fixed later)"
 MAX_COMMAND_CHARS = 120
 _MAX_CALL_CHARS = 120
 
 
-class CallText(NamedTuple):
-    """A call in words, its error lines, and the key under which the state holds its failure."""
+class CallDescription(NamedTuple):
+    """A call in words, its error lines, and the key of its failure in the thread's state."""
 
     text: str
     errors: tuple[str, ...] = ()
-    failure: str = ""
+    failure_key: str = ""
 
 
 class Step(NamedTuple):
     """The assistant's note and the calls of the same message, redacted."""
 
     note: str = ""
-    changed: tuple[str, ...] = ()
-    calls: tuple[CallText, ...] = ()
+    changed_paths: tuple[str, ...] = ()
+    calls: tuple[CallDescription, ...] = ()
 
-    def lines(
-        self, open_errors: Container[str], shown: Sequence[Sequence[str]]
+    def write_lines(
+        self, open_errors: Container[str], shown_errors: Sequence[Sequence[str]]
     ) -> Iterator[str]:
-        """Yield the step as one line (none if it only read), then the error lines of its calls in `shown`."""
-        parts = [f"changed {', '.join(self.changed)}"] if self.changed else []
+        """Yield the step as one line (none if it only read), then its error lines that are in `shown_errors`.
+
+        `open_errors`: keys of the failures that are not resolved.
+        """
+        parts = (
+            [f"changed {', '.join(self.changed_paths)}"] if self.changed_paths else []
+        )
         error_lines: list[str] = []
-        for call, errors in zip(self.calls, shown, strict=True):
+        for call, errors in zip(self.calls, shown_errors, strict=True):
             suffix = (
-                f" {FIXED}" if call.failure and call.failure not in open_errors else ""
+                f" {FIXED_NOTE}"
+                if call.failure_key and call.failure_key not in open_errors
+                else ""
             )
             parts.append(call.text if errors else f"{call.text}{suffix}")
             error_lines += (
@@ -66,17 +73,18 @@ class Step(NamedTuple):
         yield from error_lines
 
 
-def write_texts(
-    steps: Sequence[tuple[MessageFacts, str]], closings: Sequence[MessageFacts]
+def write_steps_and_closings(
+    steps_with_notes: Sequence[tuple[MessageFacts, str]],
+    closings: Sequence[MessageFacts],
 ) -> None:
     """Write the missing steps and closing words of these messages.
 
-    They are redacted in one call, which is cheaper. Each message with calls comes with the assistant's words right
-    before it.
+    They are redacted in one call, which is cheaper. `steps_with_notes`: each message with calls, and the assistant's
+    words right before it.
     """
     unwritten_steps = [
         (message_facts, note)
-        for message_facts, note in steps
+        for message_facts, note in steps_with_notes
         if message_facts.effects
         and (
             message_facts.step is None
@@ -85,7 +93,9 @@ def write_texts(
     ]
     step_facts = [message_facts for message_facts, _ in unwritten_steps]
     closing_facts = [
-        message_facts for message_facts in closings if message_facts.closing is None
+        message_facts
+        for message_facts in closings
+        if message_facts.closing_words is None
     ]
     notes = [
         (text_of(message_facts.message) or note) if message_facts.calls else ""
@@ -97,9 +107,9 @@ def write_texts(
         if message_facts.effects
     ]
     texts = [
-        *(text for step in raw_steps for text in _step_texts(step)),
+        *(text for step in raw_steps for text in _list_step_texts(step)),
         *(
-            closing_text(text_of(message_facts.message).strip())
+            write_closing_words(text_of(message_facts.message).strip())
             for message_facts in closing_facts
         ),
     ]
@@ -109,28 +119,33 @@ def write_texts(
         if message_facts.effects:
             message_facts.step = (
                 message_facts.effects[1],
-                step if redacted_texts is texts else _with_texts(step, remaining_texts),
+                step
+                if redacted_texts is texts
+                else _replace_step_texts(step, remaining_texts),
             )
     for message_facts, closing in zip(
         closing_facts, redacted_texts[len(texts) - len(closing_facts) :], strict=True
     ):
-        message_facts.closing = closing
+        message_facts.closing_words = closing
 
 
-def _step_texts(step: Step) -> Iterator[str]:
+def _list_step_texts(step: Step) -> Iterator[str]:
+    """Yield every text of a step."""
     yield step.note
-    yield from step.changed
+    yield from step.changed_paths
     for call in step.calls:
         yield call.text
         yield from call.errors
 
 
-def _with_texts(step: Step, texts: Iterator[str]) -> Step:
-    """Return the step with new texts, in the order of `_step_texts`."""
+def _replace_step_texts(step: Step, texts: Iterator[str]) -> Step:
+    """Return the step with new texts, in the order of `_list_step_texts`."""
     note = next(texts)
-    paths = tuple(next(texts) for _ in step.changed)
+    paths = tuple(next(texts) for _ in step.changed_paths)
     calls = tuple(
-        CallText(next(texts), tuple(next(texts) for _ in call.errors), call.failure)
+        CallDescription(
+            next(texts), tuple(next(texts) for _ in call.errors), call.failure_key
+        )
         for call in step.calls
     )
     return Step(note, paths, calls)
@@ -138,7 +153,7 @@ def _with_texts(step: Step, texts: Iterator[str]) -> Step:
 
 def _write_step(note: str, effects: Sequence[Effect]) -> Step:
     """Describe the effects of a message's calls. A to-do list is part of the state instead."""
-    paths = name_paths(
+    paths = count_paths(
         path
         for effect in effects
         if effect.kind == "changed"
@@ -148,35 +163,36 @@ def _write_step(note: str, effects: Sequence[Effect]) -> Step:
     for effect in effects:
         if effect.kind == "ran":
             calls.append(
-                _call_text(
-                    f"ran `{clip_line(bare_command(effect.target), MAX_COMMAND_CHARS)}`",
+                _describe_call(
+                    f"ran `{clip_line(strip_command_prefix(effect.target), MAX_COMMAND_CHARS)}`",
                     effect,
                 )
             )
         elif effect.kind == "called" and not (read_todo(effect) and not effect.failed):
             target = clip_line(effect.target, _MAX_CALL_CHARS)
             calls.append(
-                _call_text(
+                _describe_call(
                     f"called {effect.tool}{f' ({target})' if target else ''}", effect
                 )
             )
         elif effect.failed and effect.kind == "changed":
             calls.append(
-                _call_text(
+                _describe_call(
                     f"{effect.tool} {clip_line(effect.target, _MAX_CALL_CHARS)}".strip(),
                     effect,
                 )
             )
-    return Step(note_text(note), tuple(paths), tuple(calls))
+    return Step(write_note(note), tuple(paths), tuple(calls))
 
 
 def _changed_paths(effect: Effect) -> tuple[str, ...]:
+    """Return the paths that a call changed; none if it failed or is not done."""
     return (
         () if effect.failed or not effect.is_done else effect.paths or (effect.target,)
     )
 
 
-def _call_text(description: str, effect: Effect) -> CallText:
+def _describe_call(description: str, effect: Effect) -> CallDescription:
     """Describe a call, with its outcome and errors."""
     outcome = clip_line(effect.outcome, 120)
     errors = tuple(map(clip_line, effect.errors))
@@ -188,13 +204,13 @@ def _call_text(description: str, effect: Effect) -> CallText:
         and not {"code", "session_id"} & effect.arguments.keys()
     )
     failure = error_key(effect) if is_open else ""
-    return CallText(
+    return CallDescription(
         f"{description} → {outcome}" if outcome else description, errors, failure
     )
 
 
-def name_paths(paths: Iterable[str]) -> list[str]:
-    """Return each path once, with its count."""
+def count_paths(paths: Iterable[str]) -> list[str]:
+    """Return each path once, with a count if it occurs more often."""
     counts: dict[str, int] = {}
     for path in paths:
         name, _, times = (

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from everthread.compaction.journal.entries import Entry
+from everthread.compaction.journal.entries import JournalEntry
 from everthread.compaction.journal.journal import Journal, parse_journal
 from everthread.compaction.summary.sections import (
     BLOCKED,
@@ -26,12 +26,12 @@ from everthread.compaction.summary.sections import (
     TASK,
     USER_WORDS,
     Sections,
-    nodes_end,
+    find_nodes_end,
     parse_sections,
     render_sections,
 )
-from everthread.compaction.summary.summary_message import without_pins
-from everthread.compaction.summary.user_quotes import Count
+from everthread.compaction.summary.summary_message import strip_pinned_notes
+from everthread.compaction.summary.user_quotes import CountTokens
 from everthread.core.messages import Messages
 from everthread.core.transcript import (
     is_user_message,
@@ -52,13 +52,13 @@ _HEADING = re.compile(
     re.MULTILINE,
 )
 _END = re.compile(r"^\[end of nodes(?:;[^\]\n]{0,80})?\]$", re.MULTILINE)
-_FORGED = re.compile(r"^\[(?=node n[0-9a-f]|end of nodes)", re.MULTILINE)
-MAX_LINES = 12
+_FORGED_NODE_LINE = re.compile(r"^\[(?=node n[0-9a-f]|end of nodes)", re.MULTILINE)
+MAX_JOINED_LINES = 12
 """Lines of a journal's entry that was joined from parts of one turn."""
-_EARLY_END_SHARE = 0.7
-_SMALL_CHUNK_SHARE = 0.25
-"""A chunk of at least the first share of its size ends before a user message; a last one below the second share
-joins the previous."""
+_MIN_FULL_SHARE = 0.7
+"""A chunk that has reached this share of its size ends before the next user message."""
+_MIN_CHUNK_SHARE = 0.25
+"""A last chunk below this share of its size is joined to the previous one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,45 +66,46 @@ class VisibleNode:
     """A node in view, and the number of messages it covers."""
 
     node: Node
-    messages: int
+    message_count: int
 
     @property
     def text(self) -> str:
         """Its lines in the context: the same bytes in every compaction that keeps it."""
         node = self.node
-        plural = "" if self.messages == 1 else "s"
-        about = (
-            f"[node {node.id}: turns {node.first_turn}-{node.last_turn}, {self.messages:,} message{plural}, "
+        plural = "" if self.message_count == 1 else "s"
+        heading = (
+            f"[node {node.id}: turns {node.first_turn}-{node.last_turn}, {self.message_count:,} message{plural}, "
             f"{node.covered_tokens:,} tokens, level {node.level}, by {node.author}"
         )
-        return f"{about}{', makeshift' if node.degraded else ''}]\n{node.body}"
+        return f"{heading}{', makeshift' if node.degraded else ''}]\n{node.body}"
 
 
-def read_parts(
-    summary: str, *, first_turn: int, last_turn: int, messages: int
+def read_visible_nodes(
+    summary: str, *, first_turn: int, last_turn: int, message_count: int
 ) -> list[VisibleNode]:
-    """Parse the parts of a summary message's text. Without nodes it is a single part over the given turns."""
-    nodes_stop = nodes_end(summary)  # a user's words come after the nodes
+    """Parse the nodes in a summary message's text. Without nodes, return it as a single one over the given turns."""
+    nodes_end = find_nodes_end(summary)  # a user's words come after the nodes
     headings = [
-        match for match in _HEADING.finditer(summary) if match.end() <= nodes_stop
+        match for match in _HEADING.finditer(summary) if match.end() <= nodes_end
     ]
     if not headings:
-        return _read_foreign(summary, first_turn, last_turn, messages)
-    bounds = [*(match.start() for match in headings[1:]), nodes_stop]
+        return _read_foreign_summary(summary, first_turn, last_turn, message_count)
+    bounds = [*(match.start() for match in headings[1:]), nodes_end]
     return [
-        _parse_part(match, _END.sub("", summary[match.end() : end]).strip())
+        _parse_visible_node(match, _END.sub("", summary[match.end() : end]).strip())
         for match, end in zip(headings, bounds, strict=True)
     ]
 
 
-def _parse_part(match: re.Match[str], body: str) -> VisibleNode:
+def _parse_visible_node(match: re.Match[str], body: str) -> VisibleNode:
+    """Return a node from its heading line and its body."""
     node = Node(
         id=match["id"],
         thread="",
         level=int(match["level"]),
         body=body,
         tokens=0,
-        covered_tokens=_number(match["tokens"]),
+        covered_tokens=_parse_number(match["tokens"]),
         author=match["author"],
         first_message=0,
         last_message=0,
@@ -115,27 +116,28 @@ def _parse_part(match: re.Match[str], body: str) -> VisibleNode:
         sources=(),
         degraded=match["degraded"] is not None,
     )
-    return VisibleNode(node, _number(match["messages"]))
+    return VisibleNode(node, _parse_number(match["messages"]))
 
 
-def _read_foreign(
-    summary: str, first_turn: int, last_turn: int, messages: int
+def _read_foreign_summary(
+    summary: str, first_turn: int, last_turn: int, message_count: int
 ) -> list[VisibleNode]:
+    """Return another engine's summary as one node without an id; empty if it has no sections."""
     sections = parse_sections(summary)
     visible_sections = {
         **sections,
         TASK: "",
         USER_WORDS: "",
         NAMES: "",
-        RULES: without_pins(sections.get(RULES, "")),
+        RULES: strip_pinned_notes(sections.get(RULES, "")),
     }
-    if any(entry.last for entry in parse_journal(sections.get(DONE, "")).entries):
+    if any(entry.last_turn for entry in parse_journal(sections.get(DONE, "")).entries):
         # For a journal they come from the state, which follows the nodes.
         visible_sections |= {
             BLOCKED: "",
             FILES: "",
         }
-    body = defuse_nodes(render_sections(visible_sections, brief=True))
+    body = neutralize_node_lines(render_sections(visible_sections, skip_empty=True))
     node = Node(
         id="",
         thread="",
@@ -152,11 +154,11 @@ def _read_foreign(
         until=0.0,
         sources=(),
     )
-    return [VisibleNode(node, messages)] if body else []
+    return [VisibleNode(node, message_count)] if body else []
 
 
-def name_node(node: Node) -> Node:
-    """Return the node with an id derived from its sources and text, so that it is equal in every process."""
+def with_node_id(node: Node) -> Node:
+    """Return the node with an id made from its sources and text, so that it is equal in every process."""
     identity = (
         node.level,
         node.sources,
@@ -171,91 +173,109 @@ def name_node(node: Node) -> Node:
     )
 
 
-def join_sections(parts: Sequence[VisibleNode]) -> Sections:
+def join_sections(visible_nodes: Sequence[VisibleNode]) -> Sections:
     """Join the sections of several nodes, oldest first, without repeated lines.
 
     Sections that describe the state come from the last node only.
     """
     lines_by_section: dict[str, dict[str, None]] = {}
-    for part in parts:
-        for name, text in parse_sections(part.node.body).items():
-            if name in LATEST_ONLY_SECTIONS and part is not parts[-1]:
+    for visible_node in visible_nodes:
+        for name, text in parse_sections(visible_node.node.body).items():
+            if name in LATEST_ONLY_SECTIONS and visible_node is not visible_nodes[-1]:
                 continue
-            lines = (_strip_number(line) for line in text.split("\n") if line.strip())
+            lines = (_replace_number(line) for line in text.split("\n") if line.strip())
             lines_by_section.setdefault(name, {}).update(dict.fromkeys(lines))
     return {name: "\n".join(lines) for name, lines in lines_by_section.items()}
 
 
-def join_journals(parts: Sequence[VisibleNode]) -> Journal:
+def join_journals(visible_nodes: Sequence[VisibleNode]) -> Journal:
     """Join the journals of several nodes. A model's text under that heading becomes one entry for its node."""
-    joined_entries: list[Entry] = []
-    for part in parts:
+    joined_entries: list[JournalEntry] = []
+    for visible_node in visible_nodes:
         entries = list(
-            parse_journal(parse_sections(part.node.body).get(DONE, "")).entries
+            parse_journal(parse_sections(visible_node.node.body).get(DONE, "")).entries
         )
-        if len(entries) == 1 and not entries[0].last:
-            turns = part.node.first_turn, part.node.last_turn
+        if len(entries) == 1 and not entries[0].last_turn:
+            turns = visible_node.node.first_turn, visible_node.node.last_turn
             entries = [
                 replace(
-                    entries[0], first=turns[0], last=turns[1], messages=part.messages
+                    entries[0],
+                    first_turn=turns[0],
+                    last_turn=turns[1],
+                    message_count=visible_node.message_count,
                 )
             ]
         for entry in entries:
             joined_entries[-1:] = (
-                _join_turn(joined_entries[-1], entry) if joined_entries else [entry]
+                _join_same_turn(joined_entries[-1], entry)
+                if joined_entries
+                else [entry]
             )
     return Journal(tuple(joined_entries))
 
 
-def _join_turn(previous_entry: Entry, entry: Entry) -> list[Entry]:
+def _join_same_turn(
+    previous_entry: JournalEntry, entry: JournalEntry
+) -> list[JournalEntry]:
     """Join two entries of one turn, unless the result is too long or loses closing words.
 
     Return both if they cannot be joined.
     """
-    if previous_entry.last != entry.first:
+    if previous_entry.last_turn != entry.first_turn:
         return [previous_entry, entry]
     lines = (*previous_entry.lines, *entry.lines)
     if (
-        previous_entry.first < entry.last
-        or len(lines) > MAX_LINES
-        or (previous_entry.closing and entry.closing)
+        previous_entry.first_turn < entry.last_turn
+        or len(lines) > MAX_JOINED_LINES
+        or (previous_entry.closing_words and entry.closing_words)
     ):
         return [previous_entry, replace(entry, is_continued=True)]
-    closing = previous_entry.closing or entry.closing
+    closing = previous_entry.closing_words or entry.closing_words
     return [
         replace(
-            previous_entry.join(entry),
+            previous_entry.join_with(entry),
             lines=lines,
-            closing=closing,
+            closing_words=closing,
             is_continued=previous_entry.is_continued,
         )
     ]
 
 
-def view_text(marker: str, parts: Sequence[VisibleNode], sections: Sections) -> str:
+def render_view(
+    marker: str, visible_nodes: Sequence[VisibleNode], sections: Sections
+) -> str:
     """Return the summary message without its last line, the most stable parts first for the sake of the cache."""
-    section_text = render_sections(sections, brief=True)
+    section_text = render_sections(sections, skip_empty=True)
     return "\n\n".join(
         filter(
             None,
-            (marker, *(part.text for part in parts), "[end of nodes]", section_text),
+            (
+                marker,
+                *(part.text for part in visible_nodes),
+                "[end of nodes]",
+                section_text,
+            ),
         )
     )
 
 
-def defuse_nodes(text: str) -> str:
-    """Change lines of a node's text that could pass for the start of a node or for a marker."""
-    return _FORGED.sub("(", neutralize_summary_marks(text)).strip()
+def neutralize_node_lines(text: str) -> str:
+    """Change lines of a node's text that could be read as the start of a node or as a marker."""
+    return _FORGED_NODE_LINE.sub("(", neutralize_summary_marks(text)).strip()
 
 
 def clean_author(name: str) -> str:
+    """Return an author's name for a node's heading line: short, without the characters that end it."""
     return re.sub(r"[\]\n]", " ", name)[:80].strip() or "a model"
 
 
 def split_chunks(
-    messages: Messages, covered: Sequence[int], size: int, count: Callable[[int], int]
+    messages: Messages,
+    covered: Sequence[int],
+    chunk_tokens: int,
+    count: Callable[[int], int],
 ) -> list[list[int]]:
-    """Split the covered places into runs of about `size` tokens. Never split a group of calls and results."""
+    """Split the covered indices into chunks of about `chunk_tokens`. Never split a group of calls and results."""
     covered_places = set(covered)
     chunks: list[list[int]] = []
     sizes: list[int] = []
@@ -267,9 +287,9 @@ def split_chunks(
             continue
         tokens = sum(map(count, indices))
         is_full = sizes and (
-            sizes[-1] + tokens > size
+            sizes[-1] + tokens > chunk_tokens
             or (
-                sizes[-1] >= _EARLY_END_SHARE * size
+                sizes[-1] >= _MIN_FULL_SHARE * chunk_tokens
                 and is_user_message(messages[indices[0]])
             )
         )
@@ -278,14 +298,14 @@ def split_chunks(
             sizes.append(0)
         chunks[-1] += indices
         sizes[-1] += tokens
-    if len(chunks) > 1 and sizes[-1] < _SMALL_CHUNK_SHARE * size:
+    if len(chunks) > 1 and sizes[-1] < _MIN_CHUNK_SHARE * chunk_tokens:
         last_chunk = chunks.pop()
         chunks[-1] += last_chunk
     return chunks
 
 
 def number_messages(
-    messages: Messages, parts: Sequence[VisibleNode], ids: Sequence[int] | None
+    messages: Messages, visible_nodes: Sequence[VisibleNode], ids: Sequence[int] | None
 ) -> list[int]:
     """Return an id for each message.
 
@@ -293,7 +313,7 @@ def number_messages(
     """
     if ids is not None:
         return list(ids)
-    hidden_count = sum(part.messages for part in parts)
+    hidden_count = sum(part.message_count for part in visible_nodes)
     numbers: list[int] = []
     number = 0
     for message in messages:
@@ -305,14 +325,15 @@ def number_messages(
     return numbers
 
 
-def part_tokens(parts: Sequence[VisibleNode], count: Count) -> int:
-    return sum(count(part.text) + 1 for part in parts)
+def count_node_tokens(visible_nodes: Sequence[VisibleNode], count: CountTokens) -> int:
+    """Return the tokens of the nodes in the context, with their headings."""
+    return sum(count(part.text) + 1 for part in visible_nodes)
 
 
-def _strip_number(line: str) -> str:
-    """Replace an action's number by a dash: numbers of several nodes would run together."""
+def _replace_number(line: str) -> str:
+    """Replace an action's number by a dash, because the numbers of several nodes would run together."""
     return re.sub(r"^\d{1,6}\.\s+", "- ", line)
 
 
-def _number(text: str) -> int:
+def _parse_number(text: str) -> int:
     return int(text.replace(",", ""))

@@ -1,7 +1,7 @@
-"""Grow the graph in one compaction: leaves over messages that leave the view, and nodes over neighbouring nodes.
+"""Grow the graph in one compaction: add leaves over messages that leave the view, and nodes over neighbouring nodes.
 
-The steps depend on the texts written before. So they are a generator that asks for texts, and it is run again from its
-beginning with all texts so far: a generator cannot be pickled, its texts can.
+Each step depends on the texts written before. So the steps are a generator that asks for texts. It is run again from
+its beginning with all texts so far, because a generator cannot be pickled, but its texts can.
 """
 
 from __future__ import annotations
@@ -11,41 +11,46 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from everthread.compaction.draft_requests import empty_draft
-from everthread.compaction.lossless.graph import VisibleNode, name_node, part_tokens
-from everthread.compaction.lossless.leaf_sources import LeafSource, restore_source
+from everthread.compaction.lossless.graph import (
+    VisibleNode,
+    count_node_tokens,
+    with_node_id,
+)
+from everthread.compaction.lossless.leaf_sources import LeafSource, restore_leaf_source
 from everthread.compaction.lossless.node_texts import (
     MIN_NODE_TOKENS,
     JoinTask,
     LeafTask,
-    NodeOrder,
+    NodeOptions,
     NodeTask,
     NodeText,
     NodeWriter,
 )
 from everthread.compaction.planning_engine import StoredGraph
-from everthread.compaction.summary.user_quotes import Count
+from everthread.compaction.summary.user_quotes import CountTokens
 from everthread.core.types import Node
 
-MAX_REWRITTEN = 4
+MAX_REWRITTEN_NODES = 4
 """Makeshift nodes that are rewritten in one compaction."""
 
-Steps = Generator[Sequence[NodeTask], Sequence[NodeText], list[VisibleNode]]
-PartSteps = Generator[Sequence[NodeTask], Sequence[NodeText], VisibleNode | None]
+GrowthSteps = Generator[Sequence[NodeTask], Sequence[NodeText], list[VisibleNode]]
+NodeSteps = Generator[Sequence[NodeTask], Sequence[NodeText], VisibleNode | None]
 
 
 @dataclass(frozen=True, slots=True)
 class GrowthPlan:
     """The input of the growth."""
 
-    parts: tuple[VisibleNode, ...]
+    visible_nodes: tuple[VisibleNode, ...]
     """The nodes in view, oldest first."""
-    sources: tuple[LeafSource, ...]
+    leaf_sources: tuple[LeafSource, ...]
     """The messages of the new leaves."""
-    order: NodeOrder
+    options: NodeOptions
     """Options for writing nodes; its room is that of one node."""
     room: int
     """Tokens for all nodes in view."""
     fan_in: int
+    """The number of neighbouring nodes that become one node above them."""
     has_model: bool
     graph: StoredGraph
 
@@ -54,24 +59,24 @@ class GrowthPlan:
 class GrownGraph:
     """The nodes in view after a compaction, the new ones among all nodes, and their texts."""
 
-    parts: list[VisibleNode]
+    visible_nodes: list[VisibleNode]
     new_nodes: tuple[Node, ...]
     texts: tuple[NodeText, ...]
 
 
 @dataclass(slots=True)
 class Growth:
-    """One run of the steps."""
+    """One run of the growth steps."""
 
     plan: GrowthPlan
-    count: Count
+    count: CountTokens
     new_nodes: dict[str, Node] = field(default_factory=dict)
     texts: list[NodeText] = field(default_factory=list)
 
-    def run(self, written: Sequence[NodeText]) -> Sequence[NodeTask] | GrownGraph:
+    def run(self, written_texts: Sequence[NodeText]) -> Sequence[NodeTask] | GrownGraph:
         """Run with the texts so far. Return the texts to write next, or the grown graph."""
         writer = NodeWriter(self.count)
-        texts = iter(written)
+        texts = iter(written_texts)
         steps = self._steps()
         try:
             tasks = next(steps)
@@ -79,7 +84,9 @@ class Growth:
                 if self.plan.has_model:
                     ready_texts = list(islice(texts, len(tasks)))
                 else:
-                    ready_texts = [writer.write(task, empty_draft()) for task in tasks]
+                    ready_texts = [
+                        writer.write_text(task, empty_draft()) for task in tasks
+                    ]
                 if len(ready_texts) < len(tasks):
                     return tasks
                 tasks = steps.send(ready_texts)
@@ -87,17 +94,20 @@ class Growth:
             nodes = tuple(self.new_nodes.values())
             return GrownGraph(end.value, nodes, tuple(self.texts))
 
-    def _steps(self) -> Steps:
-        earlier_parts = [self._take_over(part) for part in self.plan.parts]
-        earlier_parts = yield from self._rewrite(earlier_parts)
+    def _steps(self) -> GrowthSteps:
+        """Adopt a foreign summary, rewrite makeshift nodes, add leaves, then condense the view."""
+        earlier_nodes = [
+            self._adopt_foreign_summary(part) for part in self.plan.visible_nodes
+        ]
+        earlier_nodes = yield from self._rewrite_makeshift_nodes(earlier_nodes)
         leaves = yield from self._add_leaves()
-        return (yield from self._condense([*earlier_parts, *leaves]))
+        return (yield from self._condense([*earlier_nodes, *leaves]))
 
-    def _take_over(self, part: VisibleNode) -> VisibleNode:
+    def _adopt_foreign_summary(self, visible_node: VisibleNode) -> VisibleNode:
         """Make another engine's summary a leaf over the messages that the store says it covers."""
-        node = part.node
+        node = visible_node.node
         if node.id:
-            return part
+            return visible_node
         ids = self.plan.graph.covered
         node = replace(
             node,
@@ -106,23 +116,28 @@ class Growth:
         )
         if ids:
             node = replace(node, first_message=ids[0], last_message=ids[-1])
-        return self._add(node, len(ids) or part.messages)
+        return self._add_node(node, len(ids) or visible_node.message_count)
 
-    def _rewrite(self, parts: list[VisibleNode]) -> Steps:
+    def _rewrite_makeshift_nodes(self, visible_nodes: list[VisibleNode]) -> GrowthSteps:
         """Let a model rewrite makeshift nodes; stop at the first that it cannot write."""
         if not (self.plan.graph.is_stored and self.plan.has_model):
-            return parts
-        for index in find_degraded_nodes(parts):
-            new_part = yield from self._rewrite_part(parts[index])
-            if new_part is None:
+            return visible_nodes
+        for index in find_makeshift_nodes(visible_nodes):
+            new_node = yield from self._rewrite_node(visible_nodes[index])
+            if new_node is None:
                 break
-            parts = [*parts[:index], new_part, *parts[index + 1 :]]
-        return parts
+            visible_nodes = [
+                *visible_nodes[:index],
+                new_node,
+                *visible_nodes[index + 1 :],
+            ]
+        return visible_nodes
 
-    def _rewrite_part(self, part: VisibleNode) -> PartSteps:
+    def _rewrite_node(self, visible_node: VisibleNode) -> NodeSteps:
+        """Return a makeshift node with a model's text; None if its sources are missing or no model can write."""
         graph = self.plan.graph
-        node = part.node
-        order = self._order(node.covered_tokens // 2)
+        node = visible_node.node
+        options = self._options_for(node.covered_tokens // 2)
         stored_sources = graph.nodes if node.level else graph.originals
         ids = node.sources if node.level else tuple(map(int, node.sources))
         if any(source not in stored_sources for source in ids):
@@ -130,27 +145,29 @@ class Growth:
         task: NodeTask
         if node.level:
             children = [VisibleNode(graph.nodes[source], 0) for source in node.sources]
-            task = JoinTask(children, order)
+            task = JoinTask(children, options)
         else:
-            task = LeafTask(restore_source(node, graph), order)
+            task = LeafTask(restore_leaf_source(node, graph), options)
         [text] = yield [task]
         if text.is_makeshift:
             return None
         new_node = replace(node, body=text.body, author=text.author, degraded=False)
-        return self._add(new_node, part.messages, text)
+        return self._add_node(new_node, visible_node.message_count, text)
 
-    def _add_leaves(self) -> Steps:
+    def _add_leaves(self) -> GrowthSteps:
         """Add a leaf over each run of messages."""
-        sources = self.plan.sources
+        sources = self.plan.leaf_sources
         texts = yield [
-            LeafTask(source, self._order(source.tokens // 2)) for source in sources
+            LeafTask(source, self._options_for(source.tokens // 2))
+            for source in sources
         ]
         return [
-            self._add(self._leaf(source, text), len(source.ids), text)
+            self._add_node(self._make_leaf(source, text), len(source.ids), text)
             for source, text in zip(sources, texts, strict=True)
         ]
 
-    def _leaf(self, source: LeafSource, text: NodeText) -> Node:
+    def _make_leaf(self, source: LeafSource, text: NodeText) -> Node:
+        """Return a leaf over these messages with this text."""
         first_id = min(source.ids)
         last_id = max(source.ids)
         originals = self.plan.graph.originals
@@ -177,52 +194,66 @@ class Growth:
             degraded=text.is_makeshift,
         )
 
-    def _condense(self, parts: list[VisibleNode]) -> Steps:
-        """Return fewer parts: each run of `fan_in` at one level becomes one node, shorter runs only for lack of room.
+    def _condense(self, visible_nodes: list[VisibleNode]) -> GrowthSteps:
+        """Return fewer nodes: each run of `fan_in` at one level becomes one node, shorter runs only for lack of room.
 
         A run that would not get smaller stays.
         """
         room = self.plan.room
-        stuck_ids: set[str] = set()
-        while (run := self._find_run(parts, stuck_ids)) is not None:
-            parts = yield from self._merge(parts, run, stuck_ids)
-        while len(parts) > 1 and part_tokens(parts, self.count) > room:
-            run = _oldest_run(parts, self.plan.fan_in)
-            parts = yield from self._merge(parts, run, None)
-        if parts and part_tokens(parts, self.count) > room:
-            heading = self.count(parts[0].text.partition("\n")[0]) + 2
-            parts = yield from self._join(parts, max(room - heading, MIN_NODE_TOKENS))
-        return parts
+        unshrinkable_ids: set[str] = set()
+        while (run := self._find_run(visible_nodes, unshrinkable_ids)) is not None:
+            visible_nodes = yield from self._merge_run(
+                visible_nodes, run, unshrinkable_ids
+            )
+        while (
+            len(visible_nodes) > 1
+            and count_node_tokens(visible_nodes, self.count) > room
+        ):
+            run = _find_oldest_run(visible_nodes, self.plan.fan_in)
+            visible_nodes = yield from self._merge_run(visible_nodes, run, None)
+        if visible_nodes and count_node_tokens(visible_nodes, self.count) > room:
+            heading_tokens = self.count(visible_nodes[0].text.partition("\n")[0]) + 2
+            visible_nodes = yield from self._write_parent(
+                visible_nodes, max(room - heading_tokens, MIN_NODE_TOKENS)
+            )
+        return visible_nodes
 
     def _find_run(
-        self, parts: Sequence[VisibleNode], stuck_ids: set[str]
+        self, visible_nodes: Sequence[VisibleNode], unshrinkable_ids: set[str]
     ) -> range | None:
-        """Return the oldest neighbours at one level, if enough of them can be condensed."""
+        """Return the oldest run of `fan_in` neighbours at one level that can be condensed, or None."""
         fan_in = self.plan.fan_in
-        for start in range(len(parts) - fan_in + 1):
-            run = parts[start : start + fan_in]
+        for start in range(len(visible_nodes) - fan_in + 1):
+            run = visible_nodes[start : start + fan_in]
             levels = {part.node.level for part in run}
-            if len(levels) == 1 and run[0].node.id not in stuck_ids:
+            if len(levels) == 1 and run[0].node.id not in unshrinkable_ids:
                 return range(start, start + fan_in)
         return None
 
-    def _merge(
-        self, parts: list[VisibleNode], run: range, stuck_ids: set[str] | None
-    ) -> Steps:
-        covered_parts = parts[run.start : run.stop]
-        size = part_tokens(covered_parts, self.count)
-        room = min(self.plan.order.room, size * 2 // 3)
-        [new_part] = yield from self._join(covered_parts, max(room, MIN_NODE_TOKENS))
-        if stuck_ids is not None and self.count(new_part.text) >= size:
-            stuck_ids.add(covered_parts[0].node.id)
-            del self.new_nodes[new_part.node.id]
-            return parts
-        return [*parts[: run.start], new_part, *parts[run.stop :]]
+    def _merge_run(
+        self,
+        visible_nodes: list[VisibleNode],
+        run: range,
+        unshrinkable_ids: set[str] | None,
+    ) -> GrowthSteps:
+        """Replace a run of nodes by one node over them.
 
-    def _join(self, covered_parts: Sequence[VisibleNode], room: int) -> Steps:
-        """Return one node over nodes, with the turns and times of all of them."""
-        [text] = yield [JoinTask(covered_parts, replace(self.plan.order, room=room))]
-        nodes = [part.node for part in covered_parts]
+        If `unshrinkable_ids` is given and the node is not smaller, keep the run and remember it there.
+        """
+        children = visible_nodes[run.start : run.stop]
+        size = count_node_tokens(children, self.count)
+        room = min(self.plan.options.room, size * 2 // 3)
+        [parent] = yield from self._write_parent(children, max(room, MIN_NODE_TOKENS))
+        if unshrinkable_ids is not None and self.count(parent.text) >= size:
+            unshrinkable_ids.add(children[0].node.id)
+            del self.new_nodes[parent.node.id]
+            return visible_nodes
+        return [*visible_nodes[: run.start], parent, *visible_nodes[run.stop :]]
+
+    def _write_parent(self, children: Sequence[VisibleNode], room: int) -> GrowthSteps:
+        """Return one node over these nodes, with the turns and times of all of them."""
+        [text] = yield [JoinTask(children, replace(self.plan.options, room=room))]
+        nodes = [part.node for part in children]
         node = Node(
             id="",
             thread="",
@@ -240,43 +271,49 @@ class Growth:
             sources=tuple(node.id for node in nodes),
             degraded=text.is_makeshift,
         )
-        return [self._add(node, sum(part.messages for part in covered_parts), text)]
+        return [
+            self._add_node(node, sum(part.message_count for part in children), text)
+        ]
 
-    def _order(self, max_room: int) -> NodeOrder:
-        order = self.plan.order
-        return replace(order, room=max(min(order.room, max_room), MIN_NODE_TOKENS))
+    def _options_for(self, max_room: int) -> NodeOptions:
+        """Return the options with at most this room."""
+        options = self.plan.options
+        return replace(options, room=max(min(options.room, max_room), MIN_NODE_TOKENS))
 
-    def _add(
-        self, node: Node, messages: int, text: NodeText | None = None
+    def _add_node(
+        self, node: Node, message_count: int, text: NodeText | None = None
     ) -> VisibleNode:
-        """Add a new node to the view, under its id."""
-        part = VisibleNode(name_node(node), messages)
-        part = replace(part, node=replace(part.node, tokens=self.count(part.text)))
-        self.new_nodes[part.node.id] = part.node
+        """Give a new node its id and size, and return it as part of the view."""
+        visible_node = VisibleNode(with_node_id(node), message_count)
+        visible_node = replace(
+            visible_node,
+            node=replace(visible_node.node, tokens=self.count(visible_node.text)),
+        )
+        self.new_nodes[visible_node.node.id] = visible_node.node
         if text is not None:
             self.texts.append(text)
-        return part
+        return visible_node
 
 
-def find_degraded_nodes(parts: Sequence[VisibleNode]) -> list[int]:
+def find_makeshift_nodes(visible_nodes: Sequence[VisibleNode]) -> list[int]:
     """Return the indices of the makeshift nodes that one compaction rewrites."""
     indices = [
         index
-        for index, part in enumerate(parts)
+        for index, part in enumerate(visible_nodes)
         if part.node.degraded and part.node.sources
     ]
-    return indices[:MAX_REWRITTEN]
+    return indices[:MAX_REWRITTEN_NODES]
 
 
-def _oldest_run(parts: Sequence[VisibleNode], max_length: int) -> range:
-    """Return the oldest neighbours at one level, else the two oldest parts, so that no part is rewritten often."""
-    for start in range(len(parts) - 1):
-        level = parts[start].node.level
+def _find_oldest_run(visible_nodes: Sequence[VisibleNode], max_length: int) -> range:
+    """Return the oldest neighbours at one level, else the two oldest nodes, so that no node is rewritten often."""
+    for start in range(len(visible_nodes) - 1):
+        level = visible_nodes[start].node.level
         end = start + 1
         while (
-            end < len(parts)
+            end < len(visible_nodes)
             and end - start < max_length
-            and parts[end].node.level == level
+            and visible_nodes[end].node.level == level
         ):
             end += 1
         if end - start > 1:

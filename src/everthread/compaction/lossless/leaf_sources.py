@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from everthread.compaction.cutting.pruning import prune, redact_message
+from everthread.compaction.cutting.pruning import prune_messages, redact_message
 from everthread.compaction.history.compaction_history import MessageFacts, number_turns
 from everthread.compaction.history.thread_facts import ThreadState
 from everthread.compaction.journal.journal import Journal
 from everthread.compaction.journal.journal_builder import GrowingJournal
 from everthread.compaction.lossless.graph import split_chunks
 from everthread.compaction.planning_engine import StoredGraph
-from everthread.compaction.summary_engine import SummaryOrder
+from everthread.compaction.summary_engine import SummaryInput
 from everthread.core.messages import (
     Message,
     Messages,
@@ -29,7 +29,7 @@ from everthread.core.types import Node
 
 @dataclass(frozen=True, slots=True)
 class LeafSource:
-    """The messages under a leaf, the user's message each belongs to, and the journal of the work in them."""
+    """The messages under a leaf, the turn of each, and the journal of the work in them."""
 
     messages: Sequence[Message]
     pruned: Sequence[Message]
@@ -43,35 +43,44 @@ class LeafSource:
 class LeafSplitter:
     """Split the covered messages of a compaction into the sources of its leaves."""
 
-    order: SummaryOrder
+    summary_input: SummaryInput
     counter: TokenCounter
-    size: int
+    leaf_tokens: int
     """About this many tokens make a leaf."""
 
     def split(
-        self, numbers: Sequence[int], facts: ThreadState, last_turn: int
+        self, message_ids: Sequence[int], facts: ThreadState, last_turn: int
     ) -> list[LeafSource]:
-        """Return the sources, oldest first, and bring `facts` up to their end.
+        """Return the sources, oldest first, and update `facts` to the end of them.
 
-        `numbers`: an id for each message of the input. `last_turn`: the turn before, which may continue in the first.
+        `message_ids`: an id for each message of the input. `last_turn`: the last turn that is covered already; the
+        first leaf may continue it.
         """
-        order = self.order
-        plan = order.cut
-        middle = dict(zip(plan.covered, quiet_lookups(plan.middle), strict=True))
+        summary_input = self.summary_input
+        cut_plan = summary_input.cut_plan
+        middle = dict(
+            zip(
+                cut_plan.covered,
+                shorten_lookup_answers(cut_plan.middle_messages),
+                strict=True,
+            )
+        )
         pruned = middle
-        if order.given.has_model:
-            pruned = dict(zip(plan.covered, plan.pruned, strict=True))
+        if summary_input.compaction_input.has_model:
+            pruned = dict(zip(cut_plan.covered, cut_plan.pruned, strict=True))
         tokens = {
             index: self.counter.message(message) for index, message in middle.items()
         }
-        runs = split_chunks(plan.messages, plan.covered, self.size, tokens.__getitem__)
+        runs = split_chunks(
+            cut_plan.messages, cut_plan.covered, self.leaf_tokens, tokens.__getitem__
+        )
         journals = self._write_journals(runs, middle, facts, last_turn)
         return [
             LeafSource(
-                order.hide_secrets([middle[index] for index in run]),
-                order.hide_secrets([pruned[index] for index in run]),
-                turns=[plan.turns[index] for index in run],
-                ids=[numbers[index] for index in run],
+                summary_input.hide_secrets([middle[index] for index in run]),
+                summary_input.hide_secrets([pruned[index] for index in run]),
+                turns=[cut_plan.turns[index] for index in run],
+                ids=[message_ids[index] for index in run],
                 tokens=sum(tokens[index] for index in run),
                 journal=journal,
             )
@@ -86,23 +95,24 @@ class LeafSplitter:
         last_turn: int,
     ) -> list[Journal]:
         """Return the journal of each run. All are read first: the facts at the end say which errors were fixed."""
-        all_facts = self.order.cut.history.facts
-        turns = self.order.cut.turns
-        readings = {
-            index: all_facts[index]
-            if message is all_facts[index].message
+        input_facts = self.summary_input.cut_plan.history.facts
+        turns = self.summary_input.cut_plan.turns
+        facts_by_index = {
+            index: input_facts[index]
+            if message is input_facts[index].message
             else MessageFacts(message)
             for index, message in messages.items()
         }
-        folds = [
+        growing_journals = [
             GrowingJournal(Journal(), facts).extend(
-                [readings[index] for index in run], [turns[index] for index in run]
+                [facts_by_index[index] for index in run],
+                [turns[index] for index in run],
             )
             for run in runs
         ]
         journals = []
-        for run, fold in zip(runs, folds, strict=True):
-            first_entry, *other_entries = fold.journal().entries
+        for run, growing_journal in zip(runs, growing_journals, strict=True):
+            first_entry, *other_entries = growing_journal.build_journal().entries
             is_continued = turns[run[0]] == last_turn
             journals.append(
                 Journal(
@@ -113,26 +123,24 @@ class LeafSplitter:
         return journals
 
 
-def restore_source(node: Node, graph: StoredGraph) -> LeafSource:
-    """Return the source of a leaf from its original messages, for a model."""
+def restore_leaf_source(node: Node, graph: StoredGraph) -> LeafSource:
+    """Return the source of a leaf from its original messages, redacted for a model."""
     ids = [int(source) for source in node.sources]
-    quiet_messages = quiet_lookups(
+    messages = shorten_lookup_answers(
         [graph.originals[message_id].message for message_id in ids]
     )
-    pruned = prune(quiet_messages, protect_from=len(quiet_messages))
-    numbers = number_turns(
-        map(MessageFacts, quiet_messages), before=node.first_turn - 1
-    )
+    pruned = prune_messages(messages, protect_from=len(messages))
+    turns = number_turns(map(MessageFacts, messages), turns_before=node.first_turn - 1)
     return LeafSource(
-        [redact_message(message) for message in quiet_messages],
+        [redact_message(message) for message in messages],
         [redact_message(message) for message in pruned],
-        turns=[max(turn, node.first_turn) for turn in numbers],
+        turns=[max(turn, node.first_turn) for turn in turns],
         ids=ids,
         tokens=node.covered_tokens,
     )
 
 
-def quiet_lookups(messages: Messages) -> list[Message]:
+def shorten_lookup_answers(messages: Messages) -> list[Message]:
     """Cut each lookup's answer to its first line: other nodes cover the originals it quotes."""
     lookup_ids = {
         call.id

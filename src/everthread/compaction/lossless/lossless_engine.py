@@ -8,31 +8,31 @@ from typing import Any
 
 from everthread.compaction.compaction_result import Compaction
 from everthread.compaction.engine import ContextEngine, Services
-from everthread.compaction.history.open_requests import task_lines
+from everthread.compaction.history.open_requests import write_task
 from everthread.compaction.history.thread_facts import ThreadState
 from everthread.compaction.journal.journal import AUTHOR
 from everthread.compaction.lossless.graph import (
     VisibleNode,
+    count_node_tokens,
     number_messages,
-    part_tokens,
-    read_parts,
-    view_text,
+    read_visible_nodes,
+    render_view,
 )
 from everthread.compaction.lossless.growth import (
     GrownGraph,
     Growth,
     GrowthPlan,
-    find_degraded_nodes,
+    find_makeshift_nodes,
 )
 from everthread.compaction.lossless.leaf_sources import LeafSplitter
 from everthread.compaction.lossless.node_texts import (
     MIN_NODE_TOKENS,
-    NodeOrder,
+    NodeOptions,
     NodeText,
     NodeWriter,
     PendingNode,
 )
-from everthread.compaction.lossless.tools import SCHEMAS, Tools
+from everthread.compaction.lossless.tools import SCHEMAS, GraphTools
 from everthread.compaction.names.names_section import NamesSection
 from everthread.compaction.planning_engine import (
     CompactionInput,
@@ -45,9 +45,9 @@ from everthread.compaction.summarizers.summarizer import (
     Verification,
 )
 from everthread.compaction.summary.earlier_summary import (
-    Earlier,
-    read_earlier,
-    read_state,
+    EarlierSummary,
+    read_earlier_summary,
+    read_state_from_sections,
 )
 from everthread.compaction.summary.sections import (
     NAMES,
@@ -55,21 +55,21 @@ from everthread.compaction.summary.sections import (
     TASK,
     USER_WORDS,
     Sections,
-    nodes_end,
+    find_nodes_end,
     parse_sections,
     render_sections,
 )
-from everthread.compaction.summary.state_sections import state_sections
+from everthread.compaction.summary.state_sections import write_state_sections
 from everthread.compaction.summary.summary_message import (
-    pinned_text,
-    section_tokens,
-    text_file,
-    write_names,
+    count_section_tokens,
+    read_text_file,
+    write_names_section,
+    write_pinned_notes,
 )
-from everthread.compaction.summary.user_quotes import render_words
+from everthread.compaction.summary.user_quotes import render_quotes
 from everthread.compaction.summary_engine import (
     SummaryEngine,
-    SummaryOrder,
+    SummaryInput,
     WrittenSummary,
 )
 from everthread.core.types import Node
@@ -89,7 +89,7 @@ MAX_LEAF_TOKENS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class LosslessOptions:
-    """The engine's options, as `engines.lossless` names them; checked when they are made."""
+    """The options of the engine, with the names of the configuration `engines.lossless`; checked when they are made."""
 
     fan_in: int = 4
     """This many neighbouring nodes of one level become one node above them."""
@@ -97,12 +97,15 @@ class LosslessOptions:
     """About this many tokens of messages make a leaf; None: an eighth of the threshold, at least 1,000."""
 
     def __post_init__(self) -> None:
-        _check("fan_in", self.fan_in, (MIN_FAN_IN, MAX_FAN_IN))
+        _check_bounds("fan_in", self.fan_in, (MIN_FAN_IN, MAX_FAN_IN))
         if self.leaf_tokens is not None:
-            _check("leaf_tokens", self.leaf_tokens, (MIN_LEAF_TOKENS, MAX_LEAF_TOKENS))
+            _check_bounds(
+                "leaf_tokens", self.leaf_tokens, (MIN_LEAF_TOKENS, MAX_LEAF_TOKENS)
+            )
 
     @classmethod
-    def of(cls, options: Mapping[str, Any]) -> LosslessOptions:
+    def from_mapping(cls, options: Mapping[str, Any]) -> LosslessOptions:
+        """Return the options of a configuration. Raise `ConfigError` for an unknown option."""
         names = [field.name for field in fields(cls)]
         unknown = ", ".join(sorted(set(options) - set(names)))
         if unknown:
@@ -112,45 +115,48 @@ class LosslessOptions:
         return cls(**options)
 
     def leaf_size(self, threshold: int) -> int:
+        """Return the tokens of messages that make a leaf."""
         return self.leaf_tokens or max(threshold // 8, 1_000)
 
 
-def _check(name: str, value: Any, bounds: tuple[int, int]) -> None:
-    low, high = bounds
+def _check_bounds(name: str, value: Any, bounds: tuple[int, int]) -> None:
+    """Raise `ConfigError` unless the value is a whole number within the bounds."""
+    minimum, maximum = bounds
     if (
         isinstance(value, bool)
         or not isinstance(value, int)
-        or not low <= value <= high
+        or not minimum <= value <= maximum
     ):
         raise ConfigError(
-            f"engines.lossless.{name}: {value!r} is not allowed; it must be a whole number from {low:,} to {high:,}."
+            f"engines.lossless.{name}: {value!r} is not allowed; "
+            f"it must be a whole number from {minimum:,} to {maximum:,}."
         )
 
 
 @dataclass(frozen=True, slots=True)
 class GraphWriting:
-    """The `SummaryWriting` of this engine."""
+    """A summary that the lossless engine is writing."""
 
-    order: SummaryOrder
+    summary_input: SummaryInput
     growth: GrowthPlan
     facts: ThreadState
     """The facts at the cut."""
     marker: str
-    around: Sections
+    other_sections: Sections
     """The sections after the nodes."""
     names: NamesSection
     warnings: tuple[str, ...]
     """Warnings about the pinned notes."""
-    written: tuple[NodeText, ...] = ()
+    written_texts: tuple[NodeText, ...] = ()
     """The texts of nodes so far."""
-    batch: tuple[PendingNode | NodeText, ...] = ()
+    current_batch: tuple[PendingNode | NodeText, ...] = ()
     """The texts that are being written now."""
 
     @property
     def requests(self) -> Sequence[SummaryRequest]:
         return [
             node.draft.next_request
-            for node in self.batch
+            for node in self.current_batch
             if isinstance(node, PendingNode)
         ]
 
@@ -166,13 +172,15 @@ class LosslessEngine(SummaryEngine):
     ) -> None:
         super().__init__(services)
         self._options = options or LosslessOptions()
-        self._nodes: dict[str, Node] = {}
+        self._known_nodes: dict[str, Node] = {}
         """Nodes that were read or made; the store has them all."""
-        self._tools = Tools.of(services)
+        self._tools = GraphTools.from_services(services)
 
     def current_state(self, graph: StoredGraph | None = None) -> EngineState:
         stored_graph = graph or StoredGraph()
-        known_graph = replace(stored_graph, nodes={**stored_graph.nodes, **self._nodes})
+        known_graph = replace(
+            stored_graph, nodes={**stored_graph.nodes, **self._known_nodes}
+        )
         return replace(super().current_state(), graph=known_graph)
 
     async def read_state(self, history: CompactionInput) -> EngineState:
@@ -180,16 +188,19 @@ class LosslessEngine(SummaryEngine):
         archive = self._services.archive
         if archive is None:
             return self.current_state()
-        earlier_summary = read_earlier(history.messages)
-        parts = _parts_in_view(earlier_summary, first_turn=1)
-        if any(part.node.id and part.node.id not in self._nodes for part in parts):
+        earlier_summary = read_earlier_summary(history.messages)
+        visible_nodes = _read_nodes_in_view(earlier_summary, first_turn=1)
+        if any(
+            part.node.id and part.node.id not in self._known_nodes
+            for part in visible_nodes
+        ):
             nodes = await archive.nodes()
-            self._nodes = self._nodes | {
+            self._known_nodes = self._known_nodes | {
                 node.id: replace(node, thread="") for node in nodes
             }
-        is_foreign = any(not part.node.id for part in parts)
-        covered_ids = await archive.covered() if is_foreign else ()
-        ids = {*(history.ids or ()), *self._ids_to_rewrite(history, parts)}
+        has_foreign_summary = any(not part.node.id for part in visible_nodes)
+        covered_ids = await archive.covered() if has_foreign_summary else ()
+        ids = {*(history.ids or ()), *self._ids_to_rewrite(history, visible_nodes)}
         originals = await archive.originals(sorted(ids))
         graph = StoredGraph(
             is_stored=True,
@@ -198,48 +209,56 @@ class LosslessEngine(SummaryEngine):
         )
         return self.current_state(graph)
 
-    def begin_writing(self, order: SummaryOrder) -> GraphWriting:
+    def begin_writing(self, summary_input: SummaryInput) -> GraphWriting:
         count = self._services.counter.text
-        plan = order.cut
-        compaction_input = order.given
-        facts = self.facts_before(plan.earlier, order.state)
-        graph = order.state.graph or StoredGraph()
-        parts = _resolve_parts(order, graph)
-        last_turn = parts[-1].node.last_turn if parts else -1
-        size = self._options.leaf_size(self._services.budget.threshold)
-        sources = LeafSplitter(order, self._services.counter, size).split(
-            number_messages(plan.messages, parts, compaction_input.ids),
+        cut_plan = summary_input.cut_plan
+        compaction_input = summary_input.compaction_input
+        facts = self.facts_before(cut_plan.earlier_summary, summary_input.state)
+        graph = summary_input.state.graph or StoredGraph()
+        visible_nodes = _resolve_visible_nodes(summary_input, graph)
+        last_turn = visible_nodes[-1].node.last_turn if visible_nodes else -1
+        leaf_tokens = self._options.leaf_size(self._services.budget.threshold)
+        sources = LeafSplitter(
+            summary_input, self._services.counter, leaf_tokens
+        ).split(
+            number_messages(cut_plan.messages, visible_nodes, compaction_input.ids),
             facts,
             last_turn,
         )
-        facts = facts.finished(plan.facts)
-        state = facts.at_end(*plan.following)
-        budget = self._budget(order, parts, sum(source.tokens for source in sources))
+        facts = facts.prepare_for_summary(cut_plan.facts)
+        state = facts.after_messages(*cut_plan.tail_facts_and_turns)
+        budget = self._summary_budget(
+            summary_input, visible_nodes, sum(source.tokens for source in sources)
+        )
         names = NamesSection.plan(state.names, budget)
-        pinned, warnings = pinned_text(order.state.notes, budget // 8, count)
-        marker = order.marker
+        pinned, warnings = write_pinned_notes(
+            summary_input.state.notes, budget // 8, count
+        )
+        marker = summary_input.marker
         if self._services.lookup and not self._services.budget.is_small:
-            marker = f"{marker}\n{text_file('node_tools')}"
-        around: Sections = {TASK: task_lines(plan), RULES: pinned}
+            marker = f"{marker}\n{read_text_file('node_tools')}"
+        other_sections: Sections = {TASK: write_task(cut_plan), RULES: pinned}
         used_tokens = (
-            count(marker) + count(render_sections(around, brief=True)) + names.room
+            count(marker)
+            + count(render_sections(other_sections, skip_empty=True))
+            + names.room
         )
         room = budget - used_tokens - 60
-        permanent_room = max(room // STATE_SHARE, min(room // 2, STATE_TOKENS))
-        permanent = state_sections(state, permanent_room, count)
-        room = max(room - section_tokens(permanent, count), MIN_NODE_TOKENS)
-        node_order = NodeOrder(
+        state_room = max(room // STATE_SHARE, min(room // 2, STATE_TOKENS))
+        state_sections = write_state_sections(state, state_room, count)
+        room = max(room - count_section_tokens(state_sections, count), MIN_NODE_TOKENS)
+        node_order = NodeOptions(
             max(room // NODE_SHARE, MIN_NODE_TOKENS),
-            around[TASK],
+            other_sections[TASK],
             focus=compaction_input.focus_topic,
             manual=compaction_input.manual,
         )
         writing = GraphWriting(
-            order,
+            summary_input,
             GrowthPlan(
-                tuple(parts),
+                tuple(visible_nodes),
                 tuple(sources),
-                order=node_order,
+                options=node_order,
                 room=room,
                 fan_in=self._options.fan_in,
                 has_model=compaction_input.has_model,
@@ -247,7 +266,7 @@ class LosslessEngine(SummaryEngine):
             ),
             facts=facts,
             marker=marker,
-            around=around | permanent,
+            other_sections=other_sections | state_sections,
             names=names,
             warnings=warnings,
         )
@@ -259,24 +278,30 @@ class LosslessEngine(SummaryEngine):
         writer = NodeWriter(self._services.counter.text)
         remaining_drafts = iter(drafts)
         batch = tuple(
-            writer.take(node, next(remaining_drafts))
+            writer.take_draft(node, next(remaining_drafts))
             if isinstance(node, PendingNode)
             else node
-            for node in writing.batch
+            for node in writing.current_batch
         )
         texts = tuple(node for node in batch if isinstance(node, NodeText))
         if len(texts) < len(batch):
-            return replace(writing, batch=batch)
-        next_writing = replace(writing, written=(*writing.written, *texts), batch=())
-        outcome = Growth(next_writing.growth, writer.count).run(next_writing.written)
+            return replace(writing, current_batch=batch)
+        next_writing = replace(
+            writing, written_texts=(*writing.written_texts, *texts), current_batch=()
+        )
+        outcome = Growth(next_writing.growth, writer.count).run(
+            next_writing.written_texts
+        )
         if isinstance(outcome, GrownGraph):
-            return self._compose(next_writing, outcome)
-        return replace(next_writing, batch=tuple(map(writer.begin, outcome)))
+            return self._compose_summary(next_writing, outcome)
+        return replace(
+            next_writing, current_batch=tuple(map(writer.begin_node, outcome))
+        )
 
-    def read_facts(self, earlier: Earlier) -> ThreadState:
-        end = nodes_end(earlier.text)
+    def read_facts(self, earlier: EarlierSummary) -> ThreadState:
+        end = find_nodes_end(earlier.text)
         sections = parse_sections(earlier.text[end:]) if end else earlier.sections
-        return read_state(sections, is_ours=bool(end))
+        return read_state_from_sections(sections, is_from_journal=bool(end))
 
     def get_tool_schemas(self) -> list[dict[str, Any]]:
         return [dict(schema) for schema in SCHEMAS] if self._tools else []
@@ -292,76 +317,96 @@ class LosslessEngine(SummaryEngine):
         super().on_compacted(compaction)
         if compaction.changed:
             new_nodes = {node.id: replace(node, thread="") for node in compaction.nodes}
-            self._nodes = self._nodes | new_nodes
+            self._known_nodes = self._known_nodes | new_nodes
 
     def update_model(self, services: Services) -> None:
         super().update_model(services)
-        self._tools = Tools.of(services)
+        self._tools = GraphTools.from_services(services)
 
     def _ids_to_rewrite(
-        self, history: CompactionInput, parts: Sequence[VisibleNode]
+        self, history: CompactionInput, visible_nodes: Sequence[VisibleNode]
     ) -> list[int]:
         """Return the ids of the messages under the leaves that a model may rewrite."""
         if not history.has_model:
             return []
         stored_parts = [
-            replace(part, node=self._stored_node(part.node)) for part in parts
+            replace(part, node=self._stored_node(part.node)) for part in visible_nodes
         ]
         leaves = [
-            stored_parts[index].node for index in find_degraded_nodes(stored_parts)
+            stored_parts[index].node for index in find_makeshift_nodes(stored_parts)
         ]
         return [
             int(source) for leaf in leaves if not leaf.level for source in leaf.sources
         ]
 
     def _stored_node(self, node: Node) -> Node:
-        return self._nodes.get(node.id, node)
+        return self._known_nodes.get(node.id, node)
 
-    def _budget(
-        self, order: SummaryOrder, parts: Sequence[VisibleNode], new_tokens: int
+    def _summary_budget(
+        self,
+        summary_input: SummaryInput,
+        visible_nodes: Sequence[VisibleNode],
+        new_tokens: int,
     ) -> int:
-        """Return the tokens for the summary without the user's words: nodes in view keep their room if possible."""
-        plan = order.cut
-        visible_tokens = sum(self._services.counter.text(part.text) for part in parts)
-        beside_words = plan.middle_tokens * 8 // 10 - plan.words_least
+        """Return the tokens for the summary without the user's words. Nodes in view keep their room if possible."""
+        cut_plan = summary_input.cut_plan
+        visible_tokens = sum(
+            self._services.counter.text(part.text) for part in visible_nodes
+        )
+        room_beside_words = (
+            cut_plan.middle_tokens * 8 // 10 - cut_plan.min_user_words_tokens
+        )
         max_tokens = min(
             self._services.budget.summary_max,
-            plan.fit.room.summary,
-            max(beside_words, MIN_NODE_TOKENS),
+            cut_plan.fitted_cut.limits.summary_tokens,
+            max(room_beside_words, MIN_NODE_TOKENS),
         )
         return min(
-            max_tokens, max(plan.summary_budget, visible_tokens + new_tokens // 4)
+            max_tokens, max(cut_plan.summary_budget, visible_tokens + new_tokens // 4)
         )
 
     def _begin_batch(self, writing: GraphWriting) -> GraphWriting:
-        """Ask for the first texts, if any."""
+        """Request the first texts, if any."""
         count = self._services.counter.text
         outcome = Growth(writing.growth, count).run(())
         if isinstance(outcome, GrownGraph):
             return writing
-        return replace(writing, batch=tuple(map(NodeWriter(count).begin, outcome)))
+        return replace(
+            writing, current_batch=tuple(map(NodeWriter(count).begin_node, outcome))
+        )
 
-    def _compose(self, writing: GraphWriting, graph: GrownGraph) -> WrittenSummary:
+    def _compose_summary(
+        self, writing: GraphWriting, graph: GrownGraph
+    ) -> WrittenSummary:
         """Put the nodes, the sections after them and the user's words together."""
         count = self._services.counter.text
-        plan = writing.order.cut
-        around = writing.around
-        parts = graph.parts
+        cut_plan = writing.summary_input.cut_plan
+        other_sections = writing.other_sections
+        visible_nodes = graph.visible_nodes
         used_tokens = (
             count(writing.marker)
-            + part_tokens(parts, count)
-            + count(render_sections(around, brief=True))
+            + count_node_tokens(visible_nodes, count)
+            + count(render_sections(other_sections, skip_empty=True))
             + writing.names.room
             + 40
         )
-        room = max(plan.words_room(used_tokens), plan.words_least)
-        words = render_words(plan.words, room, count)
-        visible_text = "\n".join(
-            [writing.marker, *(part.text for part in parts), *around.values(), words]
+        room = max(
+            cut_plan.user_words_room(used_tokens), cut_plan.min_user_words_tokens
         )
-        names_text = write_names(writing.names, plan, visible_text, count)
-        text = view_text(
-            writing.marker, parts, {**around, USER_WORDS: words, NAMES: names_text}
+        words = render_quotes(cut_plan.user_words, room, count)
+        visible_text = "\n".join(
+            [
+                writing.marker,
+                *(part.text for part in visible_nodes),
+                *other_sections.values(),
+                words,
+            ]
+        )
+        names_text = write_names_section(writing.names, cut_plan, visible_text, count)
+        text = render_view(
+            writing.marker,
+            visible_nodes,
+            {**other_sections, USER_WORDS: words, NAMES: names_text},
         )
         warnings = dict.fromkeys(
             warning for node_text in graph.texts for warning in node_text.warnings
@@ -371,8 +416,8 @@ class LosslessEngine(SummaryEngine):
             summary="",
             tokens_before=0,
             tokens_after=0,
-            author=_authors(graph.texts),
-            verification=_figures(graph.texts),
+            author=_join_authors(graph.texts),
+            verification=_add_up_checks(graph.texts),
             warnings=(*warnings, *writing.warnings),
             usage=tuple(
                 usage for node_text in graph.texts for usage in node_text.usage
@@ -385,35 +430,42 @@ class LosslessEngine(SummaryEngine):
 
 def create(services: Services, options: Mapping[str, Any]) -> ContextEngine:
     """Create the engine for the registry."""
-    return LosslessEngine(services, LosslessOptions.of(options))
+    return LosslessEngine(services, LosslessOptions.from_mapping(options))
 
 
-def _resolve_parts(order: SummaryOrder, graph: StoredGraph) -> list[VisibleNode]:
+def _resolve_visible_nodes(
+    summary_input: SummaryInput, graph: StoredGraph
+) -> list[VisibleNode]:
     """Return the nodes in view as the graph has them; the others as the context shows them."""
-    head = order.cut.history.facts[: order.cut.cut.head_end]
+    head = summary_input.cut_plan.history.facts[: summary_input.cut_plan.cut.head_end]
     first_turn = sum(message_facts.is_user for message_facts in head) + 1
-    parts = _parts_in_view(order.cut.earlier, first_turn)
+    visible_nodes = _read_nodes_in_view(
+        summary_input.cut_plan.earlier_summary, first_turn
+    )
     return [
-        replace(part, node=graph.nodes.get(part.node.id, part.node)) for part in parts
+        replace(part, node=graph.nodes.get(part.node.id, part.node))
+        for part in visible_nodes
     ]
 
 
-def _parts_in_view(earlier_summary: Earlier, first_turn: int) -> list[VisibleNode]:
-    """Return the nodes in a summary; if it has none, all of it as one part from `first_turn` on."""
+def _read_nodes_in_view(
+    earlier_summary: EarlierSummary, first_turn: int
+) -> list[VisibleNode]:
+    """Return the nodes in a summary; if it has none, all of it as one node from `first_turn` on."""
     if not earlier_summary.text:
         return []
     last_turn = max(
-        (message.end for message in earlier_summary.words), default=first_turn
+        (message.last_number for message in earlier_summary.quotes), default=first_turn
     )
-    return read_parts(
+    return read_visible_nodes(
         earlier_summary.text,
         first_turn=first_turn,
         last_turn=last_turn,
-        messages=earlier_summary.messages,
+        message_count=earlier_summary.message_count,
     )
 
 
-def _authors(texts: Sequence[NodeText]) -> str:
+def _join_authors(texts: Sequence[NodeText]) -> str:
     """Return the authors, each once, models first."""
     return ", ".join(
         sorted(
@@ -423,7 +475,7 @@ def _authors(texts: Sequence[NodeText]) -> str:
     )
 
 
-def _figures(texts: Sequence[NodeText]) -> Verification:
+def _add_up_checks(texts: Sequence[NodeText]) -> Verification:
     """Add up the checks of all nodes."""
     checks = [text.verification for text in texts]
     return Verification(

@@ -1,8 +1,8 @@
 """Write the text of a node.
 
 It must be smaller than the text it covers. If a draft is not, it is requested again with half the room. If the second
-draft is too large as well, or no model can write, the node is a journal: makeshift, to be rewritten when a model is
-available.
+draft is also too large, or no model can write, the node holds a journal. Such a node is makeshift: it is rewritten when
+a model is available.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from everthread.compaction.journal.journal import AUTHOR
 from everthread.compaction.lossless.graph import (
     VisibleNode,
     clean_author,
-    defuse_nodes,
     join_journals,
     join_sections,
+    neutralize_node_lines,
 )
 from everthread.compaction.lossless.leaf_sources import LeafSource
 from everthread.compaction.summarizers.summarizer import (
@@ -35,19 +35,19 @@ from everthread.compaction.summary.sections import (
     parse_sections,
     render_sections,
 )
-from everthread.compaction.summary.summary_message import fit_sections
-from everthread.compaction.summary.user_quotes import Count
+from everthread.compaction.summary.summary_message import drop_lines_to_fit
+from everthread.compaction.summary.user_quotes import CountTokens
 from everthread.compaction.verification.draft_checks import (
-    NAMES_TOO_MUCH,
+    TOO_MANY_UNKNOWN_NAMES,
 )
 from everthread.compaction.verification.unsupported_lines import (
-    is_refused,
+    join_sources,
     mark_sections,
-    source_text,
+    should_refuse,
 )
 from everthread.core.secrets.redaction import redact
 
-MAX_EXCESS = 1.5
+MAX_OVERSHOOT = 1.5
 """A draft may exceed its room by this factor; it is cut then."""
 MIN_NODE_TOKENS = 40
 _FACT_SECTIONS = (DECISIONS, CRITICAL, FILES)
@@ -55,7 +55,7 @@ _FACT_SECTIONS = (DECISIONS, CRITICAL, FILES)
 
 
 @dataclass(frozen=True, slots=True)
-class NodeOrder:
+class NodeOptions:
     """Options for writing a node: its room, the task, the focus."""
 
     room: int
@@ -66,10 +66,10 @@ class NodeOrder:
 
 @dataclass(frozen=True, slots=True)
 class LeafTask:
-    """A node to be written over messages."""
+    """A node to write over messages."""
 
     source: LeafSource
-    order: NodeOrder
+    options: NodeOptions
 
     def request(self) -> SummaryRequest:
         """Return the request for its text."""
@@ -77,43 +77,43 @@ class LeafTask:
         return SummaryRequest(
             messages=source.messages,
             pruned=source.pruned,
-            budget=self.order.room,
-            task=self.order.task,
-            focus=self.order.focus,
+            budget=self.options.room,
+            task=self.options.task,
+            focus=self.options.focus,
             ids=source.ids,
-            manual=self.order.manual,
+            manual=self.options.manual,
             journal=source.journal,
-            stretch=True,
+            is_stretch=True,
         )
 
-    def covered_tokens(self, count: Count) -> int:  # noqa: ARG002 - as `JoinTask`
+    def covered_tokens(self, count: CountTokens) -> int:  # noqa: ARG002 - as `JoinTask`
         """Return the tokens that it covers."""
         return self.source.tokens
 
 
 @dataclass(frozen=True, slots=True)
 class JoinTask:
-    """A node to be written over nodes, with their text in less room."""
+    """A node to write over other nodes, with their text in less room."""
 
-    parts: Sequence[VisibleNode]
-    order: NodeOrder
+    children: Sequence[VisibleNode]
+    options: NodeOptions
 
     def request(self) -> SummaryRequest:
         """Return the request for its text."""
         return SummaryRequest(
             messages=[],
             pruned=[],
-            budget=self.order.room,
-            previous=join_sections(self.parts),
-            task=self.order.task,
-            focus=self.order.focus,
-            manual=self.order.manual,
-            notes=[parse_sections(part.node.body) for part in self.parts],
+            budget=self.options.room,
+            previous=join_sections(self.children),
+            task=self.options.task,
+            focus=self.options.focus,
+            manual=self.options.manual,
+            notes=[parse_sections(part.node.body) for part in self.children],
         )
 
-    def covered_tokens(self, count: Count) -> int:
+    def covered_tokens(self, count: CountTokens) -> int:
         """Return the tokens that it covers."""
-        return sum(count(part.text) for part in self.parts)
+        return sum(count(part.text) for part in self.children)
 
 
 NodeTask = LeafTask | JoinTask
@@ -141,12 +141,12 @@ class NodeText:
 
 @dataclass(frozen=True, slots=True)
 class NodeWriter:
-    """A writer that makes the texts of nodes from drafts."""
+    """A writer that turns drafts into the texts of nodes."""
 
-    count: Count
+    count: CountTokens
 
-    def begin(self, task: NodeTask) -> PendingNode:
-        """Begin to ask for a draft."""
+    def begin_node(self, task: NodeTask) -> PendingNode:
+        """Return the node with the requests for its draft."""
         request = task.request()
         first_request = replace(request, budget=max(request.budget, MIN_NODE_TOKENS))
         brief_request = replace(
@@ -154,89 +154,99 @@ class NodeWriter:
         )
         return PendingNode(task, PendingDraft(first_request, brief_request))
 
-    def take(self, node: PendingNode, draft: SummaryDraft) -> PendingNode | NodeText:
-        """Return the text of a node; or ask again if the draft is refused."""
+    def take_draft(
+        self, node: PendingNode, draft: SummaryDraft
+    ) -> PendingNode | NodeText:
+        """Return the text of a node; if the draft is refused, return the node with the next request."""
         request = node.task.request()
-        sources = source_text(request.messages, "\n".join(request.previous.values()))
+        sources = join_sources(request.messages, "\n".join(request.previous.values()))
         covered_tokens = node.task.covered_tokens(self.count)
 
         def check(draft: SummaryDraft) -> SummaryDraft | str:
-            size = self.count(render_sections(draft.sections, brief=True))
+            size = self.count(render_sections(draft.sections, skip_empty=True))
             _, checked_count, unknown_count = mark_sections(draft.sections, sources)
-            if is_refused(checked_count, unknown_count):
-                return f"{draft.author} {NAMES_TOO_MUCH}; its node was not used"
+            if should_refuse(checked_count, unknown_count):
+                return f"{draft.author} {TOO_MANY_UNKNOWN_NAMES}; its node was not used"
             room = max(request.budget, MIN_NODE_TOKENS)
-            if size < covered_tokens and size <= MAX_EXCESS * room:
+            if size < covered_tokens and size <= MAX_OVERSHOOT * room:
                 return draft
             return f"{draft.author} wrote {size:,} tokens for {covered_tokens:,}; it was asked to be brief"
 
-        result = node.draft.take(draft, check)
+        result = node.draft.take_draft(draft, check)
         if isinstance(result, PendingDraft):
             return replace(node, draft=result)
-        return self.write(node.task, result)
+        return self.write_text(node.task, result)
 
-    def write(self, task: NodeTask, draft: SummaryDraft) -> NodeText:
+    def write_text(self, task: NodeTask, draft: SummaryDraft) -> NodeText:
         """Return the text of a node from its draft; from the journal if the draft has no sections."""
-        has_words = draft.author != AUTHOR and bool(draft.sections)
-        room = task.order.room
+        has_model_text = draft.author != AUTHOR and bool(draft.sections)
+        room = task.options.room
         if isinstance(task, LeafTask):
-            if not has_words:
-                journal_text = redact(task.source.journal.fit(room, self.count).text())
-                return self._text(
-                    draft, render_sections({DONE: journal_text}, brief=True)
+            if not has_model_text:
+                journal_text = redact(
+                    task.source.journal.shorten_to(room, self.count).render()
                 )
-            sources = source_text(task.source.messages, "")
+                return self._make_text(
+                    draft, render_sections({DONE: journal_text}, skip_empty=True)
+                )
+            sources = join_sources(task.source.messages, "")
             marked_sections, checked_count, unknown_count = mark_sections(
                 draft.sections, sources
             )
-            marked_sections = self._fit(marked_sections, room)
+            marked_sections = self._fit_sections(marked_sections, room)
         else:
-            joined_sections = join_sections(task.parts)
-            if not has_words:
-                return self._text(
-                    draft, self._fit_journals(task.parts, joined_sections, room)
+            joined_sections = join_sections(task.children)
+            if not has_model_text:
+                return self._make_text(
+                    draft, self._fit_journals(task.children, joined_sections, room)
                 )
-            sections = self._fit(draft.sections, room)
-            sections = self._complete(sections, joined_sections, room)
-            bodies = "\n".join(part.node.body for part in task.parts)
+            sections = self._fit_sections(draft.sections, room)
+            sections = self._add_missing_facts(sections, joined_sections, room)
+            bodies = "\n".join(part.node.body for part in task.children)
             marked_sections, checked_count, unknown_count = mark_sections(
                 sections, bodies
             )
         figures = Verification(checked=checked_count, unverified=unknown_count)
-        return self._text(draft, render_sections(marked_sections, brief=True), figures)
+        return self._make_text(
+            draft, render_sections(marked_sections, skip_empty=True), figures
+        )
 
     def _fit_journals(
-        self, parts: Sequence[VisibleNode], joined_sections: Sections, room: int
+        self, children: Sequence[VisibleNode], joined_sections: Sections, room: int
     ) -> str:
-        """Return the journals of several nodes as one; sections that models wrote get the remaining room."""
+        """Return the journals of several nodes as one; sections that models wrote get at most half of the room."""
         other_sections = {
             name: text for name, text in joined_sections.items() if name != DONE
         }
-        other_sections = self._fit(other_sections, room // 2) if other_sections else {}
+        other_sections = (
+            self._fit_sections(other_sections, room // 2) if other_sections else {}
+        )
         used_tokens = (
-            self.count(render_sections(other_sections, brief=True))
+            self.count(render_sections(other_sections, skip_empty=True))
             if other_sections
             else 0
         )
         journal_text = (
-            join_journals(parts).fit(room - used_tokens - 8, self.count).text()
+            join_journals(children)
+            .shorten_to(room - used_tokens - 8, self.count)
+            .render()
         )
-        return render_sections({**other_sections, DONE: journal_text}, brief=True)
+        return render_sections({**other_sections, DONE: journal_text}, skip_empty=True)
 
-    def _fit(self, sections: Mapping[str, str], room: int) -> Sections:
+    def _fit_sections(self, sections: Mapping[str, str], room: int) -> Sections:
         """Return the sections within the room, with their headings."""
-        fitting = fit_sections(sections, room, self.count)
+        fitting = drop_lines_to_fit(sections, room, self.count)
         while any(fitting.values()):
-            excess = self.count(render_sections(fitting, brief=True)) - room
+            excess = self.count(render_sections(fitting, skip_empty=True)) - room
             if excess <= 0:
                 break
-            shorter = fit_sections(fitting, room - excess - 8, self.count)
+            shorter = drop_lines_to_fit(fitting, room - excess - 8, self.count)
             if shorter == fitting:
                 break
             fitting = shorter
         return fitting
 
-    def _complete(
+    def _add_missing_facts(
         self, sections: Sections, joined_sections: Sections, room: int
     ) -> Sections:
         """Add lines of `joined_sections` that no section has, the newest first, within the room.
@@ -264,12 +274,13 @@ class NodeWriter:
             )
         return completed_sections
 
-    def _text(
+    def _make_text(
         self, draft: SummaryDraft, body: str, figures: Verification | None = None
     ) -> NodeText:
+        """Return a node's text, with lines neutralised that could be read as the start of a node."""
         author = clean_author(draft.author)
         return NodeText(
-            defuse_nodes(body),
+            neutralize_node_lines(body),
             author,
             is_makeshift=author == AUTHOR,
             verification=figures or Verification(),

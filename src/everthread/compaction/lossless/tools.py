@@ -26,15 +26,15 @@ from everthread.errors import InputError, UnknownIdError
 GREP = "lcm_grep"
 DESCRIBE = "lcm_describe"
 EXPAND = "lcm_expand"
-NAMES = (GREP, DESCRIBE, EXPAND)
+TOOL_NAMES = (GREP, DESCRIBE, EXPAND)
 
-_ID = {
+_ID_PROPERTY = {
     "type": "string",
     "description": "n0123456789ab (a node), message:123 or output:0123456789abcdef, from the summary or an answer.",
 }
 
 
-def _schema(
+def _make_schema(
     name: str, description: str, properties: dict[str, Any], required: list[str]
 ) -> dict[str, Any]:
     parameters = {
@@ -54,7 +54,7 @@ def _schema(
 
 
 SCHEMAS = (
-    _schema(
+    _make_schema(
         GREP,
         "Search everything that was said in this conversation, also what the summary stands for, and every stored tool "
         "output. Gives exact excerpts with their ids, turns and times.",
@@ -83,18 +83,18 @@ SCHEMAS = (
         },
         ["pattern"],
     ),
-    _schema(
+    _make_schema(
         DESCRIBE,
         "What a node of the summary covers (turns, times, sources, sizes, who wrote it), or how large a message or "
         "stored output is.",
-        {"id": _ID},
+        {"id": _ID_PROPERTY},
         ["id"],
     ),
-    _schema(
+    _make_schema(
         EXPAND,
         "The originals word for word: all messages a node covers, or one message or stored output, in parts.",
         {
-            "id": _ID,
+            "id": _ID_PROPERTY,
             "offset": {
                 "type": "integer",
                 "description": "Characters to skip. Default 0.",
@@ -114,26 +114,29 @@ SCHEMAS = (
 
 MAX_ANSWER_CHARS = 6_000
 """Maximum characters of an answer."""
-FRAME_CHARS = 400
-"""Characters of these for the first line and the hint to continue."""
-EXCERPT_CHARS = 700
+MAX_FRAME_CHARS = 400
+"""The part of an answer that is kept for its first line and the hint to continue."""
+MAX_EXCERPT_CHARS = 700
 """Characters of one excerpt, with its heading."""
 NODE_ID = re.compile(r"n[0-9a-f]{12}")
-FINAL = "There is nothing more to find under it; do not try it again."
+NOTHING_MORE = "There is nothing more to find under it; do not try it again."
 
 
-class Tools:
-    """`lcm_grep`, `lcm_describe`, `lcm_expand` over the stored messages. An answer has at most `most` characters."""
+class GraphTools:
+    """The tools `lcm_grep`, `lcm_describe` and `lcm_expand` over the stored messages."""
 
     def __init__(
-        self, lookup: Lookup, graph: Graph, most: int = MAX_ANSWER_CHARS
+        self, lookup: Lookup, graph: Graph, max_chars: int = MAX_ANSWER_CHARS
     ) -> None:
+        """Set up the tools. An answer has at most `max_chars` characters."""
         self._lookup = lookup
         self._graph = graph
-        self._most = max(min(MAX_ANSWER_CHARS, most), 2 * EXCERPT_CHARS)
+        self._max_answer_chars = max(
+            min(MAX_ANSWER_CHARS, max_chars), 2 * MAX_EXCERPT_CHARS
+        )
 
     @classmethod
-    def of(cls, services: Services) -> Tools | None:
+    def from_services(cls, services: Services) -> GraphTools | None:
         """Return the tools of an engine, or None if its messages are not stored."""
         if services.lookup is None or services.archive is None:
             return None
@@ -141,7 +144,7 @@ class Tools:
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> str:
         """Return the answer of a call. Raise `InputError` if its arguments are not valid."""
-        if name not in NAMES:
+        if name not in TOOL_NAMES:
             raise InputError(f"there is no tool {name[:60]!r} here")
         checked = check_arguments(name, arguments)
         try:
@@ -151,9 +154,10 @@ class Tools:
                 self._expand(checked) if name == EXPAND else self._describe(checked)
             )
         except UnknownIdError as error:
-            return f"{name} {checked.get('id', '')[:80]}: {error}. {FINAL}"
+            return f"{name} {checked.get('id', '')[:80]}: {error}. {NOTHING_MORE}"
 
     async def _grep(self, arguments: Mapping[str, Any]) -> str:
+        """Return a page of search results."""
         everywhere = arguments["scope"] == "all"
         page = await self._lookup.search(
             arguments["pattern"],
@@ -162,36 +166,39 @@ class Tools:
             role=arguments["role"],
             tool=arguments["tool"],
             limit=min(
-                arguments["limit"], max(1, (self._most - FRAME_CHARS) // EXCERPT_CHARS)
+                arguments["limit"],
+                max(1, (self._max_answer_chars - MAX_FRAME_CHARS) // MAX_EXCERPT_CHARS),
             ),
             offset=arguments["offset"],
         )
-        where = "all conversations" if everywhere else "this conversation"
-        where += (
+        searched_place = "all conversations" if everywhere else "this conversation"
+        searched_place += (
             " with this role and tool" if arguments["role"] or arguments["tool"] else ""
         )
         return format_page(
             page,
             arguments["pattern"],
             tool=GREP,
-            searched_place=where,
+            searched_place=searched_place,
             offset=arguments["offset"],
             show_threads=everywhere,
             unsearched_texts="" if everywhere else "other conversations",
         )
 
     async def _describe(self, arguments: Mapping[str, Any]) -> str:
+        """Return a description of a node, a message or a stored output."""
         wanted_id = arguments["id"]
         if NODE_ID.fullmatch(wanted_id):
-            return self._bound(
-                f"{DESCRIBE} {wanted_id}: {node_text(await _node(self._graph, wanted_id))}"
+            return self._cut_answer(
+                f"{DESCRIBE} {wanted_id}: {describe_node(await _find_node(self._graph, wanted_id))}"
             )
         return describe_passage(
             await self._lookup.read(wanted_id, limit=200), tool=DESCRIBE, reader=EXPAND
         )
 
     async def _expand(self, arguments: Mapping[str, Any]) -> str:
-        limit = min(arguments["limit"], self._most - FRAME_CHARS)
+        """Return a part of the originals under an id."""
+        limit = min(arguments["limit"], self._max_answer_chars - MAX_FRAME_CHARS)
         return format_passage(
             await self._graph.expand(
                 arguments["id"], offset=arguments["offset"], limit=limit
@@ -199,14 +206,16 @@ class Tools:
             tool=EXPAND,
         )
 
-    def _bound(self, text: str) -> str:
-        room = self._most - FRAME_CHARS
+    def _cut_answer(self, text: str) -> str:
+        """Cut an answer that is too long, and name the tool that reads the originals."""
+        room = self._max_answer_chars - MAX_FRAME_CHARS
         if len(text) <= room:
             return text
         return f"{text[:room]}\n[{len(text) - room:,} more characters of its words; the originals: {EXPAND}]"
 
 
-async def _node(graph: Graph, node_id: str) -> Node:
+async def _find_node(graph: Graph, node_id: str) -> Node:
+    """Return the node with this id, or raise `UnknownIdError`."""
     node = next((node for node in await graph.nodes() if node.id == node_id), None)
     if node is None:
         raise UnknownIdError(f"this conversation has no node {node_id}")
@@ -215,7 +224,7 @@ async def _node(graph: Graph, node_id: str) -> Node:
 
 # Arguments from the model
 
-MAX_ARGUMENT = 1_000
+MAX_ARGUMENT_CHARS = 1_000
 MAX_OFFSET = 10**9
 _DEFAULTS: dict[str, Any] = {
     "mode": "text",
@@ -227,14 +236,14 @@ _DEFAULTS: dict[str, Any] = {
 }
 _LIMITS = {"lcm_grep": (6, 20), "lcm_expand": (6_000, 50_000)}
 """The default and the maximum of `limit`. A larger value is accepted: an answer is bounded in any case."""
-_PROPERTIES = {
+_PARAMETERS = {
     schema["function"]["name"]: schema["function"]["parameters"] for schema in SCHEMAS
 }
 
 
 def check_arguments(tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the checked arguments of a call, with defaults. A null counts as absent."""
-    properties = _PROPERTIES[tool]["properties"]
+    properties = _PARAMETERS[tool]["properties"]
     unknown = ", ".join(
         sorted(str(name)[:40] for name in set(arguments) - set(properties))
     )
@@ -246,11 +255,11 @@ def check_arguments(tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         name: default for name, default in _DEFAULTS.items() if name in properties
     }
     values |= {
-        name: _value(tool, name, value, properties[name])
+        name: _check_value(tool, name, value, properties[name])
         for name, value in arguments.items()
         if value is not None
     }
-    for name in _PROPERTIES[tool]["required"]:
+    for name in _PARAMETERS[tool]["required"]:
         if not values.get(name, "").strip():
             raise InputError(
                 f"{tool} needs `{name}`: {properties[name]['description']}"
@@ -261,14 +270,15 @@ def check_arguments(tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _value(tool: str, name: str, value: Any, schema: Mapping[str, Any]) -> Any:
+def _check_value(tool: str, name: str, value: Any, schema: Mapping[str, Any]) -> Any:
+    """Return a valid argument of a call, or raise `InputError`."""
     if schema["type"] == "integer":
-        return _number(tool, name, value)
+        return _check_number(tool, name, value)
     if not isinstance(value, str):
         raise InputError(f"{tool}: `{name}` must be a text, not {type(value).__name__}")
-    if len(value) > MAX_ARGUMENT:
+    if len(value) > MAX_ARGUMENT_CHARS:
         raise InputError(
-            f"{tool}: `{name}` has {len(value):,} characters; {MAX_ARGUMENT:,} is the most"
+            f"{tool}: `{name}` has {len(value):,} characters; {MAX_ARGUMENT_CHARS:,} is the most"
         )
     choices = schema.get("enum")
     if choices and value not in choices:
@@ -278,7 +288,8 @@ def _value(tool: str, name: str, value: Any, schema: Mapping[str, Any]) -> Any:
     return value if name == "pattern" else value.strip()
 
 
-def _number(tool: str, name: str, value: Any) -> int:
+def _check_number(tool: str, name: str, value: Any) -> int:
+    """Return a valid whole number of a call, or raise `InputError`."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     minimum = 1 if name == "limit" else 0
@@ -296,14 +307,14 @@ def _number(tool: str, name: str, value: Any) -> int:
 # Description of a node
 
 MAX_SHOWN_SOURCES = 24
-"""Maximum ids listed."""
+"""Maximum ids listed in the description of a node."""
 
 
-def node_text(node: Node) -> str:
+def describe_node(node: Node) -> str:
     """Describe a node: its range, its sources, its author and its text."""
     kind = "messages" if node.level == 0 else "nodes"
     sources_text = ", ".join(node.sources[:MAX_SHOWN_SOURCES]) or "not known"
-    omission = (
+    omitted_text = (
         f" and {len(node.sources) - MAX_SHOWN_SOURCES:,} more"
         if len(node.sources) > MAX_SHOWN_SOURCES
         else ""
@@ -320,7 +331,7 @@ def node_text(node: Node) -> str:
     )
     return (
         f"turns {node.first_turn}-{node.last_turn}{times}\n"
-        f"level {node.level}, over {len(node.sources):,} {kind}: {sources_text}{omission}\n"
+        f"level {node.level}, over {len(node.sources):,} {kind}: {sources_text}{omitted_text}\n"
         f"{node.covered_tokens:,} tokens of messages in {node.tokens:,}, written by {node.author}{makeshift}\n\n"
         f"{node.body}"
     )

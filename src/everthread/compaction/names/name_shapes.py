@@ -1,4 +1,4 @@
-"""Names in a text, recognised by their shape: files, identifiers, hashes, ids and addresses, in any language.
+"""Find names in a text by their shape: files, identifiers, hashes, ids and addresses, in any language.
 
 Plain words are not names. A path is read as its end: the last folder and the name of the file.
 """
@@ -13,25 +13,25 @@ from itertools import chain
 from typing import NamedTuple
 
 MAX_NAME_CHARS = 120
-MAX_SHOWN_PARTS = 2
+MAX_SHOWN_PATH_PARTS = 2
 """Parts of a path that are shown: its last folder and the name of the file."""
 
-_ESCAPE = re.compile(r"\\[nrt]")
-"""White space in a JSON text inside a text."""
-_RUN = re.compile(r"[A-Za-z0-9_$@~./:+-]{3,199}[A-Za-z0-9_]")
-"""Characters of names in a row."""
+_ESCAPED_SPACE = re.compile(r"\\[nrt]")
+"""Escaped white space, as in a JSON text inside a text."""
+_NAME_RUN = re.compile(r"[A-Za-z0-9_$@~./:+-]{3,199}[A-Za-z0-9_]")
+"""A run of characters that names are made of."""
 _SEPARATORS = re.compile(r"[.:/+@$~]+")
 _LETTER = re.compile("[A-Za-z]")
-_HUMP = re.compile(r"[a-z0-9][A-Z]|[A-Z]{2}[a-z]")
+_CASE_CHANGE = re.compile(r"[a-z0-9][A-Z]|[A-Z]{2}[a-z]")
 _EDGE_CHARS = ".-+@$~/"
-_FOLDER = re.compile(r"~?(?:/[\w.@+-]+){3,}")
-"""An absolute path; whether it is a file or a folder does not show."""
+_ABSOLUTE_PATH = re.compile(r"~?(?:/[\w.@+-]+){3,}")
+"""An absolute path; its shape does not tell whether it is a file or a folder."""
 _EXTENSION = re.compile(r"[a-z][a-z0-9]{0,6}")
-"""The form of an extension. After a folder every such ending is one; without a stem it is a hidden file or folder."""
+"""The form of an extension. After a folder any such ending is one; without a stem it is a hidden file."""
 _HEX = re.compile(r"[0-9a-f]{7,64}|[0-9A-F]{7,64}")
 _SHORT_LIVED = re.compile(r"[A-Za-z_]{1,9}|[0-9a-f]{7,64}|[0-9A-F]{7,64}")
-_NO_FILE = re.compile("[ @:]")
-_CODE = re.compile(r"[A-Z]{2,}-?\d{2,}|[A-Z0-9]{5,}")
+_NOT_IN_FILE_NAMES = re.compile("[ @:]")
+_UPPERCASE_ID = re.compile(r"[A-Z]{2,}-?\d{2,}|[A-Z0-9]{5,}")
 """Ids in capitals and digits: tickets, reservations, orders."""
 _ADDRESS = re.compile(r"[\w.+-]++@[\w-]++(?:\.[\w-]++)+")
 _HOST_WITH_PORT = re.compile(
@@ -41,31 +41,43 @@ _DATE = re.compile(r"\d{4}-?\d\d-?\d\d(?:T|$)")
 _VERSION = re.compile(r"v?\d+(?:\.\d+)+")
 
 
-def read_names(text: str, *, is_line: bool = False) -> list[str]:
+def read_names(text: str, *, is_typed: bool = False) -> list[str]:
     """Return the names in a text, each once.
 
-    `is_line`: it is a command or one word that was typed, so hyphens join names, not words of a sentence.
+    `is_typed`: it is a command or a single word, so hyphens join parts of names, not words of a sentence.
     """
-    runs = dict.fromkeys(_RUN.findall(_without_escapes(text)))
-    names = map(_read_run_of_line, runs) if is_line else map(_read_run_of_text, runs)
+    runs = dict.fromkeys(_NAME_RUN.findall(_without_escapes(text)))
+    names = map(_read_typed_run, runs) if is_typed else map(_read_prose_run, runs)
     return list(dict.fromkeys(chain.from_iterable(names)))
 
 
+def read_file_names(text: str) -> list[str]:
+    """Return the files in a text, each once. It costs a third of reading all names."""
+    runs = (
+        run
+        for run in dict.fromkeys(_NAME_RUN.findall(_without_escapes(text)))
+        if "." in run
+    )
+    names = chain.from_iterable(map(_read_prose_run, runs))
+    return [name for name in dict.fromkeys(names) if is_file(name)]
+
+
 def read_names_by_line(text: str) -> set[str]:
-    """Return the names in a text, read as typed. Lines are remembered: most lines of a summary were in the last one."""
+    """Return the names in a text, read as typed. Lines are cached: most lines of a summary were in the last one."""
     lines = _without_escapes(text).split("\n")
     return set(chain.from_iterable(map(_read_typed_line, lines)))
 
 
 @lru_cache(maxsize=1 << 12)
 def _read_typed_line(line: str) -> tuple[str, ...]:
-    return tuple(chain.from_iterable(map(_read_run_of_line, _RUN.findall(line))))
+    """Return the names in one line, read as typed."""
+    return tuple(chain.from_iterable(map(_read_typed_run, _NAME_RUN.findall(line))))
 
 
 def _without_escapes(text: str) -> str:
     """Return a text without escaped white space, unless it has a path of Windows."""
     if "\\" in text and ":\\" not in text:
-        return _ESCAPE.sub(" ", text)
+        return _ESCAPED_SPACE.sub(" ", text)
     return text
 
 
@@ -78,11 +90,11 @@ def is_file(name: str) -> bool:
     """Return whether a name is a path or a file's name. Of the other names only addresses and commands have a dot."""
     if "/" in name:
         return is_path(name)
-    return "." in name and _NO_FILE.search(name) is None
+    return "." in name and _NOT_IN_FILE_NAMES.search(name) is None
 
 
 def is_short_lived(name: str) -> bool:
-    """Return whether a name is a short identifier, as local variables are, or a hash."""
+    """Return whether a name is a short identifier, like most local variables, or a hash."""
     return _SHORT_LIVED.fullmatch(name) is not None
 
 
@@ -92,53 +104,54 @@ def file_name_of(path: str) -> str:
 
 
 @lru_cache(maxsize=1 << 14)
-def end_of(name: str) -> str:
+def shorten_path(name: str) -> str:
     """Return the end of a path; other names unchanged."""
     parts = name.split("/") if is_path(name) else ()
-    is_short = len(parts) <= MAX_SHOWN_PARTS + name.startswith(("/", "~"))
-    return name if is_short else "/".join(parts[-MAX_SHOWN_PARTS:])
+    is_short = len(parts) <= MAX_SHOWN_PATH_PARTS + name.startswith(("/", "~"))
+    return name if is_short else "/".join(parts[-MAX_SHOWN_PATH_PARTS:])
 
 
 @lru_cache(maxsize=1 << 15)
-def _read_run_of_text(run: str) -> tuple[str, ...]:
-    return _read_run(run, is_line=False)
+def _read_prose_run(run: str) -> tuple[str, ...]:
+    """Return the names in a run of prose."""
+    return _read_run(run, is_typed=False)
 
 
 @lru_cache(maxsize=1 << 15)
-def _read_run_of_line(run: str) -> tuple[str, ...]:
-    """Return the names in a run that was typed. Only hyphens and absolute paths are read in another way there."""
+def _read_typed_run(run: str) -> tuple[str, ...]:
+    """Return the names in a run that was typed. Only hyphens and absolute paths are read differently there."""
     if "-" in run or run[0] in "/~":
-        return _read_run(run, is_line=True)
-    return _read_run_of_text(run)
+        return _read_run(run, is_typed=True)
+    return _read_prose_run(run)
 
 
-def _read_run(run: str, *, is_line: bool) -> tuple[str, ...]:
+def _read_run(run: str, *, is_typed: bool) -> tuple[str, ...]:
     """Return the names in a run of name characters."""
     if run.isalpha():
-        return (run,) if _has_hump(run) else ()
+        return (run,) if _changes_case(run) else ()
     if _SEPARATORS.search(run) is None:
         word = run.strip("-")
-        return (word,) if _is_name(word, is_line) else ()
+        return (word,) if _is_name(word, is_typed) else ()
     if "://" in run or _ADDRESS.fullmatch(run):
         return (run,) if len(run) <= MAX_NAME_CHARS else ()
     if ":" in run:
-        return _read_pieces(run, is_line=is_line)
+        return _read_colon_parts(run, is_typed=is_typed)
     path = run.lstrip("+-").removeprefix("./")
     if path.count("/") == 1:
         path = path.removeprefix("/")
-    is_folder = is_line and _FOLDER.fullmatch(path) is not None
+    is_folder = is_typed and _ABSOLUTE_PATH.fullmatch(path) is not None
     if len(path) <= MAX_NAME_CHARS and (is_folder or _is_file_path(path)):
-        return (end_of(path),)
+        return (shorten_path(path),)
     parts = (part.strip("-") for part in _SEPARATORS.split(run))
-    return tuple(dict.fromkeys(part for part in parts if _is_name(part, is_line)))
+    return tuple(dict.fromkeys(part for part in parts if _is_name(part, is_typed)))
 
 
-def _read_pieces(run: str, *, is_line: bool) -> tuple[str, ...]:
+def _read_colon_parts(run: str, *, is_typed: bool) -> tuple[str, ...]:
     """Return the names between colons: a file before its line or a test in it, a host before its port."""
     if _HOST_WITH_PORT.fullmatch(run) and not _is_file_path(run.partition(":")[0]):
         return (run,)
-    pieces = (piece.rstrip(_EDGE_CHARS) for piece in run.split(":"))
-    names = (_read_run(piece, is_line=is_line) for piece in pieces if len(piece) >= 4)
+    parts = (part.rstrip(_EDGE_CHARS) for part in run.split(":"))
+    names = (_read_run(piece, is_typed=is_typed) for piece in parts if len(piece) >= 4)
     return tuple(dict.fromkeys(chain.from_iterable(names)))
 
 
@@ -146,7 +159,7 @@ def _is_file_path(run: str) -> bool:
     """Return whether a run is a path to a file, or a file's name."""
     folder, slash, base = run.rpartition("/")
     stem, dot, ending = base.rpartition(".")
-    table = _table()
+    table = _load_table()
     if base in table.files:
         return bool(slash) or base[0] == "."
     if not dot:
@@ -160,48 +173,51 @@ def _is_file_path(run: str) -> bool:
     return not (is_plain and ending in table.methods) and not _VERSION.fullmatch(base)
 
 
-def _has_hump(word: str) -> bool:
+def _changes_case(word: str) -> bool:
     """Return whether a word has a capital after a small letter, or a small letter after two capitals."""
-    return not word[1:].islower() and _HUMP.search(word) is not None
+    return not word[1:].islower() and _CASE_CHANGE.search(word) is not None
 
 
-def _is_name(part: str, is_line: bool) -> bool:  # noqa: FBT001 - called in a loop
+def _is_name(part: str, is_typed: bool) -> bool:  # noqa: FBT001 - called in a loop
     """Return whether a part of a run is a name.
 
-    It has an underscore, a hump, or letters with digits; in typed text also a hyphen.
+    It has an underscore, a change of case, or letters with digits; in typed text a hyphen also makes a name.
     """
     core = part.strip("_-")
     if len(core) < 4:
         return False
     if core.isalpha():
-        return _has_hump(core)
+        return _changes_case(core)
     if core[0].isdigit() and (core.isdigit() or _DATE.match(core)):
         return False
-    if "_" in core or _HUMP.search(core):
+    if "_" in core or _CASE_CHANGE.search(core):
         return _LETTER.search(core) is not None
     has_hyphen = "-" in core
     if not core.replace("-", "").isalpha() and _LETTER.search(core):
         return bool(
             _HEX.fullmatch(core)
-            or _CODE.fullmatch(core)
+            or _UPPERCASE_ID.fullmatch(core)
             or (len(core) >= 8 and not has_hyphen)
         )
-    return is_line and has_hyphen and core[0].isalpha() and len(core) >= 8
+    return is_typed and has_hyphen and core[0].isalpha() and len(core) >= 8
 
 
-class _Table(NamedTuple):
+class _NameTable(NamedTuple):
+    """Words that decide whether a shape is a file: extensions, methods, and files without an extension."""
+
     extensions: frozenset[str]
     methods: frozenset[str]
     files: frozenset[str]
 
 
 @cache
-def _table() -> _Table:
+def _load_table() -> _NameTable:
+    """Load the table from `data/names.toml`, once."""
     data = tomllib.loads(
         resources.files("everthread.compaction")
         .joinpath("data/names.toml")
         .read_text("utf-8")
     )
-    return _Table(
+    return _NameTable(
         *(frozenset(data[name].split()) for name in ("extensions", "methods", "files"))
     )

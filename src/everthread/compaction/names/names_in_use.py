@@ -22,6 +22,7 @@ from everthread.compaction.names.name_shapes import (
     is_file,
     is_path,
     is_short_lived,
+    read_file_names,
     read_names,
 )
 from everthread.core.messages import (
@@ -46,22 +47,22 @@ COMMAND_WEIGHT = 0.5
 """The weight of a command from its second run on: one that ran only once is over."""
 OUTPUT_WEIGHT = 0.002
 """About the weight of a name that was typed nine half-lives ago."""
-FILE_FACTOR = 4
+FILE_RANK_FACTOR = 4
 """A file ranks as if it weighed this many times as much."""
-SHORT_LIVED_FACTOR = 0.5
+SHORT_LIVED_RANK_FACTOR = 0.5
 """The same for short identifiers, which are mostly local variables, and for hashes."""
 LONG_NAME_CHARS = 20
 """A longer name ranks lower, in proportion to its length."""
 MAX_OUTPUT_AGE_MESSAGES = 80
-"""Outputs of older messages are not read: their weight has faded."""
-MAX_GROWN_MESSAGES = 20_000
+"""Of the outputs of older messages only the files are read: agents come back to those."""
+REBASE_AFTER_MESSAGES = 20_000
 """After this many messages the weights are rebased."""
-OUTPUT_CHARS = 4_000
+OUTPUT_END_CHARS = 4_000
 """Characters to read at each end of an output."""
 _COMMAND_ARGUMENTS = ("command", "cmd")
-_CONTEXT_CHARS = 160
+_CHARS_BEFORE_NAME = 160
 """Characters to read before a name, to check whether it is part of a secret."""
-_CONTEXT_AFTER_CHARS = 40
+_CHARS_AFTER_NAME = 40
 _TEXT_SEPARATOR = "\n\n"
 _QUOTED_WORDS = re.compile(r"\"[^\"\n]*\s[^\"\n]*\"|'[^'\n]*\s[^'\n]*'")
 """A text that is quoted in a command: its hyphens join words of a sentence."""
@@ -69,7 +70,7 @@ _JSON_KEY = re.compile(r'"[\w.-]{1,80}"\s{0,4}:')
 
 
 class MessageNames(NamedTuple):
-    """The names in one message, by place. None is in two places."""
+    """The names in one message, by place. No name is in two places."""
 
     call_names: tuple[str, ...] = ()
     text_names: tuple[str, ...] = ()
@@ -92,65 +93,67 @@ class NamesInUse:
         """Start with these `weights` at `position`, the number of messages that were read."""
         self._weights: dict[str, float] = dict(weights or {})
         self._position = position
-        self._base = position
+        self._base_position = position
         """The message at which a use has exactly the weight of its kind."""
-        self._sources: dict[str, MessageFacts] = {}
+        self._unchecked_sources: dict[str, MessageFacts] = {}
         """The message with the first use of each name that has not been checked for secrets yet."""
 
-    def add(self, messages: Iterable[MessageFacts]) -> None:
-        """Count the calls and texts of new messages."""
+    def add_messages(self, messages: Iterable[MessageFacts]) -> None:
+        """Count the names in calls and texts of new messages."""
         for facts in messages:
             self._position += 1
-            if facts.rest is None:
+            if facts.without_summary is None:
                 continue
-            names = read_message(facts)
-            self._count(names.text_names, TEXT_WEIGHT, facts)
-            self._count(names.call_names, CALL_WEIGHT, facts)
-            self._count(names.attached_names, ATTACHED_WEIGHT, facts)
+            names = read_message_names(facts)
+            self._add_uses(names.text_names, TEXT_WEIGHT, facts)
+            self._add_uses(names.call_names, CALL_WEIGHT, facts)
+            self._add_uses(names.attached_names, ATTACHED_WEIGHT, facts)
             for command in names.commands:
                 ran_before = command in self._weights
                 weight = COMMAND_WEIGHT if ran_before else OUTPUT_WEIGHT
-                self._count((command,), weight, facts)
+                self._add_uses((command,), weight, facts)
 
     def with_outputs(self, messages: Sequence[MessageFacts]) -> NamesInUse:
-        """Return a copy that counts the newest outputs too, bounded and without secrets."""
+        """Return a copy that counts the names in outputs too, of old ones the files; without secrets."""
         counted_names = self.copy()
-        start = max(len(messages) - MAX_OUTPUT_AGE_MESSAGES, 0)
-        for position, facts in enumerate(
-            messages[start:], self._position - len(messages) + start + 1
-        ):
+        recent_position = self._position - MAX_OUTPUT_AGE_MESSAGES
+        for position, facts in enumerate(messages, self._position - len(messages) + 1):
             if facts.outputs:
-                counted_names._count(
-                    _read_outputs(facts), OUTPUT_WEIGHT, facts, position=position
+                is_recent = position > recent_position
+                names = (
+                    _read_output_names(facts)
+                    if is_recent
+                    else _read_output_files(facts)
                 )
+                counted_names._add_uses(names, OUTPUT_WEIGHT, facts, position=position)
         counted_names._weights = dict(counted_names._rank()[:MAX_NAMES])
         for name in counted_names._find_secret_names():
             del counted_names._weights[name]
-        counted_names._sources = {}
+        counted_names._unchecked_sources = {}
         return counted_names
 
-    def followed_by(self, messages: Sequence[MessageFacts]) -> NamesInUse:
-        """Return a copy that also counts the messages of the tail: much of them may be cut."""
+    def with_tail(self, messages: Sequence[MessageFacts]) -> NamesInUse:
+        """Return a copy that also counts the messages of the tail, because much of them may be cut."""
         counted_names = self.copy()
-        counted_names.add(messages)
+        counted_names.add_messages(messages)
         return counted_names.with_outputs(messages)
 
-    def ranked(self) -> list[str]:
+    def ranked_names(self) -> list[str]:
         """Return the names, the most used first."""
         return [name for name, _ in self._rank()]
 
     def copy(self) -> NamesInUse:
         """Return an independent copy."""
         duplicate = NamesInUse(self._weights, self._position)
-        duplicate._base = self._base
-        duplicate._sources = {**self._sources}
+        duplicate._base_position = self._base_position
+        duplicate._unchecked_sources = {**self._unchecked_sources}
         return duplicate
 
     def dump(self) -> dict[str, Any]:
         """Return the names as JSON. Only a copy from `with_outputs` is free of secrets."""
-        faded = 1 / self._growth(self._position)
+        fade_factor = 1 / self._growth_factor(self._position)
         weights = {
-            name: float(f"{weight * faded:.4g}")
+            name: float(f"{weight * fade_factor:.4g}")
             for name, weight in self._weights.items()
         }
         return {"messages": self._position, "names": weights}
@@ -166,7 +169,7 @@ class NamesInUse:
         return cls(weights, int(data.get("messages", 0)))
 
     @classmethod
-    def of_list(cls, names: Sequence[str]) -> NamesInUse:
+    def from_list(cls, names: Sequence[str]) -> NamesInUse:
         """Build the ranking from a list of names, the most used first."""
         return cls(
             {name: CALL_WEIGHT / (1 + rank / 10) for rank, name in enumerate(names)}
@@ -185,10 +188,11 @@ class NamesInUse:
         order = sorted(values, key=values.__getitem__, reverse=True)
         return [(name, weights[name]) for name in order]
 
-    def _growth(self, position: int) -> float:
-        return float(2.0 ** ((position - self._base) / HALF_LIFE_MESSAGES))
+    def _growth_factor(self, position: int) -> float:
+        """Return the factor by which a use at this position weighs more than one at the base."""
+        return float(2.0 ** ((position - self._base_position) / HALF_LIFE_MESSAGES))
 
-    def _count(
+    def _add_uses(
         self,
         names: Iterable[str],
         weight: float,
@@ -198,28 +202,30 @@ class NamesInUse:
     ) -> None:
         """Add the weight of one use to each of these names. `position`: the message, if it is not the newest."""
         position = position or self._position
-        if position - self._base > MAX_GROWN_MESSAGES:
+        if position - self._base_position > REBASE_AFTER_MESSAGES:
             self._rebase(position)
-        grown = weight * self._growth(position)
+        grown_weight = weight * self._growth_factor(position)
         weights = self._weights
         for name in names:
             if name in weights:
-                weights[name] += grown
+                weights[name] += grown_weight
             else:
-                weights[name] = grown
-                self._sources[name] = source
+                weights[name] = grown_weight
+                self._unchecked_sources[name] = source
 
     def _rebase(self, position: int) -> None:
-        """Rebase the weights to this message, because they would outgrow a float."""
-        faded = 1 / self._growth(position)
-        self._weights = {name: weight * faded for name, weight in self._weights.items()}
-        self._base = position
+        """Make this message the base of all weights, because they would outgrow a float."""
+        fade_factor = 1 / self._growth_factor(position)
+        self._weights = {
+            name: weight * fade_factor for name, weight in self._weights.items()
+        }
+        self._base_position = position
 
     def _find_secret_names(self) -> list[str]:
         """Return the new names that are a secret, or part of one, in their source text."""
         sources = [
             (name, source)
-            for name, source in self._sources.items()
+            for name, source in self._unchecked_sources.items()
             if name in self._weights
         ]
         unchecked: dict[int, tuple[MessageFacts, list[str]]] = {}
@@ -227,12 +233,12 @@ class NamesInUse:
             if name not in source.secret_names:
                 unchecked.setdefault(id(source), (source, []))[1].append(name)
         if unchecked:
-            _check_names(unchecked.values())
+            _record_secret_names(unchecked.values())
         return [name for name, source in sources if source.secret_names[name]]
 
 
 def _join_files(weights: Mapping[str, float]) -> dict[str, float]:
-    """Return the weights; those of a file without a folder are added to the heaviest path that ends with its name."""
+    """Return the weights, with that of a bare file name added to the heaviest path that ends with it."""
     paths: dict[str, str] = {}
     for name in weights:
         if is_path(name):
@@ -249,31 +255,35 @@ def _join_files(weights: Mapping[str, float]) -> dict[str, float]:
 
 @lru_cache(maxsize=1 << 14)
 def _rank_factor(name: str) -> float:
-    """Return the factor for a name's kind and length, by which its weight is multiplied for the rank."""
-    length = LONG_NAME_CHARS / max(len(name), LONG_NAME_CHARS)
+    """Return the factor for a name's kind and length that turns its weight into its rank."""
+    length_factor = LONG_NAME_CHARS / max(len(name), LONG_NAME_CHARS)
     if is_file(name):
-        return FILE_FACTOR * length
-    return SHORT_LIVED_FACTOR * length if is_short_lived(name) else length
+        return FILE_RANK_FACTOR * length_factor
+    return (
+        SHORT_LIVED_RANK_FACTOR * length_factor
+        if is_short_lived(name)
+        else length_factor
+    )
 
 
-def _check_names(sources: Iterable[tuple[MessageFacts, list[str]]]) -> None:
+def _record_secret_names(sources: Iterable[tuple[MessageFacts, list[str]]]) -> None:
     """Record for each message which of these names are a secret, or part of one, in its text.
 
-    Only the parts around the names are searched, all in one call because that is cheaper.
+    Only the text around the names is searched, all in one call because that is cheaper.
     """
     excerpts: list[str] = []
     spans: list[tuple[int, int, MessageFacts, str]] = []
     length = 0
     for source, names in sources:
-        text = _source_text(source)
+        text = _join_source_text(source)
         name_spans = []
         for name in names:
             start = max(text.find(name), 0)
             name_spans.append((start, start + len(name), name))
-        for excerpt, within in _cut_excerpts(text, sorted(name_spans)):
+        for excerpt, excerpt_spans in _cut_excerpts(text, sorted(name_spans)):
             spans += (
                 (length + start, length + end, source, name)
-                for start, end, name in within
+                for start, end, name in excerpt_spans
             )
             excerpts.append(excerpt)
             length += len(excerpt) + len(_TEXT_SEPARATOR)
@@ -287,39 +297,40 @@ def _check_names(sources: Iterable[tuple[MessageFacts, list[str]]]) -> None:
 def _cut_excerpts(
     text: str, name_spans: Sequence[tuple[int, int, str]]
 ) -> Iterator[tuple[str, list[tuple[int, int, str]]]]:
-    """Yield the parts of a text around these places, and the places within each part. Near ones share a part."""
-    begin = 0
-    end = -1
-    within: list[tuple[int, int, str]] = []
-    for start, stop, name in name_spans:
-        if start - _CONTEXT_CHARS > end:
-            if within:
-                yield text[begin:end], within
-            begin = max(start - _CONTEXT_CHARS, 0)
-            within = []
-        end = max(end, stop + _CONTEXT_AFTER_CHARS)
-        within.append((start - begin, stop - begin, name))
-    if within:
-        yield text[begin:end], within
+    """Yield the parts of a text around these spans, with the spans within each part. Near ones share a part."""
+    excerpt_start = 0
+    excerpt_end = -1
+    excerpt_spans: list[tuple[int, int, str]] = []
+    for start, end, name in name_spans:
+        if start - _CHARS_BEFORE_NAME > excerpt_end:
+            if excerpt_spans:
+                yield text[excerpt_start:excerpt_end], excerpt_spans
+            excerpt_start = max(start - _CHARS_BEFORE_NAME, 0)
+            excerpt_spans = []
+        excerpt_end = max(excerpt_end, end + _CHARS_AFTER_NAME)
+        excerpt_spans.append((start - excerpt_start, end - excerpt_start, name))
+    if excerpt_spans:
+        yield text[excerpt_start:excerpt_end], excerpt_spans
 
 
-def read_message(facts: MessageFacts) -> MessageNames:
+def read_message_names(facts: MessageFacts) -> MessageNames:
     """Return the names in a message's calls and text. They are read once."""
-    if facts.names is None:
+    if facts.message_names is None:
         role = facts.message.get("role")
         if role == "assistant":
-            facts.names = _read_answer(facts)
+            facts.message_names = _read_answer_names(facts)
         elif role == "user":
-            facts.names = _read_user_message(facts)
+            facts.message_names = _read_user_names(facts)
         else:
-            facts.names = MessageNames()
-    return facts.names
+            facts.message_names = MessageNames()
+    return facts.message_names
 
 
-def _read_answer(facts: MessageFacts) -> MessageNames:
+def _read_answer_names(facts: MessageFacts) -> MessageNames:
+    """Return the names in an assistant's message."""
     effects = facts.effects[1] if facts.effects else ()
-    call_names = _read_calls(facts, effects) if facts.calls else {}
-    text = text_of(facts.rest or {})
+    call_names = _read_call_names(facts, effects) if facts.calls else {}
+    text = text_of(facts.without_summary or {})
     text_names = (
         [name for name in read_names(text) if name not in call_names] if text else ()
     )
@@ -327,18 +338,19 @@ def _read_answer(facts: MessageFacts) -> MessageNames:
     return MessageNames(tuple(call_names), tuple(text_names), commands=tuple(commands))
 
 
-def _read_user_message(facts: MessageFacts) -> MessageNames:
-    user_names = read_names(facts.words)
-    text = text_of(facts.rest or {})
-    all_names = read_names(text) if len(text) > len(facts.words) else []
+def _read_user_names(facts: MessageFacts) -> MessageNames:
+    """Return the names in a user's message, those outside the user's words apart."""
+    user_names = read_names(facts.user_words)
+    text = text_of(facts.without_summary or {})
+    all_names = read_names(text) if len(text) > len(facts.user_words) else []
     return MessageNames(
         text_names=tuple(user_names),
         attached_names=tuple(name for name in all_names if name not in user_names),
     )
 
 
-def _read_calls(facts: MessageFacts, effects: Sequence[Effect]) -> dict[str, None]:
-    """Return the names in the arguments of a message's calls. The names of the arguments do not count."""
+def _read_call_names(facts: MessageFacts, effects: Sequence[Effect]) -> dict[str, None]:
+    """Return the names in the values of a message's call arguments."""
     arguments: list[Mapping[str, Any]] = [effect.arguments for effect in effects]
     if len(arguments) < len(facts.calls):
         arguments = [call.parsed for call in facts.calls]
@@ -352,68 +364,76 @@ def _read_calls(facts: MessageFacts, effects: Sequence[Effect]) -> dict[str, Non
                     continue
                 is_command = key in _COMMAND_ARGUMENTS
                 if is_command:
-                    lines.append(_bare_words(text))
+                    lines.append(_strip_quoted_texts(text))
                 if not is_command or lines[-1] != text:
                     texts.append(text)
-    names = dict.fromkeys(read_names("\n".join(lines), is_line=True))
+    names = dict.fromkeys(read_names("\n".join(lines), is_typed=True))
     if texts:
         names |= dict.fromkeys(read_names("\n".join(texts)))
     return names
 
 
-def _bare_words(command: str) -> str:
+def _strip_quoted_texts(command: str) -> str:
     """Return a command without its quoted texts and here-documents."""
     return _QUOTED_WORDS.sub(" ", command.partition("<<")[0])
 
 
-def read_shown(facts: MessageFacts, message: Message) -> frozenset[str]:
+def read_shown_names(facts: MessageFacts, message: Message) -> frozenset[str]:
     """Return the names that a message shows, outputs included.
 
-    `message`: the message itself, or as it is in the context after pruning.
+    `message`: the message itself, or its pruned form in the context.
     """
     if facts.shown_names is None or facts.shown_names[0] is not message:
         calls = (call.arguments for call in calls_of(message))
         results = results_of(message)
         outputs = (result.text for result in results)
         text = "" if message.get("role") == "tool" else text_of(message)
-        names = read_names("\n".join([text, *calls, *outputs]), is_line=True)
+        names = read_names("\n".join([text, *calls, *outputs]), is_typed=True)
         facts.shown_names = message, frozenset(names)
     return facts.shown_names[1]
 
 
 def _list_commands(effects: Iterable[Effect]) -> list[str]:
     """Return the short commands among the effects of a message."""
-    ran = (
+    commands = (
         effect.target
         for effect in effects
         if effect.kind == "ran" and "code" not in effect.arguments
     )
     return [
         command
-        for command in ran
+        for command in commands
         if " " in command and len(command) <= MAX_COMMAND_CHARS and "`" not in command
     ]
 
 
-def _read_outputs(facts: MessageFacts) -> tuple[str, ...]:
+def _read_output_names(facts: MessageFacts) -> tuple[str, ...]:
     """Return the names at both ends of each output of a message. They are read once."""
     if facts.output_names is None:
-        names = [name for text, _ in facts.outputs for name in _read_ends(text)]
+        names = [name for text, _ in facts.outputs for name in _read_output_ends(text)]
         facts.output_names = tuple(names)
     return facts.output_names
 
 
-def _read_ends(text: str) -> list[str]:
-    """Return the names at both ends of an output. Fields of JSON and links are the tool's, not the work's."""
-    if len(text) > 2 * OUTPUT_CHARS:
-        text = f"{text[:OUTPUT_CHARS]}\n{text[-OUTPUT_CHARS:]}"
+def _read_output_files(facts: MessageFacts) -> tuple[str, ...]:
+    """Return the files in the outputs of a message. They are read once."""
+    if facts.output_files is None:
+        names = [name for text, _ in facts.outputs for name in read_file_names(text)]
+        facts.output_files = tuple(names)
+    return facts.output_files
+
+
+def _read_output_ends(text: str) -> list[str]:
+    """Return the names at both ends of an output, without JSON keys and links: those are the tool's, not the work's."""
+    if len(text) > 2 * OUTPUT_END_CHARS:
+        text = f"{text[:OUTPUT_END_CHARS]}\n{text[-OUTPUT_END_CHARS:]}"
     if '":' in text:
         text = _JSON_KEY.sub(" ", text)
     return [name for name in read_names(text) if "://" not in name]
 
 
-def _source_text(facts: MessageFacts) -> str:
+def _join_source_text(facts: MessageFacts) -> str:
     """Return all text of a message, including argument names of calls, which help to recognise secrets."""
     calls = (call.arguments for call in facts.calls)
     outputs = (text for text, _ in facts.outputs)
-    return "\n".join([text_of(facts.rest or {}), *calls, *outputs])
+    return "\n".join([text_of(facts.without_summary or {}), *calls, *outputs])

@@ -20,16 +20,16 @@ from everthread.compaction.names.names_in_use import NamesInUse
 Count = Callable[[str], int]
 
 SECTION_SHARE = 5
-"""The section takes at most this part (1/n) of the summary's room, without the user's words."""
-MAX_TOO_LONG = 12
+"""The section takes at most this share (1/n) of the summary's budget."""
+MAX_TOO_LONG_NAMES = 12
 """After this many names that do not fit, stop trying shorter ones."""
-MIN_ROOM = 24
+MIN_SECTION_TOKENS = 24
 """With less room than this the section is left out."""
-FILES = "- files (ends of paths): "
-USED = "- used: "
-COMMANDS = "- commands: "
+FILES_LABEL = "- files (ends of paths): "
+USED_LABEL = "- used: "
+COMMANDS_LABEL = "- commands: "
 
-_IN_FOLDER = re.compile(r"([^\s{}]+)/\{([^{}]*)\}|(\S+)")
+_FOLDER_OR_PATH = re.compile(r"([^\s{}]+)/\{([^{}]*)\}|(\S+)")
 _COMMAND = re.compile(r"`([^`]+)`")
 
 
@@ -43,31 +43,36 @@ class NamesSection:
     @classmethod
     def plan(cls, names: NamesInUse, budget: int) -> NamesSection:
         """Return the section for a summary of `budget` tokens."""
-        ranked_names = names.ranked()
+        ranked_names = names.ranked_names()
         needed_tokens = sum(map(len, ranked_names)) // 3 + 3 * len(ranked_names)
         room = min(budget // SECTION_SHARE, needed_tokens)
-        return cls(ranked_names, room if room >= MIN_ROOM else 0)
+        return cls(ranked_names, room if room >= MIN_SECTION_TOKENS else 0)
 
-    def text(self, summary_text: str, shown_names: Set[str], count: Count) -> str:
+    def write(self, summary_text: str, shown_names: Set[str], count: Count) -> str:
         """Return the names that neither the summary's text nor the messages beside it show, as many as fit."""
-        visible = shown_names | read_names_by_line(summary_text)
+        visible_names = shown_names | read_names_by_line(summary_text)
         listing = _Listing()
         remaining = self.room
-        too_long = 0
+        too_long_count = 0
         for name in self.names:
-            if name in visible or (is_path(name) and file_name_of(name) in visible):
+            if name in visible_names or (
+                is_path(name) and file_name_of(name) in visible_names
+            ):
                 continue
             if name in listing or (" " in name and name in summary_text):
                 continue
-            cost = listing.cost(name, count)
+            cost = listing.count_added_tokens(name, count)
             if cost <= remaining:
                 remaining -= cost
                 listing.add(name)
             else:
-                too_long += 1
-                if remaining < MIN_ROOM // 3 or too_long > MAX_TOO_LONG:
+                too_long_count += 1
+                if (
+                    remaining < MIN_SECTION_TOKENS // 3
+                    or too_long_count > MAX_TOO_LONG_NAMES
+                ):
                     break
-        return listing.text()
+        return listing.write()
 
 
 @dataclass(slots=True)
@@ -78,27 +83,28 @@ class _Listing:
     """Names of files, by the folder that is shown with them."""
     used: list[str] = field(default_factory=list)
     commands: list[str] = field(default_factory=list)
-    words: str = ""
+    listed_text: str = ""
+    """All names listed so far, as one text."""
 
     def __contains__(self, name: str) -> bool:
-        return name in self.words
+        return name in self.listed_text
 
-    def cost(self, name: str, count: Count) -> int:
+    def count_added_tokens(self, name: str, count: Count) -> int:
         """Return the tokens that a name adds."""
         if " " in name:
-            label = 0 if self.commands else count(COMMANDS) + 2
-            return label + count(f" `{name}`")
+            label_tokens = 0 if self.commands else count(COMMANDS_LABEL) + 2
+            return label_tokens + count(f" `{name}`")
         if not is_path(name):
-            return (0 if self.used else count(USED) + 2) + count(f" {name}")
+            return (0 if self.used else count(USED_LABEL) + 2) + count(f" {name}")
         folder, _, base = name.rpartition("/")
-        label = 0 if self.folders else count(FILES) + 2
-        beside = self.folders.get(folder)
-        if beside is None:
-            return label + count(f" {name}")
-        return count(f" {base}") + (2 if len(beside) == 1 else 0)
+        label_tokens = 0 if self.folders else count(FILES_LABEL) + 2
+        listed_names = self.folders.get(folder)
+        if listed_names is None:
+            return label_tokens + count(f" {name}")
+        return count(f" {base}") + (2 if len(listed_names) == 1 else 0)
 
     def add(self, name: str) -> None:
-        self.words += f"{name} "
+        self.listed_text += f"{name} "
         if " " in name:
             self.commands.append(f"`{name}`")
         elif is_path(name):
@@ -107,36 +113,41 @@ class _Listing:
         else:
             self.used.append(name)
 
-    def text(self) -> str:
+    def write(self) -> str:
         """Return the lines of the section."""
         files = [
             f"{folder}/{{{' '.join(bases)}}}" if bases[1:] else f"{folder}/{bases[0]}"
             for folder, bases in self.folders.items()
         ]
-        lines = ((FILES, files), (USED, self.used), (COMMANDS, self.commands))
+        lines = (
+            (FILES_LABEL, files),
+            (USED_LABEL, self.used),
+            (COMMANDS_LABEL, self.commands),
+        )
         return "\n".join(f"{label}{' '.join(names)}" for label, names in lines if names)
 
 
 def is_names_line(line: str) -> bool:
     """Return whether a line belongs to this section."""
-    return line.startswith((FILES, USED, COMMANDS))
+    return line.startswith((FILES_LABEL, USED_LABEL, COMMANDS_LABEL))
 
 
 def parse_names(text: str) -> list[str]:
     """Return the names that a section lists, most used first within each of its lines."""
     names: list[str] = []
     for line in text.split("\n"):
-        if line.startswith(COMMANDS):
+        if line.startswith(COMMANDS_LABEL):
             names += _COMMAND.findall(line)
-        elif line.startswith(FILES):
-            names += _parse_files(line.removeprefix(FILES))
-        elif line.startswith(USED):
-            names += line.removeprefix(USED).split()
+        elif line.startswith(FILES_LABEL):
+            names += _parse_files(line.removeprefix(FILES_LABEL))
+        elif line.startswith(USED_LABEL):
+            names += line.removeprefix(USED_LABEL).split()
     return names
 
 
 def _parse_files(line: str) -> Iterator[str]:
-    for folder, bases, path in _IN_FOLDER.findall(line):
+    """Yield the paths in a line of files."""
+    for folder, bases, path in _FOLDER_OR_PATH.findall(line):
         if path:
             yield path
         yield from (f"{folder}/{base}" for base in bases.split())

@@ -6,11 +6,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from everthread.compaction.summarizers.conversation_record import OPEN, Count
-from everthread.compaction.summarizers.prompts import SummaryPrompt, headings
+from everthread.compaction.summarizers.conversation_record import OPEN, CountTokens
+from everthread.compaction.summarizers.prompts import SummaryPrompt, list_headings
 from everthread.compaction.summary.sections import (
-    CLASSIC,
-    HANDOFF,
+    CLASSIC_SECTIONS,
+    HANDOFF_SECTIONS,
     Sections,
     TemplateName,
     parse_sections,
@@ -39,55 +39,68 @@ FAULT_TOO_LONG = "it was far longer than it may be"
 
 @dataclass(frozen=True, slots=True)
 class SummaryAnswer:
-    """The sections found. `fault`: the reason to refuse them; `usable`: whether they serve if nothing better comes."""
+    """The sections of a model's answer."""
 
     sections: Sections
     fault: str = ""
-    usable: bool = True
-    truncated: bool = False
+    """The reason to refuse the answer; empty if there is none."""
+    is_usable: bool = True
+    """Whether the sections serve if no better answer comes."""
+    is_truncated: bool = False
+    """Whether the model stopped before its answer was complete."""
 
 
 def judge_answer(
-    reply: Reply, question: SummaryPrompt, count: Count, template: TemplateName
+    reply: Reply, prompt: SummaryPrompt, count: CountTokens, template: TemplateName
 ) -> SummaryAnswer:
     """Return the answer and its fault, if it has one."""
-    raw = text_of(reply.message)
-    text = without_thinking(raw)
-    text_with_headings, found_headings = with_headings(text)
-    sections = _clean(parse_sections(without_fence(text_with_headings)))
-    truncated = reply.stop in ("length", "content_filter")
+    raw_text = text_of(reply.message)
+    text = strip_thinking(raw_text)
+    text_with_headings, found_headings = normalize_headings(text)
+    sections = _clean_sections(parse_sections(strip_fence(text_with_headings)))
+    is_truncated = reply.stop in ("length", "content_filter")
     if len(found_headings) < MIN_HEADINGS:
-        return SummaryAnswer({}, _explain_unusable(reply, raw, text), usable=False)
-    if not sections:
-        return SummaryAnswer({}, FAULT_EMPTY_SECTIONS, usable=False)
-    if truncated and 2 * len(found_headings) < len(headings(template)):
-        return SummaryAnswer(sections, FAULT_CUT_OFF, usable=False, truncated=True)
-    tokens = count(render_sections(sections, template=template, brief=True))
-    if tokens > max(question.material, question.target):
         return SummaryAnswer(
-            sections, FAULT_LONGER_THAN_SOURCE, usable=False, truncated=truncated
+            {}, _explain_unusable(reply, raw_text, text), is_usable=False
         )
-    fault = FAULT_TOO_LONG if tokens > MAX_OVERSHOOT * question.target else ""
-    return SummaryAnswer(sections, fault, truncated=truncated)
+    if not sections:
+        return SummaryAnswer({}, FAULT_EMPTY_SECTIONS, is_usable=False)
+    if is_truncated and 2 * len(found_headings) < len(list_headings(template)):
+        return SummaryAnswer(
+            sections, FAULT_CUT_OFF, is_usable=False, is_truncated=True
+        )
+    tokens = count(render_sections(sections, template=template, skip_empty=True))
+    if tokens > max(prompt.material_tokens, prompt.target_tokens):
+        return SummaryAnswer(
+            sections,
+            FAULT_LONGER_THAN_SOURCE,
+            is_usable=False,
+            is_truncated=is_truncated,
+        )
+    fault = FAULT_TOO_LONG if tokens > MAX_OVERSHOOT * prompt.target_tokens else ""
+    return SummaryAnswer(sections, fault, is_truncated=is_truncated)
 
 
-def _explain_unusable(reply: Reply, raw: str, text: str) -> str:
+def _explain_unusable(reply: Reply, raw_text: str, text: str) -> str:
+    """Return the reason why an answer has no sections."""
     if reply.stop in ("refusal", "content_filter") or reply.message.get("refusal"):
         return FAULT_REFUSED
     if calls_of(reply.message):
         return FAULT_CALLED_TOOLS
-    if not raw.strip():
+    if not raw_text.strip():
         return FAULT_EMPTY
     return FAULT_NO_SECTIONS if text.strip() else FAULT_ONLY_THINKING
 
 
-_TAGS = r"(think|thinking|thoughts?|reasoning|analysis|scratchpad)"
-_THINKING = re.compile(rf"^[ \t]*<{_TAGS}>", re.MULTILINE | re.IGNORECASE)
-_THOUGHT = re.compile(rf"</{_TAGS}>", re.IGNORECASE)
-_TAG = re.compile(rf"</?{_TAGS}>", re.IGNORECASE)
+_THINKING_TAGS = r"(think|thinking|thoughts?|reasoning|analysis|scratchpad)"
+_THINKING_START = re.compile(
+    rf"^[ \t]*<{_THINKING_TAGS}>", re.MULTILINE | re.IGNORECASE
+)
+_THINKING_END = re.compile(rf"</{_THINKING_TAGS}>", re.IGNORECASE)
+_THINKING_TAG = re.compile(rf"</?{_THINKING_TAGS}>", re.IGNORECASE)
 
 
-def without_thinking(text: str) -> str:
+def strip_thinking(text: str) -> str:
     """Return the text without thinking that was written into it.
 
     A tag at the start of a line opens it; elsewhere it is quoted. If a tag opens the whole text and is never closed,
@@ -96,10 +109,10 @@ def without_thinking(text: str) -> str:
     """
     parts: list[str] = []
     position = 0
-    for opening_tag in _THINKING.finditer(text):
+    for opening_tag in _THINKING_START.finditer(text):
         if opening_tag.start() < position:
             continue
-        closing_tag = _THOUGHT.search(text, opening_tag.end())
+        closing_tag = _THINKING_END.search(text, opening_tag.end())
         if closing_tag is None:
             return (
                 ""
@@ -108,7 +121,7 @@ def without_thinking(text: str) -> str:
             )
         parts.append(text[position : opening_tag.start()])
         position = closing_tag.end()
-    first_tag = None if position else _TAG.search(text)
+    first_tag = None if position else _THINKING_TAG.search(text)
     if (
         first_tag
         and first_tag[0].startswith("</")
@@ -118,27 +131,27 @@ def without_thinking(text: str) -> str:
     return "".join((*parts, text[position:]))
 
 
-_NAMES = {
+_HEADING_NAMES = {
     name.casefold(): name
     for name in (
-        *HANDOFF,
-        *(heading for heading, _ in CLASSIC),
+        *HANDOFF_SECTIONS,
+        *(heading for heading, _ in CLASSIC_SECTIONS),
         "Done",
         "State",
         "Constraints",
     )
 }
-_ANY_NAME = "|".join(
-    re.escape(name).replace("\\&", "(?:&|&amp;|and)") for name in _NAMES
+_ANY_HEADING = "|".join(
+    re.escape(name).replace("\\&", "(?:&|&amp;|and)") for name in _HEADING_NAMES
 )
 _HEADING = re.compile(
-    rf"^[ \t]*(?:#{{1,6}}[ \t]*(?:\d{{1,2}}[.)][ \t]*)?[*_]{{0,3}}({_ANY_NAME}):?[*_]{{0,3}}:?"
-    rf"|(?:\d{{1,2}}[.)][ \t]*)?[*_]{{2,3}}({_ANY_NAME}):?[*_]{{2,3}}:?)[ \t]*$",
+    rf"^[ \t]*(?:#{{1,6}}[ \t]*(?:\d{{1,2}}[.)][ \t]*)?[*_]{{0,3}}({_ANY_HEADING}):?[*_]{{0,3}}:?"
+    rf"|(?:\d{{1,2}}[.)][ \t]*)?[*_]{{2,3}}({_ANY_HEADING}):?[*_]{{2,3}}:?)[ \t]*$",
     re.MULTILINE | re.IGNORECASE,
 )
 
 
-def with_headings(text: str) -> tuple[str, frozenset[str]]:
+def normalize_headings(text: str) -> tuple[str, frozenset[str]]:
     """Return the text with every known heading in one form, and the set of those headings."""
     heading_names: set[str] = set()
 
@@ -146,8 +159,8 @@ def with_headings(text: str) -> tuple[str, frozenset[str]]:
         heading = re.sub(
             r"&amp;|\band\b", "&", match[1] or match[2], flags=re.IGNORECASE
         )
-        heading_names.add(_NAMES[heading.casefold()])
-        return f"## {_NAMES[heading.casefold()]}"
+        heading_names.add(_HEADING_NAMES[heading.casefold()])
+        return f"## {_HEADING_NAMES[heading.casefold()]}"
 
     return _HEADING.sub(rewrite_heading, text), frozenset(heading_names)
 
@@ -155,7 +168,7 @@ def with_headings(text: str) -> tuple[str, frozenset[str]]:
 _FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})[^\n`]*$", re.MULTILINE)
 
 
-def without_fence(text: str) -> str:
+def strip_fence(text: str) -> str:
     """Return the text from its first heading on; if it is in a code fence, up to the end of the fence.
 
     Fences inside come in pairs, so an odd one out at the end is the closing one.
@@ -171,17 +184,17 @@ def without_fence(text: str) -> str:
     return body[: fences[-1].start()] if len(fences) % 2 else body
 
 
-_OURS = (OPEN, SUMMARY_START, SUMMARY_END)
+_RESERVED_STARTS = (OPEN, SUMMARY_START, SUMMARY_END)
 
 
-def _clean(sections: Mapping[str, str]) -> Sections:
+def _clean_sections(sections: Mapping[str, str]) -> Sections:
     """Return the sections without secrets, and without lines that only this package may write."""
     clean = {
         name: redact(
             "\n".join(
                 line
                 for line in text.splitlines()
-                if not line.lstrip().startswith(_OURS)
+                if not line.lstrip().startswith(_RESERVED_STARTS)
             )
         ).strip()
         for name, text in sections.items()

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from everthread.compaction.draft_requests import empty_draft
-from everthread.compaction.engine import Events, silent
+from everthread.compaction.engine import Events, ignore_event
 from everthread.compaction.journal.journal import AUTHOR
 from everthread.compaction.summarizers.summarizer import (
     Summarizer,
@@ -28,60 +28,64 @@ from everthread.core.prices import prices_for
 from everthread.core.secrets.redaction import redact
 from everthread.errors import SummaryError
 
-Reading = Literal["input", "read", "write"]
-"""The rate of a prompt: uncached, read from the cache, or written to it."""
+PromptRate = Literal["input", "read", "write"]
+"""The rate that applies to a prompt: uncached, read from the cache, or written to it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Price:
+class CallPrice:
     """The price of calls to a model. `provider` serves it, if known."""
 
     model: str
     provider: str | None = None
     ttl: str = "5m"
-    wall: Callable[[], float] = time.time
+    clock: Callable[[], float] = time.time
 
     def __call__(
-        self, prompt: int, written: int, *, reading: Reading = "input"
+        self, prompt_tokens: int, answer_tokens: int, *, rate: PromptRate = "input"
     ) -> float | None:
-        """Return the dollars for a prompt of `prompt` tokens and an answer of `written`; None if a price is unknown."""
-        moment = datetime.fromtimestamp(self.wall(), UTC)
+        """Return the dollars for a prompt and an answer of these tokens; None if a price is unknown."""
+        moment = datetime.fromtimestamp(self.clock(), UTC)
         rates = Rates.from_prices(
             prices_for(
-                self.model, time=moment, provider=self.provider, prompt_tokens=prompt
+                self.model,
+                time=moment,
+                provider=self.provider,
+                prompt_tokens=prompt_tokens,
             ),
             ttl=self.ttl,
         )
         return (
             None
             if rates is None
-            else prompt * float(getattr(rates, reading)) + written * rates.output
+            else prompt_tokens * float(getattr(rates, rate))
+            + answer_tokens * rates.output
         )
 
 
 @runtime_checkable
-class Quoted(Protocol):
-    """A summariser that can quote its cost."""
+class PricedRoute(Protocol):
+    """A summariser that can quote its price."""
 
-    def quote(self, tokens: int, budget: int) -> float | None:
-        """Return the price of a prompt of `tokens` with a summary of `budget`."""
+    def quote_price(self, tokens: int, budget: int) -> float | None:
+        """Return the dollars for a prompt of `tokens` and a summary of `budget` tokens; None if unknown."""
         ...
 
-    def quote_for(self, request: SummaryRequest) -> float | None:
-        """Return the price of this request."""
+    def quote_request_price(self, request: SummaryRequest) -> float | None:
+        """Return the dollars for this request; None if unknown."""
         ...
 
 
-TRANSIENT_REST_SECONDS = 60.0
+TRANSIENT_PAUSE_SECONDS = 60.0
 """Seconds to pause a route after a transient failure."""
-LONG_REST_SECONDS = 600.0
+LONG_PAUSE_SECONDS = 600.0
 """Seconds to pause a route without a provider, or with unusable answers."""
 
 TOOK_TOO_LONG = "it took too long"
 
 
 class DeferredJournal:
-    """The end of a chain in an event loop: the caller writes the journal elsewhere."""
+    """The end of a chain inside an event loop: it returns an empty draft, and the caller writes the journal."""
 
     name = AUTHOR
 
@@ -90,153 +94,171 @@ class DeferredJournal:
 
 
 class SummarizerChain:
-    """Try `routes` in order, then `floor`, which never fails. A failed route is named in the draft's warnings."""
+    """A chain that tries `routes` in order, then `fallback`, which never fails.
+
+    A failed route is named in the draft's warnings.
+    """
 
     def __init__(
         self,
         routes: Sequence[Summarizer],
         *,
-        floor: Summarizer,
+        fallback: Summarizer,
         clock: Callable[[], float],
-        events: Events = silent,
-        rest_until: dict[str, float] | None = None,
+        events: Events = ignore_event,
+        paused_until: dict[str, float] | None = None,
     ) -> None:
-        """Set up the chain. `rest_until`: paused routes and the end of each pause, if several chains share them."""
+        """Set up the chain. `paused_until`: the end of each route's pause, if several chains share them."""
         self._routes = tuple(routes)
-        self._floor = floor
+        self._fallback = fallback
         self._clock = clock
         self._events = events
-        self._rest_until: dict[str, float] = {} if rest_until is None else rest_until
-        self._reported: set[str] = set()
+        self._paused_until: dict[str, float] = (
+            {} if paused_until is None else paused_until
+        )
+        self._reported_pauses: set[str] = set()
         """Routes whose pause was reported."""
-        self._interrupted = ""
+        self._interrupted_route = ""
         """The route that was writing when its caller gave up."""
 
     @property
     def name(self) -> str:
         return ", then ".join(
-            dict.fromkeys(route.name for route in (*self._routes, self._floor))
+            dict.fromkeys(route.name for route in (*self._routes, self._fallback))
         )
 
     async def summarize(self, request: SummaryRequest) -> SummaryDraft:
-        """Return the draft of the first route that could write one, with the usage of all that were tried."""
+        """Return the draft of the first route that can write one, with the usage of all that were tried."""
         warnings: list[str] = []
         usage: list[Mapping[str, Any]] = []
-        tried: set[str] = set()
-        self._interrupted = ""
+        tried_names: set[str] = set()
+        self._interrupted_route = ""
         for route in self._sort_by_price(request):
-            if route.name in tried:
+            if route.name in tried_names:
                 continue
-            tried.add(route.name)
-            if not self._may_ask(route.name, request, warnings):
+            tried_names.add(route.name)
+            if not self._may_try(route.name, request, warnings):
                 continue
             try:
                 draft = await self._ask(route, request)
             except SummaryError as error:
                 warnings.append(redact(f"{route.name} wrote no summary: {error}"))
                 usage += error.usage
-                self._note_failure(route.name, error)
+                self._record_failure(route.name, error)
                 continue
-            self._rest_until.pop(route.name, None)
-            return replace(_add_costs(draft, warnings, usage), route=route.name)
-        return _add_costs(await self._floor.summarize(request), warnings, usage)
+            self._paused_until.pop(route.name, None)
+            return replace(
+                _add_earlier_attempts(draft, warnings, usage), route=route.name
+            )
+        return _add_earlier_attempts(
+            await self._fallback.summarize(request), warnings, usage
+        )
 
-    def rest_interrupted(self) -> str:
-        """Pause the route that was writing when its caller gave up. Return a line about it, or an empty string."""
-        name = self._interrupted
-        self._interrupted = ""
+    def pause_interrupted(self) -> str:
+        """Pause the route that was writing when its caller gave up; return a warning, or an empty string."""
+        name = self._interrupted_route
+        self._interrupted_route = ""
         if not name:
             return ""
-        self._note_failure(name, SummaryError(TOOK_TOO_LONG, passing=True))
+        self._record_failure(name, SummaryError(TOOK_TOO_LONG, passing=True))
         return f"{name} wrote no summary: {TOOK_TOO_LONG}"
 
     async def _ask(self, route: Summarizer, request: SummaryRequest) -> SummaryDraft:
+        """Request a draft from a route. Remember the route if the caller gives up."""
         own_refusals = tuple(
             refusal for refusal in request.refused if refusal.route == route.name
         )
         try:
             return await route.summarize(replace(request, refused=own_refusals))
         except asyncio.CancelledError:
-            self._interrupted = route.name
+            self._interrupted_route = route.name
             raise
 
-    def _may_ask(self, name: str, request: SummaryRequest, warnings: list[str]) -> bool:
-        """Return whether to try a route: it is not paused, and no second draft of it was refused."""
+    def _may_try(self, name: str, request: SummaryRequest, warnings: list[str]) -> bool:
+        """Return whether to try a route: it is not paused, and has not used up its attempts."""
         if any(
-            refusal.is_final for refusal in request.refused if refusal.route == name
+            refusal.is_route_exhausted
+            for refusal in request.refused
+            if refusal.route == name
         ):
-            self._note_failure(
+            self._record_failure(
                 name, SummaryError("its summaries could not be used", unusable=True)
             )
             warnings.append(
-                f"{name} is not asked for the next {LONG_REST_SECONDS / 60:.0f} minutes"
+                f"{name} is not asked for the next {LONG_PAUSE_SECONDS / 60:.0f} minutes"
             )
-            self._reported.add(name)
+            self._reported_pauses.add(name)
             return False
-        rest_seconds = (
-            0.0 if request.manual else self._rest_until.get(name, 0.0) - self._clock()
+        pause_seconds = (
+            0.0 if request.manual else self._paused_until.get(name, 0.0) - self._clock()
         )
-        if rest_seconds <= 0:
-            self._reported.discard(name)
+        if pause_seconds <= 0:
+            self._reported_pauses.discard(name)
             return True
-        if name not in self._reported:
-            self._reported.add(name)
+        if name not in self._reported_pauses:
+            self._reported_pauses.add(name)
             warnings.append(
-                f"{name} was not asked: it rests for {rest_seconds:.0f} more seconds after a failure"
+                f"{name} was not asked: it rests for {pause_seconds:.0f} more seconds after a failure"
             )
-        self._events("summary_skipped", route=name, seconds=rest_seconds)
+        self._events("summary_skipped", route=name, seconds=pause_seconds)
         return False
 
-    def quote(self, tokens: int, budget: int) -> float | None:
+    def quote_price(self, tokens: int, budget: int) -> float | None:
         """Return the dollars of the cheapest route with a price; 0 without a model, None if unknown."""
-        quotes = [
-            route.quote(tokens, budget) if isinstance(route, Quoted) else None
+        prices = [
+            route.quote_price(tokens, budget)
+            if isinstance(route, PricedRoute)
+            else None
             for route in self._routes
         ]
-        known_quotes = [quote for quote in quotes if quote is not None]
-        return min(known_quotes) if known_quotes else None if quotes else 0.0
+        known_prices = [price for price in prices if price is not None]
+        return min(known_prices) if known_prices else None if prices else 0.0
 
     def _sort_by_price(self, request: SummaryRequest) -> Sequence[Summarizer]:
-        """Return the routes for the request: the cheapest first if all have a quote, else in their order."""
-        routes = [route for route in self._routes if _can_write(route, request)]
-        quotes = [
-            route.quote_for(request) if isinstance(route, Quoted) else None
+        """Return the routes for the request, the cheapest first; in their own order if a price is unknown."""
+        routes = [route for route in self._routes if _is_suitable(route, request)]
+        prices = [
+            route.quote_request_price(request)
+            if isinstance(route, PricedRoute)
+            else None
             for route in routes
         ]
-        known_quotes = [quote for quote in quotes if quote is not None]
-        if len(known_quotes) < len(routes):
+        known_prices = [price for price in prices if price is not None]
+        if len(known_prices) < len(routes):
             return routes
         return [
             routes[index]
-            for index in sorted(range(len(known_quotes)), key=known_quotes.__getitem__)
+            for index in sorted(range(len(known_prices)), key=known_prices.__getitem__)
         ]
 
-    def _note_failure(self, name: str, error: SummaryError) -> None:
-        seconds = TRANSIENT_REST_SECONDS if error.passing else 0.0
+    def _record_failure(self, name: str, error: SummaryError) -> None:
+        """Report a failure, and pause the route if the failure will last."""
+        pause_seconds = TRANSIENT_PAUSE_SECONDS if error.passing else 0.0
         if error.missing or error.unusable:
-            seconds = LONG_REST_SECONDS
-        if seconds:
-            self._rest_until[name] = self._clock() + seconds
-            self._reported.add(name)
+            pause_seconds = LONG_PAUSE_SECONDS
+        if pause_seconds:
+            self._paused_until[name] = self._clock() + pause_seconds
+            self._reported_pauses.add(name)
         self._events(
             "summary_failed",
             route=name,
             reason=redact(str(error)),
             passing=error.passing,
             missing=error.missing,
-            rest=seconds,
+            rest=pause_seconds,
         )
 
 
-def _add_costs(
+def _add_earlier_attempts(
     draft: SummaryDraft, warnings: Sequence[str], usage: Sequence[Mapping[str, Any]]
 ) -> SummaryDraft:
+    """Return the draft with the warnings and usage of the routes tried before it."""
     return replace(
         draft, warnings=(*warnings, *draft.warnings), usage=(*usage, *draft.usage)
     )
 
 
-def _can_write(route: Summarizer, request: SummaryRequest) -> bool:
-    """Return whether a route suits this request; without a `suits` method it suits every request."""
+def _is_suitable(route: Summarizer, request: SummaryRequest) -> bool:
+    """Return whether a route suits this request; one without a `suits` method suits every request."""
     suits = getattr(route, "suits", None)
     return suits is None or bool(suits(request))

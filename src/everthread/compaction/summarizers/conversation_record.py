@@ -31,74 +31,74 @@ from everthread.core.transcript import split_into_spans
 
 OPEN = "⟦"
 CLOSE = "⟧"
-_MATERIAL = str.maketrans({OPEN: "[", CLOSE: "]"})
-_NAME = 80
+_MARKER_REPLACEMENTS = str.maketrans({OPEN: "[", CLOSE: "]"})
+_MAX_LABEL_CHARS = 80
 
 
-def as_inert_text(text: str) -> str:
-    """Return the text as material: without secrets and marker signs."""
-    return redact(text).translate(_MATERIAL)
+def to_inert_text(text: str) -> str:
+    """Return the text without secrets and without marker signs, so that it cannot act as markup."""
+    return redact(text).translate(_MARKER_REPLACEMENTS)
 
 
-def line(label: str) -> str:
+def marker_line(label: str) -> str:
     """Return a marker line."""
     return f"{OPEN}{label}{CLOSE}"
 
 
-def block(name: str, material: str) -> str:
-    """Return material between two marker lines. Pass it through `as_inert_text` or `RecordEntry` first."""
-    return f"{line(name)}\n{material}\n{line(f'end of {name}')}"
+def marked_block(name: str, material: str) -> str:
+    """Return material between two marker lines. The material must be inert already."""
+    return f"{marker_line(name)}\n{material}\n{marker_line(f'end of {name}')}"
 
 
 @dataclass(frozen=True, slots=True)
 class RecordEntry:
-    """One thing that was said or done. Both fields are inert."""
+    """One thing that was said or done. Both fields are inert text."""
 
     label: str
     text: str
 
     def __str__(self) -> str:
-        return f"{line(self.label)}\n{self.text}"
+        return f"{marker_line(self.label)}\n{self.text}"
 
 
-def record(messages: Messages) -> list[list[RecordEntry]]:
-    """Return the messages as entries, in pieces that belong together: calls and their results are one piece."""
-    names: dict[str, str] = {}
+def make_record(messages: Messages) -> list[list[RecordEntry]]:
+    """Return the messages as entries, grouped: calls and their results are in one group."""
+    tool_names: dict[str, str] = {}
     return [
         [
             entry
             for index in range(span.start, span.end)
-            for entry in _entries(index + 1, messages[index], names)
+            for entry in _make_entries(index + 1, messages[index], tool_names)
         ]
         for span in split_into_spans(messages)
     ]
 
 
-def _entries(
-    number: int, message: Mapping[str, Any], names: dict[str, str]
+def _make_entries(
+    number: int, message: Mapping[str, Any], tool_names: dict[str, str]
 ) -> Iterator[RecordEntry]:
-    """Yield the entries of one message. `names`: the tool of each call so far, by the call's id."""
+    """Yield the entries of one message. `tool_names`: the tool of each call so far, by the call's id."""
     calls = calls_of(message)
     results = results_of(message)
-    names |= {call.id: call.name for call in calls}
+    tool_names |= {call.id: call.name for call in calls}
     for speaker, text in _spoken_parts(message):
         if text.strip():
-            yield RecordEntry(f"{number} {speaker}", as_inert_text(text.strip()))
+            yield RecordEntry(f"{number} {speaker}", to_inert_text(text.strip()))
     for call in calls:
         yield RecordEntry(
-            f"{number} assistant calls {_name(call.name)}",
-            as_inert_text(call.arguments),
+            f"{number} assistant calls {_make_label(call.name)}",
+            to_inert_text(call.arguments),
         )
     for result in results:
-        name = _name(result.name or names.get(result.call_id, ""))
+        name = _make_label(result.name or tool_names.get(result.call_id, ""))
         yield RecordEntry(
-            f"{number} result of {name}", as_inert_text(_render_content(result.content))
+            f"{number} result of {name}", to_inert_text(_render_content(result.content))
         )
 
 
 def _spoken_parts(message: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the speakers and texts of a message, without calls and results."""
-    role = _name(message.get("role"))
+    """Yield speaker and text of each part of a message, without calls and results."""
+    role = _make_label(message.get("role"))
     if role == "tool":
         return
     thought = message.get("reasoning_content")
@@ -107,23 +107,23 @@ def _spoken_parts(message: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for part in parts_of(message):
         kind = kind_of(part)
         if kind in REASONING_BLOCKS:
-            yield f"{role}, thinking", _thought(part)
+            yield f"{role}, thinking", _readable_reasoning(part)
         elif kind not in CALL_BLOCKS | RESULT_BLOCKS:
-            yield from _split_client_text(role, _words(part))
+            yield from _split_client_text(role, _part_text(part))
     refusal = message.get("refusal")
     if isinstance(refusal, str):
         yield role, refusal
 
 
 def _split_client_text(role: str, text: str) -> Iterator[tuple[str, str]]:
-    """Yield the speaker's own words, then the text that a client put around them."""
+    """Yield the user's own words, then the text that the client added around them."""
     own_words = strip_injected(text) if role == "user" else text.strip()
     yield role, own_words
     yield f"{role}'s client adds", text.replace(own_words, "", 1) if own_words else text
 
 
-def _thought(part: Part) -> str:
-    """Return the readable reasoning, without encrypted reasoning."""
+def _readable_reasoning(part: Part) -> str:
+    """Return the text of a reasoning part; encrypted reasoning is left out."""
     summary = part.get("summary")
     texts = [
         part.get("thinking"),
@@ -134,42 +134,44 @@ def _thought(part: Part) -> str:
 
 
 def _render_content(content: Any) -> str:
-    """Return a result's text; media by their kind."""
+    """Return a result's text, with the kind of each part that has no text."""
     parts = parts_of(
         {"content": content if isinstance(content, str | list) else str(content or "")}
     )
-    return "\n".join(filter(None, map(_words, parts)))
+    return "\n".join(filter(None, map(_part_text, parts)))
 
 
-def _words(part: Part) -> str:
+def _part_text(part: Part) -> str:
     """Return the text of a part, or its kind if it has no text."""
     kind = kind_of(part)
-    return part_text(part) or ("" if kind.endswith("text") else f"[{_name(kind)}]")
+    return part_text(part) or (
+        "" if kind.endswith("text") else f"[{_make_label(kind)}]"
+    )
 
 
-def _name(name: Any) -> str:
+def _make_label(name: Any) -> str:
     """Return a role, kind or tool for a marker line: short, on one line, without marker signs."""
-    return clip(one_line(as_inert_text(str(name or "something"))), _NAME)
+    return clip(one_line(to_inert_text(str(name or "something"))), _MAX_LABEL_CHARS)
 
 
-Count = Callable[[str], int]
-_LABEL_TOKENS = 24
-"""Tokens kept free in a chunk for the label of a part of an entry."""
+CountTokens = Callable[[str], int]
+_PART_LABEL_TOKENS = 24
+"""Tokens kept free in a chunk for the label of an entry that is cut into parts."""
 
 
-def size(entries: Iterable[RecordEntry], count: Count) -> int:
+def count_entry_tokens(entries: Iterable[RecordEntry], count: CountTokens) -> int:
     """Return the tokens of the rendered entries, one per line."""
     return sum(count(str(entry)) + 1 for entry in entries)
 
 
-def pack(
-    pieces: Sequence[Sequence[RecordEntry]], room: int, count: Count
+def pack_chunks(
+    groups: Sequence[Sequence[RecordEntry]], room: int, count: CountTokens
 ) -> list[list[RecordEntry]]:
     """Pack the entries into chunks of at most `room` tokens, in order."""
     chunks: list[list[RecordEntry]] = []
     remaining = 0
-    for piece in pieces:
-        for unit, tokens in _units(piece, room, count):
+    for group in groups:
+        for unit, tokens in _split_units(group, room, count):
             if tokens > remaining or not chunks:
                 chunks.append([])
                 remaining = room
@@ -178,42 +180,46 @@ def pack(
     return chunks
 
 
-def cut(text: str, room: int, count: Count) -> list[str]:
+def cut_text(text: str, room: int, count: CountTokens) -> list[str]:
     """Cut the text into parts of at most `room` tokens; joined, they equal the text."""
     tokens = count(text)
     if tokens <= room or len(text) < 2:
         return [text]
-    step = math.ceil(len(text) / max(2, math.ceil(1.05 * tokens / room)))
-    return [part for chunk in _steps(text, step) for part in cut(chunk, room, count)]
+    step_chars = math.ceil(len(text) / max(2, math.ceil(1.05 * tokens / room)))
+    return [
+        part
+        for chunk in _cut_at_breaks(text, step_chars)
+        for part in cut_text(chunk, room, count)
+    ]
 
 
-def _units(
-    piece: Sequence[RecordEntry], room: int, count: Count
+def _split_units(
+    group: Sequence[RecordEntry], room: int, count: CountTokens
 ) -> Iterator[tuple[Sequence[RecordEntry], int]]:
-    """Yield the smallest units of a piece that must stay together, with their sizes."""
-    tokens = size(piece, count)
+    """Yield the units of a group that stay together in a chunk, with their sizes."""
+    tokens = count_entry_tokens(group, count)
     if tokens <= room:
-        if piece:
-            yield piece, tokens
-    elif len(piece) > 1:
-        for entry in piece:
-            yield from _units([entry], room, count)
+        if group:
+            yield group, tokens
+    elif len(group) > 1:
+        for entry in group:
+            yield from _split_units([entry], room, count)
     else:
-        parts = cut(piece[0].text, max(room - _LABEL_TOKENS, 1), count)
+        parts = cut_text(group[0].text, max(room - _PART_LABEL_TOKENS, 1), count)
         for number, part in enumerate(parts, start=1):
             entry = RecordEntry(
-                f"{piece[0].label}, part {number} of {len(parts)}", part
+                f"{group[0].label}, part {number} of {len(parts)}", part
             )
-            yield [entry], size([entry], count)
+            yield [entry], count_entry_tokens([entry], count)
 
 
-def _steps(text: str, step: int) -> Iterator[str]:
-    """Yield parts of at most `step` characters, cut after a line or a word that ends in the second half."""
+def _cut_at_breaks(text: str, max_chars: int) -> Iterator[str]:
+    """Yield parts of at most `max_chars` characters, cut after a line or a word if possible."""
     start = 0
     while start < len(text):
-        end = start + step
+        end = start + max_chars
         if end < len(text):
-            min_end = start + step // 2
+            min_end = start + max_chars // 2
             end = (
                 text.rfind("\n", min_end, end) + 1
                 or text.rfind(" ", min_end, end) + 1

@@ -22,22 +22,22 @@ from everthread.compaction.summarizers.answer_judging import (
     SummaryAnswer,
     judge_answer,
 )
-from everthread.compaction.summarizers.chain import Price, Reading
+from everthread.compaction.summarizers.chain import CallPrice, PromptRate
 from everthread.compaction.summarizers.conversation_record import (
     RecordEntry,
-    as_inert_text,
-    block,
-    cut,
-    pack,
-    record,
-    size,
+    count_entry_tokens,
+    cut_text,
+    make_record,
+    marked_block,
+    pack_chunks,
+    to_inert_text,
 )
 from everthread.compaction.summarizers.prompts import (
     SummaryPrompt,
-    fill,
-    fit,
-    instructions,
-    task,
+    fill_template,
+    fit_sections,
+    write_instructions,
+    write_task_prompt,
 )
 from everthread.compaction.summarizers.summarizer import SummaryDraft, SummaryRequest
 from everthread.compaction.summary.sections import (
@@ -64,14 +64,18 @@ from everthread.errors import SummaryError, WireError
 # Summary in a separate request
 
 
-_TOO_LONG = frozenset({"prompt_too_long", "max_tokens_too_large", "payload_too_large"})
-_MISSING = frozenset({401, 402, 403, 404})
+_TOO_LONG_KINDS = frozenset(
+    {"prompt_too_long", "max_tokens_too_large", "payload_too_large"}
+)
+_NO_ACCESS_STATUSES = frozenset({401, 402, 403, 404})
 _TRANSIENT_STATUSES = frozenset({408, 409, 425, 429})
-_NETWORK = re.compile(r"timeout|connect|unreach|network|transport|protocol|jsondecode")
-_NO_ACCESS = re.compile(
+_NETWORK_ERROR = re.compile(
+    r"timeout|connect|unreach|network|transport|protocol|jsondecode"
+)
+_NO_ACCESS_MESSAGE = re.compile(
     r"authenticat|unauthori[sz]ed|credential|api[ _-]?key|no provider|not configured"
 )
-_MAX_SHOWN_CHARS = 300
+_MAX_ERROR_CHARS = 300
 
 
 class PromptTooLongError(SummaryError):
@@ -82,126 +86,124 @@ class PromptTooLongError(SummaryError):
         self.limit = limit
 
 
-def failure(error: Exception) -> SummaryError:
-    """Convert a model's exception to a `SummaryError`: one line, without secrets."""
-    message = clip(redact(one_line(str(error))), _MAX_SHOWN_CHARS)
+def as_summary_error(error: Exception) -> SummaryError:
+    """Return a model's exception as a `SummaryError` with one line of text, without secrets."""
+    message = clip(redact(one_line(str(error))), _MAX_ERROR_CHARS)
     message = f"{type(error).__name__}: {message}" if message else type(error).__name__
     verdict = classify_error(error)
-    if verdict.kind in _TOO_LONG:
+    if verdict.kind in _TOO_LONG_KINDS:
         return PromptTooLongError(message, limit=verdict.context_limit)
     if verdict.kind == "rate_limit":
         return SummaryError(message, passing=True)
     evidence = Evidence()
     evidence.add(error)
     if evidence.status is not None:
-        passing = evidence.status in _TRANSIENT_STATUSES or evidence.status >= 500
+        is_passing = evidence.status in _TRANSIENT_STATUSES or evidence.status >= 500
         return SummaryError(
-            message, passing=passing, missing=evidence.status in _MISSING
+            message, passing=is_passing, missing=evidence.status in _NO_ACCESS_STATUSES
         )
     kinds = " ".join(kind.__name__ for kind in type(error).__mro__).lower()
-    if isinstance(error, OSError | WireError) or _NETWORK.search(kinds):
+    if isinstance(error, OSError | WireError) or _NETWORK_ERROR.search(kinds):
         return SummaryError(message, passing=True)
     return SummaryError(
-        message, missing=_NO_ACCESS.search(f"{kinds} {message.lower()}") is not None
+        message,
+        missing=_NO_ACCESS_MESSAGE.search(f"{kinds} {message.lower()}") is not None,
     )
 
 
-MAX_ANSWERS = 2
-"""Maximum attempts for one question."""
-TIME_LIMIT = 300.0
-"""Seconds one call may take. Twelve thousand tokens at forty a second."""
+MAX_ATTEMPTS = 2
+"""Maximum attempts for one prompt."""
+TIME_LIMIT_SECONDS = 300.0
+"""Maximum duration of one call: twelve thousand tokens at forty per second."""
 
 
 @dataclass(slots=True)
 class SummaryCalls:
-    """Usage and warnings of the calls for one summary, in the order of the questions."""
+    """Usage and warnings of the calls for one summary, in the order of the prompts."""
 
     usage: list[Mapping[str, Any]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     was_repeated: bool = False
-    """Whether a question was repeated."""
+    """Whether a prompt was sent again."""
 
 
 @dataclass(frozen=True, slots=True)
-class Writer:
+class SummaryWriter:
     """A model that writes summaries."""
 
     model: Model
     counter: TokenCounter
     template: TemplateName
-    time_limit: float = TIME_LIMIT
+    time_limit: float = TIME_LIMIT_SECONDS
 
     async def write(
-        self, question: SummaryPrompt, ledger: SummaryCalls, *, fault: str = ""
+        self, prompt: SummaryPrompt, calls: SummaryCalls, *, fault: str = ""
     ) -> Sections:
         """Return the sections, or raise `SummaryError`.
 
-        Repeat the question once, more firmly, after a bad answer; if the second is merely too long, use it, cut to its
-        size. `fault`: the reason why an earlier summary was refused. Then this is the firmer question, and it is not
-        repeated.
+        Repeat the prompt once, more firmly, after a bad answer; if the second is merely too long, use it, cut to size.
+        `fault`: the reason why an earlier summary was refused. Then this is the firmer prompt, and it is not repeated.
         """
         answers: list[SummaryAnswer] = []
-        prompt = (
-            question.repeat_with_reason(fault, self.template) if fault else question
-        )
+        prompt = prompt.repeat_with_reason(fault, self.template) if fault else prompt
         while True:
-            reply = await self._call(prompt.request, ledger)
+            reply = await self._call(prompt.request, calls)
             answers.append(
-                judge_answer(reply, question, self.counter.text, self.template)
+                judge_answer(reply, prompt, self.counter.text, self.template)
             )
-            if not answers[-1].fault or fault or len(answers) == MAX_ANSWERS:
+            if not answers[-1].fault or fault or len(answers) == MAX_ATTEMPTS:
                 break
-            ledger.was_repeated = True
-            prompt = question.repeat_with_reason(answers[-1].fault, self.template)
-        usable = [answer for answer in answers if answer.usable]
+            calls.was_repeated = True
+            prompt = prompt.repeat_with_reason(answers[-1].fault, self.template)
+        usable = [answer for answer in answers if answer.is_usable]
         if not usable:
             faults = ", then ".join(dict.fromkeys(answer.fault for answer in answers))
             raise SummaryError(f"the answer could not be used: {faults}", unusable=True)
-        return self._final(usable[-1], question, ledger)
+        return self._take_sections(usable[-1], prompt, calls)
 
-    def _final(
-        self, answer: SummaryAnswer, question: SummaryPrompt, ledger: SummaryCalls
+    def _take_sections(
+        self, answer: SummaryAnswer, prompt: SummaryPrompt, calls: SummaryCalls
     ) -> Sections:
-        if answer.truncated:
-            ledger.warnings.append(
+        """Return the sections of a usable answer, with a warning if it is incomplete or must be cut."""
+        if answer.is_truncated:
+            calls.warnings.append(
                 f"{self.model.name} stopped before its summary was complete"
             )
         if not answer.fault:
             return answer.sections
-        ledger.warnings.append(
-            f"{self.model.name} wrote too much; its summary was cut to {question.target} tokens"
+        calls.warnings.append(
+            f"{self.model.name} wrote too much; its summary was cut to {prompt.target_tokens} tokens"
         )
-        return fit(answer.sections, question.target, self.counter.text)
+        return fit_sections(answer.sections, prompt.target_tokens, self.counter.text)
 
-    async def _call(self, request: Request, ledger: SummaryCalls) -> Reply:
-        scope = asyncio.timeout(self.time_limit)
+    async def _call(self, request: Request, calls: SummaryCalls) -> Reply:
+        """Return the model's reply and record its usage. Raise any failure as a `SummaryError`."""
+        timeout = asyncio.timeout(self.time_limit)
         try:
-            async with scope:
+            async with timeout:
                 reply = await self.model.complete(request)
         except SummaryError:
             raise
         except Exception as error:
-            if scope.expired():
+            if timeout.expired():
                 raise SummaryError(
                     f"no answer within {self.time_limit:g} seconds", passing=True
                 ) from error
-            raise failure(error) from error
+            raise as_summary_error(error) from error
         if reply.usage is not None:
-            ledger.usage.append(
-                {**reply.usage, "model": reply.model or self.model.name}
-            )
+            calls.usage.append({**reply.usage, "model": reply.model or self.model.name})
         return reply
 
 
-MAX_TOO_LONG = 2
+MAX_LENGTH_REFUSALS = 2
 """Maximum refusals of a prompt for its length before the last attempt."""
 _SAFE_WINDOW_SHARE = 0.95
 """Share of a window to use, since the model may count differently."""
-_MIN_ROOM = 1_000
-"""Minimum room for material; a smaller window is not used."""
+_MIN_MATERIAL_TOKENS = 1_000
+"""A window with less room for material is not used."""
 _MIN_TARGET_TOKENS = 200
 """Minimum target for a summary, however short its sources."""
-_EARLIER = "earlier checkpoint"
+_EARLIER_LABEL = "earlier checkpoint"
 
 
 class LlmSummarizer:
@@ -215,12 +217,12 @@ class LlmSummarizer:
         context_length: int | None = None,
         template: TemplateName = "handoff",
         parallel: int = 4,
-        time_limit: float = TIME_LIMIT,
-        price: Price | None = None,
+        time_limit: float = TIME_LIMIT_SECONDS,
+        price: CallPrice | None = None,
         windows: dict[str, int] | None = None,
     ) -> None:
         """Set up the summariser. `windows`: windows that models stated, by name, if several summarisers share them."""
-        self._writer = Writer(model, counter, template, time_limit)
+        self._writer = SummaryWriter(model, counter, template, time_limit)
         self._context_length = context_length
         self._windows: dict[str, int] = {} if windows is None else windows
         self._parallel = max(parallel, 1)
@@ -230,39 +232,44 @@ class LlmSummarizer:
     def name(self) -> str:
         return self._writer.model.name
 
-    def quote(self, tokens: int, budget: int) -> float | None:
+    def quote_price(self, tokens: int, budget: int) -> float | None:
         """Return the dollars for reading `tokens` uncached and writing the summary; None if a price is unknown."""
         return None if self._price is None else self._price(tokens, budget)
 
-    def quote_for(self, request: SummaryRequest) -> float | None:
+    def quote_request_price(self, request: SummaryRequest) -> float | None:
         """Return the price for this request, which gets the pruned messages."""
-        return self.quote(self._writer.counter.messages(request.pruned), request.budget)
+        return self.quote_price(
+            self._writer.counter.messages(request.pruned), request.budget
+        )
 
     async def summarize(self, request: SummaryRequest) -> SummaryDraft:
         """Return the draft, or raise `SummaryError`.
 
         Retry with the stated window if the model accepts less than assumed.
         """
-        ledger = SummaryCalls()
+        calls = SummaryCalls()
         try:
-            sections = await self._fit(request, ledger)
+            sections = await self._summarize_in_window(request, calls)
         except SummaryError as error:
-            error.usage = tuple(ledger.usage)
+            error.usage = tuple(calls.usage)
             raise
         return SummaryDraft(
             sections,
             self.name,
-            warnings=tuple(ledger.warnings),
-            usage=tuple(ledger.usage),
-            was_repeated=ledger.was_repeated,
+            warnings=tuple(calls.warnings),
+            usage=tuple(calls.usage),
+            was_repeated=calls.was_repeated,
         )
 
-    async def _fit(self, request: SummaryRequest, ledger: SummaryCalls) -> Sections:
-        """Ask with the known window; if that is too long, with the stated one, else with half, and remember it."""
-        for _ in range(MAX_TOO_LONG):
-            window = self._window()
+    async def _summarize_in_window(
+        self, request: SummaryRequest, calls: SummaryCalls
+    ) -> Sections:
+        """Write the sections; after a prompt that was too long, again with the window that the error states, or with
+        half."""
+        for _ in range(MAX_LENGTH_REFUSALS):
+            window = self._find_window()
             try:
-                return await self._attempt(request, window, ledger)
+                return await self._write_sections(request, window, calls)
             except PromptTooLongError as error:
                 smaller_window = (
                     error.limit
@@ -270,9 +277,10 @@ class LlmSummarizer:
                     else window // 2
                 )
                 self._windows[self.name] = smaller_window
-        return await self._attempt(request, self._window(), ledger)
+        return await self._write_sections(request, self._find_window(), calls)
 
-    def _window(self) -> int:
+    def _find_window(self) -> int:
+        """Return the smallest window that is known for the model."""
         model_window = self._writer.model.window
         return min(
             model_window,
@@ -280,109 +288,116 @@ class LlmSummarizer:
             self._windows.get(self.name, model_window),
         )
 
-    async def _attempt(
-        self, request: SummaryRequest, window: int, ledger: SummaryCalls
+    async def _write_sections(
+        self, request: SummaryRequest, window: int, calls: SummaryCalls
     ) -> Sections:
-        return await _Work(
-            self._writer, request, window, ledger, self._parallel
-        ).sections()
+        """Write the sections with calls of at most `window` tokens."""
+        return await _SummaryJob(
+            self._writer, request, window, calls, self._parallel
+        ).write_sections()
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
-    """The work for one summary, by calls of at most `window` tokens."""
+class _SummaryJob:
+    """The job of writing one summary by calls of at most `window` tokens."""
 
-    writer: Writer
+    writer: SummaryWriter
     request: SummaryRequest
     window: int
-    ledger: SummaryCalls
+    calls: SummaryCalls
     parallel: int
 
-    async def sections(self) -> Sections:
+    async def write_sections(self) -> Sections:
+        """Return the sections: by one call if the material fits, else by notes on parts that are joined."""
         if self.request.notes:
-            return await self._join(self._entries(self.request.notes))
-        pieces = record(self.request.pruned)
+            return await self._join_notes(self._note_entries(self.request.notes))
+        groups = make_record(self.request.pruned)
         previous_text = self._previous_text()
-        new_tokens = sum(size(piece, self._count) for piece in pieces)
+        new_tokens = sum(count_entry_tokens(group, self._count) for group in groups)
         previous_tokens = self._count(previous_text)
         spare_tokens = int(
-            (self._room(1) - new_tokens - previous_tokens) / MAX_OVERSHOOT
+            (self._material_room(1) - new_tokens - previous_tokens) / MAX_OVERSHOOT
         )
         note_target = self._note_target()
         if spare_tokens >= note_target:
             target = min(
-                self._target(),
+                self._summary_target(),
                 spare_tokens,
                 previous_tokens + max(new_tokens // 2, _MIN_TARGET_TOKENS),
             )
-            return await self._write(
+            return await self._write_summary(
                 self._full_prompt(
-                    pieces, previous_text, target, new_tokens + previous_tokens
+                    groups, previous_text, target, new_tokens + previous_tokens
                 )
             )
-        chunks = pack(pieces, self._room(note_target), self._count)
+        chunks = pack_chunks(groups, self._material_room(note_target), self._count)
         notes = await self._ask_all(
             [
-                self._part_prompt(chunk, n, len(chunks), note_target)
-                for n, chunk in enumerate(chunks, 1)
+                self._part_prompt(chunk, number, len(chunks), note_target)
+                for number, chunk in enumerate(chunks, 1)
             ]
         )
         earlier_texts = (
-            cut(previous_text, note_target, self._count) if previous_text else []
+            cut_text(previous_text, note_target, self._count) if previous_text else []
         )
-        return await self._join(
+        return await self._join_notes(
             [
-                *(RecordEntry(_EARLIER, text) for text in earlier_texts),
-                *self._entries(notes),
+                *(RecordEntry(_EARLIER_LABEL, text) for text in earlier_texts),
+                *self._note_entries(notes),
             ]
         )
 
-    async def _join(self, notes: list[RecordEntry]) -> Sections:
+    async def _join_notes(self, notes: list[RecordEntry]) -> Sections:
         """Join successive notes into one summary.
 
         Several fit into one call, so that each round leaves at most half of them.
         """
-        room = self._room(self._target())
+        room = self._material_room(self._summary_target())
         note_target = self._note_target()
-        groups = pack([[note] for note in notes], room, self._count)
+        groups = pack_chunks([[note] for note in notes], room, self._count)
         while len(groups) > 1:
             groups_to_merge = [group for group in groups if len(group) > 1]
             joined_notes = iter(
-                self._entries(
+                self._note_entries(
                     await self._ask_all(
-                        [self._merge(group, note_target) for group in groups_to_merge]
+                        [
+                            self._merge_prompt(group, note_target)
+                            for group in groups_to_merge
+                        ]
                     )
                 )
             )
             notes = [
                 next(joined_notes) if len(group) > 1 else group[0] for group in groups
             ]
-            groups = pack([[note] for note in notes], room, self._count)
-        return await self._write(self._merge(groups[0], self._target()))
+            groups = pack_chunks([[note] for note in notes], room, self._count)
+        return await self._write_summary(
+            self._merge_prompt(groups[0], self._summary_target())
+        )
 
-    async def _write(self, question: SummaryPrompt) -> Sections:
-        """Write the summary itself. Pass on the reason why the previous one was refused."""
+    async def _write_summary(self, prompt: SummaryPrompt) -> Sections:
+        """Write the summary itself. Tell the model why the previous one was refused."""
         fault = self.request.refused[-1].reason if self.request.refused else ""
-        return await self.writer.write(question, self.ledger, fault=fault)
+        return await self.writer.write(prompt, self.calls, fault=fault)
 
-    async def _ask_all(self, questions: Sequence[SummaryPrompt]) -> list[Sections]:
-        """Return the answers, in the order of the questions.
+    async def _ask_all(self, prompts: Sequence[SummaryPrompt]) -> list[Sections]:
+        """Return the answers, in the order of the prompts.
 
         If one fails or the caller is cancelled, the others stop.
         """
-        ledgers = [SummaryCalls() for _ in questions]
-        answers: list[Sections] = [{} for _ in questions]
-        waiting = iter(range(len(questions)))
+        calls_by_prompt = [SummaryCalls() for _ in prompts]
+        answers: list[Sections] = [{} for _ in prompts]
+        remaining_indices = iter(range(len(prompts)))
 
-        async def work() -> None:
-            for index in waiting:
+        async def write_remaining() -> None:
+            for index in remaining_indices:
                 answers[index] = await self.writer.write(
-                    questions[index], ledgers[index]
+                    prompts[index], calls_by_prompt[index]
                 )
 
         workers = [
-            asyncio.create_task(work())
-            for _ in range(min(self.parallel, len(questions)))
+            asyncio.create_task(write_remaining())
+            for _ in range(min(self.parallel, len(prompts)))
         ]
         try:
             await asyncio.gather(*workers)
@@ -390,99 +405,122 @@ class _Work:
             for worker in workers:
                 worker.cancel()
             await asyncio.gather(*workers, return_exceptions=True)
-            for ledger in ledgers:
-                self.ledger.usage.extend(ledger.usage)
-                self.ledger.warnings.extend(ledger.warnings)
-                self.ledger.was_repeated |= ledger.was_repeated
+            for prompt_calls in calls_by_prompt:
+                self.calls.usage.extend(prompt_calls.usage)
+                self.calls.warnings.extend(prompt_calls.warnings)
+                self.calls.was_repeated |= prompt_calls.was_repeated
         return answers
 
     # Questions
 
     def _full_prompt(
         self,
-        pieces: Sequence[Sequence[RecordEntry]],
+        groups: Sequence[Sequence[RecordEntry]],
         previous_text: str,
-        target: int,
-        tokens: int,
+        target_tokens: int,
+        material_tokens: int,
     ) -> SummaryPrompt:
-        blocks = [block(_EARLIER, previous_text)] if previous_text else []
+        """Return the prompt for all messages at once, and the earlier summary."""
+        blocks = [marked_block(_EARLIER_LABEL, previous_text)] if previous_text else []
         blocks.append(
-            block(
-                "record", _render_entries(entry for piece in pieces for entry in piece)
+            marked_block(
+                "record", _render_entries(entry for group in groups for entry in group)
             )
         )
-        return self._question(
-            [*blocks, *self._open_request()],
+        return self._make_prompt(
+            [*blocks, *self._open_request_blocks()],
             "update" if previous_text else "first",
-            target,
-            tokens,
+            target_tokens,
+            material_tokens,
         )
 
     def _part_prompt(
-        self, chunk: Sequence[RecordEntry], number: int, total: int, target: int
+        self, chunk: Sequence[RecordEntry], number: int, total: int, target_tokens: int
     ) -> SummaryPrompt:
-        tokens = size(chunk, self._count)
-        target = min(target, max(tokens // 2, _MIN_TARGET_TOKENS))
-        return self._question(
-            [block("record", _render_entries(chunk))],
+        """Return the prompt for notes on one of several parts."""
+        material_tokens = count_entry_tokens(chunk, self._count)
+        target_tokens = min(
+            target_tokens, max(material_tokens // 2, _MIN_TARGET_TOKENS)
+        )
+        return self._make_prompt(
+            [marked_block("record", _render_entries(chunk))],
             "part",
-            target,
-            tokens,
+            target_tokens,
+            material_tokens,
             number=number,
             total=total,
         )
 
-    def _merge(self, notes: Sequence[RecordEntry], target: int) -> SummaryPrompt:
-        blocks = [block("notes", _render_entries(notes)), *self._open_request()]
-        tokens = size(notes, self._count)
+    def _merge_prompt(
+        self, notes: Sequence[RecordEntry], target_tokens: int
+    ) -> SummaryPrompt:
+        """Return the prompt that joins several notes."""
+        blocks = [
+            marked_block("notes", _render_entries(notes)),
+            *self._open_request_blocks(),
+        ]
+        note_tokens = count_entry_tokens(notes, self._count)
         # Notes are dense already: joining few of them may take more words than they have.
-        return self._question(
-            blocks, "merge", min(target, tokens), int(MAX_OVERSHOOT * tokens)
+        return self._make_prompt(
+            blocks,
+            "merge",
+            min(target_tokens, note_tokens),
+            int(MAX_OVERSHOOT * note_tokens),
         )
 
-    def _question(
-        self, blocks: Iterable[str], name: str, target: int, tokens: int, **values: Any
+    def _make_prompt(
+        self,
+        blocks: Iterable[str],
+        task_name: str,
+        target_tokens: int,
+        material_tokens: int,
+        **values: Any,
     ) -> SummaryPrompt:
-        instruction = task(name, target=target, focus=self.request.focus, **values)
+        """Return a prompt of these blocks, followed by the instruction `task_name`."""
+        instruction = write_task_prompt(
+            task_name, target_tokens=target_tokens, focus=self.request.focus, **values
+        )
         content = "\n\n".join([*blocks, instruction])
-        system = instructions(self.writer.template)
+        system = write_instructions(self.writer.template)
         request = Request(
             self.writer.model.name,
             [{"role": "user", "content": content}],
             system=system,
         )
-        return SummaryPrompt(request, target, tokens)
+        return SummaryPrompt(request, target_tokens, material_tokens)
 
     def _previous_text(self) -> str:
+        """Return the earlier summary as inert text; empty if there is none."""
         if not self.request.previous:
             return ""
-        return as_inert_text(
+        return to_inert_text(
             render_sections(
-                self.request.previous, template=self.writer.template, brief=True
+                self.request.previous, template=self.writer.template, skip_empty=True
             )
         )
 
-    def _open_request(self) -> list[str]:
-        """Return the user's open request, cut to a small part of the window: it is quoted word for word elsewhere."""
-        text = as_inert_text(self.request.task.strip())
-        half = self.window // 32
-        if len(text) > 2 * half:
-            text = f"{text[:half]}\n[…]\n{text[-half:]}"
-        return [block("open request of the user", text)] if text else []
+    def _open_request_blocks(self) -> list[str]:
+        """Return the user's open request as a block, cut to a small part of the window; it is quoted elsewhere."""
+        text = to_inert_text(self.request.task.strip())
+        half_chars = self.window // 32
+        if len(text) > 2 * half_chars:
+            text = f"{text[:half_chars]}\n[…]\n{text[-half_chars:]}"
+        return [marked_block("open request of the user", text)] if text else []
 
-    def _entries(self, notes: Iterable[Sections]) -> list[RecordEntry]:
+    def _note_entries(self, notes: Iterable[Sections]) -> list[RecordEntry]:
+        """Return the notes as entries of the record, numbered."""
         texts = (
-            render_sections(sections, template=self.writer.template, brief=True)
+            render_sections(sections, template=self.writer.template, skip_empty=True)
             for sections in notes
         )
         return [
-            RecordEntry(f"notes {number}", as_inert_text(text))
+            RecordEntry(f"notes {number}", to_inert_text(text))
             for number, text in enumerate(texts, start=1)
         ]
 
     # Sizes
 
-    def _target(self) -> int:
+    def _summary_target(self) -> int:
         """Return the target size of the summary: the budget, but at most a quarter of the window."""
         return max(min(self.request.budget, self.window // 4), 1)
 
@@ -492,15 +530,20 @@ class _Work:
         Two of them, half as large again, still fit into one call.
         """
         return min(
-            max(self._target(), _MIN_TARGET_TOKENS), self._room(self._target()) // 4
+            max(self._summary_target(), _MIN_TARGET_TOKENS),
+            self._material_room(self._summary_target()) // 4,
         )
 
-    def _room(self, target: int) -> int:
-        """Return the tokens of material that one call can take, beside its instructions and an answer of this size."""
-        request = self._question(self._open_request(), "update", target, 0).request
-        room = int(self.window * _SAFE_WINDOW_SHARE) - int(MAX_OVERSHOOT * target)
+    def _material_room(self, target_tokens: int) -> int:
+        """Return the tokens of material that fit into one call, beside its instructions and an answer of this size."""
+        request = self._make_prompt(
+            self._open_request_blocks(), "update", target_tokens, 0
+        ).request
+        room = int(self.window * _SAFE_WINDOW_SHARE) - int(
+            MAX_OVERSHOOT * target_tokens
+        )
         room -= self.writer.counter.request(request.messages, system=request.system)
-        if room < _MIN_ROOM:
+        if room < _MIN_MATERIAL_TOKENS:
             raise SummaryError(
                 f"a window of {self.window} tokens is too small for a summary"
             )
@@ -511,58 +554,59 @@ class _Work:
 
 
 def _render_entries(entries: Iterable[RecordEntry]) -> str:
+    """Return the entries as text, one below the other."""
     return "\n".join(map(str, entries))
 
 
 # Summary on the prefix that the provider has cached
 
 
-_QUOTED = 200
+_MAX_QUOTE_CHARS = 200
 
 
 class WarmPrefixSummarizer:
-    """A summariser that calls `model` on `live()`: the last request sent to it, None before the first."""
+    """A summariser that sends the last request again with one message more, so that the provider reads its cache."""
 
     def __init__(  # noqa: PLR0913 - one keyword per setting
         self,
         model: Model,
         counter: TokenCounter,
-        live: Callable[[], Request | None],
+        last_request: Callable[[], Request | None],
         *,
         template: TemplateName = "handoff",
-        time_limit: float = TIME_LIMIT,
-        price: Price | None = None,
-        warm: Callable[[], bool] = lambda: True,
+        time_limit: float = TIME_LIMIT_SECONDS,
+        price: CallPrice | None = None,
+        is_warm: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Set up the summariser. `warm`: returns whether the provider still has the prefix."""
-        self._writer = Writer(model, counter, template, time_limit)
-        self._live = live
+        """Set up the summariser.
+
+        `last_request`: returns the last request sent to the model, or None; `is_warm`: whether the provider still has
+        its prefix in the cache.
+        """
+        self._writer = SummaryWriter(model, counter, template, time_limit)
+        self._last_request = last_request
         self._price = price
-        self._warm = warm
+        self._is_warm = is_warm
 
     @property
     def name(self) -> str:
-        """The route's name, not the model's: this route may rest while the model is used the ordinary way."""
+        """The route's name, not the model's: this route can be paused while the model is used the ordinary way."""
         return f"{self._writer.model.name} on its warm prefix"
 
-    def quote(self, tokens: int, budget: int) -> float | None:
+    def quote_price(self, tokens: int, budget: int) -> float | None:
         """Return the dollars for reading `tokens` from or into the cache and writing the summary; None if unknown."""
-        reading: Reading = "read" if self._warm() else "write"
-        return (
-            None
-            if self._price is None
-            else self._price(tokens, budget, reading=reading)
-        )
+        rate: PromptRate = "read" if self._is_warm() else "write"
+        return None if self._price is None else self._price(tokens, budget, rate=rate)
 
-    def quote_for(self, request: SummaryRequest) -> float | None:
+    def quote_request_price(self, request: SummaryRequest) -> float | None:
         """Return the price for this request, which is appended to the last one sent."""
-        live = self._live()
-        if live is None:
+        last_request = self._last_request()
+        if last_request is None:
             return None
         tokens = self._writer.counter.request(
-            live.messages, system=live.system, tools=live.tools
+            last_request.messages, system=last_request.system, tools=last_request.tools
         )
-        return self.quote(tokens, request.budget)
+        return self.quote_price(tokens, request.budget)
 
     def suits(self, request: SummaryRequest) -> bool:
         """Return whether the request has no notes to join: the prefix would only distract from them."""
@@ -573,55 +617,62 @@ class WarmPrefixSummarizer:
 
         It is also raised if the last request lacks some of the messages, or has no room for the answer.
         """
-        ledger = SummaryCalls()
-        question = self._question(request)
+        calls = SummaryCalls()
+        prompt = self._make_prompt(request)
         try:
             fault = request.refused[-1].reason if request.refused else ""
-            sections = await self._writer.write(question, ledger, fault=fault)
+            sections = await self._writer.write(prompt, calls, fault=fault)
         except SummaryError as error:
-            error.usage = tuple(ledger.usage)
+            error.usage = tuple(calls.usage)
             raise
         return SummaryDraft(
             sections,
             self._writer.model.name,
-            warnings=tuple(ledger.warnings),
-            usage=tuple(ledger.usage),
-            was_repeated=ledger.was_repeated,
+            warnings=tuple(calls.warnings),
+            usage=tuple(calls.usage),
+            was_repeated=calls.was_repeated,
         )
 
-    def _question(self, request: SummaryRequest) -> SummaryPrompt:
-        live = self._live()
-        if live is None or not _has_all_messages(live, request):
+    def _make_prompt(self, request: SummaryRequest) -> SummaryPrompt:
+        """Return the last request with the instruction added. Raise `SummaryError` if it lacks messages or room."""
+        last_request = self._last_request()
+        if last_request is None or not _has_all_messages(last_request, request):
             raise SummaryError(
                 "the last request does not hold the messages to be summarised"
             )
         template = self._writer.template
         counter = self._writer.counter
-        quotes = {"last": _quote(request.messages[-1]) if request.messages else ""}
-        if request.stretch and request.messages:
-            quotes["first"] = _quote(request.messages[0])
-        instruction = task(
+        quotes = {
+            "last": _quote_message(request.messages[-1]) if request.messages else ""
+        }
+        if request.is_stretch and request.messages:
+            quotes["first"] = _quote_message(request.messages[0])
+        instruction = write_task_prompt(
             "warm_stretch" if "first" in quotes else "warm",
-            target=request.budget,
+            target_tokens=request.budget,
             focus=request.focus,
-            sections=fill(f"sections_{template}"),
+            sections=fill_template(f"sections_{template}"),
             **quotes,
         )
         messages: list[Message] = [
-            *live.messages,
+            *last_request.messages,
             {"role": "user", "content": instruction},
         ]
-        tokens = counter.request(messages, system=live.system, tools=live.tools)
+        tokens = counter.request(
+            messages, system=last_request.system, tools=last_request.tools
+        )
         if tokens + MAX_OVERSHOOT * request.budget > self._writer.model.window:
             raise SummaryError(
                 f"the window of {self._writer.model.window} tokens has no room left for a summary"
             )
-        return SummaryPrompt(replace(live, messages=messages), request.budget, tokens)
+        return SummaryPrompt(
+            replace(last_request, messages=messages), request.budget, tokens
+        )
 
 
-def _has_all_messages(live: Request, request: SummaryRequest) -> bool:
-    """Return whether every message is in the request, ignoring its cache markers."""
-    sent_messages = {message_key(message): message for message in live.messages}
+def _has_all_messages(sent_request: Request, request: SummaryRequest) -> bool:
+    """Return whether every message to summarise is in the sent request, ignoring cache markers."""
+    sent_messages = {message_key(message): message for message in sent_request.messages}
     changed_messages = [
         message
         for message in request.messages
@@ -629,15 +680,17 @@ def _has_all_messages(live: Request, request: SummaryRequest) -> bool:
     ]
     if not changed_messages:
         return True
-    fingerprints = set(map(message_fingerprint, live.messages))
+    fingerprints = set(map(message_fingerprint, sent_request.messages))
     return all(
         message_fingerprint(message) in fingerprints for message in changed_messages
     )
 
 
-def _quote(message: Message) -> str:
+def _quote_message(message: Message) -> str:
     """Return a quote that identifies a message among the others."""
     words = text_of(message) or " ".join(
         f"{call.name} {call.arguments}" for call in calls_of(message)
     )
-    return clip(one_line(as_inert_text(f"{message['role']}: {words}")), _QUOTED)
+    return clip(
+        one_line(to_inert_text(f"{message['role']}: {words}")), _MAX_QUOTE_CHARS
+    )

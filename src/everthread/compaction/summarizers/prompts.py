@@ -10,11 +10,14 @@ from importlib import resources
 from itertools import accumulate
 from typing import Any
 
-from everthread.compaction.summarizers.conversation_record import Count, as_inert_text
+from everthread.compaction.summarizers.conversation_record import (
+    CountTokens,
+    to_inert_text,
+)
 from everthread.compaction.summary.sections import (
-    CLASSIC,
+    CLASSIC_SECTIONS,
     DONE,
-    HANDOFF,
+    HANDOFF_SECTIONS,
     NAMES,
     TASK,
     USER_WORDS,
@@ -32,30 +35,32 @@ _NOTE_TOKENS = 12
 """Tokens of a heading, and of the note about omitted lines."""
 
 
-def fit(sections: Mapping[str, str], room: int, count: Count) -> Sections:
+def fit_sections(
+    sections: Mapping[str, str], room: int, count: CountTokens
+) -> Sections:
     """Fit the sections into `room` tokens: short ones whole, long ones in equal shares of the rest."""
     sizes = {name: count(text) + _HEADING_TOKENS for name, text in sections.items()}
     remaining = room
-    fitting: Sections = {}
+    fitted_sections: Sections = {}
     for rank, name in enumerate(sorted(sizes, key=sizes.__getitem__)):
         share = remaining // (len(sizes) - rank)
         text = sections[name]
-        fitting[name] = (
+        fitted_sections[name] = (
             text
             if sizes[name] <= share
             else _shorten_section(name, text, share - _HEADING_TOKENS, count)
         )
         remaining -= min(sizes[name], share)
-    return {name: fitting[name] for name in sections}
+    return {name: fitted_sections[name] for name in sections}
 
 
-def _shorten_section(name: str, text: str, room: int, count: Count) -> str:
-    """Keep the whole lines that fit: the latest ones of the journal, the first ones of any other section."""
+def _shorten_section(name: str, text: str, room: int, count: CountTokens) -> str:
+    """Keep the whole lines that fit: the last ones of Completed Actions, the first ones of any other section."""
     lines = text.splitlines()
     ordered_lines = lines[::-1] if name == DONE else lines
     shown_count = sum(
         tokens <= room - _NOTE_TOKENS
-        for tokens in accumulate(count(each) + 1 for each in ordered_lines)
+        for tokens in accumulate(count(line) + 1 for line in ordered_lines)
     )
     if not shown_count:
         chars = len(text) * max(room - _NOTE_TOKENS, 1) // max(count(text), 1)
@@ -66,7 +71,7 @@ def _shorten_section(name: str, text: str, room: int, count: Count) -> str:
     )
 
 
-_TOPIC = 500
+_MAX_TOPIC_CHARS = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,18 +79,18 @@ class SummaryPrompt:
     """One request for a summary. Its last message is the instruction."""
 
     request: Request
-    target: int
-    """Tokens the answer should have."""
-    material: int
-    """Tokens of the material: a longer answer does not count as a summary."""
+    target_tokens: int
+    """Tokens that the answer should have."""
+    material_tokens: int
+    """Tokens of the text to summarise: a longer answer does not count as a summary."""
 
     def repeat_with_reason(self, reason: str, template: TemplateName) -> SummaryPrompt:
         """Return the prompt again, with the reason why the answer was refused."""
-        instruction = fill(
+        instruction = fill_template(
             "firmer",
             reason=reason,
-            target=self.target,
-            heading=f"## {headings(template)[0]}",
+            target=self.target_tokens,
+            heading=f"## {list_headings(template)[0]}",
         )
         *earlier_messages, last_message = self.request.messages
         last_message = {
@@ -98,38 +103,51 @@ class SummaryPrompt:
         )
 
 
-def headings(template: TemplateName) -> tuple[str, ...]:
+def list_headings(template: TemplateName) -> tuple[str, ...]:
     """Return the main headings that a model fills, in order.
 
     The engine itself writes the task and the user's words.
     """
     if template == "handoff":
-        return tuple(name for name in HANDOFF if name not in (TASK, USER_WORDS, NAMES))
-    return tuple(heading for heading, _ in CLASSIC if heading != USER_WORDS)
+        return tuple(
+            name for name in HANDOFF_SECTIONS if name not in (TASK, USER_WORDS, NAMES)
+        )
+    return tuple(heading for heading, _ in CLASSIC_SECTIONS if heading != USER_WORDS)
 
 
-def instructions(template: TemplateName) -> str:
+def write_instructions(template: TemplateName) -> str:
     """Return the system prompt: how to read, how to write, which sections.
 
     It is the same for every call of a layout.
     """
-    return f"{fill('checkpoint')}\n\n{fill(f'sections_{template}')}"
+    return f"{fill_template('checkpoint')}\n\n{fill_template(f'sections_{template}')}"
 
 
-def task(name: str, *, target: int, focus: str | None = None, **values: Any) -> str:
-    """Return the instruction that follows the material; `name` is one of the tasks in `texts/`."""
-    instruction = fill(name, target=target, words=max(target * 3 // 4, 1), **values)
-    topic = clip(one_line(as_inert_text(focus)), _TOPIC) if focus else ""
-    return f"{instruction}\n\n{fill('focus', focus=topic)}" if topic else instruction
+def write_task_prompt(
+    template_name: str, *, target_tokens: int, focus: str | None = None, **values: Any
+) -> str:
+    """Return the instruction that follows the material, from the template of this name in `texts/`."""
+    instruction = fill_template(
+        template_name,
+        target=target_tokens,
+        words=max(target_tokens * 3 // 4, 1),
+        **values,
+    )
+    topic = clip(one_line(to_inert_text(focus)), _MAX_TOPIC_CHARS) if focus else ""
+    return (
+        f"{instruction}\n\n{fill_template('focus', focus=topic)}"
+        if topic
+        else instruction
+    )
 
 
-def fill(name: str, **values: Any) -> str:
-    """Fill in the blanks of a text in `texts/`. Values are not expanded again."""
-    return _text(name).substitute(values)
+def fill_template(name: str, **values: Any) -> str:
+    """Return a text of `texts/` with its blanks filled in. Values are not expanded again."""
+    return _read_template(name).substitute(values)
 
 
 @functools.cache
-def _text(name: str) -> string.Template:
+def _read_template(name: str) -> string.Template:
     path = resources.files("everthread.compaction.summarizers").joinpath(
         f"texts/{name}.txt"
     )

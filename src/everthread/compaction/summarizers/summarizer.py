@@ -23,13 +23,13 @@ class RefusedDraft:
     route: str
     """The summariser that wrote it."""
     reason: str
-    is_final: bool
+    is_route_exhausted: bool
     """Whether its route used both attempts and is not tried again."""
 
 
 @dataclass(frozen=True, slots=True)
 class SummaryRequest:
-    """The middle of a conversation, to be written down within a budget."""
+    """The middle of a conversation, to be summarised within a budget."""
 
     messages: Sequence[Message]
     """The messages that the summary will replace, unpruned and without earlier summaries."""
@@ -50,14 +50,14 @@ class SummaryRequest:
     """The work so far, turn by turn, earlier compactions included."""
     state: ThreadState | None = None
     """The thread's state at the end of the messages."""
-    stretch: bool = False
-    """The messages are a stretch of the conversation; earlier ones are summarised elsewhere."""
+    is_stretch: bool = False
+    """Whether the messages are only a stretch of the conversation; earlier ones are summarised elsewhere."""
     refused: tuple[RefusedDraft, ...] = ()
     """Drafts that were refused before, oldest first."""
     notes: Sequence[Sections] = ()
     """Summaries of successive stretches, oldest first, to be joined into one.
 
-    Then `messages` is empty, and `previous` says the same in one piece.
+    Then `messages` is empty, and `previous` holds the same content joined.
     """
 
 
@@ -94,7 +94,7 @@ class SummaryDraft:
 
 
 class Summarizer(Protocol):
-    """An author of summaries."""
+    """A writer of summaries."""
 
     @property
     def name(self) -> str: ...

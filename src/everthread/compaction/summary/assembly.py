@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from everthread.compaction.cutting.cut_plan import CutPlan
-from everthread.compaction.summary.summary_message import text_file
+from everthread.compaction.summary.summary_message import read_text_file
 from everthread.core.message_repair import repair
 from everthread.core.messages import (
     SYSTEM_ROLES,
@@ -23,37 +23,38 @@ from everthread.core.transcript import (
 from everthread.wire.definitions import has_fixed_position, join_instructions
 
 
-def system_note(plan: CutPlan) -> str:
-    """Return the note that a thread's first compaction adds to the system prompt."""
-    return "" if plan.earlier.text else text_file("system_note")
+def make_system_note(plan: CutPlan) -> str:
+    """Return the note that a thread's first compaction adds to the system prompt; later ones add none."""
+    return "" if plan.earlier_summary.text else read_text_file("system_note")
 
 
-def assemble(
+def assemble_messages(
     plan: CutPlan, text: str, note: str
 ) -> tuple[list[Message], tuple[int | None, ...]]:
     """Return the compacted messages, and for each its index in the input (None for a new message)."""
     cut = plan.cut
-    work = plan.fit.messages
-    head = _keep_messages(work, range(cut.head_end))
-    tail = _keep_messages(work, range(cut.tail_start, len(work)))
-    user = cut.user(work)
-    if user is not None:
+    fitted_messages = plan.fitted_cut.messages
+    head = _keep_messages(fitted_messages, range(cut.head_end))
+    tail = _keep_messages(fitted_messages, range(cut.tail_start, len(fitted_messages)))
+    kept_user = cut.kept_user_message(fitted_messages)
+    if kept_user is not None:
         index = (
-            cut.kept_user
-            if cut.kept_user is not None and user is work[cut.kept_user]
+            cut.kept_user_index
+            if cut.kept_user_index is not None
+            and kept_user is fitted_messages[cut.kept_user_index]
             else None
         )
-        tail.insert(0, (user, index))
+        tail.insert(0, (kept_user, index))
     if note:
         head = _add_note(head, note)
-    indices = plan.permanent.between(cut.head_end, cut.tail_start)
+    indices = plan.permanent.indices_between(cut.head_end, cut.tail_start)
     permanent = [(plan.permanent.messages[index], index) for index in indices]
     instructions = [entry for entry in permanent if entry[0]["role"] in SYSTEM_ROLES]
     other_messages = [
         entry for entry in permanent if entry[0]["role"] not in SYSTEM_ROLES
     ]
     kept_messages = _put_instructions(
-        _join([*head, *other_messages], tail, text), instructions
+        _insert_summary([*head, *other_messages], tail, text), instructions
     )
     repair_result = repair([message for message, _ in kept_messages], in_flight=True)
     return repair_result.messages, tuple(
@@ -66,13 +67,13 @@ KeptMessage = tuple[Message, int | None]
 """A message and its index in the input; None for a new message."""
 
 
-def _keep_messages(work: list[Message], indices: range) -> list[KeptMessage]:
+def _keep_messages(messages: list[Message], indices: range) -> list[KeptMessage]:
     """Return the messages at these indices, without an earlier summary that was merged into one."""
-    pairs = ((without_summary(work[index]), index) for index in indices)
+    pairs = ((without_summary(messages[index]), index) for index in indices)
     return [
-        (rest, index if rest is work[index] else None)
-        for rest, index in pairs
-        if rest is not None
+        (remainder, index if remainder is messages[index] else None)
+        for remainder, index in pairs
+        if remainder is not None
     ]
 
 
@@ -89,17 +90,17 @@ def _add_note(head: list[KeptMessage], note: str) -> list[KeptMessage]:
     return head
 
 
-def _join(
+def _insert_summary(
     head: list[KeptMessage], tail: list[KeptMessage], text: str
 ) -> list[KeptMessage]:
-    """Insert the summary under a role that neither neighbour has, or merge it into one of them.
+    """Insert the summary with a role that neither neighbour has, or merge it into one of them.
 
     Merge into the latest user message only as a last choice, so that it stays unchanged.
     """
     message_before = head[-1][0] if head else None
     message_after = tail[0][0] if tail else None
     neighbour_roles = {
-        _speaker(message)
+        _speaking_role(message)
         for message in (message_before, message_after)
         if message is not None
     }
@@ -108,15 +109,15 @@ def _join(
         and message_before["role"] == "tool"
         and (message_after is None or message_after["role"] == "assistant")
     ):
-        return [*head, _summary({"role": "user", "content": text}), *tail]
+        return [*head, _mark_as_summary({"role": "user", "content": text}), *tail]
     if "user" not in neighbour_roles:
-        return [*head, _summary({"role": "user", "content": text}), *tail]
+        return [*head, _mark_as_summary({"role": "user", "content": text}), *tail]
     if (
         "assistant" not in neighbour_roles
         and any(message["role"] == "user" for message, _ in head)
         and tail
     ):
-        return [*head, _summary({"role": "assistant", "content": text}), *tail]
+        return [*head, _mark_as_summary({"role": "assistant", "content": text}), *tail]
     if (
         message_before is not None
         and message_before["role"] != "system"
@@ -126,16 +127,20 @@ def _join(
             is_user_message(message) for message, _ in tail
         )
         if not is_latest:
-            return [*head[:-1], _summary(_add_text(message_before, text)), *tail]
+            return [
+                *head[:-1],
+                _mark_as_summary(_add_text(message_before, text)),
+                *tail,
+            ]
     if message_after is not None and message_after["role"] == "user":
         return [
             *head,
-            _summary(_add_text(message_after, text, at_start=True)),
+            _mark_as_summary(_add_text(message_after, text, at_start=True)),
             *tail[1:],
         ]
     if message_before is not None and message_before["role"] == "user":
-        return [*head[:-1], _summary(_add_text(message_before, text)), *tail]
-    return [*head, _summary({"role": "user", "content": text}), *tail]
+        return [*head[:-1], _mark_as_summary(_add_text(message_before, text)), *tail]
+    return [*head, _mark_as_summary({"role": "user", "content": text}), *tail]
 
 
 def _put_instructions(
@@ -143,39 +148,43 @@ def _put_instructions(
 ) -> list[KeptMessage]:
     """Put system messages from the middle before the summary, or else directly after it, in their order."""
     result = list(messages)
-    lowest = 0
+    min_position = 0
     for message, index in instructions:
         earlier_positions = [
             position
             for position, (_, origin) in enumerate(result)
             if origin is not None and origin < (index or 0)
         ]
-        lowest = max([lowest, *(position + 1 for position in earlier_positions)])
-        position = _find_place(result, message, lowest)
+        min_position = max(
+            [min_position, *(position + 1 for position in earlier_positions)]
+        )
+        position = _find_position(result, message, min_position)
         result.insert(position, (message, index))
-        lowest = position + 1
+        min_position = position + 1
     return _join_instructions(result)
 
 
-def _find_place(
-    messages: Sequence[KeptMessage], instruction: Message, lowest: int
+def _find_position(
+    messages: Sequence[KeptMessage], instruction: Message, min_position: int
 ) -> int:
-    """Return the place for a system message. Anthropic takes one between the user's side and an answer only."""
-    summary = next(
+    """Return the position for a system message. Anthropic accepts one only between the user's side and an answer."""
+    summary_position = next(
         position
         for position, (message, _) in enumerate(messages)
         if is_summary(message)
     )
-    is_merged = without_summary(messages[summary][0]) is not None
-    fallback = max(summary + is_merged, lowest)
+    is_merged = without_summary(messages[summary_position][0]) is not None
+    fallback = max(summary_position + is_merged, min_position)
     if not has_fixed_position(instruction):
         return fallback
     positions = [
         position
-        for position in range(lowest, len(messages) + 1)
-        if _takes_instructions(messages, position)
+        for position in range(min_position, len(messages) + 1)
+        if _accepts_instructions(messages, position)
     ]
-    positions_before = [position for position in positions if position <= summary]
+    positions_before = [
+        position for position in positions if position <= summary_position
+    ]
     return (
         positions_before[0]
         if positions_before
@@ -185,19 +194,21 @@ def _find_place(
     )
 
 
-def _takes_instructions(messages: Sequence[KeptMessage], position: int) -> bool:
-    """Return whether a system message may be put at this place."""
+def _accepts_instructions(messages: Sequence[KeptMessage], position: int) -> bool:
+    """Return whether a system message may be put at this position."""
     message_before = messages[position - 1][0] if position else None
     message_after = messages[position][0] if position < len(messages) else None
-    follows = message_before is not None and _speaker(message_before) in (
+    follows_user = message_before is not None and _speaking_role(message_before) in (
         "user",
         *SYSTEM_ROLES,
     )
-    return follows and (message_after is None or message_after["role"] == "assistant")
+    return follows_user and (
+        message_after is None or message_after["role"] == "assistant"
+    )
 
 
 def _join_instructions(messages: Sequence[KeptMessage]) -> list[KeptMessage]:
-    """Join system messages that the wire takes one at a time; a joined one is new."""
+    """Join adjacent system messages if the wire takes only one at a time; a joined one is new."""
     result: list[KeptMessage] = []
     for message, index in messages:
         is_next = (
@@ -205,19 +216,22 @@ def _join_instructions(messages: Sequence[KeptMessage]) -> list[KeptMessage]:
             and message["role"] in SYSTEM_ROLES
             and result[-1][0]["role"] in SYSTEM_ROLES
         )
-        run = join_instructions([result[-1][0], message]) if is_next else [message]
-        if is_next and len(run) == 1:
-            result[-1] = (run[0], None)
+        joined_messages = (
+            join_instructions([result[-1][0], message]) if is_next else [message]
+        )
+        if is_next and len(joined_messages) == 1:
+            result[-1] = (joined_messages[0], None)
         else:
             result.append((message, index))
     return result
 
 
-def _summary(message: Message) -> KeptMessage:
+def _mark_as_summary(message: Message) -> KeptMessage:
+    """Return the message marked as a summary, as a new message."""
     return mark_summary(message), None
 
 
-def _speaker(message: Message) -> str:
+def _speaking_role(message: Message) -> str:
     """Return the role that speaks: results count as the user's, and a system message keeps its own role."""
     return {"tool": "user", "function": "user"}.get(message["role"], message["role"])
 

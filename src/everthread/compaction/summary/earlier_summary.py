@@ -16,7 +16,7 @@ from everthread.compaction.history.thread_facts import (
     ThreadState,
 )
 from everthread.compaction.journal.journal import (
-    INTRO,
+    INTRO_START,
     Journal,
     background_entry,
     parse_journal,
@@ -37,24 +37,24 @@ from everthread.compaction.summary.sections import (
     without_node_lines,
 )
 from everthread.compaction.summary.state_sections import (
-    BRANCH,
-    CHANGED_FILES,
-    DIRECTORY,
-    READ_FILES,
-    ROOT,
-    RUNNING,
-    TEST,
-    failure_key,
-    read_code,
-    read_list,
+    BRANCH_LABEL,
+    CHANGED_FILES_LABEL,
+    DIRECTORY_LABEL,
+    READ_FILES_LABEL,
+    ROOT_LABEL,
+    RUNNING_LABEL,
+    TEST_LABEL,
+    parse_path_list,
+    shown_failure_key,
+    split_quoted_code,
 )
 from everthread.compaction.summary.user_quotes import (
-    UserMessage,
-    parse_words,
+    UserQuote,
+    parse_quotes,
 )
 from everthread.compaction.verification.checkable_names import (
-    PATH,
-    checkable_names,
+    PATH_KIND,
+    find_checkable_names,
 )
 from everthread.core.messages import Messages
 from everthread.core.transcript import (
@@ -65,35 +65,39 @@ from everthread.core.transcript import (
     summary_text,
 )
 
-_COUNT = re.compile(
+_MESSAGE_COUNT = re.compile(
     rf"{re.escape(SUMMARY_START)}[^\n]{{0,20}}?([\d,]{{1,12}}) earlier messages?"
 )
-_FAILED = re.compile(r" failed \(message (\d{1,9})(?:, (\d{1,9}) times)?\):(.*)")
+_FAILURE_LINE = re.compile(r" failed \(message (\d{1,9})(?:, (\d{1,9}) times)?\):(.*)")
 
 
 @dataclass(frozen=True, slots=True)
-class Earlier:
-    """The earlier summary in the list, parsed; several as one."""
+class EarlierSummary:
+    """The earlier summary in a list of messages, parsed; several are joined into one."""
 
     text: str = ""
-    messages: int = 0
+    message_count: int = 0
+    """The number of messages that it covers."""
     sections: Mapping[str, str] = field(default_factory=dict)
     """Its sections, without the user's words."""
-    words: tuple[UserMessage, ...] = ()
+    quotes: tuple[UserQuote, ...] = ()
+    """The quotes of the user's words."""
     journal: Journal = field(default_factory=Journal)
     state: ThreadState | None = None
     """The state, if it was read from several summaries."""
-    ends: tuple[int, ...] = ()
-    """The last user message that each of several summaries covers."""
+    last_turns: tuple[int, ...] = ()
+    """The last turn that each of several summaries covers."""
 
     @property
-    def covered(self) -> tuple[int, ...]:
-        """The last user message that each summary in the list covers."""
-        return self.ends or (max((message.end for message in self.words), default=0),)
+    def last_covered_turns(self) -> tuple[int, ...]:
+        """The last turn that each summary in the list covers."""
+        return self.last_turns or (
+            max((message.last_number for message in self.quotes), default=0),
+        )
 
 
-def read_summary(messages: Messages) -> Earlier:
-    """Return the summary of the list, parsed; of one without a tag only its text. Several are joined."""
+def parse_earlier_summary(messages: Messages) -> EarlierSummary:
+    """Return the summary in the list, parsed; if it has no valid tag, only its text. Several are joined."""
     texts = [summary_text(message) for message in messages if "_summary" in message]
     return (
         _parse_summary(texts[0] if texts else "")
@@ -102,9 +106,9 @@ def read_summary(messages: Messages) -> Earlier:
     )
 
 
-def _join_summaries(messages: Messages) -> Earlier:
+def _join_summaries(messages: Messages) -> EarlierSummary:
     """Return the summaries of a list as one, numbered as one conversation."""
-    result = Earlier()
+    result = EarlierSummary()
     state = ThreadState()
     last_turns = list[int]()
     turn = 0
@@ -123,47 +127,61 @@ def _join_summaries(messages: Messages) -> Earlier:
             offset = max(
                 turn
                 + 1
-                - min((entry.number for entry in summary.words), default=turn + 1),
+                - min((entry.number for entry in summary.quotes), default=turn + 1),
                 0,
             )
-            result = _join(result, summary, offset)
-            state = _join_states(state, read_state(summary.sections), offset)
-            turn = max((turn, *(entry.end + offset for entry in summary.words)))
+            result = _join_two(result, summary, offset)
+            state = _join_states(
+                state, read_state_from_sections(summary.sections), offset
+            )
+            turn = max(
+                (turn, *(entry.last_number + offset for entry in summary.quotes))
+            )
         last_turns.append(turn)
         turn += is_from_user and starts_with_summary
-    return replace(result, state=state, ends=tuple(last_turns))
+    return replace(result, state=state, last_turns=tuple(last_turns))
 
 
-def _join(earlier: Earlier, later: Earlier, offset: int) -> Earlier:
-    """Return both as one, with the numbers of the second raised by `offset`. Text and task are the second's."""
-    journal = _background(later).journal if is_unproven(later.text) else later.journal
+def _join_two(
+    earlier: EarlierSummary, later: EarlierSummary, offset: int
+) -> EarlierSummary:
+    """Return two summaries as one, with the turns of the second raised by `offset`.
+
+    Text and task are those of the second.
+    """
+    journal = (
+        _as_background(later).journal if is_unproven(later.text) else later.journal
+    )
     sections = {**earlier.sections, **later.sections}
     for name in (earlier.sections.keys() & later.sections.keys()) - {TASK}:
         sections[name] = f"{earlier.sections[name]}\n{later.sections[name]}"
-    words = (
+    quotes = (
         replace(
-            entry, number=entry.number + offset, last=entry.last and entry.last + offset
+            entry,
+            number=entry.number + offset,
+            range_end=entry.range_end and entry.range_end + offset,
         )
-        for entry in later.words
+        for entry in later.quotes
     )
     entries = (
         replace(
             entry,
-            first=entry.first and entry.first + offset,
-            last=entry.last and entry.last + offset,
+            first_turn=entry.first_turn and entry.first_turn + offset,
+            last_turn=entry.last_turn and entry.last_turn + offset,
         )
         for entry in journal.entries
     )
-    return Earlier(
+    return EarlierSummary(
         later.text,
-        earlier.messages + later.messages,
+        earlier.message_count + later.message_count,
         sections,
-        (*earlier.words, *words),
+        (*earlier.quotes, *quotes),
         Journal((*earlier.journal.entries, *entries)),
     )
 
 
 def _join_states(earlier: ThreadState, later: ThreadState, offset: int) -> ThreadState:
+    """Return the states of two summaries as one, with the turns of the second's errors raised by `offset`."""
     errors = {
         key: replace(error, turn=error.turn + offset)
         for key, error in later.errors.items()
@@ -178,52 +196,64 @@ def _join_states(earlier: ThreadState, later: ThreadState, offset: int) -> Threa
         branch=later.branch or earlier.branch,
         processes=[*earlier.processes, *later.processes],
         root=later.root or earlier.root,
-        names=NamesInUse.of_list([*later.names.ranked(), *earlier.names.ranked()]),
+        names=NamesInUse.from_list(
+            [*later.names.ranked_names(), *earlier.names.ranked_names()]
+        ),
     )
 
 
 @lru_cache(maxsize=4)
-def _parse_summary(text: str) -> Earlier:
-    match = _COUNT.search(text[:400])
+def _parse_summary(text: str) -> EarlierSummary:
+    """Return a summary parsed from its text."""
+    match = _MESSAGE_COUNT.search(text[:400])
     count = int(match[1].replace(",", "")) if match else 0
     if not text or is_unproven(text):
-        return Earlier(text, count)
+        return EarlierSummary(text, count)
     sections = parse_sections(without_node_lines(text))
-    words = parse_words(sections.pop(USER_WORDS, ""))
-    return Earlier(
+    words = parse_quotes(sections.pop(USER_WORDS, ""))
+    return EarlierSummary(
         text, count, sections, tuple(words), parse_journal(sections.get(DONE, ""))
     )
 
 
-def read_earlier(messages: Messages) -> Earlier:
-    """Return the summary of the list, parsed. One without a tag becomes an entry of the journal."""
-    earlier = read_summary(messages)
-    if not earlier.text or earlier.ends or not is_unproven(earlier.text):
-        return earlier
-    return _background(earlier)
+def read_earlier_summary(messages: Messages) -> EarlierSummary:
+    """Return the summary in the list, parsed. If it has no valid tag, its text becomes one journal entry."""
+    earlier_summary = parse_earlier_summary(messages)
+    if (
+        not earlier_summary.text
+        or earlier_summary.last_turns
+        or not is_unproven(earlier_summary.text)
+    ):
+        return earlier_summary
+    return _as_background(earlier_summary)
 
 
-def _background(earlier: Earlier) -> Earlier:
-    """Return a summary without a tag as an entry of the journal."""
-    body = parse_sections(earlier.text)
+def _as_background(earlier: EarlierSummary) -> EarlierSummary:
+    """Return a summary without a valid tag as one journal entry."""
+    sections = parse_sections(earlier.text)
     text = (
-        "\n".join(f"{name}: {words}" for name, words in body.items() if name != TASK)
+        "\n".join(
+            f"{name}: {words}" for name, words in sections.items() if name != TASK
+        )
         or earlier.text
     )
     return replace(
-        earlier, journal=Journal((background_entry(text, earlier.messages),))
+        earlier, journal=Journal((background_entry(text, earlier.message_count),))
     )
 
 
-def read_state(sections: Mapping[str, str], *, is_ours: bool = False) -> ThreadState:
-    """Read the facts from a summary's sections (`journal.state_sections`), for a list without other state.
+def read_state_from_sections(
+    sections: Mapping[str, str], *, is_from_journal: bool = False
+) -> ThreadState:
+    """Read the facts from a summary's sections (see `state_sections`), for a list without other state.
 
-    If a model wrote the sections in its own words, only files and errors are read; `is_ours`: the journal wrote them.
+    If a model wrote the sections in its own words, read only files and errors. `is_from_journal`: the journal wrote
+    them.
     """
     state = ThreadState()
-    if is_ours or sections.get(DONE, "").startswith(INTRO):
+    if is_from_journal or sections.get(DONE, "").startswith(INTRO_START):
         for line in sections.get(STATE, "").split("\n"):
-            _read_standing(state, line)
+            _read_state_line(state, line)
         for name, status in ((PROGRESS, "in_progress"), (REMAINING, "pending")):
             items = (
                 line[2:]
@@ -233,55 +263,62 @@ def read_state(sections: Mapping[str, str], *, is_ours: bool = False) -> ThreadS
             state.todo += ({"text": item, "status": status} for item in items)
     files: list[tuple[str, str]] = []
     names_text = f"{sections.get(FILES, '')}\n{sections.get(NAMES, '')}"
-    state.names = NamesInUse.of_list(parse_names(names_text))
+    state.names = NamesInUse.from_list(parse_names(names_text))
     for line in sections.get(FILES, "").split("\n"):
         if is_names_line(line):
             continue
         label = next(
-            (label for label in (CHANGED_FILES, READ_FILES) if line.startswith(label)),
+            (
+                label
+                for label in (CHANGED_FILES_LABEL, READ_FILES_LABEL)
+                if line.startswith(label)
+            ),
             None,
         )
         paths = (
-            _rooted(read_list(line.removeprefix(label)), state)
+            _add_root(parse_path_list(line.removeprefix(label)), state)
             if label
-            else _paths_in(line)
+            else _find_paths(line)
         )
-        files += ((path, READ if label == READ_FILES else CHANGED) for path in paths)
+        files += (
+            (path, READ if label == READ_FILES_LABEL else CHANGED) for path in paths
+        )
     state.files = {path: FileState(access, 0) for path, access in reversed(files)}
     for line in sections.get(BLOCKED, "").split("\n"):
-        source, description = read_code(line.removeprefix("- "))
-        if failure := _FAILED.fullmatch(description):
+        source, description = split_quoted_code(line.removeprefix("- "))
+        if failure := _FAILURE_LINE.fullmatch(description):
             lines = failure[3].strip().split(" | ")
-            state.errors[failure_key(source)] = OpenError(
+            state.errors[shown_failure_key(source)] = OpenError(
                 source, lines, int(failure[1]), times=int(failure[2] or 1)
             )
     return state
 
 
-def _read_standing(state: ThreadState, line: str) -> None:
-    if line.startswith(DIRECTORY):
-        state.directory = line.removeprefix(DIRECTORY)
-    elif line.startswith(ROOT):
-        state.root = line.removeprefix(ROOT)
-    elif line.startswith(BRANCH):
-        state.branch = line.removeprefix(BRANCH)
-    elif line.startswith(TEST):
-        command, outcome = read_code(line.removeprefix(TEST))
+def _read_state_line(state: ThreadState, line: str) -> None:
+    """Update the state from one line of the state section."""
+    if line.startswith(DIRECTORY_LABEL):
+        state.directory = line.removeprefix(DIRECTORY_LABEL)
+    elif line.startswith(ROOT_LABEL):
+        state.root = line.removeprefix(ROOT_LABEL)
+    elif line.startswith(BRANCH_LABEL):
+        state.branch = line.removeprefix(BRANCH_LABEL)
+    elif line.startswith(TEST_LABEL):
+        command, outcome = split_quoted_code(line.removeprefix(TEST_LABEL))
         state.commands[command] = CommandState(
             outcome.removeprefix(" →").strip(), is_ok=True, turn=0, is_test=True
         )
-    elif line.startswith(RUNNING):
-        state.processes.append(read_code(line.removeprefix(RUNNING))[0])
+    elif line.startswith(RUNNING_LABEL):
+        state.processes.append(split_quoted_code(line.removeprefix(RUNNING_LABEL))[0])
 
 
-def _rooted(paths: Iterable[str], state: ThreadState) -> list[str]:
-    """Return listed paths as calls name them: the root may be another one in the next summary."""
+def _add_root(paths: Iterable[str], state: ThreadState) -> list[str]:
+    """Return listed paths as calls name them, because the root may change in the next summary."""
     return [
         path if path.startswith(("/", "~")) else f"{state.root_prefix}{path}"
         for path in paths
     ]
 
 
-def _paths_in(line: str) -> list[str]:
+def _find_paths(line: str) -> list[str]:
     """Return the paths in a line that a model wrote."""
-    return [name.value for name in checkable_names(line) if name.kind == PATH]
+    return [name.value for name in find_checkable_names(line) if name.kind == PATH_KIND]

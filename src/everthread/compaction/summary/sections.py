@@ -9,7 +9,7 @@ from typing import Literal
 from everthread.core.transcript import SUMMARY_END
 
 TemplateName = Literal["handoff", "classic"]
-NONE = "None."
+EMPTY_SECTION_TEXT = "None."
 
 TASK = "Active Task"
 USER_WORDS = "What the User Said"
@@ -27,7 +27,7 @@ NAMES = "Names in Use"
 REMAINING = "Remaining Work"
 CRITICAL = "Critical Context"
 
-HANDOFF = (
+HANDOFF_SECTIONS = (
     TASK,
     USER_WORDS,
     GOAL,
@@ -46,7 +46,7 @@ HANDOFF = (
 )
 """Every section a summary has, in order. The classic layout shows the same content under fewer headings."""
 
-CLASSIC = (
+CLASSIC_SECTIONS = (
     (USER_WORDS, (USER_WORDS,)),
     (GOAL, (TASK, GOAL)),
     (RULES, (RULES,)),
@@ -56,13 +56,13 @@ CLASSIC = (
     ("Next Steps", (PENDING_ASKS, REMAINING)),
     (CRITICAL, (CRITICAL,)),
 )
-_CLASSIC_NAMES = {
+_CLASSIC_SUBHEADINGS = {
     DONE: "Done",
     PROGRESS: "In Progress",
     BLOCKED: "Blocked",
     STATE: "State",
 }
-_KNOWN = {name.casefold(): name for name in HANDOFF} | {
+_SECTIONS_BY_HEADING = {name.casefold(): name for name in HANDOFF_SECTIONS} | {
     "done": DONE,
     "state": STATE,
     "progress": PROGRESS,
@@ -71,40 +71,42 @@ _KNOWN = {name.casefold(): name for name in HANDOFF} | {
 }
 
 Sections = dict[str, str]
-"""Section name -> its text. If empty or missing, `None.` in a model's summary and left out of a journal."""
+"""Section names with their texts. Empty ones are `None.` in a model's summary and left out of a journal."""
 
 
 def render_sections(
     sections: Mapping[str, str],
     *,
     template: TemplateName = "handoff",
-    brief: bool = False,
+    skip_empty: bool = False,
 ) -> str:
-    """Render the sections as Markdown, headings in English. `brief` leaves out empty ones."""
+    """Render the sections as Markdown. If `skip_empty` is set, leave out empty ones."""
     if template == "classic":
-        return _render_classic(sections, brief=brief)
+        return _render_classic(sections, skip_empty=skip_empty)
     blocks = []
-    for name in HANDOFF:
+    for name in HANDOFF_SECTIONS:
         text = sections.get(name, "").strip()
-        if text or not (brief or name in (USER_WORDS, NAMES)):
-            blocks.append(f"## {name}\n{text or NONE}")
+        if text or not (skip_empty or name in (USER_WORDS, NAMES)):
+            blocks.append(f"## {name}\n{text or EMPTY_SECTION_TEXT}")
     return "\n\n".join(blocks)
 
 
-def _render_classic(sections: Mapping[str, str], *, brief: bool) -> str:
+def _render_classic(sections: Mapping[str, str], *, skip_empty: bool) -> str:
+    """Render the sections under the fewer headings of the classic layout."""
     blocks = []
-    for heading, names in CLASSIC:
-        filled = [
+    for heading, names in CLASSIC_SECTIONS:
+        filled_sections = [
             (name, text) for name in names if (text := sections.get(name, "").strip())
         ]
         if heading == "Progress":
             body = "\n\n".join(
-                f"### {_CLASSIC_NAMES[name]}\n{text}" for name, text in filled
+                f"### {_CLASSIC_SUBHEADINGS[name]}\n{text}"
+                for name, text in filled_sections
             )
         else:
-            body = "\n\n".join(text for _, text in filled)
-        if body or not (brief or heading == USER_WORDS):
-            blocks.append(f"## {heading}\n{body or NONE}")
+            body = "\n\n".join(text for _, text in filled_sections)
+        if body or not (skip_empty or heading == USER_WORDS):
+            blocks.append(f"## {heading}\n{body or EMPTY_SECTION_TEXT}")
     return "\n\n".join(blocks)
 
 
@@ -114,10 +116,14 @@ _HEADING = re.compile(
 )
 
 
-def section_name(line: str) -> str | None:
+def find_section_name(line: str) -> str | None:
     """Return the section that this heading line begins, or None."""
     heading = _HEADING.match(line)
-    return _KNOWN.get(heading[1].strip().rstrip(":").casefold()) if heading else None
+    return (
+        _SECTIONS_BY_HEADING.get(heading[1].strip().rstrip(":").casefold())
+        if heading
+        else None
+    )
 
 
 def parse_sections(text: str) -> Sections:
@@ -128,30 +134,30 @@ def parse_sections(text: str) -> Sections:
     section: str | None = None
     position = 0
     for match in _HEADING.finditer(text):
-        name = _KNOWN.get(match[1].strip().rstrip(":").casefold())
+        name = _SECTIONS_BY_HEADING.get(match[1].strip().rstrip(":").casefold())
         if name is None:
             continue
         if section is not None:
-            _add(sections, section, text[position : match.start()])
+            _add_section(sections, section, text[position : match.start()])
         section = name
         position = match.end()
     if section is not None:
-        _add(sections, section, text[position:])
+        _add_section(sections, section, text[position:])
     return sections
 
 
-_NODE = re.compile(
+_NODE_LINE = re.compile(
     r"^\[(?:node n[0-9a-f]{12}:[^\n]{1,300}|end of nodes[^\]\n]{0,80})\]$", re.MULTILINE
 )
 _END_OF_NODES = re.compile(r"^\[end of nodes[^\]\n]{0,80}\]$", re.MULTILINE)
 
 
-def nodes_end(summary: str) -> int:
+def find_nodes_end(summary: str) -> int:
     """Return the end of the graph's nodes in a summary, after the line that marks it; 0 if it has none.
 
-    They come before every section; similar lines further down are quoted words.
+    Nodes come before every section; similar lines further down are quoted words.
     """
-    first_node = _NODE.search(summary)
+    first_node = _NODE_LINE.search(summary)
     heading = _HEADING.search(summary)
     if first_node is None or (
         heading is not None and heading.start() < first_node.start()
@@ -162,12 +168,13 @@ def nodes_end(summary: str) -> int:
 
 
 def without_node_lines(summary: str) -> str:
-    """Return the summary without the lines around the nodes of a graph: sections alone."""
-    end = nodes_end(summary)
-    return _NODE.sub("", summary[:end]) + summary[end:]
+    """Return the summary without the lines around the nodes of a graph, so that only sections are left."""
+    end = find_nodes_end(summary)
+    return _NODE_LINE.sub("", summary[:end]) + summary[end:]
 
 
-def _add(sections: Sections, name: str, text: str) -> None:
+def _add_section(sections: Sections, name: str, text: str) -> None:
+    """Add text to a section, unless it only says that there is nothing."""
     text = text.strip()
     if text and text.rstrip(".").casefold() not in ("none", "n/a", "(none)"):
         sections[name] = f"{sections[name]}\n{text}" if name in sections else text

@@ -9,10 +9,10 @@ from typing import Any
 
 from everthread.compaction.cutting.cut_plan import CutPlan
 from everthread.compaction.engine import Services
-from everthread.compaction.names.names_in_use import read_shown
+from everthread.compaction.names.names_in_use import read_shown_names
 from everthread.compaction.names.names_section import NamesSection
 from everthread.compaction.summary.sections import Sections
-from everthread.compaction.summary.user_quotes import Count
+from everthread.compaction.summary.user_quotes import CountTokens
 from everthread.core.messages import tool_names
 from everthread.core.secrets.redaction import redact
 from everthread.core.transcript import (
@@ -22,7 +22,7 @@ from everthread.core.transcript import (
 
 
 @functools.cache
-def text_file(name: str) -> str:
+def read_text_file(name: str) -> str:
     """Return a text of `texts/`."""
     return (
         resources.files("everthread.compaction")
@@ -33,20 +33,38 @@ def text_file(name: str) -> str:
 
 
 PINNED = "Pinned by the user:"
+_KEY_SEPARATOR = " with "
 
 
-def reading_tools(tools: Sequence[Mapping[str, Any]] | None) -> tuple[str, ...]:
+def find_reading_tools(tools: Sequence[Mapping[str, Any]] | None) -> tuple[str, ...]:
     """Return the names of the model's tools that can read the covered messages."""
     return find_lookup_tools(name for tool in tools or () for name in tool_names(tool))
 
 
-def tools_key(tools: Sequence[Mapping[str, Any]] | None) -> str:
-    """Return a key for the tools that a summary names: it fits only requests with the same tools."""
-    names = reading_tools(tools)
-    return f" with {','.join(names)}" if names else ""
+def make_tools_key(tools: Sequence[Mapping[str, Any]] | None) -> str:
+    """Return a key for the tools that a summary names: the summary fits only requests with the same tools."""
+    names = find_reading_tools(tools)
+    return f"{_KEY_SEPARATOR}{','.join(names)}" if names else ""
 
 
-def marker_text(
+def split_tools_key(key: str) -> tuple[str, tuple[str, ...]]:
+    """Return a key without what `make_tools_key` added to it, and the names of those tools."""
+    engine, _, names = key.partition(_KEY_SEPARATOR)
+    return engine, tuple(names.split(",")) if names else ()
+
+
+def rename_tools(text: str, old_names: Sequence[str], new_names: Sequence[str]) -> str:
+    """Return a summary, or JSON that holds it, with other tools that can read the covered messages."""
+    return text.replace(_write_recall_line(old_names), _write_recall_line(new_names))
+
+
+def _write_recall_line(names: Sequence[str]) -> str:
+    return read_text_file("recall").format(
+        tools=" and ".join(f"`{name}`" for name in names)
+    )
+
+
+def write_marker(
     plan: CutPlan,
     name: str,
     services: Services,
@@ -54,19 +72,19 @@ def marker_text(
 ) -> str:
     """Return the first lines of a summary. They name the tools that can read the covered messages."""
     is_small = services.budget.is_small
-    marker = text_file("marker_short" if is_small else name).format(
-        count=f"{plan.message_count:,}"
+    marker = read_text_file("marker_short" if is_small else name).format(
+        count=f"{plan.covered_message_count:,}"
     )
-    readers = reading_tools(tools) if services.is_stored else ()
-    if not readers:
+    tool_names = find_reading_tools(tools) if services.is_stored else ()
+    if not tool_names:
         return marker
-    return f"{marker}\n{text_file('recall').format(tools=' and '.join(f'`{reader}`' for reader in readers))}"
+    return f"{marker}\n{_write_recall_line(tool_names)}"
 
 
-def pinned_text(
-    notes: Sequence[str], room: int, count: Count
+def write_pinned_notes(
+    notes: Sequence[str], room: int, count: CountTokens
 ) -> tuple[str, tuple[str, ...]]:
-    """Return the pinned notes within the room, the newest first, and a warning if not all fit."""
+    """Return the pinned notes that fit into the room, preferring the newest, and a warning if not all fit."""
     lines: list[str] = []
     remaining = room
     for note in reversed(notes):
@@ -84,7 +102,7 @@ def pinned_text(
     return "\n".join([PINNED, *lines]) if lines else "", warnings
 
 
-def without_pins(section: str) -> str:
+def strip_pinned_notes(section: str) -> str:
     """Return the section without the pinned notes, which are written again in each summary."""
     lines = section.split("\n")
     if PINNED not in lines:
@@ -101,15 +119,17 @@ def without_pins(section: str) -> str:
     return "\n".join([*lines[:start], *lines[end:]]).strip()
 
 
-def section_tokens(sections: Mapping[str, str], count: Count) -> int:
+def count_section_tokens(sections: Mapping[str, str], count: CountTokens) -> int:
     """Return the tokens of the sections with their headings, except empty ones."""
     return sum(
         count(f"## {name}\n{text}\n\n") for name, text in sections.items() if text
     )
 
 
-def fit_sections(sections: Mapping[str, str], room: int, count: Count) -> Sections:
-    """Return the sections within the room: lines are dropped from the end of the longest ones."""
+def drop_lines_to_fit(
+    sections: Mapping[str, str], room: int, count: CountTokens
+) -> Sections:
+    """Return the sections within the room: drop lines from the end of the longest ones."""
     lines = {
         name: [(line, count(line) + 1) for line in text.split("\n")]
         for name, text in sections.items()
@@ -130,15 +150,15 @@ def fit_sections(sections: Mapping[str, str], room: int, count: Count) -> Sectio
     }
 
 
-def write_names(
-    section: NamesSection, plan: CutPlan, present: str, count: Count
+def write_names_section(
+    section: NamesSection, plan: CutPlan, visible_text: str, count: CountTokens
 ) -> str:
     """Return Names in Use: the names that neither the summary's text nor head nor tail shows."""
     if not section.room:
         return ""
-    messages = plan.fit.messages
+    messages = plan.fitted_cut.messages
     shown_names: set[str] = set()
     for index, facts in enumerate(plan.history.facts):
         if not plan.cut.head_end <= index < plan.cut.tail_start:
-            shown_names |= read_shown(facts, messages[index])
-    return section.text(present, shown_names, count)
+            shown_names |= read_shown_names(facts, messages[index])
+    return section.write(visible_text, shown_names, count)

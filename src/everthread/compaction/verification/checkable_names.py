@@ -13,18 +13,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import resources
 
-URL = "url"
-PATH = "path"
-HASH = "hash"
-IDENTIFIER = "identifier"
-VALUE = "value"
-ERROR = "error"
-CHECKABLE = frozenset({URL, PATH, HASH, IDENTIFIER, ERROR})
-"""Kinds that are true or made up; a number or a word of prose is neither."""
+URL_KIND = "url"
+PATH_KIND = "path"
+HASH_KIND = "hash"
+IDENTIFIER_KIND = "identifier"
+VALUE_KIND = "value"
+ERROR_KIND = "error"
+CHECKABLE_KINDS = frozenset(
+    {URL_KIND, PATH_KIND, HASH_KIND, IDENTIFIER_KIND, ERROR_KIND}
+)
+"""Kinds of names that are either right or made up; a number or a word of prose is neither."""
 
 
 @dataclass(frozen=True, slots=True)
-class Name:
+class CheckableName:
     """A name in a text, with its kind and span."""
 
     kind: str
@@ -33,17 +35,17 @@ class Name:
     end: int
 
 
-def checkable_names(text: str) -> list[Name]:
+def find_checkable_names(text: str) -> list[CheckableName]:
     """Return the URLs, rooted or extension-bearing paths, hashes, identifiers and quoted errors of a text.
 
-    In order of appearance and without overlaps: a path inside a URL is skipped.
+    They are in order and do not overlap: a path inside a URL is skipped.
     """
     if not isinstance(text, str):
         return []
-    names: list[Name] = []
+    names: list[CheckableName] = []
     names_end = 0
-    for name in sorted(_names(text), key=lambda name: (name.start, -name.end)):
-        if name.start >= names_end and name.kind in CHECKABLE:
+    for name in sorted(_find_names(text), key=lambda name: (name.start, -name.end)):
+        if name.start >= names_end and name.kind in CHECKABLE_KINDS:
             names.append(name)
             names_end = name.end
     return names
@@ -63,28 +65,31 @@ _QUOTATION = re.compile(
 _ERROR_WORD = re.compile(
     r"[Ee]rror\b|Exception\b|\b(?:failed|denied|not found|No such|cannot|refused)\b"
 )
-_NAME = re.compile(r"[A-Za-z_][\w-]{2,60}(?:[.:]{1,2}[A-Za-z_][\w-]{1,60}){0,6}")
+_QUOTED_IDENTIFIER = re.compile(
+    r"[A-Za-z_][\w-]{2,60}(?:[.:]{1,2}[A-Za-z_][\w-]{1,60}){0,6}"
+)
 
 
-def _names(text: str) -> Iterator[Name]:
+def _find_names(text: str) -> Iterator[CheckableName]:
+    """Yield all names of a text, in any order; they may overlap."""
     for match in _URL.finditer(text):
         url = _trim_url(match[0])
-        yield Name(URL, url, match.start(), match.start() + len(url))
+        yield CheckableName(URL_KIND, url, match.start(), match.start() + len(url))
     for match in _QUOTED_PATH.finditer(text):
-        yield Name(PATH, match[2], *match.span(2))
+        yield CheckableName(PATH_KIND, match[2], *match.span(2))
     for match in _CHUNK.finditer(text):
-        for kind, value, offset in _classify(match[0]):
+        for kind, value, offset in _classify_chunk(match[0]):
             start = match.start() + offset
-            yield Name(kind, value, start, start + len(value))
+            yield CheckableName(kind, value, start, start + len(value))
     for match in _QUOTATION.finditer(text):
         start = match.start() + 1
         end = match.end() - 1
         quotation = text[start:end]
         name = quotation.removesuffix("()")
         if " " in quotation and _ERROR_WORD.search(quotation):
-            yield Name(ERROR, quotation, start, end)
-        elif match[1] and _NAME.fullmatch(name):
-            yield Name(IDENTIFIER, name, start, start + len(name))
+            yield CheckableName(ERROR_KIND, quotation, start, end)
+        elif match[1] and _QUOTED_IDENTIFIER.fullmatch(name):
+            yield CheckableName(IDENTIFIER_KIND, name, start, start + len(name))
 
 
 def _trim_url(url: str) -> str:
@@ -98,24 +103,24 @@ def _trim_url(url: str) -> str:
 
 
 @functools.lru_cache(maxsize=1 << 16)
-def _classify(chunk: str) -> tuple[tuple[str, str, int], ...]:
-    """Return the names in a chunk: (kind, value, offset); a function without its parentheses."""
+def _classify_chunk(chunk: str) -> tuple[tuple[str, str, int], ...]:
+    """Return the names in a chunk as (kind, value, offset); a function without its parentheses."""
     if len(chunk) > 300 or "://" in chunk:
         return ()
     value = chunk.lstrip("*=+&?:%").rstrip(".:!?*=+&\\-%#@")
     offset = chunk.find(value)
-    key, equals, right = value.partition("=")
-    if equals and "=" not in right and "&" not in value and _KEY.fullmatch(key):
+    key, equals, value_text = value.partition("=")
+    if equals and "=" not in value_text and "&" not in value and _KEY.fullmatch(key):
         value_names = [
             (kind, name, offset + position + len(key) + 1)
-            for kind, name, position in _classify(right)
+            for kind, name, position in _classify_chunk(value_text)
         ]
-        key_kind = _kind(key)
+        key_kind = _find_kind(key)
         return (*([(key_kind, key, offset)] if key_kind else []), *value_names)
     path = _LINE_NUMBER.sub("", value)
-    if path != value and _kind(path) == PATH:
-        return ((PATH, path, offset),)
-    kind = _kind(value)
+    if path != value and _find_kind(path) == PATH_KIND:
+        return ((PATH_KIND, path, offset),)
+    kind = _find_kind(value)
     return ((kind, value.removesuffix("()"), offset),) if kind else ()
 
 
@@ -123,17 +128,17 @@ _KEY = re.compile(r"-{0,2}[A-Za-z_][\w.-]{0,60}")
 _LINE_NUMBER = re.compile(r"(?<=\w)(?:(?::\d+){1,3}|:L?\d+-L?\d+|#L\d+(?:-L?\d+)?)$")
 
 
-def _kind(value: str) -> str:
-    """Return the kind of name, or an empty string if it is not a name."""
+def _find_kind(value: str) -> str:
+    """Return the kind of a name, or an empty string if the value is not a name."""
     if len(value) < 3:
         return ""
     if _is_hash(value):
-        return HASH
+        return HASH_KIND
     if _VALUE_SHAPE.fullmatch(value):
-        return VALUE
+        return VALUE_KIND
     if _is_path(value):
-        return PATH
-    return IDENTIFIER if _is_identifier(value) else ""
+        return PATH_KIND
+    return IDENTIFIER_KIND if _is_identifier(value) else ""
 
 
 _HEX = re.compile(
@@ -150,6 +155,7 @@ _VALUE_SHAPE = re.compile(
 
 
 def _is_hash(value: str) -> bool:
+    """Return whether a value is a UUID or a hexadecimal hash with letters and digits."""
     lowered = value.lower()
     if _UUID.fullmatch(lowered):
         return True
@@ -187,7 +193,7 @@ def _is_path(value: str) -> bool:
     if value[0] == "/":
         return (
             len(segments) > 1
-            or segments[0] in _data()["roots"]
+            or segments[0] in _load_word_lists()["roots"]
             or _has_extension(segments)
         )
     return _has_extension(segments)
@@ -195,7 +201,7 @@ def _is_path(value: str) -> bool:
 
 def _has_extension(segments: list[str]) -> bool:
     """Return whether the last segment is a file name. Without a folder only a known extension counts."""
-    data = _data()
+    data = _load_word_lists()
     name = segments[-1]
     suffix = _SUFFIX.search(name)
     if name in data["files"] or not suffix:
@@ -211,16 +217,18 @@ def _has_extension(segments: list[str]) -> bool:
     )
 
 
-_SNAKE = re.compile(
+_SNAKE_CASE = re.compile(
     r"[$@]?_{0,2}[A-Za-z][A-Za-z0-9$]*(?:_+[A-Za-z0-9$]+)+_{0,2}(?:\(\))?|__\w+__(?:\(\))?"
 )
-_CAMEL = re.compile(r"[$@]?[A-Za-z][A-Za-z0-9]{2,60}(?:\(\))?")
-_HUMPS = re.compile(r"[a-z0-9][A-Z][a-z]|[a-z]{2}[A-Z]{2}|[A-Z]{2}[a-z]{2}")
-_CALL = re.compile(r"[A-Za-z_$][\w$]*(?:(?:\.|::)[A-Za-z_$][\w$]*)*\(\)")
-_SCOPED = re.compile(r"[A-Za-z_][\w]*(?:::[A-Za-z_~][\w]*)+(?:\(\))?")
-_DOTTED = re.compile(r"[A-Za-z_$@][\w$]*(?:\.[A-Za-z_$][\w$]*)+(?:\(\))?")
-_TICKET = re.compile(r"([A-Z][A-Z0-9]{1,9})-\d{1,6}|CVE-\d{4}-\d{3,7}|#\d{2,6}")
-_CODE = re.compile(r"(?=[A-Z0-9]{0,20}\d)(?=[A-Z0-9]{0,20}[A-Z])[A-Z0-9]{5,20}")
+_CAMEL_CASE = re.compile(r"[$@]?[A-Za-z][A-Za-z0-9]{2,60}(?:\(\))?")
+_CASE_CHANGES = re.compile(r"[a-z0-9][A-Z][a-z]|[a-z]{2}[A-Z]{2}|[A-Z]{2}[a-z]{2}")
+_FUNCTION_CALL = re.compile(r"[A-Za-z_$][\w$]*(?:(?:\.|::)[A-Za-z_$][\w$]*)*\(\)")
+_SCOPED_NAME = re.compile(r"[A-Za-z_][\w]*(?:::[A-Za-z_~][\w]*)+(?:\(\))?")
+_DOTTED_NAME = re.compile(r"[A-Za-z_$@][\w$]*(?:\.[A-Za-z_$][\w$]*)+(?:\(\))?")
+_TICKET_ID = re.compile(r"([A-Z][A-Z0-9]{1,9})-\d{1,6}|CVE-\d{4}-\d{3,7}|#\d{2,6}")
+_UPPERCASE_CODE = re.compile(
+    r"(?=[A-Z0-9]{0,20}\d)(?=[A-Z0-9]{0,20}[A-Z])[A-Z0-9]{5,20}"
+)
 _IDENTIFIER_FORMS = re.compile(
     r"--[a-z][\w-]{1,60}"  # a flag
     r"|(?=[a-z-]{1,60}\d)[a-z][a-z0-9]{0,20}(?:-[a-z0-9]{1,20}){2,6}"  # a host, a service
@@ -232,23 +240,25 @@ _IDENTIFIER_FORMS = re.compile(
 
 
 def _is_identifier(value: str) -> bool:
-    data = _data()
+    """Return whether a value has the shape of an identifier: in snake case, camel case, dotted, a ticket or a code."""
+    data = _load_word_lists()
     if (
-        _SNAKE.fullmatch(value)
+        _SNAKE_CASE.fullmatch(value)
         or _IDENTIFIER_FORMS.fullmatch(value)
-        or _SCOPED.fullmatch(value)
-        or _CALL.fullmatch(value)
+        or _SCOPED_NAME.fullmatch(value)
+        or _FUNCTION_CALL.fullmatch(value)
     ):
         return True
-    if _CAMEL.fullmatch(value):
+    if _CAMEL_CASE.fullmatch(value):
         return (
-            _HUMPS.search(value) is not None and value not in data["names"]
+            _CASE_CHANGES.search(value) is not None and value not in data["names"]
         ) or _is_code(value)
-    if ticket := _TICKET.fullmatch(value):
+    if ticket := _TICKET_ID.fullmatch(value):
         return ticket[1] not in data["units"]
-    if _DOTTED.fullmatch(value):
+    if _DOTTED_NAME.fullmatch(value):
         return any(
-            _SNAKE.fullmatch(part) or _HUMPS.search(part) for part in value.split(".")
+            _SNAKE_CASE.fullmatch(part) or _CASE_CHANGES.search(part)
+            for part in value.split(".")
         ) and not any(part in data["names"] for part in value.split("."))
     return _is_code(value)
 
@@ -258,14 +268,19 @@ def _is_code(value: str) -> bool:
 
     Examples are the numbers of bookings, flights and errors.
     """
-    if not (_CODE.fullmatch(value) or re.fullmatch(r"[A-Z]{1,4}\d{3,5}", value)):
+    if not (
+        _UPPERCASE_CODE.fullmatch(value) or re.fullmatch(r"[A-Z]{1,4}\d{3,5}", value)
+    ):
         return False
     letters = value.rstrip("0123456789")
-    return letters not in _data()["units"] and not re.fullmatch(r"\d+[A-Z]{1,3}", value)
+    return letters not in _load_word_lists()["units"] and not re.fullmatch(
+        r"\d+[A-Z]{1,3}", value
+    )
 
 
 @functools.cache
-def _data() -> dict[str, frozenset[str]]:
+def _load_word_lists() -> dict[str, frozenset[str]]:
+    """Load the word lists of `data/names.toml`, once."""
     text = (
         resources.files("everthread.compaction")
         .joinpath("data/names.toml")

@@ -1,4 +1,4 @@
-"""Take a line of a summary apart into claims: its sentences, each with its names, its figures and its other words."""
+"""Split a line of a summary into claims: its sentences, each with its names, its figures and its other words."""
 
 from __future__ import annotations
 
@@ -8,38 +8,39 @@ from dataclasses import dataclass
 
 from everthread.compaction.summary.user_quotes import split_sentences
 from everthread.compaction.verification.checkable_names import (
-    Name,
-    checkable_names,
+    CheckableName,
+    find_checkable_names,
 )
 from everthread.compaction.verification.source_index import (
     FIGURE,
-    figure_value,
+    list_tokens,
+    normalize_figure,
     read_tokens,
-    tokens_of,
 )
 
 MAX_FIGURES = 12
+"""Figures of a sentence to check."""
 MAX_SENTENCE_CHARS = 1_000
-"""Figures of a sentence to check. A longer sentence is a list or a table, not a statement about a figure."""
-NAMED_WITHIN_CHARS = 10
+"""A longer sentence is a list or a table, not a statement about a figure, and is not checked."""
+MAX_NAME_DISTANCE_CHARS = 10
 """A name belongs to a figure if at most this many characters are between them: "`save()` (line 82)"."""
 _NUMBERING = re.compile(r"^\s*(?:[-*•]\s+)?(?:\d{1,4}[.)]\s+|\[\d[^\]]{0,40}\]\s*)?")
 _ACTION = re.compile(r"^(?:[A-Z]{2,}\b[ ,/&+-]*){1,3}")
 """The word in capitals that begins a line of Completed Actions."""
-_TOOL = re.compile(r"\[tools?: [^\]\n]{1,80}\]")
+_TOOL_NOTE = re.compile(r"\[tools?: [^\]\n]{1,80}\]")
 _COMMAND = re.compile(r"`[^`\n]*\s[^`\n]*`")
-_MEASURE = re.compile(
+_FIGURE_WITH_UNIT = re.compile(
     rf"(?<![\w.,:/#~≈-])(?:[$€£¥]\s?)?({FIGURE.pattern})(?:\s?(?:%|‰|°[CF])|[a-zA-Zµ]{{1,3}}\b)?(?![\w/:-])"
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
-    """A figure with its name and its unit: the words right before and after it, and the names close to it."""
+class ClaimedFigure:
+    """A figure with the words right before and after it, and the names close to it."""
 
     value: str
-    beside: tuple[str, ...]
-    names: tuple[str, ...]
+    adjacent_words: tuple[str, ...]
+    nearby_names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,35 +50,35 @@ class Claim:
     text: str
     words: Mapping[str, bool]
     """Each word that is not part of a name or a command, and whether it is negated."""
-    names: tuple[Name, ...]
-    figures: tuple[Figure, ...]
+    names: tuple[CheckableName, ...]
+    figures: tuple[ClaimedFigure, ...]
 
 
 def read_claims(line: str, stop_words: Set[str]) -> Iterator[Claim]:
     """Yield the sentences of a line, without its numbering, its action word and the tool it names."""
-    body = _TOOL.sub(" ", _ACTION.sub("", _NUMBERING.sub("", line, count=1)))
+    body = _TOOL_NOTE.sub(" ", _ACTION.sub("", _NUMBERING.sub("", line, count=1)))
     for sentence in split_sentences(body):
         text = body[sentence.start : sentence.end].strip()
-        names = tuple(checkable_names(text))
-        text_without_names = _blank(text, names)
+        names = tuple(find_checkable_names(text))
+        text_without_names = _blank_names(text, names)
         spans = [
             *((name.start, name.end) for name in names),
             *(match.span() for match in _COMMAND.finditer(text)),
         ]
         yield Claim(
             text,
-            _words(text, spans, stop_words),
+            _find_words(text, spans, stop_words),
             names,
-            _figures(text_without_names, names, stop_words),
+            _find_figures(text_without_names, names, stop_words),
         )
 
 
-def says_something(token: str, stop_words: Set[str]) -> bool:
-    """Return whether a token is a word with meaning, not a stop word."""
+def is_meaningful_word(token: str, stop_words: Set[str]) -> bool:
+    """Return whether a token is a word with meaning, not a figure or a stop word."""
     return not token[0].isdigit() and token not in stop_words
 
 
-def _words(
+def _find_words(
     text: str, spans: Sequence[tuple[int, int]], stop_words: Set[str]
 ) -> dict[str, bool]:
     """Return the words of a sentence outside these spans, and whether each is negated."""
@@ -86,42 +87,44 @@ def _words(
         skipped[start:end] = b"\1" * (end - start)
     words: dict[str, bool] = {}
     for token in read_tokens(text.casefold(), stop_words):
-        if not skipped[token.start] and says_something(token.text, stop_words):
+        if not skipped[token.start] and is_meaningful_word(token.text, stop_words):
             words.setdefault(token.text, token.is_negated)
     return words
 
 
-def _figures(
-    text: str, names: Sequence[Name], stop_words: Set[str]
-) -> tuple[Figure, ...]:
+def _find_figures(
+    text: str, names: Sequence[CheckableName], stop_words: Set[str]
+) -> tuple[ClaimedFigure, ...]:
     """Return the meaningful figures: all but a lone digit without a unit or a name."""
     if len(text) > MAX_SENTENCE_CHARS:
         return ()
     figures = []
-    for match in _MEASURE.finditer(text):
+    for match in _FIGURE_WITH_UNIT.finditer(text):
         words_before = [
             token
-            for token in tokens_of(text[: match.start()])[-2:]
-            if says_something(token, stop_words)
+            for token in list_tokens(text[: match.start()])[-2:]
+            if is_meaningful_word(token, stop_words)
         ]
         words_after = [
             token
-            for token in tokens_of(text[match.end(1) :])[:2]
-            if says_something(token, stop_words)
+            for token in list_tokens(text[match.end(1) :])[:2]
+            if is_meaningful_word(token, stop_words)
         ]
         beside = (*words_before[-1:], *words_after[:1])
         close_names = [
             name.value
             for name in names
-            if match.start() - NAMED_WITHIN_CHARS <= name.end
-            and name.start <= match.end() + NAMED_WITHIN_CHARS
+            if match.start() - MAX_NAME_DISTANCE_CHARS <= name.end
+            and name.start <= match.end() + MAX_NAME_DISTANCE_CHARS
         ]
         if beside or close_names or len(match[1]) > 1:
-            figures.append(Figure(figure_value(match[1]), beside, tuple(close_names)))
+            figures.append(
+                ClaimedFigure(normalize_figure(match[1]), beside, tuple(close_names))
+            )
     return tuple(figures[:MAX_FIGURES])
 
 
-def _blank(text: str, names: Sequence[Name]) -> str:
+def _blank_names(text: str, names: Sequence[CheckableName]) -> str:
     """Replace names in the text with blanks, so that the rest keeps its position."""
     parts: list[str] = []
     position = 0

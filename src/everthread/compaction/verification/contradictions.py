@@ -15,69 +15,72 @@ from collections.abc import Iterable, Set
 from dataclasses import dataclass
 
 from everthread.compaction.verification.checkable_names import (
-    Name,
-    checkable_names,
+    CheckableName,
+    find_checkable_names,
 )
 from everthread.compaction.verification.claims import (
     MAX_SENTENCE_CHARS,
     Claim,
-    Figure,
+    ClaimedFigure,
 )
 from everthread.compaction.verification.source_index import (
     SourceIndex,
-    figure_value,
-    opposites_of,
-    tokens_of,
-    widen,
+    add_neighbours,
+    find_opposites,
+    list_tokens,
+    normalize_figure,
 )
 from everthread.core.search.terms import forms
 
 _WORD = "word"
 _FIGURE = "figure"
 _NAME = "name"
-_Part = tuple[str, str]
+_ClaimPart = tuple[str, str]
 """A part of a claim: its kind and its text."""
-MIN_OTHERS = 3
-"""A sentence is compared if it has this many words, names and figures beside the examined one."""
-MAX_LACKING = 0.5
+MIN_OTHER_PARTS = 3
+"""Compare a sentence if it has more than this many words, names and figures."""
+MAX_MISSING_SHARE = 0.5
+"""A close statement lacks less than this share of the claim's weight."""
 MAX_CANDIDATES = 2_000
-"""A claim that more statements resemble is too ordinary to be contradicted by one of them."""
-MEASURED_TOKENS = 6
-"""A figure of the sources measures the same if the name or unit is at most this many tokens away."""
+"""A claim that resembles more statements is too ordinary to be contradicted by one of them."""
+MAX_MEASURE_DISTANCE_TOKENS = 6
+"""A figure of the sources measures the same thing if the name or unit is at most this many tokens away."""
 NEIGHBOUR_STATEMENTS = 1
 """A statement supports the names and figures in it and in this many statements on either side."""
 
 
 @dataclass(frozen=True, slots=True)
-class Closeness:
+class RequiredCloseness:
     """The closeness that a statement needs to contradict a claim."""
 
-    share: float
-    """The weight of the claim's other words, names and figures that it has."""
-    margin: float
-    """Statements that support the claim have less than this share of that."""
-    parts: int
-    """The least number of words, names and figures that it has."""
+    min_share: float
+    """The minimum share of the weight of the claim's other words, names and figures that it must have."""
+    max_support_ratio: float
+    """Statements that support the claim must have less than this ratio of its share."""
+    min_parts: int
+    """The minimum number of words, names and figures that it must have."""
 
 
-OF_NAMES = Closeness(share=0.8, margin=0.6, parts=4)
-OF_FIGURES = Closeness(share=0.65, margin=0.8, parts=3)
-OF_POLARITY = Closeness(share=0.75, margin=0.7, parts=4)
+NAME_CLOSENESS = RequiredCloseness(min_share=0.8, max_support_ratio=0.6, min_parts=4)
+FIGURE_CLOSENESS = RequiredCloseness(min_share=0.65, max_support_ratio=0.8, min_parts=3)
+POLARITY_CLOSENESS = RequiredCloseness(
+    min_share=0.75, max_support_ratio=0.7, min_parts=4
+)
 
 
 class _Comparison:
-    """A claim compared with the statements of the sources, by the share that each of them holds."""
+    """A claim compared with the statements of the sources, by the share of it that each of them holds."""
 
     def __init__(self, claim: Claim, index: SourceIndex) -> None:
-        self._statements_by_part: dict[_Part, Set[int]] = {}
+        self._statements_by_part: dict[_ClaimPart, Set[int]] = {}
         for word in claim.words:
-            self._statements_by_part[_WORD, word] = index.statements_with(word)
+            self._statements_by_part[_WORD, word] = index.find_statements(word)
         for figure in claim.figures:
-            self._statements_by_part[_FIGURE, figure.value] = index.statements_with(
+            self._statements_by_part[_FIGURE, figure.value] = index.find_statements(
                 figure.value
             )
         for name in claim.names:
-            self._statements_by_part[_NAME, name.value] = index.statements_naming(
+            self._statements_by_part[_NAME, name.value] = index.find_statements_naming(
                 name.value
             )
         # A part that no statement holds does not help to find the closest one.
@@ -85,26 +88,31 @@ class _Comparison:
             part: index.rarity(statements) if statements else 0.0
             for part, statements in self._statements_by_part.items()
         }
-        self._total = sum(self._weights.values())
+        self._total_weight = sum(self._weights.values())
         self._scores = (
-            self._score() if len(self._statements_by_part) > MIN_OTHERS else {}
+            self._score_statements()
+            if len(self._statements_by_part) > MIN_OTHER_PARTS
+            else {}
         )
 
     @property
-    def is_possible(self) -> bool:
-        """Whether any statement is close enough to be worth a look."""
+    def has_candidates(self) -> bool:
+        """Whether any statement is close enough to compare."""
         return bool(self._scores)
 
-    def _score(self) -> dict[int, float]:
+    def _score_statements(self) -> dict[int, float]:
         """Return the weight of the claim in each statement that may be close; empty if there are too many.
 
-        A close statement lacks less than `MAX_LACKING` of the weight. So it has one of any parts that weigh more.
+        A close statement lacks less than `MAX_MISSING_SHARE` of the weight. So it holds at least one of any parts that
+        weigh more.
         """
         rarest_first = sorted(
             self._statements_by_part,
             key=lambda part: (len(self._statements_by_part[part]), part),
         )
-        needed_weight = MAX_LACKING * self._total + max(self._weights.values())
+        needed_weight = MAX_MISSING_SHARE * self._total_weight + max(
+            self._weights.values()
+        )
         candidates: set[int] = set()
         weight = 0.0
         while rarest_first and weight <= needed_weight:
@@ -119,7 +127,9 @@ class _Comparison:
                 scores[statement] += self._weights[part]
         return scores
 
-    def find_closest(self, statements: Iterable[int], part: _Part) -> tuple[float, int]:
+    def find_closest(
+        self, statements: Iterable[int], part: _ClaimPart
+    ) -> tuple[float, int]:
         """Return the largest share of the claim, without this part, in one of the statements, and that statement."""
         statements_with_part = self._statements_by_part[part]
         part_weight = self._weights[part]
@@ -132,29 +142,31 @@ class _Comparison:
             if score > best_score:
                 best_score = score
                 closest = statement
-        other_weight = self._total - part_weight
+        other_weight = self._total_weight - part_weight
         return best_score / other_weight if other_weight else 0.0, closest
 
-    def find_displacing(self, part: _Part, closeness: Closeness) -> int | None:
+    def find_contradicting(
+        self, part: _ClaimPart, required_closeness: RequiredCloseness
+    ) -> int | None:
         """Return the closest statement if it lacks this part and all statements near the part are far less close."""
         statements_with_part = self._statements_by_part[part]
         if not statements_with_part:
             return None
         share, closest = self.find_closest(self._scores, part)
-        if share < closeness.share:
+        if share < required_closeness.min_share:
             return None
         support_share, _ = self.find_closest(
-            widen(statements_with_part, NEIGHBOUR_STATEMENTS), part
+            add_neighbours(statements_with_part, NEIGHBOUR_STATEMENTS), part
         )
         if (
-            support_share >= closeness.margin * share
-            or self.count_shared(closest, part) < closeness.parts
+            support_share >= required_closeness.max_support_ratio * share
+            or self.count_shared_parts(closest, part) < required_closeness.min_parts
         ):
             return None
         return closest
 
-    def count_shared(self, statement: int, part: _Part) -> int:
-        """Return the number of the claim's parts that a statement has, without this one."""
+    def count_shared_parts(self, statement: int, part: _ClaimPart) -> int:
+        """Return the number of the claim's parts, without this one, that a statement has."""
         return sum(
             statement in statements
             for other_part, statements in self._statements_by_part.items()
@@ -167,83 +179,92 @@ def count_contradictions(claim: Claim, index: SourceIndex) -> int:
     if len(claim.text) > MAX_SENTENCE_CHARS:
         return 0
     comparison = _Comparison(claim, index)
-    if not comparison.is_possible:
+    if not comparison.has_candidates:
         return 0
     names = sum(
-        _is_name_displaced(name, claim, comparison, index=index) for name in claim.names
+        _is_name_contradicted(name, claim, comparison, index=index)
+        for name in claim.names
     )
     figures = sum(
-        _is_figure_displaced(figure, claim, comparison, index=index)
+        _is_figure_contradicted(figure, claim, comparison, index=index)
         for figure in claim.figures
     )
     words = sum(
-        _is_reversed(word, comparison, index, is_negated=negated)
+        _is_word_reversed(word, comparison, index, is_negated=negated)
         for word, negated in claim.words.items()
     )
     return names + figures + words
 
 
-def _is_name_displaced(
-    name: Name, claim: Claim, comparison: _Comparison, *, index: SourceIndex
+def _is_name_contradicted(
+    name: CheckableName, claim: Claim, comparison: _Comparison, *, index: SourceIndex
 ) -> bool:
     """Return whether the closest statement has another name of this kind instead."""
-    closest = comparison.find_displacing((_NAME, name.value), OF_NAMES)
+    closest = comparison.find_contradicting((_NAME, name.value), NAME_CLOSENESS)
     if closest is None:
         return False
     other_names = (
         other_name
-        for other_name in checkable_names(index.statement(closest))
+        for other_name in find_checkable_names(index.statement_text(closest))
         if other_name.kind == name.kind
     )
     return any(other_name.value not in claim.text for other_name in other_names)
 
 
-def _is_figure_displaced(
-    figure: Figure, claim: Claim, comparison: _Comparison, *, index: SourceIndex
+def _is_figure_contradicted(
+    figure: ClaimedFigure, claim: Claim, comparison: _Comparison, *, index: SourceIndex
 ) -> bool:
     """Return whether the closest statement has another figure instead, with the same name or unit."""
-    closest = comparison.find_displacing((_FIGURE, figure.value), OF_FIGURES)
+    closest = comparison.find_contradicting((_FIGURE, figure.value), FIGURE_CLOSENESS)
     if closest is None:
         return False
     claimed_values = {claimed_figure.value for claimed_figure in claim.figures}
-    measure_forms = {form for word in figure.beside for form in forms(word)}
-    tokens = tokens_of(index.statement(closest))
+    measure_forms = {form for word in figure.adjacent_words for form in forms(word)}
+    tokens = list_tokens(index.statement_text(closest))
     for position, token in enumerate(tokens):
-        if token[0].isdigit() and figure_value(token) not in claimed_values:
+        if token[0].isdigit() and normalize_figure(token) not in claimed_values:
             nearby_tokens = tokens[
-                max(position - MEASURED_TOKENS, 0) : position + MEASURED_TOKENS + 1
+                max(position - MAX_MEASURE_DISTANCE_TOKENS, 0) : position
+                + MAX_MEASURE_DISTANCE_TOKENS
+                + 1
             ]
             if not measure_forms or not measure_forms.isdisjoint(nearby_tokens):
                 return True
     return False
 
 
-def _is_reversed(
+def _is_word_reversed(
     word: str, comparison: _Comparison, index: SourceIndex, *, is_negated: bool
 ) -> bool:
-    """Return whether a close statement has the word's opposite, or the word with the other polarity."""
-    if _is_opposed(word, comparison, index):
+    """Return whether a close statement has the word's opposite, or negates the word if the claim does not.
+
+    A claim that negates a word is reversed if a close statement does not negate it.
+    """
+    if _is_opposite_stated(word, comparison, index):
         return True
-    agreeing_statements = index.statements_with(word, is_negated=is_negated)
+    agreeing_statements = index.find_statements(word, is_negated=is_negated)
     reversed_statements = (
-        index.statements_with(word, is_negated=not is_negated) - agreeing_statements
+        index.find_statements(word, is_negated=not is_negated) - agreeing_statements
     )
     share, closest = comparison.find_closest(reversed_statements, (_WORD, word))
     if (
-        share < OF_POLARITY.share
-        or comparison.count_shared(closest, (_WORD, word)) < OF_POLARITY.parts
+        share < POLARITY_CLOSENESS.min_share
+        or comparison.count_shared_parts(closest, (_WORD, word))
+        < POLARITY_CLOSENESS.min_parts
     ):
         return False
     support_share, _ = comparison.find_closest(agreeing_statements, (_WORD, word))
-    return support_share < OF_POLARITY.margin * share
+    return support_share < POLARITY_CLOSENESS.max_support_ratio * share
 
 
-def _is_opposed(word: str, comparison: _Comparison, index: SourceIndex) -> bool:
+def _is_opposite_stated(word: str, comparison: _Comparison, index: SourceIndex) -> bool:
     """Return whether the closest statement has the opposite of the word instead."""
-    opposites = opposites_of(word)
+    opposites = find_opposites(word)
     closest = (
-        comparison.find_displacing((_WORD, word), OF_POLARITY) if opposites else None
+        comparison.find_contradicting((_WORD, word), POLARITY_CLOSENESS)
+        if opposites
+        else None
     )
     return closest is not None and not opposites.isdisjoint(
-        tokens_of(index.statement(closest))
+        list_tokens(index.statement_text(closest))
     )

@@ -23,45 +23,45 @@ from everthread.compaction.summary.sections import (
     PENDING_ASKS,
     RULES,
 )
-from everthread.compaction.summary.state_sections import blocked_text, files_text
+from everthread.compaction.summary.state_sections import write_files, write_open_errors
 from everthread.compaction.summary.summary_message import (
-    fit_sections,
-    section_tokens,
-    without_pins,
+    count_section_tokens,
+    drop_lines_to_fit,
+    strip_pinned_notes,
 )
-from everthread.compaction.summary.user_quotes import Count, newest_lines
+from everthread.compaction.summary.user_quotes import CountTokens, keep_newest_lines
 from everthread.compaction.verification.unsupported_lines import (
-    is_refused,
+    join_sources,
     mark_sections,
-    source_text,
+    should_refuse,
 )
 from everthread.core.tokens import TokenCounter
 from everthread.core.transcript import neutralize_summary_marks
 
-NAMES_TOO_MUCH = "named too much that no source says"
-WROTE_TOO_MUCH = "wrote lines that are far longer than a summary"
+TOO_MANY_UNKNOWN_NAMES = "named too much that no source says"
+LINES_TOO_LONG = "wrote lines that are far longer than a summary"
 _MODEL_ONLY_SECTIONS = (GOAL, RULES, DECISIONS, ANSWERED, PENDING_ASKS, CRITICAL)
 """Sections that only a model can write. The journal copies them from an earlier summary."""
-MAX_BUDGETS_READ = 4
-"""A longer summary of a model is cut to this many budgets before it costs time."""
+MAX_BUDGET_MULTIPLE = 4
+"""A model's summary longer than this many budgets is cut before it is checked, to save time."""
 
 
 def check_draft(
-    draft: SummaryDraft, request: SummaryRequest, plan: CutPlan, count: Count
+    draft: SummaryDraft, request: SummaryRequest, plan: CutPlan, count: CountTokens
 ) -> SummaryDraft | str:
-    """Return a model's draft, marked and completed; or why it is refused."""
+    """Return a model's draft, marked and completed, or the reason to refuse it."""
     sections = {
         name: neutralize_summary_marks(text) for name, text in draft.sections.items()
     }
-    sections = fit_sections(sections, MAX_BUDGETS_READ * request.budget, count)
+    sections = drop_lines_to_fit(sections, MAX_BUDGET_MULTIPLE * request.budget, count)
     marked_sections, checked_count, unknown_count = mark_sections(
-        sections, source_text(plan.messages, plan.earlier.text)
+        sections, join_sources(plan.messages, plan.earlier_summary.text)
     )
     refusal = ""
     if not marked_sections:
-        refusal = WROTE_TOO_MUCH
-    elif is_refused(checked_count, unknown_count):
-        refusal = NAMES_TOO_MUCH
+        refusal = LINES_TOO_LONG
+    elif should_refuse(checked_count, unknown_count):
+        refusal = TOO_MANY_UNKNOWN_NAMES
     if refusal:
         return f"{draft.author} {refusal}; its summary was not used"
     budget = request.budget
@@ -69,26 +69,26 @@ def check_draft(
     draft_text = "\n".join(marked_sections.values())
     errors = [
         line
-        for line in blocked_text(state).split("\n")
+        for line in write_open_errors(state).split("\n")
         if line and line.rpartition("): ")[2][:80] not in draft_text
     ]
-    facts = len(state.changed_files()) + len(state.open_errors(state.turn))
+    fact_count = len(state.changed_files()) + len(state.open_errors(state.turn))
     missing_paths = [
         path
         for path in state.changed_files()
         if path.removeprefix(state.root_prefix) not in draft_text
     ]
-    added_facts = len(missing_paths) + len(errors)
-    errors = newest_lines(errors, budget // 6, count)
+    added_count = len(missing_paths) + len(errors)
+    errors = keep_newest_lines(errors, budget // 6, count)
     files_section = (
-        files_text(state, budget // 8, count, mentioned=draft_text)
+        write_files(state, budget // 8, count, mentioned_text=draft_text)
         if missing_paths
         else ""
     )
     file_lines = [
         line for line in files_section.split("\n") if line.startswith("- changed")
     ]
-    marked_sections = fit_sections(
+    marked_sections = drop_lines_to_fit(
         marked_sections,
         budget - sum(count(line) + 2 for line in (*errors, *file_lines)),
         count,
@@ -102,15 +102,19 @@ def check_draft(
         marked_sections,
         draft.author,
         verification=Verification(
-            facts, facts - added_facts, added_facts, checked_count, unknown_count
+            fact_count,
+            fact_count - added_count,
+            added_count,
+            checked_count,
+            unknown_count,
         ),
     )
 
 
-def write_journal(
+def fill_from_journal(
     draft: SummaryDraft, request: SummaryRequest, counter: TokenCounter
 ) -> SummaryDraft:
-    """Return the journal with the warnings and the usage of a draft without sections; else the draft.
+    """Return the draft; if it has no sections, the journal with the draft's warnings and usage.
 
     Sections that an earlier model wrote and the journal cannot write itself are copied.
     """
@@ -121,11 +125,11 @@ def write_journal(
     copied_sections = {
         name: text
         for name in _MODEL_ONLY_SECTIONS
-        if (text := without_pins(request.previous.get(name, "")))
+        if (text := strip_pinned_notes(request.previous.get(name, "")))
     }
     if copied_sections:
-        used_tokens = section_tokens(draft.sections, count)
-        copied_sections = fit_sections(
+        used_tokens = count_section_tokens(draft.sections, count)
+        copied_sections = drop_lines_to_fit(
             copied_sections,
             max(request.budget - used_tokens, request.budget // 4),
             count,

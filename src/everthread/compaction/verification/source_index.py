@@ -1,9 +1,9 @@
 """Find words and figures of a summary in its sources.
 
-The sources are read once, into two grids. *Places* are pieces of equal length, to find things that are near each other.
-*Statements* are lines, long ones cut at the ends of sentences, to find things that are said together. For each word
-that the summary uses, and for each figure, the index knows the places and the statements that hold it. A word covers
-all of its forms ("failed", "failing").
+The sources are read once, and divided in two ways. *Places* are pieces of equal length, to find things that are near
+each other. *Statements* are lines, long ones cut at the ends of sentences, to find things that are said together. For
+each word that the summary uses, and for each figure, the index knows the places and the statements that hold it. A word
+covers all of its forms ("failed", "failing").
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from importlib import resources
 from everthread.core.search.terms import forms
 
 PLACE_CHARS = 200
-NEAR_PLACES = 2
+MAX_NEAR_PLACES = 2
 """Two things are near each other if their places are at most this many apart."""
 MAX_STATEMENT_CHARS = 240
-BESIDE_TOKENS = 3
+MAX_BESIDE_TOKENS = 3
 """A figure is beside a word if they are at most this many tokens apart, in either order."""
-NEGATED_TOKENS = 4
-NEGATED_WORDS = 2
-"""A negator applies to this many tokens or meaningful words, unless the clause ends first."""
+MAX_NEGATED_TOKENS = 4
+"""A negator applies to at most this many tokens of its clause."""
+MAX_NEGATED_WORDS = 2
+"""A negator applies to at most this many meaningful words of its clause."""
 
 FIGURE = re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?(?!\d)|\d+(?:\.\d+)*")
 _CJK = r"\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
@@ -38,7 +39,7 @@ _TOKEN = re.compile(
 )
 _CJK_RUN = re.compile(rf"[{_CJK}]{{3,}}")
 _STATEMENT_BREAKS = frozenset(",.;:!?()|→—\n")
-_NOTHING: frozenset[str] = frozenset()
+_NO_WORDS: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +60,8 @@ def read_tokens(lowered: str, stop_words: Set[str] = frozenset()) -> Iterator[To
         if text in _STATEMENT_BREAKS:
             negated_tokens_left = 0
         elif is_negator(text):
-            negated_tokens_left = NEGATED_TOKENS
-            negated_words_left = NEGATED_WORDS
+            negated_tokens_left = MAX_NEGATED_TOKENS
+            negated_words_left = MAX_NEGATED_WORDS
         elif _CJK_RUN.fullmatch(text):
             yield from (
                 Token(
@@ -78,18 +79,19 @@ def read_tokens(lowered: str, stop_words: Set[str] = frozenset()) -> Iterator[To
             )
 
 
-def tokens_of(text: str) -> list[str]:
+def list_tokens(text: str) -> list[str]:
     """Return the words and figures of a text, in order, without negators."""
     return [token.text for token in read_tokens(text.casefold())]
 
 
 def is_negator(word: str) -> bool:
-    return word.endswith(("n't", "n’t")) or word in _polarity().negators
+    """Return whether a word negates the words after it."""
+    return word.endswith(("n't", "n’t")) or word in _load_polarity().negators
 
 
-def opposites_of(word: str) -> Set[str]:
+def find_opposites(word: str) -> Set[str]:
     """Return every form of the words with the opposite meaning."""
-    return _polarity().opposites.get(word, _NOTHING)
+    return _load_polarity().opposites.get(word, _NO_WORDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,8 @@ class _Polarity:
 
 
 @functools.cache
-def _polarity() -> _Polarity:
+def _load_polarity() -> _Polarity:
+    """Load the negators and opposites from `data/polarity.toml`, once."""
     text = (
         resources.files("everthread.compaction")
         .joinpath("data/polarity.toml")
@@ -117,8 +120,8 @@ def _polarity() -> _Polarity:
     return _Polarity(frozenset(data["negators"].split()), dict(opposites))
 
 
-def figure_value(figure: str) -> str:
-    """Return the figure in the form for comparison: no separators, no leading or trailing zeros."""
+def normalize_figure(figure: str) -> str:
+    """Return the figure in a form for comparison: without separators, leading zeros or trailing zeros."""
     digits = figure.replace(",", "")
     if digits.count(".") == 1:
         digits = digits.rstrip("0").rstrip(".")
@@ -141,36 +144,43 @@ class SourceIndex:
         self._text = text
         self._stop_words = stop_words
         self._lowered = text.casefold()
-        self._words: dict[str, set[str]] = defaultdict(set)
+        self._words_by_form: dict[str, set[str]] = defaultdict(set)
         for word in words:
             for form in forms(word):
-                self._words[form].add(word)
-        self._starts = [*_statement_starts(self._lowered), len(self._lowered) + 1]
+                self._words_by_form[form].add(word)
+        self._statement_starts = [
+            *_find_statement_starts(self._lowered),
+            len(self._lowered) + 1,
+        ]
         self._occurrences: dict[str, _Occurrences] = defaultdict(_Occurrences)
-        self._beside: set[tuple[str, str]] = set()
-        self._names: dict[str, list[int]] = {}
-        self._near: dict[str, Set[int]] = {}
-        self._read()
+        self._adjacent_pairs: set[tuple[str, str]] = set()
+        self._name_offsets: dict[str, list[int]] = {}
+        self._places_near_word: dict[str, Set[int]] = {}
+        self._index_tokens()
 
-    def _read(self) -> None:
-        recent: deque[tuple[str, Set[str]]] = deque(maxlen=BESIDE_TOKENS)
+    def _index_tokens(self) -> None:
+        """Record the places and statements of each token, and the figures beside words."""
+        recent_tokens: deque[tuple[str, Set[str]]] = deque(maxlen=MAX_BESIDE_TOKENS)
         statement = 0
         for token in read_tokens(self._lowered, self._stop_words):
-            while self._starts[statement + 1] <= token.start:
+            while self._statement_starts[statement + 1] <= token.start:
                 statement += 1
             if token.text[0].isdigit():
-                value = figure_value(token.text)
-                self._beside.update(
-                    (value, word) for _, words in recent for word in words
+                value = normalize_figure(token.text)
+                self._adjacent_pairs.update(
+                    (value, word) for _, words in recent_tokens for word in words
                 )
-                recent.append((value, _NOTHING))
+                recent_tokens.append((value, _NO_WORDS))
                 keys: Set[str] = {value}
             else:
-                keys = self._words.get(token.text, _NOTHING)
-                self._beside.update(
-                    (value, word) for value, _ in recent if value for word in keys
+                keys = self._words_by_form.get(token.text, _NO_WORDS)
+                self._adjacent_pairs.update(
+                    (value, word)
+                    for value, _ in recent_tokens
+                    if value
+                    for word in keys
                 )
-                recent.append(("", keys))
+                recent_tokens.append(("", keys))
             for key in keys:
                 occurrences = self._occurrences[key]
                 occurrences.places.add(token.start // PLACE_CHARS)
@@ -180,25 +190,30 @@ class SourceIndex:
 
     def is_beside(self, figure: str, word: str) -> bool:
         """Return whether the figure appears right before or after the word."""
-        return (figure, word) in self._beside
+        return (figure, word) in self._adjacent_pairs
 
-    def places_of(self, word: str) -> Set[int]:
+    def find_places(self, word: str) -> Set[int]:
         """Return every place that holds the word or figure."""
         return (
             self._occurrences[word].places if word in self._occurrences else frozenset()
         )
 
-    def near_word(self, word: str) -> Set[int]:
+    def find_places_near_word(self, word: str) -> Set[int]:
         """Return every place near the word."""
-        if word not in self._near:
-            self._near[word] = widen(self.places_of(word), NEAR_PLACES)
-        return self._near[word]
+        if word not in self._places_near_word:
+            self._places_near_word[word] = add_neighbours(
+                self.find_places(word), MAX_NEAR_PLACES
+            )
+        return self._places_near_word[word]
 
-    def near_name(self, name: str) -> Set[int]:
+    def find_places_near_name(self, name: str) -> Set[int]:
         """Return every place near the name, spelt exactly."""
-        return widen({start // PLACE_CHARS for start in self._find(name)}, NEAR_PLACES)
+        return add_neighbours(
+            {start // PLACE_CHARS for start in self._find_name_offsets(name)},
+            MAX_NEAR_PLACES,
+        )
 
-    def statements_with(self, word: str, *, is_negated: bool | None = None) -> Set[int]:
+    def find_statements(self, word: str, *, is_negated: bool | None = None) -> Set[int]:
         """Return the statements that hold the word or figure; with `is_negated`, only those of that polarity."""
         if word not in self._occurrences:
             return frozenset()
@@ -207,42 +222,51 @@ class SourceIndex:
             return occurrences.plain | occurrences.negated
         return occurrences.negated if is_negated else occurrences.plain
 
-    def statements_naming(self, name: str) -> Set[int]:
-        return {bisect_right(self._starts, start) - 1 for start in self._find(name)}
+    def find_statements_naming(self, name: str) -> Set[int]:
+        """Return the statements that hold the name, spelt exactly."""
+        return {
+            bisect_right(self._statement_starts, start) - 1
+            for start in self._find_name_offsets(name)
+        }
 
-    def statement(self, number: int) -> str:
+    def statement_text(self, number: int) -> str:
         """Return the original text of a statement."""
-        return self._text[self._starts[number] : self._starts[number + 1]]
+        return self._text[
+            self._statement_starts[number] : self._statement_starts[number + 1]
+        ]
 
     def rarity(self, statements: Set[int]) -> float:
-        """Return the weight of a thing that these statements hold: the fewer, the heavier."""
-        return math.log((len(self._starts) + 1) / (len(statements) + 0.5))
+        """Return the weight of a word that these statements hold: the fewer, the heavier."""
+        return math.log((len(self._statement_starts) + 1) / (len(statements) + 0.5))
 
-    def _find(self, name: str) -> list[int]:
-        if name not in self._names:
-            self._names[name] = [
+    def _find_name_offsets(self, name: str) -> list[int]:
+        """Return the offsets of the name in the text, searched once."""
+        if name not in self._name_offsets:
+            self._name_offsets[name] = [
                 match.start() for match in re.finditer(re.escape(name), self._text)
             ]
-        return self._names[name]
+        return self._name_offsets[name]
 
 
-def widen(numbers: Set[int], reach: int) -> Set[int]:
-    """Return the numbers and their neighbours."""
-    return {number + step for number in numbers for step in range(-reach, reach + 1)}
+def add_neighbours(numbers: Set[int], distance: int) -> Set[int]:
+    """Return the numbers, and every number within this distance of them."""
+    return {
+        number + step for number in numbers for step in range(-distance, distance + 1)
+    }
 
 
-def _statement_starts(text: str) -> Iterator[int]:
+def _find_statement_starts(text: str) -> Iterator[int]:
     """Yield the offsets at which statements begin."""
     start = 0
     for line in text.split("\n"):
         end = start + len(line)
         while start < end:
             yield start
-            start = _statement_end(text, start, end)
+            start = _find_statement_end(text, start, end)
         start = end + 1
 
 
-def _statement_end(text: str, start: int, end: int) -> int:
+def _find_statement_end(text: str, start: int, end: int) -> int:
     """Return the end of the statement that begins here: of its line, or if that is long, of a sentence or word."""
     limit = start + MAX_STATEMENT_CHARS
     if limit >= end:

@@ -13,22 +13,22 @@ from collections.abc import Iterable, Mapping
 
 from everthread.compaction.summary.sections import Sections
 from everthread.compaction.verification.checkable_names import (
-    ERROR,
-    HASH,
-    Name,
+    ERROR_KIND,
+    HASH_KIND,
+    CheckableName,
 )
 from everthread.compaction.verification.claims import (
     Claim,
-    Figure,
+    ClaimedFigure,
+    is_meaningful_word,
     read_claims,
-    says_something,
 )
 from everthread.compaction.verification.contradictions import (
     count_contradictions,
 )
 from everthread.compaction.verification.source_index import (
     SourceIndex,
-    tokens_of,
+    list_tokens,
 )
 from everthread.core.messages import (
     Message,
@@ -40,19 +40,22 @@ from everthread.core.messages import (
 from everthread.core.search.terms import stop_words
 from everthread.core.transcript import without_summary
 
-UNVERIFIED = "(unverified)"
+UNVERIFIED_MARK = "(unverified)"
 REFUSED_SHARE = 0.25
+"""A summary is refused if more than this share of its checked names is unverified."""
 MIN_REFUSED_NAMES = 3
-"""A summary is refused if more than this share of its checked names, and at least this many, are unverified."""
+"""A summary with fewer unverified names is never refused."""
 
 
-def source_text(messages: Iterable[Message], earlier: str) -> str:
+def join_sources(messages: Iterable[Message], earlier_summary: str) -> str:
     """Return the text of all sources, to look names up in.
 
     Lines of an earlier summary that are marked as unverified are left out, so they are marked again.
     """
     verified = "\n".join(
-        line for line in earlier.split("\n") if not line.endswith(UNVERIFIED)
+        line
+        for line in earlier_summary.split("\n")
+        if not line.endswith(UNVERIFIED_MARK)
     )
     messages_without_summaries = (
         remainder
@@ -63,6 +66,7 @@ def source_text(messages: Iterable[Message], earlier: str) -> str:
 
 
 def _message_text(message: Message) -> str:
+    """Return all text of a message: its own, its calls and its results."""
     parts = [text_of(message)]
     for call in calls_of(message):
         parts.append(call.name)
@@ -81,54 +85,57 @@ def mark_sections(
 
     Return the sections, the number of names and figures checked, and the number that no source confirms.
     """
-    checker = _Checker(sources, "\n".join(sections.values()))
+    checker = _LineChecker(sources, "\n".join(sections.values()))
     marked_sections = {
-        name: "\n".join(map(checker.line, text.split("\n")))
+        name: "\n".join(map(checker.mark_line, text.split("\n")))
         for name, text in sections.items()
     }
-    return marked_sections, checker.checked, checker.unknown
+    return marked_sections, checker.checked_count, checker.unknown_count
 
 
-def is_refused(checked: int, unknown: int) -> bool:
+def should_refuse(checked: int, unknown: int) -> bool:
     """Return whether too much of a summary is unverified to use it."""
     return unknown >= MIN_REFUSED_NAMES and unknown > REFUSED_SHARE * checked
 
 
-class _Checker:
+class _LineChecker:
     """A checker for the lines of a summary."""
 
     def __init__(self, sources: str, summary: str) -> None:
         self._sources = sources
-        tokens = tokens_of(summary)
+        tokens = list_tokens(summary)
         self._stop_words = stop_words(tokens)
-        words = {token for token in tokens if says_something(token, self._stop_words)}
+        words = {
+            token for token in tokens if is_meaningful_word(token, self._stop_words)
+        }
         self._index = SourceIndex(sources, words, self._stop_words)
         self._verdicts: dict[str, bool] = {}
-        self.checked = 0
-        self.unknown = 0
+        self.checked_count = 0
+        self.unknown_count = 0
 
-    def line(self, line: str) -> str:
-        """Return the line, with a mark at its end if no source confirms it."""
-        body = line.rstrip().removesuffix(UNVERIFIED).rstrip()
+    def mark_line(self, line: str) -> str:
+        """Return the line, with a mark at its end if the sources do not support it."""
+        body = line.rstrip().removesuffix(UNVERIFIED_MARK).rstrip()
         if line.startswith("#") or not body:
             return line
         unknown_count = 0
         for claim in read_claims(body, self._stop_words):
-            self.checked += len(claim.names) + len(claim.figures)
+            self.checked_count += len(claim.names) + len(claim.figures)
             missing_count = sum(not self._is_known(name) for name in claim.names)
             missing_count += sum(
                 not self._is_found(figure, claim) for figure in claim.figures
             )
             unknown_count += missing_count or count_contradictions(claim, self._index)
-        self.unknown += unknown_count
-        return f"{body} {UNVERIFIED}" if unknown_count else line
+        self.unknown_count += unknown_count
+        return f"{body} {UNVERIFIED_MARK}" if unknown_count else line
 
-    def _is_known(self, name: Name) -> bool:
+    def _is_known(self, name: CheckableName) -> bool:
+        """Return whether the sources hold the name; look it up once."""
         if name.value not in self._verdicts:
             self._verdicts[name.value] = self._is_in_sources(name)
         return self._verdicts[name.value]
 
-    def _is_in_sources(self, name: Name) -> bool:
+    def _is_in_sources(self, name: CheckableName) -> bool:
         """Return whether the sources hold the name itself, not only as part of a longer one.
 
         A hash may be shortened.
@@ -137,28 +144,35 @@ class _Checker:
         start = sources.find(name.value)
         while start >= 0:
             end = start + len(name.value)
-            if name.kind == ERROR or not (
-                _continues(sources, start - 1)
-                or (name.kind != HASH and _continues(sources, end))
+            if name.kind == ERROR_KIND or not (
+                _is_name_char(sources, start - 1)
+                or (name.kind != HASH_KIND and _is_name_char(sources, end))
             ):
                 return True
             start = sources.find(name.value, start + 1)
         return False
 
-    def _is_found(self, figure: Figure, claim: Claim) -> bool:
+    def _is_found(self, figure: ClaimedFigure, claim: Claim) -> bool:
         """Return whether the figure is found beside its unit or name, or near half of the claim's other words."""
-        places = self._index.places_of(figure.value)
+        places = self._index.find_places(figure.value)
         if not places:
             return False
-        if any(self._index.is_beside(figure.value, word) for word in figure.beside):
-            return True
-        statements = self._index.statements_with(figure.value)
         if any(
-            statements & self._index.statements_naming(name) for name in figure.names
+            self._index.is_beside(figure.value, word) for word in figure.adjacent_words
         ):
             return True
-        neighbourhoods = [self._index.near_word(word) for word in claim.words]
-        neighbourhoods += [self._index.near_name(name.value) for name in claim.names]
+        statements = self._index.find_statements(figure.value)
+        if any(
+            statements & self._index.find_statements_naming(name)
+            for name in figure.nearby_names
+        ):
+            return True
+        neighbourhoods = [
+            self._index.find_places_near_word(word) for word in claim.words
+        ]
+        neighbourhoods += [
+            self._index.find_places_near_name(name.value) for name in claim.names
+        ]
         hits = Counter(
             place
             for neighbourhood in neighbourhoods
@@ -169,7 +183,7 @@ class _Checker:
         )
 
 
-def _continues(text: str, index: int) -> bool:
+def _is_name_char(text: str, index: int) -> bool:
     """Return whether a name continues here: a letter, digit or underscore, unless it is part of an escape (`\\n`)."""
     char = text[index] if 0 <= index < len(text) else ""
     return (

@@ -239,7 +239,7 @@ class KeyAuthenticator:
         stored_key = await self._store.find_key(digest, day)
         if stored_key is None or not hmac.compare_digest(stored_key.key.digest, digest):
             return None
-        self._ledger.learn(stored_key.key.id, day, stored_key.today)
+        self._ledger.learn(stored_key.key.id, day, stored_key.use_of_day)
         return stored_key
 
 

@@ -163,7 +163,7 @@ class TurnQueue:
             key=key or new_turn_id,
             options={"tools": tools, "payer": payer},
         )
-        turn = await self.store.queue_turn(new_turn, most=self.options.queue)
+        turn = await self.store.queue_turn(new_turn, max_waiting=self.options.queue)
         if turn is None:
             text = f"{self.options.queue} messages of this thread wait for their answer already; try again later."
             raise Refused(429, "queue_full", text, retry_after=RETRY_SECONDS)
@@ -208,7 +208,7 @@ class TurnQueue:
         await self.turn(tenant, turn_id)
         turn = await self.store.cancel_turn(turn_id, tenant=tenant)
         # Another process notices when it polls the store.
-        if turn.open and (run := self._runs.get(turn.id)):
+        if turn.is_open and (run := self._runs.get(turn.id)):
             run.stop("cancelled")
         self._follow_turn(turn)
         return turn
@@ -218,7 +218,7 @@ class TurnQueue:
     def _follow_turn(self, turn: QueuedTurn) -> TurnLog:
         """Return the log of a turn; a worker answers the turn from now on."""
         log = self._logs.get_or_create(turn)
-        if not turn.open:
+        if not turn.is_open:
             log.end(turn)
         elif self._closing:
             log.close()
@@ -244,7 +244,7 @@ class TurnQueue:
         """Wake the threads whose messages wait and whose process has ended."""
         while True:
             try:
-                for thread in await self.store.idle_queues():
+                for thread in await self.store.list_idle_queues():
                     self._wake(thread)
                 await self.agents.close_unused()
             except EverthreadError as error:
@@ -279,7 +279,7 @@ class TurnQueue:
             for log in self._logs.list_unfinished(thread):
                 if log.turn_id not in still_open:
                     turn = await self.store.turn(log.turn_id, tenant=log.tenant)
-                    if not turn.open:
+                    if not turn.is_open:
                         log.end(turn)
         except UnknownIdError:  # the thread was deleted
             for log in self._logs.list_unfinished(thread):
@@ -305,7 +305,7 @@ class TurnQueue:
         try:
             while not self._closing:
                 begin_result = await self.store.begin_turn(self._leases[thread])
-                for lost_turn in begin_result.lost:
+                for lost_turn in begin_result.lost_turns:
                     await self._end_turn(
                         lost_turn,
                         *await repair_lost_turn(
@@ -314,7 +314,7 @@ class TurnQueue:
                     )
                 if begin_result.turn is not None:
                     await self._run_turn(begin_result.turn)
-                elif not begin_result.lost:
+                elif not begin_result.lost_turns:
                     break
         finally:
             await finish_despite_cancellation(
@@ -423,7 +423,9 @@ class TurnQueue:
                     )
                     self._leases[turn.thread] = lease
                     renewed_at = now()
-                if (await self.store.turn(turn.id, tenant=turn.tenant)).cancel:
+                if (
+                    await self.store.turn(turn.id, tenant=turn.tenant)
+                ).cancel_requested:
                     run.stop("cancelled")
             except (LeaseLostError, UnknownIdError):
                 run.stop("lost")

@@ -50,7 +50,7 @@ from everthread.gateway.api.schemas import (
 from everthread.gateway.api.turn_failures import STATUS_BY_CODE
 from everthread.gateway.error_answers import Refused
 from everthread.store.records import NewSession, QueuedTurn, SearchQuery, Session
-from everthread.store.sql.accounts import sum_usage, usage_figures, usage_row
+from everthread.store.sql.accounts import make_usage_figures, make_usage_row, sum_usage
 from everthread.thread.stored_facts import (
     load_thread_state,
     load_thread_usage,
@@ -208,7 +208,7 @@ class ThreadRoutes:
         first_session = await self._load_first_session(request)
         if request.body.turn is not None:
             turn = await self._load_turn(request, request.body.turn)
-            chosen_turns = [turn] if turn.open else []
+            chosen_turns = [turn] if turn.is_open else []
         else:
             open_turns = await self._store.turns(
                 first_session.id, only_open=True, limit=1_000
@@ -330,7 +330,7 @@ class ThreadRoutes:
         first_session = await self._load_first_session(request)
         records_by_part = await load_thread_usage(self._store, first_session.id)
         sums = {
-            key: usage_figures(sum_usage(key, [*map(usage_row, records)]))
+            key: make_usage_figures(sum_usage(key, [*map(make_usage_row, records)]))
             for key, records in records_by_part.items()
         }
         return JsonAnswer(UsageView(thread=first_session.id, sums=sums))
@@ -359,7 +359,7 @@ class ThreadRoutes:
         }
         for name in _TABLE_FIELDS:
             figures[name] = {
-                row.key: usage_figures(row) for row in getattr(insights, name)
+                row.key: make_usage_figures(row) for row in getattr(insights, name)
             }
         tools = {
             row.tool: {"results": row.results, "tokens": row.tokens}
@@ -367,7 +367,10 @@ class ThreadRoutes:
         }
         return JsonAnswer(
             InsightsView(
-                days=days, total=usage_figures(insights.total), by_tool=tools, **figures
+                days=days,
+                total=make_usage_figures(insights.total),
+                by_tool=tools,
+                **figures,
             )
         )
 
@@ -412,7 +415,7 @@ class ThreadRoutes:
             self._load_last_session(first_session),
             self._load_title(first_session),
             self._queue.agents.load_settings(first_session.id),
-            self._store.started_by(first_session.id),
+            self._store.threads_started_by(first_session.id),
             self._store.compactions(first_session.id),
             self._store.turns(first_session.id, only_open=True, limit=100),
         )
@@ -429,7 +432,7 @@ class ThreadRoutes:
             query.q,
             tenant=request.tenant,
             thread=thread,
-            family=thread is not None,
+            include_family=thread is not None,
             role=query.role,
             tool=query.tool,
             limit=query.limit,
@@ -440,8 +443,8 @@ class ThreadRoutes:
         return JsonAnswer(
             Hits(
                 items=items,
-                next=query.offset + query.limit if page.more else None,
-                near=page.near,
+                next=query.offset + query.limit if page.has_more else None,
+                near=page.is_approximate,
             )
         )
 
@@ -519,7 +522,7 @@ def _make_turn_answer(turn: QueuedTurn) -> JsonAnswer:
     """Return 200 with the answer, 202 while the turn is open, else its error."""
     headers = {"x-everthread-turn": turn.id}
     view = make_turn_view(turn)
-    if turn.open:
+    if turn.is_open:
         return JsonAnswer(
             view,
             202,

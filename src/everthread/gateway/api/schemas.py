@@ -441,13 +441,15 @@ def make_turn_view(turn: QueuedTurn) -> TurnView:
         id=turn.id,
         thread=turn.thread,
         state=turn.state,
-        place=turn.place,
+        place=turn.position,
         content=turn.message.get("content") or "",
         created=turn.created,
         started=turn.started,
         ended=turn.ended,
         answer=TurnAnswer.model_validate(result) if is_answered else None,
-        error=None if is_answered or turn.open else ErrorDetail.model_validate(result),
+        error=None
+        if is_answered or turn.is_open
+        else ErrorDetail.model_validate(result),
     )
 
 
@@ -462,7 +464,7 @@ def make_thread_fields(
     return {
         "id": first_session.id,
         "title": last_session.title or first_session.title or title,
-        "kind": first_session.label,
+        "kind": first_session.shown_kind,
         "model": settings.get("model") or last_session.model,
         "platform": first_session.platform,
         "client": first_session.client,
@@ -481,7 +483,7 @@ def make_thread_item(
         **make_thread_fields(row.first, row.tip, settings, title),
         messages=row.messages,
         tokens=row.tokens,
-        active=row.active,
+        active=row.last_active,
         compactions=row.compactions,
         side_calls=row.side_calls,
     )

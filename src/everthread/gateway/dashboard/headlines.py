@@ -47,8 +47,8 @@ def describe_thread(
             figures, comparison, window=window, compactions=kept_messages.compactions
         ),
         _describe_kept(kept_messages),
-        *_describe_dollars(figures.cost, figures.unpriced, comparison),
-        *_describe_cache(figures.prompts, figures.read),
+        *_describe_dollars(figures.cost, figures.unpriced_calls, comparison),
+        *_describe_cache(figures.prompt_tokens, figures.cache_read_tokens),
     ]
 
 
@@ -66,7 +66,7 @@ def _make_lead_figure(
             f"of {figures.calls:,} in all: the whole history no longer fits {format_short(window)} tokens",
             is_lead=True,
         )
-    share = format_share(figures.prompt / window if window else None)
+    share = format_share(figures.last_prompt_tokens / window if window else None)
     if compactions:
         return Figure(
             count_noun(compactions, "compaction"),
@@ -109,11 +109,11 @@ def describe_period(insights: Insights, comparison: CostComparison) -> list[Figu
     kept_figure = Figure(
         f"{insights.messages:,}", _describe_stored(insights.messages), removed_text
     )
-    cost = total.cost if total.unpriced < total.calls else None
+    cost = total.cost if total.unpriced_calls < total.calls else None
     return [
         lead_figure,
         kept_figure,
-        *_describe_dollars(cost, total.unpriced, comparison),
+        *_describe_dollars(cost, total.unpriced_calls, comparison),
         *_describe_cache(total.prompt, total.cache_read),
     ]
 

@@ -78,8 +78,8 @@ def draw_calls(view: views.CallsView, size: WindowSize) -> str:
         )
 
     lines = [
-        Line("read from the cache", "read", [call.read for call in calls]),
-        Line("written to the cache", "write", [call.write for call in calls]),
+        Line("read from the cache", "read", [call.cache_read for call in calls]),
+        Line("written to the cache", "write", [call.cache_write for call in calls]),
         Line("not cached", "none", [call.input for call in calls]),
     ]
     marks = [

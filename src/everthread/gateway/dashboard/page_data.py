@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from everthread.compaction.history.thread_facts import ThreadState, state_of
+from everthread.compaction.history.thread_facts import ThreadState, build_state
 from everthread.core.messages import text_of
 from everthread.core.recent_dict import RecentDict
 from everthread.core.secrets.redaction import redact
@@ -217,7 +217,7 @@ class PageReader:
         items = []
         for row in rows:
             totals = figures.get(row.first.id) or ThreadFigures(row.first.id)
-            model = totals.model or row.tip.model
+            model = totals.last_model or row.tip.model
             thread = row.first.id
             size = self._find_window_size(model, limits, used_windows[thread])
             title = views.make_thread_title(
@@ -386,7 +386,7 @@ class PageReader:
             return []
         started = [
             child
-            for child in await self.store.started_by(row.first.id)
+            for child in await self.store.threads_started_by(row.first.id)
             if child.kind == "side"
         ]
         rows = [
@@ -398,7 +398,7 @@ class PageReader:
     async def _load_context(
         self, account: _ThreadAccount, tip: Session, history: Sequence[StoredMessage]
     ) -> views.ContextView:
-        in_view, shortened = await self.store.shown_of(
+        in_view, shortened = await self.store.shown_messages(
             tip.id, [message.id for message in history]
         )
         return views.make_context_view(in_view, shortened, account.summaries)
@@ -443,7 +443,7 @@ class PageReader:
             ),
         )
         totals = figures.get(thread) or ThreadFigures(thread)
-        model = totals.model or tip.model
+        model = totals.last_model or tip.model
         used_window = await load_used_window(store, row)
         size = self._find_window_size(model, limits, used_window)
         texts = [text_of(message.body) for message in summaries]
@@ -467,7 +467,7 @@ class PageReader:
             "window_bar": draw_window_bar(window),
             "calls": calls_shown,
             "calls_chart": draw_calls(calls_shown, size),
-            "cached": any(call.read for call in calls_shown.calls),
+            "cached": any(call.cache_read for call in calls_shown.calls),
             "causes": [
                 (cause, f"{count:,}", f"{tokens:,}")
                 for cause, count, tokens in calls_shown.causes
@@ -483,7 +483,7 @@ class PageReader:
             change_mark,
             page_model,
             texts,
-            state_of([message.body for message in recent]),
+            build_state([message.body for message in recent]),
         )
 
     # A compaction
@@ -599,7 +599,7 @@ class PageReader:
         if owner.thread == thread:
             return message
         # A branch shares messages with its parent.
-        in_view, _ = await self.store.shown_of(thread, [number])
+        in_view, _ = await self.store.shown_messages(thread, [number])
         if number not in in_view:
             raise NotFoundError
         return message
@@ -612,7 +612,7 @@ class PageReader:
         tenant = viewer.tenant
         insights, clients, failures, records, limits = await asyncio.gather(
             self.store.insights(since=start_time, until=end_time, tenant=tenant),
-            self.store.usage_by(
+            self.store.sum_usage_by(
                 "client", since=start_time, until=end_time, tenant=tenant
             ),
             self.store.failures(since=start_time, tenant=tenant),
@@ -626,7 +626,7 @@ class PageReader:
         )[:8]
         groups = [("model", "model", insights.by_model), ("client", "client", clients)]
         if tenant is None:
-            tenants = await self.store.usage_by(
+            tenants = await self.store.sum_usage_by(
                 "tenant", since=start_time, until=end_time
             )
             groups += [("tenant", "tenant", tenants)] if len(tenants) > 1 else []
@@ -703,7 +703,9 @@ class PageReader:
             self._load_learnt_windows(),
             load_used_window(self.store, row),
         )
-        model = (figures[thread].model if thread in figures else "") or row.tip.model
+        model = (
+            figures[thread].last_model if thread in figures else ""
+        ) or row.tip.model
         return model, self._find_window_size(model, limits, used_window)
 
 
@@ -756,7 +758,7 @@ def _make_side_rows(
 
 def _make_usage_row(row: Any, saved: float) -> tuple[str, ...]:
     share = row.cache_share
-    is_priced = row.unpriced < row.calls
+    is_priced = row.unpriced_calls < row.calls
     return (
         views.translate_client_name(row.key) if row.key else "–",
         f"{row.calls:,}",
@@ -785,7 +787,7 @@ def _estimate_saved_dollars(
     if prices is None or prices.input is None:
         return None
     uses_cache_price = (
-        any(call.read for call in later_calls) and prices.cache_read is not None
+        any(call.cache_read for call in later_calls) and prices.cache_read is not None
     )
     return (
         item.spared

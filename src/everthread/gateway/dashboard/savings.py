@@ -96,7 +96,7 @@ def compare_thread(
     cache warm finds it warm with the whole history too; otherwise the removed tokens are paid in full.
     """
     history = _WholeHistory(compactions)
-    has_cache = any(call.read or call.write for call in calls)
+    has_cache = any(call.cache_read or call.cache_write for call in calls)
     rows: list[PricedCall] = []
     outgrown: list[CallRow] = []
     previous_call: CallRow | None = None
@@ -118,7 +118,9 @@ def compare_thread(
             elif is_first and is_warm:
                 read_tokens = min(previous_prompt, history.prompt)
             else:
-                read_tokens = call.read + history.removed_tokens if call.read else 0
+                read_tokens = (
+                    call.cache_read + history.removed_tokens if call.cache_read else 0
+                )
             prices = price(call.model, call.created, history.prompt)
             without = _price_prompt(prices, history.prompt, read_tokens, call)
             if without is not None:
@@ -175,7 +177,7 @@ def _price_prompt(
         return None
     uncached_price = (
         prices.cache_write_5m
-        if call.write and prices.cache_write_5m is not None
+        if call.cache_write and prices.cache_write_5m is not None
         else prices.input
     )
     cached_price = prices.cache_read if prices.cache_read is not None else prices.input

@@ -99,7 +99,7 @@ class ThreadEntry:
 
     @property
     def model(self) -> str:
-        return self.figures.model or self.row.tip.model
+        return self.figures.last_model or self.row.tip.model
 
 
 def make_thread_title(
@@ -357,11 +357,11 @@ def _find_misses(
     main_calls: Sequence[CallRow], compacted_calls: set[int], ttl: float
 ) -> list[CacheMissRow]:
     misses: list[CacheMissRow] = []
-    if not any(call.read or call.write for call in main_calls):
+    if not any(call.cache_read or call.cache_write for call in main_calls):
         return misses
     for number, (previous_call, call) in enumerate(pairwise(main_calls), 1):
         reusable_tokens = min(previous_call.prompt, call.prompt)
-        missed_tokens = reusable_tokens - call.read
+        missed_tokens = reusable_tokens - call.cache_read
         if reusable_tokens < MIN_CACHED_TOKENS or missed_tokens <= max(
             MIN_CACHED_TOKENS, reusable_tokens // 10
         ):

@@ -21,7 +21,7 @@ from typing import Any
 
 from everthread.core.messages import kind_of
 from everthread.gateway.request.json_slices import slice_body, splice
-from everthread.thread.history import identify
+from everthread.thread.history import identify_message
 from everthread.thread.wire_messages import encode_value
 from everthread.wire.sse import SseEvent, encode_event
 
@@ -130,7 +130,7 @@ def _without_repeated(
 
 
 def _fingerprint(value: Any) -> str:
-    return identify("openai_responses", value).fingerprint
+    return identify_message("openai_responses", value).fingerprint
 
 
 def asks_compaction(body: bytes) -> bool:

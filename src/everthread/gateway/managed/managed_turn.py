@@ -30,7 +30,7 @@ from everthread.thread.caller.recall_rounds import MAX_RECALL_ROUNDS, RECALL_SEC
 from everthread.thread.caller.replacement import is_compaction
 from everthread.thread.caller.sent_history import Outcome
 from everthread.thread.events import CompactionReceipt, RecallAnswered, Unmanaged
-from everthread.thread.history import identify
+from everthread.thread.history import identify_message
 from everthread.thread.managed import ProviderRefusal
 from everthread.thread.policy import FADING_COMPACTIONS, make_fading_notice
 from everthread.thread.wire_messages import encode_messages
@@ -155,7 +155,9 @@ class ManagedTurn:
         api = self.call.frame.api
         values = encode_messages(api, [outcome.reply.message], self.call.model)
         return [
-            identify(api, value).fingerprint for value in values if is_compaction(value)
+            identify_message(api, value).fingerprint
+            for value in values
+            if is_compaction(value)
         ]
 
     def _render(self) -> Outgoing:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from everthread.agent.tools.conversation_tools import RECALL_SCHEMA, answer_recall
-from everthread.compaction.summary.summary_message import reading_tools
+from everthread.compaction.summary.summary_message import find_reading_tools
 from everthread.core.messages import Call, Message, calls_of, tool_names
 from everthread.core.recent_dict import RecentDict
 from everthread.core.secrets.redaction import redact
@@ -73,7 +73,7 @@ class RecallOffers:
 
 def _lacks_recall(api: Api, sliced: SlicedBody, frame: Request) -> bool:
     tools = frame.tools if api == "gemini" else sliced.fields.get("tools")
-    return not reading_tools(frame.tools) and RECALL not in _list_names(tools)
+    return not find_reading_tools(frame.tools) and RECALL not in _list_names(tools)
 
 
 def offers_recall(call: PreparedCall, sliced: SlicedBody) -> bool:

@@ -161,7 +161,7 @@ class ClientRequest:
             return None
         for index in range(len(self.elements) - 1, -1, -1):
             if is_compaction(self.elements[index].value):
-                identity = self.read.history.pieces[index]
+                identity = self.read.history.identities[index]
                 return Replacement(identity.fingerprint, index + 1)
         return None
 

@@ -196,7 +196,7 @@ class RequestReader:
         """Return the history of the first messages."""
         known_history = build_history(())
         if outline.match is not None:
-            known_history = outline.match.known.history.until(
+            known_history = outline.match.known.history.first_messages(
                 min(outline.shared, length)
             )
         new_elements = outline.elements[len(known_history) : length]
@@ -232,7 +232,7 @@ class RequestReader:
         return known_sizes + self._sizes.pieces(
             outline.origin.api,
             model,
-            pieces=history.pieces[count:],
+            pieces=history.identities[count:],
             messages=outline.elements[count:],
         )
 

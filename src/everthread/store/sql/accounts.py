@@ -8,15 +8,15 @@ from typing import Any
 
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.errors import InputError, UnknownIdError
-from everthread.store.database import Tx, equal_to, placeholders
+from everthread.store.database import Tx, columns_equal, placeholders
 from everthread.store.records import Insights, NewUsage, ToolRow, UsageRecord, UsageRow
 from everthread.store.sql.session_rows import find_thread
 from everthread.store.value_encoding import (
-    PICO_PER_DOLLAR,
-    as_pico,
+    PICO_DOLLARS_PER_DOLLAR,
     decode_json,
     encode_json,
-    from_pico,
+    from_pico_dollars,
+    to_pico_dollars,
 )
 
 MAX_TOKENS = 10**15
@@ -41,12 +41,12 @@ def insert_usage(tx: Tx, new: NewUsage, now: float) -> None:
         raise InputError(
             f"{usage.total_tokens} tokens in one call cannot be true; they are not recorded"
         )
-    raw: dict[str, Any] = {
+    raw_usage: dict[str, Any] = {
         "raw": usage.raw,
         "cache_write_1h": usage.cache_write_1h_tokens,
     }
     if usage.cache_miss:
-        raw["cache_miss"] = usage.cache_miss
+        raw_usage["cache_miss"] = usage.cache_miss
     values = (
         new.event,
         new.session,
@@ -57,19 +57,19 @@ def insert_usage(tx: Tx, new: NewUsage, now: float) -> None:
         usage.cache_read_tokens,
         usage.cache_write_tokens,
         usage.reasoning_tokens,
-        as_pico(new.cost),
+        to_pico_dollars(new.cost),
         int(new.estimated),
-        encode_json(raw),
+        encode_json(raw_usage),
         now if new.created is None else new.created,
     )
-    owner = ", ".join(
+    session_columns = ", ".join(
         f"(SELECT {name} FROM sessions WHERE id = ?)"
         for name in ("thread_id", "tenant", "platform")
     )
     tx.run(
         "INSERT INTO usage (event, session_id, model, task, input, output, cache_read, cache_write, reasoning, "
         "pico_dollars, estimated, raw, created, thread_id, tenant, platform) "
-        f"VALUES ({placeholders(values)}, {owner}) ON CONFLICT (thread_id, event) DO NOTHING",
+        f"VALUES ({placeholders(values)}, {session_columns}) ON CONFLICT (thread_id, event) DO NOTHING",
         (*values, *[new.session] * 3),
     )
 
@@ -83,19 +83,21 @@ def list_usage(tx: Tx, thread: str) -> list[UsageRecord]:
     )
     records = []
     for row in rows:
-        figures = decode_json(row[13])
+        raw_usage = decode_json(row[13])
         usage = CanonicalUsage(
             input_tokens=row[5],
             output_tokens=row[6],
             cache_read_tokens=row[7],
             cache_write_tokens=row[8],
             reasoning_tokens=row[9],
-            cache_write_1h_tokens=figures["cache_write_1h"],
-            raw=figures["raw"],
-            cache_miss=figures.get("cache_miss", ""),
+            cache_write_1h_tokens=raw_usage["cache_write_1h"],
+            raw=raw_usage["raw"],
+            cache_miss=raw_usage.get("cache_miss", ""),
         )
         records.append(
-            UsageRecord(*[*row[:5], usage, from_pico(row[10]), bool(row[11]), row[12]])
+            UsageRecord(
+                *[*row[:5], usage, from_pico_dollars(row[10]), bool(row[11]), row[12]]
+            )
         )
     return records
 
@@ -110,72 +112,87 @@ def load_insights(
 ) -> Insights:
     """The account of a period, summed by the database."""
 
-    def within(moment: str, owner: str) -> tuple[str, list[Any]]:
-        return in_period(
-            moment, owner, since=since, until=until, tenant=tenant, platform=platform
+    def within_period(time_column: str, owner_table: str) -> tuple[str, list[Any]]:
+        return limit_to_period(
+            time_column,
+            owner_table,
+            since=since,
+            until=until,
+            tenant=tenant,
+            platform=platform,
         )
 
-    where, values = within("u.created", "u")
-    day = tx.dialect.day.format("u.created")
-    groups = {
+    where, values = within_period("u.created", "u")
+    day = tx.dialect.utc_date.format("u.created")
+    group_columns = {
         "by_day": day,
         "by_model": "u.model",
         "by_platform": "u.platform",
         "by_task": "u.task",
     }
-    grouped = {
-        name: sum_calls(tx, key, f"usage u WHERE {where} GROUP BY 1 ORDER BY 1", values)
-        for name, key in groups.items()
+    sums_by_group = {
+        name: sum_calls_by(
+            tx, key, f"usage u WHERE {where} GROUP BY 1 ORDER BY 1", values
+        )
+        for name, key in group_columns.items()
     }
-    [total] = sum_calls(tx, "'total'", f"usage u WHERE {where}", values)
-    where, values = within("s.started", "s")
-    [begun] = tx.all(
+    [total] = sum_calls_by(tx, "'total'", f"usage u WHERE {where}", values)
+    where, values = within_period("s.started", "s")
+    [started_counts] = tx.all(
         f"SELECT COUNT(*), COUNT(DISTINCT s.thread_id) FROM sessions s WHERE {where}",
         values,
     )
-    where, values = within("c.created", "s")
-    [saved] = tx.all(
+    where, values = within_period("c.created", "s")
+    [compaction_sums] = tx.all(
         "SELECT COUNT(*), COALESCE(SUM(c.tokens_before - c.tokens_after), 0) FROM compactions c "
         f"JOIN sessions s ON s.id = c.session_id WHERE c.reverted IS NULL AND {where}",
         values,
     )
-    where, values = within("m.created", "s")
-    of_messages = f"FROM messages m JOIN sessions s ON s.id = m.thread_id WHERE m.kind = 'message' AND {where}"
+    where, values = within_period("m.created", "s")
+    from_messages = f"FROM messages m JOIN sessions s ON s.id = m.thread_id WHERE m.kind = 'message' AND {where}"
     # A result is of role `tool`, or, in Anthropic's form, a block of a user's message.
     tools = tx.all(
-        f"SELECT m.tool, COUNT(*), COALESCE(SUM(m.tokens), 0) {of_messages} AND m.role <> 'assistant' "
+        f"SELECT m.tool, COUNT(*), COALESCE(SUM(m.tokens), 0) {from_messages} AND m.role <> 'assistant' "
         "AND m.tool <> '' GROUP BY 1 ORDER BY 3 DESC, 2 DESC, 1",
         values,
     )
     return Insights(
         total=total,
-        **grouped,
+        **sums_by_group,
         by_tool=[ToolRow(row[0], int(row[1]), int(row[2])) for row in tools],
-        sessions=int(begun[0]),
-        threads=int(begun[1]),
-        messages=int(tx.value(f"SELECT COUNT(*) {of_messages}", values)),
-        compactions=int(saved[0]),
-        tokens_saved=int(saved[1]),
+        sessions=int(started_counts[0]),
+        threads=int(started_counts[1]),
+        messages=int(tx.value(f"SELECT COUNT(*) {from_messages}", values)),
+        compactions=int(compaction_sums[0]),
+        tokens_saved=int(compaction_sums[1]),
     )
 
 
-def in_period(
-    moment: str,
-    owner: str,
+def limit_to_period(
+    time_column: str,
+    owner_table: str,
     since: float,
     until: float,
     tenant: str | None,
     platform: str | None = None,
 ) -> tuple[str, list[Any]]:
-    """A condition and its values: when, and whose. `owner`: the table that has tenant and platform."""
-    where, values = equal_to({f"{owner}.tenant": tenant, f"{owner}.platform": platform})
-    return f"{moment} >= ? AND {moment} < ? AND {where}", [since, until, *values]
+    """A condition and its values: when, and whose. `owner_table`: the table that has tenant and platform."""
+    where, values = columns_equal(
+        {f"{owner_table}.tenant": tenant, f"{owner_table}.platform": platform}
+    )
+    return f"{time_column} >= ? AND {time_column} < ? AND {where}", [
+        since,
+        until,
+        *values,
+    ]
 
 
-def sum_calls(tx: Tx, key: str, source: str, values: Sequence[Any]) -> list[UsageRow]:
-    """Sums of calls by a key. `source`: what follows FROM."""
+def sum_calls_by(
+    tx: Tx, key_column: str, from_clause: str, values: Sequence[Any]
+) -> list[UsageRow]:
+    """Sums of calls by a key. `from_clause`: what follows FROM."""
     rows = []
-    for row in tx.all(f"SELECT {key}, {USAGE_SUMS} FROM {source}", values):
+    for row in tx.all(f"SELECT {key_column}, {USAGE_SUMS} FROM {from_clause}", values):
         (
             calls,
             uncached_input,
@@ -195,14 +212,14 @@ def sum_calls(tx: Tx, key: str, source: str, values: Sequence[Any]) -> list[Usag
                 cache_read=cache_read,
                 cache_write=cache_write,
                 reasoning=reasoning,
-                cost=pico_dollars / PICO_PER_DOLLAR,
-                unpriced=unpriced_calls,
+                cost=pico_dollars / PICO_DOLLARS_PER_DOLLAR,
+                unpriced_calls=unpriced_calls,
             )
         )
     return rows
 
 
-def usage_row(record: UsageRecord) -> UsageRow:
+def make_usage_row(record: UsageRecord) -> UsageRow:
     """One call as a line of account."""
     usage = record.usage
     cost = record.cost
@@ -215,7 +232,7 @@ def usage_row(record: UsageRecord) -> UsageRow:
         cache_write=usage.cache_write_tokens,
         reasoning=usage.reasoning_tokens,
     )
-    return replace(row, unpriced=1) if cost is None else replace(row, cost=cost)
+    return replace(row, unpriced_calls=1) if cost is None else replace(row, cost=cost)
 
 
 def sum_usage(key: str, rows: Sequence[UsageRow]) -> UsageRow:
@@ -230,7 +247,7 @@ def sum_usage(key: str, rows: Sequence[UsageRow]) -> UsageRow:
     )
 
 
-def usage_figures(row: UsageRow) -> dict[str, Any]:
+def make_usage_figures(row: UsageRow) -> dict[str, Any]:
     """The figures of a line of account. `cost` is null if one call has no price; `known_cost` is that of the others."""
     return {
         "calls": row.calls,
@@ -241,8 +258,8 @@ def usage_figures(row: UsageRow) -> dict[str, Any]:
         "reasoning": row.reasoning,
         "prompt": row.prompt,
         "total": row.prompt + row.output,
-        "cost": None if row.unpriced else float(row.cost),
+        "cost": None if row.unpriced_calls else float(row.cost),
         "known_cost": float(row.cost),
-        "unpriced_calls": row.unpriced,
+        "unpriced_calls": row.unpriced_calls,
         "cache_hit_share": row.cache_share,
     }

@@ -7,25 +7,25 @@ from collections.abc import Mapping, Sequence
 from everthread.errors import StoreDamagedError, UnknownIdError
 from everthread.store.database import Row, Tx, placeholders
 from everthread.store.records import KeyLimits, KeyUse, NewKey, StoredKey
-from everthread.store.value_encoding import PICO_PER_DOLLAR, as_pico
+from everthread.store.value_encoding import PICO_DOLLARS_PER_DOLLAR, to_pico_dollars
 
 KEY_COLUMNS = (
     "k.id, k.digest, k.name, k.tenant, k.scopes, k.mode, k.requests_per_day, k.tokens_per_day, k.pico_dollars_per_day, "
     "k.created, k.revoked"
 )
 SELECT_KEY = f"SELECT {KEY_COLUMNS} FROM api_keys k"
-SUM_DAY = (
+SUM_USE_OF_DAY = (
     "SELECT COALESCE(SUM(d.requests), 0), COALESCE(SUM(d.tokens), 0), COALESCE(SUM(d.pico_dollars), 0), "
     "COALESCE(SUM(d.fresh), 0) FROM "
     "(SELECT requests, tokens, pico_dollars, 0 AS fresh FROM key_days WHERE key_id = ? AND day = ? UNION ALL "
     "SELECT requests, tokens, pico_dollars, 1 FROM key_uses WHERE key_id = ? AND day = ?) d"
 )
 """The use of a key on a day, and how many of its rows are not summed up yet."""
-LAST_USED = (
+SELECT_LAST_USED = (
     "SELECT MAX(u.used) FROM (SELECT last_used AS used FROM key_days WHERE key_id = ? UNION ALL "
     "SELECT used FROM key_uses WHERE key_id = ?) u"
 )
-ROWS_PER_SUM = 64
+MAX_UNSUMMED_ROWS = 64
 """Number of rows of a key's day that are summed up into one."""
 
 
@@ -40,7 +40,7 @@ def create_key(tx: Tx, new: NewKey, now: float) -> None:
         new.mode,
         limits.requests,
         limits.tokens,
-        as_pico(limits.dollars),
+        to_pico_dollars(limits.dollars),
         now,
     )
     tx.run(
@@ -67,13 +67,19 @@ def list_keys(tx: Tx, day: str, *, tenant: str | None = None) -> list[StoredKey]
 def _load_keys(tx: Tx, sql: str, values: Sequence[str], day: str) -> list[StoredKey]:
     """Keys with their use on a day."""
     rows = tx.all(sql, values)
-    uses = (
-        tx.ask([(SUM_DAY, (row[0], day, row[0], day)) for row in rows]) if rows else []
+    uses_of_day = (
+        tx.all_of_each([(SUM_USE_OF_DAY, (row[0], day, row[0], day)) for row in rows])
+        if rows
+        else []
     )
-    times = tx.ask([(LAST_USED, (row[0], row[0])) for row in rows]) if rows else []
+    last_times = (
+        tx.all_of_each([(SELECT_LAST_USED, (row[0], row[0])) for row in rows])
+        if rows
+        else []
+    )
     return [
-        _as_key(row, use[0], last[0][0])
-        for row, use, last in zip(rows, uses, times, strict=True)
+        _decode_key(row, use[0], last_time[0][0])
+        for row, use, last_time in zip(rows, uses_of_day, last_times, strict=True)
     ]
 
 
@@ -89,30 +95,31 @@ def revoke_key(tx: Tx, key_id: str, now: float) -> float:
     return float(row[0])
 
 
-def count_use(
+def add_use(
     tx: Tx, day: str, uses: Mapping[str, KeyUse], now: float
 ) -> dict[str, KeyUse]:
     """Add rows and sum up. Writers do not block each other: only summing many rows into one changes a row."""
-    sums: dict[str, KeyUse] = {}
+    sums_by_key: dict[str, KeyUse] = {}
     for key_id, use in sorted(uses.items()):
         tx.run(
             "INSERT INTO key_uses (key_id, day, requests, tokens, pico_dollars, used) VALUES (?, ?, ?, ?, ?, ?)",
-            (key_id, day, use.requests, use.tokens, as_pico(use.dollars), now),
+            (key_id, day, use.requests, use.tokens, to_pico_dollars(use.dollars), now),
         )
-        row = tx.one(SUM_DAY, (key_id, day, key_id, day))
+        row = tx.one(SUM_USE_OF_DAY, (key_id, day, key_id, day))
         assert row is not None
-        if row[3] >= ROWS_PER_SUM:
-            _fold_uses(tx, key_id, day)
-        sums[key_id] = _as_use(row)
-    return sums
+        if row[3] >= MAX_UNSUMMED_ROWS:
+            _sum_up_uses(tx, key_id, day)
+        sums_by_key[key_id] = _decode_use(row)
+    return sums_by_key
 
 
-def _fold_uses(tx: Tx, key_id: str, day: str) -> None:
+def _sum_up_uses(tx: Tx, key_id: str, day: str) -> None:
     """Sum rows up into their day; not those that another process is at."""
     ids = [
         row[0]
         for row in tx.all(
-            f"SELECT id FROM key_uses WHERE key_id = ? AND day = ? ORDER BY id LIMIT {ROWS_PER_SUM} {tx.dialect.skip}",
+            "SELECT id FROM key_uses WHERE key_id = ? AND day = ? ORDER BY id "
+            f"LIMIT {MAX_UNSUMMED_ROWS} {tx.dialect.skip_locked}",
             (key_id, day),
         )
     ]
@@ -122,13 +129,13 @@ def _fold_uses(tx: Tx, key_id: str, day: str) -> None:
         f"DELETE FROM key_uses WHERE id IN ({placeholders(ids)}) RETURNING requests, tokens, pico_dollars, used",
         ids,
     )
-    requests, tokens, pico_dollars, times = zip(*rows, strict=True)
+    requests, tokens, pico_dollars, use_times = zip(*rows, strict=True)
     tx.run(
         "INSERT INTO key_days (key_id, day, requests, tokens, pico_dollars, last_used) VALUES (?, ?, ?, ?, ?, ?) "
         "ON CONFLICT (key_id, day) DO UPDATE SET requests = key_days.requests + excluded.requests, "
         "tokens = key_days.tokens + excluded.tokens, "
         "pico_dollars = key_days.pico_dollars + excluded.pico_dollars, last_used = excluded.last_used",
-        (key_id, day, sum(requests), sum(tokens), sum(pico_dollars), max(times)),
+        (key_id, day, sum(requests), sum(tokens), sum(pico_dollars), max(use_times)),
     )
 
 
@@ -137,11 +144,11 @@ def find_secret(tx: Tx, name: str) -> bytes | None:
     return None if row is None else bytes(row[0])
 
 
-def shared_secret(tx: Tx, name: str, fresh: bytes) -> bytes:
+def load_or_store_secret(tx: Tx, name: str, new_secret: bytes) -> bytes:
     """Insert the secret, or read the one that was stored first."""
     tx.run(
         "INSERT INTO shared_secrets (name, value) VALUES (?, ?) ON CONFLICT DO NOTHING",
-        (name, fresh),
+        (name, new_secret),
     )
     secret = find_secret(tx, name)
     if secret is None:
@@ -151,13 +158,13 @@ def shared_secret(tx: Tx, name: str, fresh: bytes) -> bytes:
     return secret
 
 
-def _as_use(row: Row) -> KeyUse:
-    return KeyUse(int(row[0]), int(row[1]), int(row[2]) / PICO_PER_DOLLAR)
+def _decode_use(row: Row) -> KeyUse:
+    return KeyUse(int(row[0]), int(row[1]), int(row[2]) / PICO_DOLLARS_PER_DOLLAR)
 
 
-def _as_key(row: Row, use: Row, last_used: float | None) -> StoredKey:
+def _decode_key(row: Row, use: Row, last_used: float | None) -> StoredKey:
     limits = KeyLimits(
-        row[6], row[7], None if row[8] is None else row[8] / PICO_PER_DOLLAR
+        row[6], row[7], None if row[8] is None else row[8] / PICO_DOLLARS_PER_DOLLAR
     )
     key = NewKey(
         row[0],
@@ -168,4 +175,4 @@ def _as_key(row: Row, use: Row, last_used: float | None) -> StoredKey:
         name=row[2],
         mode=row[5],
     )
-    return StoredKey(key, row[9], row[10], last_used, _as_use(use))
+    return StoredKey(key, row[9], row[10], last_used, _decode_use(use))

@@ -28,7 +28,7 @@ from everthread.store.records import (
 from everthread.store.sql.compactions import (
     branch_thread,
     continue_session,
-    history_ids,
+    list_history_ids,
 )
 from everthread.store.sql.message_rows import AppendRequest, append_messages
 from everthread.store.sql.session_rows import (
@@ -53,8 +53,8 @@ LINK_COLUMNS = (
 class PreparedPoint:
     """A point to be stored, with its messages as the database takes them."""
 
-    new: NewThreadLink
-    messages: AppendRequest
+    new_link: NewThreadLink
+    append_request: AppendRequest
 
 
 INSERT_LINK = (
@@ -64,8 +64,8 @@ INSERT_LINK = (
     "ON CONFLICT DO NOTHING RETURNING digest"
 )
 """Append a point after the one it follows, which must be stored. The index `links_follows` lets only one follow it."""
-SELECT_OWNER = "SELECT tenant, kind, parent_id FROM sessions WHERE id = ?"
-DIGESTS_AT_ONCE = 400
+SELECT_THREAD_OWNER = "SELECT tenant, kind, parent_id FROM sessions WHERE id = ?"
+MAX_DIGESTS_PER_QUERY = 400
 """The most digests in one query."""
 MAX_SIMILAR = 8
 """Points of one skeleton that are looked at: a client clears old results a few times, not often."""
@@ -83,27 +83,29 @@ def extend_thread(
     new_points: list[PreparedPoint] = []
     session: Row | None = None
     for point in points:
-        link = point.new.link
-        rows, *sessions = tx.ask(
+        link = point.new_link.link
+        rows, *sessions = tx.all_of_each(
             [
-                (INSERT_LINK, _link_values(point.new)),
-                *([] if new_points else [(SELECT_OWNER, (link.thread,))]),
+                (INSERT_LINK, _link_values(point.new_link)),
+                *([] if new_points else [(SELECT_THREAD_OWNER, (link.thread,))]),
             ],
         )
-        links.append(link if rows else _load_link(tx, link))
+        links.append(link if rows else _reload_link(tx, link))
         if not rows:
             break
         session = sessions[0][0] if sessions and sessions[0] else session
         new_points.append(point)
     if not new_points:
         return links
-    _open_thread(tx, new_points[0].new, session, now)
-    messages_by_point = append_messages(tx, [point.messages for point in new_points])
+    _open_thread(tx, new_points[0].new_link, session, now)
+    messages_by_point = append_messages(
+        tx, [point.append_request for point in new_points]
+    )
     for index, (point, messages) in enumerate(
         zip(new_points, messages_by_point, strict=True)
     ):
         if messages:
-            link = point.new.link
+            link = point.new_link.link
             last_id = messages[-1].id
             key = (link.tenant, link.scope, link.digest)
             tx.run(
@@ -135,7 +137,7 @@ def _link_values(new: NewThreadLink) -> Row:
 
 
 def _open_thread(tx: Tx, new: NewThreadLink, row: Row | None, now: float) -> None:
-    """Create the thread of a point if it does not exist. `row`: the result of `SELECT_OWNER`."""
+    """Create the thread of a point if it does not exist. `row`: the result of `SELECT_THREAD_OWNER`."""
     if row is not None:
         if row[0] != new.link.tenant:
             raise InputError(f"the id {new.link.thread!r} is taken by another session")
@@ -154,7 +156,7 @@ def _open_thread(tx: Tx, new: NewThreadLink, row: Row | None, now: float) -> Non
                 thread,
                 at_message=message,
                 new=new.session,
-                fresh_id=new.session.id,
+                default_id=new.session.id,
                 now=now,
             )
             return
@@ -179,14 +181,14 @@ def find_link(
     tx: Tx, tenant: str, scope: str, digests: Sequence[str]
 ) -> ThreadLinkMatch | None:
     """The longest of these beginnings that is known; `digests` from the shortest on."""
-    for some in longest_first(digests):
+    for chunk in chunk_longest_first(digests):
         row = tx.one(
-            f"SELECT {LINK_COLUMNS} FROM links WHERE tenant = ? AND scope = ? AND digest IN ({placeholders(some)}) "
+            f"SELECT {LINK_COLUMNS} FROM links WHERE tenant = ? AND scope = ? AND digest IN ({placeholders(chunk)}) "
             "ORDER BY length DESC LIMIT 1",
-            (tenant, scope, *some),
+            (tenant, scope, *chunk),
         )
         if row is not None:
-            return _as_link_match(tx, ThreadLink(*row))
+            return _make_link_match(tx, ThreadLink(*row))
     return None
 
 
@@ -201,15 +203,15 @@ def load_last_link(tx: Tx, thread: str) -> ThreadLink | None:
 
 
 def load_conversation_end(
-    tx: Tx, tenant: str, client_session: str, most: int
+    tx: Tx, tenant: str, client_session: str, platform: str, max_messages: int
 ) -> ConversationEnd | None:
     """The end of a client's conversation; None if there is none, or if it waits for the results of its calls."""
-    thread = find_conversation(tx, tenant, client_session)
+    thread = find_conversation(tx, tenant, client_session, platform)
     if thread is None or has_open_calls(tx, thread):
         return None
     rows = tx.all(
         "SELECT id, body FROM messages WHERE thread_id = ? AND kind = 'message' ORDER BY id DESC LIMIT ?",
-        (thread, most),
+        (thread, max_messages),
     )
     return (
         ConversationEnd(thread, rows[0][0], [decode_body(row[1]) for row in rows])
@@ -218,7 +220,7 @@ def load_conversation_end(
     )
 
 
-def continues_other(tx: Tx, thread: str) -> bool:
+def continues_other_thread(tx: Tx, thread: str) -> bool:
     """Whether a thread continues another one whose messages its client no longer sends."""
     row = tx.one(
         "SELECT 1 FROM sessions s JOIN links l ON l.thread_id = s.id "
@@ -228,28 +230,28 @@ def continues_other(tx: Tx, thread: str) -> bool:
     return row is not None
 
 
-def find_skeletons(
+def find_links_by_skeleton(
     tx: Tx, tenant: str, scope: str, skeletons: Sequence[str]
 ) -> list[ThreadLinkMatch]:
     """Points with the longest of these skeletons that is known."""
-    for some in longest_first(skeletons):
+    for chunk in chunk_longest_first(skeletons):
         rows = tx.all(
-            f"SELECT {LINK_COLUMNS} FROM links WHERE tenant = ? AND scope = ? AND skeleton IN ({placeholders(some)}) "
+            f"SELECT {LINK_COLUMNS} FROM links WHERE tenant = ? AND scope = ? AND skeleton IN ({placeholders(chunk)}) "
             f"ORDER BY length DESC, digest LIMIT {MAX_SIMILAR}",
-            (tenant, scope, *some),
+            (tenant, scope, *chunk),
         )
         if rows:
-            return [_as_link_match(tx, ThreadLink(*row)) for row in rows]
+            return [_make_link_match(tx, ThreadLink(*row)) for row in rows]
     return []
 
 
-def longest_first(digests: Sequence[str]) -> Iterator[Sequence[str]]:
+def chunk_longest_first(digests: Sequence[str]) -> Iterator[Sequence[str]]:
     """The digests in chunks, those of the longest prefixes first."""
-    for end in range(len(digests), 0, -DIGESTS_AT_ONCE):
-        yield digests[max(0, end - DIGESTS_AT_ONCE) : end]
+    for end in range(len(digests), 0, -MAX_DIGESTS_PER_QUERY):
+        yield digests[max(0, end - MAX_DIGESTS_PER_QUERY) : end]
 
 
-def _as_link_match(tx: Tx, link: ThreadLink) -> ThreadLinkMatch:
+def _make_link_match(tx: Tx, link: ThreadLink) -> ThreadLinkMatch:
     following = tx.one(
         "SELECT digest FROM links WHERE thread_id = ? AND previous = ? AND digest <> ? ORDER BY length DESC LIMIT 1",
         (link.thread, link.digest, link.digest),
@@ -277,7 +279,7 @@ def _collect_results(tx: Tx, link: ThreadLink) -> list[str]:
     return [part for part in reversed(results) if part]
 
 
-def _load_link(tx: Tx, link: ThreadLink) -> ThreadLink | None:
+def _reload_link(tx: Tx, link: ThreadLink) -> ThreadLink | None:
     row = tx.one(
         f"SELECT {LINK_COLUMNS} FROM links WHERE tenant = ? AND scope = ? AND digest = ?",
         (link.tenant, link.scope, link.digest),
@@ -298,7 +300,7 @@ def put_rewrite(tx: Tx, new: Rewrite, now: float) -> Rewrite:
     values = (
         new.tenant,
         new.engine,
-        new.chain,
+        new.digest,
         new.strength,
         new.length,
         new.skeleton,
@@ -316,11 +318,13 @@ def put_rewrite(tx: Tx, new: Rewrite, now: float) -> Rewrite:
     )
     row = tx.one(
         f"SELECT {REWRITE_COLUMNS} FROM rewrites WHERE tenant = ? AND engine = ? AND chain = ? AND strength = ?",
-        (new.tenant, new.engine, new.chain, new.strength),
+        (new.tenant, new.engine, new.digest, new.strength),
     )
     if row is None:
-        raise StoreDamagedError(f"the rewrite {new.chain} was neither stored nor found")
-    return as_rewrite(row)
+        raise StoreDamagedError(
+            f"the rewrite {new.digest} was neither stored nor found"
+        )
+    return decode_rewrite(row)
 
 
 def commit_rewrite(tx: Tx, new: NewRewrite, new_session: str, now: float) -> Rewrite:
@@ -334,13 +338,13 @@ def commit_rewrite(tx: Tx, new: NewRewrite, new_session: str, now: float) -> Rew
         earlier_rewrite = _find_session_rewrite(tx, tip.id, new)
         if earlier_rewrite is not None:
             return earlier_rewrite
-    point = _load_point(tx, new)
-    entries, record = resolve_context(tx, tip, new, point)
+    point = _load_last_request_message(tx, new)
+    entries, record = resolve_stored_context(tx, tip, new, point)
     continuation = continue_session(
         tx,
         tip.id,
         entries,
-        seen=_count_seen(tx, tip.id, point),
+        seen=_count_shown_until(tx, tip.id, point),
         pending=(),
         compaction=record,
         system=None,
@@ -354,7 +358,7 @@ def commit_rewrite(tx: Tx, new: NewRewrite, new_session: str, now: float) -> Rew
     )
     if stored_rewrite.session != continuation.session.id:
         raise StoreDamagedError(
-            f"the rewrite {rewrite.chain} belongs to the session {stored_rewrite.session}"
+            f"the rewrite {rewrite.digest} belongs to the session {stored_rewrite.session}"
         )
     return stored_rewrite
 
@@ -367,11 +371,12 @@ def _find_session_rewrite(tx: Tx, session: str, new: NewRewrite) -> Rewrite | No
         (session, new.rewrite.engine),
     )
     return next(
-        (rewrite for rewrite in map(as_rewrite, rows) if rewrite.chain in digests), None
+        (rewrite for rewrite in map(decode_rewrite, rows) if rewrite.digest in digests),
+        None,
     )
 
 
-def _load_point(tx: Tx, new: NewRewrite) -> int | None:
+def _load_last_request_message(tx: Tx, new: NewRewrite) -> int | None:
     """Load the id of the last message of the request that was compacted."""
     message: int | None = tx.value(
         "SELECT message_id FROM links WHERE tenant = ? AND scope = ? AND digest = ?",
@@ -380,7 +385,7 @@ def _load_point(tx: Tx, new: NewRewrite) -> int | None:
     return message
 
 
-def _count_seen(tx: Tx, session: str, point: int | None) -> int:
+def _count_shown_until(tx: Tx, session: str, point: int | None) -> int:
     """Count the messages that a session shows up to a message; all if it does not show that one."""
     count = tx.value(
         "SELECT seq + 1 FROM places WHERE session_id = ? AND message_id = ?",
@@ -393,7 +398,7 @@ def _count_seen(tx: Tx, session: str, point: int | None) -> int:
     )
 
 
-def resolve_context(
+def resolve_stored_context(
     tx: Tx, tip: ThreadTip, new: NewRewrite, point: int | None
 ) -> tuple[list[int | NewMessage], NewCompaction]:
     """Find the stored messages that a compacted context keeps, and those that its summary covers.
@@ -402,7 +407,7 @@ def resolve_context(
     shows them, if it is the session of that rewrite.
     """
     context = new.context
-    history = history_ids(tx, tip.thread, point)
+    history = list_history_ids(tx, tip.thread, point)
     shown_ids: list[int] = []
     if tip.id == new.base_session:
         rows = tx.all(
@@ -411,16 +416,18 @@ def resolve_context(
         )
         shown_ids = [row[0] for row in rows]
 
-    def find(position: int) -> int | None:
-        if position < context.inherited:
-            place = context.lead + position
-            return shown_ids[place] if place < len(shown_ids) else None
-        place = len(history) - (context.given - position)
-        return history[place] if 0 <= place < len(history) else None
+    def find_stored_message(position: int) -> int | None:
+        if position < context.inherited_count:
+            index = context.leading_count + position
+            return shown_ids[index] if index < len(shown_ids) else None
+        index = len(history) - (context.compacted_count - position)
+        return history[index] if 0 <= index < len(history) else None
 
-    entries: list[int | NewMessage] = list(history[: context.lead])
+    entries: list[int | NewMessage] = list(history[: context.leading_count])
     for entry in context.entries:
-        message = None if entry.position is None else find(entry.position)
+        message = (
+            None if entry.position is None else find_stored_message(entry.position)
+        )
         if message is not None and not entry.is_changed:
             entries.append(message)
         elif entry.body is not None:
@@ -429,7 +436,9 @@ def resolve_context(
                 NewMessage(entry.body, kind, tokens=entry.tokens, origin=message)
             )
     covered_ids = [
-        message for message in map(find, context.covered) if message is not None
+        message
+        for message in map(find_stored_message, context.covered)
+        if message is not None
     ]
     return entries, replace(new.record, covered=covered_ids)
 
@@ -441,7 +450,16 @@ def find_rewrites(
     return _find_rewrites(tx, "chain", tenant, engine, digests)
 
 
-Found = list[tuple[list[Rewrite], list[Rewrite]]]
+RewriteMatches = list[tuple[list[Rewrite], list[Rewrite]]]
+
+
+def list_rewrite_engines(tx: Tx, thread: str) -> list[str]:
+    """Return the engines, each with its options and tools, whose rewrites a thread has."""
+    rows = tx.all(
+        "SELECT DISTINCT engine FROM rewrites WHERE thread_id = ? ORDER BY engine",
+        (thread,),
+    )
+    return [row[0] for row in rows]
 
 
 def match_rewrites(
@@ -450,26 +468,42 @@ def match_rewrites(
     engines: Sequence[str],
     digests: Sequence[str],
     skeletons: Sequence[str],
-    before: RewriteSearch | None = None,
-) -> tuple[Found, RewriteSearch | None]:
+    last_search: RewriteSearch | None = None,
+) -> tuple[RewriteMatches, RewriteSearch | None]:
     """For each engine, find rewrites that cover a beginning exactly, and longer ones by skeleton; stop at a match.
 
-    `before`: a search for a beginning of the history. While no rewrite was made since, only the new part is searched,
-    and the rewrites found then.
+    `last_search`: an earlier search for a beginning of the history. If no rewrite was made since, search only the new
+    part and the rewrites found then.
     """
-    if not tx.dialect.newest:
-        return _match_rewrites(tx, tenant, engines, digests, skeletons, start=0), None
-    newest = tx.one(tx.dialect.newest.format("rewrites"))
-    if before is not None and _continues_search(before, engines, digests, newest):
-        shorter = [*before.chains, *digests[before.length :]]
+    if not tx.dialect.select_newest:
+        return _match_rewrites(
+            tx, tenant, engines, digests, skeletons, searched_length=0
+        ), None
+    newest_rewrite = tx.one(tx.dialect.select_newest.format("rewrites"))
+    if last_search is not None and _continues_search(
+        last_search, engines, digests, newest_rewrite
+    ):
+        unsearched_digests = [
+            *last_search.found_digests,
+            *digests[last_search.length :],
+        ]
         matches = _match_rewrites(
-            tx, tenant, engines, shorter, skeletons, start=before.length
+            tx,
+            tenant,
+            engines,
+            unsearched_digests,
+            skeletons,
+            searched_length=last_search.length,
         )
         # If the earlier rewrite is no longer there, search from the start.
-        if not before.chains or any(exact_matches for exact_matches, _ in matches):
-            return matches, _remember_search(engines, digests, newest, matches)
-    matches = _match_rewrites(tx, tenant, engines, digests, skeletons, start=0)
-    return matches, _remember_search(engines, digests, newest, matches)
+        if not last_search.found_digests or any(
+            exact_matches for exact_matches, _ in matches
+        ):
+            return matches, _remember_search(engines, digests, newest_rewrite, matches)
+    matches = _match_rewrites(
+        tx, tenant, engines, digests, skeletons, searched_length=0
+    )
+    return matches, _remember_search(engines, digests, newest_rewrite, matches)
 
 
 def _match_rewrites(
@@ -479,9 +513,9 @@ def _match_rewrites(
     digests: Sequence[str],
     skeletons: Sequence[str],
     *,
-    start: int,
-) -> Found:
-    """The matches of each engine. `start`: shorter skeletons were searched before."""
+    searched_length: int,
+) -> RewriteMatches:
+    """The matches of each engine. `searched_length`: shorter skeletons were searched before."""
     matches = []
     for engine in engines:
         exact_matches = find_rewrites(tx, tenant, engine, digests)
@@ -491,7 +525,7 @@ def _match_rewrites(
         longer_skeletons = [
             skeleton
             for skeleton in skeletons[
-                max(start, exact_matches[0].length if exact_matches else 0) :
+                max(searched_length, exact_matches[0].length if exact_matches else 0) :
             ]
             if skeleton
         ]
@@ -507,10 +541,10 @@ def _continues_search(
     last_search: RewriteSearch,
     engines: Sequence[str],
     digests: Sequence[str],
-    newest: Row | None,
+    newest_rewrite: Row | None,
 ) -> bool:
     return (
-        last_search.newest == newest
+        last_search.newest_rewrite == newest_rewrite
         and last_search.engines == tuple(engines)
         and 0 < last_search.length <= len(digests)
         and digests[last_search.length - 1] == last_search.digest
@@ -518,18 +552,21 @@ def _continues_search(
 
 
 def _remember_search(
-    engines: Sequence[str], digests: Sequence[str], newest: Row | None, matches: Found
+    engines: Sequence[str],
+    digests: Sequence[str],
+    newest_rewrite: Row | None,
+    matches: RewriteMatches,
 ) -> RewriteSearch | None:
     """Return the state from which the next search resumes; None if it must search for everything again."""
     if not digests or any(similar for _, similar in matches):
         return None
-    chains = [
-        rewrite.chain
+    found_digests = [
+        rewrite.digest
         for exact_matches, _ in matches
         for rewrite in reversed(exact_matches)
     ]
     return RewriteSearch(
-        tuple(engines), len(digests), digests[-1], newest, tuple(chains)
+        tuple(engines), len(digests), digests[-1], newest_rewrite, tuple(found_digests)
     )
 
 
@@ -544,18 +581,18 @@ def _find_rewrites(
     tx: Tx, column: str, tenant: str, engine: str, digests: Sequence[str]
 ) -> list[Rewrite]:
     rewrites: list[Rewrite] = []
-    for some in longest_first(digests):
+    for chunk in chunk_longest_first(digests):
         rows = tx.all(
             f"SELECT {REWRITE_COLUMNS} FROM rewrites WHERE tenant = ? AND engine = ? "
-            f"AND {column} IN ({placeholders(some)}) "
+            f"AND {column} IN ({placeholders(chunk)}) "
             f"ORDER BY length DESC, strength DESC, chain LIMIT {MAX_REWRITES - len(rewrites)}",
-            (tenant, engine, *some),
+            (tenant, engine, *chunk),
         )
-        rewrites += map(as_rewrite, rows)
+        rewrites += map(decode_rewrite, rows)
         if len(rewrites) >= MAX_REWRITES:
             break
     return rewrites
 
 
-def as_rewrite(row: Row) -> Rewrite:
+def decode_rewrite(row: Row) -> Rewrite:
     return Rewrite(*[*row[:8], bytes(row[8]), row[9], row[10], decode_json(row[11])])

@@ -12,8 +12,8 @@ from everthread.core.types import Node, System
 from everthread.errors import InputError, NothingToUndoError, UnknownIdError
 from everthread.store.database import MAX_ID, Row, Tx, chunks, placeholders
 from everthread.store.records import (
-    UNDONE,
-    UNDONE_STATE,
+    UNDONE_PREFIX,
+    UNDONE_STATE_KEY,
     CompactionRecord,
     Continuation,
     Lease,
@@ -23,7 +23,7 @@ from everthread.store.records import (
     Session,
 )
 from everthread.store.sql.message_rows import (
-    SESSION_MESSAGES,
+    FROM_SESSION_HISTORY,
     AppendRequest,
     append_messages,
     insert_message,
@@ -140,11 +140,11 @@ def _keep_or_insert(tx: Tx, thread: str, entry: int | NewMessage, now: float) ->
     """The id of a message the continuation keeps, or of one made for it."""
     if isinstance(entry, int):
         # The thread's own, or what came along when it branched.
-        of_thread = (
+        select_if_in_thread = (
             "SELECT 1 FROM messages WHERE id = ? AND (thread_id = ? OR EXISTS "
             "(SELECT 1 FROM places WHERE session_id = ? AND message_id = messages.id))"
         )
-        if tx.one(of_thread, (entry, thread, thread)) is None:
+        if tx.one(select_if_in_thread, (entry, thread, thread)) is None:
             raise UnknownIdError(
                 f"thread {thread} has no message {entry}; nothing was changed"
             )
@@ -164,12 +164,14 @@ def _keep_or_insert(tx: Tx, thread: str, entry: int | NewMessage, now: float) ->
 
 def place_messages(tx: Tx, session_id: str, ids: Sequence[int]) -> None:
     """Place messages in a new session, each once; they are what it begins with, not what it adds."""
-    unique = list(dict.fromkeys(ids))
-    rows = ((session_id, seq, message_id) for seq, message_id in enumerate(unique))
-    tx.many("INSERT INTO places (session_id, seq, message_id) VALUES (?, ?, ?)", rows)
+    unique_ids = list(dict.fromkeys(ids))
+    rows = ((session_id, seq, message_id) for seq, message_id in enumerate(unique_ids))
+    tx.run_many(
+        "INSERT INTO places (session_id, seq, message_id) VALUES (?, ?, ?)", rows
+    )
     tx.run(
         "UPDATE sessions SET next_seq = ?, carried = ? WHERE id = ?",
-        (len(unique), len(unique), session_id),
+        (len(unique_ids), len(unique_ids), session_id),
     )
 
 
@@ -192,7 +194,9 @@ def undo_compaction(
         (parent.id, parent.messages + offset, row[0])
         for offset, row in enumerate(added_rows)
     ]
-    tx.many("INSERT INTO places (session_id, seq, message_id) VALUES (?, ?, ?)", rows)
+    tx.run_many(
+        "INSERT INTO places (session_id, seq, message_id) VALUES (?, ?, ?)", rows
+    )
     tx.run(
         "UPDATE sessions SET next_seq = ? WHERE id = ?",
         (parent.messages + len(rows), parent.id),
@@ -213,7 +217,7 @@ def _undo_rewrites(tx: Tx, tip: ThreadTip, now: float) -> None:
     """
     undone = tx.all(
         "UPDATE rewrites SET chain = ? || chain, skeleton = '' WHERE session_id = ? RETURNING chain",
-        (f"{UNDONE}{tip.id}:", tip.id),
+        (f"{UNDONE_PREFIX}{tip.id}:", tip.id),
     )
     if not undone:
         return
@@ -223,11 +227,15 @@ def _undo_rewrites(tx: Tx, tip: ThreadTip, now: float) -> None:
         (tip.thread,),
     )
     put_state(
-        tx, tip.thread, UNDONE_STATE, {"until": round(UNDO_GROWTH * int(size))}, now
+        tx,
+        tip.thread,
+        UNDONE_STATE_KEY,
+        {"until": round(MIN_GROWTH_AFTER_UNDO * int(size))},
+        now,
     )
 
 
-UNDO_GROWTH = 1.1
+MIN_GROWTH_AFTER_UNDO = 1.1
 
 
 def list_compactions(tx: Tx, thread: str) -> list[CompactionRecord]:
@@ -236,35 +244,35 @@ def list_compactions(tx: Tx, thread: str) -> list[CompactionRecord]:
         "WHERE thread_id = ? ORDER BY id",
         (find_thread(tx, thread),),
     )
-    return [as_compaction(row) for row in rows]
+    return [decode_compaction_row(row) for row in rows]
 
 
 def _insert_compaction(
-    tx: Tx, origin: tuple[str, str, str, float], compaction: NewCompaction
+    tx: Tx, identity_columns: tuple[str, str, str, float], compaction: NewCompaction
 ) -> None:
-    """`origin`: the thread, the session before, the one after, and when."""
+    """`identity_columns`: the thread, the session before, the one after, and when."""
     tx.run(
         "INSERT INTO compactions (thread_id, parent_id, session_id, created, tokens_before, tokens_after, record) "
         "VALUES (?, ?, ?, ?, ?, ?, ?)",
         (
-            *origin,
+            *identity_columns,
             compaction.tokens_before,
             compaction.tokens_after,
-            encode_compaction(compaction),
+            encode_record(compaction),
         ),
     )
 
 
-def as_compaction(row: Row) -> CompactionRecord:
-    return CompactionRecord(*[*row[:6], decode_compaction(decode_json(row[6]))])
+def decode_compaction_row(row: Row) -> CompactionRecord:
+    return CompactionRecord(*[*row[:6], decode_record(decode_json(row[6]))])
 
 
-def decode_compaction(record: dict[str, Any]) -> NewCompaction:
+def decode_record(record: dict[str, Any]) -> NewCompaction:
     cost = None if record["cost"] is None else Decimal(record["cost"])
     return NewCompaction(**{**record, "cost": cost})
 
 
-def encode_compaction(compaction: NewCompaction) -> str:
+def encode_record(compaction: NewCompaction) -> str:
     record = asdict(compaction)
     cost = None if compaction.cost is None else str(compaction.cost)
     return encode_json(
@@ -277,7 +285,7 @@ def encode_compaction(compaction: NewCompaction) -> str:
     )
 
 
-OUTPUT_ID = re.compile(r"output:[0-9a-f]{16}")
+OUTPUT_ID_PATTERN = re.compile(r"output:[0-9a-f]{16}")
 
 
 def branch_thread(
@@ -285,14 +293,14 @@ def branch_thread(
     session_id: str,
     at_message: int,
     new: NewSession | None,
-    fresh_id: str,
+    default_id: str,
     now: float,
 ) -> Session:
     thread = lock_thread(tx, session_id)
-    source_id, context = _find_context(tx, thread, at_message)
+    source_id, context_ids = _find_context(tx, thread, at_message)
     source = load_session(tx, source_id)
     branch = new or NewSession(
-        id=fresh_id,
+        id=default_id,
         platform=source.platform,
         user=source.user,
         title=source.title,
@@ -302,7 +310,9 @@ def branch_thread(
     )
     branch = replace(branch, kind="branch", parent=source.id, tenant=source.tenant)
     if insert_session(tx, branch, thread=branch.id, now=now, branched_at=at_message):
-        _share_messages(tx, branch.id, context, history_ids(tx, thread, at_message))
+        _place_shared_messages(
+            tx, branch.id, context_ids, list_history_ids(tx, thread, at_message)
+        )
         _copy_citations(tx, thread, branch.id)
         # Summaries of shared messages: the context may cite them, and the branch outlives the parent thread.
         shared_nodes = [
@@ -332,18 +342,18 @@ def _find_context(tx: Tx, thread: str, at_message: int) -> tuple[str, list[int]]
             "WHERE p.session_id = ? AND p.message_id = ? AND m.kind = 'message' ORDER BY p.seq DESC LIMIT 1",
             (session, at_message),
         )
-        if row is not None and not _covers_later(tx, session, at_message):
+        if row is not None and not _summary_covers_later(tx, session, at_message):
             # Not shown any more, only part of what an earlier branch took over: that is the context then.
-            first = 0 if row[0] >= 0 else -MAX_ID
+            first_seq = 0 if row[0] >= 0 else -MAX_ID
             rows = tx.all(
                 "SELECT message_id FROM places WHERE session_id = ? AND seq >= ? AND seq <= ? ORDER BY seq",
-                (session, first, row[0]),
+                (session, first_seq, row[0]),
             )
-            return session, [entry[0] for entry in rows]
+            return session, [message_row[0] for message_row in rows]
     raise UnknownIdError(f"thread {thread} has no message {at_message} to branch at")
 
 
-def _covers_later(tx: Tx, session: str, at_message: int) -> bool:
+def _summary_covers_later(tx: Tx, session: str, at_message: int) -> bool:
     """Whether the summary a session begins with covers something that was said after a message."""
     record = tx.value("SELECT record FROM compactions WHERE session_id = ?", (session,))
     later_ids = (
@@ -356,18 +366,19 @@ def _covers_later(tx: Tx, session: str, at_message: int) -> bool:
         else []
     )
     return bool(
-        tx.all_in(
+        tx.all_for_keys(
             "SELECT 1 FROM messages WHERE id IN ({}) AND kind = 'message'", later_ids
         )
     )
 
 
-def history_ids(tx: Tx, thread: str, at_message: int | None) -> list[int]:
+def list_history_ids(tx: Tx, thread: str, at_message: int | None) -> list[int]:
     """Load the ids of a thread's history through a message; None: all of it."""
     ids: list[int] = []
-    for link in session_chain(tx, thread):
+    for session_and_carried in session_chain(tx, thread):
         for row in tx.all(
-            f"SELECT p.message_id {SESSION_MESSAGES} ORDER BY p.seq", link
+            f"SELECT p.message_id {FROM_SESSION_HISTORY} ORDER BY p.seq",
+            session_and_carried,
         ):
             ids.append(row[0])
             if row[0] == at_message:
@@ -377,7 +388,7 @@ def history_ids(tx: Tx, thread: str, at_message: int | None) -> list[int]:
     raise UnknownIdError(f"the history of thread {thread} has no message {at_message}")
 
 
-def _share_messages(
+def _place_shared_messages(
     tx: Tx, session_id: str, context: Sequence[int], history: Sequence[int]
 ) -> None:
     """Place the context, preceded by the history if that holds more."""
@@ -389,7 +400,9 @@ def _share_messages(
         (session_id, seq - len(history), message_id)
         for seq, message_id in enumerate(history)
     )
-    tx.many("INSERT INTO places (session_id, seq, message_id) VALUES (?, ?, ?)", rows)
+    tx.run_many(
+        "INSERT INTO places (session_id, seq, message_id) VALUES (?, ?, ?)", rows
+    )
 
 
 def _copy_citations(tx: Tx, thread: str, session_id: str) -> None:
@@ -407,11 +420,13 @@ def _copy_citations(tx: Tx, thread: str, session_id: str) -> None:
         "WHERE p.session_id = ?",
         (session_id,),
     )
-    cited_ids = {key for row in rows for key in OUTPUT_ID.findall(unpack_body(row[1]))}
-    for some in chunks(sorted(stored_ids & cited_ids)):
+    cited_ids = {
+        key for row in rows for key in OUTPUT_ID_PATTERN.findall(unpack_body(row[1]))
+    }
+    for chunk in chunks(sorted(stored_ids & cited_ids)):
         tx.run(
             "INSERT INTO citations (thread_id, tenant, output_id, call_id, tool, created) "
             "SELECT ?, tenant, output_id, call_id, tool, created FROM citations "
-            f"WHERE thread_id = ? AND output_id IN ({placeholders(some)})",
-            (session_id, thread, *some),
+            f"WHERE thread_id = ? AND output_id IN ({placeholders(chunk)})",
+            (session_id, thread, *chunk),
         )

@@ -33,13 +33,13 @@ ExportLine = dict[str, Any]
 
 def export_thread(tx: Tx, thread: str) -> list[ExportLine]:
     """A thread as lines of JSON. Messages are numbered anew, so that no database's ids leave it."""
-    return _ThreadExport(tx).lines(thread)[0]
+    return _ThreadExport(tx).make_lines(thread)[0]
 
 
 def salvage_thread(
     tx: Tx, database: Database, thread: str
 ) -> tuple[list[ExportLine], list[str]]:
-    return _ThreadExport(tx, database).lines(thread)
+    return _ThreadExport(tx, database).make_lines(thread)
 
 
 @dataclass(slots=True)
@@ -51,18 +51,18 @@ class _ThreadExport:
 
     tx: Tx
     database: Database | None = None
-    lost: list[str] = field(default_factory=list)
+    unreadable: list[str] = field(default_factory=list)
 
-    def lines(self, thread: str) -> tuple[list[ExportLine], list[str]]:
+    def make_lines(self, thread: str) -> tuple[list[ExportLine], list[str]]:
         tx = self.tx
         thread = find_thread(self.tx, thread)
-        sessions = self._sessions(thread)
-        places = {session.id: self._places(session.id) for session, _ in sessions}
-        numbers, messages = self._messages(thread, places)
+        sessions = self._load_sessions(thread)
+        places = {session.id: self._load_places(session.id) for session, _ in sessions}
+        numbers_by_id, message_lines = self._make_message_lines(thread, places)
         lines: list[ExportLine] = [
             {"type": "everthread", "format": EXPORT_FORMAT, "thread": thread}
         ]
-        order: list[ExportLine] = []
+        place_lines: list[ExportLine] = []
         for session, carried in sessions:
             shown_ids = [
                 message_id for seq, message_id in places[session.id] if seq >= 0
@@ -71,92 +71,110 @@ class _ThreadExport:
                 message_id for seq, message_id in places[session.id] if seq < 0
             ]
             line = dataclasses.asdict(session) | {
-                "carried": sum(each in numbers for each in shown_ids[:carried])
+                "carried": sum(
+                    message_id in numbers_by_id for message_id in shown_ids[:carried]
+                )
             }
-            line["branched_at"] = numbers.get(session.branched_at or 0)
+            line["branched_at"] = numbers_by_id.get(session.branched_at or 0)
             del line["messages"], line["thread"]
             lines.append({"type": "session", **line})
-            in_view, taken_over = (
-                [numbers[each] for each in ids if each in numbers]
+            shown_numbers, inherited_numbers = (
+                [
+                    numbers_by_id[message_id]
+                    for message_id in ids
+                    if message_id in numbers_by_id
+                ]
                 for ids in (shown_ids, inherited_ids)
             )
-            order.append(
+            place_lines.append(
                 {
                     "type": "places",
                     "session": session.id,
-                    "messages": in_view,
-                    "taken_over": taken_over,
+                    "messages": shown_numbers,
+                    "taken_over": inherited_numbers,
                 }
             )
-        lines += messages + order
+        lines += message_lines + place_lines
         lines_by_subject = {
-            "compactions": _compaction_lines(tx, thread, numbers),
-            "accounts": _usage_lines(tx, thread),
-            "stored outputs": _output_lines(tx, thread),
-            "summary nodes": _node_lines(tx, thread, numbers),
-            "pins": _pin_lines(tx, thread),
-            "engine state": _state_lines(tx, list(places)),
+            "compactions": _make_compaction_lines(tx, thread, numbers_by_id),
+            "accounts": _make_usage_lines(tx, thread),
+            "stored outputs": _make_output_lines(tx, thread),
+            "summary nodes": _make_node_lines(tx, thread, numbers_by_id),
+            "pins": _make_pin_lines(tx, thread),
+            "engine state": _make_state_lines(tx, list(places)),
         }
         for subject, subject_lines in lines_by_subject.items():
-            lines += self._readable_lines(subject, subject_lines)
-        return lines, self.lost
+            lines += self._yield_readable_lines(subject, subject_lines)
+        return lines, self.unreadable
 
-    def _sessions(self, thread: str) -> list[tuple[Session, int]]:
+    def _load_sessions(self, thread: str) -> list[tuple[Session, int]]:
         """The sessions, and how much each carried."""
-        rows = self._try(
+        rows = self._try_read(
             "sessions",
             self.tx.all,
             "SELECT id FROM sessions WHERE thread_id = ?",
             (thread,),
         )
         loaded = [
-            self._try(f"session {row[0]}", self._session, row[0]) for row in rows or ()
+            self._try_read(f"session {row[0]}", self._load_session, row[0])
+            for row in rows or ()
         ]
         return sorted(
-            (each for each in loaded if each),
-            key=lambda each: (each[0].started, each[0].id),
+            (
+                session_and_carried
+                for session_and_carried in loaded
+                if session_and_carried
+            ),
+            key=lambda session_and_carried: (
+                session_and_carried[0].started,
+                session_and_carried[0].id,
+            ),
         )
 
-    def _session(self, session: str) -> tuple[Session, int]:
+    def _load_session(self, session: str) -> tuple[Session, int]:
         carried = self.tx.value("SELECT carried FROM sessions WHERE id = ?", (session,))
         return load_session(self.tx, session), int(carried)
 
-    def _places(self, session: str) -> list[Row]:
+    def _load_places(self, session: str) -> list[Row]:
         sql = "SELECT seq, message_id FROM places WHERE session_id = ? ORDER BY seq"
         return (
-            self._try(f"the order of session {session}", self.tx.all, sql, (session,))
+            self._try_read(
+                f"the order of session {session}", self.tx.all, sql, (session,)
+            )
             or []
         )
 
-    def _messages(
+    def _make_message_lines(
         self, thread: str, places: Mapping[str, Sequence[Row]]
     ) -> tuple[dict[int, int], list[ExportLine]]:
         """Return numbers and lines of the readable messages; messages that are in no session are left out."""
-        numbers: dict[int, int] = {}
+        numbers_by_id: dict[int, int] = {}
         lines: list[ExportLine] = []
-        for message_id in sorted({row[1] for some in places.values() for row in some}):
+        for message_id in sorted(
+            {row[1] for session_places in places.values() for row in session_places}
+        ):
             subject = f"message {message_id} of thread {thread}"
-            line = self._try(
+            line = self._try_read(
                 subject,
-                _message_line,
+                _make_message_line,
                 self.tx,
                 message_id,
                 number=len(lines) + 1,
-                numbers=numbers,
+                numbers_by_id=numbers_by_id,
             )
             if line is not None:
-                numbers[message_id] = line["number"]
+                numbers_by_id[message_id] = line["number"]
                 lines.append(line)
-        return numbers, lines
+        return numbers_by_id, lines
 
-    def _readable_lines(
+    def _yield_readable_lines(
         self, subject: str, lines: Iterator[ExportLine]
     ) -> Iterator[ExportLine]:
         """Lines up to the first that cannot be read."""
-        while (line := self._try(subject, lambda: next(lines, None))) is not None:
+        while (line := self._try_read(subject, lambda: next(lines, None))) is not None:
             yield line
 
-    def _try(
+    def _try_read(
         self,
         subject: str,
         work: Callable[P, T],
@@ -183,14 +201,14 @@ class _ThreadExport:
                 ),
             ):
                 raise
-            self.lost.append(
+            self.unreadable.append(
                 f"{subject}: {' '.join(str(error).split()) or type(error).__name__}"
             )
             return None
 
 
-def _message_line(
-    tx: Tx, message_id: int, number: int, numbers: Mapping[int, int]
+def _make_message_line(
+    tx: Tx, message_id: int, number: int, numbers_by_id: Mapping[int, int]
 ) -> ExportLine:
     row = tx.one(
         "SELECT event, kind, body, tokens, created, origin FROM messages WHERE id = ?",
@@ -204,33 +222,35 @@ def _message_line(
         "kind": row[1],
         "tokens": row[3],
         "created": row[4],
-        "origin": numbers.get(row[5]) if row[5] is not None else None,
+        "origin": numbers_by_id.get(row[5]) if row[5] is not None else None,
         "body": decode_body(row[2]),
     }
 
 
-def _compaction_lines(
-    tx: Tx, thread: str, numbers: Mapping[int, int]
+def _make_compaction_lines(
+    tx: Tx, thread: str, numbers_by_id: Mapping[int, int]
 ) -> Iterator[ExportLine]:
-    for entry in list_compactions(tx, thread):
-        record = dataclasses.asdict(entry.record)
+    for compaction in list_compactions(tx, thread):
+        record = dataclasses.asdict(compaction.record)
         record["covered"] = [
-            numbers[message_id]
-            for message_id in entry.record.covered
-            if message_id in numbers
+            numbers_by_id[message_id]
+            for message_id in compaction.record.covered
+            if message_id in numbers_by_id
         ]
-        record["cost"] = None if entry.record.cost is None else str(entry.record.cost)
-        times = {"created": entry.created, "reverted": entry.reverted}
+        record["cost"] = (
+            None if compaction.record.cost is None else str(compaction.record.cost)
+        )
+        times = {"created": compaction.created, "reverted": compaction.reverted}
         yield {
             "type": "compaction",
-            "parent": entry.parent,
-            "session": entry.session,
+            "parent": compaction.parent,
+            "session": compaction.session,
             **times,
             "record": record,
         }
 
 
-def _usage_lines(tx: Tx, thread: str) -> Iterator[ExportLine]:
+def _make_usage_lines(tx: Tx, thread: str) -> Iterator[ExportLine]:
     columns = (
         "event, session_id, model, task, input, output, cache_read, cache_write, reasoning, pico_dollars, estimated, "
         "raw, created"
@@ -243,42 +263,42 @@ def _usage_lines(tx: Tx, thread: str) -> Iterator[ExportLine]:
         yield {"type": "usage", **line, "raw": decode_json(line["raw"])}
 
 
-def _output_lines(tx: Tx, thread: str) -> Iterator[ExportLine]:
+def _make_output_lines(tx: Tx, thread: str) -> Iterator[ExportLine]:
     tenant = load_session(tx, thread).tenant
     for output in list_outputs(tx, thread):
-        about = {
+        call_fields = {
             "call_id": output.call_id,
             "tool": output.tool,
             "created": output.created,
         }
         yield {
             "type": "output",
-            **about,
+            **call_fields,
             "text": load_output(tx, output.id, tenant=tenant),
         }
 
 
-def _node_lines(
-    tx: Tx, thread: str, numbers: Mapping[int, int]
+def _make_node_lines(
+    tx: Tx, thread: str, numbers_by_id: Mapping[int, int]
 ) -> Iterator[ExportLine]:
     for node in list_nodes(tx, thread):
         line = {**dataclasses.asdict(node), "sources": list(node.sources)}
         for name in ("first_message", "last_message"):
-            line[name] = numbers.get(line[name], 0)
+            line[name] = numbers_by_id.get(line[name], 0)
         if node.level == 0:
-            source_numbers = (numbers.get(int(source)) for source in node.sources)
+            source_numbers = (numbers_by_id.get(int(source)) for source in node.sources)
             line["sources"] = [
                 str(number) for number in source_numbers if number is not None
             ]
         yield {"type": "node", **line}
 
 
-def _pin_lines(tx: Tx, thread: str) -> Iterator[ExportLine]:
+def _make_pin_lines(tx: Tx, thread: str) -> Iterator[ExportLine]:
     for pin in list_pins(tx, thread):
         yield {"type": "pin", "text": pin.text, "created": pin.created}
 
 
-def _state_lines(tx: Tx, scopes: list[str]) -> Iterator[ExportLine]:
+def _make_state_lines(tx: Tx, scopes: list[str]) -> Iterator[ExportLine]:
     for scope in scopes:
         for row in tx.all(
             "SELECT name, value FROM state WHERE scope = ? ORDER BY name", (scope,)

@@ -57,8 +57,8 @@ def find_page(tx: Tx, query: SearchQuery, now: float) -> HitPage:
             replace(hit, before=before, after=after)
             for hit, (before, after) in zip(hits, neighbours, strict=True)
         ),
-        more=len(results) > end,
-        near=bool(hits) and is_near,
+        has_more=len(results) > end,
+        is_approximate=bool(hits) and is_near,
     )
 
 
@@ -77,13 +77,13 @@ def _find_closest(
         query.text,
         query.tenant,
         query.thread,
-        family=query.family,
+        include_family=query.include_family,
         limit=count if is_timeless else min(2 * count, MAX_CLOSEST),
-        least=MIN_QUESTION_CLOSENESS if query.is_question else MIN_CLOSENESS,
-        least_of_others=MIN_ANSWER_CLOSENESS,
+        min_closeness=MIN_QUESTION_CLOSENESS if query.is_question else MIN_CLOSENESS,
+        min_other_closeness=MIN_ANSWER_CLOSENESS,
         role=query.role,
         tool=query.tool,
-        as_page=True,
+        for_page=True,
     )
     question = read_question(query.text, now, common_words=True)
     since = query.since or 0

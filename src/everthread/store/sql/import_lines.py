@@ -19,15 +19,15 @@ from everthread.store.records import (
     new_id,
 )
 from everthread.store.sql.accounts import record_usage
-from everthread.store.sql.compactions import decode_compaction, encode_compaction
+from everthread.store.sql.compactions import decode_record, encode_record
 from everthread.store.sql.export_lines import (
     EXPORT_FORMAT,
     MALFORMED_LINE_ERRORS,
     ExportLine,
 )
 from everthread.store.sql.message_rows import (
-    call_names,
     insert_message,
+    map_calls_to_tools,
     name_tool,
     prepare_message,
 )
@@ -40,10 +40,10 @@ from everthread.store.sql.session_rows import (
 )
 from everthread.store.sql.stored_outputs import compress_output, put_output
 from everthread.store.sql.thread_state import as_node, put_nodes, put_pin, put_state
-from everthread.store.value_encoding import clean_text, from_pico
+from everthread.store.value_encoding import clean_text, from_pico_dollars
 
 NumberedLine = tuple[int, ExportLine]
-CHECKS: dict[str, Callable[[Any], bool]] = {
+VALUE_CHECKS: dict[str, Callable[[Any], bool]] = {
     "name": lambda value: (
         isinstance(value, str) and clean_text(value) == value
     ),  # every database stores it unchanged
@@ -102,7 +102,7 @@ LINE_SHAPES: dict[str, LineShape] = {
     "pin": {"text": "text", "moment": "created"},
     "state": {"name": "scope key", "anything": "value"},
 }
-PART_SHAPES: dict[tuple[str, str], LineShape] = {
+NESTED_SHAPES: dict[tuple[str, str], LineShape] = {
     ("compaction", "record"): {
         "list of count": "covered",
         "count": "tokens_before tokens_after",
@@ -119,33 +119,33 @@ PART_SHAPES: dict[tuple[str, str], LineShape] = {
 
 def check_line(line: ExportLine, shape: LineShape) -> None:
     """Refuse a line that lacks a field or has a wrong one. Ignore additional fields."""
-    for kind, names in shape.items():
-        for name in names.split():
-            key = name.rstrip("?")
-            if key not in line:
-                if key == name:
-                    raise TranscriptError(f"it has no {key!r}")
-            elif not _is_of_kind(kind, line[key]):
-                text = repr(line[key])
+    for value_kind, field_names in shape.items():
+        for field_name in field_names.split():
+            name = field_name.rstrip("?")
+            if name not in line:
+                if name == field_name:
+                    raise TranscriptError(f"it has no {name!r}")
+            elif not _is_valid_value(value_kind, line[name]):
+                text = repr(line[name])
                 raise TranscriptError(
-                    f"{key!r} cannot be {text if len(text) <= 60 else text[:60] + '…'}"
+                    f"{name!r} cannot be {text if len(text) <= 60 else text[:60] + '…'}"
                 )
 
 
-def _is_of_kind(kind: str, value: Any) -> bool:
-    if kind.endswith(" or null"):
-        return value is None or CHECKS[kind.removesuffix(" or null")](value)
-    if kind.startswith("list of "):
+def _is_valid_value(value_kind: str, value: Any) -> bool:
+    if value_kind.endswith(" or null"):
+        return value is None or VALUE_CHECKS[value_kind.removesuffix(" or null")](value)
+    if value_kind.startswith("list of "):
         return isinstance(value, list) and all(
-            map(CHECKS[kind.removeprefix("list of ")], value)
+            map(VALUE_CHECKS[value_kind.removeprefix("list of ")], value)
         )
-    return CHECKS[kind](value)
+    return VALUE_CHECKS[value_kind](value)
 
 
 def import_lines(tx: Tx, lines: Sequence[ExportLine], now: float) -> list[str]:
     threads: dict[str, None] = {}
-    for root, section in _split_sections(lines):
-        threads |= dict.fromkeys(_ThreadImport(tx, now, root, section).store())
+    for thread, section_lines in _split_sections(lines):
+        threads |= dict.fromkeys(_ThreadImport(tx, now, thread, section_lines).store())
     return list(threads)
 
 
@@ -167,16 +167,16 @@ def _split_sections(lines: Sequence[Any]) -> list[tuple[str, list[NumberedLine]]
         elif not isinstance(kind, str) or kind not in LINE_SHAPES:
             raise TranscriptError(f"line {number}: a line of type {kind!r} is unknown")
         else:
-            _check_numbered(number, line, kind)
+            _check_numbered_line(number, line, kind)
             sections[-1][1].append((number, line))
     return sections
 
 
-def _check_numbered(number: int, line: ExportLine, kind: str) -> None:
+def _check_numbered_line(number: int, line: ExportLine, kind: str) -> None:
     try:
         check_line(line, LINE_SHAPES[kind])
-        for (owner, key), shape in PART_SHAPES.items():
-            if owner == kind:
+        for (line_kind, key), shape in NESTED_SHAPES.items():
+            if line_kind == kind:
                 check_line(line[key], shape)
     except TranscriptError as error:
         raise TranscriptError(f"line {number} cannot be imported: {error}") from None
@@ -188,56 +188,56 @@ class _ThreadImport:
 
     tx: Tx
     now: float
-    root: str
+    thread: str
     lines: list[NumberedLine]
-    waiting: dict[str, ExportLine] = field(default_factory=dict)
+    unstored_sessions: dict[str, ExportLine] = field(default_factory=dict)
     """Sessions that are not stored yet."""
-    threads: dict[str, str] = field(default_factory=dict)
+    threads_by_session: dict[str, str] = field(default_factory=dict)
     """Session -> its thread."""
-    branched: dict[str, int | None] = field(default_factory=dict)
+    branch_points: dict[str, int | None] = field(default_factory=dict)
     """Session -> number of the message it branched at."""
-    owners: dict[int, str] = field(default_factory=dict)
+    threads_by_number: dict[int, str] = field(default_factory=dict)
     """Number of a message -> the thread it is stored in."""
-    ids: dict[int, int] = field(default_factory=dict)
+    ids_by_number: dict[int, int] = field(default_factory=dict)
     """Number of a message -> its id here."""
-    calls: dict[str, str] = field(default_factory=dict)
+    tools_by_call: dict[str, str] = field(default_factory=dict)
     """Tool call -> the tool."""
 
     def store(self) -> list[str]:
         for _, line in self.lines:
             if (
                 line["type"] == "session"
-                and self.waiting.setdefault(line["id"], line) is not line
+                and self.unstored_sessions.setdefault(line["id"], line) is not line
             ):
                 raise TranscriptError(f"session {line['id']} stands there twice")
-        self._apply_lines("session", self._session)
-        if self.root not in self.threads:
-            raise TranscriptError(f"the thread {self.root} has no session of that id")
-        self._apply_lines("places", self._note_owners)
-        steps = {
-            "message": self._message,
-            "places": self._place,
-            "compaction": self._compaction,
-            "usage": self._usage,
-            "output": self._output,
-            "node": self._node,
-            "pin": self._pin,
-            "state": self._state,
+        self._apply_lines("session", self._import_session)
+        if self.thread not in self.threads_by_session:
+            raise TranscriptError(f"the thread {self.thread} has no session of that id")
+        self._apply_lines("places", self._assign_threads)
+        appliers = {
+            "message": self._import_message,
+            "places": self._import_places,
+            "compaction": self._import_compaction,
+            "usage": self._import_usage,
+            "output": self._import_output,
+            "node": self._import_node,
+            "pin": self._import_pin,
+            "state": self._import_state,
         }
-        for kind, take in steps.items():
-            self._apply_lines(kind, take)
-        threads = list(dict.fromkeys(self.threads.values()))
+        for kind, apply_line in appliers.items():
+            self._apply_lines(kind, apply_line)
+        threads = list(dict.fromkeys(self.threads_by_session.values()))
         for thread in threads:
-            self._verify(thread)
+            self._check_chain(thread)
             recount_thread(self.tx, thread)
             refresh_activity(self.tx, thread)
         return threads
 
-    def _apply_lines(self, kind: str, take: Callable[[ExportLine], None]) -> None:
+    def _apply_lines(self, kind: str, apply_line: Callable[[ExportLine], None]) -> None:
         for number, line in self.lines:
             if line["type"] == kind:
                 try:
-                    take(line)
+                    apply_line(line)
                 except MALFORMED_LINE_ERRORS as error:
                     reason = (
                         f"it does not fit the others ({type(error).__name__}: {error})"
@@ -248,20 +248,20 @@ class _ThreadImport:
 
     # Sessions
 
-    def _session(self, line: ExportLine) -> None:
+    def _import_session(self, line: ExportLine) -> None:
         """Store a session that is not stored yet, its parents before it."""
-        line_of_descent: list[ExportLine] = []
-        key = line["id"]
-        while key in self.waiting:
-            line_of_descent.append(self.waiting.pop(key))
-            key = line_of_descent[-1].get("parent")
-        if any(each["id"] == key for each in line_of_descent):
-            raise TranscriptError(f"session {key} is its own ancestor")
-        for each in reversed(line_of_descent):
-            self._insert(each)
+        unstored_lines: list[ExportLine] = []
+        session_id = line["id"]
+        while session_id in self.unstored_sessions:
+            unstored_lines.append(self.unstored_sessions.pop(session_id))
+            session_id = unstored_lines[-1].get("parent")
+        if any(ancestor["id"] == session_id for ancestor in unstored_lines):
+            raise TranscriptError(f"session {session_id} is its own ancestor")
+        for ancestor in reversed(unstored_lines):
+            self._insert_session(ancestor)
 
-    def _insert(self, line: ExportLine) -> None:
-        kind: SessionKind = line.get("kind") or self._kind(line)
+    def _insert_session(self, line: ExportLine) -> None:
+        kind: SessionKind = line.get("kind") or self._guess_kind(line)
         if kind not in get_args(SessionKind):
             raise TranscriptError(
                 f"session {line['id']} is of the unknown kind {kind!r}"
@@ -270,8 +270,10 @@ class _ThreadImport:
         new = NewSession(
             kind=kind, **{name: value for name, value in line.items() if name in names}
         )
-        within = kind in ("continuation", "reverted")
-        thread = lock_thread(self.tx, line["parent"]) if within else new.id
+        is_in_thread_of_parent = kind in ("continuation", "reverted")
+        thread = (
+            lock_thread(self.tx, line["parent"]) if is_in_thread_of_parent else new.id
+        )
         if not insert_session(self.tx, new, thread=thread, now=self.now):
             raise StoreError(
                 f"session {new.id} is in this store already; delete its thread first, or leave it"
@@ -280,28 +282,30 @@ class _ThreadImport:
             "UPDATE sessions SET ended = ?, end_reason = ?, carried = ? WHERE id = ?",
             (line.get("ended"), line.get("end_reason"), line.get("carried", 0), new.id),
         )
-        self.threads[new.id] = thread
-        self.branched[new.id] = line.get("branched_at")
+        self.threads_by_session[new.id] = thread
+        self.branch_points[new.id] = line.get("branched_at")
 
-    def _kind(self, line: ExportLine) -> SessionKind:
+    def _guess_kind(self, line: ExportLine) -> SessionKind:
         """For data without kinds: a child continues its parent if that ended by compression before the child began."""
         if line.get("parent") is None:
             return "main"
         parent = self.tx.one(
             "SELECT ended, end_reason FROM sessions WHERE id = ?", (line["parent"],)
         )
-        continued = self.tx.one(
+        continuation = self.tx.one(
             "SELECT 1 FROM sessions WHERE parent_id = ? AND kind = 'continuation'",
             (line["parent"],),
         )
-        follows = (
+        starts_after_parent = (
             parent is not None
             and parent[1] == "compression"
             and line["started"] >= parent[0]
         )
-        return "continuation" if follows and not continued else "subagent"
+        return (
+            "continuation" if starts_after_parent and not continuation else "subagent"
+        )
 
-    def _verify(self, thread: str) -> None:
+    def _check_chain(self, thread: str) -> None:
         """Refuse sessions that do not form one chain. The last one continues it, even if it was continued elsewhere."""
         chain = [session for session, _ in session_chain(self.tx, thread)]
         rows = self.tx.all(
@@ -330,22 +334,26 @@ class _ThreadImport:
 
     # Messages
 
-    def _note_owners(self, line: ExportLine) -> None:
+    def _assign_threads(self, line: ExportLine) -> None:
         for number in (*line["messages"], *line.get("taken_over", ())):
-            self.owners.setdefault(number, self.threads[line["session"]])
+            self.threads_by_number.setdefault(
+                number, self.threads_by_session[line["session"]]
+            )
 
-    def _message(self, line: ExportLine) -> None:
+    def _import_message(self, line: ExportLine) -> None:
         number = line["number"]
         kind = line.get("kind", "message")
         if (
-            number in self.ids
-            or number not in self.owners
+            number in self.ids_by_number
+            or number not in self.threads_by_number
             or kind not in get_args(MessageKind)
         ):
             raise TranscriptError(
                 f"message {number} stands there twice, in no session, or is of no known kind"
             )
-        origin = None if line.get("origin") is None else self.ids[line["origin"]]
+        origin = (
+            None if line.get("origin") is None else self.ids_by_number[line["origin"]]
+        )
         event = line.get("event") or new_id()
         new = NewMessage(
             line["body"],
@@ -355,15 +363,19 @@ class _ThreadImport:
             origin=origin,
             created=line.get("created"),
         )
-        item = prepare_message(new)
-        self.calls |= call_names(item.calls)
-        item = name_tool(item, lambda call_id: self.calls.get(call_id, ""))
-        message_id = insert_message(self.tx, self.owners[number], item, self.now)
+        prepared_message = prepare_message(new)
+        self.tools_by_call |= map_calls_to_tools(prepared_message.calls)
+        prepared_message = name_tool(
+            prepared_message, lambda call_id: self.tools_by_call.get(call_id, "")
+        )
+        message_id = insert_message(
+            self.tx, self.threads_by_number[number], prepared_message, self.now
+        )
         if message_id is None:
             raise TranscriptError(f"the event {event!r} stands there twice")
-        self.ids[number] = message_id
+        self.ids_by_number[number] = message_id
 
-    def _place(self, line: ExportLine) -> None:
+    def _import_places(self, line: ExportLine) -> None:
         session = line["session"]
         shown_messages = line["messages"]
         inherited_messages = line.get("taken_over", [])
@@ -372,49 +384,49 @@ class _ThreadImport:
         ) < len(inherited_messages):
             raise TranscriptError(f"session {session} shows a message twice")
         rows = [
-            (session, seq, self.ids[number])
+            (session, seq, self.ids_by_number[number])
             for seq, number in enumerate(shown_messages)
         ]
         rows += [
-            (session, seq - len(inherited_messages), self.ids[number])
+            (session, seq - len(inherited_messages), self.ids_by_number[number])
             for seq, number in enumerate(inherited_messages)
         ]
-        self.tx.many(
+        self.tx.run_many(
             "INSERT INTO places (session_id, seq, message_id) VALUES (?, ?, ?)", rows
         )
-        branch_point = self.branched[session]
+        branch_point = self.branch_points[session]
         self.tx.run(
             "UPDATE sessions SET next_seq = ?, branched_at = ? WHERE id = ?",
             (
                 len(shown_messages),
-                None if branch_point is None else self.ids[branch_point],
+                None if branch_point is None else self.ids_by_number[branch_point],
                 session,
             ),
         )
 
     # Records beside the messages
 
-    def _compaction(self, line: ExportLine) -> None:
-        covered_ids = [self.ids[number] for number in line["record"]["covered"]]
-        record = decode_compaction(
-            {"cost": None, **line["record"], "covered": covered_ids}
-        )
+    def _import_compaction(self, line: ExportLine) -> None:
+        covered_ids = [
+            self.ids_by_number[number] for number in line["record"]["covered"]
+        ]
+        record = decode_record({"cost": None, **line["record"], "covered": covered_ids})
         self.tx.run(
             "INSERT INTO compactions (thread_id, parent_id, session_id, created, reverted, tokens_before, "
             "tokens_after, record) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             (
-                self.threads[line["session"]],
+                self.threads_by_session[line["session"]],
                 line["parent"],
                 line["session"],
                 line["created"],
                 line["reverted"],
                 record.tokens_before,
                 record.tokens_after,
-                encode_compaction(record),
+                encode_record(record),
             ),
         )
 
-    def _usage(self, line: ExportLine) -> None:
+    def _import_usage(self, line: ExportLine) -> None:
         usage = CanonicalUsage(
             input_tokens=line["input"],
             output_tokens=line["output"],
@@ -425,51 +437,56 @@ class _ThreadImport:
             raw=line["raw"]["raw"],
         )
         new = NewUsage(
-            self._own_session(line["session"]),
+            self._require_imported_session(line["session"]),
             line["model"],
             usage=usage,
             task=line["task"],
-            cost=from_pico(line["pico_dollars"]),
+            cost=from_pico_dollars(line["pico_dollars"]),
             estimated=bool(line["estimated"]),
             event=line["event"],
             created=line["created"],
         )
         record_usage(self.tx, new, self.now)
 
-    def _pin(self, line: ExportLine) -> None:
-        put_pin(self.tx, self.root, line["text"], MAX_ID, line["created"])
+    def _import_pin(self, line: ExportLine) -> None:
+        put_pin(self.tx, self.thread, line["text"], MAX_ID, line["created"])
 
-    def _output(self, line: ExportLine) -> None:
+    def _import_output(self, line: ExportLine) -> None:
         content = compress_output(line["text"])
-        about = {"call_id": line["call_id"], "tool": line["tool"]}
+        call_fields = {"call_id": line["call_id"], "tool": line["tool"]}
         put_output(
-            self.tx, self.root, line["text"], content, **about, now=line["created"]
+            self.tx,
+            self.thread,
+            line["text"],
+            content,
+            **call_fields,
+            now=line["created"],
         )
 
-    def _node(self, line: ExportLine) -> None:
+    def _import_node(self, line: ExportLine) -> None:
         record = {name: value for name, value in line.items() if name != "type"}
         record |= {
-            name: self.ids.get(line[name], 0)
+            name: self.ids_by_number.get(line[name], 0)
             for name in ("first_message", "last_message")
         }
-        record["thread"] = self.threads[self.root]
+        record["thread"] = self.threads_by_session[self.thread]
         if line["level"] == 0:
             record["sources"] = [
-                str(self.ids[int(source)]) for source in line["sources"]
+                str(self.ids_by_number[int(source)]) for source in line["sources"]
             ]
         put_nodes(self.tx, [as_node(record)], None)
 
-    def _state(self, line: ExportLine) -> None:
+    def _import_state(self, line: ExportLine) -> None:
         put_state(
             self.tx,
-            self._own_session(line["scope"]),
+            self._require_imported_session(line["scope"]),
             line["key"],
             line["value"],
             self.now,
         )
 
-    def _own_session(self, session: str) -> str:
-        if session not in self.threads:
+    def _require_imported_session(self, session: str) -> str:
+        if session not in self.threads_by_session:
             raise TranscriptError(
                 f"session {session} is not among the lines; what belongs to it is not imported"
             )

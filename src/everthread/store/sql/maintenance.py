@@ -84,23 +84,23 @@ CONSISTENCY_CHECKS = {
         "SELECT COUNT(*) FROM citations c LEFT JOIN sessions s ON s.id = c.thread_id WHERE s.id IS NULL"
     ),
 }
-MESSAGES_AT_ONCE = 500
+MESSAGES_PER_CHECK = 500
 
 
 def find_problems(tx: Tx) -> list[str]:
     """Every rule that is broken, with how often; and every content that is not what it was."""
-    problems = [*_changed_messages(tx), *_changed_outputs(tx)]
+    problems = [*_find_changed_messages(tx), *_find_changed_outputs(tx)]
     for problem, sql in CONSISTENCY_CHECKS.items():
         if count := tx.value(sql):
             problems.append(f"{count} {problem}")
     return problems
 
 
-def _changed_messages(tx: Tx) -> Iterator[str]:
+def _find_changed_messages(tx: Tx) -> Iterator[str]:
     last_id = 0
     while rows := tx.all(
         "SELECT id, body, checksum FROM messages WHERE id > ? ORDER BY id LIMIT ?",
-        (last_id, MESSAGES_AT_ONCE),
+        (last_id, MESSAGES_PER_CHECK),
     ):
         last_id = rows[-1][0]
         for message_id, body, stored_checksum in rows:
@@ -108,10 +108,10 @@ def _changed_messages(tx: Tx) -> Iterator[str]:
                 yield f"message {message_id} is not what was stored"
 
 
-def _changed_outputs(tx: Tx) -> Iterator[str]:
-    for tenant, key in tx.all("SELECT tenant, id FROM outputs"):
+def _find_changed_outputs(tx: Tx) -> Iterator[str]:
+    for tenant, output_id in tx.all("SELECT tenant, id FROM outputs"):
         try:
-            load_output(tx, key, tenant=tenant)
+            load_output(tx, output_id, tenant=tenant)
         except StoreDamagedError as error:
             yield str(error)
 
@@ -119,21 +119,24 @@ def _changed_outputs(tx: Tx) -> Iterator[str]:
 def delete_thread(tx: Tx, thread: str) -> int:
     """How many sessions were deleted, those of its subagents too. A branch keeps what it shares."""
     threads = _lock_with_subagents(tx, thread)
-    marks = placeholders(threads)
+    thread_placeholders = placeholders(threads)
     rows = tx.all(
-        f"SELECT id, system_hash FROM sessions WHERE thread_id IN ({marks})", threads
+        f"SELECT id, system_hash FROM sessions WHERE thread_id IN ({thread_placeholders})",
+        threads,
     )
     ids = [row[0] for row in rows]
-    tx.many("DELETE FROM places WHERE session_id = ?", [(key,) for key in ids])
-    orphans = tx.all(
-        f"SELECT m.id FROM messages m WHERE m.thread_id IN ({marks}) "
+    tx.run_many(
+        "DELETE FROM places WHERE session_id = ?", [(session_id,) for session_id in ids]
+    )
+    orphan_rows = tx.all(
+        f"SELECT m.id FROM messages m WHERE m.thread_id IN ({thread_placeholders}) "
         "AND NOT EXISTS (SELECT 1 FROM places p WHERE p.message_id = m.id)",
         threads,
     )
-    for some in chunks([row[0] for row in orphans]):
-        _unindex_messages(tx, some)
-        tx.run(f"DELETE FROM messages WHERE id IN ({placeholders(some)})", some)
-    _hand_shared_to_branches(tx, threads)
+    for chunk in chunks([row[0] for row in orphan_rows]):
+        _unindex_messages(tx, chunk)
+        tx.run(f"DELETE FROM messages WHERE id IN ({placeholders(chunk)})", chunk)
+    _give_shared_messages_to_branches(tx, threads)
     _delete_outputs(tx, threads)
     for table in (
         "compactions",
@@ -144,40 +147,49 @@ def delete_thread(tx: Tx, thread: str) -> int:
         "turns",
         "pins",
     ):
-        tx.run(f"DELETE FROM {table} WHERE thread_id IN ({marks})", threads)
-    tx.many("DELETE FROM state WHERE scope = ?", [(key,) for key in ids])
-    tx.many("DELETE FROM sessions WHERE id = ?", [(key,) for key in ids])
+        tx.run(
+            f"DELETE FROM {table} WHERE thread_id IN ({thread_placeholders})", threads
+        )
+    tx.run_many(
+        "DELETE FROM state WHERE scope = ?", [(session_id,) for session_id in ids]
+    )
+    tx.run_many(
+        "DELETE FROM sessions WHERE id = ?", [(session_id,) for session_id in ids]
+    )
     _delete_prompts(tx, sorted({row[1] for row in rows if row[1] is not None}))
     return len(ids)
 
 
 def _delete_prompts(tx: Tx, hashes: list[str]) -> None:
     """Delete system prompts that no session uses. Each is locked before it is checked."""
-    for key in hashes:
-        tx.one(f"SELECT 1 FROM texts WHERE hash = ? {tx.dialect.lock}", (key,))
+    for prompt_hash in hashes:
+        tx.one(
+            f"SELECT 1 FROM texts WHERE hash = ? {tx.dialect.for_update}",
+            (prompt_hash,),
+        )
         tx.run(
             "DELETE FROM texts WHERE hash = ? AND NOT EXISTS (SELECT 1 FROM sessions WHERE system_hash = ?)",
-            (key, key),
+            (prompt_hash, prompt_hash),
         )
 
 
 def _lock_with_subagents(tx: Tx, thread: str) -> list[str]:
     """The thread and those of its subagents. Each is held before it is looked at, so that none is made meanwhile."""
-    locked: dict[str, None] = {}
-    queue = [thread]
-    while queue:
-        current = lock_thread(tx, queue.pop())
-        locked[current] = None
+    locked_threads: dict[str, None] = {}
+    waiting_threads = [thread]
+    while waiting_threads:
+        locked_thread = lock_thread(tx, waiting_threads.pop())
+        locked_threads[locked_thread] = None
         rows = tx.all(
             "SELECT c.id FROM sessions c JOIN sessions p ON p.id = c.parent_id "
             "WHERE p.thread_id = ? AND c.kind IN ('subagent', 'side') ORDER BY c.id",
-            (current,),
+            (locked_thread,),
         )
-        queue += [row[0] for row in rows if row[0] not in locked]
-    return list(locked)
+        waiting_threads += [row[0] for row in rows if row[0] not in locked_threads]
+    return list(locked_threads)
 
 
-def _hand_shared_to_branches(tx: Tx, threads: list[str]) -> None:
+def _give_shared_messages_to_branches(tx: Tx, threads: list[str]) -> None:
     """Messages that branches share become the oldest branch's own, and are indexed anew as such."""
     rows = tx.all(
         "SELECT m.id, s.thread_id FROM messages m JOIN places p ON p.message_id = m.id "
@@ -186,15 +198,15 @@ def _hand_shared_to_branches(tx: Tx, threads: list[str]) -> None:
         threads,
     )
     # Of several branches the last row, the oldest branch, stays.
-    heirs: dict[int, str] = dict(rows)
-    for message_id, heir in heirs.items():
+    new_owners: dict[int, str] = dict(rows)
+    for message_id, new_owner in new_owners.items():
         same_event = tx.one(
             "SELECT 1 FROM messages WHERE thread_id = ? AND event = (SELECT event FROM messages WHERE id = ?)",
-            (heir, message_id),
+            (new_owner, message_id),
         )
         tx.run(
             "UPDATE messages SET thread_id = ?, event = event || ? WHERE id = ?",
-            (heir, f"/{message_id}" if same_event else "", message_id),
+            (new_owner, f"/{message_id}" if same_event else "", message_id),
         )
         _unindex_messages(tx, [message_id])
         tx.run(
@@ -218,28 +230,32 @@ def _delete_pieces(tx: Tx, where: str, values: Sequence[Any]) -> None:
 
 def _delete_outputs(tx: Tx, threads: list[str]) -> None:
     """Delete stored outputs that no other thread cites. Each is locked before it is checked."""
-    marks = placeholders(threads)
+    thread_placeholders = placeholders(threads)
     tx.run(
-        f"DELETE FROM unindexed WHERE thread_id IN ({marks}) AND output_id IS NOT NULL",
+        f"DELETE FROM unindexed WHERE thread_id IN ({thread_placeholders}) AND output_id IS NOT NULL",
         threads,
     )
-    numbers = THREAD_NUMBERS.format(marks)
-    _delete_pieces(tx, f"thread IN ({numbers}) AND output_id IS NOT NULL", threads)
-    cited = tx.all(
-        f"SELECT DISTINCT tenant, output_id FROM citations WHERE thread_id IN ({marks})",
+    thread_numbers = THREAD_NUMBERS.format(thread_placeholders)
+    _delete_pieces(
+        tx, f"thread IN ({thread_numbers}) AND output_id IS NOT NULL", threads
+    )
+    cited_outputs = tx.all(
+        f"SELECT DISTINCT tenant, output_id FROM citations WHERE thread_id IN ({thread_placeholders})",
         threads,
     )
-    tx.run(f"DELETE FROM citations WHERE thread_id IN ({marks})", threads)
-    for tenant, key in sorted(cited):
+    tx.run(f"DELETE FROM citations WHERE thread_id IN ({thread_placeholders})", threads)
+    for tenant, output_id in sorted(cited_outputs):
         tx.one(
-            f"SELECT 1 FROM outputs WHERE tenant = ? AND id = ? {tx.dialect.lock}",
-            (tenant, key),
+            f"SELECT 1 FROM outputs WHERE tenant = ? AND id = ? {tx.dialect.for_update}",
+            (tenant, output_id),
         )
-        heir = tx.value(
+        citing_thread = tx.value(
             "SELECT MIN(thread_id) FROM citations WHERE tenant = ? AND output_id = ?",
-            (tenant, key),
+            (tenant, output_id),
         )
-        if heir is None:
-            tx.run("DELETE FROM outputs WHERE tenant = ? AND id = ?", (tenant, key))
+        if citing_thread is None:
+            tx.run(
+                "DELETE FROM outputs WHERE tenant = ? AND id = ?", (tenant, output_id)
+            )
         else:  # whose search must find it from now on
-            queue_output(tx, heir, key)
+            queue_output(tx, citing_thread, output_id)

@@ -12,8 +12,8 @@ from everthread.core.transcript import is_user_message
 from everthread.errors import InputError, UnknownIdError
 from everthread.store.database import (
     MAX_ID,
-    Query,
     Row,
+    SqlQuery,
     Tx,
     chunks,
     placeholders,
@@ -37,7 +37,7 @@ from everthread.store.value_encoding import (
     pack_body,
 )
 
-MAX_TOKENS = 10**12
+MAX_MESSAGE_TOKENS = 10**12
 """More tokens than any message has; sums of smaller figures are exact in every database."""
 
 
@@ -54,11 +54,11 @@ class PreparedMessage:
     opens_turn: bool = False
     """Whether the user speaks here."""
     calls: tuple[Call, ...] = ()
-    answers: tuple[str, ...] = ()
+    answered_calls: tuple[str, ...] = ()
     """The calls whose results it holds without naming the tool."""
 
-    def row(self, thread: str, now: float) -> Row:
-        """The values of `MESSAGE_FIELDS`."""
+    def make_row(self, thread: str, now: float) -> Row:
+        """The values of `INSERT_COLUMNS`."""
         new = self.new
         return (
             thread,
@@ -76,7 +76,7 @@ class PreparedMessage:
         )
 
 
-MESSAGE_FIELDS = "thread_id, event, kind, role, tool, tokens, created, origin, opens_turn, chars, checksum, body"
+INSERT_COLUMNS = "thread_id, event, kind, role, tool, tokens, created, origin, opens_turn, chars, checksum, body"
 
 
 def prepare_message(new: NewMessage) -> PreparedMessage:
@@ -86,7 +86,9 @@ def prepare_message(new: NewMessage) -> PreparedMessage:
             f"a message is an object with a role, not {type(body).__name__}"
         )
     tokens: Any = new.tokens  # whatever an import may hold
-    if tokens is not None and (type(tokens) is not int or not 0 <= tokens < MAX_TOKENS):
+    if tokens is not None and (
+        type(tokens) is not int or not 0 <= tokens < MAX_MESSAGE_TOKENS
+    ):
         raise InputError(f"a message cannot have {tokens!r} tokens")
     text = encode_json(body)  # first: it refuses endless nesting
     calls = calls_of(body)
@@ -104,24 +106,26 @@ def prepare_message(new: NewMessage) -> PreparedMessage:
         tool=clean_text(tool),
         opens_turn=new.kind == "message" and is_user_message(body),
         calls=tuple(calls),
-        answers=tuple(unnamed_calls),
+        answered_calls=tuple(unnamed_calls),
     )
 
 
-CALLS_AT_ONCE = 8
+CALLS_PER_READ = 8
 """Messages with calls that are read at once; a result mostly follows its call closely."""
 
 
-def call_names(calls: Iterable[Call]) -> dict[str, str]:
+def map_calls_to_tools(calls: Iterable[Call]) -> dict[str, str]:
     return {call.id: call.name for call in calls}
 
 
-def name_tool(item: PreparedMessage, name_of: Callable[[str], str]) -> PreparedMessage:
+def name_tool(
+    message: PreparedMessage, find_tool_name: Callable[[str], str]
+) -> PreparedMessage:
     """A message whose results do not name their tools, with the names their calls have."""
-    if not item.answers:
-        return item
-    names = dict.fromkeys(name_of(call_id) for call_id in item.answers)
-    return dataclasses.replace(item, tool=clean_text(",".join(filter(None, names))))
+    if not message.answered_calls:
+        return message
+    names = dict.fromkeys(find_tool_name(call_id) for call_id in message.answered_calls)
+    return dataclasses.replace(message, tool=clean_text(",".join(filter(None, names))))
 
 
 MESSAGE_COLUMNS = (
@@ -129,25 +133,25 @@ MESSAGE_COLUMNS = (
 )
 
 
-def as_stored(row: Row) -> StoredMessage:
+def decode_message(row: Row) -> StoredMessage:
     return StoredMessage(*[*row[:4], decode_body(row[4]), *row[5:]])
 
 
 def insert_message(
-    tx: Tx, thread: str, item: PreparedMessage, now: float
+    tx: Tx, thread: str, message: PreparedMessage, now: float
 ) -> int | None:
     """Return the new message's id; None if its event is already stored."""
     message_id: int | None = tx.value(
-        f"INSERT INTO messages ({MESSAGE_FIELDS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
+        f"INSERT INTO messages ({INSERT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
         "ON CONFLICT (thread_id, event) DO NOTHING RETURNING id",
-        item.row(thread, now),
+        message.make_row(thread, now),
     )
-    if message_id is not None and item.new.kind == "message":
+    if message_id is not None and message.new.kind == "message":
         tx.run("INSERT INTO unindexed (message_id) VALUES (?)", (message_id,))
     return message_id
 
 
-def find_by_event(tx: Tx, current: ThreadTip, event: str) -> StoredMessage:
+def load_by_event(tx: Tx, current: ThreadTip, event: str) -> StoredMessage:
     """Return the message of an event: at its place in the current session, else at the place where it was said."""
     [row] = tx.all(
         f"SELECT {MESSAGE_COLUMNS} FROM messages m JOIN places p ON p.message_id = m.id "
@@ -156,7 +160,7 @@ def find_by_event(tx: Tx, current: ThreadTip, event: str) -> StoredMessage:
         f"ORDER BY CASE WHEN s.id = ? THEN 0 ELSE 1 END, {ORIGINAL_PLACE_FIRST} LIMIT 1",
         (current.thread, event, current.id),
     )
-    return as_stored(row)
+    return decode_message(row)
 
 
 ORIGINAL_PLACE_FIRST = (
@@ -176,7 +180,7 @@ def list_messages(
         "WHERE p.session_id = ? AND p.seq >= ? ORDER BY p.seq LIMIT ?",
         (session_id, max(start, 0), MAX_ID if limit is None else limit),
     )
-    return [as_stored(row) for row in rows]
+    return [decode_message(row) for row in rows]
 
 
 def load_message(
@@ -190,7 +194,7 @@ def load_message(
     )
     if row is None or tenant not in (None, row[-1]):
         raise UnknownIdError(f"there is no message {message_id}")
-    return as_stored(row[:-1])
+    return decode_message(row[:-1])
 
 
 def load_history(
@@ -212,24 +216,24 @@ def load_history(
     for session, carried in session_chain(tx, find_thread(tx, session_id)):
         if start:
             skipped = tx.value(
-                f"SELECT COUNT(*) {SESSION_MESSAGES}", (session, carried)
+                f"SELECT COUNT(*) {FROM_SESSION_HISTORY}", (session, carried)
             )
             if skipped <= start:
                 start -= skipped
                 continue
         row_limit = MAX_ID if limit is None else limit - len(messages)
         rows = tx.all(
-            f"SELECT {MESSAGE_COLUMNS} {SESSION_MESSAGES} AND m.id > ? ORDER BY p.seq LIMIT ? OFFSET ?",
+            f"SELECT {MESSAGE_COLUMNS} {FROM_SESSION_HISTORY} AND m.id > ? ORDER BY p.seq LIMIT ? OFFSET ?",
             (session, carried, after, row_limit, max(start, 0)),
         )
-        messages += [as_stored(row) for row in rows]
+        messages += [decode_message(row) for row in rows]
         start = 0
         if limit is not None and len(messages) >= limit:
             break
     return messages
 
 
-SESSION_MESSAGES = (
+FROM_SESSION_HISTORY = (
     "FROM places p JOIN messages m ON m.id = p.message_id "
     "WHERE p.session_id = ? AND (p.seq < 0 OR p.seq >= ?) AND m.kind = 'message'"
 )
@@ -265,151 +269,161 @@ def append_messages(
     tx: Tx, requests: Sequence[AppendRequest]
 ) -> list[list[StoredMessage]]:
     """Store messages and place them at the end of their threads. A new one reopens a thread; a known event stays."""
-    view = _lock_and_read(tx, requests)
-    threads: dict[str, _ThreadGrowth] = {}
+    locked_threads = _lock_and_read(tx, requests)
+    growth_by_thread: dict[str, _GrowingThread] = {}
     stored_messages = []
     for request in requests:
-        tip = view.tips.get(request.session)
+        tip = locked_threads.tips_by_session.get(request.session)
         if tip is None:
             raise UnknownIdError(f"there is no thread or session {request.session!r}")
         if request.lease is not None:
             check_lease(
-                request.lease, tip.thread, view.leases.get(request.lease.thread)
+                request.lease,
+                tip.thread,
+                locked_threads.leases_by_thread.get(request.lease.thread),
             )
-        if tip.thread not in threads:
-            threads[tip.thread] = _ThreadGrowth(tx, tip, view)
+        if tip.thread not in growth_by_thread:
+            growth_by_thread[tip.thread] = _GrowingThread(tx, tip, locked_threads)
         stored_messages.append(
-            [threads[tip.thread].take(item, request.now) for item in request.prepared]
+            [
+                growth_by_thread[tip.thread].add(message, request.now)
+                for message in request.prepared
+            ]
         )
-    _write_growth(tx, list(threads.values()))
+    _write_new_rows(tx, list(growth_by_thread.values()))
     return stored_messages
 
 
 @dataclass(slots=True)
-class _ThreadView:
+class _LockedThreads:
     """The state of the threads, which are locked until the transaction ends."""
 
-    tips: dict[str, ThreadTip]
+    tips_by_session: dict[str, ThreadTip]
     """By the session that was named."""
-    leases: dict[str, Row]
-    events: set[tuple[str, str]]
+    leases_by_thread: dict[str, Row]
+    stored_events: set[tuple[str, str]]
     """Thread and event of each message that is already stored."""
-    ids: Iterator[int]
+    new_ids: Iterator[int]
     """For new messages."""
 
 
-def _lock_and_read(tx: Tx, requests: Sequence[AppendRequest]) -> _ThreadView:
-    names = list(dict.fromkeys(request.session for request in requests))
+def _lock_and_read(tx: Tx, requests: Sequence[AppendRequest]) -> _LockedThreads:
+    session_ids = list(dict.fromkeys(request.session for request in requests))
     leased_threads = list(
         dict.fromkeys(
             request.lease.thread for request in requests if request.lease is not None
         )
     )
-    count = sum(len(request.prepared) for request in requests)
-    if tx.dialect.lock:
-        tx.run(LOCK_THREADS.format(placeholders(names), tx.dialect.lock), names)
-    fence = f"SELECT fence, holder FROM leases WHERE thread_id = ? {tx.dialect.share}"
-    tips, ids, *other_answers = tx.ask(
+    message_count = sum(len(request.prepared) for request in requests)
+    if tx.dialect.for_update:
+        tx.run(
+            LOCK_THREADS.format(placeholders(session_ids), tx.dialect.for_update),
+            session_ids,
+        )
+    select_lease = (
+        f"SELECT fence, holder FROM leases WHERE thread_id = ? {tx.dialect.for_share}"
+    )
+    tips, ids, *other_rows = tx.all_of_each(
         [
-            (SELECT_TIPS.format(placeholders(names)), names),
-            (tx.dialect.select_new_ids.format("messages"), (count,)),
-            *((fence, (thread,)) for thread in leased_threads),
-            *_event_queries(requests),
+            (SELECT_TIPS.format(placeholders(session_ids)), session_ids),
+            (tx.dialect.select_new_ids.format("messages"), (message_count,)),
+            *((select_lease, (thread,)) for thread in leased_threads),
+            *_make_event_queries(requests),
         ]
     )
     fences = {
         thread: rows[0]
         for thread, rows in zip(
-            leased_threads, other_answers[: len(leased_threads)], strict=True
+            leased_threads, other_rows[: len(leased_threads)], strict=True
         )
         if rows
     }
     events = {
-        (row[0], row[1])
-        for rows in other_answers[len(leased_threads) :]
-        for row in rows
+        (row[0], row[1]) for rows in other_rows[len(leased_threads) :] for row in rows
     }
-    return _ThreadView(
+    return _LockedThreads(
         {row[0]: ThreadTip(*row[1:]) for row in tips},
         fences,
         events,
-        iter(read_ids(ids, count)),
+        iter(read_ids(ids, message_count)),
     )
 
 
-def _event_queries(requests: Sequence[AppendRequest]) -> Iterator[Query]:
+def _make_event_queries(requests: Sequence[AppendRequest]) -> Iterator[SqlQuery]:
     """Which of the events are stored already."""
-    events: dict[str, dict[str, None]] = {}
+    events_by_session: dict[str, dict[str, None]] = {}
     for request in requests:
-        events.setdefault(request.session, {}).update(
-            dict.fromkeys(item.new.event for item in request.prepared)
+        events_by_session.setdefault(request.session, {}).update(
+            dict.fromkeys(message.new.event for message in request.prepared)
         )
-    for session, session_events in events.items():
-        for some in chunks(list(session_events)):
-            yield SELECT_EVENTS.format(placeholders(some)), (session, *some)
+    for session, session_events in events_by_session.items():
+        for chunk in chunks(list(session_events)):
+            yield SELECT_EVENTS.format(placeholders(chunk)), (session, *chunk)
 
 
 @dataclass(slots=True)
-class _ThreadGrowth:
+class _GrowingThread:
     """A thread, and the rows added to it."""
 
     tx: Tx
     tip: ThreadTip
-    view: _ThreadView
-    stored: dict[str, StoredMessage] = field(default_factory=dict)
+    locked_threads: _LockedThreads
+    stored_by_event: dict[str, StoredMessage] = field(default_factory=dict)
     rows: list[Row] = field(default_factory=list)
     """New messages, in the form that is inserted."""
     places: list[tuple[str, int, int]] = field(default_factory=list)
-    said: int = field(init=False)
-    tokens: int = field(init=False)
-    active: float = field(init=False)
-    tools: dict[str, str] = field(default_factory=dict)
+    message_count: int = field(init=False)
+    said_tokens: int = field(init=False)
+    last_active: float = field(init=False)
+    tools_by_call: dict[str, str] = field(default_factory=dict)
     """Tool call -> the tool: those of the batch, and, as far back as needed, the stored ones of the session."""
-    unread: int | None = MAX_ID
+    unread_before: int | None = MAX_ID
     """The place up to which the session's calls are not read yet; None when all of them are."""
 
     def __post_init__(self) -> None:
-        self.said = self.tip.said
-        self.tokens = self.tip.said_tokens
-        self.active = self.tip.active
+        self.message_count = self.tip.said
+        self.said_tokens = self.tip.said_tokens
+        self.last_active = self.tip.active
 
-    def take(self, item: PreparedMessage, now: float) -> StoredMessage:
+    def add(self, message: PreparedMessage, now: float) -> StoredMessage:
         """Given in order, as a later call may have an earlier one's id."""
-        event = item.new.event
-        self.tools |= call_names(item.calls)
-        item = name_tool(item, self._find_tool)
-        if event not in self.stored:
-            is_stored = (self.tip.thread, event) in self.view.events
-            self.stored[event] = (
-                find_by_event(self.tx, self.tip, event)
+        event = message.new.event
+        self.tools_by_call |= map_calls_to_tools(message.calls)
+        message = name_tool(message, self._find_tool)
+        if event not in self.stored_by_event:
+            is_stored = (self.tip.thread, event) in self.locked_threads.stored_events
+            self.stored_by_event[event] = (
+                load_by_event(self.tx, self.tip, event)
                 if is_stored
-                else self._place(item, now)
+                else self._place_message(message, now)
             )
-        return self.stored[event]
+        return self.stored_by_event[event]
 
     def _find_tool(self, call_id: str) -> str:
-        while call_id not in self.tools and self.unread is not None:
+        while call_id not in self.tools_by_call and self.unread_before is not None:
             rows = self.tx.all(
                 "SELECT p.seq, m.body FROM places p JOIN messages m ON m.id = p.message_id WHERE p.session_id = ? "
                 "AND p.seq < ? AND m.role = 'assistant' AND m.tool <> '' ORDER BY p.seq DESC LIMIT ?",
-                (self.tip.id, self.unread, CALLS_AT_ONCE),
+                (self.tip.id, self.unread_before, CALLS_PER_READ),
             )
             for _, body in rows:
-                self.tools = call_names(calls_of(decode_body(body))) | self.tools
-            self.unread = rows[-1][0] if len(rows) == CALLS_AT_ONCE else None
-        return self.tools.get(call_id, "")
+                self.tools_by_call = (
+                    map_calls_to_tools(calls_of(decode_body(body))) | self.tools_by_call
+                )
+            self.unread_before = rows[-1][0] if len(rows) == CALLS_PER_READ else None
+        return self.tools_by_call.get(call_id, "")
 
-    def _place(self, item: PreparedMessage, now: float) -> StoredMessage:
-        new = item.new
-        message_id = next(self.view.ids)
+    def _place_message(self, message: PreparedMessage, now: float) -> StoredMessage:
+        new = message.new
+        message_id = next(self.locked_threads.new_ids)
         seq = self.tip.next_seq + len(self.places)
         created = now if new.created is None else new.created
-        self.rows.append((message_id, *item.row(self.tip.thread, now)))
+        self.rows.append((message_id, *message.make_row(self.tip.thread, now)))
         self.places.append((self.tip.id, seq, message_id))
         if new.kind == "message":
-            self.said = self.said + 1
-            self.tokens = self.tokens + (new.tokens or 0)
-            self.active = created
+            self.message_count = self.message_count + 1
+            self.said_tokens = self.said_tokens + (new.tokens or 0)
+            self.last_active = created
         return StoredMessage(
             message_id,
             self.tip.id,
@@ -423,34 +437,34 @@ class _ThreadGrowth:
         )
 
 
-def _write_growth(tx: Tx, threads: Sequence[_ThreadGrowth]) -> None:
-    grown = [thread for thread in threads if thread.rows]
-    if not grown:
+def _write_new_rows(tx: Tx, threads: Sequence[_GrowingThread]) -> None:
+    grown_threads = [thread for thread in threads if thread.rows]
+    if not grown_threads:
         return
-    rows = [row for thread in grown for row in thread.rows]
-    tx.many(
-        f"INSERT INTO messages (id, {MESSAGE_FIELDS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+    rows = [row for thread in grown_threads for row in thread.rows]
+    tx.run_many(
+        f"INSERT INTO messages (id, {INSERT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         rows,
     )
-    tx.many(
+    tx.run_many(
         "INSERT INTO unindexed (message_id) VALUES (?)",
         [(row[0],) for row in rows if row[3] == "message"],
     )
-    tx.many(
+    tx.run_many(
         "INSERT INTO places (session_id, seq, message_id) VALUES (?, ?, ?)",
-        [placed for thread in grown for placed in thread.places],
+        [place_row for thread in grown_threads for place_row in thread.places],
     )
-    tx.many(
+    tx.run_many(
         "UPDATE sessions SET next_seq = ?, active = ?, said = ?, said_tokens = ?, ended = NULL, end_reason = NULL "
         "WHERE id = ?",
         [
             (
                 thread.tip.next_seq + len(thread.places),
-                thread.active,
-                thread.said,
-                thread.tokens,
+                thread.last_active,
+                thread.message_count,
+                thread.said_tokens,
                 thread.tip.id,
             )
-            for thread in grown
+            for thread in grown_threads
         ],
     )

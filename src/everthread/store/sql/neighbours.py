@@ -47,7 +47,7 @@ def find_neighbours(
     ids = list(dict.fromkeys(message for message, _ in places if message is not None))
     neighbours = {
         (place, side): Neighbour(message, role, tool, _first_words(body))
-        for place, side, message, role, tool, body in tx.all_in(NEIGHBOURS, ids)
+        for place, side, message, role, tool, body in tx.all_for_keys(NEIGHBOURS, ids)
     }
 
     def find(message: int | None, side: int, shown_text: str) -> Neighbour | None:

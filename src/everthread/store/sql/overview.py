@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from everthread.store.database import Tx, chunks, equal_to, placeholders
+from everthread.store.database import Tx, chunks, columns_equal, placeholders
 from everthread.store.records import (
     CallRow,
     CompactionRecord,
@@ -15,33 +15,37 @@ from everthread.store.records import (
     ThreadRow,
     UsageRow,
 )
-from everthread.store.sql.accounts import in_period, sum_calls
-from everthread.store.sql.compactions import as_compaction
-from everthread.store.sql.message_rows import MESSAGE_COLUMNS, as_stored
+from everthread.store.sql.accounts import limit_to_period, sum_calls_by
+from everthread.store.sql.compactions import decode_compaction_row
+from everthread.store.sql.message_rows import MESSAGE_COLUMNS, decode_message
 from everthread.store.sql.session_rows import (
     AT_TIP,
     SIDE_CALLS,
     find_thread,
     load_session,
 )
-from everthread.store.value_encoding import PICO_PER_DOLLAR, decode_json, from_pico
+from everthread.store.value_encoding import (
+    PICO_DOLLARS_PER_DOLLAR,
+    decode_json,
+    from_pico_dollars,
+)
 
-MESSAGE_SIZE = "COALESCE(m.tokens, (m.chars + 3) / 4)"
+MESSAGE_TOKENS = "COALESCE(m.tokens, (m.chars + 3) / 4)"
 """Tokens of a message; if they were not counted, a quarter of its characters."""
 
 
-CLIENT = "COALESCE(NULLIF(s.client, ''), u.platform)"
+CLIENT_NAME = "COALESCE(NULLIF(s.client, ''), u.platform)"
 """A client's own name if it gave one, else the platform."""
 CALL_COLUMNS = (
-    f"u.thread_id, u.created, u.model, u.task, u.tenant, {CLIENT}, u.input, u.output, u.cache_read, u.cache_write, "
-    "u.pico_dollars, u.estimated, u.raw"
+    f"u.thread_id, u.created, u.model, u.task, u.tenant, {CLIENT_NAME}, u.input, u.output, u.cache_read, "
+    "u.cache_write, u.pico_dollars, u.estimated, u.raw"
 )
 
 
 def sum_threads(tx: Tx, threads: Sequence[str]) -> dict[str, ThreadFigures]:
     """What calls and compactions of these threads sum up to; a thread without any is left out."""
-    sums: dict[str, dict[str, Any]] = {}
-    for row in tx.all_in(
+    figures_by_thread: dict[str, dict[str, Any]] = {}
+    for row in tx.all_for_keys(
         "SELECT u.thread_id, COUNT(*), SUM(CASE WHEN u.task = 'main' THEN 1 ELSE 0 END), "
         "COALESCE(SUM(u.pico_dollars), 0), SUM(CASE WHEN u.pico_dollars IS NULL THEN 1 ELSE 0 END), "
         "SUM(u.input + u.cache_read + u.cache_write), SUM(u.cache_read), SUM(u.output) "
@@ -53,53 +57,59 @@ def sum_threads(tx: Tx, threads: Sequence[str]) -> dict[str, ThreadFigures]:
             main_calls,
             pico_dollars,
             unpriced_calls,
-            prompts,
+            prompt_tokens,
             cache_read,
-            output,
+            output_tokens,
         ) = map(int, row[1:])
-        sums[row[0]] = {
+        figures_by_thread[row[0]] = {
             "calls": main_calls,
-            "unpriced": unpriced_calls,
-            "prompts": prompts,
-            "read": cache_read,
-            "output": output,
+            "unpriced_calls": unpriced_calls,
+            "prompt_tokens": prompt_tokens,
+            "cache_read_tokens": cache_read,
+            "output_tokens": output_tokens,
             "cost": None
             if unpriced_calls == all_calls
-            else pico_dollars / PICO_PER_DOLLAR,
+            else pico_dollars / PICO_DOLLARS_PER_DOLLAR,
         }
-    for row in tx.all_in(
+    for row in tx.all_for_keys(
         "SELECT u.thread_id, u.model, u.input + u.cache_read + u.cache_write FROM usage u JOIN "
         "(SELECT MAX(id) AS last FROM usage WHERE task = 'main' AND thread_id IN ({}) GROUP BY thread_id) l "
         "ON l.last = u.id",
         threads,
     ):
-        sums[row[0]] |= {"model": row[1], "prompt": int(row[2])}
-    for row in tx.all_in(
+        figures_by_thread[row[0]] |= {
+            "last_model": row[1],
+            "last_prompt_tokens": int(row[2]),
+        }
+    for row in tx.all_for_keys(
         "SELECT thread_id, COUNT(*), MAX(created) FROM compactions "
         "WHERE thread_id IN ({}) AND reverted IS NULL GROUP BY thread_id",
         threads,
     ):
-        sums.setdefault(row[0], {}).update(compactions=int(row[1]), compacted=row[2])
+        figures_by_thread.setdefault(row[0], {}).update(
+            compactions=int(row[1]), last_compacted=row[2]
+        )
     return {
-        thread: ThreadFigures(thread, **figures) for thread, figures in sums.items()
+        thread: ThreadFigures(thread, **figures)
+        for thread, figures in figures_by_thread.items()
     }
 
 
 def list_calls(tx: Tx, threads: Sequence[str]) -> list[CallRow]:
     """Every call of these threads in order."""
-    rows = tx.all_in(
+    rows = tx.all_for_keys(
         f"SELECT {CALL_COLUMNS} FROM usage u JOIN sessions s ON s.id = u.thread_id "
         "WHERE u.thread_id IN ({}) ORDER BY u.thread_id, u.id",
         threads,
     )
-    return [read_call(row) for row in rows]
+    return [decode_call(row) for row in rows]
 
 
-def read_call(row: Sequence[Any]) -> CallRow:
+def decode_call(row: Sequence[Any]) -> CallRow:
     """Return the call in a row of `CALL_COLUMNS`."""
-    has_reason = '"cache_miss"' in row[12]
-    reason = decode_json(row[12])["cache_miss"] if has_reason else ""
-    return CallRow(*[*row[:10], from_pico(row[10]), bool(row[11]), reason])
+    has_miss_reason = '"cache_miss"' in row[12]
+    cache_miss = decode_json(row[12])["cache_miss"] if has_miss_reason else ""
+    return CallRow(*[*row[:10], from_pico_dollars(row[10]), bool(row[11]), cache_miss])
 
 
 def list_recent_compactions(
@@ -110,7 +120,7 @@ def list_recent_compactions(
     limit: int = 1_000,
 ) -> list[CompactionRecord]:
     """Compactions of a tenant, or of some threads, the newest first; those that were undone too."""
-    where, values = equal_to({"s.tenant": tenant})
+    where, values = columns_equal({"s.tenant": tenant})
     if threads is not None:
         where += f" AND c.thread_id IN ({placeholders(threads) or 'NULL'})"
         values += threads
@@ -119,23 +129,23 @@ def list_recent_compactions(
         f"JOIN sessions s ON s.id = c.session_id WHERE {where} ORDER BY c.id DESC LIMIT ?",
         (*values, limit),
     )
-    return [as_compaction(row) for row in rows]
+    return [decode_compaction_row(row) for row in rows]
 
 
-def heaviest_messages(tx: Tx, thread: str, limit: int = 10) -> list[MessageSize]:
+def list_largest_messages(tx: Tx, thread: str, limit: int = 10) -> list[MessageSize]:
     """The largest messages of a thread's own history."""
     rows = tx.all(
-        f"SELECT m.id, m.role, m.tool, {MESSAGE_SIZE}, m.created FROM messages m "
+        f"SELECT m.id, m.role, m.tool, {MESSAGE_TOKENS}, m.created FROM messages m "
         "WHERE m.thread_id = ? AND m.kind = 'message' ORDER BY 4 DESC, m.id LIMIT ?",
         (find_thread(tx, thread), limit),
     )
     return [MessageSize(row[0], row[1], row[2], int(row[3]), row[4]) for row in rows]
 
 
-def tool_sizes(tx: Tx, thread: str) -> list[tuple[str, int, int]]:
+def list_tool_sizes(tx: Tx, thread: str) -> list[tuple[str, int, int]]:
     """What each tool's results take: name, how many, tokens; the largest first."""
     rows = tx.all(
-        f"SELECT m.tool, COUNT(*), SUM({MESSAGE_SIZE}) FROM messages m WHERE m.thread_id = ? AND m.kind = 'message' "
+        f"SELECT m.tool, COUNT(*), SUM({MESSAGE_TOKENS}) FROM messages m WHERE m.thread_id = ? AND m.kind = 'message' "
         "AND m.role <> 'assistant' AND m.tool <> '' GROUP BY m.tool ORDER BY 3 DESC, 1 LIMIT 50",
         (find_thread(tx, thread),),
     )
@@ -159,30 +169,30 @@ def load_thread_row(tx: Tx, thread: str) -> ThreadRow:
     return ThreadRow(first, last, *[*tip[1:], compactions, side_calls])
 
 
-def context_sizes(
+def list_context_sizes(
     tx: Tx, session_id: str, *, start: int = 0
 ) -> list[tuple[str, str, bool, int]]:
     """Return the sizes of the messages a session shows from `start` on: kind, role, whether of a tool, tokens."""
     rows = tx.all(
-        f"SELECT m.kind, m.role, CASE WHEN m.tool <> '' THEN 1 ELSE 0 END, SUM({MESSAGE_SIZE}) FROM places p "
+        f"SELECT m.kind, m.role, CASE WHEN m.tool <> '' THEN 1 ELSE 0 END, SUM({MESSAGE_TOKENS}) FROM places p "
         "JOIN messages m ON m.id = p.message_id WHERE p.session_id = ? AND p.seq >= ? GROUP BY 1, 2, 3",
         (session_id, start),
     )
     return [(row[0], row[1], bool(row[2]), int(row[3])) for row in rows]
 
 
-def shown_messages(
+def split_shown_messages(
     tx: Tx, session_id: str, ids: Sequence[int]
 ) -> tuple[set[int], set[int]]:
     """Return which of these messages a session shows: unchanged ones, and shortened ones."""
     unchanged_ids: set[int] = set()
     shortened_ids: set[int] = set()
-    for some in chunks(ids):
-        marks = placeholders(some)
+    for chunk in chunks(ids):
+        chunk_placeholders = placeholders(chunk)
         rows = tx.all(
             "SELECT m.id, m.origin FROM places p JOIN messages m ON m.id = p.message_id WHERE p.session_id = ? "
-            f"AND p.seq >= 0 AND (m.id IN ({marks}) OR m.origin IN ({marks}))",
-            (session_id, *some, *some),
+            f"AND p.seq >= 0 AND (m.id IN ({chunk_placeholders}) OR m.origin IN ({chunk_placeholders}))",
+            (session_id, *chunk, *chunk),
         )
         unchanged_ids |= {row[0] for row in rows if row[1] is None}
         shortened_ids |= {row[1] for row in rows if row[1] is not None}
@@ -196,10 +206,10 @@ def list_summaries(tx: Tx, session_id: str) -> list[StoredMessage]:
         "WHERE p.session_id = ? AND p.seq >= 0 AND m.kind = 'summary' ORDER BY p.seq",
         (session_id,),
     )
-    return [as_stored(row) for row in rows]
+    return [decode_message(row) for row in rows]
 
 
-GROUPS: Mapping[str, str] = {"tenant": "u.tenant", "client": CLIENT}
+GROUP_COLUMNS: Mapping[str, str] = {"tenant": "u.tenant", "client": CLIENT_NAME}
 
 
 def sum_usage_by(
@@ -212,15 +222,17 @@ def sum_usage_by(
     limit: int = 50,
 ) -> list[UsageRow]:
     """Sums of a period for each tenant or client, the largest first."""
-    where, values = in_period("u.created", "u", since, until, tenant)
+    where, values = limit_to_period("u.created", "u", since, until, tenant)
     source = (
         f"usage u JOIN sessions s ON s.id = u.thread_id WHERE {where} "
         "GROUP BY 1 ORDER BY SUM(u.input + u.cache_read + u.cache_write) DESC LIMIT ?"
     )
-    return sum_calls(tx, GROUPS[group], source, (*values, limit))
+    return sum_calls_by(tx, GROUP_COLUMNS[group], source, (*values, limit))
 
 
-def last_change(tx: Tx, *, tenant: str | None = None, thread: str | None = None) -> str:
+def make_change_marker(
+    tx: Tx, *, tenant: str | None = None, thread: str | None = None
+) -> str:
     """A text that is another one as soon as something was said, used or compacted; cheap to ask for."""
     if thread is not None:
         thread_id = find_thread(tx, thread)
@@ -238,7 +250,7 @@ def last_change(tx: Tx, *, tenant: str | None = None, thread: str | None = None)
             ),
         ]
         return repr(rows)
-    where, values = equal_to({"t.tenant": tenant})
+    where, values = columns_equal({"t.tenant": tenant})
     newest = tx.one(
         f"SELECT t.id, t.active, t.said FROM sessions t WHERE {AT_TIP} AND {where} "
         "ORDER BY t.active DESC, t.id DESC LIMIT 1",

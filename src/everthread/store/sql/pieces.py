@@ -72,7 +72,7 @@ def load_pieces(
 ) -> list[Piece]:
     """Pieces within a condition, in any order."""
     sql = _select_pieces(PIECE_COLUMNS, where)
-    return list(map(Piece._make, tx.all_in(sql, ids, *values)))
+    return list(map(Piece._make, tx.all_for_keys(sql, ids, *values)))
 
 
 def load_rough_pieces(
@@ -82,7 +82,7 @@ def load_rough_pieces(
     sql = _select_pieces(
         "p.id, p.message_id, p.thread_id, p.role, p.tool, p.length, p.created", where
     )
-    return list(map(RoughPiece._make, tx.all_in(sql, ids, *values)))
+    return list(map(RoughPiece._make, tx.all_for_keys(sql, ids, *values)))
 
 
 def _select_pieces(columns: str, where: str) -> str:
@@ -98,7 +98,7 @@ def read_pieces(tx: Tx, pieces: Sequence[Piece]) -> list[str]:
         if piece.message is not None and piece.said is None
     ]
     bodies: dict[int | None, bytes] = dict(
-        tx.all_in("SELECT id, body FROM messages WHERE id IN ({})", ids)
+        tx.all_for_keys("SELECT id, body FROM messages WHERE id IN ({})", ids)
     )
     texts = []
     for piece in pieces:

@@ -31,16 +31,19 @@ def recall_passages(
     tx: Tx, query: RecallQuery, question: Question
 ) -> list[RecallPassage]:
     within = SearchQuery(
-        "", tenant=query.tenant, thread=query.thread, family=query.family
+        "",
+        tenant=query.tenant,
+        thread=query.thread,
+        include_family=query.include_family,
     )
     scope = search_scope(tx, within) if question.search_words else None
     if scope is None or query.limit <= 0:
         return []
     if query.thread is not None:  # it is the tenant's: `search_scope` checks that
-        scope = replace(scope, names=scope.names[1:])
-    counted_thread = None if query.family else query.thread
+        scope = replace(scope, filter_names=scope.filter_names[1:])
+    counted_thread = None if query.include_family else query.thread
     words = look_up_words(
-        tx, scope, question.search_words, counted_thread, by_role=query.as_page
+        tx, scope, question.search_words, counted_thread, by_role=query.for_page
     )
     ranking = rank_by_words(tx, scope, words, question, query)
     return _make_passages(tx, ranking, words, query)
@@ -91,10 +94,10 @@ def _make_passages(
     for word in words:
         for piece_id in word.pieces & words_in.keys():
             words_in[piece_id].append(word)
-    if query.as_page:
+    if query.for_page:
         drafts = _choose_drafts(tx, ranking, words_in, query)
         sizes = [len(text) for draft in drafts for text in draft.parts.values()]
-        max_chars = _share_room(sizes, query.limit * query.chars)
+        max_chars = _share_room(sizes, query.limit * query.max_chars)
         _add_partners(tx, drafts, ranking, words_in)
     else:
         best_pieces = ranking.first[: query.limit]
@@ -104,7 +107,7 @@ def _make_passages(
                 best_pieces, read_pieces(tx, best_pieces), strict=True
             )
         ]
-        max_chars = query.chars
+        max_chars = query.max_chars
     turns = number_turns(tx, [draft.first for draft in drafts])
     passages = []
     for draft in drafts:
@@ -168,7 +171,7 @@ def _choose_drafts(
                     partner.parts[piece] = text
                     del open_exchanges[number, is_call]
                 continue
-            span = _excerpt_span(text, words, query.chars)
+            span = _excerpt_span(text, words, query.max_chars)
             own_words = _own_words(text[slice(*span)], words)
             similar_draft = next(
                 (draft for draft in drafts if _is_repeated(own_words, draft.own)), None

@@ -23,7 +23,7 @@ from everthread.core.search.relevance import (
 )
 from everthread.core.search.terms import query_terms
 from everthread.core.transcript import is_lookup_tool
-from everthread.store.database import Query, Tx
+from everthread.store.database import SqlQuery, Tx
 from everthread.store.index_query import IndexQuery, make_phrase
 from everthread.store.records import RecallQuery
 from everthread.store.sql.pieces import (
@@ -122,7 +122,7 @@ def rank_by_words(
     scores = _raise_speakers(scores, of_named_speakers)
     choices = [piece for piece in candidates.pieces if _may_be_shown(piece, query)]
     ranking = _rank_candidates(choices, scores)
-    if query.as_page:
+    if query.for_page:
         by_role = scores
         if not speakers:  # where texts name their speakers, the role says nothing
             weighed = _weigh_roles(candidates.pieces, candidates.word_scores)
@@ -140,14 +140,14 @@ def rank_by_words(
         ranking.sort(key=lambda piece: -candidates.phrased.get(piece.id, 0))
     close = _measure_closeness(ranking, words, of_day, query)
     close |= dict.fromkeys(close.keys() & candidates.phrased.keys(), 1.0)
-    if max(islice(close.values(), DECIDING_PLACES), default=0.0) < query.least:
+    if max(islice(close.values(), DECIDING_PLACES), default=0.0) < query.min_closeness:
         return RecallRanking()
     ranking = [
         piece
         for place, piece in enumerate(ranking)
-        if place < BEST_PLACES or close[piece.id] >= query.least_of_others
+        if place < BEST_PLACES or close[piece.id] >= query.min_other_closeness
     ]
-    exchanges = _find_exchanges(candidates.pieces) if query.as_page else ()
+    exchanges = _find_exchanges(candidates.pieces) if query.for_page else ()
     return RecallRanking(ranking, scores, close, exchanges)
 
 
@@ -192,7 +192,7 @@ def _load_candidates(
     rare_ids: set[int] = set()
     phrase_lengths: dict[int, int] = {}
     of_users: list[int] = []
-    if query.as_page:
+    if query.for_page:
         user_weights = weigh_pieces(
             [replace(word, pieces=word.of_users) for word in weighed_words],
             ROUGH_OF_USERS,
@@ -232,7 +232,7 @@ def _measure_closeness(
     Frequent words are ignored, except in a query for a page if no text holds one of the others.
     """
     counted_words = [word for word in words if word.telling]
-    if query.as_page and not any(word.pieces for word in counted_words):
+    if query.for_page and not any(word.pieces for word in counted_words):
         counted_words = list(words)
     held_weights = {piece.id: 0.0 for piece in pieces}
     for word in counted_words:
@@ -389,7 +389,7 @@ def _keep_best(
         weights[piece.id] / length_penalty(piece.length) for piece in ordered_pieces
     ]
     rankings = [own_scores]
-    if query.as_page:
+    if query.for_page:
         rankings.append(
             [
                 score * _role_weight(piece)
@@ -448,10 +448,10 @@ def _find_neighbours(tx: Tx, pieces: Sequence[RoughPiece]) -> set[int]:
     )
     beginnings = "SELECT message_id, thread_id, id FROM piece_details WHERE message_id IN ({}) AND start = 0"
     nearby: dict[int, tuple[str, int]] = {
-        row[0]: row[1:] for row in tx.all_in(beginnings, nearby_ids)
+        row[0]: row[1:] for row in tx.all_for_keys(beginnings, nearby_ids)
     }
     neighbours: set[int] = set()
-    neighbour_queries: list[Query] = []
+    neighbour_queries: list[SqlQuery] = []
     for piece in [
         *texts.values(),
         *(piece for piece in pieces if piece.message is None),
@@ -473,7 +473,7 @@ def _find_neighbours(tx: Tx, pieces: Sequence[RoughPiece]) -> set[int]:
                 neighbour_queries.append((sql, (piece.thread, piece.id)))
     neighbours.update(
         row[0]
-        for rows in (tx.ask(neighbour_queries) if neighbour_queries else ())
+        for rows in (tx.all_of_each(neighbour_queries) if neighbour_queries else ())
         for row in rows
     )
     return neighbours
@@ -562,9 +562,11 @@ def _number_conversations(pieces: Iterable[Piece | RoughPiece]) -> Iterator[int]
 
 def _may_be_shown(piece: Piece, query: RecallQuery) -> bool:
     """Whether a piece is asked for: no text in view, no search, and of the role and tool if one is named."""
-    if piece.message in query.seen or (piece.tool and _has_lookup(piece.tool)):
+    if piece.message in query.visible_messages or (
+        piece.tool and _has_lookup(piece.tool)
+    ):
         return False
-    if query.spoken and (piece.tool or piece.role == "tool"):
+    if query.speech_only and (piece.tool or piece.role == "tool"):
         return False
     if query.tool is not None and query.tool not in piece.tool.split(","):
         return False

@@ -52,14 +52,15 @@ def look_up_words(
     )
     words = []
     for item in chosen_words:
-        index_query = replace(scope, one_of=(_encode_forms(item),))
+        index_query = replace(scope, any_of=(_encode_forms(item),))
         newest_pieces = tx.match_ids(index_query, MAX_POSTINGS)
         holding = len(newest_pieces)
         if thread is None and holding == MAX_POSTINGS:
             holding = _estimate_holding(newest_pieces, total)
         word_is_telling = item.is_counted and is_distinctive(holding, total)
         index_query = replace(
-            index_query, names=(*index_query.names, (filter_name("role", "user"),))
+            index_query,
+            filter_names=(*index_query.filter_names, (filter_name("role", "user"),)),
         )
         of_users = frozenset(tx.match_ids(index_query, MAX_POSTINGS) if by_role else ())
         words.append(
@@ -106,7 +107,7 @@ def _complete_postings(
     ) -> None:
         index_query = replace(
             scope,
-            one_of=(*(_encode_forms(word.search_words) for word in required), *others),
+            any_of=(*(_encode_forms(word.search_words) for word in required), *others),
         )
         pieces = tx.match_ids(index_query, MAX_POSTINGS)
         for word in required:
@@ -153,7 +154,7 @@ def _pick_telling_words(
     """The words to look up, and the rest of those that no piece holds as typed."""
     counted_words: list[tuple[int, SearchWord]] = []
     for item in search_words:
-        index_query = replace(scope, one_of=((encode_term(item.forms[0]),),))
+        index_query = replace(scope, any_of=((encode_term(item.forms[0]),),))
         counted_words.append((len(tx.match_ids(index_query, COMMON_COUNT)), item))
     rare_words = sorted(
         (pair for pair in counted_words if 0 < pair[0] < COMMON_COUNT),

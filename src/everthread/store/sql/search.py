@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from everthread.store.database import Tx
-from everthread.store.index_pieces import LONG_TEXT, filter_name
+from everthread.store.index_pieces import PART_OF_LONG_TEXT, filter_name
 from everthread.store.index_query import (
     IndexMatch,
     IndexQuery,
@@ -43,7 +43,7 @@ def search_texts(tx: Tx, query: SearchQuery) -> list[SearchHit]:
     scope = search_scope(tx, query)
     skipped = max(query.offset, 0)
     end = max(query.offset, 0) + max(query.limit, 0)
-    if scope is None or not parsed.ways or skipped == end:
+    if scope is None or not parsed.variants or skipped == end:
         return []
     matches: dict[TextKey, ScoredPiece] = {}
     calls = find_path_calls(tx, query, query.path) if query.path else set()
@@ -62,19 +62,21 @@ def _match_all_ways(
 ) -> Iterator[ScoredPiece]:
     """The matches, the strictest way first, read as far as the caller iterates."""
     sample = _PhraseSample(tx, scope)
-    for rank, phrases in enumerate(parsed.ways):
+    for rank, phrases in enumerate(parsed.variants):
         question = replace(scope, phrases=phrases)
         weights: list[float] = []
         while candidates := tx.match(question, SEARCH_CANDIDATES):
-            weights = weights or _term_weights(sample, question.weighed)
+            weights = weights or _term_weights(sample, question.ranking_terms)
             yield from _rank_pieces(
-                tx, candidates, weights, bonus=len(parsed.ways) - rank
+                tx, candidates, weights, bonus=len(parsed.variants) - rank
             )
             if len(candidates) < SEARCH_CANDIDATES:
                 break
-            question = replace(question, before=candidates[-1].id)
-    if len(parsed.ways[-1]) > 1:
-        yield from _match_spread(tx, replace(scope, phrases=parsed.ways[-1]), sample)
+            question = replace(question, before_id=candidates[-1].id)
+    if len(parsed.variants[-1]) > 1:
+        yield from _match_spread(
+            tx, replace(scope, phrases=parsed.variants[-1]), sample
+        )
 
 
 class _PhraseSample:
@@ -82,7 +84,7 @@ class _PhraseSample:
 
     def __init__(self, tx: Tx, scope: IndexQuery) -> None:
         self._tx = tx
-        self._names = scope.names[:1]
+        self._names = scope.filter_names[:1]
         self._counts: dict[QueryPhrase, int] = {}
 
     def count(self, phrase: QueryPhrase) -> int:
@@ -154,8 +156,8 @@ def _match_spread(
             if 0 < len(threads) <= SPREAD_THREADS
             else []
         )
-        names = (*question.names, (LONG_TEXT,), *thread_names)
-        index_query = replace(question, phrases=(phrase,), names=names)
+        names = (*question.filter_names, (PART_OF_LONG_TEXT,), *thread_names)
+        index_query = replace(question, phrases=(phrase,), filter_names=names)
         pieces = load_pieces(tx, tx.match_ids(index_query, SPREAD_PIECES))
         phrase_texts = {piece.text: piece for piece in sorted(pieces, reverse=True)}
         texts = (
@@ -182,7 +184,7 @@ def _make_hits(
         matches, read_pieces(tx, [piece for _, piece in matches]), strict=True
     ):
         home, thread = homes.get(piece.message, (piece.thread, piece.thread))
-        snippet = make_snippet(text, parsed.shown, goes_before=piece.start > 0)
+        snippet = make_snippet(text, parsed.highlighted, goes_before=piece.start > 0)
         source_fields = (
             piece.message,
             piece.output,
@@ -200,7 +202,7 @@ def _find_homes(
     tx: Tx, messages: Sequence[int | None]
 ) -> dict[int | None, tuple[str, str]]:
     """Return the session in which each message was said, and its thread."""
-    rows = tx.all_in(
+    rows = tx.all_for_keys(
         "SELECT m.id, s.id, s.thread_id FROM messages m JOIN places p ON p.message_id = m.id "
         f"JOIN sessions s ON s.id = p.session_id WHERE m.id IN ({{}}) ORDER BY {ORIGINAL_PLACE_FIRST}",
         [message for message in messages if message is not None],

@@ -10,7 +10,7 @@ from everthread.errors import UnknownIdError
 from everthread.store.database import MAX_ID, Row, Tx
 from everthread.store.index_pieces import filter_name
 from everthread.store.index_query import IndexQuery, parse_query
-from everthread.store.indexing import ERA_RUN
+from everthread.store.indexing import PIECES_PER_ERA
 from everthread.store.records import SearchQuery
 from everthread.store.sql.pieces import Piece
 from everthread.store.sql.session_rows import list_family
@@ -39,9 +39,13 @@ def search_scope(tx: Tx, query: SearchQuery) -> IndexQuery | None:
     values: list[Any] = []
     if query.thread is not None:
         thread = _scope_session(tx, query.thread, query.tenant)[0]
-        sources = list_family(tx, thread) if query.family else list_sources(tx, thread)
+        sources = (
+            list_family(tx, thread)
+            if query.include_family
+            else list_sources(tx, thread)
+        )
         names.append(tuple(filter_name("thread", source) for source in sources))
-        if len(sources) > 1 and not query.family:
+        if len(sources) > 1 and not query.include_family:
             conditions.append(OF_THREAD)
             values += (thread, thread, thread)
     if query.session is not None:
@@ -64,13 +68,13 @@ def search_scope(tx: Tx, query: SearchQuery) -> IndexQuery | None:
         )
         if runs is None or runs[0] is None:
             return None
-        first_id = runs[0] * ERA_RUN
-        end_id = (runs[1] + 1) * ERA_RUN
+        first_id = runs[0] * PIECES_PER_ERA
+        end_id = (runs[1] + 1) * PIECES_PER_ERA
     return IndexQuery(
         (),
         tuple(names),
-        first=first_id,
-        before=end_id,
+        first_id=first_id,
+        before_id=end_id,
         where=" AND ".join(conditions),
         values=tuple(values),
     )
@@ -120,12 +124,12 @@ def find_path_calls(tx: Tx, query: SearchQuery, path: str) -> set[str]:
     scope = search_scope(
         tx, replace(query, role="assistant", tool=None, since=None, until=None)
     )
-    ways = parse_query(f'"{path}"').ways
+    ways = parse_query(f'"{path}"').variants
     if scope is None or not ways:
         return set()
     pieces = tx.match_ids(replace(scope, phrases=ways[0]), MAX_CALLS)
     in_pieces = "SELECT m.body FROM messages m WHERE m.id IN (SELECT p.message_id FROM pieces p WHERE p.id IN ({}))"
-    bodies = (decode_body(row[0]) for row in tx.all_in(in_pieces, pieces))
+    bodies = (decode_body(row[0]) for row in tx.all_for_keys(in_pieces, pieces))
     return {
         call.id for body in bodies for call in calls_of(body) if path in call.arguments
     }

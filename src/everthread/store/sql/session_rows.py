@@ -18,7 +18,7 @@ from everthread.errors import (
     LeaseLostError,
     UnknownIdError,
 )
-from everthread.store.database import Row, Tx, equal_to, placeholders
+from everthread.store.database import Row, Tx, columns_equal, placeholders
 from everthread.store.records import Lease, NewSession, Session, SessionKind, ThreadRow
 from everthread.store.value_encoding import (
     clean_text,
@@ -65,7 +65,7 @@ def lock_thread(tx: Tx, session_id: str) -> str:
     Everything that changes a thread holds it, so what is read of it afterwards stays true.
     """
     thread: str | None = tx.value(
-        f"SELECT id FROM sessions WHERE id = (SELECT thread_id FROM sessions WHERE id = ?) {tx.dialect.lock}",
+        f"SELECT id FROM sessions WHERE id = (SELECT thread_id FROM sessions WHERE id = ?) {tx.dialect.for_update}",
         (session_id,),
     )
     if thread is None:
@@ -76,13 +76,15 @@ def lock_thread(tx: Tx, session_id: str) -> str:
 def find_threads(tx: Tx, session_ids: Sequence[str]) -> dict[str, str]:
     """The threads of those sessions that are there."""
     return dict(
-        tx.all_in("SELECT id, thread_id FROM sessions WHERE id IN ({})", session_ids)
+        tx.all_for_keys(
+            "SELECT id, thread_id FROM sessions WHERE id IN ({})", session_ids
+        )
     )
 
 
 def resolve_session(tx: Tx, prefix: str, *, tenant: str | None = None) -> Session:
     """The session whose id is this or begins like this, if there is exactly one."""
-    where, values = equal_to({"s.tenant": tenant})
+    where, values = columns_equal({"s.tenant": tenant})
     upper_bound = prefix + "\U0010ffff"  # sorts after every id with this prefix
     sql = f"{SELECT_SESSION} WHERE s.id >= ? AND s.id < ? AND {where} ORDER BY s.id LIMIT 4"
     sessions = (
@@ -110,7 +112,7 @@ def list_sessions(
     offset: int = 0,
 ) -> list[Session]:
     """The newest first."""
-    where, values = equal_to({"s.tenant": tenant, "s.kind": kind})
+    where, values = columns_equal({"s.tenant": tenant, "s.kind": kind})
     sql = (
         f"{SELECT_SESSION} WHERE {where} ORDER BY s.started DESC, s.id LIMIT ? OFFSET ?"
     )
@@ -281,7 +283,8 @@ def store_system_prompt(tx: Tx, system: System) -> str | None:
     key = hashlib.sha256(body.encode()).hexdigest()
     # Read with a lock: another process may be about to delete it as unused.
     while (
-        tx.one(f"SELECT 1 FROM texts WHERE hash = ? {tx.dialect.share}", (key,)) is None
+        tx.one(f"SELECT 1 FROM texts WHERE hash = ? {tx.dialect.for_share}", (key,))
+        is None
     ):
         tx.run(
             "INSERT INTO texts VALUES (?, ?) ON CONFLICT (hash) DO NOTHING", (key, body)
@@ -290,19 +293,13 @@ def store_system_prompt(tx: Tx, system: System) -> str | None:
 
 
 def find_conversation(
-    tx: Tx, tenant: str, client_session: str, client: str | None = None
+    tx: Tx, tenant: str, client_session: str, platform: str
 ) -> str | None:
     """The thread that a client's side calls belong to: the conversation of its session that was used last."""
-    columns = {
-        "tenant": tenant,
-        "client_session": clean_text(client_session),
-        "client": client,
-    }
-    where, values = equal_to(columns)
     thread: str | None = tx.value(
-        f"SELECT id FROM sessions WHERE {where} AND client_session <> '' AND kind IN ('main', 'branch') "
-        "AND id = thread_id ORDER BY active DESC, started DESC, id DESC LIMIT 1",
-        values,
+        "SELECT id FROM sessions WHERE tenant = ? AND client_session = ? AND client_session <> '' AND platform = ? "
+        "AND kind IN ('main', 'branch') AND id = thread_id ORDER BY active DESC, started DESC, id DESC LIMIT 1",
+        (tenant, clean_text(client_session), platform),
     )
     return thread
 
@@ -348,7 +345,7 @@ def place_side_call(tx: Tx, new: NewSession, client_parent: str) -> NewSession:
     A client may use one session for many conversations: a thread with tools is placed under another only while that one
     waits for the results of its calls, or if the client says so.
     """
-    conversation = find_conversation(tx, new.tenant, client_parent)
+    conversation = find_conversation(tx, new.tenant, client_parent, new.platform)
     if conversation is not None and (
         new.kind != "main" or has_open_calls(tx, conversation)
     ):
@@ -360,7 +357,7 @@ def adopt_side_calls(tx: Tx, thread: str) -> None:
     """Place the client's side calls without a parent under this thread, which is a conversation."""
     tx.run(
         "UPDATE sessions SET parent_id = ? WHERE kind = 'side' AND parent_id IS NULL AND client_session <> '' "
-        "AND (tenant, client_session) = (SELECT tenant, client_session FROM sessions WHERE id = ?)",
+        "AND (tenant, client_session, platform) = (SELECT tenant, client_session, platform FROM sessions WHERE id = ?)",
         (thread, thread),
     )
 
@@ -397,7 +394,7 @@ def check_fence(tx: Tx, thread: str, lease: Lease | None) -> None:
     if lease is None:
         return
     row = tx.one(
-        f"SELECT fence, holder FROM leases WHERE thread_id = ? {tx.dialect.share}",
+        f"SELECT fence, holder FROM leases WHERE thread_id = ? {tx.dialect.for_share}",
         (thread,),
     )
     check_lease(lease, thread, row)
@@ -439,7 +436,7 @@ def list_threads(
     tx: Tx, *, tenant: str | None = None, limit: int = 50, offset: int = 0
 ) -> list[ThreadRow]:
     """The last used first."""
-    where, values = equal_to({"t.tenant": tenant})
+    where, values = columns_equal({"t.tenant": tenant})
     rows = tx.all(
         "SELECT r.*, (SELECT COUNT(*) FROM compactions c WHERE c.thread_id = r.thread_id AND c.reverted IS NULL), "
         f"{SIDE_CALLS.format('r.thread_id')} "
@@ -449,14 +446,14 @@ def list_threads(
         (*values, limit, offset),
     )
     ids = list(dict.fromkeys(key for row in rows for key in row[:2]))
-    loaded = tx.all_in(f"{SELECT_SESSION} WHERE s.id IN ({{}})", ids)
+    loaded = tx.all_for_keys(f"{SELECT_SESSION} WHERE s.id IN ({{}})", ids)
     sessions = {row[0]: as_session(row) for row in loaded}
     return [ThreadRow(sessions[row[1]], sessions[row[0]], *row[2:]) for row in rows]
 
 
 def count_threads(tx: Tx, *, tenant: str | None = None) -> int:
     """Count the threads that `list_threads` lists."""
-    where, values = equal_to({"t.tenant": tenant})
+    where, values = columns_equal({"t.tenant": tenant})
     return int(
         tx.value(
             f"SELECT COUNT(*) FROM sessions t WHERE {AT_TIP}{NOT_IN_SIDE_SESSION} AND {where}",

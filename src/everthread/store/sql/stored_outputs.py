@@ -32,7 +32,7 @@ def put_output(
     # Read with a lock: another process may be about to delete it as uncited.
     while (
         stored_content := tx.value(
-            f"{SELECT_CONTENT} {tx.dialect.share}", (tenant, key)
+            f"{SELECT_CONTENT} {tx.dialect.for_share}", (tenant, key)
         )
     ) is None:
         tx.run(

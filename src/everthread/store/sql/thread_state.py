@@ -12,7 +12,7 @@ from typing import Any
 
 from everthread.core.types import Node
 from everthread.errors import InputError, LeaseLostError, UnknownIdError
-from everthread.store.database import Tx, equal_to, placeholders
+from everthread.store.database import Tx, columns_equal, placeholders
 from everthread.store.records import (
     DEFAULT_TENANT,
     LearntLimits,
@@ -28,8 +28,10 @@ from everthread.store.value_encoding import clean_text, decode_json, encode_json
 
 def _lock_first(tx: Tx, thread: str) -> None:
     """Lock a thread's session before its lease, as every writer does: else two of them would wait for each other."""
-    if tx.dialect.lock:
-        tx.one(f"SELECT id FROM sessions WHERE id = ? {tx.dialect.lock}", (thread,))
+    if tx.dialect.for_update:
+        tx.one(
+            f"SELECT id FROM sessions WHERE id = ? {tx.dialect.for_update}", (thread,)
+        )
 
 
 def acquire_lease(tx: Tx, thread: str, holder: str, seconds: float) -> Lease | None:
@@ -103,7 +105,7 @@ def limits_for(
     """The limits of a tenant: its own, and those that two credentials met; none below a later success."""
     where = "base_url = ? AND model = ? AND headers = ?"
     values = (base_url, model, headers)
-    rows, sizes = tx.ask(
+    rows, sizes = tx.all_of_each(
         [
             (
                 f"SELECT {LIMIT_COLUMNS} FROM model_limits WHERE {where} AND expires > ?",
@@ -159,7 +161,7 @@ def list_limits(tx: Tx, now: float) -> list[ModelLimit]:
 
 
 def forget_limits(tx: Tx, base_url: str | None, model: str | None) -> int:
-    where, values = equal_to({"base_url": base_url, "model": model})
+    where, values = columns_equal({"base_url": base_url, "model": model})
     return len(
         tx.all(f"DELETE FROM model_limits WHERE {where} RETURNING model", values)
     )
@@ -296,7 +298,7 @@ def sum_failures(
 def put_nodes(tx: Tx, nodes: Sequence[Node], lease: Lease | None) -> None:
     for thread in dict.fromkeys(node.thread for node in nodes):
         check_fence(tx, lock_thread(tx, thread), lease)
-    tx.many(
+    tx.run_many(
         "INSERT INTO nodes (id, thread_id, level, first_message, record) VALUES (?, ?, ?, ?, ?) "
         "ON CONFLICT (thread_id, id) DO UPDATE SET level = excluded.level, first_message = excluded.first_message, "
         "record = excluded.record",

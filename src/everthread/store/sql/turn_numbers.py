@@ -23,7 +23,7 @@ _OF_TIME = f"SELECT {_TURNS.format('u.created <= ?')} FROM sessions s WHERE s.id
 def number_turns(tx: Tx, pieces: Sequence[Piece]) -> dict[int, int]:
     """Return the turn of each piece by its id: 0 before the first turn. An output belongs to the turn of its time."""
     messages = [piece.message for piece in pieces if piece.message is not None]
-    of_messages: dict[int, int] = dict(tx.all_in(_OF_MESSAGES, messages))
+    of_messages: dict[int, int] = dict(tx.all_for_keys(_OF_MESSAGES, messages))
     return {
         piece.id: _turn_at(tx, piece.thread, piece.created)
         if piece.message is None

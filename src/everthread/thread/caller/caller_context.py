@@ -8,14 +8,14 @@ from typing import Any
 
 from everthread.compaction.compaction_result import Compaction
 from everthread.compaction.journal.journal_writer import JournalWriter
-from everthread.compaction.summary.summary_message import tools_key
+from everthread.compaction.summary.summary_message import make_tools_key
 from everthread.core.caching.claude_cache_marks import cache_route
 from everthread.core.messages import Message
 from everthread.core.provider_errors.classification import ErrorVerdict
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
 from everthread.core.types import Request
-from everthread.store.records import UNDONE_STATE, Rewrite
+from everthread.store.records import UNDONE_STATE_KEY, Rewrite
 from everthread.thread import events
 from everthread.thread.accounting import Accounting
 from everthread.thread.caller import recall_rounds
@@ -29,6 +29,7 @@ from everthread.thread.caller.rewrites import (
     RewriteDraft,
     RewriteStore,
     RewriteTask,
+    rewrite_key,
 )
 from everthread.thread.engine_jobs import EngineSetup, SummarySource
 from everthread.thread.managed import CompactionOrder, ProviderRefusal
@@ -42,7 +43,7 @@ from everthread.thread.policy import (
     PromptSize,
     make_fading_notice,
 )
-from everthread.thread.recalled_excerpts import ExcerptFinder, ThreadView
+from everthread.thread.recalled_excerpts import ExcerptFinder, VisibleThread
 from everthread.thread.recovery import RecoveryAttempts, RecoveryStep
 from everthread.thread.summary_wait import SummaryWait
 
@@ -112,9 +113,9 @@ class CallerContext:
     async def look_up(self) -> None:
         """Find the longest rewrite of the history, the hidden rounds after it, and whether a compaction was undone."""
         call = self._call
-        states = [(call.thread, UNDONE_STATE)]
+        states = [(call.thread, UNDONE_STATE_KEY)]
         pending_rounds = None
-        if call.match.matched:
+        if call.match.matched_count:
             source = call.match.source
             pending_rounds = self._services.hidden_rounds.expected(source)
             states.append((source, recall_rounds.STATE))
@@ -125,6 +126,9 @@ class CallerContext:
             self.state.tokens_after_compaction = (
                 0  # none was made, or it was taken back
             )
+        elif rewrite_key(call.used) != call.memory.rewrite:
+            # It was made elsewhere: the last attempt here says nothing about it.
+            self.state.retry_above_tokens = 0
         call.is_undone = isinstance(
             undone_state, dict
         ) and call.sent.size < undone_state.get("until", 0)
@@ -137,11 +141,20 @@ class CallerContext:
         self, states: Sequence[tuple[str, str]] = ()
     ) -> FoundRewrite:
         call = self._call
-        search_result = await self._services.rewrites.find(
-            call.sent, self._engine_keys, call.memory.search, states=states
+        rewrites = self._services.rewrites
+        keys = self._engine_keys
+        search_result = await rewrites.find(
+            call.sent, keys, call.memory.search, states=states
         )
         call.memory.search = search_result.search
-        return search_result
+        if call.memory.engine_keys == keys or not call.match.matched_count:
+            return search_result
+        call.memory.engine_keys = keys
+        known = search_result.rewrite
+        longer = await rewrites.adopt_longer(
+            call.sent, call.match.source, keys[0], known.length if known else 0
+        )
+        return replace(search_result, rewrite=longer or known)
 
     async def find_excerpts(self) -> list[Message]:
         """Find excerpts of what left the context that the newest message is about, for this call only."""
@@ -156,12 +169,12 @@ class CallerContext:
             return []  # most calls end here: their messages need not be stored yet
         match = await self._services.recorder.store_request(call)
         tip = await setup.store.get_compression_tip(match.thread)
-        view = ThreadView(
+        view = VisibleThread(
             match.tenant,
             match.thread,
             session=match.thread,
             messages=await setup.store.messages(tip),
-            is_whole=is_whole,
+            is_complete=is_whole,
         )
         return await finder.find(view, room, setup.listener)
 
@@ -257,6 +270,11 @@ class CallerContext:
             body=refusal.body,
         )
         await self.load_caps()
+        if verdict.kind == "max_tokens_too_large" and verdict.input_tokens:
+            # The prompt stays the same, and the provider has counted it.
+            self.state.calibration.observe(
+                call.model, verdict.input_tokens, call.estimate
+            )
         if learnt is not None:
             call.limit.window = learnt.tokens
             event = events.LimitLearnt(
@@ -317,7 +335,8 @@ class CallerContext:
         )
         engine = self._services.setup.engine_key
         return [
-            f"{call.frame.api} {engine}{tools_key(frame.tools)}" for frame in frames
+            f"{call.frame.api} {engine}{make_tools_key(frame.tools)}"
+            for frame in frames
         ]
 
     def _engine_setup(self, budget: Budget) -> EngineSetup:
@@ -340,7 +359,7 @@ class CallerContext:
         covered_count = call.used.length if call.used else 0
         if not covered_count < rewrite.length <= len(call.sent.history):
             return False
-        return call.sent.history.digest(rewrite.length) == rewrite.chain
+        return call.sent.history.digest(rewrite.length) == rewrite.digest
 
     def _describe_adopted(self, rewrite: Rewrite) -> Compaction:
         sizer = self._services.sizer

@@ -73,7 +73,7 @@ class CallerThreads:
         self.setup = setup
         self.limits = ModelLimits(setup.store, setup.clock)
         self.accounting = Accounting(
-            setup.store, setup.wall, setup.listener, early=True
+            setup.store, setup.wall, setup.listener, writes_early=True
         )
         self.runner = CompactionRunner(
             uses_processes=setup.uses_processes,
@@ -115,7 +115,7 @@ class CallerThreads:
 
     def reading_answered(self, family: Family) -> AbstractContextManager[None]:
         """Make other calls of a session wait while one is read that was answered before."""
-        return self._index.reading_answered(family)
+        return self._index.hold_while_reading(family)
 
     async def open(self, sent: SentHistory, frame: CallFrame) -> PreparedCall:
         """Find the thread that a history belongs to, and expect its messages in the store."""
@@ -154,13 +154,15 @@ class CallerThreads:
             return memory
         store = self.setup.store
         source = match.branch_of[0] if match.branch_of else match.thread
-        state = await store.get_state(source, CALLER_STATE) if match.matched else None
+        state = (
+            await store.get_state(source, CALLER_STATE) if match.matched_count else None
+        )
         begun = self._memories.begin(match.thread, state, is_stored=not match.is_new)
         begun.has_hidden_rounds = await self._hidden_rounds.has_any(match)
         begun.continues_other = is_shortened or (
             match.continues_other
             if match.is_new
-            else await store.continues_other(match.thread)
+            else await store.continues_other_thread(match.thread)
         )
         return begun
 
@@ -310,7 +312,7 @@ class CallerThreads:
                 self._index.expect_replacement(call.match, call.sent.history, name)
             await self._recorder.store_request(call)
             try:
-                await self._index.keep_replacements()
+                await self._index.store_replacements()
             except EverthreadError as error:
                 self._report_unrecorded(call, error)
         await self._store_outcome(call, outcome, None)
@@ -318,7 +320,7 @@ class CallerThreads:
     async def keep_replacement(self, call: PreparedCall, name: str) -> None:
         """Expect histories in which a compaction of this name replaces the one of this call."""
         self._index.expect_replacement(call.match, call.sent.history, name)
-        await self._index.keep_replacements()
+        await self._index.store_replacements()
 
     async def _store_outcome(
         self, call: PreparedCall, outcome: Outcome, answer: PendingAnswer | None
@@ -342,7 +344,7 @@ class CallerThreads:
                 call.limit.window,
                 threshold=call.budget(self.setup.options).threshold,
             )
-            state = CALLER_STATE, {**call.memory.context.dump(), **window.dump()}
+            state = CALLER_STATE, {**call.memory.dump(), **window.dump()}
             await self._recorder.store_outcome(call, answer, usage, state)
             for record in usage:
                 self.accounting.report(record)

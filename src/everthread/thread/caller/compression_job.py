@@ -21,7 +21,7 @@ from everthread.store.records import ContextEntry, ProxiedContext
 from everthread.thread.caller.replacement import Cover, cover, name_tool
 from everthread.thread.wire_messages import decode_messages
 
-NO_CONTEXT = ProxiedContext((), (), given=0, inherited=0)
+NO_CONTEXT = ProxiedContext((), (), compacted_count=0, inherited_count=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ class PruningJob:
 
     def conclude(self, given: RefitInput, compaction: Compaction) -> CompressionResult:
         """Use the result if it only prunes."""
-        messages = [*given.prepared.messages, *given.since]
+        messages = [*given.prepared.messages, *given.new_messages]
         if compaction.messages == messages or compaction.covered:
             return CompressionResult(compaction)
         model = self.frame.model
@@ -185,5 +185,8 @@ def describe_context(
             )
         )
     return ProxiedContext(
-        entries, compaction.covered, given=len(messages), inherited=inherited
+        entries,
+        compaction.covered,
+        compacted_count=len(messages),
+        inherited_count=inherited,
     )

@@ -13,7 +13,11 @@ from typing import Any, Protocol
 from everthread.core.recent_dict import RecentDict
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api
-from everthread.thread.history import MAX_KNOWN, MessageIdentity, identify
+from everthread.thread.history import (
+    MAX_CACHED_DIGESTS,
+    MessageIdentity,
+    identify_message,
+)
 from everthread.thread.wire_messages import decode_messages
 
 MAX_SIZES = 50_000
@@ -32,7 +36,7 @@ class RawMessage(Protocol):
 class IdentityCache:
     """The identities of the messages seen last."""
 
-    def __init__(self, most: int = MAX_KNOWN) -> None:
+    def __init__(self, most: int = MAX_CACHED_DIGESTS) -> None:
         self._identities: RecentDict[bytes, MessageIdentity] = RecentDict(most)
         self._lock = Lock()
 
@@ -40,7 +44,7 @@ class IdentityCache:
         key = blake2b(message.raw, digest_size=20, person=api.encode()[:16]).digest()
         identity = self._identities.get(key)
         if identity is None:
-            identity = identify(api, message.value, key)
+            identity = identify_message(api, message.value, key)
         with self._lock:
             self._identities[key] = identity
         return identity

@@ -120,21 +120,22 @@ class PreparedCall:
         """Whether a further call, which would read this one's cache entry, is likely; not after a one-shot prompt."""
         return (
             bool(self.frame.request.tools)
-            or bool(self.match.matched)
+            or bool(self.match.matched_count)
             or self.sent.has_answer
         )
 
     @property
     def output_cap(self) -> int | None:
-        """An output cap below the caller's; None if the caller's own is fine."""
+        """An output cap below the caller's and above its thinking budget; None if the caller's own is sent."""
         caller_cap = self.frame.output_cap
-        limits = [cap for cap in (self.limit.cap, self.limit.room) if cap]
-        cap = self.attempts.cap or min(limits, default=None)
-        if cap is None or (
-            self.attempts.cap is None and (caller_cap is None or caller_cap <= cap)
-        ):
-            return None
-        return cap if cap > (self.frame.thinking_budget or 0) else None
+        thinking_budget = self.frame.thinking_budget or 0
+        limits = (self.attempts.cap, self.limit.cap, self.limit.room)
+        usable_limits = [limit for limit in limits if limit and limit > thinking_budget]
+        cap = min(usable_limits, default=None)
+        is_caller_cap_fine = caller_cap is None or (
+            cap is not None and caller_cap <= cap
+        )
+        return None if self.attempts.cap is None and is_caller_cap_fine else cap
 
     def budget(self, options: ContextOptions) -> Budget:
         """Leave room for the answer that the caller asks for, up to a quarter of the window."""

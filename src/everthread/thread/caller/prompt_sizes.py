@@ -38,7 +38,7 @@ class PromptSizer:
     def estimate(self, call: PreparedCall, used: Rewrite | None) -> int:
         """Return the prompt as estimated here, not corrected by the provider's reports."""
         if used is None:
-            return call.frame.tokens + call.sent.size
+            return call.frame.tokens + call.sent.size + self._added_tokens(call, 0)
         state = RewriteState.load(used.state)
         if state.model == call.model:
             head = state.tokens

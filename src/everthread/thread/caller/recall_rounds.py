@@ -174,7 +174,7 @@ class HiddenRoundsStore:
 
     async def has_any(self, match: ThreadMatch) -> bool:
         """Return whether a stored thread has hidden rounds."""
-        if not match.matched:
+        if not match.matched_count:
             return False
         return bool(await self._store.get_state(match.source, STATE))
 

@@ -23,9 +23,9 @@ from everthread.thread.finding.thread_index import ThreadIndex
 from everthread.thread.finding.thread_match import (
     ThreadMatch,
     ThreadStep,
-    opening_length,
+    count_opening_messages,
 )
-from everthread.thread.history import History, identify
+from everthread.thread.history import History, identify_message
 from everthread.thread.wire_messages import decode_messages, encode_messages
 
 _DELAY_SECONDS = 1.0
@@ -64,7 +64,9 @@ class ThreadRecorder:
 
     def begin(self, call: PreparedCall) -> None:
         """Expect the request in the store, so that one that continues it is matched."""
-        call.storage.expected = self._threads.expect(call.match, call.sent.history)
+        call.storage.expected = self._threads.expect_history(
+            call.match, call.sent.history
+        )
 
     def start(self, call: PreparedCall, *, is_answered: bool = False) -> None:
         """Store the request in the background, or put it off until there is an answer.
@@ -76,7 +78,7 @@ class ThreadRecorder:
         is_certain = (
             call.memory.is_stored
             and not call.match.is_new
-            and not self._threads.is_pending(call.match)
+            and not self._threads.is_previous_pending(call.match)
         )
         is_delayed = is_answered or (is_certain and self._is_alone())
         if is_delayed and call.storage.expected is not None:
@@ -112,14 +114,16 @@ class ThreadRecorder:
         api = call.frame.api
         values = encode_messages(api, [message], call.model)
         identities = [
-            identify(api, value)
+            identify_message(api, value)
             for value in values
             if value.get("role") != "user" and _says_something(value)
         ]
         if not identities:
             return None
         past = call.sent.history.extend(identities)
-        point = self._threads.expect(call.match.after(call.sent.history), past)
+        point = self._threads.expect_history(
+            call.match.match_after(call.sent.history), past
+        )
         point.is_answer = True
         point.waits_for_request = (
             call.storage.storing is not None and not call.storage.is_stored
@@ -146,7 +150,7 @@ class ThreadRecorder:
 
     def give_up(self, answer: PendingAnswer) -> None:
         """Stop expecting an answer that is not stored."""
-        self._threads.fulfil(answer.expected, None)
+        self._threads.finish_pending(answer.expected, None)
 
     async def _store_request(self, call: PreparedCall) -> ThreadMatch:
         """Store the request; report a failure as an event."""
@@ -184,7 +188,7 @@ class ThreadRecorder:
                 # The callable refers to the call: break the cycle, or its messages stay.
                 call.storage.expected.store_now = None
                 is_kept = call.storage.is_stored and not call.match.is_inside
-                self._threads.fulfil(
+                self._threads.finish_pending(
                     call.storage.expected, call.match.thread if is_kept else None
                 )
 
@@ -222,27 +226,27 @@ class ThreadRecorder:
                         Branched(
                             matches[0].thread,
                             call.match.branch_of[0],
-                            call.match.matched,
+                            call.match.matched_count,
                         )
                     )
                 call.match = matches[len(requests) - 1]
             is_answered = len(matches) > len(requests)
             if is_answered and answer is not None:
                 answer.is_stored = True
-                self._threads.fulfil(answer.expected, matches[-1].thread)
+                self._threads.finish_pending(answer.expected, matches[-1].thread)
             if is_answered or not requests:
                 answer = None
 
     async def _find_again(self, call: PreparedCall) -> ThreadMatch:
         """Find the thread of a request again, in the store alone."""
         match = call.match
-        self._threads.forget(match)
+        self._threads.forget_points(match)
         return await self._threads.find_match(call.sent, call.frame, uses_memory=False)
 
 
 async def _make_steps(call: PreparedCall) -> list[ThreadStep]:
     """List the steps of a request; off the event loop if it has many new messages."""
-    new_count = len(call.sent.history) - call.match.matched
+    new_count = len(call.sent.history) - call.match.matched_count
     if new_count <= MAX_MESSAGES_ON_LOOP:
         return _request_steps(call)
     return await asyncio.to_thread(_request_steps, call)
@@ -256,16 +260,16 @@ def _request_steps(call: PreparedCall) -> list[ThreadStep]:
     """
     match = call.match
     history = call.sent.history
-    if match.matched == len(history) and not match.is_new:
+    if match.matched_count == len(history) and not match.is_new:
         return []
     if match.is_new and not match.previous and match.branch_of is None:
-        opening = opening_length(call.sent.values)
+        opening = count_opening_messages(call.sent.values)
         return [
             _request_step(call, start, end)
             for start, end in ((0, opening), (opening, len(history)))
             if start < end
         ]
-    return [_request_step(call, match.matched, len(history))]
+    return [_request_step(call, match.matched_count, len(history))]
 
 
 def _request_step(call: PreparedCall, start: int, end: int) -> ThreadStep:
@@ -293,7 +297,7 @@ def _request_step(call: PreparedCall, start: int, end: int) -> ThreadStep:
         call.frame.api, values, call.model, previous_value=previous_value
     )
     return ThreadStep(
-        call.sent.history.until(end),
+        call.sent.history.first_messages(end),
         messages,
         sizes=call.sent.sizes[start:end],
         session=session,

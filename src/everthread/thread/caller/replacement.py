@@ -7,9 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from everthread.compaction.summary.summary_message import reading_tools
+from everthread.compaction.summary.summary_message import (
+    find_reading_tools,
+    rename_tools,
+)
 from everthread.core.messages import Message, kind_of
-from everthread.core.outputs import OPENING_TAG, replace_reader_name
+from everthread.core.outputs import OPENING_TAG, READ_HINT, replace_reader_name
 from everthread.core.types import Api
 from everthread.store.records import Rewrite
 from everthread.thread.caller.sent_history import SentMessage
@@ -51,12 +54,7 @@ def name_tool(
     cover: Cover, sent: Sequence[Any], tools: Sequence[Mapping[str, Any]] | None
 ) -> Cover:
     """Name the client's reading tool in the blocks that we wrote; the client's own messages stay unchanged."""
-    reader_names = [
-        name
-        for name in reading_tools(tools)
-        if name.lower().endswith(("recall", "expand"))
-    ]
-    tool = reader_names[0] if reader_names else None
+    tool = _choose_reader(find_reading_tools(tools))
     replacement = []
     for index, value in enumerate(cover.replacement):
         is_same = index < len(sent) and sent[index] == value
@@ -66,6 +64,22 @@ def name_tool(
             else replace_reader_name(value, tool)
         )
     return replace(cover, replacement=replacement)
+
+
+def rename_reader(text: str, old_names: Sequence[str], new_names: Sequence[str]) -> str:
+    """Return a replacement made for a client with other reading tools, so that it names the present ones."""
+    text = rename_tools(text, old_names, new_names)
+    old_reader = _choose_reader(old_names)
+    new_reader = _choose_reader(new_names)
+    if old_reader is None or new_reader is None:
+        return text
+    return text.replace(READ_HINT.format(old_reader), READ_HINT.format(new_reader))
+
+
+def _choose_reader(names: Sequence[str]) -> str | None:
+    """Return the first tool that can read a stored output; None if there is none."""
+    readers = (name for name in names if name.lower().endswith(("recall", "expand")))
+    return next(readers, None)
 
 
 def protected_head(messages: Sequence[SentMessage], texts: Sequence[str]) -> int:

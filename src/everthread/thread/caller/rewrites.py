@@ -13,6 +13,7 @@ from decimal import Decimal
 from typing import Any
 
 from everthread.compaction.compaction_result import Compaction
+from everthread.compaction.summary.summary_message import split_tools_key
 from everthread.core.messages import Message, calls_of
 from everthread.core.outputs import OutputToStore
 from everthread.core.tokens.budget import Budget
@@ -35,6 +36,7 @@ from everthread.thread.caller.replacement import (
     cover,
     name_tool,
     protected_head,
+    rename_reader,
     replacement_messages,
     replacement_text,
 )
@@ -54,18 +56,20 @@ from everthread.thread.events import (
 from everthread.thread.history import History
 from everthread.thread.managed import CompactionOrder
 from everthread.thread.policy import COLD_CACHE
-from everthread.thread.recovery import slim_messages
+from everthread.thread.recovery import shrink_messages
 from everthread.thread.wire_messages import JsonMessages, decode_messages
 
 PRUNE_ONLY = -1
 """The strength of a rewrite that leaves every message in its place: images dropped, big results stored."""
 NOTHING_TO_REPLACE = "all messages since the last compaction have to stay as they are"
-RewriteKey = tuple[int, bytes]
 
 
-def rewrite_key(rewrite: Rewrite) -> RewriteKey:
-    """Return the key that distinguishes a rewrite from others of the same thread."""
-    return rewrite.length, rewrite.replacement
+def rewrite_key(rewrite: Rewrite) -> str:
+    """Return the key that distinguishes a rewrite from others of the same thread.
+
+    It stays the same in another process, when the client re-words its answers, and with other tools.
+    """
+    return f"{rewrite.length} {rewrite.skeleton} {rewrite.strength} {rewrite.depth}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +222,29 @@ class RewriteStore:
                 return FoundRewrite(best_rewrite, search, stored_states)
         return FoundRewrite(None, search, stored_states)
 
+    async def adopt_longer(
+        self, sent: SentHistory, thread: str, engine_key: str, length: int
+    ) -> Rewrite | None:
+        """Return a rewrite longer than `length` that the thread got when its client had other reading tools.
+
+        It is kept under the key of the present tools, and names them.
+        """
+        engine, names = split_tools_key(engine_key)
+        adopted = None
+        for other_key in await self._store.list_rewrite_engines(thread):
+            other_engine, other_names = split_tools_key(other_key)
+            if other_engine != engine or not names or other_names in ((), names):
+                continue
+            rewrite = (await self.find(sent, [other_key], None)).rewrite
+            if rewrite is not None and rewrite.length > length:
+                length = rewrite.length
+                text = rewrite.replacement.decode()
+                renamed = rename_reader(text, other_names, names)
+                adopted = replace(
+                    rewrite, engine=engine_key, replacement=renamed.encode()
+                )
+        return None if adopted is None else await self._store.put_rewrite(adopted)
+
     async def _find_drifted(
         self, candidates: Sequence[Rewrite], history: History, longest: int
     ) -> list[Rewrite]:
@@ -225,12 +252,14 @@ class RewriteStore:
         rewrites = []
         for candidate in candidates:
             length = history.skeletons.index(candidate.skeleton) + 1
-            if length > longest and history.drifted_from(candidate.results, length):
+            if length > longest and history.equals_except_cleared(
+                candidate.results, length
+            ):
                 drifted_rewrite = replace(
                     candidate,
-                    chain=history.digest(length),
+                    digest=history.digest(length),
                     length=length,
-                    results=history.results(0, length),
+                    results=history.join_result_hashes(0, length),
                 )
                 rewrites.append(await self._store.put_rewrite(drifted_rewrite))
                 self._listener(Drifted(candidate.thread, length))
@@ -354,7 +383,7 @@ class RewriteStore:
         api = task.frame.api
         model = task.frame.model
         bodies = decode_messages(api, values, model)
-        slim_bodies, to_store = slim_messages(bodies, task.budget.preview_chars)
+        slim_bodies, to_store = shrink_messages(bodies, task.budget.preview_chars)
         new_cover = cover(api, slim_bodies, values, model, most=messages.most)
         if (
             all(
@@ -410,7 +439,7 @@ def _done_event(draft: RewriteDraft, new_rewrite: NewRewrite) -> CompactionDone:
         reason=new_rewrite.record.reason,
         tokens_before=compaction.tokens_before,
         tokens_after=compaction.tokens_after,
-        messages_before=new_rewrite.context.given,
+        messages_before=new_rewrite.context.compacted_count,
         messages_after=len(compaction.messages),
         author=compaction.author,
         count=new_rewrite.rewrite.depth,
@@ -435,11 +464,11 @@ def _make_rewrite(
     return Rewrite(
         tenant=task.sent.family.tenant,
         engine=task.engine_key,
-        chain=history.digest(length),
+        digest=history.digest(length),
         strength=int(task.order.level),
         length=length,
         skeleton=history.skeleton(length),
-        results=history.results(0, length),
+        results=history.join_result_hashes(0, length),
         thread=task.thread,
         replacement=text.encode(),
     )
@@ -468,7 +497,7 @@ def _new_rewrite(
     return NewRewrite(
         rewrite,
         _record(task, result.compaction, cost),
-        replace(result.context, lead=lead_count),
+        replace(result.context, leading_count=lead_count),
         scope=task.sent.family.scope,
         digest=task.sent.digest,
         base_session=task.base.session if task.base else "",

@@ -107,7 +107,9 @@ class SentHistory:
     @property
     def is_mid_turn(self) -> bool:
         """Whether its newest message hands tool results to the model, in the middle of a turn."""
-        return bool(self.history.pieces) and bool(self.history.pieces[-1].results)
+        return bool(self.history.identities) and bool(
+            self.history.identities[-1].result_hashes
+        )
 
     @property
     def has_answer(self) -> bool:

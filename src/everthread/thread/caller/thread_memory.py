@@ -10,11 +10,12 @@ from typing import Any
 from everthread.core.recent_dict import RecentDict
 from everthread.core.tokens.budget import Budget
 from everthread.store.records import RewriteSearch
-from everthread.thread.caller.rewrites import RewriteDraft, RewriteKey
+from everthread.thread.caller.rewrites import RewriteDraft
 from everthread.thread.managed import Preparation
 from everthread.thread.policy import ContextState
 
 MAX_THREADS = 5_000
+_REWRITE_FIELD = "rewrite"
 
 
 @dataclass(slots=True)
@@ -24,10 +25,12 @@ class ThreadMemory:
     context: ContextState = field(default_factory=ContextState)
     slim: bool = False
     """A request had too many bytes: its smaller form is used regardless of tokens."""
-    rewrite: RewriteKey | None = None
-    """The rewrite that was sent last."""
+    rewrite: str | None = None
+    """The key of the rewrite that was sent last, in this process or an earlier one."""
     search: RewriteSearch | None = None
     """The result of the last search for its rewrites."""
+    engine_keys: list[str] = field(default_factory=list)
+    """The keys of that search; others mean that the client's tools changed."""
     is_stored: bool = False
     """The thread is in the store, so the client may get its id."""
     continues_other: bool = False
@@ -42,6 +45,10 @@ class ThreadMemory:
     """The last budget, with its inputs."""
     reading: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while a request is matched with the thread, so that requests are matched in their order."""
+
+    def dump(self) -> dict[str, Any]:
+        """Return the part that is stored with the thread, as JSON values."""
+        return {**self.context.dump(), _REWRITE_FIELD: self.rewrite}
 
 
 class ThreadMemories:
@@ -59,7 +66,9 @@ class ThreadMemories:
     ) -> ThreadMemory:
         """Remember a thread that is new to this process, with its stored state."""
         memory = self._memories[thread] = ThreadMemory(
-            ContextState.load(state), is_stored=is_stored
+            ContextState.load(state),
+            rewrite=state.get(_REWRITE_FIELD) if state is not None else None,
+            is_stored=is_stored,
         )
         return memory
 

@@ -1,4 +1,4 @@
-"""Points of threads that are not in the store yet."""
+"""Track points of threads that are not in the store yet."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ class PendingPoint:
     """A point that will be stored, and its thread once it is stored."""
 
     def __init__(self, point: Point) -> None:
-        self.point = point
-        self.ended = asyncio.Event()
+        self.key = point
+        self.finished = asyncio.Event()
+        """Set when it is stored, or when it could not be."""
         self.thread: str | None = None
         """None if it could not be stored."""
         self.is_answer = False
         self.waits_for_request = False
         """Whether it is an answer whose request is being stored, which may wait for other answers."""
         self.store_now: Callable[[], object] | None = None
-        """Store it at once, if storing is delayed."""
+        """Stores it at once, if storing is delayed."""
 
 
 class PendingPoints:
@@ -31,60 +32,60 @@ class PendingPoints:
 
     def __init__(self) -> None:
         self._pending: dict[Point, PendingPoint] = {}
-        self._unread = Counter[Family]()
+        self._unread_counts = Counter[Family]()
         """Answered requests of each session that are not read yet, so that they have no point."""
-        self._one_read = asyncio.Event()
+        self._request_read = asyncio.Event()
 
-    def expect(self, match: ThreadMatch, history: History) -> tuple[PendingPoint, bool]:
+    def expect_point(
+        self, match: ThreadMatch, history: History
+    ) -> tuple[PendingPoint, bool]:
         """Expect a point at the end of a history; return it, and whether it is new."""
         pending = PendingPoint((*match.family, history.digest(len(history))))
-        adds_something = len(history) > match.matched or match.is_new
+        adds_messages = len(history) > match.matched_count or match.is_new
         is_new = (
-            not match.is_inside
-            and adds_something
-            and pending.point not in self._pending
+            not match.is_inside and adds_messages and pending.key not in self._pending
         )
         if is_new:
-            self._pending[pending.point] = pending
+            self._pending[pending.key] = pending
         return pending, is_new
 
-    def end(self, pending: PendingPoint, thread: str | None) -> bool:
+    def finish_point(self, pending: PendingPoint, thread: str | None) -> bool:
         """Stop expecting a point, which is in that thread now; return False if it was not expected."""
-        if self._pending.get(pending.point) is not pending:
+        if self._pending.get(pending.key) is not pending:
             return False
-        del self._pending[pending.point]
+        del self._pending[pending.key]
         pending.thread = thread
-        pending.ended.set()
+        pending.finished.set()
         return True
 
-    def has_previous_of(self, match: ThreadMatch) -> bool:
-        """Return whether the point a history continues is not stored yet."""
+    def is_previous_pending(self, match: ThreadMatch) -> bool:
+        """Return whether the point that a history continues is not stored yet."""
         return (*match.family, match.previous) in self._pending
 
     async def wait_for_previous(self, match: ThreadMatch) -> bool:
-        """Wait for the point a history continues; return whether it is in the expected thread."""
+        """Wait for the point that a history continues; return whether it is in the expected thread."""
         pending = self._pending.get((*match.family, match.previous))
         if pending is None:
             return True
         if pending.store_now is not None:
             pending.store_now()
-        await pending.ended.wait()
+        await pending.finished.wait()
         return pending.thread == match.source or (
             match.is_named and pending.thread is not None
         )
 
     @contextmanager
-    def reading_answered(self, family: Family) -> Iterator[None]:
+    def hold_while_reading(self, family: Family) -> Iterator[None]:
         """Make `wait_for_answers` wait while a request is read whose answer was already sent."""
-        self._unread[family] += 1
+        self._unread_counts[family] += 1
         try:
             yield
         finally:
-            self._unread[family] -= 1
-            if not self._unread[family]:
-                del self._unread[family]
-            self._one_read.set()
-            self._one_read = asyncio.Event()
+            self._unread_counts[family] -= 1
+            if not self._unread_counts[family]:
+                del self._unread_counts[family]
+            self._request_read.set()
+            self._request_read = asyncio.Event()
 
     async def wait_for_answers(self, family: Family, *, is_expected: bool) -> None:
         """Wait until the pending answers of a client's session are stored.
@@ -92,14 +93,14 @@ class PendingPoints:
         `is_expected`: the caller's own request is expected in the store. Answers whose
         requests are being stored may wait for it, so it does not wait for them.
         """
-        while family in self._unread:
-            await self._one_read.wait()
+        while family in self._unread_counts:
+            await self._request_read.wait()
         answers = [
             pending
             for pending in self._pending.values()
             if pending.is_answer
-            and pending.point[:2] == tuple(family)
+            and pending.key[:2] == tuple(family)
             and not (is_expected and pending.waits_for_request)
         ]
         for pending in answers:
-            await pending.ended.wait()
+            await pending.finished.wait()

@@ -1,4 +1,4 @@
-"""Points of threads that this process has seen. All of it may be lost at any moment."""
+"""Remember points of threads that this process has seen. All of it may be lost at any moment."""
 
 from __future__ import annotations
 
@@ -9,35 +9,37 @@ from everthread.store.records import ThreadLink, ThreadLinkMatch
 from everthread.thread.finding.thread_match import Family, Point
 from everthread.thread.history import History
 from everthread.thread.identity import (
-    MIN_STRETCH,
+    MIN_END_MESSAGES,
     KnownPoint,
-    end_skeletons,
-    follows_thread_end,
-    names_thread,
+    has_thread_end_before,
+    is_thread_named,
+    list_end_skeletons,
 )
 
 MAX_POINTS = 10_000
-_MAX_PASSED = 4_000
+_MAX_PASSED_POINTS = 4_000
 
 
 class PointCache:
-    """Remembers the last point of recently used threads, and points that threads have passed."""
+    """The last points of recently used threads, and points that threads have passed."""
 
-    def __init__(self, most: int = MAX_POINTS) -> None:
-        self._tips: RecentDict[Point, ThreadLinkMatch] = RecentDict(most)
+    def __init__(self, max_points: int = MAX_POINTS) -> None:
+        self._last_points: RecentDict[Point, ThreadLinkMatch] = RecentDict(max_points)
         """The last known point of threads, by digest and by skeleton."""
-        self._passed: RecentDict[Point, ThreadLinkMatch] = RecentDict(_MAX_PASSED)
+        self._passed_points: RecentDict[Point, ThreadLinkMatch] = RecentDict(
+            _MAX_PASSED_POINTS
+        )
         """Earlier points by digest: a request that is sent again ends at one."""
-        self._named_ends: RecentDict[str, str] = RecentDict(most)
+        self._named_thread_ends: RecentDict[str, str] = RecentDict(max_points)
         """The digest of the last known point of threads that clients name."""
-        self._ends = _ThreadEnds(most)
+        self._thread_ends = _ThreadEnds(max_points)
 
-    def find(self, family: Family, history: History) -> KnownPoint | None:
+    def find_point(self, family: Family, history: History) -> KnownPoint | None:
         """Find the last point of a thread that a history continues.
 
         An earlier point is found only if the history ends there.
         """
-        passed_point = self._passed.get((*family, history.digest(len(history))))
+        passed_point = self._passed_points.get((*family, history.digest(len(history))))
         if passed_point is not None:
             return KnownPoint(passed_point, len(history))
         tenant, scope = family
@@ -48,10 +50,10 @@ class PointCache:
             strict=True,
         )
         for length, digest, skeleton in chains:
-            point = self._tips.get((tenant, scope, digest))
+            point = self._last_points.get((tenant, scope, digest))
             if point is None and skeleton:
-                point = self._tips.get((tenant, scope, skeleton))
-                if point is not None and not history.drifted_from(
+                point = self._last_points.get((tenant, scope, skeleton))
+                if point is not None and not history.equals_except_cleared(
                     point.results, length
                 ):
                     point = None
@@ -59,84 +61,88 @@ class PointCache:
                 return KnownPoint(point, length)
         return None
 
-    def find_stretch(self, family: Family, history: History) -> KnownPoint | None:
-        """Find the thread whose last messages are in a history without its beginning."""
-        thread_end = self._ends.find(family, history)
+    def find_by_thread_end(self, family: Family, history: History) -> KnownPoint | None:
+        """Find the thread whose last messages are in a history that lacks the thread's beginning."""
+        thread_end = self._thread_ends.find(family, history)
         if thread_end is None:
             return None
         digest, length = thread_end
-        point = self._tips.get((*family, digest))
+        point = self._last_points.get((*family, digest))
         return None if point is None else KnownPoint(point, length)
 
-    def list_last(self, family: Family, keys: Sequence[str]) -> list[ThreadLinkMatch]:
+    def list_last_points(
+        self, family: Family, keys: Sequence[str]
+    ) -> list[ThreadLinkMatch]:
         """List the last points of threads with one of these digests or skeletons."""
-        points = (self._tips.get((*family, key)) for key in keys)
+        points = (self._last_points.get((*family, key)) for key in keys)
         return [point for point in points if point is not None]
 
-    def named_end(self, thread: str) -> str | None:
+    def find_named_end(self, thread: str) -> str | None:
         """Return the digest of the last known point of a thread that a client names."""
-        return self._named_ends.get(thread)
+        return self._named_thread_ends.get(thread)
 
     def remember(self, link: ThreadLink, history: History) -> None:
         """Remember a thread's new last point in place of the one before it."""
-        if self._replace(link):
+        if self._replace_last(link):
             return
-        for key in _keys_before(link, history):
-            passed_point = self._tips.get(key)
+        for key in _list_previous_keys(link, history):
+            passed_point = self._last_points.get(key)
             if passed_point is None or passed_point.link.thread != link.thread:
                 continue  # a branch or a side call: the thread still ends there
-            del self._tips[key]
+            del self._last_points[key]
             if passed_point.link.digest == key[2] != link.digest:
-                self._passed[key] = ThreadLinkMatch(passed_point.link, link.digest, "")
-        point = ThreadLinkMatch(link, None, history.results(0, link.length))
-        self._tips[link.tenant, link.scope, link.digest] = point
+                self._passed_points[key] = ThreadLinkMatch(
+                    passed_point.link, link.digest, ""
+                )
+        point = ThreadLinkMatch(link, None, history.join_result_hashes(0, link.length))
+        self._last_points[link.tenant, link.scope, link.digest] = point
         if link.skeleton:
-            self._tips[link.tenant, link.scope, link.skeleton] = point
-        self._ends.remember(link, history)
-        if names_thread(link.scope):
-            self._named_ends[link.thread] = link.digest
+            self._last_points[link.tenant, link.scope, link.skeleton] = point
+        self._thread_ends.remember(link, history)
+        if is_thread_named(link.scope):
+            self._named_thread_ends[link.thread] = link.digest
 
-    def _replace(self, link: ThreadLink) -> bool:
-        """Replace a remembered last point by the same point as it is stored; return False if it is not remembered."""
+    def _replace_last(self, link: ThreadLink) -> bool:
+        """Replace a remembered last point by its stored form; return False if it is not remembered."""
         key = (link.tenant, link.scope, link.digest)
-        known_point = self._tips.get(key)
+        known_point = self._last_points.get(key)
         if known_point is None or known_point.link.thread != link.thread:
             return False
-        if (link.tenant, link.scope, link.previous) in self._tips:
+        if (link.tenant, link.scope, link.previous) in self._last_points:
             return False  # the point before was stored late or is new: it is passed now
         point = ThreadLinkMatch(link, None, known_point.results)
-        self._tips[key] = point
+        self._last_points[key] = point
         if link.skeleton:
-            self._tips[link.tenant, link.scope, link.skeleton] = point
+            self._last_points[link.tenant, link.scope, link.skeleton] = point
         return True
 
-    def replace_passed(self, link: ThreadLink, following: str) -> bool:
-        """Replace a point that its thread has passed by the same point as it is stored.
+    def replace_passed(self, link: ThreadLink, next_digest: str) -> bool:
+        """Replace a point that its thread has passed by its stored form.
 
-        `following`: the digest of the point after it. Return False if the point is not remembered as passed.
+        `next_digest`: the digest of the point after it. Return False if the point is not remembered as passed.
         """
         key = (link.tenant, link.scope, link.digest)
-        known_point = self._passed.get(key)
+        known_point = self._passed_points.get(key)
         if known_point is None or known_point.link.thread != link.thread:
             return False
-        self._passed[key] = ThreadLinkMatch(link, following, "")
+        self._passed_points[key] = ThreadLinkMatch(link, next_digest, "")
         return True
 
     def forget_thread(self, thread: str) -> None:
         """Forget the last point of a thread that a client names."""
-        self._named_ends.pop(thread, None)
+        self._named_thread_ends.pop(thread, None)
 
     def forget(self, digest: str) -> None:
         """Forget the points with this digest."""
-        for points in (self._tips, self._passed):
+        for points in (self._last_points, self._passed_points):
             keys = [key for key, point in points.items() if point.link.digest == digest]
             for key in keys:
                 del points[key]
         ended_threads = [
-            thread for thread, end in self._named_ends.items() if end == digest
+            thread for thread, end in self._named_thread_ends.items() if end == digest
         ]
         for thread in ended_threads:
-            del self._named_ends[thread]
+            del self._named_thread_ends[thread]
 
 
 class _ThreadEnds:
@@ -146,34 +152,35 @@ class _ThreadEnds:
         self._ends: RecentDict[Point, tuple[str, tuple[str, ...]]] = RecentDict(
             max_ends
         )
-        """For the last message of a thread: the digest of the point and all that is kept."""
+        """By the last message of a thread: the digest of its last point, and the skeletons of its last messages."""
 
     def remember(self, link: ThreadLink, history: History) -> None:
-        stretch = end_skeletons(history)
-        if len(stretch) < MIN_STRETCH:
+        """Remember the last messages of a thread, if there are enough to recognise it."""
+        skeletons = list_end_skeletons(history)
+        if len(skeletons) < MIN_END_MESSAGES:
             return
-        key = (link.tenant, link.scope, stretch[-1])
-        self._ends[key] = link.digest, stretch
+        key = (link.tenant, link.scope, skeletons[-1])
+        self._ends[key] = link.digest, skeletons
 
     def find(self, family: Family, history: History) -> tuple[str, int] | None:
-        """Return the digest of a thread's last point, and its position in a history."""
-        spoken_places = [
-            (place, piece.skeleton)
-            for place, piece in enumerate(history.pieces, 1)
-            if piece.skeleton
+        """Return the digest of the last point of a thread whose end is in a history, and its position there."""
+        positions = [
+            (place, identity.skeleton)
+            for place, identity in enumerate(history.identities, 1)
+            if identity.skeleton
         ]
-        skeletons = [skeleton for _, skeleton in spoken_places]
-        for end in range(len(spoken_places) - 1, 0, -1):
-            place, last_skeleton = spoken_places[end - 1]
+        skeletons = [skeleton for _, skeleton in positions]
+        for end in range(len(positions) - 1, 0, -1):
+            position, last_skeleton = positions[end - 1]
             thread_end = self._ends.get((*family, last_skeleton))
-            if thread_end is not None and follows_thread_end(
+            if thread_end is not None and has_thread_end_before(
                 skeletons, end, thread_end[1]
             ):
-                return thread_end[0], place
+                return thread_end[0], position
         return None
 
 
-def _keys_before(link: ThreadLink, history: History) -> list[Point]:
+def _list_previous_keys(link: ThreadLink, history: History) -> list[Point]:
     """List the keys of the point before a link: its digest and its skeleton."""
     if not link.previous:
         return []

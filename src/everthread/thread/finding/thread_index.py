@@ -29,24 +29,24 @@ from everthread.thread.finding.thread_match import (
     Point,
     ThreadMatch,
     ThreadStep,
-    opening_length,
+    count_opening_messages,
 )
 from everthread.thread.finding.thread_roles import ThreadRoles
 from everthread.thread.history import (
     History,
-    identify,
+    identify_message,
 )
 from everthread.thread.identity import (
     MIN_REPEATED_RUNS,
     KnownPoint,
     derive_thread_id,
     find_longest_point,
+    find_session_name,
     is_at_point,
-    names_thread,
-    opening_runs,
+    is_thread_named,
+    list_opening_runs,
     relate_remainder,
-    repeats_words,
-    session_of_scope,
+    repeats_stored_words,
 )
 from everthread.thread.reminders import (
     Reminder,
@@ -56,15 +56,15 @@ from everthread.thread.reminders import (
 )
 from everthread.thread.wire_messages import encode_messages
 
-_SUMMARY_SECONDS = 5.0
-"""Maximum wait for answers of the session that are being stored: a new thread costs the client its past."""
-_MAX_COMPARED = 40
+_MAX_ANSWER_WAIT_SECONDS = 5.0
+"""Maximum wait for answers of the session that are being stored: without them the client loses its past."""
+_MAX_COMPARED_MESSAGES = 40
 """Messages at the end of a conversation that may hold the client's own summary of it."""
-_OTHER_ANSWERS = "gateway.other_answers"
-_REPLACEMENTS = "gateway.replacements"
+_OTHER_ANSWERS_STATE = "gateway.other_answers"
+_REPLACEMENTS_STATE = "gateway.replacements"
 _MAX_OTHER_ANSWERS = 100
-_MORE_STORED = 20
-"""A whole thread is compared with a history only if it has about as many messages."""
+_EXTRA_STORED_MESSAGES = 20
+"""Without a shared point, read this many stored messages more than twice those of the history."""
 _MAX_REMINDERS = 64
 _MAX_REMINDER_READS = 2_000_000
 """Characters read to try reminders: fewer are tried on long messages."""
@@ -73,13 +73,13 @@ _MAX_REMINDER_CHARS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class _Question:
+class _ThreadQuery:
     """A history whose thread is looked for."""
 
     sent: SentHistory
     frame: CallFrame
     uses_memory: bool
-    """Whether points that this process remembers count; else the store alone."""
+    """Whether points that this process remembers count, or only those in the store."""
 
     @property
     def family(self) -> Family:
@@ -93,18 +93,18 @@ class _Question:
 class ThreadIndex:
     """Find threads, and append to them."""
 
-    def __init__(self, store: Store, *, most: int = MAX_POINTS) -> None:
+    def __init__(self, store: Store, *, max_entries: int = MAX_POINTS) -> None:
         self._store = store
-        self._cache = PointCache(most)
+        self._cache = PointCache(max_entries)
         self._pending = PendingPoints()
         self._roles = ThreadRoles(store)
-        self._named: dict[Family, str] = {}
-        self._replacements: RecentDict[Point, str] = RecentDict(most)
+        self._named_threads: dict[Family, str] = {}
+        self._replacements: RecentDict[Point, str] = RecentDict(max_entries)
         """For the name of a compaction: the digest of the history that it replaces."""
         self._new_replacements: list[Point] = []
         self._reminders: dict[str, Sequence[Reminder]] = {}
         """Reminders that a tenant's clients used, the last first."""
-        self._most = most
+        self._max_entries = max_entries
 
     # Finding
 
@@ -113,177 +113,182 @@ class ThreadIndex:
     ) -> ThreadMatch:
         """Find the thread a history belongs to.
 
-        Memory may be older than the store, which then refuses an append.
+        Memory may be older than the store. In that case the store refuses the next append.
         """
-        question = _Question(sent, frame, uses_memory)
-        thread = await self._named_thread(sent.family)
+        query = _ThreadQuery(sent, frame, uses_memory)
+        thread = await self._find_named_thread(sent.family)
         if thread is not None:
-            return await self._match_named(question, thread)
-        match = await self._match_by_history(question)
+            return await self._match_named(query, thread)
+        match = await self._match_by_history(query)
         self._roles.remember(match.thread, frame.request)
         return match
 
-    async def _match_by_history(self, question: _Question) -> ThreadMatch:
-        family = question.family
-        history = question.history
-        known_point = await self._find_point(question)
-        replaced_match = await self._match_replaced(question, known_point)
+    async def _match_by_history(self, query: _ThreadQuery) -> ThreadMatch:
+        """Match a history by its longest known point."""
+        family = query.family
+        history = query.history
+        known_point = await self._find_point(query)
+        replaced_match = await self._match_replaced(query, known_point)
         if replaced_match is not None:
             return replaced_match
         if known_point is None:
-            return await self._match_unknown(question)
+            return await self._match_unknown(query)
         link = known_point.point.link
         match = ThreadMatch(
             family,
             link.thread,
-            matched=known_point.length,
+            matched_count=known_point.length,
             previous=link.digest,
             follows=link.digest,
         )
-        relation = known_point.relate(history)
-        if relation != "repeats" and await self._is_side_call(question, known_point):
-            return await self._match_side_call(question, match)
+        relation = known_point.relate_history(history)
+        if relation != "repeats" and await self._is_side_call(query, known_point):
+            return await self._match_side_call(query, match)
         if relation != "branches":
             return match
-        inner_match = await self._match_remainder(question, match, link.message)
+        inner_match = await self._match_remainder(query, match, link.message)
         if inner_match is not None or link.message is None:
             return inner_match or match
-        return _branch(match, history, link.message)
+        return _make_branch(match, history, link.message)
 
     async def _match_replaced(
-        self, question: _Question, known_point: KnownPoint | None
+        self, query: _ThreadQuery, known_point: KnownPoint | None
     ) -> ThreadMatch | None:
         """Match a history that begins with a compaction, by the messages that it replaces.
 
         `known_point`: the longest known point of the history as sent.
         """
-        replacement = question.sent.replacement
+        replacement = query.sent.replacement
         if replacement is None or (
             known_point and known_point.length > replacement.end
         ):
             return None
-        key = (*question.family, replacement.key)
+        key = (*query.family, replacement.key)
         digest = self._replacements.get(key) or await self._store.get_state(
-            _REPLACEMENTS, _replacement_key(key)
+            _REPLACEMENTS_STATE, _find_replacement_key(key)
         )
         if not digest:
             return None
-        link_match = await self._store.find_link(*question.family, [digest])
+        link_match = await self._store.find_link(*query.family, [digest])
         if link_match is None or link_match.link.message is None:
             return None
         link = link_match.link
         match = ThreadMatch(
-            question.family,
+            query.family,
             link.thread,
-            matched=replacement.end,
+            matched_count=replacement.end,
             previous=link.digest,
             follows=link.digest,
         )
         message = link_match.link.message
-        inner_match = await self._match_remainder(question, match, message)
-        return inner_match or _branch(match, question.history, message)
+        inner_match = await self._match_remainder(query, match, message)
+        return inner_match or _make_branch(match, query.history, message)
 
-    async def _is_side_call(self, question: _Question, known_point: KnownPoint) -> bool:
+    async def _is_side_call(self, query: _ThreadQuery, known_point: KnownPoint) -> bool:
         """Return whether a request shares a conversation, but in another role.
 
         Clients send a conversation's history for side calls too: to get suggestions, or
         facts worth remembering.
         """
-        sent_history = question.sent
+        sent_history = query.sent
         thread = known_point.point.link.thread
-        frame = question.frame.request
+        frame = query.frame.request
         if not sent_history.has_one_role or self._roles.has_last_prompt(thread, frame):
             return False
-        if known_point.length <= opening_length(sent_history.values):
+        if known_point.length <= count_opening_messages(sent_history.values):
             return False
-        return not await self._roles.fits(thread, frame)
+        return not await self._roles.may_belong(thread, frame)
 
     async def _match_side_call(
-        self, question: _Question, match: ThreadMatch
+        self, query: _ThreadQuery, match: ThreadMatch
     ) -> ThreadMatch:
         """Begin a thread for a call beside the conversation that was matched."""
-        digest = question.history.digest(len(question.history))
-        thread = derive_thread_id(
-            *question.family, previous=match.previous, digest=digest
-        )
+        digest = query.history.digest(len(query.history))
+        thread = derive_thread_id(*query.family, previous=match.previous, digest=digest)
         return replace(match, thread=thread, follows="", side_of=match.thread)
 
-    async def _match_unknown(self, question: _Question) -> ThreadMatch:
+    async def _match_unknown(self, query: _ThreadQuery) -> ThreadMatch:
         """Begin a thread; it may continue one that the client compacted itself."""
-        family = question.family
-        history = question.history
-        opening = opening_length(question.sent.values)
+        family = query.family
+        history = query.history
+        opening = count_opening_messages(query.sent.values)
         thread = derive_thread_id(*family, previous="", digest=history.digest(opening))
-        continued = await self._find_continued(question)
+        continued = await self._find_continued(query)
         return ThreadMatch(family, thread, branch_of=continued)
 
-    async def _find_continued(self, question: _Question) -> tuple[str, int] | None:
+    async def _find_continued(self, query: _ThreadQuery) -> tuple[str, int] | None:
         """Find the thread, and its last message, that the client compacted itself.
 
         The client's summary was an answer in the same session, so its words are at the
         end of that conversation.
         """
-        family = question.family
-        if not family.scope or not question.sent.is_conversation:
+        family = query.family
+        if not family.scope or not query.sent.is_conversation:
             return None
-        runs = opening_runs(question.sent.values)
+        runs = list_opening_runs(query.sent.values)
         if len(runs) < MIN_REPEATED_RUNS:
             return None
         # The client has its summary, which may not be stored yet.
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_SUMMARY_SECONDS):
+            async with asyncio.timeout(_MAX_ANSWER_WAIT_SECONDS):
                 await self._pending.wait_for_answers(
-                    family, is_expected=not question.uses_memory
+                    family, is_expected=not query.uses_memory
                 )
-        session = session_of_scope(family.scope)
-        end = await self._store.conversation_end(family.tenant, session, _MAX_COMPARED)
-        if end is None or not repeats_words(runs, end.bodies):
+        session = find_session_name(family.scope)
+        end = await self._store.conversation_end(
+            family.tenant, session, query.sent.client.platform, _MAX_COMPARED_MESSAGES
+        )
+        if end is None or not repeats_stored_words(runs, end.last_bodies):
             return None
-        return end.thread, end.message
+        return end.thread, end.last_message
 
-    async def _match_named(self, question: _Question, thread: str) -> ThreadMatch:
+    async def _match_named(self, query: _ThreadQuery, thread: str) -> ThreadMatch:
         """Match a history with the thread that the client named: all of it belongs there."""
         # The end is read first: a point stored from now on makes the store refuse.
-        end = await self._named_end(thread, uses_memory=question.uses_memory)
-        known_point = await self._find_point(question)
-        match = ThreadMatch(question.family, thread, follows=end)
+        end = await self._find_named_end(thread, uses_memory=query.uses_memory)
+        known_point = await self._find_point(query)
+        match = ThreadMatch(query.family, thread, follows=end)
         message: int | None = 0
         if known_point is not None:
             link = known_point.point.link
-            match = replace(match, matched=known_point.length, previous=link.digest)
+            match = replace(
+                match, matched_count=known_point.length, previous=link.digest
+            )
             message = link.message
-        if match.matched == len(question.history) or match.previous == match.follows:
+        if match.matched_count == len(query.history) or match.previous == match.follows:
             return match
-        return await self._match_remainder(question, match, message) or match
+        return await self._match_remainder(query, match, message) or match
 
-    async def _find_point(self, question: _Question) -> KnownPoint | None:
+    async def _find_point(self, query: _ThreadQuery) -> KnownPoint | None:
+        """Find the longest known point of a history, also with a removed reminder put back."""
         known_point = (
-            self._cache.find(question.family, question.history)
-            if question.uses_memory
+            self._cache.find_point(query.family, query.history)
+            if query.uses_memory
             else None
         )
-        known_point = known_point or await self._find_stored_point(question)
+        known_point = known_point or await self._find_stored_point(query)
         if known_point is None:
-            known_point = self._cache.find_stretch(question.family, question.history)
+            known_point = self._cache.find_by_thread_end(query.family, query.history)
         matched_length = known_point.length if known_point else 0
-        reminded_point = await self._match_reminder(question, matched_length)
+        reminded_point = await self._match_without_reminder(query, matched_length)
         return reminded_point or known_point
 
-    async def _find_stored_point(self, question: _Question) -> KnownPoint | None:
-        history = question.history
-        exact_match = await self._store.find_link(*question.family, history.digests)
+    async def _find_stored_point(self, query: _ThreadQuery) -> KnownPoint | None:
+        """Find the longest point of a history in the store."""
+        history = query.history
+        exact_match = await self._store.find_link(*query.family, history.digests)
         matched_length = (
             history.digests.index(exact_match.link.digest) + 1 if exact_match else 0
         )
         similar_matches: Sequence[ThreadLinkMatch] = ()
         if matched_length < len(history):
             similar_matches = await self._store.find_skeletons(
-                *question.family, history.skeletons_after(matched_length)
+                *query.family, history.skeletons_after(matched_length)
             )
         return find_longest_point(history, exact_match, similar_matches)
 
     async def _match_remainder(
-        self, question: _Question, match: ThreadMatch, message: int | None
+        self, query: _ThreadQuery, match: ThreadMatch, message: int | None
     ) -> ThreadMatch | None:
         """Match the rest of a history with the messages stored after a point.
 
@@ -292,8 +297,8 @@ class ThreadIndex:
         end = await self._store.last_link(match.thread)
         if end is None or end.message is None or message is None:
             return None
-        remaining_values = question.sent.values[match.matched :]
-        limit = None if message else 2 * len(remaining_values) + _MORE_STORED
+        remaining_values = query.sent.values[match.matched_count :]
+        limit = None if message else 2 * len(remaining_values) + _EXTRA_STORED_MESSAGES
         stored_messages = await self._store.history(match.thread, limit=limit)
         bodies = [
             stored_message.body
@@ -301,25 +306,27 @@ class ThreadIndex:
             if message < stored_message.id <= end.message
         ]
         other_answers = set(
-            await self._store.get_state(match.thread, _OTHER_ANSWERS) or ()
+            await self._store.get_state(match.thread, _OTHER_ANSWERS_STATE) or ()
         )
 
         def is_given(index: int) -> bool:
-            return question.history.digest(match.matched + index + 1) in other_answers
+            return (
+                query.history.digest(match.matched_count + index + 1) in other_answers
+            )
 
         relation, shared_count = relate_remainder(
-            question.frame.api,
+            query.frame.api,
             remaining_values,
-            stored=_encode_stored(question.frame, bodies),
-            is_given=is_given,
-            is_whole=len(stored_messages) != limit,
+            stored=_encode_stored(query.frame, bodies),
+            is_model_answer=is_given,
+            reaches_thread_end=len(stored_messages) != limit,
         )
         if relation == "repeats":
-            return replace(match, matched=len(question.history), is_inside=True)
+            return replace(match, matched_count=len(query.history), is_inside=True)
         if relation == "continues":
             return replace(
                 match,
-                matched=match.matched + shared_count,
+                matched_count=match.matched_count + shared_count,
                 previous=end.digest,
                 follows=end.digest,
             )
@@ -327,19 +334,18 @@ class ThreadIndex:
 
     # Reminders
 
-    async def _match_reminder(
-        self, question: _Question, matched_length: int
+    async def _match_without_reminder(
+        self, query: _ThreadQuery, matched_length: int
     ) -> KnownPoint | None:
-        """Find a longer known beginning: all before the newest user message.
+        """Find a longer known beginning: all messages before the newest user message.
 
-        Some clients add a reminder to the newest user message and remove it later. The
-        one before it had such a reminder: the one that the newest has now, or one that
-        was found this way before.
+        Some clients add a reminder to the newest user message and remove it later. So the user message before it had
+        such a reminder: the one that the newest has now, or one that was found this way before.
         """
-        values = question.sent.values
-        pieces = question.history.pieces
-        newest_index = find_last_words(pieces, matched_length + 1, len(pieces))
-        previous_index = find_last_words(pieces, 0, newest_index)
+        values = query.sent.values
+        identities = query.history.identities
+        newest_index = find_last_words(identities, matched_length + 1, len(identities))
+        previous_index = find_last_words(identities, 0, newest_index)
         if previous_index < 0:
             return None
         chars = len(text_of(values[previous_index])) + len(
@@ -347,33 +353,37 @@ class ThreadIndex:
         )
         max_reminders = min(_MAX_REMINDERS, _MAX_REMINDER_READS // chars)
         reminders = [
-            *self._reminders.get(question.family.tenant, ()),
+            *self._reminders.get(query.family.tenant, ()),
             *itertools.islice(list_reminders(values[newest_index]), max_reminders),
         ][:max_reminders]
-        past = question.history.until(previous_index)
-        pieces_between = pieces[previous_index + 1 : newest_index]
-        pasts = []
+        earlier_history = query.history.first_messages(previous_index)
+        identities_between = identities[previous_index + 1 : newest_index]
+        reminded_histories = []
         for reminder in reminders:
-            reminded_piece = identify(
-                question.frame.api, with_reminder(values[previous_index], reminder)
+            reminded_identity = identify_message(
+                query.frame.api, with_reminder(values[previous_index], reminder)
             )
-            pasts.append(past.extend((reminded_piece, *pieces_between)))
-        for point in await self._list_end_points(question, pasts):
-            for reminder, reminded_past in zip(reminders, pasts, strict=True):
-                if is_at_point(reminded_past, newest_index, point):
-                    self._keep_reminder(question.family.tenant, reminder)
+            reminded_histories.append(
+                earlier_history.extend((reminded_identity, *identities_between))
+            )
+        for point in await self._list_end_points(query, reminded_histories):
+            for reminder, reminded_history in zip(
+                reminders, reminded_histories, strict=True
+            ):
+                if is_at_point(reminded_history, newest_index, point):
+                    self._keep_reminder(query.family.tenant, reminder)
                     return KnownPoint(point, newest_index)
         return None
 
     async def _list_end_points(
-        self, question: _Question, histories: Sequence[History]
+        self, query: _ThreadQuery, histories: Sequence[History]
     ) -> Sequence[ThreadLinkMatch]:
         """List the points at which one of these histories ends."""
-        family = question.family
-        digests = [past.digest(len(past)) for past in histories]
+        family = query.family
+        digests = [history.digest(len(history)) for history in histories]
         skeletons = [past.skeleton(len(past)) for past in histories]
-        if question.uses_memory:
-            points = self._cache.list_last(family, [*digests, *skeletons])
+        if query.uses_memory:
+            points = self._cache.list_last_points(family, [*digests, *skeletons])
             if points:
                 return points
         stored_point = await self._store.find_link(*family, digests)
@@ -382,6 +392,7 @@ class ThreadIndex:
         return await self._store.find_skeletons(*family, skeletons)
 
     def _keep_reminder(self, tenant: str, reminder: Reminder) -> None:
+        """Keep a reminder of a tenant's clients, to try it first next time."""
         if len(reminder[0]) + len(str(reminder[1])) > _MAX_REMINDER_CHARS:
             return
         other_reminders = (
@@ -390,59 +401,59 @@ class ThreadIndex:
             if other_reminder != reminder
         )
         self._reminders[tenant] = [reminder, *other_reminders][:_MAX_KEPT_REMINDERS]
-        while len(self._reminders) > self._most:
+        while len(self._reminders) > self._max_entries:
             self._reminders.pop(next(iter(self._reminders)))
 
     # Threads that clients name
 
-    async def _named_end(self, thread: str, *, uses_memory: bool) -> str:
+    async def _find_named_end(self, thread: str, *, uses_memory: bool) -> str:
         """Return the digest of the last point of a named thread; empty if it has none."""
-        known_digest = self._cache.named_end(thread) if uses_memory else None
+        known_digest = self._cache.find_named_end(thread) if uses_memory else None
         if known_digest is not None:
             return known_digest
         end = await self._store.last_link(thread)
         return "" if end is None else end.digest
 
-    async def _named_thread(self, family: Family) -> str | None:
+    async def _find_named_thread(self, family: Family) -> str | None:
         """Return the thread a client named: one of its tenant's, or a new one."""
-        if not names_thread(family.scope):
+        if not is_thread_named(family.scope):
             return None
-        if family not in self._named:
+        if family not in self._named_threads:
             thread = derive_thread_id(*family, previous="", digest="")
             try:
-                session = await self._store.session(session_of_scope(family.scope))
+                session = await self._store.session(find_session_name(family.scope))
                 if (session.tenant, session.platform) == (family.tenant, PLATFORM):
                     thread = session.thread
             except UnknownIdError:
                 pass  # a name of the client's own
-            if len(self._named) >= self._most:
-                self._named.clear()
-            self._named[family] = thread
-        return self._named[family]
+            if len(self._named_threads) >= self._max_entries:
+                self._named_threads.clear()
+            self._named_threads[family] = thread
+        return self._named_threads[family]
 
     # Points on their way into the store
 
-    def expect(self, match: ThreadMatch, history: History) -> PendingPoint:
-        """Announce a history that will be stored: a request that continues it is matched."""
-        pending, is_new = self._pending.expect(match, history)
+    def expect_history(self, match: ThreadMatch, history: History) -> PendingPoint:
+        """Announce a history that will be stored, so that a request that continues it is matched."""
+        pending, is_new = self._pending.expect_point(match, history)
         if is_new:
-            self._cache.remember(match.link(history), history)
+            self._cache.remember(match.make_link(history), history)
         return pending
 
-    def reading_answered(
+    def hold_while_reading(
         self, family: Family
     ) -> contextlib.AbstractContextManager[None]:
         """Make others wait while a request is read that was answered before it was read."""
-        return self._pending.reading_answered(family)
+        return self._pending.hold_while_reading(family)
 
-    def fulfil(self, pending: PendingPoint, thread: str | None) -> None:
+    def finish_pending(self, pending: PendingPoint, thread: str | None) -> None:
         """Note that a point is in that thread now; None if it could not be stored."""
-        if self._pending.end(pending, thread) and thread is None:
-            self._cache.forget(pending.point[2])
+        if self._pending.finish_point(pending, thread) and thread is None:
+            self._cache.forget(pending.key[2])
 
-    def is_pending(self, match: ThreadMatch) -> bool:
-        """Return whether the point a history continues is not stored yet."""
-        return self._pending.has_previous_of(match)
+    def is_previous_pending(self, match: ThreadMatch) -> bool:
+        """Return whether the point that a history continues is not stored yet."""
+        return self._pending.is_previous_pending(match)
 
     async def wait_for_others(self, match: ThreadMatch) -> bool:
         """Wait for the points a request depends on; return whether its match still holds."""
@@ -470,8 +481,8 @@ class ThreadIndex:
         points = []
         end_matches = []
         for step in steps:
-            points.append(step.point(match))
-            match = match.after(step.history)
+            points.append(step.make_point(match))
+            match = match.match_after(step.history)
             end_matches.append(match)
         matches = []
         links = await self._store.extend_thread(match.thread, points, usage, state)
@@ -498,16 +509,16 @@ class ThreadIndex:
         self._replacements[key] = history.digest(len(history))
         self._new_replacements.append(key)
 
-    async def keep_replacements(self) -> None:
-        """Store the replacements that are expected, for other processes."""
+    async def store_replacements(self) -> None:
+        """Store the expected replacements, for other processes."""
         keys = self._new_replacements
         self._new_replacements = []
         for key in keys:
             await self._store.put_state(
-                _REPLACEMENTS, _replacement_key(key), self._replacements[key]
+                _REPLACEMENTS_STATE, _find_replacement_key(key), self._replacements[key]
             )
 
-    def forget(self, match: ThreadMatch) -> None:
+    def forget_points(self, match: ThreadMatch) -> None:
         """Forget remembered points that the store contradicts."""
         self._cache.forget(match.previous)
         self._cache.forget_thread(match.thread)
@@ -517,15 +528,17 @@ class ThreadIndex:
 
         A client that continues this answer branches.
         """
-        digests = await self._store.get_state(match.thread, _OTHER_ANSWERS) or []
+        digests = await self._store.get_state(match.thread, _OTHER_ANSWERS_STATE) or []
         digest = history.digest(len(history))
         if digest not in digests:
             await self._store.put_state(
-                match.thread, _OTHER_ANSWERS, [*digests, digest][-_MAX_OTHER_ANSWERS:]
+                match.thread,
+                _OTHER_ANSWERS_STATE,
+                [*digests, digest][-_MAX_OTHER_ANSWERS:],
             )
 
 
-def _branch(match: ThreadMatch, history: History, message: int) -> ThreadMatch:
+def _make_branch(match: ThreadMatch, history: History, message: int) -> ThreadMatch:
     """Return the match of a history that differs after a stored message."""
     thread = derive_thread_id(
         *match.family,
@@ -535,7 +548,8 @@ def _branch(match: ThreadMatch, history: History, message: int) -> ThreadMatch:
     return replace(match, thread=thread, follows="", branch_of=(match.thread, message))
 
 
-def _replacement_key(point: Point) -> str:
+def _find_replacement_key(point: Point) -> str:
+    """Return the key under which the replacement of a point is stored."""
     tenant, scope, digest = point
     return derive_thread_id(tenant, scope, previous="replaced", digest=digest)
 

@@ -14,11 +14,11 @@ from everthread.store.records import (
     ThreadLink,
 )
 from everthread.thread.history import History
-from everthread.thread.identity import names_thread
+from everthread.thread.identity import is_thread_named
 
 
 class Family(NamedTuple):
-    """The owner and the client's session: no thread outside is considered."""
+    """The owner and the client's session: threads outside of it are not considered."""
 
     tenant: str
     scope: str
@@ -35,7 +35,7 @@ class ThreadMatch:
 
     family: Family
     thread: str
-    matched: int = 0
+    matched_count: int = 0
     """How many of its messages are stored."""
     previous: str = ""
     """The digest of the point it continues."""
@@ -62,37 +62,39 @@ class ThreadMatch:
     @property
     def is_named(self) -> bool:
         """Whether the client named the thread: then nothing it sends is a branch."""
-        return names_thread(self.scope)
+        return is_thread_named(self.scope)
 
     @property
     def is_new(self) -> bool:
-        return self.branch_of is not None or bool(self.side_of) or not self.matched
+        return (
+            self.branch_of is not None or bool(self.side_of) or not self.matched_count
+        )
 
     @property
     def source(self) -> str:
-        """The thread that has the point it continues."""
+        """The thread that holds the point that the history continues."""
         branched = self.branch_of[0] if self.branch_of else ""
         return self.side_of or branched or self.thread
 
     @property
     def continues_other(self) -> bool:
         """Whether a new thread continues another one whose messages are no longer sent."""
-        return self.branch_of is not None and not self.matched
+        return self.branch_of is not None and not self.matched_count
 
-    def after(self, history: History) -> ThreadMatch:
+    def match_after(self, history: History) -> ThreadMatch:
         """Return the match of a history once its messages are stored."""
         length = len(history)
         digest = history.digest(length)
         return ThreadMatch(
             self.family,
             self.thread,
-            matched=length,
+            matched_count=length,
             previous=digest,
             follows=digest,
             is_inside=self.is_inside,
         )
 
-    def link(self, history: History) -> ThreadLink:
+    def make_link(self, history: History) -> ThreadLink:
         """Return the point at the end of a history."""
         length = len(history)
         return ThreadLink(
@@ -104,7 +106,7 @@ class ThreadMatch:
             thread=self.thread,
             length=length,
             message=None,
-            results=history.results(self.matched, length),
+            results=history.join_result_hashes(self.matched_count, length),
         )
 
 
@@ -120,9 +122,9 @@ class ThreadStep:
     """The session to begin the thread with, if it is new."""
     client_parent: str = ""
 
-    def point(self, match: ThreadMatch) -> NewThreadLink:
+    def make_point(self, match: ThreadMatch) -> NewThreadLink:
         """Return the point that this step appends to a thread."""
-        link = match.link(self.history)
+        link = match.make_link(self.history)
         tokens = share_tokens(self.sizes, self.messages)
         messages = [
             NewMessage(body, event=f"{link.digest}:{index}", tokens=size)
@@ -151,7 +153,7 @@ def share_tokens(sizes: Sequence[int], messages: Sequence[Message]) -> list[int 
     return [sum(sizes) * length // sum(lengths) for length in lengths]
 
 
-def opening_length(values: Sequence[Any]) -> int:
+def count_opening_messages(values: Sequence[Any]) -> int:
     """Count the messages before the first answer: the request that began a conversation."""
     for index, value in enumerate(values):
         if index and (

@@ -12,7 +12,7 @@ MAX_ROLES = 2_000
 
 
 class ThreadRoles:
-    """Tell calls in another role from a thread's own; remember roles in memory."""
+    """Tell calls in another role from a thread's own. Roles are remembered in memory."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -24,7 +24,7 @@ class ThreadRoles:
         entry = self._roles.get(thread)
         return entry is not None and entry[0] == hash(_system_text(frame.system))
 
-    async def fits(self, thread: str, frame: Request) -> bool:
+    async def may_belong(self, thread: str, frame: Request) -> bool:
         """Return whether a request may belong to a thread by its role."""
         if self.has_last_prompt(thread, frame):
             return True
@@ -34,7 +34,9 @@ class ThreadRoles:
             role = describe_role(_system_text(session.system))
         else:
             role = entry[1]
-        return is_same_role(role, _role_of(frame, _system_text(frame.system)))
+        return is_same_role(
+            role, _describe_frame_role(frame, _system_text(frame.system))
+        )
 
     def remember(self, thread: str, frame: Request) -> None:
         """Remember the role of a thread's last request."""
@@ -42,11 +44,11 @@ class ThreadRoles:
         key = hash(system)
         entry = self._roles.get(thread)
         if entry is None or entry[0] != key:
-            entry = key, _role_of(frame, system)
+            entry = key, _describe_frame_role(frame, system)
         self._roles[thread] = entry
 
 
-def _role_of(frame: Request, system: str) -> Role:
+def _describe_frame_role(frame: Request, system: str) -> Role:
     names = {name for tool in frame.tools or () for name in tool_names(tool)}
     return describe_role(system, frozenset(names))
 
