@@ -625,7 +625,7 @@ async def test_a_client_quicker_than_the_store_has_its_hidden_rounds_put_back(
     put_state = Store.put_state
 
     async def wait(store: Store, scope: str, key: str, value: Any) -> None:
-        if key == recall_rounds.STATE:
+        if key == recall_rounds.ROUNDS_STATE:
             await stored.wait()
         await put_state(store, scope, key, value)
 

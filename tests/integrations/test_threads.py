@@ -343,7 +343,7 @@ async def test_a_refusal_for_size_is_recovered_from_and_others_are_raised(
     )
     smaller = await threads.recover(turn, refusal)
     assert len(smaller.items) < len(turn.items)
-    assert smaller.prepared.limit.window == 2_000
+    assert smaller.prepared.limits.window == 2_000
     with pytest.raises(RuntimeError, match="of money"):
         await threads.recover(smaller, RuntimeError("out of money"))
     with pytest.raises(RuntimeError, match="maximum"):
