@@ -302,7 +302,7 @@ class RewriteStore:
         new_cover = result.cover
         if new_cover is None:
             return RewriteDraft(replace(compaction, changed=False))
-        if new_cover.tail == task.new_count or not new_cover.replacement:
+        if new_cover.tail_count == task.new_count or not new_cover.replacement:
             return RewriteDraft(
                 replace(compaction, changed=False, reason=NOTHING_TO_REPLACE)
             )
@@ -360,7 +360,7 @@ class RewriteStore:
         new_cover = result.cover
         if (
             new_cover is None
-            or new_cover.tail == task.new_count
+            or new_cover.tail_count == task.new_count
             or not new_cover.replacement
         ):
             return None
