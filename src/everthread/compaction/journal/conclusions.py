@@ -15,7 +15,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
-from everthread.compaction.summary.user_quotes import (
+from everthread.compaction.summary.sentences import (
     GAP,
     CountTokens,
     WordRarity,
