@@ -10,8 +10,8 @@ from everthread.compaction.journal.journal_builder import build_journal_and_stat
 from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.summary.earlier_summary import read_state_from_sections
 from everthread.compaction.summary.sections import FILES
+from everthread.compaction.summary.sentences import WordRarity
 from everthread.compaction.summary.state_sections import write_state_sections
-from everthread.compaction.summary.user_quotes import WordRarity
 from everthread.core.messages import Message, text_of
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
