@@ -1,4 +1,4 @@
-"""Code in a Python process of its own, where nothing is loaded yet."""
+"""Code in a Python process of its own, with nothing loaded yet."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ ROOT = Path(
 
 
 def shared_path(*parts: str) -> Path:
-    """The path of a shared data file; skips the test where it is absent."""
+    """Return the path of a shared data file; skip the test if it is absent."""
     path = ROOT.joinpath(*parts)
     if not path.exists():
         pytest.skip(

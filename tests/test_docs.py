@@ -147,7 +147,7 @@ def run(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Run:
-    """Run a command or a script in an empty folder beside the examples: the exit code, and what it said of errors."""
+    """Run a command or a script in an empty folder beside the examples; return the exit code and its errors."""
     (tmp_path / "examples").symlink_to(examples)
     monkeypatch.chdir(tmp_path)
     home = tmp_path / "home"
@@ -168,7 +168,7 @@ def run(
 
 
 def example_of(page: Path) -> Path | None:
-    """What a framework's recipe shows. It needs the framework: `make torture PART=integrations` runs it."""
+    """The examples of a framework's recipe. They need the framework: `make torture PART=integrations` runs it."""
     example = ROOT / "examples" / f"{page.stem.replace('-', '_')}_agent.py"
     return example if page.parent.name == "recipes" and example.exists() else None
 
@@ -268,7 +268,7 @@ def test_shell_commands_exist_and_have_a_reason() -> None:
 
 @functools.cache
 def command_of(*names: str) -> Any:
-    """The command of these names; None where there is none."""
+    """Return the command of these names; None if there is none."""
     if len(names) == 1:
         return load_command(names[0]) if names[0] in COMMANDS else None
     return getattr(command_of(*names[:-1]), "commands", {}).get(names[-1])

@@ -72,7 +72,7 @@ def test_pytest_finds_it_and_shows_what_is_wrong(tmp_path: Path) -> None:
     )
     assert "1 of 1 rules are gone" in done.stdout
     assert "'Never push to main. Fix the parser.' (message 0)" in done.stdout
-    # The failure is shown where the test asserts.
+    # The failure is shown at the test's assertion.
     assert "pytest_plugin.py:" not in done.stdout
 
 

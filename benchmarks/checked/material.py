@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.shared import half_of, shared
-from everthread.compaction.summary.user_quotes import split_sentences
+from everthread.compaction.summary.sentences import split_sentences
 from everthread.compaction.verification.checkable_names import (
     find_checkable_names,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -55,6 +56,26 @@ class FakeTool:
     ) -> ToolReply:
         self.seen.append(arguments)
         return await self.work(arguments, context)
+
+
+class EndlessWork:
+    """The work of a tool that ends only when it is cancelled."""
+
+    def __init__(self) -> None:
+        self.started = asyncio.Event()
+        self.is_ended = False
+
+    async def __call__(
+        self,
+        arguments: Mapping[str, Any],  # noqa: ARG002
+        context: ToolContext,  # noqa: ARG002
+    ) -> ToolReply:
+        self.started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.is_ended = True
+        return ToolReply("never")
 
 
 def text_tool(name: str, text: str = "done", **more: Any) -> FakeTool:

@@ -20,6 +20,7 @@ from everthread.core.types import Request
 from everthread.testing import ScriptedModel, ScriptStep
 from tests.agent.agent_setup import (
     AgentSetup,
+    EndlessWork,
     FakeTool,
     call_reply,
     text_tool,
@@ -176,17 +177,7 @@ async def test_a_subagents_calls_need_approval(setup: AgentSetup) -> None:
 
 
 async def test_it_is_stopped_with_its_parent(setup: AgentSetup) -> None:
-    started = asyncio.Event()
-    ended = []
-
-    async def slow(arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
-        started.set()
-        try:
-            await asyncio.sleep(60)
-        finally:
-            ended.append("ended")
-        return ToolReply("never")
-
+    slow = EndlessWork()
     agent, _ = await open_delegating_agent(
         setup,
         [call_reply(("delegate", {"task": "wait"}))],
@@ -200,11 +191,11 @@ async def test_it_is_stopped_with_its_parent(setup: AgentSetup) -> None:
                 pass
 
     reading = asyncio.create_task(read())
-    await started.wait()
+    await slow.started.wait()
     reading.cancel()
     with pytest.raises(asyncio.CancelledError):
         await reading
-    assert ended == ["ended"]
+    assert slow.is_ended
     assert tool_results(agent) == [INTERRUPTED]
     child = (await setup.store.list_sessions(kind="subagent"))[0]
     assert child.end_reason == "interrupted"

@@ -68,7 +68,9 @@ async def answer(name: str, context: ToolContext, arguments: dict[str, Any]) -> 
     try:
         tool.needs(arguments, context)
         if name == "terminal":
-            return "allowed or not"  # what it takes for a command is not run here
+            return (
+                "allowed or not"  # a text that it takes for a command is not run here
+            )
         reply = await tool.call(arguments, context)
     except InputError as error:
         said = str(error)
@@ -155,7 +157,7 @@ def test_schemas_are_the_same_bytes_every_time() -> None:
 
 
 async def test_the_environment_of_commands_has_no_keys(tmp_path: Path) -> None:
-    """Neither their own nor that of the process that starts them, read where the system shows it."""
+    """Neither their own environment nor that of the parent process, read from /proc."""
     source = {
         **os.environ,
         "OPENAI_API_KEY": "sk-swordfish-1",

@@ -29,6 +29,7 @@ from everthread.thread.events import OutputStored
 from everthread.thread.options import Route
 from tests.agent.agent_setup import (
     AgentSetup,
+    EndlessWork,
     FakeTool,
     call_reply,
     text_tool,
@@ -342,28 +343,18 @@ async def test_a_model_that_calls_beyond_the_limit_gets_no_further_round(
 async def test_stopping_while_tools_run_ends_them_and_says_so(
     setup: AgentSetup,
 ) -> None:
-    started = asyncio.Event()
-    ended = []
-
-    async def slow(arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
-        started.set()
-        try:
-            await asyncio.sleep(60)
-        finally:
-            ended.append("ended")
-        return ToolReply("never")
-
+    slow = EndlessWork()
     wanted = call_reply(("quick", {}), ("slow", {}), text="Working.")
     model = ScriptedModel([wanted, "Sorry. What instead?"])
     agent = await setup.open(
         model, tools=[text_tool("quick", "quick result"), FakeTool("slow", slow)]
     )
     reading = asyncio.create_task(_read_turn(agent, "Go."))
-    await started.wait()
+    await slow.started.wait()
     reading.cancel()
     with pytest.raises(asyncio.CancelledError):
         await reading
-    assert ended == ["ended"]
+    assert slow.is_ended
     assert tool_results(agent) == ["quick result", INTERRUPTED]
     assert setup.events_of(TurnEnded)[0].reason == "interrupted"
     assert not agent.is_busy

@@ -554,7 +554,7 @@ class TestWithoutATerminal:
         )
         assert received_request(served).model == "mine"
 
-    def test_a_dumb_terminal(
+    def test_a_dumb_terminal_gets_no_escape_sequences_and_can_approve(
         self, home: Path, workspace: Path, terminal_of: Any
     ) -> None:
         with provider_in_thread(

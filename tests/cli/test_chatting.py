@@ -179,7 +179,7 @@ class TestLines:
     def test_events_have_lines(self, event: events.Event, words: str) -> None:
         assert words in rendered_text(event)
 
-    def test_usage_events_have_no_line(self) -> None:
+    def test_estimates_background_starts_and_turn_ends_are_not_shown(self) -> None:
         assert render_event(events.Estimated("s", 1, 2, 3, True)) is None
         assert (
             render_event(

@@ -269,7 +269,7 @@ for turn in range(14):
 """
 
 
-def test_a_passive_run_changes_no_request_and_reports_possible_savings(
+def test_a_passive_run_changes_no_request_and_reports_possible_compactions(
     wrap: Any, tmp_path: Path
 ) -> None:
     path = install_fake_client(tmp_path)

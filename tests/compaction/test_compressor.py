@@ -206,7 +206,7 @@ class TestShape:
         assert result.tokens_after < result.tokens_before
         assert result.steps
 
-    async def test_a_preview_equals_the_compaction(self) -> None:
+    async def test_a_preview_has_the_figures_of_the_compaction(self) -> None:
         """Only a model's own words can differ from the journal's."""
         for window in (8_000, 32_000, 64_000):
             shown = await make_engine(window, JournalWriter(COUNTER)).compress(

@@ -5,10 +5,12 @@ from __future__ import annotations
 from everthread.compaction.compaction_result import Compaction
 from everthread.compaction.history.thread_facts import ThreadState
 from everthread.compaction.history.tool_calls import Effect
+from everthread.compaction.journal.conclusions import join_pieces, weigh_pieces
 from everthread.compaction.journal.journal_builder import build_journal_and_state
 from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.summary.earlier_summary import read_state_from_sections
 from everthread.compaction.summary.sections import FILES
+from everthread.compaction.summary.sentences import WordRarity
 from everthread.compaction.summary.state_sections import write_state_sections
 from everthread.core.messages import Message, text_of
 from everthread.core.tokens import TokenCounter
@@ -122,3 +124,44 @@ def test_a_conclusion_that_is_told_again_and_again_leaves_room_for_others() -> N
     kept = sum(finding(number) in short for number in numbers)
     assert kept > 25
     assert 1 <= short.count("ticket 8812") < kept // 2
+
+
+def weigh(text: str, *, is_note: bool = False) -> dict[str, float]:
+    """Return the worth of each piece of an answer."""
+    pieces, worths, _ = weigh_pieces(
+        text, COUNTER.text, WordRarity([text]), is_note=is_note
+    )
+    return {piece.text: worth for piece, worth in zip(pieces, worths, strict=True)}
+
+
+def test_a_line_that_leads_to_others_counts_if_it_names_something() -> None:
+    worths = weigh(
+        "It is settled now and written down. / The path stays the same after `git worktree move`: / "
+        "Here is the list of them all:"
+    )
+    assert worths["The path stays the same after `git worktree move`:"] > 0
+    assert worths["Here is the list of them all:"] == 0
+
+
+def test_what_the_agent_emphasised_and_said_first_counts_more() -> None:
+    said = "Worker 7 holds lock 12 for two minutes."
+    worths = weigh(
+        "Worker 3 holds lock 15 for two minutes. / Queue 4 frees slot 19 after two hours. / "
+        "Queue 8 frees slot 16 after **two** hours."
+    )
+    first, plain, bold = worths.values()
+    assert first > plain
+    assert bold > plain
+    assert weigh(f"{said} I look at `queue.py` next.", is_note=True)[said] > 0
+
+
+def test_the_last_sentence_before_calls_is_dropped_once_only() -> None:
+    said = "The lock is held by worker 7 for two minutes."
+    note = f"{said} Next I look at `queue.py`, which frees it."
+    pieces, worths, _ = weigh_pieces(
+        note, COUNTER.text, WordRarity([note]), is_note=True
+    )
+    assert worths[-1] == 0
+    shortened = join_pieces(pieces, [0])
+    assert shortened == f"{said} […]"
+    assert weigh(shortened, is_note=True)[said] > 0

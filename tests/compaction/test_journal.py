@@ -383,45 +383,34 @@ def test_an_unknown_text_is_background() -> None:
 
 
 @pytest.mark.parametrize(
-    "command",
+    ("command", "is_look"),
     [
-        "grep -A 10 'def run' src/app.py",
-        "grep -B 5 -A 5 -i error log.txt",
-        'grep -E "a|b" -r src | head -20',
-        "cd src && rg -n --hidden foo",
-        "git -C /repo log --oneline -5",
-        "sudo ls -la /etc",
-        "sed -n 1,20p a.py",
+        ("grep -A 10 'def run' src/app.py", True),
+        ("grep -B 5 -A 5 -i error log.txt", True),
+        ('grep -E "a|b" -r src | head -20', True),
+        ("cd src && rg -n --hidden foo", True),
+        ("git -C /repo log --oneline -5", True),
+        ("sudo ls -la /etc", True),
+        ("sed -n 1,20p a.py", True),
+        ("sed -i s/a/b/ a.py", False),
+        ("find . -name '*.pyc' -delete", False),
+        ("git branch -D old", False),
+        ("env CI=1 make", False),
+        ("sort -o a.txt a.txt", False),
     ],
 )
-def test_a_program_that_only_shows_something_is_a_look_whatever_its_options(
-    command: str,
+def test_a_program_that_only_shows_something_is_a_look_unless_an_option_writes(
+    command: str, is_look: bool
 ) -> None:
     journal, _ = build_journal_and_state(
         [
-            user("Look."),
+            user("Do it."),
             *call("Bash", {"command": command}, "something\n"),
-            says("Seen."),
+            says("Done."),
         ]
     )
-    assert (journal.entries[0].look_count, journal.entries[0].command_count) == (1, 0)
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        "sed -i s/a/b/ a.py",
-        "find . -name '*.pyc' -delete",
-        "git branch -D old",
-        "env CI=1 make",
-        "sort -o a.txt a.txt",
-    ],
-)
-def test_an_option_that_writes_makes_it_a_command(command: str) -> None:
-    journal, _ = build_journal_and_state(
-        [user("Do it."), *call("Bash", {"command": command}, ""), says("Done.")]
-    )
-    assert (journal.entries[0].look_count, journal.entries[0].command_count) == (0, 1)
+    entry = journal.entries[0]
+    assert (entry.look_count, entry.command_count) == (is_look, not is_look)
 
 
 def test_code_that_passes_later_fixes_no_other_code() -> None:

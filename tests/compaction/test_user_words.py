@@ -12,17 +12,17 @@ from everthread.compaction.summary.sections import (
     parse_sections,
     render_sections,
 )
-from everthread.compaction.summary.user_quotes import (
+from everthread.compaction.summary.sentences import (
     GAP,
+    clip_tokens,
+    split_sentences,
+)
+from everthread.compaction.summary.user_quotes import (
     NO_WORDS_NOTE,
     REPEATED_NOTE,
     UserQuote,
-    WordRarity,
-    clip_tokens,
     parse_quotes,
     render_quotes,
-    shorten_to_sentences,
-    split_sentences,
 )
 from everthread.core.tokens import TokenCounter
 
@@ -285,7 +285,6 @@ def test_clipping_keeps_to_the_room() -> None:
         assert COUNT(clip_tokens("some words " * 400, room, COUNT)) <= max(
             room, COUNT(GAP)
         )
-    assert shorten_to_sentences("short", 50, COUNT, WordRarity(["short"])) == "short"
 
 
 def test_a_pasted_log_is_cut_in_time_that_grows_with_its_lines() -> None:

@@ -1,4 +1,4 @@
-"""Whose words they are: what a user types into a call is the user's, and what a client writes is not."""
+"""Whose words they are: text that a user types into a call is the user's, text that a client writes is not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A summary is ours by its mark; in a list from outside a tag over the text proves it, and nothing else does."""
+"""A mark identifies Everthread's summaries; in a list from outside, only a tag over the text proves it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cache breakpoints: which routes know them, and which message carries ours."""
+"""Cache breakpoints: which routes know them, and which message carries the gateway's own."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ constants: Any = importlib.import_module("re._constants")
 
 SIZES = (1_000, 40_000)
 CPU_SECONDS = 1.0
-"""CPU time, so that a busy machine is no fault. Linear work on 40 KB takes some hundredths of a second."""
+"""CPU time, so that a busy machine does not fail the test. Linear work on 40 KB takes some hundredths of a second."""
 MAX_WORDS = 4
 """Words tried of a long alternative, evenly spread."""
 # There are many patterns, and the machine may be busy.
@@ -66,7 +66,7 @@ def module_names() -> list[str]:
 
 
 def patterns_of(module: ModuleType) -> dict[str, re.Pattern[Any]]:
-    """Every pattern a module holds, by name: its constants, what they contain, what its cached functions build."""
+    """Every pattern of a module, by name: in its constants, their contents, and the results of its cached functions."""
     found: dict[str, re.Pattern[Any]] = {}
     for name, held in vars(module).items():
         value = held

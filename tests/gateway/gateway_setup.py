@@ -113,7 +113,7 @@ class GatewaySetup:
 async def open_setup(
     folder: Path, window: int = 128_000, script: Any = None
 ) -> AsyncIterator[GatewaySetup]:
-    """`window`: of the Claude model. `script`: what the provider answers."""
+    """`window`: of the Claude model. `script`: the provider's answers."""
     models = [
         ServedModel(CHAT, shows="max_model_len"),
         ServedModel(CLAUDE, window, shows="max_model_len"),

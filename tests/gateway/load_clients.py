@@ -58,7 +58,7 @@ def fault_plan(seed: int) -> FaultPlan:
 
 
 class NumberedAnswers:
-    """No answer is said twice: each tells its number, and the mark of what was said last."""
+    """Every answer is different: it holds its number and the mark of the last message."""
 
     def __init__(self) -> None:
         self.said = 0
@@ -74,7 +74,7 @@ def mark_of(request: Request) -> str:
 
 
 class FailedError(Exception):
-    """An attempt that gave no whole answer; whose words they are is in `problem`, where it is not the provider's."""
+    """An attempt without a whole answer; `problem` names the source of its words unless that is the provider."""
 
     def __init__(self, kind: str, problem: str = "") -> None:
         super().__init__(kind, problem)
@@ -244,7 +244,7 @@ class Sdk:
 
 
 def list_fail_open_metrics(metrics: str) -> list[str]:
-    """Decisions that failed. A header that could not be told in time (`tells`) is none: it depends on the machine."""
+    """Decisions that failed. A header not known in time (`tells`) does not count: it depends on the machine."""
     lines = [
         line
         for line in metrics.splitlines()
@@ -368,7 +368,7 @@ def _comparable(history: Said) -> list[str]:
 async def _usage(
     store: Store, threads: Threads, log: Sequence[Record], lost: int
 ) -> list[Any]:
-    """Calls that are in the provider's log or in the store only. What broke off was used as far as it came."""
+    """Calls that are in the provider's log or in the store only. A broken answer counts as far as it was sent."""
     rows = [
         row
         for thread in threads

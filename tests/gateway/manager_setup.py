@@ -88,7 +88,7 @@ class ManagerSetup:
                 window=window,
                 options=SessionOptions(**options),
                 listener=self.events.append,
-                wall=wall,
+                wall_clock=wall,
                 clock=clock,
                 is_alone=lambda: alone,
                 timer=timer,

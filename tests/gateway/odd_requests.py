@@ -1,4 +1,4 @@
-"""Odd HTTP and odd JSON, as clients and upstreams may send it: for whatever stands between them."""
+"""Odd HTTP and odd JSON, as clients and upstreams may send it."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def test_it_is_what_a_parser_says(
 def test_a_field_that_stands_there_twice_is_refused(
     pairs: list[tuple[str, Any]], blank: str, escaped: bool
 ) -> None:
-    """However it is written; one that does not matter may stand there twice."""
+    """However it is written; an unused field may occur twice."""
     keys = [
         json.dumps(name).replace("o", "\\u006f") if escaped else json.dumps(name)
         for name, _ in pairs

@@ -100,7 +100,7 @@ def test_a_part_of_many_tiny_values_is_not_looked_into(body: bytes, why: str) ->
 async def test_a_request_with_a_part_of_many_values_goes_on_as_it_came(
     gateways: GatewaySetup,
 ) -> None:
-    """The attack: ten megabytes of numbers in one message kept everybody waiting for twenty seconds."""
+    """The attack: ten megabytes of numbers in one message delayed all clients by twenty seconds."""
     body = json.dumps(
         {"model": CHAT_MODEL, "messages": [{"role": "user", "content": [1] * 51_000}]}
     ).encode()
@@ -257,7 +257,7 @@ class RecordingAccount:
         self.calls: list[tuple[int, str]] = []
 
     def admit(self) -> None:
-        """Everybody."""
+        """Accepts every caller."""
 
     def authorize(self, usage: CanonicalUsage, model: str) -> None:
         """Everything."""

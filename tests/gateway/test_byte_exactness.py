@@ -35,11 +35,11 @@ BODIES = st.one_of(
         lambda d: json.dumps(d).encode()
     ),
 )
-"""Also what is no JSON: it is the upstream's to refuse."""
+"""Also invalid JSON: the upstream refuses it."""
 
 
 def comparable_headers(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """What is the two ends' business; the gateway speaks of its own connections itself."""
+    """Return the end-to-end headers; those about a connection are the gateway's own."""
     own = {b"host", b"content-length", b"connection", b"transfer-encoding"}
     return [(name.lower(), value) for name, value in headers if name.lower() not in own]
 
@@ -138,7 +138,7 @@ async def test_an_answer_that_breaks_off_breaks_off() -> None:
 
 
 async def test_uploads_stream_through() -> None:
-    """A path nobody looks into has no limit: its body is never held as a whole."""
+    """A path that is not parsed has no limit: its body is never in memory as a whole."""
     big = b"0123456789" * 300_000
     async with raw_gateway() as (url, upstream):
         await send_bytes(

@@ -137,7 +137,7 @@ async def test_an_upstream_gets_the_bytes_of_a_path_as_the_client_wrote_them(
 
 
 class Keys:
-    """Lets in who shows `good`; tells whom by the key."""
+    """Accepts the key `good`."""
 
     async def authenticate(self, headers: Mapping[str, str]) -> Caller:
         key = headers.get("x-api-key", "")

@@ -47,7 +47,7 @@ def test_in_pieces_as_at_once(data: bytes, size: int) -> None:
             assert decode_body(packed, f" {name.upper()}", len(data)) == data
             reader = decoder(name, len(data))
             assert reader
-            # One byte cannot tell which of two formats it begins.
+            # One byte does not identify which of two formats it begins.
             if form is not raw_deflate or size > 1:
                 pieces = [packed[at : at + size] for at in range(0, len(packed), size)]
                 assert b"".join(map(reader.feed, pieces)) == data

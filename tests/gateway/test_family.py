@@ -44,7 +44,7 @@ def open_session(http: httpx2.AsyncClient, url: str, name: str = "s-1") -> Claud
 
 
 def answer_or_recall(request: Request) -> Any:
-    """Summarise when told to; look the key's place up when asked for it and `recall` is there."""
+    """Summarise on request; look the key's place up if asked for it and `recall` is offered."""
     asked = (
         text_of(request.messages[-1]) if request.messages[-1]["role"] == "user" else ""
     )
@@ -113,6 +113,31 @@ async def test_a_conversation_that_its_client_compacted_goes_on_and_recall_reach
             for tool in gateways.provider.log[-1].request.tools or ()  # type: ignore[union-attr]
         ]
         assert "recall" in tools
+
+
+async def test_a_conversation_that_both_the_gateway_and_its_client_compacted_goes_on(
+    tmp_path: Path, http: httpx2.AsyncClient
+) -> None:
+    async with open_setup(tmp_path, window=12_000, script=answer_or_recall) as gateways:
+        settings = "compression: {background: false, economics: false}\n"
+        url = await gateways.start("none", key=None, settings=settings)
+        session = open_session(http, url)
+        before = await session.say(f"{SECRET_PLACE} {FILLER * 100}")
+        while not await gateways.store.compactions(before):
+            assert await session.say("Read on. " + FILLER * 100) == before
+        await session.say(
+            "Your task is to create a detailed summary of the conversation so far."
+        )
+        session.messages = []
+        after = await session.say(
+            "This session is being continued from a previous conversation that ran out of context.\n"
+            f"Summary:\n{SUMMARY}\n\nGo on with the report."
+        )
+        stored = await gateways.store.session(after)
+        assert stored.parent is not None
+        assert before in await gateways.store.family(after)
+        assert await session.say("Where is the key?") == after
+        assert "blue amphora" in str(session.messages[-1]["content"])
 
 
 async def test_another_conversation_of_the_session_is_not_taken_for_its_continuation(

@@ -72,7 +72,7 @@ class NamedFilter(Filter):
 
     def request(self, request: UpstreamRequest) -> UpstreamRequest:
         self.moments.append(f"{self.name} request")
-        if not isinstance(request.body, bytes):  # a body that is passed on as it comes
+        if not isinstance(request.body, bytes):  # a body that is streamed through
             return request
         return replace(request, body=request.body + self.name.encode(), is_changed=True)
 
@@ -163,7 +163,7 @@ async def test_a_feature_has_a_refused_request_sent_again() -> None:
 
 
 class OwnPath(Feature, Filter):
-    """Answers a path of its own, with what it read in the request."""
+    """Answers a path of its own with the request's contents."""
 
     paths = frozenset({"/v1/own"})
 

@@ -36,7 +36,7 @@ ANSWER = json.dumps(
 
 
 def set_room(process: int, largest: int) -> None:
-    """No file of the process grows beyond so many bytes: every write to the store fails, as on a full disk."""
+    """Limit the process's files to this many bytes: every write to the store fails, as on a full disk."""
     _, hard = resource.prlimit(process, resource.RLIMIT_FSIZE)
     resource.prlimit(process, resource.RLIMIT_FSIZE, (largest, hard))
 

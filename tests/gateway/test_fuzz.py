@@ -243,7 +243,7 @@ def encode_body(body: Any, how: int) -> tuple[bytes, dict[str, str]]:
 async def test_no_body_is_a_fault_of_the_proxy(
     asked: list[tuple[Any, int]], tmp_path_factory: Any
 ) -> None:
-    """The provider's own refusals come back as they are; what is ours is below 500."""
+    """The provider's refusals come back unchanged; the gateway's own are below 500."""
     async with (
         run_gateway(tmp_path_factory.mktemp("fuzz")) as (provider, url),
         httpx2.AsyncClient(timeout=60) as http,

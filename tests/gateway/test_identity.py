@@ -387,6 +387,32 @@ async def test_a_reminder_in_the_newest_user_message_moves_along(
     assert [event.length for event in setup.of(Branched)] == [2]
 
 
+@pytest.mark.parametrize("answers_first", [True, False])
+@pytest.mark.parametrize("api", APIS)
+async def test_a_client_with_a_reminder_may_go_on_before_its_answer_has_ended_here(
+    api: Api, answers_first: bool, setup: ManagerSetup
+) -> None:
+    manager = setup.manager()
+    client = EndReminderClient(api)
+    thread = thread_of(await ask(manager, client, "Question 0", "Answer 0"))
+    turns = []
+    for number in (1, 2):
+        client.add_user_message(f"Question {number}")
+        turns.append(await manager.prepare(client.incoming()))
+        client.add_answer(f"Answer {number}")
+    outcomes = [Outcome(200, text_reply(f"Answer {number}")) for number in (1, 2)]
+    pairs = list(zip(turns, outcomes, strict=True))
+    for turn, outcome in pairs if answers_first else reversed(pairs):
+        await turn.record(outcome)
+    assert thread_of(await ask(manager, client, "Question 3", "Answer 3")) == thread
+    assert {turn.thread for turn in turns} == {thread}
+    assert not setup.of(Branched)
+    stored = await stored_texts(setup, thread)
+    assert [text.partition("\n")[0] for text in stored] == [
+        f"{kind} {number}" for number in range(4) for kind in ("Question", "Answer")
+    ]
+
+
 async def test_an_answer_without_its_thinking_behind_words_without_their_reminder_is_the_same(
     setup: ManagerSetup,
 ) -> None:
@@ -538,7 +564,7 @@ async def test_an_answer_whose_thoughts_and_marks_a_client_takes_out_is_the_same
 
 
 async def test_a_beginning_of_what_is_stored_is_known(setup: ManagerSetup) -> None:
-    """Its longer form was stored first, in one go: it is no branch, and no thread of its own."""
+    """Its longer form was stored first: it is neither a branch nor a thread of its own."""
 
     client = HistoryClient("openai_chat")
     first = await ask(setup.manager(), client, "One", "Eins")

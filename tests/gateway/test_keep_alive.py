@@ -180,7 +180,7 @@ async def test_an_error_after_that_is_the_protocols_own(api: str) -> None:
 
 @pytest.mark.parametrize("again", [True, False])
 async def test_while_a_stream_is_held_its_own_first_lines_go(again: bool) -> None:
-    """Also where it is sent again after that, and where that fails."""
+    """Also if it is sent again after that, and if that fails."""
     manager = SlowManager(hold=True)
 
     async def answer(request: RawMessage, writer: asyncio.StreamWriter) -> None:

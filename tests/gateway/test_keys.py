@@ -194,7 +194,7 @@ async def test_passed_through_credentials_are_the_tenants(
     urls = [await gateways.start("passthrough", key=None) for _ in range(2)]
     threads = []
     for credential in ("sk-ann-1", "sk-bob-2"):
-        # The first one goes as it came.
+        # The first one is forwarded unchanged.
         await ask_claude(gateways.claude(urls[0], credential))
         for url in urls:
             raw = await gateways.claude(

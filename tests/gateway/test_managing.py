@@ -15,7 +15,7 @@ from everthread.core.transcript import SUMMARY_START
 from everthread.core.types import Api, Request
 from everthread.gateway.contracts import ProxyTurn
 from everthread.gateway.managed.managed_turn import ManagedTurn
-from everthread.thread.caller.replacement import replacement_messages
+from everthread.thread.caller.replacement import parse_replacement
 from everthread.thread.caller.rewrites import RewriteState
 from everthread.thread.events import CompactionDone
 from everthread.thread.wire_messages import decode_messages
@@ -163,10 +163,10 @@ async def test_a_rewrite_is_stored_with_its_tokens(tmp_path: Path) -> None:
     async with open_manager_setup(tmp_path, script) as setup:
         _, turn = await ask_after_a_compaction(setup)
         assert isinstance(turn, ManagedTurn)
-        used = turn.call.used
+        used = turn.call.rewrite
         assert used is not None
         state = RewriteState.load(used.state)
-        values = [value for value, _ in replacement_messages(used)]
+        values = [value for value, _ in parse_replacement(used)]
         messages = decode_messages("openai_chat", values, turn.request.model)
         assert (state.model, state.tokens) == (
             turn.request.model,

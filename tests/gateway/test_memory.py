@@ -43,7 +43,7 @@ def start_gateway(stack: ExitStack, folder: Path) -> Server:
 
 
 async def idle_threads(server: Server, count: int) -> list[int]:
-    """Bytes the process holds after each part of so many threads, each of two requests of 10 KB."""
+    """Return the process's bytes after each part of this many threads, each of two requests of 10 KB."""
     return await _sample(
         server,
         count,
@@ -54,7 +54,7 @@ async def idle_threads(server: Server, count: int) -> list[int]:
 async def many_requests(
     server: Server, count: int, conversations: int = 64, turns: int = 40
 ) -> list[int]:
-    """The same for so many requests of conversations that grow, end, and begin anew."""
+    """The same for this many requests of conversations that grow, end, and begin anew."""
 
     def bodies(number: int) -> list[bytes]:
         name = number // (conversations * turns)

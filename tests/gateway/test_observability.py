@@ -41,7 +41,7 @@ TRACE = "0af7651916cd43dd8448eb211c80319c"
 
 @pytest.fixture
 def log_lines() -> Iterator[list[dict[str, Any]]]:
-    """What is logged, as it is written."""
+    """The log lines, parsed."""
     found: list[dict[str, Any]] = []
 
     class Listening(logging.Handler):
@@ -60,7 +60,7 @@ def log_lines() -> Iterator[list[dict[str, Any]]]:
 
 
 async def test_every_answer_has_an_id(log_lines: list[dict[str, Any]]) -> None:
-    """The upstream's own stays; ours is beside it, and in the log."""
+    """The upstream's id stays; the gateway's is beside it, and in the log."""
     theirs = [*JSON, (b"X-Request-Id", b"theirs")]
     async with raw_gateway(whole_answer(200, theirs, b"{}")) as (url, _):
         passed = await send_bytes(url, post_request("/v1/messages", b"{}", *JSON))

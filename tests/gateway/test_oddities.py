@@ -29,11 +29,11 @@ from tests.gateway.raw_http import (
 
 APIS = ("/v1/chat/completions", "/v1/responses", "/v1/messages")
 SECONDS = 1
-"""How long the gateway waits for what does not come."""
+"""Seconds that the gateway waits for missing bytes."""
 
 
 class EchoUpstream:
-    """Answers each request with its own body; an odd one with what is odd, while there is any."""
+    """Answers each request with its own body, or with the next odd answer if one is left."""
 
     def __init__(self) -> None:
         self.odd = b""
@@ -87,7 +87,7 @@ async def check_honest(url: str, number: int) -> None:
 
 
 async def send(url: str, request: bytes) -> list[RawMessage]:
-    """What comes back, of however many answers; the other side may just end the connection."""
+    """Return all answers that come back; the other side may close the connection without one."""
     reader, writer = await connect(url)
     heard: list[RawMessage] = []
     # The connection stays open for a next request: of two the second may be none, and no body follows a HEAD.

@@ -123,7 +123,7 @@ async def test_an_accepted_one_is_managed_from_its_second_request_on(
 async def test_the_first_request_is_known_before_its_answer_has_ended(
     auth: PassthroughAuthenticator,
 ) -> None:
-    """A client that goes on at the last event of a stream does not wait for its end."""
+    """A client that continues at the last event of a stream does not wait for its end."""
     manager = PassThroughManager()
     enough = asyncio.Event()
 

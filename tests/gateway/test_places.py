@@ -69,7 +69,7 @@ class Credentials:
         return digest == "good"
 
     def add(self, digest: str) -> None:
-        """No upstream here refuses any: what is made up stays so."""
+        """No upstream here refuses a credential, so made-up ones stay unknown."""
 
     async def authenticate(self, headers: Mapping[str, str]) -> Caller:
         shown = headers["x-api-key"]
@@ -178,7 +178,7 @@ async def test_a_body_that_is_too_large_gets_an_answer_and_no_reset(
     sys.platform == "win32", reason="there is no limit of open files to lower"
 )
 async def test_more_idle_connections_than_files(tmp_path: Path) -> None:
-    """A process with 1,024 files and 1,100 idle clients goes on answering, and its log stays short."""
+    """A process with 1,024 files and 1,100 idle clients keeps answering, and its log stays short."""
     import resource  # noqa: PLC0415  not on every system
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

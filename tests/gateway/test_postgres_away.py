@@ -146,7 +146,7 @@ async def test_requests_go_through_and_everything_else_says_so(
             await asyncio.to_thread(come_back)
         await is_ready(http)
         again = await http.post(CHAT, json=chat_body("hello"))
-        # What was found out about the store holds for a second.
+        # The store's state is cached for a second.
         while "x-everthread-thread" not in again.headers:
             again = await http.post(CHAT, json=chat_body("hello"))
         assert again.headers["x-everthread-thread"] == thread
@@ -176,7 +176,7 @@ async def test_a_credential_is_accepted_without_waiting(
 async def test_it_goes_away_while_the_upstream_answers(
     own_server: Server, outage: str
 ) -> None:
-    """The thread is not told, for it is not stored; it is once the server is back."""
+    """The header names no thread while none is stored; it does once the server is back."""
     leave, come_back = outages(own_server)[outage]
 
     async def answer(request: RawMessage, writer: asyncio.StreamWriter) -> None:

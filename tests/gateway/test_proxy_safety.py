@@ -137,7 +137,7 @@ async def test_large_bodies_are_refused_also_when_they_are_small_on_the_wire() -
 async def test_slow_requests_are_not_waited_for() -> None:
     limits = Limits(body_seconds=0.05, header_seconds=0.05, header_bytes=2_000)
     async with raw_gateway(limits=limits) as (url, upstream):
-        # One that is read, and one that goes on as it comes.
+        # One that is parsed, and one that is streamed through.
         for path in (
             b"/v1/messages",
             b"/v1/files",

@@ -67,7 +67,7 @@ async def test_requests_a_day_are_counted_by_all_gateways_together(
     for url in urls * 2:
         await ask_chat(gateways.chat(url, key))
         for door in doors:
-            await door.close()  # what was counted is written
+            await door.close()  # the counted use is written
     for url in urls:
         with pytest.raises(openai.RateLimitError) as chat:
             await ask_chat(gateways.chat(url, key))

@@ -104,7 +104,7 @@ def test_what_is_known_changes_nothing(
     indent: int | None,
     first: bool,
 ) -> None:
-    """Histories that grow, shrink, and go on otherwise from some message on."""
+    """Histories that grow, shrink, and differ from some message on."""
     messages = [message(index, text) for index, text in enumerate(words)]
     other = [
         *messages[:changed],

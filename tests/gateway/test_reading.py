@@ -95,7 +95,7 @@ class WatchedSizes(SizeCache):
 
     def values(self, api: Api, model: str, key: Any, values: Sequence[Any]) -> int:
         self.threads.add(threading.get_ident())
-        return super().values(api, model, key, values)
+        return super().count_values(api, model, key, values)
 
 
 async def test_what_is_new_in_a_body_is_read_in_another_thread() -> None:
@@ -196,7 +196,7 @@ class RecordingAccount:
         self.spent: list[int] = []
 
     def admit(self) -> None:
-        """Everybody."""
+        """Accepts every caller."""
 
     def authorize(self, usage: CanonicalUsage, model: str) -> None:
         """Everything."""

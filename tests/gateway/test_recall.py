@@ -55,7 +55,7 @@ def names(request: Request) -> list[str]:
 
 
 def script(request: Request) -> Any:
-    """Asked for the boat it looks it up where it can; everything else it notes."""
+    """Look the boat up if there is a tool for it; note everything else."""
     asked = next(
         (
             text_of(m)
@@ -266,7 +266,7 @@ async def test_what_was_compacted_is_found_again_and_the_client_sees_one_answer(
         while len(await conversation.gateways.store.usage(threads[0].first.id)) < len(  # noqa: ASYNC110
             conversation.log
         ):
-            await asyncio.sleep(0.05)  # written behind the answer
+            await asyncio.sleep(0.05)  # written after the answer
 
 
 @pytest.mark.parametrize(("api", "streams"), BOTH)
@@ -565,6 +565,28 @@ async def test_no_round_begins_after_the_time_limit(setup: ManagerSetup) -> None
         clock.now += 100.0
 
 
+async def test_a_round_counts_before_anything_was_compacted(
+    setup: ManagerSetup,
+) -> None:
+    manager = setup.manager(recall=True, background=False)
+    client = HistoryClient("openai_chat", tools=[TOOL])
+    client.add_user_message("Which boat?")
+    turn = await manager.prepare(client.incoming())
+    before = turn.sent.tokens
+    asked = Reply(
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [call("recall", 0, query="boat")],
+        }
+    )
+    following = await turn.resume(asked)
+    assert following is not None
+    assert following.tokens is not None
+    assert before is not None
+    assert following.tokens > before + 20
+
+
 async def test_a_client_with_such_a_tool_keeps_its_own(tmp_path: Path) -> None:
     own = {"type": "function", "function": {**TOOL["function"], "name": "recall"}}
     async with open_conversation(
@@ -598,12 +620,12 @@ async def test_events_of_a_response_of_two_rounds_are_numbered_on(
 async def test_a_client_quicker_than_the_store_has_its_hidden_rounds_put_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was looked up is on its way into the store when the next request comes."""
+    """The hidden round is not stored yet when the next request arrives."""
     stored = asyncio.Event()
     put_state = Store.put_state
 
     async def wait(store: Store, scope: str, key: str, value: Any) -> None:
-        if key == recall_rounds.STATE:
+        if key == recall_rounds.ROUNDS_STATE:
             await stored.wait()
         await put_state(store, scope, key, value)
 

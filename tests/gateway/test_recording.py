@@ -35,7 +35,7 @@ from tests.gateway.manager_setup import (
 
 
 class FailingStore:
-    """A store that is slow to keep what was said, and fails where it is told to."""
+    """A store that is slow to store messages, and fails at the given calls."""
 
     def __init__(self, store: Any, fails: set[int], seconds: float = 0.01) -> None:
         self._store = store
@@ -210,7 +210,7 @@ async def test_a_client_quicker_than_the_store_stays_in_its_thread(
         reply = text_reply(f"Answer {turn}")
         client.add_reply(reply)
         telling.append(asyncio.create_task(asked.record(Outcome(200, reply))))
-        await asyncio.sleep(0)  # the client has its answer, and goes on at once
+        await asyncio.sleep(0)  # the client has its answer, and continues at once
     await asyncio.gather(*telling)
     setup.store = whole
     rows = await whole.list_threads(tenant="t")
@@ -251,7 +251,7 @@ async def test_three_processes_and_late_writes_make_no_branch(
             telling.append(asyncio.create_task(asked.record(Outcome(200, reply))))
             await asyncio.sleep(0)
         client.add_reply(reply)
-        if not turn:  # what nobody has stored yet, no other process can know
+        if not turn:  # an unstored point is unknown to other processes
             await asyncio.gather(*telling)
     await asyncio.gather(*telling)
     rows = await whole.list_threads(tenant="t")
@@ -265,7 +265,7 @@ async def test_three_processes_and_late_writes_make_no_branch(
 
 
 async def test_nobody_is_told_a_thread_that_is_another_s(setup: ManagerSetup) -> None:
-    """Two processes know the same last point, and a client goes on from it in both: one of them is a branch."""
+    """Two processes know the same last point, and a client continues it in both: one of them is a branch."""
 
     managers = [setup.manager(), setup.manager()]
     client = HistoryClient("anthropic")

@@ -19,7 +19,7 @@ from everthread.core.types import Api
 from everthread.gateway.request.json_slices import slice_body
 from everthread.testing import ScriptedSummarizer
 from everthread.thread import events
-from everthread.thread.caller.replacement import Cover, name_tool, rename_reader
+from everthread.thread.caller.replacement import Cover, name_reading_tool, rename_reader
 from everthread.thread.caller.sent_history import Outcome
 from everthread.thread.events import (
     CompactionDone,
@@ -269,7 +269,7 @@ async def test_a_draft_that_found_nothing_to_shorten_says_nothing_about_later_me
 async def test_messages_since_a_prepared_summary_are_shortened(
     setup: ManagerSetup, api: Api, says_much: bool
 ) -> None:
-    """The model's summary stays, and what goes upstream is as small as after any compaction."""
+    """The model's summary stays, and the request is as small as after any compaction."""
 
     setup.window = 16000
     writer = ScriptedSummarizer({"Goal": "Keep the books."})
@@ -514,7 +514,7 @@ async def test_nearly_full_requests_are_held(setup: ManagerSetup) -> None:
 async def test_a_client_without_pauses_gets_one_rewrite_at_a_time(
     setup: ManagerSetup,
 ) -> None:
-    """Whatever is finished in the background: what begins a request changes only where a compaction was due."""
+    """The beginning of a request changes only if a compaction was due, whatever finishes in the background."""
 
     manager = setup.manager(economics=False, protect_last_n=2)
     client = HistoryClient("openai_chat", tools=[])
@@ -537,7 +537,7 @@ async def test_a_client_without_pauses_gets_one_rewrite_at_a_time(
 async def test_a_draft_that_the_conversation_outgrew_is_not_sent_by_itself(
     setup: ManagerSetup,
 ) -> None:
-    """One that comes late covers too little: the next goes on from it, and what is sent changes once."""
+    """A late summary covers too little: the next one continues from it, and the sent prefix changes once."""
 
     class Late(ScriptedSummarizer):
         async def summarize(self, request: SummaryRequest) -> SummaryDraft:
@@ -577,16 +577,19 @@ def test_a_stored_result_names_only_a_tool_that_the_client_has() -> None:
     made = result_message("a", block)
     found = Cover(1, [own, made])
     recall = {"type": "function", "function": {"name": "recall"}}
-    named = name_tool(found, [own], [recall]).replacement
+    named = name_reading_tool(found, [own], [recall]).replacement
     assert named[0] == own
     assert "call recall with id" in named[1]["content"]
-    assert "read_file" not in name_tool(found, [own], None).replacement[1]["content"]
+    assert (
+        "read_file"
+        not in name_reading_tool(found, [own], None).replacement[1]["content"]
+    )
 
 
 def test_a_stored_result_names_the_tool_that_came_later() -> None:
     recall: Any = {"type": "function", "function": {"name": "recall"}}
     block = make_persisted_block("line\n" * 500, preview_chars=40)
-    [named] = name_tool(
+    [named] = name_reading_tool(
         Cover(0, [result_message("a", block)]), [], [recall]
     ).replacement
     text = rename_reader(json.dumps(named), ["recall"], ["mcp__notes__expand"])

@@ -72,7 +72,7 @@ class Conversation:
 async def two_processes(
     url: str, *, alone: bool
 ) -> AsyncIterator[tuple[HeldStore, ProxyManager, ProxyManager, Store]]:
-    """The first one's store can be held; `alone`: it believes that nobody else writes."""
+    """The first one's store can be held; `alone`: it assumes that no other process writes."""
     stores = [open_at(url, Clock()), open_at(url, Clock())]
     held = HeldStore(stores[0])
     first = ManagerSetup(cast("Store", held)).manager(alone=alone)

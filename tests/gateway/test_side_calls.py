@@ -35,7 +35,7 @@ USER_ID = f"user_{'a' * 64}_account__session_{UUID}"
 
 
 def script(request: Request) -> Any:
-    """A task is given to somebody else; everything else is answered."""
+    """Delegate a task; answer everything else."""
     asked = text_of(request.messages[-1])
     if "Mend" in asked:
         call = function_call("toolu_1", "Bash")

@@ -38,7 +38,7 @@ OFFERS = [
 
 
 async def echo(request: RawMessage, writer: asyncio.StreamWriter) -> None:
-    """Answers with what it was sent."""
+    """Answer with the request's own bytes."""
     await whole_answer(200, JSON, request.line + b"|" + request.body)(request, writer)
 
 
@@ -61,7 +61,9 @@ async def test_an_offered_upgrade_changes_nothing(
             await writer.drain()
             await asyncio.sleep(0.01)
         pieces = await read_message(reader)
-        writer.write(post_request(CHAT, b'{"model":"next"}'))  # the connection goes on
+        writer.write(
+            post_request(CHAT, b'{"model":"next"}')
+        )  # the connection stays usable
         following = await read_message(reader)
         writer.close()
         victim = await send_bytes(url, post_request(CHAT, b'{"model":"victim"}'))

@@ -130,7 +130,7 @@ async def test_a_model_that_failed_rests_for_every_request() -> None:
 async def test_a_client_that_asks_for_a_long_context_is_compacted_for_that(
     tmp_path: Path,
 ) -> None:
-    """Claude's window is 200,000 tokens, or a million where the request asks for it."""
+    """Claude's window is 200,000 tokens, or a million if the request asks for it."""
     async with open_setup(tmp_path, window=6_000) as setup:
         url = await setup.start(
             settings="compression: {economics: false, background: false}"

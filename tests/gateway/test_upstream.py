@@ -124,7 +124,7 @@ async def test_answers_of_every_form(answer: WriteAnswer, body: bytes) -> None:
 async def test_a_connection_is_used_again() -> None:
     async def answer(request: RawMessage, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n")
-        # Its length is of what does not follow.
+        # Its length counts bytes that do not follow.
         if not request.line.startswith(b"HEAD"):
             writer.write(b"{}")
 
@@ -141,7 +141,7 @@ async def test_a_connection_is_used_again() -> None:
 
 @pytest.mark.parametrize("later", [False, True])
 async def test_an_answer_to_nothing_is_given_to_nobody(*, later: bool) -> None:
-    """Bytes that come between two requests, or behind an answer, end the connection."""
+    """Bytes between two requests, or after an answer, end the connection."""
     pushed = asyncio.Event()
 
     async def answer(_request: RawMessage, writer: asyncio.StreamWriter) -> None:

@@ -264,7 +264,7 @@ async def test_a_proxy_of_the_environment_is_used_and_is_not_where_it_says_so(
 async def test_a_connection_that_was_closed_meanwhile_is_not_used(
     authority: trustme.CA,
 ) -> None:
-    """Nor is a request sent twice of which nobody knows what was done for it."""
+    """Nor is a request sent twice whose outcome is unknown."""
     ends = asyncio.Event()
     heard: list[bytes] = []
 

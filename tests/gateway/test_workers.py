@@ -59,7 +59,7 @@ MANY = 16
 
 
 async def until(true: Callable[[], bool]) -> None:
-    """What another process does cannot be waited for otherwise."""
+    """Poll: another process sets no event."""
     while not true():  # noqa: ASYNC110
         await asyncio.sleep(0.01)
 
@@ -147,7 +147,7 @@ async def kill_worker(database: str, folder: Path) -> int:
             metrics = (await ask_anew(f"{told['url']}/metrics")).text
             assert _requests(metrics) == answered, "each worker tells the sum of all"
             assert list_fail_open_metrics(metrics) == []
-            # Until a kill met an answer in the middle: connections fall where they fall.
+            # Repeat until a kill meets an answer in the middle.
             for _ in range(3):
                 talks = [asyncio.create_task(talker.turn()) for talker in talkers]
                 wanted = answered + MANY // 2

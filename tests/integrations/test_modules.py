@@ -91,7 +91,7 @@ class Proxy:
     async def ask(
         self, text: str, *, refused: bool = False, streamed: bool = False
     ) -> list[dict[str, Any]]:
-        """What was sent to the model."""
+        """The messages sent to the model."""
         self.history.append({"role": "user", "content": text})
         self.calls += 1
         data = {

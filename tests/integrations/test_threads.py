@@ -90,7 +90,7 @@ class Framework:
         return turn
 
     async def work(self, turns: int, start: int = 0) -> None:
-        """So many turns, each with a tool's page."""
+        """Take this many turns, each with a tool's page."""
         for number in range(start, start + turns):
             await self.ask(
                 user(f"Entry {number}: {FILLER}"),
@@ -215,7 +215,7 @@ async def test_two_processes_continue_one_thread_in_turns(
 async def test_an_unchanged_message_is_the_framework_s_own(
     threads: FrameworkThreads,
 ) -> None:
-    """What a compaction keeps goes in the framework's form, which may hold more: reasoning, signatures, ids."""
+    """Kept messages are sent in the framework's form, which may hold more: reasoning, signatures, ids."""
     framework = Framework(threads)
     await framework.ask(user("Hello."), reply=answer("Good morning."))
     await framework.work(24)
@@ -343,7 +343,7 @@ async def test_a_refusal_for_size_is_recovered_from_and_others_are_raised(
     )
     smaller = await threads.recover(turn, refusal)
     assert len(smaller.items) < len(turn.items)
-    assert smaller.prepared.limit.window == 2_000
+    assert smaller.prepared.limits.window == 2_000
     with pytest.raises(RuntimeError, match="of money"):
         await threads.recover(smaller, RuntimeError("out of money"))
     with pytest.raises(RuntimeError, match="maximum"):

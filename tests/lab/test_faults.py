@@ -367,7 +367,7 @@ class TestPlan:
 
 
 async def _until(happened: Callable[[], bool]) -> None:
-    """The log is a list, which nobody can wait for."""
+    """Poll: the log is a list and sets no event."""
     for _ in range(2000):
         if happened():
             return
@@ -386,7 +386,7 @@ def _numbers(usage: dict[str, Any]) -> list[int]:
 
 
 async def _collect(clients: Clients, api: Api, said: list[str]) -> None:
-    """What a stream says before it ends, well or not."""
+    """Return the texts of a stream before its end or failure."""
     messages: Any = [{"role": "user", "content": "Hi"}]
     if api == "openai_chat":
         async for chunk in await clients.openai.chat.completions.create(

@@ -40,7 +40,7 @@ def _recorded(usages: list[CanonicalUsage]) -> Log:
 
 
 def _scale(usage: CanonicalUsage, factor: float) -> CanonicalUsage:
-    """The same usage of a prompt of another size: what it read of it, and its output, stay."""
+    """Scale the prompt of a usage; cached tokens and output stay."""
     names = (
         "input_tokens",
         "cache_read_tokens",

@@ -7,7 +7,7 @@ from everthread.testing import SteppedClock
 
 
 def prompt(*sizes: int, end: str = "") -> list[Block]:
-    """Blocks of so many tokens, four characters each; the last one may end otherwise."""
+    """Return blocks of these tokens, four characters each; the last one may end differently."""
     made = [
         Block(f"{at}".ljust(4 * tokens, "."), tokens) for at, tokens in enumerate(sizes)
     ]

@@ -31,7 +31,7 @@ MINIMUM = 1024
 def blocks(
     count: int, *marks: int, ttl: Ttl = "5m", tokens: int = 200, kind: str = "text"
 ) -> list[Block]:
-    """So many blocks of 200 tokens, those at `marks` marked."""
+    """Return this many blocks of 200 tokens, those at `marks` marked."""
     return [
         Block(f"block {at}", tokens, kind, ttl if at in marks else None)
         for at in range(count)
@@ -234,7 +234,7 @@ def test_the_smallest_prefix_depends_on_the_model(model: str, tokens: int) -> No
 
 
 def tool_loop(rounds: int, words: str) -> list[Message]:
-    """One question, and so many calls with their results; the assistant says these words before each call."""
+    """Return one question and this many calls with results; the assistant says these words before each call."""
     messages: list[Message] = [
         {"role": "user", "content": "Make the tests of the ledger pass."}
     ]

@@ -195,7 +195,7 @@ def test_baselines_end_or_cost_more() -> None:
     assert ours_then is not None
     assert uncached.cost is not None
     assert saved == pytest.approx(float(1 - ours_then / uncached.cost))
-    # Facts: nothing is lost with a store behind the context; what truncation dropped is gone.
+    # Facts: a store loses none; truncation loses those it dropped.
     assert ours.facts is not None
     assert dropped.facts is not None
     assert ours.facts.total == dropped.facts.total > 30

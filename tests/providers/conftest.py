@@ -13,7 +13,7 @@ from everthread.providers.local import SMOLLM2, download_model, is_intact
 
 @pytest.fixture(scope="session")
 def local_file() -> Path:
-    """`EVERTHREAD_TEST_MODEL`, or the pinned file in `~/.cache/everthread-tests`; without either there is no test."""
+    """`EVERTHREAD_TEST_MODEL`, or the pinned file in `~/.cache/everthread-tests`; without either, skip."""
     pytest.importorskip("xllamacpp", reason="the extra `local` is not installed")
     chosen = os.environ.get("EVERTHREAD_TEST_MODEL")
     if chosen:

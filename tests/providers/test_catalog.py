@@ -62,7 +62,7 @@ def test_windows_and_caps(name: str, window: int, max_output: int | None) -> Non
 
 
 def test_a_newer_model_of_a_family_has_the_window_of_the_price_table() -> None:
-    """`gpt-5.4-pro` is in no line of ours; its family `gpt-5` is smaller."""
+    """The catalog has no line for `gpt-5.4-pro`; its family `gpt-5` is smaller."""
     newer = find_known_model("gpt-5.4-pro")
     assert newer is not None
     assert newer.window == 1_050_000
@@ -77,7 +77,7 @@ def test_a_model_only_the_price_table_knows_is_known() -> None:
 
 
 def test_a_name_begins_at_a_word() -> None:
-    """`o1` is no beginning of `o10`, nor `gpt-4` of `gpt-4o`."""
+    """`o10` does not count as a model of `o1`, nor `gpt-4o` of `gpt-4`."""
     assert find_known_model("o10x-unheard-of") is None
     four_o = find_known_model("gpt-4o")
     four = find_known_model("gpt-4")

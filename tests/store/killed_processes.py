@@ -268,7 +268,7 @@ def migrate_and_die(url: str, statements: int) -> None:
     connection.commit()
 
 
-# Where there is no writing
+# If nothing was written
 
 
 def write_as_nobody(*, url: str, log: str, session: str | None) -> None:

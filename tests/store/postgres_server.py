@@ -1,4 +1,4 @@
-"""A real PostgreSQL server for the tests: found, started, and gone when nobody uses it any more.
+"""A real PostgreSQL server for the tests: found, started, and stopped after its last use.
 
 Looked for, in this order: programs on the PATH, Debian's `/usr/lib/postgresql/*/bin`, a wheel that carries the server.
 Whoever uses a server holds a shared lock on its `users` file. A small process waits for the exclusive lock: it gets it

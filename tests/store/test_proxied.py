@@ -267,6 +267,15 @@ async def test_the_first_rewrite_of_a_beginning_stays(store: Store) -> None:
         assert await store.find_similar_rewrites(*elsewhere, ["s3"]) == []
 
 
+async def test_the_engines_of_a_thread_s_rewrites(store: Store) -> None:
+    for engine in ("e with recall", "e"):
+        await store.put_rewrite(replace(REWRITE, engine=engine))
+        await store.put_rewrite(replace(REWRITE, engine=engine, strength=1))
+    engines = await store.list_rewrite_engines(REWRITE.thread)
+    assert engines == ["e", "e with recall"]
+    assert await store.list_rewrite_engines("another") == []
+
+
 async def test_a_resumed_search_finds_the_same_as_a_full_one(store: Store) -> None:
     """Also if points were stored, undone or deleted between the two, by this process or another."""
     await extend(store, point("d1"))

@@ -515,30 +515,27 @@ async def test_a_search_in_a_branch_finds_shared_messages(store: Store) -> None:
     await append_texts(store, branch, "needle of the branch")
     twig = await store.branch(branch.id, (await store.messages(branch.id))[1].id)
     shared = {"needle 1", "needle 2", "needle 3", f"needle cites {stored.id}"}
+
+    async def check_branches() -> None:
+        assert await found_set(store, "needle", thread=branch.id) == {
+            *shared,
+            "needle of the branch",
+        }
+        assert await found_set(store, "needle", thread=twig.id) == {
+            "needle 1",
+            "needle 2",
+        }
+        (hit,) = await store.search(SearchQuery("haystack", thread=branch.id))
+        assert hit.output == stored.id
+
     assert await found_set(store, "needle", thread=thread.id) == {
         *shared,
         "needle of the trunk",
     }
-    assert await found_set(store, "needle", thread=branch.id) == {
-        *shared,
-        "needle of the branch",
-    }
-    assert await found_set(store, "needle", thread=twig.id) == {"needle 1", "needle 2"}
-    assert [
-        hit.output
-        for hit in await store.search(SearchQuery("haystack", thread=branch.id))
-    ] == [stored.id]
+    await check_branches()
     assert len(await found_texts(store, "needle")) == 6
     await store.delete_thread(thread.id)
-    assert await found_set(store, "needle", thread=branch.id) == {
-        *shared,
-        "needle of the branch",
-    }
-    assert await found_set(store, "needle", thread=twig.id) == {"needle 1", "needle 2"}
-    assert [
-        hit.output
-        for hit in await store.search(SearchQuery("haystack", thread=branch.id))
-    ] == [stored.id]
+    await check_branches()
     assert {hit.thread for hit in await store.search(SearchQuery("needle"))} <= {
         branch.id,
         twig.id,

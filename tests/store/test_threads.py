@@ -152,7 +152,7 @@ async def test_where_a_thread_has_ended(store: Store) -> None:
     )
 
 
-async def test_an_import_keeps_its_place_in_the_list(
+async def test_an_imported_thread_has_the_same_row_in_the_list(
     store: Store, other_store: Store, clock: Clock
 ) -> None:
     session = await new_thread(store, *messages_of_tokens(1, 2, 4, 8))

@@ -50,7 +50,7 @@ BUDGET = Budget.for_window(16_000)
 
 @dataclass(frozen=True)
 class Job:
-    """Compacts a list and tells in which process that ended."""
+    """Compact a list and return the id of the process that did it."""
 
     messages: Messages
 

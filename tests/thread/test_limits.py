@@ -13,7 +13,11 @@ from everthread.store.store import Store
 from everthread.testing import SteppedClock
 from everthread.thread.model_limits import LimitKey, ModelLimits, is_overflow_error
 from everthread.thread.policy import ContextOptions
-from everthread.thread.recovery import RecoveryAttempts, find_lower_cap
+from everthread.thread.recovery import (
+    RecoveryAttempts,
+    compute_max_output,
+    find_lower_cap,
+)
 
 TOO_LONG = ErrorVerdict("prompt_too_long", "it says so", 8_000, 9_000)
 
@@ -231,3 +235,13 @@ async def test_a_guessed_window_is_kept_once_a_prompt_of_its_size_succeeded(
     await limits.record_success(key("a"), prompt)
     elsewhere = ModelLimits(store, SteppedClock())
     assert await elsewhere.learnt_window(key("a")) == (32_000 if is_kept else None)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "unreported", "cap"),
+    [(40_000, 0, 23_200), (40_000, 3_000, 22_200), (40_000, 40_000, 12_000)],
+)
+def test_at_most_half_of_the_room_is_kept_free_for_wrong_estimates(
+    prompt: int, unreported: int, cap: int
+) -> None:
+    assert compute_max_output(64_000, prompt, unreported=unreported) == cap

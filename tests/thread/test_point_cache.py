@@ -6,17 +6,19 @@ from dataclasses import replace
 
 from everthread.thread.finding.point_cache import PointCache
 from everthread.thread.finding.thread_match import Family, ThreadMatch
-from everthread.thread.history import build_history, identify_message
+from everthread.thread.history import History, build_history, identify_message
 
 FAMILY = Family("t", "")
 
 
+def history_of(*texts: str) -> History:
+    said = [{"role": "user", "content": text} for text in texts]
+    return build_history([identify_message("openai_chat", one) for one in said])
+
+
 def test_a_point_stored_after_its_successor_was_announced_is_no_end() -> None:
     """An answer may be stored while the request that continues it is already expected."""
-    said = [{"role": "user", "content": word} for word in ("one", "two", "three")]
-    whole = build_history(
-        [identify_message("openai_chat", message) for message in said]
-    )
+    whole = history_of("one", "two", "three")
     start = whole.first_messages(1)
     first = ThreadMatch(FAMILY, "thread")
     second = first.match_after(start)
@@ -29,10 +31,7 @@ def test_a_point_stored_after_its_successor_was_announced_is_no_end() -> None:
 
 
 def test_a_passed_point_is_replaced_by_its_stored_form_and_stays_passed() -> None:
-    said = [{"role": "user", "content": word} for word in ("one", "two")]
-    whole = build_history(
-        [identify_message("openai_chat", message) for message in said]
-    )
+    whole = history_of("one", "two")
     start = whole.first_messages(1)
     first = ThreadMatch(FAMILY, "thread")
     second = first.match_after(start)

@@ -91,7 +91,7 @@ async def test_every_place_is_found_once_page_by_page(
 async def test_a_message_has_one_turn_number_however_it_is_found(
     store: Store,
 ) -> None:
-    """What a client injects is no turn, and a branch counts on where it left its parent."""
+    """Text that a client injects does not count as a turn, and a branch continues its parent's numbers."""
     injected: list[Any] = [
         {
             "role": "user",
@@ -281,7 +281,7 @@ async def test_nothing_found_is_said_finally(store: Store) -> None:
 
 
 async def test_a_summary_expands_to_every_word_it_stands_for(tmp_path: Path) -> None:
-    """Also the second one, which stands for a summary and for smaller forms of messages."""
+    """Also the second one, a short form of a summary and of shortened messages."""
     async with open_setup(tmp_path) as setup:
         conversation = await setup.open(
             ScriptedModel(lambda _: "Noted.", window=8_000), **QUICK

@@ -141,7 +141,7 @@ def run_parts(wanted: list[str]) -> int:
             file=sys.stderr,
         )
         return 2
-    # Each in a process of its own: what one leaves behind meets no other.
+    # Each in a process of its own, so that none is affected by another's remains.
     if len(wanted) == 1:
         return 0 if run_part(wanted[0]) else 1
     failed = []

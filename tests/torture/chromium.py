@@ -64,13 +64,13 @@ def find_axe(folder: Path) -> str:
 
 
 class Tab:
-    """One page, in a context of its own: its cookies are nobody else's."""
+    """One page, in a context of its own: its cookies are not shared."""
 
     def __init__(self, send: Callable[..., Any], session: str) -> None:
         self._send = send
         self._session = session
         self.complaints: list[str] = []
-        """What the page's console said, and errors of its scripts."""
+        """The page's console output and script errors."""
         self.sizes: dict[str, int] = {}
         self._loaded: set[str] = set()
         """Documents that were loaded whole."""

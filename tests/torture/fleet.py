@@ -21,7 +21,7 @@ class Fleet:
         self.processes: list[tuple[asyncio.subprocess.Process, str]] = []
 
     async def start(self) -> str:
-        """One more; where it listens."""
+        """Start one more; return its address."""
         command = [
             sys.executable,
             "-m",

@@ -124,7 +124,7 @@ def chat_events(text: str, usage: Any) -> list[Any]:
 
 @dataclass
 class UpstreamAnswer:
-    """What the upstream gave for one request."""
+    """The upstream's answer to one request."""
 
     status: int
     body: bytes
@@ -133,7 +133,7 @@ class UpstreamAnswer:
 
 @dataclass
 class Upstream:
-    """Answers honest requests, some of them with a fault, and everybody else oddly."""
+    """Answers honest requests, some of them with a fault, and all others oddly."""
 
     chance: random.Random
     given: dict[str, list[UpstreamAnswer]] = field(default_factory=dict)
@@ -268,7 +268,7 @@ class Client:
             return None
         given = self.upstream.given.get(name, [])
         body = heard.body
-        # What a client is told that waits for a compaction.
+        # The comment sent to a client that waits for a compaction.
         while stream and body.startswith(WAITS):
             body = body.removeprefix(WAITS)
         exact = [

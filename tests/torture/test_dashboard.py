@@ -1,4 +1,4 @@
-"""The dashboard in a real browser: every page, wide and narrow, light and dark, alive, safe, and for everybody."""
+"""The dashboard in a real browser: every page, wide and narrow, light and dark, live, safe, and accessible."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ async def test_five_thousand_threads_and_ten_thousand_messages(tmp_path: Path) -
                     for n in range(start, start + 500)
                 )
                 await asyncio.gather(*made)
-            # What is searched is indexed first: nothing else works meanwhile.
+            # A search indexes first: nothing else works meanwhile.
             await http.get("/?q=ledger")
             for path in (f"/dashboard/threads/{thread}", "/"):
                 assert await _first_byte(http, path, times=1) <= 10 * empty, (

@@ -55,7 +55,7 @@ def in_seconds(seconds: float) -> Callable[[], bool]:
 
 
 def memory(process: int) -> int:
-    """What a process holds, in MB."""
+    """Return a process's memory in MB."""
     lines = Path(f"/proc/{process}/status").read_text("utf-8").splitlines()
     return (
         int(next(line for line in lines if line.startswith("VmRSS")).split()[1]) // 1024

@@ -76,12 +76,12 @@ def bookkeeper(request: Request) -> Reply | str:
 
 
 def is_recalled(text: str) -> bool:
-    """Whether it is an answer of `recall`, as it is or as JSON."""
+    """Whether it is an answer of `recall`, plain or as JSON."""
     return "recall 'code of the vault'" in text[:60]
 
 
 async def python_of(framework: str) -> Path:
-    """Its environment; skips where it cannot be installed."""
+    """Return its environment; skip if it cannot be installed."""
     try:
         return await asyncio.to_thread(
             environment,

@@ -35,7 +35,7 @@ async def send_turn(
     text: str,
     chance: random.Random,
 ) -> str:
-    """The end of a turn, as a client gets it that tries again with the same key, wherever somebody listens."""
+    """Return the end of a turn for a client that retries with the same key at any gateway."""
     while True:
         _, url = chance.choice(fleet.processes)
         with suppress(httpx2.TransportError, ValueError):

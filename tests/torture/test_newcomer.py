@@ -131,7 +131,7 @@ class Newcomer:
 
     @contextmanager
     def serving(self, *command: str) -> Iterator[str]:
-        """A server that prints as JSON where it listens: its address, until the block ends."""
+        """Run a server that prints its address as JSON; yield the address."""
         self.write(f"$ {shlex.join(command)} &\n")
         with (self.home / "server.log").open("ab") as log:
             process = subprocess.Popen(

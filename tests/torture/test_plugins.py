@@ -79,7 +79,7 @@ def find_program(name: str, package: str) -> tuple[str, str]:
 
 
 def pi_model(request: Request) -> str | Reply:
-    """Run a command, or recall, when told to."""
+    """Run a command or recall on request."""
     last = request.messages[-1]
     if last["role"] == "tool":
         return "Noted."
@@ -172,7 +172,7 @@ async def test_pi_compacts_shortens_and_recalls_with_the_plugin_alone(
 
 
 def opencode_model(request: Request) -> str | Reply:
-    """Write a summary that says nothing of the user's words; run a command when told to."""
+    """Write a summary that says nothing of the user's words; run a command on request."""
     if not request.tools:
         return OPENCODE_SUMMARY
     if request.messages[-1]["role"] == "tool":
@@ -274,7 +274,7 @@ BUILD = "seq -f 'step %g of the build' 1 1200; echo built"
 
 
 def claude_model(request: Request) -> str | Reply:
-    """Write a summary that says nothing of the user's words; run a command, or recall, when told to."""
+    """Write a summary that says nothing of the user's words; run a command or recall on request."""
     said = json.dumps(request.messages[-1])
     if "<summary>" in said:
         return f"<summary>{CLAUDE_SUMMARY}</summary>"

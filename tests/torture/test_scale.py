@@ -73,7 +73,7 @@ async def talk_until(end: float, talker: LoadClient, chance: random.Random) -> N
 
 
 def _is_of_an_outage(problem: str) -> bool:
-    """While the database is away nobody is let in who is not known, and what was made smaller goes as it came."""
+    """While the database is away, unknown keys are refused and compacted requests are sent whole."""
     return (
         "keys_unavailable" in problem
         or "too long" in problem

@@ -1,4 +1,4 @@
-"""What the store's tests do, many times over."""
+"""The store's tests, many times over."""
 
 from __future__ import annotations
 

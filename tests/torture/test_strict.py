@@ -22,7 +22,9 @@ from tests.torture.strict.signatures import call_text, sign
 pytestmark = pytest.mark.timeout(1_800)
 
 
-@pytest.mark.parametrize("name", [n for n in PROGRAMS if not n.endswith("-mcp")])
+@pytest.mark.parametrize(
+    "name", [name for name, program in PROGRAMS.items() if not program.mcp]
+)
 def test_a_strict_provider_refuses_nothing(name: str, tmp_path: Path) -> None:
     found = run_program(
         PROGRAMS[name],

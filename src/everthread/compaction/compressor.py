@@ -27,13 +27,14 @@ from everthread.compaction.summary.sections import (
     TemplateName,
     render_sections,
 )
+from everthread.compaction.summary.sentences import CountTokens
 from everthread.compaction.summary.summary_message import (
     count_section_tokens,
     drop_lines_to_fit,
     write_names_section,
     write_pinned_notes,
 )
-from everthread.compaction.summary.user_quotes import CountTokens, render_quotes
+from everthread.compaction.summary.user_quotes import render_quotes
 from everthread.compaction.summary_engine import (
     SummaryEngine,
     SummaryInput,

@@ -450,11 +450,11 @@ def _claim_sole_use(
     store: Store, stack: AsyncExitStack, workers: int
 ) -> Callable[[], bool]:
     """Claim to be the only gateway on the store; return a function that tells whether the claim still holds."""
-    from everthread.thread.caller.caller_setup import never_alone
+    from everthread.thread.caller.caller_setup import is_never_alone
 
     claim = store.database.claim_sole_use() if workers == 1 else None
     if claim is None:
-        return never_alone
+        return is_never_alone
     stack.callback(claim.close)
     return claim.check_is_alone
 

@@ -18,7 +18,10 @@ from everthread.compaction.summary.sections import (
     render_sections,
 )
 from everthread.compaction.summary.state_sections import write_state_sections
-from everthread.compaction.summary.user_quotes import make_user_quote, render_quotes
+from everthread.compaction.summary.user_quotes import (
+    make_user_quote,
+    render_quotes,
+)
 from everthread.core.messages import Message, calls_of, clip
 from everthread.core.tokens import TokenCounter
 from everthread.integrations.chat_forms import make_chat_call, make_chat_usage

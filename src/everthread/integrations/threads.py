@@ -173,7 +173,7 @@ class FrameworkThreads:
             self._logger.error(
                 "Everthread: the request does not fit into %s (%d tokens), %s",
                 prepared.model,
-                prepared.limit.window,
+                prepared.limits.window,
                 prepared.attempts.failure_text,
             )
             raise error
@@ -271,9 +271,13 @@ class FrameworkThreads:
             message if message.is_native else HistoryMessage(original)
             for message, original in zip(messages, call.messages, strict=True)
         ]
-        identities = [self._identities.read(API, original) for original in originals]
+        identities = [
+            self._identities.read_identity(API, original) for original in originals
+        ]
         shown_identities = [
-            identity if message.is_native else self._identities.read(API, message)
+            identity
+            if message.is_native
+            else self._identities.read_identity(API, message)
             for identity, message in zip(identities, messages, strict=True)
         ]
         session = shorten_session_name(call.conversation_key)
@@ -283,7 +287,9 @@ class FrameworkThreads:
             build_history(identities),
             messages=messages,
             values=[message.value for message in messages],
-            sizes=self._sizes.pieces(API, call.model, shown_identities, messages),
+            sizes=self._sizes.count_messages(
+                API, call.model, shown_identities, messages
+            ),
             client=ClientSession(self._client, session, platform=self._client),
             has_one_role=False,
         )

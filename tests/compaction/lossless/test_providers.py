@@ -76,7 +76,7 @@ async def send_turn(talk: Conversation, number: int) -> None:
 
 
 @pytest.mark.parametrize("api", list(NAMES))
-async def test_requests_are_valid_and_name_their_nodes(
+async def test_every_request_is_accepted_and_the_summary_names_its_stored_nodes(
     tmp_path: Path, api: Api
 ) -> None:
     async with open_http_setup(
@@ -104,7 +104,7 @@ async def test_requests_are_valid_and_name_their_nodes(
                 if (said := user_text(message))
             ]
             assert re.match(r"Turn \d+: box_", spoken[-1]), (
-                "the latest request stands last, as it was said"
+                "the latest request is last and unchanged"
             )
         shown = "\n".join(map(text_of, talk.messages))
         view = shown[
@@ -125,7 +125,7 @@ async def test_requests_are_valid_and_name_their_nodes(
             == tuple(map(int, head[1:3]))
             for head in heads
         )
-        assert view.count(RULE) == 1, "a rule is told once, behind the nodes"
+        assert view.count(RULE) == 1, "a rule is written once, after the nodes"
         assert view.count("The release is named Osprey.") == 1
         assert view.index(RULE) > view.index("[end of nodes]")
         for form in ("openai", "openai_responses", "anthropic"):

@@ -80,7 +80,7 @@ async def test_the_appended_message_asks_for_a_summary() -> None:
     assert "call no tool" in told
 
 
-async def test_only_the_given_range_is_asked_for_and_notes_are_not_written() -> None:
+async def test_only_the_given_range_is_asked_for() -> None:
     _, request = await summarize(
         LIVE, summary_request(MESSAGES[10:20], is_stretch=True)
     )
@@ -89,6 +89,9 @@ async def test_only_the_given_range_is_asked_for_and_notes_are_not_written() -> 
     last = told.index("assistant: Answer 9:")
     assert told.index("nothing else") < first < last
     assert "yours replaces it" not in told, "earlier summaries stay"
+
+
+async def test_notes_are_left_to_the_next_summarizer() -> None:
     warm = WarmPrefixSummarizer(model_that_says(GOOD_TEXT), COUNTER, lambda: LIVE)
     assert warm.suits(MIDDLE)
     notes = summary_request([], notes=[GOOD, GOOD])

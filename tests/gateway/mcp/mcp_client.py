@@ -26,7 +26,7 @@ async def open_client(
 
 
 async def call_tool(made: Client, tool: str, **arguments: Any) -> tuple[str, bool]:
-    """What a tool says, and whether it says that it failed."""
+    """Return the text of a tool's result, and whether the tool reports a failure."""
     answer: Any = await made.call_tool(tool, arguments)
     return "".join(part.text for part in answer.content), bool(answer.is_error)
 

@@ -120,7 +120,7 @@ async def test_everything_is_found_and_read_and_nothing_of_others(
 async def _refused(
     ann: Client, mine: Conversation, theirs: Conversation, store: Store
 ) -> None:
-    """Another tenant's are as unknown as what never was, finally; what cannot be meant is told in a sentence."""
+    """Check that another tenant's ids are as unknown as made-up ones, and that senseless arguments get a sentence."""
     number = (await store.history(theirs.id))[0].id
     kept = await store.put_output(theirs.id, "the vault is in the cellar")
     for wanted in (

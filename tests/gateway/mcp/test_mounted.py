@@ -43,11 +43,11 @@ class TwoRequestAccount:
         """Everything."""
 
     def spend(self, usage: CanonicalUsage, model: str) -> None:
-        """What a model was asked."""
+        """The requests that a model got."""
 
 
 class Keys:
-    """Whoever shows `key-NAME` is that tenant; `key-proxy` may not read conversations."""
+    """The key `key-NAME` belongs to the tenant NAME; `key-proxy` may not read conversations."""
 
     async def authenticate(self, headers: Mapping[str, str]) -> Caller:
         shown = headers.get("authorization", "").removeprefix("Bearer ")

@@ -54,7 +54,7 @@ def install_python(packages: Sequence[str]) -> list[Path]:
 
 
 def version_of(command: Sequence[str], path: str) -> str:
-    """What a program says of itself."""
+    """Return the output of a program's `--version`."""
     done = subprocess.run(
         command,
         capture_output=True,
@@ -70,7 +70,7 @@ def version_of(command: Sequence[str], path: str) -> str:
 
 
 def loopback_only() -> tuple[list[str], str]:
-    """What is put before a command so that it has no network but loopback, and how that was done."""
+    """Return a command prefix that leaves only loopback networking, and how it does that."""
     script = 'ip link set lo up && exec "$@"'
     for flags in (["-n"], ["-r", "-n"]):
         command = ["unshare", *flags, "sh", "-c", script, "sh"]

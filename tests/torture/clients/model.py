@@ -63,7 +63,7 @@ def _side_answer(request: Request) -> str:
 
 
 def file_text(number: int, characters: int) -> str:
-    """Lines of a ledger, no two alike; the fact stands in the first file only."""
+    """Return lines of a ledger, no two alike; only the first file holds the fact."""
     lines: list[str] = []
     size = 0
     while size < characters:
@@ -90,11 +90,11 @@ class ScriptedModel:
     """Files read in one round, in parallel."""
     thinks: bool = False
     characters: int = 0
-    """For a client without tools: so much is said at each turn, in place of reading."""
+    """For a client without tools: the characters of each answer, in place of reading."""
     lookup: str = RECALL
     """The tool by which the fact is looked up."""
     side: list[str] = field(default_factory=list)
-    """Who asked beside the conversation: the beginning of what was said."""
+    """The openings of calls beside the conversation."""
     has_recall: bool = False
     """The gateway offered its own tool."""
     recalls: int = 0
@@ -235,7 +235,7 @@ def _fill(value: Any, name: str) -> Any:
 
 
 def _recent_text(request: Request) -> str:
-    """What the user said last, with what came after it."""
+    """Return the last user message and everything after it."""
     last = max(
         (
             at

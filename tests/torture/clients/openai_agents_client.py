@@ -1,4 +1,4 @@
-"""OpenAI Agents: an agent with a tool; each run goes on from the items of the one before."""
+"""OpenAI Agents: an agent with a tool; each run continues the items of the one before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The programs that are run: how each is installed, told what to do, and continued. One row a program."""
+"""The client programs: how each is installed, given its task, and continued. One row per program."""
 
 from __future__ import annotations
 
@@ -50,19 +50,21 @@ class Program:
     rereads: str = ""
     """The tool by which a file that was compacted is read again at the end."""
     stub: str = ""
-    """What it answers then in place of the file; its own transcript has that."""
+    """Its answer in place of the file; its own transcript has that."""
     others: Sequence[str] = ()
     """Models that it asks beside the conversation."""
     upstream_path: str = ""
     """Behind the provider's address."""
     mcp: str = ""
-    """What it calls the search tool of our MCP server, which is attached then in place of `recall`."""
+    """Its name for the search tool of the MCP server, which then replaces `recall`."""
+    has_mcp_later: bool = False
+    """The MCP server is attached only in the second run."""
     unsteady: int = 2
     """The number of newest messages that the next request may have otherwise: reminders move."""
     retells: bool = False
     """A resumed session is sent without its reasoning: the cache breaks once."""
     names_session: bool = True
-    """Else what it asks beside the conversation stands beside it in the list, too."""
+    """Otherwise calls beside the conversation are listed beside it, too."""
 
 
 def _bash(argument: str = "command") -> dict[str, Any]:
@@ -153,7 +155,7 @@ def _codex_login(home: Path) -> None:
 
 
 def _gemini_key(home: Path) -> None:
-    """What it writes when its user chooses an API key."""
+    """Return the settings it writes when its user chooses an API key."""
     file = home / ".gemini" / "settings.json"
     file.parent.mkdir(parents=True)
     file.write_text(
@@ -258,7 +260,7 @@ PROGRAMS = {
             rereads="Read",
             stub="File unchanged since last read",
         ),
-        Program(  # as it is installed: its own choice of models, and whatever else it asks for
+        Program(  # with its defaults: its own choice of models and options
             "claude-defaults",
             "claude",
             ["@anthropic-ai/claude-code@2.1.326"],
@@ -585,3 +587,8 @@ PROGRAMS |= {
     )
 }
 """With our MCP server in place of `recall`."""
+PROGRAMS["claude-defaults-mcp-later"] = replace(
+    PROGRAMS["claude-defaults-mcp"],
+    name="claude-defaults-mcp-later",
+    has_mcp_later=True,
+)

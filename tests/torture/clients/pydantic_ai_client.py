@@ -1,4 +1,4 @@
-"""pydantic-ai: an agent with a tool; each run goes on from the messages of the one before."""
+"""pydantic-ai: an agent with a tool; each run continues the messages of the one before."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ SECONDS = 1_500
 
 
 async def run(program: Program, folder: Path, binaries: str) -> dict[str, Any]:
-    """Both runs of the program, and what they came to."""
+    """Both runs of the program, and their results."""
     home = folder / "home"
     work = folder / "work"
     store_home = folder / "everthread"
@@ -88,7 +88,10 @@ async def run(program: Program, folder: Path, binaries: str) -> dict[str, Any]:
         ),
     ]
     async with Provider(models, model) as provider:
-        for arguments in filter(None, (program.begin, program.continue_round)):
+        for number, arguments in enumerate((program.begin, program.continue_round)):
+            if not arguments:
+                continue
+            has_mcp = program.mcp and (number or not program.has_mcp_later)
             words = [
                 text.replace("{task}", TASK).replace("{question}", QUESTION)
                 for text in arguments
@@ -104,7 +107,7 @@ async def run(program: Program, folder: Path, binaries: str) -> dict[str, Any]:
                 upstream,
                 "--log",
                 str(log),
-                *(["--mcp"] if program.mcp else []),
+                *(["--mcp"] if has_mcp else []),
                 "--",
                 *words,
             ]
@@ -133,7 +136,7 @@ def keep_bodies(folder: Path, log: Sequence[Record]) -> None:
 
 
 WEBSOCKET_REFUSED = 426
-"""A client that asks for a WebSocket goes on over HTTP."""
+"""A client that asks for a WebSocket continues over HTTP."""
 
 
 def _stated_field(program: Program) -> WindowField | None:
@@ -199,7 +202,7 @@ async def run_command(
 def _upstream(
     log: Sequence[Record], model: ScriptedModel, *, unsteady: int
 ) -> dict[str, Any]:
-    """What the provider saw. Only requests that were right got as far as the model."""
+    """Return the requests that the provider saw. Only valid ones reached the model."""
     answered = [record for record in log if record.reply is not None]
     main = [answered[at] for at in model.main if at < len(answered)]
     breaks = [
@@ -208,11 +211,7 @@ def _upstream(
         if _breaks_prefix(main[at - 1], main[at], unsteady=unsteady)
     ]
     prompts = sum(record.prompt_tokens for record in main)
-    recovered = [
-        main[at + 1].cached_tokens / main[at].prompt_tokens
-        for at in breaks
-        if at + 1 < len(main) and at + 1 not in breaks
-    ]
+    recovered = list_recovered_shares(main, breaks)
     refused = [record for record in log if record.status != 200]
     return {
         "calls": len(main),
@@ -242,6 +241,28 @@ def _upstream(
     }
 
 
+def list_recovered_shares(log: Sequence[Record], breaks: Sequence[int]) -> list[float]:
+    """For each break, how much of that request the next one reads from the cache, of what it repeats.
+
+    aider ends its last message with words that it takes out of the next request: such a message is not repeated.
+    """
+    shares = []
+    for at in breaks:
+        if at + 1 >= len(log) or at + 1 in breaks:
+            continue
+        before = log[at]
+        after = log[at + 1]
+        assert before.request is not None
+        assert after.request is not None
+        shared = compare_prefixes(before.request, after.request).shared_messages
+        changed = before.request.messages[shared:]
+        changed_tokens = estimate_request_tokens(changed) if changed else 0
+        shares.append(
+            min(1.0, after.cached_tokens / (before.prompt_tokens - changed_tokens))
+        )
+    return shares
+
+
 def _breaks_prefix(before: Record, after: Record, *, unsteady: int) -> bool:
     """The second does not go on from the first. A reminder behind the last words, taken away again, is none.
 
@@ -266,7 +287,7 @@ def _names(request: Request) -> set[str]:
 
 
 def client_side(log: Path) -> dict[str, Any]:
-    """What the client was answered, from the gateway's own log."""
+    """Return the client's answers, from the gateway's own log."""
     lines = (
         [json.loads(line) for line in log.read_text("utf-8").splitlines()]
         if log.exists()
@@ -280,7 +301,17 @@ def client_side(log: Path) -> dict[str, Any]:
     ]
     refused = [f"{line['method']} {line['path']} {line['status']}" for line in failed]
     events = Counter(line["event"] for line in lines if "event" in line)
-    return {"statuses": dict(statuses), "refused": refused, "events": dict(events)}
+    compacted = [
+        (line["thread"], line["count"])
+        for line in lines
+        if line.get("event") == "compaction_done"
+    ]
+    return {
+        "statuses": dict(statuses),
+        "refused": refused,
+        "events": dict(events),
+        "compacted": compacted,
+    }
 
 
 async def stored(home: Path) -> dict[str, Any]:

@@ -41,7 +41,8 @@ from everthread.core.transcript import without_summary
 MIN_MIDDLE_TOKENS = 300
 """Keep a middle of fewer tokens, because its summary would be larger."""
 MAX_NEEDED_SHARE = 4
-"""To keep its content, a summary may exceed its usual size up to this share (1/n) of the threshold."""
+"""To keep its content, a summary may exceed its usual size up to this share (1/n) of the threshold
+at the cost of the tail."""
 ANSWER_CHARS_PER_TOKEN = 2
 """Characters of an answer per token of its summary: text takes half of a token, actions and names the rest."""
 FREE_ROOM_SHARE = 2
@@ -440,8 +441,11 @@ class CutPlanner:
             fixed_tokens=self.fixed_tokens,
             summary_tokens=max(
                 usual_tokens,
-                self._needed_tokens(
-                    facts.without_summary for facts in self.history.facts
+                min(
+                    self._needed_tokens(
+                        facts.without_summary for facts in self.history.facts
+                    ),
+                    budget.threshold // MAX_NEEDED_SHARE,
                 ),
             ),
             usual_summary_tokens=usual_tokens,
@@ -514,8 +518,7 @@ class CutPlanner:
             for message in messages
             if message is not None and message["role"] == "assistant"
         )
-        tokens = self._earlier_tokens + sum(map(len, texts)) // ANSWER_CHARS_PER_TOKEN
-        return min(tokens, self.budget.threshold // MAX_NEEDED_SHARE)
+        return self._earlier_tokens + sum(map(len, texts)) // ANSWER_CHARS_PER_TOKEN
 
     @cached_property
     def _earlier_tokens(self) -> int:

@@ -1,8 +1,9 @@
 """Pick the conclusions of a turn in few tokens: the most informative sentences, list items and table rows.
 
-An answer rarely begins with its result. Its last lines, its lists and tables, and sentences with figures, hashes, paths
-or names in code quotes are kept first; its opening, lines that only announce others, and questions are dropped first.
-The choice depends on the shape of a line, so it works in any language.
+Sentences, list items and table rows with figures, hashes, paths or names in code quotes are kept first, and so are
+emphasised ones and an answer's first sentence if it is that specific. Other openings, lines that only announce others,
+questions and the last sentence before calls are dropped first. The choice depends on the shape of a line, so it works
+in any language.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
-from everthread.compaction.summary.user_quotes import (
+from everthread.compaction.summary.sentences import (
     GAP,
     CountTokens,
     WordRarity,
@@ -25,10 +26,8 @@ from everthread.compaction.summary.user_quotes import (
 LINE_SEPARATOR = " / "
 """Separates the lines of an answer that is shown on one line."""
 
-SPECIFIC_FACTOR = 2.0
-"""For a piece with a figure, a path or a name."""
-ANNOUNCING_FACTOR = 0.5
-"""For the last sentence before calls, which mostly announces them; without a name it is worth nothing."""
+SIGN_FACTOR = 2.0
+"""For each sign of a conclusion: a figure or name, emphasis, the first place in an answer."""
 MAX_SEARCHED_CHARS = 400
 """Characters of a piece to search for figures and names."""
 
@@ -36,6 +35,7 @@ _LIST_ITEM = re.compile(r"(?:[-*•+]|\d{1,3}[.)]|[①-⑳])\s|\|")
 _HEADING = re.compile(r"#{1,6}\s|\*\*[^*]{1,80}\*\*:?$")
 _SPECIFIC = re.compile(r"\d|`[^`]{2,}`|\w/\w|[a-z][A-Z]|\w_\w|\w\.\w")
 _COLONS = (":", "：")
+_EMPHASIS = "**"
 
 
 class AnswerPiece(NamedTuple):
@@ -59,7 +59,8 @@ def weigh_pieces(
 ) -> tuple[Sequence[AnswerPiece], list[float], list[int]]:
     """Return the pieces of an answer, the worth of each for its size, and the sizes.
 
-    A piece that only announces others, or asks, is worth 0. `is_note`: the text comes right before calls.
+    A piece that only announces others, or asks, is worth 0. `is_note`: the text comes right before calls, and its last
+    sentence only announces them.
     """
     pieces = split_pieces(text)
     sizes = [count(piece.text) + 3 for piece in pieces]
@@ -69,9 +70,12 @@ def weigh_pieces(
             worths.append(0.0)
             continue
         worth = rarity.score_words(piece.words) / math.pow(size + 4, 0.7)
-        worths.append(worth * SPECIFIC_FACTOR if piece.is_specific else worth)
-    if is_note and worths:
-        worths[-1] *= ANNOUNCING_FACTOR if pieces[-1].is_specific else 0.0
+        sign_count = piece.is_specific + (_EMPHASIS in piece.text)
+        worths.append(worth * SIGN_FACTOR**sign_count)
+    if worths and is_note and not text.endswith(GAP):
+        worths[-1] = 0.0
+    if worths and not is_note and pieces[0].is_specific:
+        worths[0] *= SIGN_FACTOR
     return pieces, worths, sizes
 
 
@@ -132,10 +136,10 @@ def _make_piece(
 
 
 def _only_announces(text: str, specifics: int) -> bool:
-    """Return whether a piece is a heading, the head of a table, or a line that announces others."""
-    if text.endswith(_COLONS) or _HEADING.match(text):
+    """Return whether a piece is a heading, the head of a table, or a line without a name that announces others."""
+    if _HEADING.match(text):
         return True
-    return text.startswith("|") and not specifics
+    return not specifics and (text.endswith(_COLONS) or text.startswith("|"))
 
 
 def join_pieces(pieces: Sequence[AnswerPiece], chosen_numbers: Iterable[int]) -> str:

@@ -24,7 +24,7 @@ from everthread.compaction.journal.conclusions import (
 from everthread.compaction.journal.entries import JournalEntry, list_changed_files
 from everthread.compaction.journal.one_line_text import ERROR_START, split_note
 from everthread.compaction.journal.steps import FIXED_NOTE
-from everthread.compaction.summary.user_quotes import (
+from everthread.compaction.summary.sentences import (
     CountTokens,
     WordRarity,
     keep_newest_lines,

@@ -21,7 +21,7 @@ from everthread.compaction.journal.one_line_text import (
     redact_texts,
     write_closing_words,
 )
-from everthread.compaction.summary.user_quotes import CountTokens
+from everthread.compaction.summary.sentences import CountTokens
 from everthread.core.messages import count_noun
 
 AUTHOR = "journal"

@@ -30,8 +30,8 @@ from everthread.compaction.summary.sections import (
     parse_sections,
     render_sections,
 )
+from everthread.compaction.summary.sentences import CountTokens
 from everthread.compaction.summary.summary_message import strip_pinned_notes
-from everthread.compaction.summary.user_quotes import CountTokens
 from everthread.core.messages import Messages
 from everthread.core.transcript import (
     is_user_message,

@@ -27,7 +27,7 @@ from everthread.compaction.lossless.node_texts import (
     NodeWriter,
 )
 from everthread.compaction.planning_engine import StoredGraph
-from everthread.compaction.summary.user_quotes import CountTokens
+from everthread.compaction.summary.sentences import CountTokens
 from everthread.core.types import Node
 
 MAX_REWRITTEN_NODES = 4

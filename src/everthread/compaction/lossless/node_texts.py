@@ -35,8 +35,8 @@ from everthread.compaction.summary.sections import (
     parse_sections,
     render_sections,
 )
+from everthread.compaction.summary.sentences import CountTokens
 from everthread.compaction.summary.summary_message import drop_lines_to_fit
-from everthread.compaction.summary.user_quotes import CountTokens
 from everthread.compaction.verification.draft_checks import (
     TOO_MANY_UNKNOWN_NAMES,
 )

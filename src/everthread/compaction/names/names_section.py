@@ -7,7 +7,7 @@ to find the file again.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
 
 from everthread.compaction.names.name_shapes import (
@@ -16,8 +16,7 @@ from everthread.compaction.names.name_shapes import (
     read_names_by_line,
 )
 from everthread.compaction.names.names_in_use import NamesInUse
-
-Count = Callable[[str], int]
+from everthread.compaction.summary.sentences import CountTokens
 
 SECTION_SHARE = 5
 """The section takes at most this share (1/n) of the summary's budget."""
@@ -48,7 +47,9 @@ class NamesSection:
         room = min(budget // SECTION_SHARE, needed_tokens)
         return cls(ranked_names, room if room >= MIN_SECTION_TOKENS else 0)
 
-    def write(self, summary_text: str, shown_names: Set[str], count: Count) -> str:
+    def write(
+        self, summary_text: str, shown_names: Set[str], count: CountTokens
+    ) -> str:
         """Return the names that neither the summary's text nor the messages beside it show, as many as fit."""
         visible_names = shown_names | read_names_by_line(summary_text)
         listing = _Listing()
@@ -89,7 +90,7 @@ class _Listing:
     def __contains__(self, name: str) -> bool:
         return name in self.listed_text
 
-    def count_added_tokens(self, name: str, count: Count) -> int:
+    def count_added_tokens(self, name: str, count: CountTokens) -> int:
         """Return the tokens that a name adds."""
         if " " in name:
             label_tokens = 0 if self.commands else count(COMMANDS_LABEL) + 2

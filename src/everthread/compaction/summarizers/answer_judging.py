@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from everthread.compaction.summarizers.conversation_record import OPEN, CountTokens
+from everthread.compaction.summarizers.conversation_record import OPEN
 from everthread.compaction.summarizers.prompts import SummaryPrompt, list_headings
 from everthread.compaction.summary.sections import (
     CLASSIC_SECTIONS,
@@ -16,6 +16,7 @@ from everthread.compaction.summary.sections import (
     parse_sections,
     render_sections,
 )
+from everthread.compaction.summary.sentences import CountTokens
 from everthread.core.messages import calls_of, text_of
 from everthread.core.secrets.redaction import redact
 from everthread.core.transcript import SUMMARY_END, SUMMARY_START

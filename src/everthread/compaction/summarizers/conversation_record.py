@@ -7,10 +7,11 @@ another role or pose as an instruction. Secrets are redacted before anything is 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from everthread.compaction.summary.sentences import CountTokens
 from everthread.core.messages import (
     CALL_BLOCKS,
     REASONING_BLOCKS,
@@ -154,7 +155,6 @@ def _make_label(name: Any) -> str:
     return clip(one_line(to_inert_text(str(name or "something"))), _MAX_LABEL_CHARS)
 
 
-CountTokens = Callable[[str], int]
 _PART_LABEL_TOKENS = 24
 """Tokens kept free in a chunk for the label of an entry that is cut into parts."""
 

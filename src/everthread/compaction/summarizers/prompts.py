@@ -11,7 +11,6 @@ from itertools import accumulate
 from typing import Any
 
 from everthread.compaction.summarizers.conversation_record import (
-    CountTokens,
     to_inert_text,
 )
 from everthread.compaction.summary.sections import (
@@ -24,6 +23,7 @@ from everthread.compaction.summary.sections import (
     Sections,
     TemplateName,
 )
+from everthread.compaction.summary.sentences import CountTokens
 from everthread.core.messages import (
     clip,
     one_line,

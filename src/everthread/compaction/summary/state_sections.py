@@ -19,7 +19,10 @@ from everthread.compaction.summary.sections import (
     STATE,
     Sections,
 )
-from everthread.compaction.summary.user_quotes import CountTokens, keep_newest_lines
+from everthread.compaction.summary.sentences import (
+    CountTokens,
+    keep_newest_lines,
+)
 from everthread.core.messages import one_line
 from everthread.core.secrets.redaction import redact
 

@@ -12,7 +12,7 @@ from everthread.compaction.engine import Services
 from everthread.compaction.names.names_in_use import read_shown_names
 from everthread.compaction.names.names_section import NamesSection
 from everthread.compaction.summary.sections import Sections
-from everthread.compaction.summary.user_quotes import CountTokens
+from everthread.compaction.summary.sentences import CountTokens
 from everthread.core.messages import tool_names
 from everthread.core.secrets.redaction import redact
 from everthread.core.transcript import (

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from everthread.compaction.summary.user_quotes import split_sentences
+from everthread.compaction.summary.sentences import split_sentences
 from everthread.compaction.verification.checkable_names import (
     CheckableName,
     find_checkable_names,

@@ -23,13 +23,16 @@ from everthread.compaction.summary.sections import (
     PENDING_ASKS,
     RULES,
 )
+from everthread.compaction.summary.sentences import (
+    CountTokens,
+    keep_newest_lines,
+)
 from everthread.compaction.summary.state_sections import write_files, write_open_errors
 from everthread.compaction.summary.summary_message import (
     count_section_tokens,
     drop_lines_to_fit,
     strip_pinned_notes,
 )
-from everthread.compaction.summary.user_quotes import CountTokens, keep_newest_lines
 from everthread.compaction.verification.unsupported_lines import (
     join_sources,
     mark_sections,

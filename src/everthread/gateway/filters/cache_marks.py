@@ -64,7 +64,7 @@ def mark_changes(
         request.sliced if is_same else slice_body(body, api),
         ttl,
         memory=memory,
-        replacement=call.used.replacement if call.used else b"",
+        replacement=call.rewrite.replacement if call.rewrite else b"",
         leading=request.first if is_same else None,
     )
 

@@ -118,13 +118,18 @@ def make_forwarding_terms(
     if usage is None or outcome.estimated or not call.frame.is_rewritable:
         return None
     is_changed = (
-        call.used is not None
+        call.rewrite is not None
         or not call.rounds.is_empty
         or memory.has_hidden_rounds
         or call.is_undone
         or call.output_cap is not None
     )
-    if is_changed or memory.slim or memory.continues_other or has_plans(memory):
+    if (
+        is_changed
+        or memory.is_payload_shrunk
+        or memory.continues_other
+        or has_plans(memory)
+    ):
         return None
     if call.sent.is_single or not options.enabled:
         return None

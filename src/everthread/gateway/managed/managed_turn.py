@@ -119,8 +119,8 @@ class ManagedTurn:
     async def response_headers(self) -> Mapping[str, str]:
         """Return the headers for the client; the thread id is among them once the thread is stored."""
         storage = self.call.storage
-        if storage.storing is None or (
-            self.call.match.is_named and not storage.storing.done()
+        if storage.storing_task is None or (
+            self.call.match.is_named and not storage.storing_task.done()
         ):
             # The thread is known: an answer that is quicker than the store does not wait for it.
             return {THREAD_HEADER: self.thread, **self.sent.headers}
@@ -166,7 +166,7 @@ class ManagedTurn:
         has_recall = offers_recall(call, self.request.sliced)
         tokens = self.services.threads.measure(call)
         self._set_headers(tokens, has_recall=has_recall)
-        marks_pay = tokens.after >= MIN_CACHED_TOKENS
+        marks_pay = tokens.with_rewrite >= MIN_CACHED_TOKENS
         how = Rendering(
             has_recall,
             self.services.mark_ttl if marks_pay else None,
@@ -177,19 +177,19 @@ class ManagedTurn:
             self.request.incoming.raw if body is None else body,
             rewritten=body is not None or self.is_expanded,
             headers=self.headers,
-            compactions=call.used.depth if call.used else 0,
-            tokens=tokens.after,
-            hold=tokens.after > HOLD_SHARE * call.limit.window,
+            compactions=call.rewrite.depth if call.rewrite else 0,
+            tokens=tokens.with_rewrite,
+            hold=tokens.with_rewrite > HOLD_SHARE * call.limits.window,
             recall=has_recall,
         )
 
     def _set_headers(self, tokens: PromptTokens, *, has_recall: bool) -> None:
-        rewrite = self.call.used
+        rewrite = self.call.rewrite
         depth = rewrite.depth if rewrite else 0
-        if rewrite is not None and tokens.is_new:
+        if rewrite is not None and tokens.is_new_rewrite:
             back = "; the model gets it back with recall" if has_recall else ""
             receipt = (
-                f"compaction {depth}: {tokens.before} -> {tokens.after} tokens, "
+                f"compaction {depth}: {tokens.without_rewrite} -> {tokens.with_rewrite} tokens, "
                 f"{rewrite.length} messages covered{back}"
             )
             self.headers[RECEIPT_HEADER] = receipt
@@ -197,11 +197,11 @@ class ManagedTurn:
                 CompactionReceipt(self.thread, receipt)
             )
         self.headers[COMPACTIONS_HEADER] = str(depth)
-        self.headers[TOKENS_HEADER] = f"{tokens.before}/{tokens.after}"
+        self.headers[TOKENS_HEADER] = f"{tokens.without_rewrite}/{tokens.with_rewrite}"
         if depth >= FADING_COMPACTIONS:
             self.headers[NOTICE_HEADER] = make_fading_notice(depth)
-        if self.call.plan:
-            self.headers[PLAN_HEADER] = self.call.plan
+        if self.call.plan_text:
+            self.headers[PLAN_HEADER] = self.call.plan_text
 
     def _leave_untouched(self) -> None:
         """Send the client's bytes unchanged."""

@@ -97,7 +97,7 @@ class ProxyManager:
             or not has_item(incoming.body)
         ):
             return incoming
-        key = self.setup.key_of(incoming.tenant)
+        key = self.setup.find_summary_key(incoming.tenant)
         expanded = expand_items(incoming.body, key)
         if expanded is None:
             return incoming
@@ -116,7 +116,7 @@ class ProxyManager:
         if outline is None or outline.match is None:
             return None
         thread = outline.match.known.thread
-        memory = self.threads.memory_of(thread)
+        memory = self.threads.find_memory(thread)
         if memory is None or has_plans(memory):
             return None
         outgoing = forward(
@@ -134,7 +134,7 @@ class ProxyManager:
             thread,
             outgoing,
             read=functools.partial(self._read_forwarded, incoming, outline, outgoing),
-            reading_answered=functools.partial(self.threads.reading_answered, family),
+            reading_answered=functools.partial(self.threads.hold_while_reading, family),
         )
 
     async def _read_forwarded(
@@ -177,15 +177,15 @@ class ProxyManager:
         """
         turn = await self._read_to_compact(incoming)
         call = turn.call
-        call.limit.window = window or call.limit.window
-        tokens_before = self.threads.tokens(call, None)
-        reason = self._refusal(turn) or await self.threads.compact_by_hand(call, level)
+        call.limits.window = window or call.limits.window
+        tokens_before = self.threads.count_tokens(call, None)
+        reason = self._refusal(turn) or await self.threads.compact_manually(call, level)
         receipt = {
-            "changed": call.used is not None,
+            "changed": call.rewrite is not None,
             "reason": reason,
             "tokens_before": tokens_before,
-            "tokens_after": self.threads.tokens(call, call.used),
-            "messages_covered": call.covered,
+            "tokens_after": self.threads.count_tokens(call, call.rewrite),
+            "messages_covered": call.covered_count,
             "thread": call.thread,
             "system_note": call.note,
         }
@@ -202,11 +202,11 @@ class ProxyManager:
         """
         turn = await self._read_to_compact(incoming)
         if not self._refusal(turn):
-            await self.threads.compact_by_hand(turn.call, CompactionLevel.NORMAL)
-        key = self.setup.key_of(incoming.tenant)
+            await self.threads.compact_manually(turn.call, CompactionLevel.NORMAL)
+        key = self.setup.find_summary_key(incoming.tenant)
         item = make_item(_compacted_messages(turn), key)
         await self.threads.keep_replacement(turn.call, item_key(item))
-        return item, self.threads.tokens(turn.call, turn.call.used)
+        return item, self.threads.count_tokens(turn.call, turn.call.rewrite)
 
     async def _read_to_compact(self, incoming: Incoming) -> ManagedTurn:
         """Read and store a conversation that is to be compacted by hand."""
@@ -235,11 +235,11 @@ class ProxyManager:
 
     def warm(self) -> None:
         """Start a process for the first compaction ahead."""
-        self.threads.warm()
+        self.threads.start_worker()
 
     async def settle(self) -> None:
         """Wait for the background compactions."""
-        await self.threads.settle()
+        await self.threads.wait_for_background_work()
 
     async def close(self) -> None:
         """End the background compactions and record their usage."""

@@ -41,7 +41,7 @@ def render_request(
 ) -> bytes | None:
     """Return the body to send; None if the client's own bytes need no change."""
     body = request.sliced.body
-    is_plain = call.used is None and call.rounds.is_empty and call.output_cap is None
+    is_plain = call.rewrite is None and call.rounds.is_empty and call.output_cap is None
     if is_plain:
         tool = (
             [tool_change(call.frame.api, request.sliced)] if how.offers_recall else []

@@ -81,7 +81,7 @@ def offers_recall(call: PreparedCall, sliced: SlicedBody) -> bool:
     fields = sliced.fields
     return (
         call.frame.recall_tool is not None
-        and (call.has_past or bool(call.frame.request.tools))
+        and (call.has_left_messages or bool(call.frame.request.tools))
         and call.rounds.count < MAX_RECALL_ROUNDS
         and _is_free(fields.get("tool_choice"))
         and _gemini_may_call(call.frame.api, fields)
@@ -137,7 +137,7 @@ async def _look_up(store: Store, call: PreparedCall, recall: Call) -> str:
         if not isinstance(arguments, dict):
             raise InputError("the arguments are no object")
         answer = await answer_recall(lookup, arguments)
-        is_all_here = not call.has_past and len(await lookup.threads()) == 1
+        is_all_here = not call.has_left_messages and len(await lookup.threads()) == 1
     except (EverthreadError, ValueError) as error:
         return redact(f"That could not be looked up: {error}")
     return f"{_ALL_HERE}\n\n{answer}" if is_all_here else answer

@@ -202,7 +202,7 @@ class RequestReader:
         new_elements = outline.elements[len(known_history) : length]
         api = outline.origin.api
         return known_history.extend(
-            [self._identities.read(api, element) for element in new_elements]
+            [self._identities.read_identity(api, element) for element in new_elements]
         )
 
     def remember(self, thread: str, outline: BodyOutline, read: ParsedRequest) -> None:
@@ -229,10 +229,10 @@ class RequestReader:
         if match is not None and match.known.frame.model == model:
             known_sizes = match.known.sizes[: outline.shared]
         count = len(known_sizes)
-        return known_sizes + self._sizes.pieces(
+        return known_sizes + self._sizes.count_messages(
             outline.origin.api,
             model,
-            pieces=history.identities[count:],
+            identities=history.identities[count:],
             messages=outline.elements[count:],
         )
 
@@ -265,8 +265,10 @@ class RequestReader:
     def _count_reminders(
         self, api: Api, model: str, reminders: Sequence[Element]
     ) -> int:
-        identities = [self._identities.read(api, reminder) for reminder in reminders]
-        return sum(self._sizes.pieces(api, model, identities, reminders))
+        identities = [
+            self._identities.read_identity(api, reminder) for reminder in reminders
+        ]
+        return sum(self._sizes.count_messages(api, model, identities, reminders))
 
 
 def read_body(origin: BodyOrigin, body: bytes) -> ParsedRequest:

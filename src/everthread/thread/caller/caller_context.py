@@ -88,7 +88,9 @@ class CallerContext:
     @property
     def size(self) -> PromptSize:
         call = self._call
-        tokens = self._services.sizer.tokens(call, call.used) + self.answer_tokens
+        tokens = (
+            self._services.sizer.count_tokens(call, call.rewrite) + self.answer_tokens
+        )
         frame_tokens = round(
             call.frame.tokens * self.state.calibration.factor(call.model)
         )
@@ -117,16 +119,16 @@ class CallerContext:
         pending_rounds = None
         if call.match.matched_count:
             source = call.match.source
-            pending_rounds = self._services.hidden_rounds.expected(source)
-            states.append((source, recall_rounds.STATE))
+            pending_rounds = self._services.hidden_rounds.find_expected(source)
+            states.append((source, recall_rounds.ROUNDS_STATE))
         search_result = await self._find_rewrite(states)
         [undone_state, *rounds] = search_result.states
-        call.used = search_result.rewrite
-        if call.used is None:
+        call.rewrite = search_result.rewrite
+        if call.rewrite is None:
             self.state.tokens_after_compaction = (
                 0  # none was made, or it was taken back
             )
-        elif rewrite_key(call.used) != call.memory.rewrite:
+        elif rewrite_key(call.rewrite) != call.memory.last_rewrite:
             # It was made elsewhere: the last attempt here says nothing about it.
             self.state.retry_above_tokens = 0
         call.is_undone = isinstance(
@@ -142,11 +144,11 @@ class CallerContext:
     ) -> FoundRewrite:
         call = self._call
         rewrites = self._services.rewrites
-        keys = self._engine_keys
+        keys = self._list_engine_keys
         search_result = await rewrites.find(
-            call.sent, keys, call.memory.search, states=states
+            call.sent, keys, call.memory.last_search, states=states
         )
-        call.memory.search = search_result.search
+        call.memory.last_search = search_result.search
         if call.memory.engine_keys == keys or not call.match.matched_count:
             return search_result
         call.memory.engine_keys = keys
@@ -157,14 +159,14 @@ class CallerContext:
         return replace(search_result, rewrite=longer or known)
 
     async def find_excerpts(self) -> list[Message]:
-        """Find excerpts of what left the context that the newest message is about, for this call only."""
+        """Find excerpts about the newest message among the messages that left the context, for this call only."""
         call = self._call
         setup = self._services.setup
         finder = ExcerptFinder(
             setup.store, setup.options.recall, TokenCounter(call.model)
         )
         room = finder.find_max_tokens(self.size)
-        is_whole = not call.has_past and call.match.branch_of is None
+        is_whole = not call.has_left_messages and call.match.branch_of is None
         if not room or (is_whole and setup.options.recall.scope == "thread"):
             return []  # most calls end here: their messages need not be stored yet
         match = await self._services.recorder.store_request(call)
@@ -183,9 +185,11 @@ class CallerContext:
 
     async def draft(self, order: CompactionOrder, wait: SummaryWait) -> RewriteDraft:
         """Return a rewrite of the history: another process's if it covers more, else a new one."""
-        newer = None if order.is_manual else await self._find_newer_rewrite()
-        if newer is not None:
-            return RewriteDraft(self._describe_adopted(newer), newer)
+        newer_rewrite = None if order.is_manual else await self._find_newer_rewrite()
+        if newer_rewrite is not None:
+            return RewriteDraft(
+                self._describe_adopted_rewrite(newer_rewrite), newer_rewrite
+            )
         task = await self._make_task(order)
         context = self._summarizer_context()
         writer = self._services.setup.summarizer(context)
@@ -202,50 +206,55 @@ class CallerContext:
         call = self._call
         if draft.rewrite is None:
             return draft.compaction.reason
-        tokens_before = self._services.sizer.tokens(call, call.used)
-        is_own = draft.new is not None
-        call.used = (
+        tokens_before = self._services.sizer.count_tokens(call, call.rewrite)
+        is_own = draft.new_rewrite is not None
+        call.rewrite = (
             await self._services.rewrites.commit(draft) if is_own else draft.rewrite
         )
         if is_own and draft.history_length < len(call.sent.messages):
-            await self._shorten_since(order)
+            await self._shorten_new_messages(order)
         self.state.pause.relieved = (
             tokens_before if order.reason in AUTOMATIC_REASONS else 0
         )
         self.state.call_pattern = self.state.call_pattern.after_compaction()
-        if is_own and call.used.depth >= FADING_COMPACTIONS:
+        if is_own and call.rewrite.depth >= FADING_COMPACTIONS:
             self.emit(
-                events.Notice(self.session_id, make_fading_notice(call.used.depth))
+                events.Notice(self.session_id, make_fading_notice(call.rewrite.depth))
             )
         return ""
 
-    async def _shorten_since(self, order: CompactionOrder) -> None:
+    async def _shorten_new_messages(self, order: CompactionOrder) -> None:
         """Prune the messages since a summary was prepared; the journal covers more if that is not enough."""
         call = self._call
         rewrites = self._services.rewrites
         budget = call.budget(self._services.setup.options)
-        if self._services.sizer.tokens(call, call.used) <= budget.compacted_limit:
+        if (
+            self._services.sizer.count_tokens(call, call.rewrite)
+            <= budget.compacted_limit
+        ):
             return
         task = await self._make_task(replace(order, is_background=False))
         engine = self._engine_setup(budget)
-        pruned_draft = await rewrites.prune_since(task, engine)
+        pruned_draft = await rewrites.prune_new_messages(task, engine)
         if (
             pruned_draft is not None
-            and self._services.sizer.tokens(call, pruned_draft.rewrite)
+            and self._services.sizer.count_tokens(call, pruned_draft.rewrite)
             <= budget.compacted_limit
         ):
-            call.used = await rewrites.keep_pruned(pruned_draft)
+            call.rewrite = await rewrites.store_pruned(pruned_draft)
             return
         journal = SummarySource(JournalWriter(TokenCounter(self.model)))
         shorter_draft = await rewrites.draft(task, engine, journal)
-        current_tokens = self._services.sizer.tokens(call, call.used)
+        current_tokens = self._services.sizer.count_tokens(call, call.rewrite)
         if shorter_draft.rewrite is not None:
-            shorter_tokens = self._services.sizer.tokens(call, shorter_draft.rewrite)
+            shorter_tokens = self._services.sizer.count_tokens(
+                call, shorter_draft.rewrite
+            )
             if (
                 shorter_tokens <= budget.compacted_limit
                 or shorter_tokens <= MIN_ANOTHER_SHARE * current_tokens
             ):
-                call.used = await rewrites.commit(shorter_draft)
+                call.rewrite = await rewrites.commit(shorter_draft)
 
     async def discard(self, draft: RewriteDraft, why: str) -> None:
         self.emit(
@@ -263,8 +272,8 @@ class CallerContext:
         learnt = await limits.learn_refusal(
             call.frame.limit_key,
             verdict,
-            window=call.limit.window,
-            tokens=self._services.sizer.tokens(call, call.used),
+            window=call.limits.window,
+            tokens=self._services.sizer.count_tokens(call, call.rewrite),
             output_cap=call.output_cap or call.frame.output_cap,
             status=refusal.status,
             body=refusal.body,
@@ -276,7 +285,7 @@ class CallerContext:
                 call.model, verdict.input_tokens, call.estimate
             )
         if learnt is not None:
-            call.limit.window = learnt.tokens
+            call.limits.window = learnt.tokens
             event = events.LimitLearnt(
                 self.session_id,
                 call.model,
@@ -289,8 +298,10 @@ class CallerContext:
     async def load_caps(self) -> None:
         """Load the output cap and the window learnt from earlier refusals."""
         call = self._call
-        call.limit.cap = await self._services.limits.output_cap(call.frame.limit_key)
-        call.limit.learnt_window = await self._services.limits.learnt_window(
+        call.limits.learnt_output_cap = await self._services.limits.output_cap(
+            call.frame.limit_key
+        )
+        call.limits.learnt_window = await self._services.limits.learnt_window(
             call.frame.limit_key
         )
 
@@ -306,23 +317,23 @@ class CallerContext:
         )
 
     async def shrink_payload(self) -> bool:
-        """Use what was shrunk before, else take old images out and store big results."""
+        """Use the smaller form that was made before; if there is none, drop old images and store large results."""
         call = self._call
-        call.memory.slim = True
-        previous_rewrite = call.used
+        call.memory.is_payload_shrunk = True
+        previous_rewrite = call.rewrite
         await self.look_up()
-        if call.used is not None and call.used != previous_rewrite:
+        if call.rewrite is not None and call.rewrite != previous_rewrite:
             return True
-        shrunk_rewrite = await self._services.rewrites.slim(
+        shrunk_rewrite = await self._services.rewrites.shrink_payload(
             await self._make_task(CompactionOrder("payload"))
         )
         if shrunk_rewrite is None:
             return False
-        call.used = shrunk_rewrite
+        call.rewrite = shrunk_rewrite
         return True
 
     @property
-    def _engine_keys(self) -> list[str]:
+    def _list_engine_keys(self) -> list[str]:
         """The keys under which rewrites are stored: the engine, and the tools that its summaries name.
 
         If a client gets our recall tool, rewrites made before the tool was offered are found second.
@@ -345,7 +356,7 @@ class CallerContext:
             setup.engine,
             self.model,
             budget,
-            setup.key_of(self._call.sent.family.tenant),
+            setup.find_summary_key(self._call.sent.family.tenant),
         )
 
     async def _find_newer_rewrite(self) -> Rewrite | None:
@@ -356,18 +367,19 @@ class CallerContext:
     def _covers_more(self, rewrite: Rewrite) -> bool:
         """Return whether a rewrite is of this history and covers more than the one in use."""
         call = self._call
-        covered_count = call.used.length if call.used else 0
+        covered_count = call.rewrite.length if call.rewrite else 0
         if not covered_count < rewrite.length <= len(call.sent.history):
             return False
         return call.sent.history.digest(rewrite.length) == rewrite.digest
 
-    def _describe_adopted(self, rewrite: Rewrite) -> Compaction:
+    def _describe_adopted_rewrite(self, rewrite: Rewrite) -> Compaction:
+        """Return a rewrite that another request or process made, as a draft."""
         sizer = self._services.sizer
         return Compaction(
             messages=[],
             summary="",
-            tokens_before=sizer.tokens(self._call, self._call.used),
-            tokens_after=sizer.tokens(self._call, rewrite),
+            tokens_before=sizer.count_tokens(self._call, self._call.rewrite),
+            tokens_after=sizer.count_tokens(self._call, rewrite),
         )
 
     async def _make_task(self, order: CompactionOrder) -> RewriteTask:
@@ -378,18 +390,18 @@ class CallerContext:
             call.sent,
             call.frame,
             thread=match.thread,
-            engine_key=self._engine_keys[0],
+            engine_key=self._list_engine_keys[0],
             budget=call.budget(setup.options),
-            tokens=order.tokens or self._prompt_tokens(order),
+            tokens=order.tokens or self._count_prompt_tokens(order),
             order=order,
-            base=call.used,
+            base_rewrite=call.rewrite,
         )
 
-    def _prompt_tokens(self, order: CompactionOrder) -> int:
+    def _count_prompt_tokens(self, order: CompactionOrder) -> int:
         """Return the size to compact from: a prompt that was refused fills the window at least."""
-        tokens = self._services.sizer.tokens(self._call, self._call.used)
+        tokens = self._services.sizer.count_tokens(self._call, self._call.rewrite)
         return (
-            max(tokens, self._call.limit.window)
+            max(tokens, self._call.limits.window)
             if order.reason == "overflow"
             else tokens
         )
@@ -400,7 +412,7 @@ class CallerContext:
         route = Route(
             call.model,
             call.frame.api,
-            call.limit.window,
+            call.limits.window,
             base_url=call.frame.upstream,
         )
         payer = call.frame.payer

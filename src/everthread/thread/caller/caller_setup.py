@@ -23,7 +23,7 @@ def _ignore_event(event: Event) -> None:
     """Drop an event: the default listener."""
 
 
-def never_alone() -> bool:
+def is_never_alone() -> bool:
     """Return False: other processes may write to the store at any time."""
     return False
 
@@ -47,17 +47,17 @@ class CallerSetup:
     compaction_processes: int = MAX_PROCESSES
     """Number of compactions that may run in worker processes at the same time."""
     summary_key: bytes = b""
-    """The store's secret, which proves that we made a summary; `key_of` derives each tenant's key."""
-    is_alone: Callable[[], bool] = never_alone
+    """The store's secret, which proves that we made a summary; `find_summary_key` derives each tenant's key."""
+    is_alone: Callable[[], bool] = is_never_alone
     """Whether no other process extends these threads now. Then a call can be stored with its answer."""
     listener: Listener = _ignore_event
     clock: Callable[[], float] = time.monotonic
     """Monotonic clock, in seconds."""
-    wall: Callable[[], float] = time.time
+    wall_clock: Callable[[], float] = time.time
     timer: StartTimer = call_later
     """Schedule a call after a number of seconds."""
 
-    def key_of(self, tenant: str) -> bytes:
+    def find_summary_key(self, tenant: str) -> bytes:
         """Return the key that tags this tenant's summaries, so that another tenant's summary is not accepted.
 
         The default tenant uses the store's own key, like `everthread compress`.

@@ -60,9 +60,9 @@ _CANCEL_SECONDS = 1.0
 class PromptTokens:
     """Tokens of a prompt without and with the rewrite in use."""
 
-    before: int
-    after: int
-    is_new: bool
+    without_rewrite: int
+    with_rewrite: int
+    is_new_rewrite: bool
     """Whether the rewrite is used for the first time."""
 
 
@@ -73,7 +73,7 @@ class CallerThreads:
         self.setup = setup
         self.limits = ModelLimits(setup.store, setup.clock)
         self.accounting = Accounting(
-            setup.store, setup.wall, setup.listener, writes_early=True
+            setup.store, setup.wall_clock, setup.listener, writes_early=True
         )
         self.runner = CompactionRunner(
             uses_processes=setup.uses_processes,
@@ -99,22 +99,24 @@ class CallerThreads:
             hidden_rounds=self._hidden_rounds,
             sizer=self._sizer,
         )
-        policy = CompactionPolicy(setup.options, setup.wall)
-        self._tools = ThreadServices(policy, setup.options, setup.wall, setup.timer)
+        policy = CompactionPolicy(setup.options, setup.wall_clock)
+        self._tools = ThreadServices(
+            policy, setup.options, setup.wall_clock, setup.timer
+        )
 
     # Finding
 
-    def memory_of(self, thread: str) -> ThreadMemory | None:
-        """Return what this process remembers of a thread; None if it has not seen it."""
-        return self._memories.get(thread)
+    def find_memory(self, thread: str) -> ThreadMemory | None:
+        """Return what this process remembers of a thread; None if it has not seen the thread."""
+        return self._memories.find(thread)
 
     def reading_in_order(self, thread: str | None) -> AbstractAsyncContextManager[None]:
         """Make other calls of a known thread wait while one is read and opened."""
-        memory = None if thread is None else self._memories.get(thread)
-        return nullcontext() if memory is None else memory.reading
+        memory = None if thread is None else self._memories.find(thread)
+        return nullcontext() if memory is None else memory.matching_lock
 
-    def reading_answered(self, family: Family) -> AbstractContextManager[None]:
-        """Make other calls of a session wait while one is read that was answered before."""
+    def hold_while_reading(self, family: Family) -> AbstractContextManager[None]:
+        """Make other calls of a session wait while one is read that was answered before it was read."""
         return self._index.hold_while_reading(family)
 
     async def open(self, sent: SentHistory, frame: CallFrame) -> PreparedCall:
@@ -125,10 +127,10 @@ class CallerThreads:
         )
         call = PreparedCall(sent, frame, match, memory)
         window = await self.load_window(frame)
-        call.limit.window = await self.limits.find_window(frame.limit_key, window)
+        call.limits.window = await self.limits.find_window(frame.limit_key, window)
         await CallerContext(call, self._services).load_caps()
         if len(sent):
-            self._recorder.begin(call)
+            self._recorder.expect_request(call)
         return call
 
     async def load_window(self, frame: CallFrame) -> int:
@@ -148,7 +150,7 @@ class CallerThreads:
         self, match: ThreadMatch, *, is_shortened: bool
     ) -> ThreadMemory:
         """Return the memory of a thread. `is_shortened`: its beginning is not sent."""
-        memory = self._memories.get(match.thread)
+        memory = self._memories.find(match.thread)
         if memory is not None:
             memory.continues_other = memory.continues_other or is_shortened
             return memory
@@ -157,31 +159,34 @@ class CallerThreads:
         state = (
             await store.get_state(source, CALLER_STATE) if match.matched_count else None
         )
-        begun = self._memories.begin(match.thread, state, is_stored=not match.is_new)
-        begun.has_hidden_rounds = await self._hidden_rounds.has_any(match)
-        begun.continues_other = is_shortened or (
+        new_memory = self._memories.remember(
+            match.thread, state, is_stored=not match.is_new
+        )
+        new_memory.has_hidden_rounds = await self._hidden_rounds.has_any(match)
+        new_memory.continues_other = is_shortened or (
             match.continues_other
             if match.is_new
             else await store.continues_other_thread(match.thread)
         )
-        return begun
+        return new_memory
 
     # Before the call
 
     async def prepare(self, call: PreparedCall) -> None:
-        """Use the rewrite there is, compact if the policy says so, and store the messages."""
-        await self._thread(call).cancel_idle_timer()
+        """Use the rewrite of the history, if any, compact if the policy says so, and store the messages."""
+        await self._managed_thread(call).cancel_idle_timer()
         try:
             if call.frame.is_rewritable and self.setup.options.enabled:
-                await self._fit(call)
+                await self._compact_if_needed(call)
         finally:  # also after a failure or disconnect: other calls may wait for these messages
-            self._recorder.start(call)
+            self._recorder.start_storing(call)
 
-    async def _fit(self, call: PreparedCall) -> None:
-        if call.sent.is_single or self._is_small(call):
+    async def _compact_if_needed(self, call: PreparedCall) -> None:
+        """Look up what belongs to the call, and compact if the policy says so."""
+        if call.sent.is_single or self._needs_no_compaction(call):
             return
         context = CallerContext(call, self._services)
-        async with call.memory.compacting:
+        async with call.memory.compaction_lock:
             await context.look_up()
             if call.is_undone and not context.size.is_full:
                 call.decision = PolicyDecision(
@@ -191,34 +196,38 @@ class CallerThreads:
             thread = ManagedThread(context, self._tools, call.memory.preparation)
             call.decision = await thread.compact_if_needed(reason="in-loop")
 
-    def _is_small(self, call: PreparedCall) -> bool:
+    def _needs_no_compaction(self, call: PreparedCall) -> bool:
         """Return whether a call needs neither a compaction nor anything that is kept with its thread."""
         options = self.setup.options
         memory = call.memory
-        if memory.slim or memory.continues_other or memory.has_hidden_rounds:
+        if (
+            memory.is_payload_shrunk
+            or memory.continues_other
+            or memory.has_hidden_rounds
+        ):
             return False
         budget = call.budget(options)
-        earliest = (
+        min_tokens = (
             MIN_THRESHOLD_SHARE * budget.threshold
             if options.economics
             else budget.background_start
         )
-        return self._sizer.tokens(call, None) < earliest
+        return self._sizer.count_tokens(call, None) < min_tokens
 
-    def tokens(self, call: PreparedCall, used: Rewrite | None) -> int:
+    def count_tokens(self, call: PreparedCall, rewrite: Rewrite | None) -> int:
         """Return the prompt tokens of a call with this rewrite or none."""
-        return self._sizer.tokens(call, used)
+        return self._sizer.count_tokens(call, rewrite)
 
     def measure(self, call: PreparedCall) -> PromptTokens:
         """Return the tokens of the prompt that is about to be sent, and remember which rewrite it uses."""
-        key = None if call.used is None else rewrite_key(call.used)
-        is_new = key is not None and key != call.memory.rewrite
-        call.memory.rewrite = key
+        key = None if call.rewrite is None else rewrite_key(call.rewrite)
+        is_new = key is not None and key != call.memory.last_rewrite
+        call.memory.last_rewrite = key
         context = call.memory.context
-        call.estimate = self._sizer.estimate(call, call.used)
-        tokens_before = self._sizer.tokens(call, None)
-        tokens_after = self._sizer.tokens(call, call.used)
-        if call.limit.learnt_window is not None:
+        call.estimate = self._sizer.estimate_tokens(call, call.rewrite)
+        tokens_before = self._sizer.count_tokens(call, None)
+        tokens_after = self._sizer.count_tokens(call, call.rewrite)
+        if call.limits.learnt_window is not None:
             unreported = (
                 tokens_after
                 if is_new
@@ -226,8 +235,8 @@ class CallerThreads:
                     call.model, call.estimate
                 )
             )
-            call.limit.room = compute_max_output(
-                call.limit.learnt_window, tokens_after, unreported=unreported
+            call.limits.output_room = compute_max_output(
+                call.limits.learnt_window, tokens_after, unreported=unreported
             )
         if is_new:
             context.tokens_after_compaction = tokens_after
@@ -235,11 +244,11 @@ class CallerThreads:
 
     def start_storing(self, call: PreparedCall, *, is_answered: bool) -> None:
         """Start storing the messages of a call whose request was forwarded unchanged."""
-        call.estimate = self._sizer.estimate(call, None)
-        self._recorder.start(call, is_answered=is_answered)
+        call.estimate = self._sizer.estimate_tokens(call, None)
+        self._recorder.start_storing(call, is_answered=is_answered)
 
     async def find_excerpts(self, call: PreparedCall) -> list[Message]:
-        """Find excerpts of what left the context that the newest message is about, for this call only."""
+        """Find excerpts about the newest message among the messages that left the context, for this call only."""
         try:
             excerpts = await CallerContext(call, self._services).find_excerpts()
         except EverthreadError as error:  # the call goes without
@@ -253,19 +262,19 @@ class CallerThreads:
         """Store the messages of a call now."""
         return await self._recorder.store_request(call)
 
-    async def compact_by_hand(self, call: PreparedCall, level: CompactionLevel) -> str:
+    async def compact_manually(self, call: PreparedCall, level: CompactionLevel) -> str:
         """Compact whatever the size; return why nothing changed, empty if something did."""
         order = CompactionOrder("manual", level=level, is_manual=True)
-        async with call.memory.compacting:
-            compaction = await self._thread(call).compact_manually(order)
+        async with call.memory.compaction_lock:
+            compaction = await self._managed_thread(call).compact_manually(order)
         return "" if compaction.changed else compaction.reason
 
     # After the call
 
     async def recover(self, call: PreparedCall, refusal: ProviderRefusal) -> bool:
-        """Make the next try possible after a refusal; return whether the call is to be sent again."""
-        async with call.memory.compacting:
-            step = await self._thread(call).recover(call.attempts, refusal)
+        """Prepare the next attempt after a refusal; return whether to send the call again."""
+        async with call.memory.compaction_lock:
+            step = await self._managed_thread(call).recover(call.attempts, refusal)
         return step is not None and step.action != "give_up"
 
     def expect_answer(
@@ -274,7 +283,9 @@ class CallerThreads:
         """Expect an answer in the store: a call that continues it is matched from now on."""
         answer = self._recorder.expect_answer(call, outcome)
         if answer is not None:
-            rows = call.rounds.collect_rows(call.sent, answer.history, call.covered)
+            rows = call.rounds.collect_rows(
+                call.sent, answer.history, call.covered_count
+            )
             if rows:
                 call.memory.has_hidden_rounds = True
                 call.rounds.rows = rows
@@ -289,8 +300,8 @@ class CallerThreads:
             await self._store_outcome(call, outcome, answer)
         finally:
             if answer is not None:
-                self._recorder.give_up(answer)
-                self._hidden_rounds.settle(call.rounds.rows)
+                self._recorder.drop_answer(answer)
+                self._hidden_rounds.stop_expecting(call.rounds.rows)
         is_managed = call.frame.is_rewritable and not call.sent.is_single
         if outcome.is_success and is_managed and not call.is_undone:
             context = CallerContext(call, self._services)
@@ -332,7 +343,9 @@ class CallerThreads:
         if reported is not None:
             calibration = call.memory.context.calibration
             calibration.observe(call.model, reported.prompt_tokens, call.estimate)
-            self._thread(call).learn_from_usage(reported, call.frame.request.params)
+            self._managed_thread(call).learn_from_usage(
+                reported, call.frame.request.params
+            )
         usage = (
             self._price_calls(call, outcome)
             if outcome.is_success or outcome.usage is not None
@@ -341,7 +354,7 @@ class CallerThreads:
         try:
             window = UsedWindow(
                 call.model,
-                call.limit.window,
+                call.limits.window,
                 threshold=call.budget(self.setup.options).threshold,
             )
             state = CALLER_STATE, {**call.memory.dump(), **window.dump()}
@@ -352,7 +365,7 @@ class CallerThreads:
             if self.accounting.has_unrecorded_cancelled(thread):
                 await self.accounting.record_cancelled(thread)
             if call.rounds.rows:
-                await self._hidden_rounds.keep(thread, call.rounds.rows)
+                await self._hidden_rounds.store_rounds(thread, call.rounds.rows)
         except EverthreadError as error:
             self._report_unrecorded(call, error)
         if reported is not None and reported.prompt_tokens:
@@ -369,7 +382,7 @@ class CallerThreads:
         self.setup.listener(RecordFailed(call.thread, str(error)))
 
     def _price_calls(self, call: PreparedCall, outcome: Outcome) -> list[NewUsage]:
-        """Return the usage of hidden rounds, then of the caller's call; estimated if the provider reported none."""
+        """Return the usage of hidden rounds, then of the caller's call, estimated if the provider reported none."""
         usage = outcome.usage
         estimated = outcome.estimated
         if usage is None:
@@ -377,22 +390,23 @@ class CallerThreads:
             usage, estimated = complete_usage(
                 CanonicalUsage(), outcome.reply, call.estimate, counter
             )
-        hidden = [
+        hidden_records = [
             self.accounting.price_call(call.thread, call.model, round_usage)
             for round_usage in outcome.hidden_usage
         ]
-        main = self.accounting.price_call(
+        call_record = self.accounting.price_call(
             call.thread, call.model, usage, estimated=estimated
         )
-        return [*hidden, main]
+        return [*hidden_records, call_record]
 
-    def _thread(self, call: PreparedCall) -> ManagedThread[RewriteDraft]:
+    def _managed_thread(self, call: PreparedCall) -> ManagedThread[RewriteDraft]:
+        """Return the managed thread of a call."""
         context = CallerContext(call, self._services)
         return ManagedThread(context, self._tools, call.memory.preparation)
 
     # The process
 
-    def warm(self) -> None:
+    def start_worker(self) -> None:
         """Start a worker process now, so that the first compaction does not wait for it."""
         setup = EngineSetup(
             self.setup.engine,
@@ -402,12 +416,12 @@ class CallerThreads:
         )
         self.runner.start_ahead(setup)
 
-    async def settle(self) -> None:
+    async def wait_for_background_work(self) -> None:
         """Wait for the background compactions."""
         await self._memories.wait_for_preparations()
 
     async def close(self) -> None:
-        """Let background compactions end within a few seconds; cancel the others and record their usage."""
+        """Give background compactions a few seconds to end; cancel the others and record their usage."""
         await self._memories.end_preparations(_CLOSE_SECONDS)
         await self.runner.close(_CANCEL_SECONDS)
         await self.accounting.record_cancelled()

@@ -18,7 +18,7 @@ from everthread.core.transcript import (
 )
 from everthread.core.types import Api, Request
 from everthread.store.records import ContextEntry, ProxiedContext
-from everthread.thread.caller.replacement import Cover, cover, name_tool
+from everthread.thread.caller.replacement import Cover, find_cover, name_reading_tool
 from everthread.thread.wire_messages import decode_messages
 
 NO_CONTEXT = ProxiedContext((), (), compacted_count=0, inherited_count=0)
@@ -51,9 +51,9 @@ class CompressionJob:
     """State of the engine that made the previous rewrite."""
     pins: Sequence[str]
     summary_key: bytes
-    most: int
+    max_tail_count: int
     """How many messages at the end are the client's own."""
-    inherited: int = 0
+    inherited_count: int = 0
     """How many messages at the beginning are the last rewrite's."""
 
     def restore(self, engine: ContextEngine) -> None:
@@ -72,23 +72,30 @@ class CompressionJob:
         )
 
     def conclude(
-        self, engine: ContextEngine, given: CompactionInput, compaction: Compaction
+        self,
+        engine: ContextEngine,
+        engine_input: CompactionInput,
+        compaction: Compaction,
     ) -> CompressionResult:
         """Return the result, with the number of the client's own messages that stay unchanged at the end."""
         if not compaction.changed:
             return CompressionResult(compaction)
         model = self.frame.model
         engine.on_compacted(compaction)
-        new_cover = cover(
-            self.api, compaction.messages, self.values, model, most=self.most
+        new_cover = find_cover(
+            self.api,
+            compaction.messages,
+            self.values,
+            model,
+            max_tail_count=self.max_tail_count,
         )
-        new_cover = name_tool(new_cover, self.values, self.frame.tools)
+        new_cover = name_reading_tool(new_cover, self.values, self.frame.tools)
         counter = TokenCounter(model)
         context = describe_context(
             compaction,
-            given.messages,
-            inherited=len(
-                decode_messages(self.api, self.values[: self.inherited], model)
+            engine_input.messages,
+            inherited_count=len(
+                decode_messages(self.api, self.values[: self.inherited_count], model)
             ),
             counter=counter,
         )
@@ -110,11 +117,11 @@ class PruningJob:
     api: Api
     frame: Request
     values: Sequence[Any]
-    """The messages that go upstream now."""
+    """The messages that are sent to the provider now."""
     tokens: int
     state: Mapping[str, Any]
     summary_key: bytes
-    most: int
+    max_tail_count: int
     """How many messages at the end are the client's own."""
 
     def restore(self, engine: ContextEngine) -> None:
@@ -126,7 +133,7 @@ class PruningJob:
         messages = recognize_summaries(
             decode_messages(self.api, self.values, model), self.summary_key
         )
-        rewritten_values = self.values[: len(self.values) - self.most]
+        rewritten_values = self.values[: len(self.values) - self.max_tail_count]
         start = len(decode_messages(self.api, rewritten_values, model))
         prepared = Compaction(
             messages=messages[:start],
@@ -144,16 +151,22 @@ class PruningJob:
             tools=self.frame.tools,
         )
 
-    def conclude(self, given: RefitInput, compaction: Compaction) -> CompressionResult:
-        """Use the result if it only prunes."""
-        messages = [*given.prepared.messages, *given.new_messages]
+    def conclude(
+        self, engine_input: RefitInput, compaction: Compaction
+    ) -> CompressionResult:
+        """Return the result if the engine only pruned; None if it summarised."""
+        messages = [*engine_input.prepared.messages, *engine_input.new_messages]
         if compaction.messages == messages or compaction.covered:
             return CompressionResult(compaction)
         model = self.frame.model
-        new_cover = cover(
-            self.api, compaction.messages, self.values, model, most=self.most
+        new_cover = find_cover(
+            self.api,
+            compaction.messages,
+            self.values,
+            model,
+            max_tail_count=self.max_tail_count,
         )
-        new_cover = name_tool(new_cover, self.values, self.frame.tools)
+        new_cover = name_reading_tool(new_cover, self.values, self.frame.tools)
         replacement = decode_messages(self.api, new_cover.replacement, model)
         tokens = TokenCounter(model).messages(replacement)
         return CompressionResult(compaction, new_cover, tokens=tokens)
@@ -163,30 +176,30 @@ def describe_context(
     compaction: Compaction,
     messages: Sequence[Message],
     *,
-    inherited: int,
+    inherited_count: int,
     counter: TokenCounter,
 ) -> ProxiedContext:
-    """Describe for each message of a compacted context which message it is, or how it was changed."""
+    """Return, for each message of a compacted context, its index in the history, or how it was changed."""
     entries = []
     for message, position in zip(compaction.messages, compaction.kept, strict=True):
         if (
             position is not None
-            and position >= inherited
+            and position >= inherited_count
             and message == messages[position]
         ):
             entries.append(ContextEntry(position))
             continue
         [body] = strip_summary_marks([message])
         is_changed = position is not None and message != messages[position]
-        place = None if is_summary(message) else position
+        index = None if is_summary(message) else position
         entries.append(
             ContextEntry(
-                place, body, tokens=counter.message(body), is_changed=is_changed
+                index, body, tokens=counter.message(body), is_changed=is_changed
             )
         )
     return ProxiedContext(
         entries,
         compaction.covered,
         compacted_count=len(messages),
-        inherited_count=inherited,
+        inherited_count=inherited_count,
     )

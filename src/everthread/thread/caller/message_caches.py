@@ -1,4 +1,4 @@
-"""Identities and sizes of callers' messages. Of a history that comes again, only the new end is worked out.
+"""Cache the identities and sizes of callers' messages, so that only the new end of a repeated history is computed.
 
 Both caches are safe to use from several threads.
 """
@@ -36,11 +36,12 @@ class RawMessage(Protocol):
 class IdentityCache:
     """The identities of the messages seen last."""
 
-    def __init__(self, most: int = MAX_CACHED_DIGESTS) -> None:
-        self._identities: RecentDict[bytes, MessageIdentity] = RecentDict(most)
+    def __init__(self, max_entries: int = MAX_CACHED_DIGESTS) -> None:
+        self._identities: RecentDict[bytes, MessageIdentity] = RecentDict(max_entries)
         self._lock = Lock()
 
-    def read(self, api: Api, message: RawMessage) -> MessageIdentity:
+    def read_identity(self, api: Api, message: RawMessage) -> MessageIdentity:
+        """Return the identity of a message, computed once."""
         key = blake2b(message.raw, digest_size=20, person=api.encode()[:16]).digest()
         identity = self._identities.get(key)
         if identity is None:
@@ -51,30 +52,32 @@ class IdentityCache:
 
 
 class SizeCache:
-    """Tokens of messages."""
+    """The tokens of the messages seen last."""
 
-    def __init__(self, most: int = MAX_SIZES) -> None:
-        self._tokens: RecentDict[tuple[str, Any], int] = RecentDict(most)
+    def __init__(self, max_entries: int = MAX_SIZES) -> None:
+        self._tokens: RecentDict[tuple[str, Any], int] = RecentDict(max_entries)
         self._lock = Lock()
 
-    def pieces(
+    def count_messages(
         self,
         api: Api,
         model: str,
-        pieces: Sequence[MessageIdentity],
+        identities: Sequence[MessageIdentity],
         messages: Sequence[RawMessage],
     ) -> list[int]:
         """Return the tokens of each message."""
-        counts = [self._tokens.get((model, piece.key)) for piece in pieces]
+        counts = [self._tokens.get((model, identity.key)) for identity in identities]
         return [
-            self.values(api, model, piece.key, [message.value])
+            self.count_values(api, model, piece.key, [message.value])
             if size is None
             else size
-            for piece, message, size in zip(pieces, messages, counts, strict=True)
+            for piece, message, size in zip(identities, messages, counts, strict=True)
         ]
 
-    def values(self, api: Api, model: str, key: Any, values: Sequence[Any]) -> int:
-        """Return the tokens of messages, cached under the digest of a key: the key may be a long text."""
+    def count_values(
+        self, api: Api, model: str, key: Any, values: Sequence[Any]
+    ) -> int:
+        """Return the tokens of these messages together, cached under the digest of a key, which may be a long text."""
         if not isinstance(key, bytes) or len(key) > 64:
             key = sha256(repr(key).encode("utf-8", "surrogatepass")).digest()
         return self._count_once(
@@ -82,11 +85,12 @@ class SizeCache:
             lambda: TokenCounter(model).messages(decode_messages(api, values, model)),
         )
 
-    def text(self, model: str, text: str) -> int:
+    def count_text(self, model: str, text: str) -> int:
         """Return the tokens of a text that is a part of a message."""
         return self._count_once((model, text), lambda: TokenCounter(model).text(text))
 
     def _count_once(self, key: tuple[str, Any], count: Callable[[], int]) -> int:
+        """Return the tokens cached under a key; count them if they are not known."""
         tokens = self._tokens.get(key)
         if tokens is None:
             tokens = count()

@@ -1,7 +1,7 @@
-"""Rounds of our own tool that the caller does not see, kept with the thread.
+"""Keep rounds of our own recall tool that the caller does not see, with the thread.
 
-The calls and their results replace the answer that the caller knows in later prompts,
-byte for byte, until a compaction covers them.
+The calls and their results replace the answer that the caller knows in later prompts, byte for byte, until a compaction
+covers them.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ MAX_RECALL_ROUNDS = 3
 """Rounds of lookups for one answer; after these the tool is no longer offered."""
 RECALL_SECONDS = 90.0
 """Seconds after which no further round begins."""
-STATE = "recall"
-_MAX_KEPT = 100
+ROUNDS_STATE = "recall"
+_MAX_KEPT_ROUNDS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +46,10 @@ class HiddenRounds:
 
     def find_span(self, history: History) -> tuple[int, int] | None:
         """Return the start and end of the answer in a history; None if the history does not hold it."""
-        start = _position(history.digests, self.start) or _position(
+        start = _find_position(history.digests, self.start) or _find_position(
             history.skeletons, self.start_skeleton
         )
-        end = _position(history.digests, self.end)
+        end = _find_position(history.digests, self.end)
         if end is None and self.end_skeleton in history.skeletons:
             end = len(history) - history.skeletons[::-1].index(self.end_skeleton)
         return (
@@ -59,7 +59,7 @@ class HiddenRounds:
         )
 
 
-def _position(chain: Sequence[str], digest: str) -> int | None:
+def _find_position(chain: Sequence[str], digest: str) -> int | None:
     return chain.index(digest) + 1 if digest and digest in chain else None
 
 
@@ -91,7 +91,7 @@ class CallRounds:
         return not self.texts and not self.earlier
 
     def drop(self) -> None:
-        """Leave out all rounds, also those of earlier answers: the prompt is the caller's own."""
+        """Leave out all rounds, also those of earlier answers, so that the prompt is the caller's own."""
         self.earlier = []
         self.texts = []
         self.values = []
@@ -107,17 +107,17 @@ class CallRounds:
             span = hidden.find_span(sent.history)
             if span is None:
                 continue
-            if not hidden.blocks or _takes_blocks(sent, span[1], api):
+            if not hidden.blocks or _can_take_blocks(sent, span[1], api):
                 self.earlier.append((*span, hidden))
 
-    def after(self, length: int) -> list[tuple[int, int, HiddenRounds]]:
-        """Return the rounds to put back after a rewrite of this length."""
+    def rounds_after(self, length: int) -> list[tuple[int, int, HiddenRounds]]:
+        """Return the rounds to put back after a rewrite of this length, each with the span that it replaces."""
         return [entry for entry in self.earlier if entry[0] >= length]
 
     def added_values(self, length: int) -> tuple[list[str], list[Any]]:
         """Return the texts and values that are added after a rewrite of this length."""
         texts: list[str] = []
-        for _, _, hidden in self.after(length):
+        for _, _, hidden in self.rounds_after(length):
             texts += hidden.texts
         values = [json.loads(text) for text in texts]
         return texts + self.texts, values + self.values
@@ -140,11 +140,11 @@ class CallRounds:
             texts=[*self.texts, *self.last],
             blocks=self.blocks,
         )
-        rows = [asdict(hidden) for _, _, hidden in self.after(covered)]
-        return [*rows, asdict(rounds)][-_MAX_KEPT:]
+        rows = [asdict(hidden) for _, _, hidden in self.rounds_after(covered)]
+        return [*rows, asdict(rounds)][-_MAX_KEPT_ROUNDS:]
 
 
-def _takes_blocks(sent_history: SentHistory, index: int, api: Api) -> bool:
+def _can_take_blocks(sent_history: SentHistory, index: int, api: Api) -> bool:
     """Return whether the message at `index` holds the caller's results, so that hidden ones can go before them."""
     value = sent_history.values[index] if index < len(sent_history.values) else None
     if (
@@ -158,6 +158,7 @@ def _takes_blocks(sent_history: SentHistory, index: int, api: Api) -> bool:
 
 
 def _is_result(part: Any) -> bool:
+    """Return whether a part is a tool result."""
     is_response = (
         isinstance(part, Mapping) and field_object(part, "functionResponse") is not None
     )
@@ -165,7 +166,7 @@ def _is_result(part: Any) -> bool:
 
 
 class HiddenRoundsStore:
-    """The hidden rounds of threads, in the store and on their way there."""
+    """The hidden rounds of threads, in the store or about to be stored."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -176,22 +177,22 @@ class HiddenRoundsStore:
         """Return whether a stored thread has hidden rounds."""
         if not match.matched_count:
             return False
-        return bool(await self._store.get_state(match.source, STATE))
+        return bool(await self._store.get_state(match.source, ROUNDS_STATE))
 
-    def expected(self, thread: str) -> list[dict[str, Any]] | None:
+    def find_expected(self, thread: str) -> list[dict[str, Any]] | None:
         """Return a thread's rounds that are being stored; None if there are none."""
         return self._expected.get(thread)
 
     def expect(self, thread: str, rows: list[dict[str, Any]]) -> None:
-        """Expect a thread's rounds in the store: the next call uses them from now on."""
+        """Expect a thread's rounds in the store, so that the next call uses them."""
         self._expected[thread] = rows
 
-    async def keep(self, thread: str, rows: list[dict[str, Any]]) -> None:
+    async def store_rounds(self, thread: str, rows: list[dict[str, Any]]) -> None:
         """Store the rounds of a thread."""
-        await self._store.put_state(thread, STATE, rows)
+        await self._store.put_state(thread, ROUNDS_STATE, rows)
 
-    def settle(self, rows: list[dict[str, Any]]) -> None:
-        """Stop expecting rounds, whether they were stored or not: later calls read the store alone."""
+    def stop_expecting(self, rows: list[dict[str, Any]]) -> None:
+        """Stop expecting rounds, whether they were stored or not: later calls read only the store."""
         for thread in [
             thread_id
             for thread_id, pending_rows in self._expected.items()

@@ -49,10 +49,9 @@ class PendingAnswer:
 class ThreadRecorder:
     """Store requests and their answers.
 
-    `is_alone`: whether no other process extends these threads now. Then a request that
-    continues one is stored with its answer, in one transaction, or a moment later.
-    Otherwise it is stored at once: only the store decides which of two processes
-    continues a point, and the response names the thread.
+    `is_alone`: whether no other process extends these threads now. Then a request that continues one is stored with its
+    answer, in one transaction, or a moment later. If it is not alone, the request is stored at once: only the store
+    decides which of two processes continues a point, and the response names the thread.
     """
 
     def __init__(
@@ -62,18 +61,18 @@ class ThreadRecorder:
         self._listener = listener
         self._is_alone = is_alone
 
-    def begin(self, call: PreparedCall) -> None:
+    def expect_request(self, call: PreparedCall) -> None:
         """Expect the request in the store, so that one that continues it is matched."""
-        call.storage.expected = self._threads.expect_history(
+        call.storage.pending_request = self._threads.expect_history(
             call.match, call.sent.history
         )
 
-    def start(self, call: PreparedCall, *, is_answered: bool = False) -> None:
-        """Store the request in the background, or put it off until there is an answer.
+    def start_storing(self, call: PreparedCall, *, is_answered: bool = False) -> None:
+        """Store the request in the background, or delay it until there is an answer.
 
         `is_answered`: the answer is recorded next.
         """
-        if call.storage.storing is not None:
+        if call.storage.storing_task is not None:
             return
         is_certain = (
             call.memory.is_stored
@@ -81,23 +80,25 @@ class ThreadRecorder:
             and not self._threads.is_previous_pending(call.match)
         )
         is_delayed = is_answered or (is_certain and self._is_alone())
-        if is_delayed and call.storage.expected is not None:
-            call.storage.expected.store_now = functools.partial(self._store_now, call)
-            call.storage.delay = asyncio.get_running_loop().call_later(
-                _DELAY_SECONDS, call.storage.expected.store_now
+        if is_delayed and call.storage.pending_request is not None:
+            call.storage.pending_request.store_now = functools.partial(
+                self._store_now, call
+            )
+            call.storage.delay_timer = asyncio.get_running_loop().call_later(
+                _DELAY_SECONDS, call.storage.pending_request.store_now
             )
         else:
             self._store_now(call)
 
     def _store_now(self, call: PreparedCall) -> asyncio.Future[ThreadMatch]:
-        if call.storage.storing is None:
-            call.storage.storing = asyncio.get_running_loop().create_task(
+        if call.storage.storing_task is None:
+            call.storage.storing_task = asyncio.get_running_loop().create_task(
                 self._store_request(call)
             )
-        return call.storage.storing
+        return call.storage.storing_task
 
     async def store_request(self, call: PreparedCall) -> ThreadMatch:
-        """Store the request's new messages; a caller that is cancelled does not cancel this."""
+        """Store the request's new messages, even if the caller is cancelled."""
         return await asyncio.shield(self._store_now(call))
 
     def expect_answer(
@@ -116,7 +117,7 @@ class ThreadRecorder:
         identities = [
             identify_message(api, value)
             for value in values
-            if value.get("role") != "user" and _says_something(value)
+            if value.get("role") != "user" and _has_content(value)
         ]
         if not identities:
             return None
@@ -126,7 +127,7 @@ class ThreadRecorder:
         )
         point.is_answer = True
         point.waits_for_request = (
-            call.storage.storing is not None and not call.storage.is_stored
+            call.storage.storing_task is not None and not call.storage.is_stored
         )
         return PendingAnswer(message, past, point)
 
@@ -137,18 +138,20 @@ class ThreadRecorder:
         usage: Sequence[NewUsage],
         state: tuple[str, Any],
     ) -> None:
-        """Store the answer, usage and state, and the request if that was put off."""
-        if call.storage.storing is None:
-            call.storage.storing = storing = asyncio.get_running_loop().create_future()
+        """Store the answer, usage and state, and the request if that was delayed."""
+        if call.storage.storing_task is None:
+            call.storage.storing_task = storing = (
+                asyncio.get_running_loop().create_future()
+            )
             try:
-                await self._store(call, answer, usage, state)
+                await self._store_unstored(call, answer, usage, state)
             finally:
                 storing.set_result(call.match)
         else:
-            await asyncio.shield(call.storage.storing)
-            await self._store(call, answer, usage, state)
+            await asyncio.shield(call.storage.storing_task)
+            await self._store_unstored(call, answer, usage, state)
 
-    def give_up(self, answer: PendingAnswer) -> None:
+    def drop_answer(self, answer: PendingAnswer) -> None:
         """Stop expecting an answer that is not stored."""
         self._threads.finish_pending(answer.expected, None)
 
@@ -157,39 +160,39 @@ class ThreadRecorder:
         # Let the task that writes to the upstream run first: it was made after this one.
         await asyncio.sleep(0)
         try:
-            await self._store(call)
+            await self._store_unstored(call)
         except EverthreadError as error:
             self._listener(RecordFailed(call.match.thread, str(error)))
         return call.match
 
-    async def _store(
+    async def _store_unstored(
         self,
         call: PreparedCall,
         answer: PendingAnswer | None = None,
         usage: Sequence[NewUsage] = (),
         state: tuple[str, Any] | None = None,
     ) -> None:
-        """Store what is not stored yet of a request, its answer, usage and state."""
-        if call.storage.delay is not None:
-            call.storage.delay.cancel()
-            call.storage.delay = None
+        """Store the parts of a request, its answer, usage and state that are not stored yet."""
+        if call.storage.delay_timer is not None:
+            call.storage.delay_timer.cancel()
+            call.storage.delay_timer = None
         try:
             is_certain = call.storage.is_stored or await self._threads.wait_for_others(
                 call.match
             )
             if not is_certain:
-                call.match = await self._find_again(call)
+                call.match = await self._match_again(call)
             await self._store_steps(call, answer, usage, state)
             if answer is not None and not answer.is_stored:
                 # It is stored when the client continues it.
                 await self._threads.note_other_answer(call.match, answer.history)
         finally:
-            if call.storage.expected is not None:
+            if call.storage.pending_request is not None:
                 # The callable refers to the call: break the cycle, or its messages stay.
-                call.storage.expected.store_now = None
+                call.storage.pending_request.store_now = None
                 is_kept = call.storage.is_stored and not call.match.is_inside
                 self._threads.finish_pending(
-                    call.storage.expected, call.match.thread if is_kept else None
+                    call.storage.pending_request, call.match.thread if is_kept else None
                 )
 
     async def _store_steps(
@@ -203,7 +206,7 @@ class ThreadRecorder:
         while True:
             requests = [] if call.storage.is_stored else await _make_steps(call)
             reply = (
-                _answer_step(call, answer)
+                _make_answer_step(call, answer)
                 if answer is not None and not call.match.is_inside
                 else None
             )
@@ -216,7 +219,7 @@ class ThreadRecorder:
                 usage = ()
                 state = None
             if len(matches) < len(requests):
-                call.match = await self._find_again(call)
+                call.match = await self._match_again(call)
                 continue
             if matches or not steps:
                 call.storage.is_stored = call.memory.is_stored = True
@@ -237,8 +240,8 @@ class ThreadRecorder:
             if is_answered or not requests:
                 answer = None
 
-    async def _find_again(self, call: PreparedCall) -> ThreadMatch:
-        """Find the thread of a request again, in the store alone."""
+    async def _match_again(self, call: PreparedCall) -> ThreadMatch:
+        """Find the thread of a request again, only in the store."""
         match = call.match
         self._threads.forget_points(match)
         return await self._threads.find_match(call.sent, call.frame, uses_memory=False)
@@ -248,15 +251,14 @@ async def _make_steps(call: PreparedCall) -> list[ThreadStep]:
     """List the steps of a request; off the event loop if it has many new messages."""
     new_count = len(call.sent.history) - call.match.matched_count
     if new_count <= MAX_MESSAGES_ON_LOOP:
-        return _request_steps(call)
-    return await asyncio.to_thread(_request_steps, call)
+        return _list_request_steps(call)
+    return await asyncio.to_thread(_list_request_steps, call)
 
 
-def _request_steps(call: PreparedCall) -> list[ThreadStep]:
+def _list_request_steps(call: PreparedCall) -> list[ThreadStep]:
     """List the steps to the request's end that its thread lacks.
 
-    A new thread has a point at the end of its opening too: another process may be about
-    to store that request.
+    A new thread also has a point at the end of its opening: another process may be about to store that request.
     """
     match = call.match
     history = call.sent.history
@@ -265,14 +267,14 @@ def _request_steps(call: PreparedCall) -> list[ThreadStep]:
     if match.is_new and not match.previous and match.branch_of is None:
         opening = count_opening_messages(call.sent.values)
         return [
-            _request_step(call, start, end)
+            _make_request_step(call, start, end)
             for start, end in ((0, opening), (opening, len(history)))
             if start < end
         ]
-    return [_request_step(call, match.matched_count, len(history))]
+    return [_make_request_step(call, match.matched_count, len(history))]
 
 
-def _request_step(call: PreparedCall, start: int, end: int) -> ThreadStep:
+def _make_request_step(call: PreparedCall, start: int, end: int) -> ThreadStep:
     """Return the step that stores these messages of a request."""
     match = call.match
     client = call.sent.client
@@ -305,7 +307,8 @@ def _request_step(call: PreparedCall, start: int, end: int) -> ThreadStep:
     )
 
 
-def _answer_step(call: PreparedCall, answer: PendingAnswer) -> ThreadStep:
+def _make_answer_step(call: PreparedCall, answer: PendingAnswer) -> ThreadStep:
+    """Return the step that stores an answer."""
     session = NewSession(
         id=call.match.thread,
         tenant=call.match.tenant,
@@ -315,7 +318,7 @@ def _answer_step(call: PreparedCall, answer: PendingAnswer) -> ThreadStep:
     return ThreadStep(answer.history, [answer.message], sizes=[size], session=session)
 
 
-def _says_something(value: Mapping[str, Any]) -> bool:
+def _has_content(value: Mapping[str, Any]) -> bool:
     """Return whether a message has any content: clients drop or repeat an empty answer."""
     return any(
         content

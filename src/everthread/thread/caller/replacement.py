@@ -24,33 +24,36 @@ COMPACTION_MARK = '"compaction"'
 
 @dataclass(frozen=True, slots=True)
 class Cover:
-    """The part of a request that is replaced, and its replacement."""
+    """The replacement of a request's messages, except for those at its end that stay."""
 
-    tail: int
+    tail_count: int
     """Number of messages at the end that stay unchanged."""
     replacement: list[Any]
 
 
-def cover(
+def find_cover(
     api: Api,
     compacted: Sequence[Message],
     sent: Sequence[Any],
     model: str,
     *,
-    most: int,
+    max_tail_count: int,
 ) -> Cover:
     """Return which of the sent messages the compacted ones replace.
 
-    Messages at the end that the compaction left unchanged, at most `most`, are not replaced.
+    Messages at the end that the compaction left unchanged, at most `max_tail_count`, are not replaced.
     """
-    wire = encode_messages(api, compacted, model)
-    tail = 0
-    while tail < min(most, len(wire), len(sent)) and wire[-1 - tail] == sent[-1 - tail]:
-        tail += 1
-    return Cover(tail, wire[: len(wire) - tail])
+    wire_messages = encode_messages(api, compacted, model)
+    tail_count = 0
+    while (
+        tail_count < min(max_tail_count, len(wire_messages), len(sent))
+        and wire_messages[-1 - tail_count] == sent[-1 - tail_count]
+    ):
+        tail_count += 1
+    return Cover(tail_count, wire_messages[: len(wire_messages) - tail_count])
 
 
-def name_tool(
+def name_reading_tool(
     cover: Cover, sent: Sequence[Any], tools: Sequence[Mapping[str, Any]] | None
 ) -> Cover:
     """Name the client's reading tool in the blocks that we wrote; the client's own messages stay unchanged."""
@@ -82,10 +85,12 @@ def _choose_reader(names: Sequence[str]) -> str | None:
     return next(readers, None)
 
 
-def protected_head(messages: Sequence[SentMessage], texts: Sequence[str]) -> int:
+def count_protected_messages(
+    messages: Sequence[SentMessage], texts: Sequence[str]
+) -> int:
     """Count the messages up to the provider's own last compaction, which are never covered, edited or dropped.
 
-    `texts`: those of the messages.
+    `texts`: the texts of the messages.
     """
     for index in range(len(texts) - 1, -1, -1):
         if COMPACTION_MARK in texts[index] and is_compaction(messages[index].value):
@@ -106,7 +111,7 @@ def is_compaction(value: Any) -> bool:
     )
 
 
-def replacement_text(
+def render_replacement(
     replacement: Sequence[Any], sent: Sequence[SentMessage], head: int = 0
 ) -> str:
     """Return the replacement as text; unchanged messages at its start keep the client's own bytes.
@@ -123,14 +128,14 @@ def replacement_text(
 
 
 class RenderedMessage(NamedTuple):
-    """A message of ours in the form of the protocol, and its text."""
+    """A message that we wrote, in the form of the protocol, and its text."""
 
     value: Any
     text: str
 
 
-def replacement_messages(rewrite: Rewrite) -> list[RenderedMessage]:
-    """Return the messages of a rewrite with their text."""
+def parse_replacement(rewrite: Rewrite) -> list[RenderedMessage]:
+    """Return the messages of a rewrite, each with its text."""
     return split_messages(rewrite.replacement.decode())
 
 
@@ -149,22 +154,22 @@ def split_messages(text: str) -> list[RenderedMessage]:
 def match_unchanged(
     replacement: Sequence[str], covered: Sequence[str]
 ) -> list[int | None]:
-    """Return for each text of a replacement the covered message that it is; None if it is none of them.
+    """Return, for each text of a replacement, the index of the covered message that it equals, or None.
 
     The beginning is compared in order, the rest from the end: of equal messages a compaction keeps the newest.
     """
     indexes: list[int | None] = [None] * len(replacement)
-    lead = 0
-    while lead < min(len(replacement), len(covered)) and (
-        replacement[lead] == covered[lead]
+    shared_count = 0
+    while shared_count < min(len(replacement), len(covered)) and (
+        replacement[shared_count] == covered[shared_count]
     ):
-        indexes[lead] = lead
-        lead += 1
+        indexes[shared_count] = shared_count
+        shared_count += 1
     indexes_by_text: dict[str, list[int]] = {}
-    for index in range(lead, len(covered)):
+    for index in range(shared_count, len(covered)):
         indexes_by_text.setdefault(covered[index], []).append(index)
     limit = len(covered)
-    for position in range(len(replacement) - 1, lead - 1, -1):
+    for position in range(len(replacement) - 1, shared_count - 1, -1):
         earlier_indexes = [
             index
             for index in indexes_by_text.get(replacement[position], ())

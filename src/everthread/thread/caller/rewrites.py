@@ -1,8 +1,7 @@
-"""Rewrites: the messages that replace the beginning of a client's history, found or made.
+"""Find or make rewrites: the messages that replace the beginning of a client's history.
 
-A rewrite is never changed. A request whose beginning has one uses it; of two that are
-made at the same time the first is used by both. So the next, longer request begins with
-the same bytes, in every process.
+A rewrite is never changed. A request whose beginning has one uses it; if two are made at the same time, both requests
+use the first. So the next, longer request begins with the same bytes, in every process.
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ from everthread.thread.caller.compression_job import (
 )
 from everthread.thread.caller.replacement import (
     Cover,
-    cover,
-    name_tool,
-    protected_head,
+    count_protected_messages,
+    find_cover,
+    name_reading_tool,
+    parse_replacement,
     rename_reader,
-    replacement_messages,
-    replacement_text,
+    render_replacement,
 )
 from everthread.thread.caller.sent_history import CallFrame, SentHistory, SentMessage
 from everthread.thread.engine_jobs import (
@@ -103,7 +102,7 @@ class RewriteDraft:
     compaction: Compaction
     rewrite: Rewrite | None = None
     """None if nothing could be made smaller."""
-    new: NewRewrite | None = None
+    new_rewrite: NewRewrite | None = None
     """The rewrite to store; None if another request or process stored it already."""
     is_background: bool = False
     history_length: int = 0
@@ -127,20 +126,20 @@ class TaskMessages:
 
     messages: Sequence[SentMessage]
     texts: Sequence[str]
-    head: int
-    """How many messages, up to the provider's own last compaction, are never changed."""
-    most: int
-    """How many messages at the end are the caller's own and not covered yet."""
+    protected_count: int
+    """The number of messages, up to the provider's own last compaction, that are never changed."""
+    max_tail_count: int
+    """The number of messages at the end that are the caller's own and not covered yet."""
 
     @property
     def values(self) -> JsonMessages:
         """The messages that may be changed."""
-        return JsonMessages(self.texts[self.head :])
+        return JsonMessages(self.texts[self.protected_count :])
 
 
 @dataclass(frozen=True, slots=True)
 class RewriteTask:
-    """A history to be compacted, with all that the compaction needs."""
+    """A history to compact, with everything that the compaction needs."""
 
     sent: SentHistory
     frame: CallFrame
@@ -150,38 +149,46 @@ class RewriteTask:
     tokens: int
     """Tokens as the provider counts them."""
     order: CompactionOrder
-    base: Rewrite | None = None
+    base_rewrite: Rewrite | None = None
     """The rewrite it continues."""
 
     @property
     def new_count(self) -> int:
-        """How many of the caller's messages are not covered yet."""
-        return len(self.sent) - (self.base.length if self.base else 0)
+        """The number of the caller's messages that are not covered yet."""
+        return len(self.sent) - (self.base_rewrite.length if self.base_rewrite else 0)
 
     @property
     def base_state(self) -> RewriteState:
-        return RewriteState.load(self.base.state) if self.base else RewriteState()
+        return (
+            RewriteState.load(self.base_rewrite.state)
+            if self.base_rewrite
+            else RewriteState()
+        )
 
     @property
-    def aimed_tokens(self) -> int:
-        """The prompt size the rewrite is made for: in the background, the size at which it will be used."""
+    def target_tokens(self) -> int:
+        """The prompt size that the rewrite is made for; in the background, the size at which it will be used."""
         is_ahead = self.order.is_background and self.order.reason != COLD_CACHE
         return max(self.tokens, self.budget.threshold) if is_ahead else self.tokens
 
-    def messages(self) -> TaskMessages:
+    def list_messages(self) -> TaskMessages:
         """Return the messages that are sent now."""
         caller_messages = self.sent.messages[len(self.sent) - self.new_count :]
         messages: list[SentMessage] = []
-        if self.base:
-            messages += replacement_messages(self.base)
+        if self.base_rewrite:
+            messages += parse_replacement(self.base_rewrite)
         messages += caller_messages
         texts = [message.text for message in messages]
-        head = protected_head(messages, texts)
-        max_tail = min(self.new_count, len(messages) - head)
-        return TaskMessages(messages, texts, head=head, most=max_tail)
+        protected_count = count_protected_messages(messages, texts)
+        max_tail = min(self.new_count, len(messages) - protected_count)
+        return TaskMessages(
+            messages, texts, protected_count=protected_count, max_tail_count=max_tail
+        )
 
 
 class RewriteStore:
+    """The rewrites of callers' histories: found in the store, or made by an engine."""
+
     def __init__(
         self,
         store: Store,
@@ -202,7 +209,7 @@ class RewriteStore:
         *,
         states: Sequence[tuple[str, str]] = (),
     ) -> FoundRewrite:
-        """Return the longest rewrite of a history, of the first engine that has any; and stored state."""
+        """Return the longest rewrite of a history, of the first engine that has any, and stored states."""
         history = sent.history
         candidates, search, stored_states = await self._store.match_rewrites(
             sent.family.tenant,
@@ -270,8 +277,8 @@ class RewriteStore:
     async def draft(
         self, task: RewriteTask, setup: EngineSetup, source: SummarySource
     ) -> RewriteDraft:
-        """Make a rewrite that covers more than the one before, and store nothing but the usage of its summary."""
-        messages = task.messages()
+        """Make a rewrite that covers more than the one before. Store only the usage of its summary."""
+        messages = task.list_messages()
         values = messages.values
         base_state = task.base_state
         pins = [pin.text for pin in await self._store.pins(task.thread)]
@@ -279,13 +286,13 @@ class RewriteStore:
             api=task.frame.api,
             frame=task.frame.request_with_recall,
             values=values,
-            tokens=task.aimed_tokens,
+            tokens=task.target_tokens,
             level=task.order.level,
             state=base_state.engine,
             pins=pins,
             summary_key=setup.summary_key,
-            most=messages.most,
-            inherited=max(0, len(values) - task.new_count),
+            max_tail_count=messages.max_tail_count,
+            inherited_count=max(0, len(values) - task.new_count),
         )
         result = await self._runner.run(setup, job, source)
         compaction = result.compaction
@@ -295,50 +302,50 @@ class RewriteStore:
         new_cover = result.cover
         if new_cover is None:
             return RewriteDraft(replace(compaction, changed=False))
-        if new_cover.tail == task.new_count or not new_cover.replacement:
+        if new_cover.tail_count == task.new_count or not new_cover.replacement:
             return RewriteDraft(
                 replace(compaction, changed=False, reason=NOTHING_TO_REPLACE)
             )
-        state = _counted_state(task, messages, result)
+        state = _make_counted_state(task, messages, result)
         note = base_state.note or compaction.system_note
         rewrite = replace(
             _make_rewrite(task, messages, new_cover),
-            depth=(task.base.depth if task.base else 0) + 1,
+            depth=(task.base_rewrite.depth if task.base_rewrite else 0) + 1,
             state=replace(state, engine=result.state, note=note).dump(),
         )
         return RewriteDraft(
             compaction,
             rewrite,
-            _new_rewrite(task, messages, result, rewrite=rewrite, cost=cost),
+            _make_new_rewrite(task, messages, result, rewrite=rewrite, cost=cost),
             is_background=task.order.is_background,
             history_length=len(task.sent),
         )
 
     async def commit(self, draft: RewriteDraft) -> Rewrite:
         """Store a rewrite and the outputs it cites; return the stored one, which another process may have made."""
-        if draft.new is None:
+        if draft.new_rewrite is None:
             raise EngineError("a compaction that changed nothing cannot be committed")
-        rewrite = draft.new.rewrite
+        rewrite = draft.new_rewrite.rewrite
         compaction = draft.compaction
         await self._store_outputs(
             rewrite.thread, compaction.messages, compaction.to_store
         )
-        stored_rewrite = await self._store.commit_rewrite(draft.new)
+        stored_rewrite = await self._store.commit_rewrite(draft.new_rewrite)
         if stored_rewrite.replacement == rewrite.replacement:
-            self._listener(_done_event(draft, draft.new))
+            self._listener(_make_done_event(draft, draft.new_rewrite))
         else:
             reason = "another process rewrote this beginning first; its rewrite is used"
             self._listener(CompactionVoid(rewrite.thread, reason))
         return stored_rewrite
 
-    async def prune_since(
+    async def prune_new_messages(
         self, task: RewriteTask, setup: EngineSetup
     ) -> RewriteDraft | None:
         """Prune and cut the messages since a rewrite was prepared; its summary stays. None if nothing is smaller."""
-        base = task.base
+        base = task.base_rewrite
         if base is None:
             return None
-        messages = task.messages()
+        messages = task.list_messages()
         base_state = task.base_state
         job = PruningJob(
             api=task.frame.api,
@@ -347,17 +354,17 @@ class RewriteStore:
             tokens=task.tokens,
             state=base_state.engine,
             summary_key=setup.summary_key,
-            most=messages.most,
+            max_tail_count=messages.max_tail_count,
         )
         result = await self._runner.refit(setup, job)
         new_cover = result.cover
         if (
             new_cover is None
-            or new_cover.tail == task.new_count
+            or new_cover.tail_count == task.new_count
             or not new_cover.replacement
         ):
             return None
-        state = _counted_state(task, messages, result)
+        state = _make_counted_state(task, messages, result)
         rewrite = replace(
             _make_rewrite(task, messages, new_cover),
             depth=base.depth,
@@ -366,7 +373,7 @@ class RewriteStore:
         )
         return RewriteDraft(result.compaction, rewrite)
 
-    async def keep_pruned(self, draft: RewriteDraft) -> Rewrite:
+    async def store_pruned(self, draft: RewriteDraft) -> Rewrite:
         """Store a rewrite that only prunes, and the outputs it cites."""
         if draft.rewrite is None:
             raise EngineError("a rewrite that changed nothing cannot be stored")
@@ -376,33 +383,37 @@ class RewriteStore:
         )
         return await self._store.put_rewrite(draft.rewrite)
 
-    async def slim(self, task: RewriteTask) -> Rewrite | None:
-        """Drop old images, store and cite big results; no text is lost. Return None if there are neither."""
-        messages = task.messages()
+    async def shrink_payload(self, task: RewriteTask) -> Rewrite | None:
+        """Drop old images, and store and cite large results; no text is lost. Return None if there are neither."""
+        messages = task.list_messages()
         values = messages.values
         api = task.frame.api
         model = task.frame.model
         bodies = decode_messages(api, values, model)
-        slim_bodies, to_store = shrink_messages(bodies, task.budget.preview_chars)
-        new_cover = cover(api, slim_bodies, values, model, most=messages.most)
+        smaller_bodies, to_store = shrink_messages(bodies, task.budget.preview_chars)
+        new_cover = find_cover(
+            api, smaller_bodies, values, model, max_tail_count=messages.max_tail_count
+        )
         if (
             all(
-                slim_body is body
-                for slim_body, body in zip(slim_bodies, bodies, strict=True)
+                smaller_body is body
+                for smaller_body, body in zip(smaller_bodies, bodies, strict=True)
             )
             or not new_cover.replacement
         ):
             return None
-        new_cover = name_tool(new_cover, values, task.frame.request_with_recall.tools)
+        new_cover = name_reading_tool(
+            new_cover, values, task.frame.request_with_recall.tools
+        )
         await self._store_outputs(task.thread, bodies, to_store)
         state = replace(task.base_state, model="", tokens=0).dump()
         rewrite = replace(
             _make_rewrite(task, messages, new_cover),
             strength=PRUNE_ONLY,
-            depth=task.base.depth if task.base else 0,
-            state=state if task.base else {},
+            depth=task.base_rewrite.depth if task.base_rewrite else 0,
+            state=state if task.base_rewrite else {},
         )
-        covered_texts = messages.texts[: len(messages.texts) - new_cover.tail]
+        covered_texts = messages.texts[: len(messages.texts) - new_cover.tail_count]
         chars_before = sum(len(text) for text in covered_texts)
         chars_after = len(rewrite.replacement.decode())
         self._listener(
@@ -431,7 +442,8 @@ class RewriteStore:
             )
 
 
-def _done_event(draft: RewriteDraft, new_rewrite: NewRewrite) -> CompactionDone:
+def _make_done_event(draft: RewriteDraft, new_rewrite: NewRewrite) -> CompactionDone:
+    """Return the event that reports a committed rewrite."""
     compaction = draft.compaction
     return CompactionDone(
         new_rewrite.rewrite.thread,
@@ -459,8 +471,10 @@ def _make_rewrite(
 ) -> Rewrite:
     """Return the rewrite that covers the history up to the messages that stay unchanged."""
     history = task.sent.history
-    length = len(history) - new_cover.tail
-    text = replacement_text(new_cover.replacement, messages.messages, messages.head)
+    length = len(history) - new_cover.tail_count
+    text = render_replacement(
+        new_cover.replacement, messages.messages, messages.protected_count
+    )
     return Rewrite(
         tenant=task.sent.family.tenant,
         engine=task.engine_key,
@@ -474,16 +488,16 @@ def _make_rewrite(
     )
 
 
-def _counted_state(
+def _make_counted_state(
     task: RewriteTask, messages: TaskMessages, result: CompressionResult
 ) -> RewriteState:
-    """Return a state with the tokens of the replacement, if it is all that was counted."""
-    if messages.head:
+    """Return the state of a rewrite, with the tokens of its replacement if exactly that was counted."""
+    if messages.protected_count:
         return RewriteState()
     return RewriteState(model=task.frame.model, tokens=result.tokens)
 
 
-def _new_rewrite(
+def _make_new_rewrite(
     task: RewriteTask,
     messages: TaskMessages,
     result: CompressionResult,
@@ -492,20 +506,22 @@ def _new_rewrite(
     cost: Decimal | None,
 ) -> NewRewrite:
     """Return a rewrite in the form of the store, with its compaction."""
-    lead_values = [message.value for message in messages.messages[: messages.head]]
+    lead_values = [
+        message.value for message in messages.messages[: messages.protected_count]
+    ]
     lead_count = len(decode_messages(task.frame.api, lead_values, task.frame.model))
     return NewRewrite(
         rewrite,
-        _record(task, result.compaction, cost),
+        _make_compaction_record(task, result.compaction, cost),
         replace(result.context, leading_count=lead_count),
         scope=task.sent.family.scope,
         digest=task.sent.digest,
-        base_session=task.base.session if task.base else "",
+        base_session=task.base_rewrite.session if task.base_rewrite else "",
         digests=task.sent.history.digests,
     )
 
 
-def _record(
+def _make_compaction_record(
     task: RewriteTask, compaction: Compaction, cost: Decimal | None
 ) -> NewCompaction:
     """Return a compaction in the form of the store; the covered messages are in the rewrite's own row."""

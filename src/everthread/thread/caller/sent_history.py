@@ -21,7 +21,7 @@ PLATFORM = "gateway"
 
 @dataclass(frozen=True, slots=True)
 class ClientSession:
-    """Whose request it is, as the client says."""
+    """The client and session of a request, as the client states them."""
 
     client: str = ""
     """Its name: of an HTTP client, the first product of its `User-Agent` without the version."""
@@ -122,7 +122,7 @@ class SentHistory:
 
 @dataclass(frozen=True, slots=True)
 class CallFrame:
-    """Everything of a model call but its messages."""
+    """Everything of a model call except its messages."""
 
     api: Api
     request: Request

@@ -1,4 +1,4 @@
-"""Memory of threads in one process. All of it may be lost at any moment."""
+"""Remember threads in one process. All of it may be lost at any moment."""
 
 from __future__ import annotations
 
@@ -23,51 +23,54 @@ class ThreadMemory:
     """Memory of a thread in one process; none of it is needed to continue."""
 
     context: ContextState = field(default_factory=ContextState)
-    slim: bool = False
-    """A request had too many bytes: its smaller form is used regardless of tokens."""
-    rewrite: str | None = None
+    is_payload_shrunk: bool = False
+    """Whether a request had too many bytes: its smaller form is used regardless of tokens."""
+    last_rewrite: str | None = None
     """The key of the rewrite that was sent last, in this process or an earlier one."""
-    search: RewriteSearch | None = None
+    last_search: RewriteSearch | None = None
     """The result of the last search for its rewrites."""
     engine_keys: list[str] = field(default_factory=list)
     """The keys of that search; others mean that the client's tools changed."""
     is_stored: bool = False
-    """The thread is in the store, so the client may get its id."""
+    """Whether the thread is in the store, so that the client may get its id."""
     continues_other: bool = False
-    """The client compacted an earlier thread itself: the model can recall from that one."""
+    """Whether the client compacted an earlier thread itself: the model can recall from that one."""
     has_hidden_rounds: bool = False
-    """The model called our own tool: its rounds go back into later requests."""
+    """Whether the model called our own tool: its rounds go back into later requests."""
     preparation: Preparation[RewriteDraft] = field(default_factory=Preparation)
     """The compaction that is being made."""
-    compacting: asyncio.Lock = field(default_factory=asyncio.Lock)
+    compaction_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by the request that decides about a compaction."""
-    budget: tuple[tuple[str, int, int | None, int], Budget] | None = None
+    last_budget: tuple[tuple[str, int, int | None, int], Budget] | None = None
     """The last budget, with its inputs."""
-    reading: asyncio.Lock = field(default_factory=asyncio.Lock)
+    matching_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while a request is matched with the thread, so that requests are matched in their order."""
 
     def dump(self) -> dict[str, Any]:
         """Return the part that is stored with the thread, as JSON values."""
-        return {**self.context.dump(), _REWRITE_FIELD: self.rewrite}
+        return {**self.context.dump(), _REWRITE_FIELD: self.last_rewrite}
 
 
 class ThreadMemories:
+    """The memories of recently used threads."""
+
     def __init__(self) -> None:
         self._memories: RecentDict[str, ThreadMemory] = RecentDict(MAX_THREADS)
 
-    def get(self, thread: str) -> ThreadMemory | None:
+    def find(self, thread: str) -> ThreadMemory | None:
+        """Return the memory of a thread, or None; count this as a use."""
         memory = self._memories.get(thread)
         if memory is not None:
             self._memories.move_to_end(thread)
         return memory
 
-    def begin(
+    def remember(
         self, thread: str, state: Mapping[str, Any] | None, *, is_stored: bool
     ) -> ThreadMemory:
         """Remember a thread that is new to this process, with its stored state."""
         memory = self._memories[thread] = ThreadMemory(
             ContextState.load(state),
-            rewrite=state.get(_REWRITE_FIELD) if state is not None else None,
+            last_rewrite=state.get(_REWRITE_FIELD) if state is not None else None,
             is_stored=is_stored,
         )
         return memory
@@ -76,8 +79,8 @@ class ThreadMemories:
         """Wait for the compactions that are being made."""
         tasks: list[asyncio.Task[Any]] = []
         for memory in self._memories.values():
-            started = (memory.preparation.task, memory.preparation.idle_timer)
-            tasks += [task for task in started if isinstance(task, asyncio.Task)]
+            started_tasks = (memory.preparation.task, memory.preparation.idle_timer)
+            tasks += [task for task in started_tasks if isinstance(task, asyncio.Task)]
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def end_preparations(self, seconds: float) -> None:

@@ -337,10 +337,11 @@ class ThreadIndex:
     async def _match_without_reminder(
         self, query: _ThreadQuery, matched_length: int
     ) -> KnownPoint | None:
-        """Find a longer known beginning: all messages before the newest user message.
+        """Find a longer known beginning: all messages before the newest user message, or all but the answer.
 
         Some clients add a reminder to the newest user message and remove it later. So the user message before it had
-        such a reminder: the one that the newest has now, or one that was found this way before.
+        such a reminder: the one that the newest has now, or one that was found this way before. A client may have read
+        its answer while the answer's last byte is still on its way here: then only the request before it is known.
         """
         values = query.sent.values
         identities = query.history.identities
@@ -357,22 +358,27 @@ class ThreadIndex:
             *itertools.islice(list_reminders(values[newest_index]), max_reminders),
         ][:max_reminders]
         earlier_history = query.history.first_messages(previous_index)
-        identities_between = identities[previous_index + 1 : newest_index]
-        reminded_histories = []
-        for reminder in reminders:
-            reminded_identity = identify_message(
+        reminded_identities = [
+            identify_message(
                 query.frame.api, with_reminder(values[previous_index], reminder)
             )
-            reminded_histories.append(
-                earlier_history.extend((reminded_identity, *identities_between))
-            )
-        for point in await self._list_end_points(query, reminded_histories):
-            for reminder, reminded_history in zip(
-                reminders, reminded_histories, strict=True
-            ):
-                if is_at_point(reminded_history, newest_index, point):
-                    self._keep_reminder(query.family.tenant, reminder)
-                    return KnownPoint(point, newest_index)
+            for reminder in reminders
+        ]
+        for length in (newest_index, previous_index + 1):
+            if length <= matched_length:
+                break
+            identities_after = identities[previous_index + 1 : length]
+            reminded_histories = [
+                earlier_history.extend((reminded_identity, *identities_after))
+                for reminded_identity in reminded_identities
+            ]
+            for point in await self._list_end_points(query, reminded_histories):
+                for reminder, reminded_history in zip(
+                    reminders, reminded_histories, strict=True
+                ):
+                    if is_at_point(reminded_history, length, point):
+                        self._keep_reminder(query.family.tenant, reminder)
+                        return KnownPoint(point, length)
         return None
 
     async def _list_end_points(
