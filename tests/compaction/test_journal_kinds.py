@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from everthread.compaction.history.thread_facts import build_state
+from everthread.compaction.history.tool_calls import describe_call
 from everthread.compaction.journal.journal_builder import build_journal_and_state
 from everthread.compaction.journal.journal_writer import JournalWriter
+from everthread.compaction.journal.one_line_text import split_note
 from everthread.compaction.summary.sections import DONE, parse_sections
 from everthread.compaction.summary.state_sections import write_open_errors
-from everthread.core.messages import Message
+from everthread.core.messages import Call, Message
 from everthread.core.tokens import TokenCounter
 from tests.compaction.histories import (
     assistant_message,
@@ -218,3 +220,76 @@ async def test_an_error_that_the_tail_shows_to_be_fixed_is_marked() -> None:
 )
 def test_a_problem_that_is_over_is_not_listed(history: list[Message]) -> None:
     assert write_open_errors(build_state(history)) == ""
+
+
+def test_the_reason_of_a_failed_go_test_is_its_own() -> None:
+    output = (
+        "=== RUN   TestOne\n    one_test.go:12: Phase 1: begin\n    one_test.go:19: got 3, want 4\n"
+        "--- FAIL: TestOne (0.04s)\n=== RUN   TestTwo\n--- FAIL: TestTwo (0.02s)\nFAIL\nFAIL\tapp/one\t0.1s"
+    )
+    text = journal_text(turn("Test it.", run("go test -v ./one/", output, failed=True)))
+    assert "--- FAIL: TestOne (0.04s) one_test.go:19: got 3, want 4" in text
+    assert "=== RUN" not in text
+    assert "(0.02s) FAIL" not in text
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("python", {"code": "# Search for test files\nprint(find('test'))"}),
+        ("Bash", {"command": "go test -c ./cmd/... 2>&1 | head -20"}),
+        ("Bash", {"command": "cargo test --no-run"}),
+    ],
+)
+def test_a_call_that_runs_no_test_is_no_test_run(
+    tool: str, arguments: dict[str, Any]
+) -> None:
+    messages = turn("Look.", run("pytest", "3 passed"), call(tool, arguments, ""))
+    last_test = build_journal_and_state(messages)[1].last_test()
+    assert last_test is not None
+    assert last_test[0] == "pytest"
+
+
+def test_the_report_of_a_subagent_is_no_test_run() -> None:
+    report = "The plan is ready.\nIt has 7 tests passed on to the next agent."
+    result = describe_call(Call("c1", "Task", '{"description": "Design"}'), report)
+    assert result is not None
+    assert "The plan is ready." in result
+    assert "7 tests" not in result
+
+
+def test_a_failed_edit_is_no_conclusion() -> None:
+    asked, answer = call(
+        "Edit", {"file_path": "a.py", "new_string": "x"}, "File has not been read yet."
+    )
+    failure: Any = {**answer, "is_error": True}
+    text = journal_text(turn("Mend it.", [asked, failure]))
+    assert "called Edit (a.py) → failed" in text
+    note, action = split_note("called Edit (a.py) → failed")
+    assert (note, action) == ("", "called Edit (a.py) → failed")
+
+
+def test_a_text_before_calls_does_not_end_the_turn() -> None:
+    messages = [
+        user_message("Find it."),
+        assistant_message("I will search the folder."),
+        *run("make index", "ok"),
+    ]
+    text = journal_text(messages)
+    assert "I will search the folder. — ran `make index`" in text
+    assert "ended:" not in text
+
+
+def test_commands_that_look_alike_when_cut_are_named_once() -> None:
+    long_command = (
+        "curl --request POST https://example.org/api/v2/projects/alpha/items/"
+    )
+    steps = [run(f"{long_command}{number}", "done " * 80) for number in range(3)]
+    messages = [
+        *turn("Send them.", *steps),
+        *turn("And then?", run("make all", "built " * 300)),
+    ]
+    journal = build_journal_and_state(messages)[0]
+    counter = TokenCounter("gpt-4o").text
+    text = journal.shorten_to(counter(journal.render()) - 30, counter).render()
+    assert text.count("curl --request POST") == 1

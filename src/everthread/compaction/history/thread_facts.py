@@ -169,7 +169,8 @@ class ThreadState:
     def _record_run(self, effect: Effect, key: str, turn: int) -> None:
         """Record the outcome of a command, and whether it runs in the background."""
         self.commands.pop(key, None)
-        is_test = is_test_command(effect.target) and effect.is_done
+        is_code = "code" in effect.arguments
+        is_test = is_test_command(effect.target) and effect.is_done and not is_code
         self.commands[key] = CommandState(
             effect.outcome, not effect.failed, turn, is_test
         )

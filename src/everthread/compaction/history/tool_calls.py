@@ -350,12 +350,12 @@ def _describe_output(kind: str, output: UnwrappedOutput, *, failed: bool) -> lis
     if kind == "web":
         status = _HTTP_STATUS.search(body[:300])
         return [f"HTTP {status[1]}" if status else "", _describe_content(output)]
-    figures = (
+    has_run = kind == _OTHER_KIND and (output.code is not None or output.stop_reason)
+    return (
         _describe_run(output, output.find_error(failed=failed))
-        if kind == _OTHER_KIND
-        else []
+        if has_run
+        else [_describe_content(output)]
     )
-    return figures or [_describe_content(output)]
 
 
 def _describe_run(output: UnwrappedOutput, error: str) -> list[str]:
@@ -471,6 +471,8 @@ class _ToolTable:
     """Words allowed before a program."""
     test_words: frozenset[str]
     """Words of a command that runs tests."""
+    no_run_options: Mapping[str, frozenset[str]]
+    """Options with which such a program runs no test: it only compiles or lists them."""
 
 
 @functools.cache
@@ -519,6 +521,10 @@ def _load_table() -> _ToolTable:
         file_programs=frozenset(data["file_programs"]),
         program_prefixes=frozenset(data["program_prefixes"]),
         test_words=frozenset(data["test_words"]),
+        no_run_options={
+            program: frozenset(options)
+            for program, options in data["no_run_options"].items()
+        },
     )
 
 
@@ -1002,10 +1008,10 @@ def is_test_command(command: str) -> bool:
 def _runs_tests(words: list[str]) -> bool:
     """Return whether a step runs tests. Programs that show, move or commit files may only name test files."""
     table = _load_table()
-    program = _skip_prefixes(words)[:1]
-    if program and (
-        program[0] in table.read_only_programs or program[0] in table.file_programs
-    ):
+    program = next(iter(_skip_prefixes(words)), "")
+    if program in table.read_only_programs or program in table.file_programs:
+        return False
+    if not table.no_run_options.get(program, frozenset()).isdisjoint(words):
         return False
     test_words = table.test_words
     return any(

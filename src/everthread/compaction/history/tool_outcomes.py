@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, Generic, TypeVar
 
 from everthread.core.messages import json_value
@@ -571,7 +572,10 @@ def find_error_lines(
             continue
         key = _NUMBERS.sub("", line)
         if key not in lines_by_key:
-            lines_by_key[key] = _add_reason(full_line.strip(), following_text)
+            preceding_text = text[max(start - _MAX_LINE_CHARS, 0) : start]
+            lines_by_key[key] = _add_reason(
+                full_line.strip(), preceding_text, following_text
+            )
             reason_count += not gives_no_reason(lines_by_key[key])
             if (
                 reason_count == enough_reasons
@@ -589,13 +593,34 @@ def find_error_lines(
     )
 
 
-def _add_reason(line: str, following_text: str) -> str:
-    """Return an error line; if it only announces the next line, with that line: a panic, a failed test of Go."""
-    if not line.endswith(":") and not line.startswith("--- FAIL"):
+def _add_reason(line: str, preceding_text: str, following_text: str) -> str:
+    """Return an error line; if it only announces others, with the one that gives the reason: a panic, a failed test."""
+    if line.startswith("--- FAIL"):
+        reason = _find_go_reason(preceding_text, following_text)
+    elif line.endswith(":"):
+        reason = following_text.lstrip().partition("\n")[0].rstrip()
+    else:
         return line
-    reason = following_text.lstrip().partition("\n")[0].rstrip()
     is_error = _STARTS_ERROR.match(reason) or _STATES_ERROR.search(reason)
     return line if not reason or is_error else f"{line} {reason}"
+
+
+_GO_REASON = re.compile(r"[ \t]+([\w./-]{1,200}:\d{1,7}: \S.*)")
+
+
+def _find_go_reason(preceding_text: str, following_text: str) -> str:
+    """Return the last reason in the indented lines after the mark of a failed test; with `-v` they come before it."""
+    following_lines = takewhile(_is_indented, following_text.split("\n"))
+    preceding_lines = takewhile(
+        _is_indented, reversed(preceding_text.rstrip("\n").split("\n"))
+    )
+    lines = [*following_lines] or [*preceding_lines][::-1]
+    reasons = [match[1].rstrip() for line in lines if (match := _GO_REASON.match(line))]
+    return reasons[-1] if reasons else ""
+
+
+def _is_indented(line: str) -> bool:
+    return line[:1].isspace()
 
 
 def find_failure(text: str) -> str:

@@ -328,11 +328,11 @@ def _keep_files_and_commands(
 ) -> JournalEntry:
     """Return the entry with only its changed files, its commands except the usual ones, and its error lines."""
     names = entry.changed_files
-    commands = [
+    commands = dict.fromkeys(
         f"`{clip(command, 60)}`"
-        for command in dict.fromkeys(entry.commands)
+        for command in entry.commands
         if command not in usual_commands
-    ]
+    )
     effects = [
         f"changed {', '.join(names)}" if names else "",
         f"ran {', '.join(commands)}" if commands else "",

@@ -333,12 +333,13 @@ def _join_changes(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _find_closing(facts: Sequence[MessageFacts], span: range) -> int | None:
-    """Return the index of the last message in a turn with assistant text and no tool call."""
+    """Return the index of the last message in a turn with assistant text, unless it calls a tool or calls follow."""
     for index in reversed(span):
         message_facts = facts[index]
+        if message_facts.calls:
+            return None
         if (
-            not message_facts.calls
-            and message_facts.message.get("role") == "assistant"
+            message_facts.message.get("role") == "assistant"
             and text_of(message_facts.message).strip()
         ):
             return index

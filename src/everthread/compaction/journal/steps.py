@@ -176,12 +176,8 @@ def _write_step(note: str, effects: Sequence[Effect]) -> Step:
                 )
             )
         elif effect.failed and effect.kind == "changed":
-            calls.append(
-                _describe_call(
-                    f"{effect.tool} {clip_line(effect.target, _MAX_CALL_CHARS)}".strip(),
-                    effect,
-                )
-            )
+            target = clip_line(effect.target, _MAX_CALL_CHARS)
+            calls.append(_describe_call(f"called {effect.tool} ({target})", effect))
     return Step(write_note(note), tuple(paths), tuple(calls))
 
 

@@ -77,8 +77,10 @@ def _write_state(state: ThreadState) -> str:
     if branch := _clip_to_line(state.branch):
         lines.append(f"{BRANCH_LABEL}{branch}")
     if test := state.last_test():
+        outcome = _clip_to_line(test[1].outcome)
         lines.append(
-            f"{TEST_LABEL}{_quote_code(test[0], MAX_COMMAND_CHARS)} → {_clip_to_line(test[1].outcome)}".rstrip()
+            f"{TEST_LABEL}{_quote_code(test[0], MAX_COMMAND_CHARS)}"
+            + (f" → {outcome}" if outcome else "")
         )
     lines += [
         f"{RUNNING_LABEL}{_quote_code(process, MAX_COMMAND_CHARS)}"
@@ -132,7 +134,9 @@ def write_files(
             if (file_state.did == "changed") == is_changed
         )
         paths = [
-            path for path in dict.fromkeys(relative_paths) if path not in mentioned_text
+            path
+            for path in dict.fromkeys(relative_paths)
+            if path.strip() and path not in mentioned_text
         ]
         names: list[str] = []
         remaining = room if is_changed else room // 2
