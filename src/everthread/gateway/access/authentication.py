@@ -78,7 +78,7 @@ class Authenticator(Protocol):
     """Authenticates requests; raises `Refused`."""
 
     async def authenticate(self, headers: Mapping[str, str]) -> Caller:
-        """`headers`: those that show a credential (`CREDENTIAL_HEADERS`), by their lower-case names."""
+        """Find the caller of a request. `headers`: its `CREDENTIAL_HEADERS`, by their lower-case names."""
         ...
 
 

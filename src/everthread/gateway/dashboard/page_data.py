@@ -106,7 +106,7 @@ class PageReader:
     async def threads(
         self, viewer: Viewer, page: int
     ) -> tuple[list[ThreadEntry], bool]:
-        """Return a page of the list, and whether there are more."""
+        """Return a page of the list of threads, and whether another page follows."""
         start = (page - 1) * THREADS_PER_PAGE
         rows = await self.store.list_threads(
             tenant=viewer.tenant, limit=THREADS_PER_PAGE + 1, offset=start

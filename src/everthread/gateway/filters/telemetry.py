@@ -166,7 +166,7 @@ class ObservedCall(Filter):
 
 
 def _span_attributes(exchange: ManagedExchange, outcome: Outcome) -> dict[str, Any]:
-    """Attributes for the span only: metrics would have a series for each value."""
+    """Return the attributes for the span only: metrics would have a series for each value."""
     reply = outcome.reply
     usage = outcome.usage
     attributes: dict[str, Any] = {

@@ -29,7 +29,7 @@ class RecallWatch:
 
     @property
     def passed(self) -> bytes:
-        """All bytes that were passed on."""
+        """Return all bytes that were passed on."""
         return b"".join(self._passed)
 
     def feed(self, piece: bytes) -> bytes:

@@ -62,7 +62,7 @@ class MergedStream(ABC):
         self._begin_round()
 
     def finish(self) -> bytes:
-        """The held end of the stream, when no round follows."""
+        """Return the held end of the stream, if no round follows."""
         events = self._end_events
         self._end_events = []
         return b"".join(map(encode_event, events))
