@@ -143,7 +143,7 @@ def _list_waiting(tx: Tx) -> Iterator[IndexEntry]:
 
 
 def _load_output_fields(tx: Tx, thread: str, output_id: str) -> Row:
-    """Return an output as a thread cites it: the fields of `IndexEntry` from `number` on; none if it does not."""
+    """Return the fields of `IndexEntry` from `thread_number` on for an output; none if the thread does not cite it."""
     row = tx.one(
         "SELECT s.number, c.tenant, MIN(c.tool), MIN(c.created) FROM citations c JOIN sessions s ON s.id = c.thread_id "
         "WHERE c.thread_id = ? AND c.output_id = ? GROUP BY s.number, c.tenant",
