@@ -293,3 +293,17 @@ def test_commands_that_look_alike_when_cut_are_named_once() -> None:
     counter = TokenCounter("gpt-4o").text
     text = journal.shorten_to(counter(journal.render()) - 30, counter).render()
     assert text.count("curl --request POST") == 1
+
+
+def test_the_announcement_of_calls_that_only_read_is_left_out() -> None:
+    path = {"path": "queue.py"}
+    asked, answer = call("read_file", path, "import os")
+    only: Any = {**asked, "content": "Let me check the queue:"}
+    asked_too, answer_too = call("read_file", path, "import os")
+    both: Any = {
+        **asked_too,
+        "content": "The queue is never emptied by `worker_7`. Let me read on:",
+    }
+    text = journal_text(turn("Why?", [only, answer], [both, answer_too]))
+    assert "Let me" not in text
+    assert "The queue is never emptied by `worker_7`. […]" in text

@@ -142,6 +142,12 @@ def _only_announces(text: str, specifics: int) -> bool:
     return not specifics and (text.endswith(_COLONS) or text.startswith("|"))
 
 
+def drop_announcement(note: str) -> str:
+    """Return a text that comes right before calls without its last sentence, which only announces them."""
+    pieces = split_pieces(note)
+    return join_pieces(pieces, range(len(pieces) - 1))
+
+
 def join_pieces(pieces: Sequence[AnswerPiece], chosen_numbers: Iterable[int]) -> str:
     """Return the chosen pieces in order, with a mark at each place where something is missing."""
     numbers = sorted(chosen_numbers)

@@ -12,6 +12,7 @@ from everthread.compaction.history.thread_facts import (
     strip_command_prefix,
 )
 from everthread.compaction.history.tool_calls import Effect
+from everthread.compaction.journal.conclusions import drop_announcement
 from everthread.compaction.journal.entries import REPEAT_COUNT
 from everthread.compaction.journal.one_line_text import (
     ERROR_START,
@@ -152,7 +153,10 @@ def _replace_step_texts(step: Step, texts: Iterator[str]) -> Step:
 
 
 def _write_step(note: str, effects: Sequence[Effect]) -> Step:
-    """Describe the effects of a message's calls. A to-do list is part of the state instead."""
+    """Describe the effects of a message's calls. A to-do list is part of the state instead.
+
+    Calls that only read are not described, so their announcement is left out too.
+    """
     paths = count_paths(
         path
         for effect in effects
@@ -178,7 +182,10 @@ def _write_step(note: str, effects: Sequence[Effect]) -> Step:
         elif effect.failed and effect.kind == "changed":
             target = clip_line(effect.target, _MAX_CALL_CHARS)
             calls.append(_describe_call(f"called {effect.tool} ({target})", effect))
-    return Step(write_note(note), tuple(paths), tuple(calls))
+    note_line = write_note(note)
+    if not paths and not calls:
+        note_line = drop_announcement(note_line)
+    return Step(note_line, tuple(paths), tuple(calls))
 
 
 def _changed_paths(effect: Effect) -> tuple[str, ...]:
