@@ -80,7 +80,7 @@ def rename_reader(text: str, old_names: Sequence[str], new_names: Sequence[str])
 
 
 def _choose_reader(names: Sequence[str]) -> str | None:
-    """Return the first tool that can read a stored output; None if there is none."""
+    """Return the first tool that can read a stored output; None if no tool can."""
     readers = (name for name in names if name.lower().endswith(("recall", "expand")))
     return next(readers, None)
 
