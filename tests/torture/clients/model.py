@@ -97,6 +97,8 @@ class ScriptedModel:
     """The openings of calls beside the conversation."""
     has_recall: bool = False
     """The gateway offered its own tool."""
+    has_both: bool = False
+    """It did so beside our MCP server."""
     recalls: int = 0
     recalled: bool = False
     """The fact came from a call of `recall`."""
@@ -123,6 +125,8 @@ class ScriptedModel:
             return _side_answer(request)
         self.main.append(self.asked - 1)
         self.has_recall = self.has_recall or RECALL in names
+        if self.lookup != RECALL and {self.lookup, RECALL} <= set(names):
+            self.has_both = True
         if self.done >= self.steps and self.rereads in names and not self.looked_again:
             return self._read_again(request, names)
         if self.done >= self.steps and QUESTION in _recent_text(request):

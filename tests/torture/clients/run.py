@@ -234,6 +234,7 @@ def _upstream(
             for at in breaks
         ],
         "has_recall": model.has_recall,
+        "has_both": model.has_both,
         "recalls": model.recalls,
         "answered_by_recall": model.recalled,
         "fact_in_prompt": model.found,
