@@ -42,7 +42,7 @@ from everthread.thread.stored_facts import (
     MAX_PIN_CHARS,
     add_pin,
     load_thread_state,
-    state_figures,
+    describe_state,
 )
 
 
@@ -445,7 +445,7 @@ class LookupTools:
         thread = await self._find_thread(reach, arguments)
         if thread is None:
             raise InputError("name the thread: `status` lists the latest ones")
-        figures = state_figures(await load_thread_state(self.store, thread))
+        figures = describe_state(await load_thread_state(self.store, thread))
         text = json.dumps(figures, ensure_ascii=False, indent=1)
         return (
             text

@@ -22,13 +22,13 @@ class CompactionPause:
     """
 
     judged: int = 0
-    """Number of the last compaction whose effect is known."""
+    """Number of the last compaction whose effect was judged."""
     strikes: int = 0
     since: float | None = None
     tokens: int = 0
     """Size of the prompt when the pause began."""
     relieved: int = 0
-    """Size of the prompt before a compaction whose effect is not reported yet."""
+    """Size of the prompt before a compaction that was not judged yet."""
 
     def judge_compaction(
         self, compaction_number: int, tokens_before: int, tokens_after: int, now: float
@@ -57,7 +57,7 @@ class CompactionPause:
         )
 
     def skip_judging(self, compaction_number: int) -> None:
-        """Do not judge a compaction after an overflow by its savings."""
+        """Mark a compaction as judged, because one after an overflow is not judged by its savings."""
         self.judged = max(self.judged, compaction_number)
 
     def is_active(self, tokens: int, now: float) -> bool:

@@ -149,7 +149,7 @@ class History:
             initial=self.digest(length),
         )
         skeletons = accumulate(
-            (piece.skeleton for piece in new_identities),
+            (identity.skeleton for identity in new_identities),
             _chain_skeleton,
             initial=self.skeleton(length),
         )
@@ -160,8 +160,8 @@ class History:
                     self.result_hashes,
                     *(
                         result
-                        for piece in new_identities
-                        for result in piece.result_hashes
+                        for identity in new_identities
+                        for result in identity.result_hashes
                     ),
                 ],
             )
@@ -371,10 +371,10 @@ def parse_arguments(text: str) -> Any:
 
 
 def _hash_result(content: Any) -> str:
-    comparable_content = cast(
+    canonical_message = cast(
         "dict[str, Any]", canonical_form({"role": "tool", "content": content})
     )
-    return _hash(comparable_content.get("content"))[:_HASH_CHARS]
+    return _hash(canonical_message.get("content"))[:_HASH_CHARS]
 
 
 _JSON = json.JSONEncoder(

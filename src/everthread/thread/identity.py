@@ -26,7 +26,7 @@ Relation = Literal["new", "continues", "repeats", "branches"]
 """Relation of a history to a thread: it shares nothing with it, extends it, is part of
 it, or leaves it at an earlier message."""
 
-_RUN_WORDS = 6
+_WORDS_PER_RUN = 6
 MIN_REPEATED_RUNS = 20
 _MIN_REPEATED_SHARE = 0.25
 """A summary that the client requested comes back nearly whole.
@@ -185,7 +185,7 @@ def repeats_stored_words(runs: set[tuple[str, ...]], bodies: Sequence[Any]) -> b
 def _list_word_runs(text: str) -> set[tuple[str, ...]]:
     """Return every run of adjacent words in a text."""
     words = _WORD.findall(text.lower())
-    return set(zip(*(words[start:] for start in range(_RUN_WORDS)), strict=False))
+    return set(zip(*(words[start:] for start in range(_WORDS_PER_RUN)), strict=False))
 
 
 # A part of a conversation
@@ -200,7 +200,7 @@ MAX_END_MESSAGES = 8
 def list_end_skeletons(history: History) -> tuple[str, ...]:
     """Return the skeletons of the last messages of a history, the newest last."""
     last_skeletons = [
-        piece.skeleton for piece in history.identities[-2 * MAX_END_MESSAGES :]
+        identity.skeleton for identity in history.identities[-2 * MAX_END_MESSAGES :]
     ]
     return tuple(skeleton for skeleton in last_skeletons if skeleton)[
         -MAX_END_MESSAGES:
@@ -228,7 +228,7 @@ _MAX_ROLE_CHARS = 200
 _MIN_LINE_CHARS = 20
 _MIN_ROLE_LINES = 8
 _MAX_ROLE_LINES = 64
-_MIN_SHARED_LINES = 0.5
+_MIN_SHARED_LINES_SHARE = 0.5
 """Of the lines of two system prompts. Prompts of one client in two modes share far more;
 Qwen Code's prompts for the conversation and for its memory share 0.23."""
 
@@ -265,8 +265,8 @@ def is_same_role(role: Role, other: Role) -> bool:
         return True
     if role.tools is not None and role.tools == other.tools:
         return True
-    union = sorted({*role.lines, *other.lines})
-    sample = union[: min(len(role.lines), len(other.lines), _MAX_ROLE_LINES)]
+    all_lines = sorted({*role.lines, *other.lines})
+    sample = all_lines[: min(len(role.lines), len(other.lines), _MAX_ROLE_LINES)]
     shared_sample = set(role.lines) & set(other.lines)
-    shared = sum(line in shared_sample for line in sample)
-    return shared >= _MIN_SHARED_LINES * len(sample)
+    shared_count = sum(line in shared_sample for line in sample)
+    return shared_count >= _MIN_SHARED_LINES_SHARE * len(sample)

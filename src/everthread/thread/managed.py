@@ -237,18 +237,18 @@ class ManagedThread(Generic[DraftT]):
     def __init__(
         self,
         context: ThreadContext[DraftT],
-        tools: ThreadServices,
+        services: ThreadServices,
         preparation: Preparation[DraftT] | None = None,
     ) -> None:
         self.context = context
         self.preparation = preparation or Preparation()
-        self._tools = tools
+        self._services = services
         self._is_wait_reported = False
 
     async def compact_if_needed(self, *, reason: str) -> PolicyDecision:
         """Compact if the policy says so. Wait for a model's summary only if the call cannot be sent without it."""
         context = self.context
-        decision = self._tools.policy.decide(
+        decision = self._services.policy.decide(
             context.size,
             context.state,
             context.prices,
@@ -260,7 +260,7 @@ class ManagedThread(Generic[DraftT]):
             self._report_plan(decision)
         order = CompactionOrder(
             decision.reason,
-            is_background=self._tools.options.background,
+            is_background=self._services.options.background,
             decision=str(decision.cost_decision or ""),
         )
         if decision.should_compact and (
@@ -298,7 +298,7 @@ class ManagedThread(Generic[DraftT]):
         size = context.size
         if self.preparation.is_under_way or size.tokens < size.budget.background_start:
             return  # most calls end here: prices, which need a summariser, are not looked up
-        if self._tools.policy.should_prepare(size, context.state, context.prices):
+        if self._services.policy.should_prepare(size, context.state, context.prices):
             await self._prepare_summary("in-loop")
 
     async def recover(
@@ -349,15 +349,15 @@ class ManagedThread(Generic[DraftT]):
 
     def start_idle_timer(self) -> None:
         """Start a timer that, shortly before the provider's cache expires, compacts or prepares a summary."""
-        options = self._tools.options
+        options = self._services.options
         if not options.idle and (
             not options.background or self.preparation.is_under_way
         ):
             return
         size = self.context.size
         if size.tokens >= MIN_THRESHOLD_SHARE * size.budget.threshold:
-            lifetime = self._tools.policy.cache_lifetime(self.context.state)
-            self.preparation.idle_timer = self._tools.timer(
+            lifetime = self._services.policy.cache_lifetime(self.context.state)
+            self.preparation.idle_timer = self._services.timer(
                 CACHE_LIFETIME_SHARE * lifetime, self._use_idle_time
             )
 
@@ -383,8 +383,10 @@ class ManagedThread(Generic[DraftT]):
         `params`: those of the call, which may ask for a lifetime of the cache.
         """
         state = self.context.state
-        now = self._tools.wall_clock()
-        ttl = cache_lifetime(self.context.model, self._tools.options.cache_ttl, params)
+        now = self._services.wall_clock()
+        ttl = cache_lifetime(
+            self.context.model, self._services.options.cache_ttl, params
+        )
         state.observe(usage, now, ttl=ttl)
         if usage.prompt_tokens and state.pause.judge_first_prompt(
             usage.prompt_tokens, now
@@ -399,7 +401,7 @@ class ManagedThread(Generic[DraftT]):
         """Compact if the options say so, or else prepare a summary if that pays."""
         self.preparation.idle_timer = None
         context = self.context
-        policy = self._tools.policy
+        policy = self._services.policy
         work: Coroutine[Any, Any, None] | None = None
         if policy.should_compact_when_idle(context.size, context.state):
             work = self._compact_when_idle()
@@ -471,12 +473,12 @@ class ManagedThread(Generic[DraftT]):
     def _start_draft(self, order: CompactionOrder) -> None:
         """Start making a compaction while the thread continues, unless one is being made."""
         if not self.preparation.is_under_way:
-            wait = SummaryWait(self._tools.timer)
+            wait = SummaryWait(self._services.timer)
             self.preparation.start(self.context.draft(order, wait), wait)
 
     async def _make_draft(self, order: CompactionOrder) -> DraftT:
         """Run a compaction and wait for it. Unless a person asked, the journal replaces a model that is late."""
-        wait = SummaryWait(self._tools.timer)
+        wait = SummaryWait(self._services.timer)
         task = asyncio.get_running_loop().create_task(self.context.draft(order, wait))
         try:
             if not order.is_manual and not await wait.wait_for(

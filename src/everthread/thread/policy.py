@@ -35,7 +35,7 @@ COLD_CACHE = "cold-cache"
 IDLE = "idle"
 """The reason of a compaction shortly before the provider's cache expires."""
 AUTOMATIC_REASONS = frozenset({"in-loop", "preflight", "hygiene", COLD_CACHE, IDLE})
-FADING_COMPACTIONS = 2
+MIN_FADING_COMPACTIONS = 2
 """From this compaction of a thread on, warn the user that detail may fade."""
 RETRY_GROWTH_FACTOR = 1.10
 """After a compaction that could make nothing smaller, the next automatic one waits for this growth."""
@@ -225,7 +225,7 @@ class PromptSize:
         return self.tokens >= self.hard_limit
 
     @property
-    def as_when_due(self) -> PromptSize:
+    def grown_to_threshold(self) -> PromptSize:
         """This prompt, as if it had grown to the threshold by the end of the turn."""
         tokens = max(self.tokens, self.budget.threshold)
         return replace(self, tokens=tokens, is_mid_turn=False)
@@ -336,7 +336,9 @@ class CompactionPolicy:
             early_decision = PolicyDecision(
                 "compact", cost_decision.reason, COLD_CACHE, cost_decision=cost_decision
             )
-            return self._skip_if_ineffective(size.as_when_due, state, early_decision)
+            return self._skip_if_ineffective(
+                size.grown_to_threshold, state, early_decision
+            )
         if cost_decision is not None and cost_decision.action == "later":
             return PolicyDecision(
                 "wait", cost_decision.reason, cost_decision=cost_decision
@@ -388,10 +390,10 @@ class CompactionPolicy:
         )
         if not may_prepare or size.tokens < size.budget.background_start:
             return False
-        cost_decision = self.weigh_costs(size.as_when_due, state, prices)
+        cost_decision = self.weigh_costs(size.grown_to_threshold, state, prices)
         return (
             cost_decision is None or cost_decision.action == "now"
-        ) and not self.is_ineffective(size.as_when_due, state)
+        ) and not self.is_ineffective(size.grown_to_threshold, state)
 
     def should_prepare_when_idle(
         self, size: PromptSize, state: ContextState, prices: CallPrices
@@ -412,7 +414,7 @@ class CompactionPolicy:
             cost_decision.action == "now"
             and cost_decision.savings > 2 * cost_decision.cost
         )
-        return is_worthwhile and not self.is_ineffective(size.as_when_due, state)
+        return is_worthwhile and not self.is_ineffective(size.grown_to_threshold, state)
 
     def should_compact_when_idle(self, size: PromptSize, state: ContextState) -> bool:
         """Return whether to compact shortly before the cache expires."""

@@ -114,18 +114,18 @@ def _count_split_answer(
     return 0, 0
 
 
-def _count_parts_of(api: Api, whole: Any, parts: Sequence[Any]) -> int:
-    """Return how many messages together say what `whole` says: its text first, then its calls. 0 if they do not."""
+def _count_parts_of(api: Api, answer: Any, parts: Sequence[Any]) -> int:
+    """Return how many messages together say what `answer` says: its text first, then its calls. 0 if they do not."""
     text = parts[0]
-    if not _is_answer(whole) or not _is_answer(text):
+    if not _is_answer(answer) or not _is_answer(text):
         return 0
-    if calls_of(text) or not text_of(text) or text_of(text) != text_of(whole):
+    if calls_of(text) or not text_of(text) or text_of(text) != text_of(answer):
         return 0
     for index, message in enumerate(parts[1:], start=1):
         if _is_skipped(api, message):
             continue
         is_remainder = _is_answer(message) and not text_of(message)
-        if is_remainder and calls_of(message) and _is_reworded(message, whole):
+        if is_remainder and calls_of(message) and _is_reworded(message, answer):
             return index + 1
         return 0
     return 0
@@ -160,7 +160,7 @@ def _begins_with_rewording(
 def _share_words(text: str, other: str) -> bool:
     """Return whether the longer text has enough words of the shorter one; unrelated texts share few."""
     shorter, longer = sorted(
-        (Counter(_WORD.findall(one.lower())) for one in (text, other)),
+        (Counter(_WORD.findall(words_text.lower())) for words_text in (text, other)),
         key=Counter.total,
     )
     return (shorter & longer).total() >= max(

@@ -103,7 +103,7 @@ async def load_thread_state(store: Store, thread: str) -> ThreadState:
     return build_state([messages[key] for key in sorted(messages)])
 
 
-def state_figures(state: ThreadState) -> dict[str, Any]:
+def describe_state(state: ThreadState) -> dict[str, Any]:
     """Return the state as JSON values, without the secrets that commands and errors may hold."""
     return {
         "messages": state.message_count,
@@ -139,7 +139,7 @@ def state_figures(state: ThreadState) -> dict[str, Any]:
 
 
 def changed_files(figures: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the changed files of `state_figures`, the latest first."""
+    """Return the changed files of `describe_state`, the latest first."""
     return [file for file in figures["files"] if file["last"] == CHANGED]
 
 

@@ -19,7 +19,7 @@ _LOG = logging.getLogger(__name__)
 MAX_PROCESSES = 2
 COMPACTION_NICENESS = 5
 """Lower priority than requests, but not starved by other programs: a caller may be waiting."""
-MAX_CHUNK_BYTES = 64 * 1024
+MAX_SMALL_RESULT_BYTES = 64 * 1024
 """A longer result is unpickled in a turn of the event loop of its own."""
 _LENGTH_HEADER = struct.Struct(">Q")
 _WORKER_COMMAND = "from everthread.thread.worker import main; main({})"
@@ -148,7 +148,7 @@ class _Process:
                 f"a worker process ended ({type(error).__name__})"
             ) from error
         failure, result = pickle.loads(answer)  # noqa: S301  # nosec B301  our own child wrote it
-        if size > MAX_CHUNK_BYTES:
+        if size > MAX_SMALL_RESULT_BYTES:
             await asyncio.sleep(
                 0
             )  # reading it took a while: let requests run before it is used

@@ -210,14 +210,14 @@ def state(
     from everthread.thread.stored_facts import (
         changed_files,
         load_thread_state,
-        state_figures,
+        describe_state,
     )
 
     async def load_state(store: Store) -> dict[str, Any]:
         thread = (await store.resolve(session_id, tenant=tenant)).thread
         return {
             "thread": thread,
-            **state_figures(await load_thread_state(store, thread)),
+            **describe_state(await load_thread_state(store, thread)),
         }
 
     figures = with_store(store_url, load_state)

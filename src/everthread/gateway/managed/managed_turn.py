@@ -32,7 +32,7 @@ from everthread.thread.caller.sent_history import Outcome
 from everthread.thread.events import CompactionReceipt, RecallAnswered, Unmanaged
 from everthread.thread.history import identify_message
 from everthread.thread.managed import ProviderRefusal
-from everthread.thread.policy import FADING_COMPACTIONS, make_fading_notice
+from everthread.thread.policy import MIN_FADING_COMPACTIONS, make_fading_notice
 from everthread.thread.wire_messages import encode_messages
 
 HOLD_SHARE = 0.70
@@ -198,10 +198,10 @@ class ManagedTurn:
             )
         self.headers[COMPACTIONS_HEADER] = str(depth)
         self.headers[TOKENS_HEADER] = f"{tokens.without_rewrite}/{tokens.with_rewrite}"
-        if depth >= FADING_COMPACTIONS:
+        if depth >= MIN_FADING_COMPACTIONS:
             self.headers[NOTICE_HEADER] = make_fading_notice(depth)
-        if self.call.plan_text:
-            self.headers[PLAN_HEADER] = self.call.plan_text
+        if self.call.cost_decision_text:
+            self.headers[PLAN_HEADER] = self.call.cost_decision_text
 
     def _leave_untouched(self) -> None:
         """Send the client's bytes unchanged."""

@@ -1,7 +1,7 @@
-"""Keep rounds of our own recall tool that the caller does not see, with the thread.
+"""Keep rounds of our own recall tool with the thread. The caller does not see them.
 
-The calls and their results replace the answer that the caller knows in later prompts, byte for byte, until a compaction
-covers them.
+In later prompts, the calls and their results replace the answer that the caller knows, byte for byte, until a
+compaction covers them.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from everthread.wire.gemini.fields import field_object
 RESULT_PARTS: Mapping[Api, str] = {"anthropic": "content", "gemini": "parts"}
 """The field of a message that holds results, in protocols in which one message holds all of them."""
 MAX_RECALL_ROUNDS = 3
-"""Rounds of lookups for one answer; after these the tool is no longer offered."""
+"""Maximum rounds of lookups for one answer. After these the tool is no longer offered."""
 RECALL_SECONDS = 90.0
-"""Seconds after which no further round begins."""
+"""Seconds after the first round from which on no further round begins."""
 ROUNDS_STATE = "recall"
 _MAX_KEPT_ROUNDS = 100
 
@@ -74,12 +74,12 @@ class CallRounds:
     values: list[Any] = field(default_factory=list)
     """The same messages, decoded."""
     last: list[str] = field(default_factory=list)
-    """The last round, which calls nothing or the caller's own tools too."""
+    """The messages of the last round, which has no recall calls only: the caller gets its answer."""
     blocks: str = ""
     count: int = 0
     calls: int = 0
     is_refused: bool = False
-    """The provider refused the results of the last round."""
+    """Whether the provider refused the results of the last round."""
     started_at: float = 0.0
     """When the first round ended."""
     rows: list[dict[str, Any]] = field(default_factory=list)
@@ -91,7 +91,7 @@ class CallRounds:
         return not self.texts and not self.earlier
 
     def drop(self) -> None:
-        """Leave out all rounds, also those of earlier answers, so that the prompt is the caller's own."""
+        """Remove all rounds, also those of earlier answers, so that the prompt is the caller's own."""
         self.earlier = []
         self.texts = []
         self.values = []
@@ -184,7 +184,7 @@ class HiddenRoundsStore:
         return self._expected.get(thread)
 
     def expect(self, thread: str, rows: list[dict[str, Any]]) -> None:
-        """Expect a thread's rounds in the store, so that the next call uses them."""
+        """Announce a thread's rounds before they are stored, so that the next call uses them."""
         self._expected[thread] = rows
 
     async def store_rounds(self, thread: str, rows: list[dict[str, Any]]) -> None:
@@ -192,7 +192,7 @@ class HiddenRoundsStore:
         await self._store.put_state(thread, ROUNDS_STATE, rows)
 
     def stop_expecting(self, rows: list[dict[str, Any]]) -> None:
-        """Stop expecting rounds, whether they were stored or not: later calls read only the store."""
+        """Stop expecting rounds, whether they were stored or not. Later calls read the store only."""
         for thread in [
             thread_id
             for thread_id, pending_rows in self._expected.items()

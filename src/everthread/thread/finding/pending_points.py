@@ -75,7 +75,7 @@ class PendingPoints:
         )
 
     @contextmanager
-    def hold_while_reading(self, family: Family) -> Iterator[None]:
+    def hold_session_while_reading(self, family: Family) -> Iterator[None]:
         """Make `wait_for_answers` wait while a request is read whose answer was already sent."""
         self._unread_counts[family] += 1
         try:

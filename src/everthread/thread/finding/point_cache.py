@@ -165,8 +165,8 @@ class _ThreadEnds:
     def find(self, family: Family, history: History) -> tuple[str, int] | None:
         """Return the digest of the last point of a thread whose end is in a history, and its position there."""
         positions = [
-            (place, identity.skeleton)
-            for place, identity in enumerate(history.identities, 1)
+            (position, identity.skeleton)
+            for position, identity in enumerate(history.identities, 1)
             if identity.skeleton
         ]
         skeletons = [skeleton for _, skeleton in positions]

@@ -66,7 +66,7 @@ _MAX_OTHER_ANSWERS = 100
 _EXTRA_STORED_MESSAGES = 20
 """Without a shared point, read this many stored messages more than twice those of the history."""
 _MAX_REMINDERS = 64
-_MAX_REMINDER_READS = 2_000_000
+_MAX_REMINDER_READ_CHARS = 2_000_000
 """Characters read to try reminders: fewer are tried on long messages."""
 _MAX_KEPT_REMINDERS = 8
 _MAX_REMINDER_CHARS = 20_000
@@ -139,7 +139,7 @@ class ThreadIndex:
             link.thread,
             matched_count=known_point.length,
             previous=link.digest,
-            follows=link.digest,
+            expected_end=link.digest,
         )
         relation = known_point.relate_history(history)
         if relation != "repeats" and await self._is_side_call(query, known_point):
@@ -178,7 +178,7 @@ class ThreadIndex:
             link.thread,
             matched_count=replacement.end,
             previous=link.digest,
-            follows=link.digest,
+            expected_end=link.digest,
         )
         message = link_match.link.message
         inner_match = await self._match_remainder(query, match, message)
@@ -205,7 +205,7 @@ class ThreadIndex:
         """Begin a thread for a call beside the conversation that was matched."""
         digest = query.history.digest(len(query.history))
         thread = derive_thread_id(*query.family, previous=match.previous, digest=digest)
-        return replace(match, thread=thread, follows="", side_of=match.thread)
+        return replace(match, thread=thread, expected_end="", side_of=match.thread)
 
     async def _match_unknown(self, query: _ThreadQuery) -> ThreadMatch:
         """Begin a thread; it may continue one that the client compacted itself."""
@@ -247,7 +247,7 @@ class ThreadIndex:
         # The end is read first: a point stored from now on makes the store refuse.
         end = await self._find_named_end(thread, uses_memory=query.uses_memory)
         known_point = await self._find_point(query)
-        match = ThreadMatch(query.family, thread, follows=end)
+        match = ThreadMatch(query.family, thread, expected_end=end)
         message: int | None = 0
         if known_point is not None:
             link = known_point.point.link
@@ -255,7 +255,10 @@ class ThreadIndex:
                 match, matched_count=known_point.length, previous=link.digest
             )
             message = link.message
-        if match.matched_count == len(query.history) or match.previous == match.follows:
+        if (
+            match.matched_count == len(query.history)
+            or match.previous == match.expected_end
+        ):
             return match
         return await self._match_remainder(query, match, message) or match
 
@@ -309,7 +312,7 @@ class ThreadIndex:
             await self._store.get_state(match.thread, _OTHER_ANSWERS_STATE) or ()
         )
 
-        def is_given(index: int) -> bool:
+        def is_model_answer(index: int) -> bool:
             return (
                 query.history.digest(match.matched_count + index + 1) in other_answers
             )
@@ -318,7 +321,7 @@ class ThreadIndex:
             query.frame.api,
             remaining_values,
             stored=_encode_stored(query.frame, bodies),
-            is_model_answer=is_given,
+            is_model_answer=is_model_answer,
             reaches_thread_end=len(stored_messages) != limit,
         )
         if relation == "repeats":
@@ -328,7 +331,7 @@ class ThreadIndex:
                 match,
                 matched_count=match.matched_count + shared_count,
                 previous=end.digest,
-                follows=end.digest,
+                expected_end=end.digest,
             )
         return None
 
@@ -352,7 +355,7 @@ class ThreadIndex:
         chars = len(text_of(values[previous_index])) + len(
             text_of(values[newest_index])
         )
-        max_reminders = min(_MAX_REMINDERS, _MAX_REMINDER_READS // chars)
+        max_reminders = min(_MAX_REMINDERS, _MAX_REMINDER_READ_CHARS // chars)
         reminders = [
             *self._reminders.get(query.family.tenant, ()),
             *itertools.islice(list_reminders(values[newest_index]), max_reminders),
@@ -387,7 +390,7 @@ class ThreadIndex:
         """List the points at which one of these histories ends."""
         family = query.family
         digests = [history.digest(len(history)) for history in histories]
-        skeletons = [past.skeleton(len(past)) for past in histories]
+        skeletons = [history.skeleton(len(history)) for history in histories]
         if query.uses_memory:
             points = self._cache.list_last_points(family, [*digests, *skeletons])
             if points:
@@ -446,11 +449,11 @@ class ThreadIndex:
             self._cache.remember(match.make_link(history), history)
         return pending
 
-    def hold_while_reading(
+    def hold_session_while_reading(
         self, family: Family
     ) -> contextlib.AbstractContextManager[None]:
         """Make others wait while a request is read that was answered before it was read."""
-        return self._pending.hold_while_reading(family)
+        return self._pending.hold_session_while_reading(family)
 
     def finish_pending(self, pending: PendingPoint, thread: str | None) -> None:
         """Note that a point is in that thread now; None if it could not be stored."""
@@ -551,7 +554,9 @@ def _make_branch(match: ThreadMatch, history: History, message: int) -> ThreadMa
         previous=match.previous,
         digest=history.digest(len(history)),
     )
-    return replace(match, thread=thread, follows="", branch_of=(match.thread, message))
+    return replace(
+        match, thread=thread, expected_end="", branch_of=(match.thread, message)
+    )
 
 
 def _find_replacement_key(point: Point) -> str:

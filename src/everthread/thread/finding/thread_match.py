@@ -39,7 +39,7 @@ class ThreadMatch:
     """How many of its messages are stored."""
     previous: str = ""
     """The digest of the point it continues."""
-    follows: str = ""
+    expected_end: str = ""
     """The digest of the thread's last point; empty for a new thread.
 
     Messages are appended only after that point."""
@@ -90,7 +90,7 @@ class ThreadMatch:
             self.thread,
             matched_count=length,
             previous=digest,
-            follows=digest,
+            expected_end=digest,
             is_inside=self.is_inside,
         )
 
@@ -134,7 +134,7 @@ class ThreadStep:
         ]
         return NewThreadLink(
             link,
-            match.follows,
+            match.expected_end,
             session=self.session,
             branch_of=match.branch_of,
             messages=messages,
