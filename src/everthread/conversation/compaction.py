@@ -199,7 +199,7 @@ async def _switch_session(
     conversation.compaction_count += 1
     conversation.state.tokens_after_compaction = conversation.tokens
     conversation.state.call_pattern = conversation.state.call_pattern.after_compaction()
-    conversation.state.pause.relieved = (
+    conversation.state.pause.unjudged_tokens_before = (
         compaction.tokens_before if record.reason in AUTOMATIC_REASONS else 0
     )
     conversation.engine.on_compacted(compaction)

@@ -41,8 +41,8 @@ from everthread.thread.store_lookup import LookupCache, StoreLookup
 from everthread.thread.stored_facts import (
     MAX_PIN_CHARS,
     add_pin,
-    load_thread_state,
     describe_state,
+    load_thread_state,
 )
 
 

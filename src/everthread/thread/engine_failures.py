@@ -82,7 +82,7 @@ class SafeEngine(ContextEngine):
         return self._call(bool, "should_compress", prompt_tokens)
 
     def has_work(self, engine_input: CompactionInput) -> bool:
-        """Return whether there is anything to compact. A planning engine checks the whole input, others the messages."""
+        """Return whether there is anything to compact. A planning engine gets the whole input, others the messages."""
         if self.planning is None:
             return self.has_content_to_compress(engine_input.messages)
         return self._call(bool, "has_work", engine_input)

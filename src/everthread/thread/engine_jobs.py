@@ -1,8 +1,8 @@
 """Compact a history off the event loop.
 
 A built-in engine runs `plan` and `finish` in worker processes for a gateway, and in a thread for a conversation. In
-between, the summariser runs in the event loop. Plug-in engines, and all engines of a framework's agents, run in a thread
-of this process.
+between, the summariser runs in the event loop. Plug-in engines, and all engines of a framework's agents, run in a
+thread of this process.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class MessageIdentity(NamedTuple):
 
     fingerprint: str
     skeleton: str
-    """Empty if the skeleton leaves out the whole message."""
+    """A digest without thinking and the contents of results; empty for a message that is only thinking."""
     result_hashes: tuple[str, ...] = ()
     """A short hash of each tool result in it."""
     cleared_flags: tuple[bool, ...] = ()
@@ -71,7 +71,7 @@ class MessageIdentity(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The chained digests of a client's messages: entry `i` is about the first `i + 1` of them."""
+    """The chained digests of a client's messages: entry `i` covers the first `i + 1` messages."""
 
     digests: tuple[str, ...]
     skeletons: tuple[str, ...]

@@ -1,7 +1,7 @@
 """Find exact excerpts of messages that are no longer in view, for one call only.
 
-After a user message, its words are matched with everything. Within a turn, the arguments of the latest calls are
-matched with messages only: a message may mention a file, while the file's earlier contents would mislead.
+After a user message, its words are searched in messages and tool results. Within a turn, the arguments of the latest
+calls are searched in messages only, because earlier contents of a file would mislead.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from everthread.thread.options import EXCERPT_CHARS, MAX_EXCERPTS, RecallOptions
 from everthread.thread.policy import PromptSize
 
 MIN_RECALL_TOKENS = 100
-"""Below this size an excerpt is not worth its frame."""
+"""Below this size an excerpt is not worth the text around it."""
 RECALL_WINDOW_DIVISOR = 20
 """Excerpts take at most the window divided by this."""
 MAX_ARGUMENT_CHARS = 2_000
-"""Characters to read of one call's arguments, because the contents of a written file do not help the search."""
+"""Maximum characters to read of a call's arguments; the contents of a written file do not help the search."""
 MIN_SCORE_SHARE = 0.5
 """Passages that score at most this share of the best one are dropped."""
 
@@ -55,16 +55,16 @@ class VisibleThread:
     session: str
     messages: Sequence[StoredMessage]
     is_complete: bool
-    """Whether nothing of the thread is out of view."""
+    """Whether the prompt shows all messages of the thread."""
 
     @property
     def bodies(self) -> list[Message]:
-        """Return the messages themselves."""
+        """The bodies of the visible messages."""
         return [message.body for message in self.messages]
 
 
 class ExcerptFinder:
-    """Find excerpts of a store for one call."""
+    """Find excerpts in a store for one call."""
 
     def __init__(
         self, store: Store, options: RecallOptions, counter: TokenCounter

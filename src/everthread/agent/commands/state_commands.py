@@ -23,8 +23,8 @@ from everthread.store.records import (
 )
 from everthread.thread.stored_facts import (
     changed_files,
-    load_thread_state,
     describe_state,
+    load_thread_state,
 )
 
 MAX_SHOWN_ROWS = 10

@@ -209,8 +209,8 @@ def state(
     """Show the state of a thread: files, commands and tests with their last outcome, open errors, to-do list."""
     from everthread.thread.stored_facts import (
         changed_files,
-        load_thread_state,
         describe_state,
+        load_thread_state,
     )
 
     async def load_state(store: Store) -> dict[str, Any]:

@@ -52,10 +52,10 @@ from everthread.gateway.error_answers import Refused
 from everthread.store.records import NewSession, QueuedTurn, SearchQuery, Session
 from everthread.store.sql.accounts import make_usage_figures, make_usage_row, sum_usage
 from everthread.thread.stored_facts import (
+    describe_state,
     load_thread_state,
     load_thread_usage,
     load_title,
-    describe_state,
 )
 
 _DAY_SECONDS = 86_400

@@ -95,9 +95,11 @@ class ManagedTurn:
         if not await answer_round(threads.setup.store, self.call, reply):
             return None
         if now - rounds.started_at > RECALL_SECONDS:
-            rounds.count = MAX_RECALL_ROUNDS
+            rounds.round_count = MAX_RECALL_ROUNDS
         self.sent = self._render()
-        threads.setup.listener(RecallAnswered(self.thread, rounds.count, rounds.calls))
+        threads.setup.listener(
+            RecallAnswered(self.thread, rounds.round_count, rounds.call_count)
+        )
         return self.sent
 
     async def retry_without_recall(self, reply: Reply) -> Outgoing | None:

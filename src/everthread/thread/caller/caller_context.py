@@ -48,7 +48,7 @@ from everthread.thread.recovery import RecoveryAttempts, RecoveryStep
 from everthread.thread.summary_wait import SummaryWait
 
 MAX_SECOND_REWRITE_SHARE = 0.85
-"""If a prepared rewrite is still too large, another one replaces it only if it leaves at most this share of its tokens."""
+"""A second rewrite replaces a prepared one that is too large only if it has at most this share of its tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +214,7 @@ class CallerContext:
         )
         if is_new and draft.history_length < len(call.sent.messages):
             await self._shorten_new_messages(order)
-        self.state.pause.relieved = (
+        self.state.pause.unjudged_tokens_before = (
             tokens_before if order.reason in AUTOMATIC_REASONS else 0
         )
         self.state.call_pattern = self.state.call_pattern.after_compaction()
@@ -225,7 +225,7 @@ class CallerContext:
         return ""
 
     async def _shorten_new_messages(self, order: CompactionOrder) -> None:
-        """Prune the messages that arrived after a summary was prepared. If that is not enough, compact with the journal."""
+        """Prune the messages since a summary was prepared; if that is not enough, let the journal compact them."""
         call = self._call
         rewrites = self._services.rewrites
         budget = call.budget(self._services.setup.options)

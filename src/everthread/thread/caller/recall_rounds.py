@@ -67,17 +67,17 @@ def _find_position(chain: Sequence[str], digest: str) -> int | None:
 class CallRounds:
     """The hidden rounds of one call: those of earlier answers, and those of its own answer."""
 
-    earlier: list[tuple[int, int, HiddenRounds]] = field(default_factory=list)
+    earlier_rounds: list[tuple[int, int, HiddenRounds]] = field(default_factory=list)
     """Rounds to put back, each with the start and end of the answer it replaces."""
     texts: list[str] = field(default_factory=list)
     """The rounds of this answer so far."""
     values: list[Any] = field(default_factory=list)
     """The same messages, decoded."""
-    last: list[str] = field(default_factory=list)
-    """The messages of the last round, which has no recall calls only: the caller gets its answer."""
+    last_round_texts: list[str] = field(default_factory=list)
+    """The messages of the last round, whose answer the caller gets; it has other calls than of our tool, or none."""
     blocks: str = ""
-    count: int = 0
-    calls: int = 0
+    round_count: int = 0
+    call_count: int = 0
     is_refused: bool = False
     """Whether the provider refused the results of the last round."""
     started_at: float = 0.0
@@ -88,31 +88,31 @@ class CallRounds:
     @property
     def is_empty(self) -> bool:
         """Whether no round is in the prompt."""
-        return not self.texts and not self.earlier
+        return not self.texts and not self.earlier_rounds
 
     def drop(self) -> None:
         """Remove all rounds, also those of earlier answers, so that the prompt is the caller's own."""
-        self.earlier = []
+        self.earlier_rounds = []
         self.texts = []
         self.values = []
-        self.calls = 0
+        self.call_count = 0
 
     def load(
         self, rows: Sequence[Mapping[str, Any]], sent: SentHistory, api: Api
     ) -> None:
         """Load the thread's stored rounds whose answers are in the history."""
-        self.earlier = []
+        self.earlier_rounds = []
         for row in rows:
             hidden = HiddenRounds(**row)
             span = hidden.find_span(sent.history)
             if span is None:
                 continue
             if not hidden.blocks or _can_take_blocks(sent, span[1], api):
-                self.earlier.append((*span, hidden))
+                self.earlier_rounds.append((*span, hidden))
 
     def rounds_after(self, length: int) -> list[tuple[int, int, HiddenRounds]]:
         """Return the rounds to put back after a rewrite of this length, each with the span that it replaces."""
-        return [entry for entry in self.earlier if entry[0] >= length]
+        return [entry for entry in self.earlier_rounds if entry[0] >= length]
 
     def added_values(self, length: int) -> tuple[list[str], list[Any]]:
         """Return the texts and values that are added after a rewrite of this length."""
@@ -123,24 +123,24 @@ class CallRounds:
         return texts + self.texts, values + self.values
 
     def collect_rows(
-        self, sent: SentHistory, answered: History, covered: int
+        self, sent: SentHistory, answered_history: History, covered_count: int
     ) -> list[dict[str, Any]]:
         """Return the rounds that later prompts need, in stored form; empty if this answer had none.
 
-        `answered`: the history that ends with the answer. `covered`: the length of the rewrite in use.
+        `answered_history`: the history that ends with the answer. `covered_count`: the length of the rewrite in use.
         """
-        if not self.calls or not self.last:
+        if not self.call_count or not self.last_round_texts:
             return []
         history = sent.history
         rounds = HiddenRounds(
             history.digest(len(history)),
             history.skeleton(len(history)),
-            end=answered.digest(len(answered)),
-            end_skeleton=answered.skeleton(len(answered)),
-            texts=[*self.texts, *self.last],
+            end=answered_history.digest(len(answered_history)),
+            end_skeleton=answered_history.skeleton(len(answered_history)),
+            texts=[*self.texts, *self.last_round_texts],
             blocks=self.blocks,
         )
-        rows = [asdict(hidden) for _, _, hidden in self.rounds_after(covered)]
+        rows = [asdict(hidden) for _, _, hidden in self.rounds_after(covered_count)]
         return [*rows, asdict(rounds)][-_MAX_KEPT_ROUNDS:]
 
 

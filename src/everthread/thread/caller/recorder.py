@@ -49,9 +49,9 @@ class PendingAnswer:
 class ThreadRecorder:
     """Store requests and their answers.
 
-    `is_sole_writer`: whether no other process extends these threads now. Then a request that continues one is stored with its
-    answer, in one transaction, or a moment later. If it is not alone, the request is stored at once: only the store
-    decides which of two processes continues a point, and the response names the thread.
+    `is_sole_writer`: returns whether no other process extends these threads now. If so, a request that continues a
+    thread is stored together with its answer, or a moment later if there is none. Otherwise the request is stored at
+    once: the store decides which of two processes continues a point, and the response must name the right thread.
     """
 
     def __init__(

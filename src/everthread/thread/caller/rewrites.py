@@ -255,7 +255,7 @@ class RewriteStore:
     async def _find_drifted(
         self, candidates: Sequence[Rewrite], history: History, longest: int
     ) -> list[Rewrite]:
-        """Find longer rewrites that fit although the client cleared results or thinking; store them for this history."""
+        """Find longer rewrites that fit although the client cleared results or thinking; store copies that match."""
         rewrites = []
         for candidate in candidates:
             length = history.skeletons.index(candidate.skeleton) + 1
