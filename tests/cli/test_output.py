@@ -26,7 +26,7 @@ from everthread.cli.output import (
 )
 from everthread.cli.times import DAY, HOUR, format_age, format_iso, parse_time
 from everthread.errors import InputError
-from everthread.store.records import UsageRow
+from everthread.store.usage_records import UsageRow
 
 NOW = 1_800_000_000.0
 

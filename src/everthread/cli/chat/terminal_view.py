@@ -29,8 +29,9 @@ from everthread.compaction.history.call_lines import (
 from everthread.compaction.journal.journal import describe_author
 from everthread.core.messages import Call, clip, count_noun
 from everthread.core.prices import format_dollars
-from everthread.store.records import CompactionRecord, UsageRecord, UsageRow
+from everthread.store.records import CompactionRecord
 from everthread.store.sql.accounts import make_usage_row, sum_usage
+from everthread.store.usage_records import UsageRecord, UsageRow
 from everthread.thread.events import (
     CompactionDone,
     CompactionFailed,
