@@ -107,7 +107,7 @@ def offers_recall(call: PreparedCall, sliced: SlicedBody) -> bool:
     return (
         call.frame.recall_tool is not None
         and (call.has_left_messages or bool(call.frame.request.tools))
-        and call.rounds.count < MAX_RECALL_ROUNDS
+        and call.rounds.round_count < MAX_RECALL_ROUNDS
         and _is_free(fields.get("tool_choice"))
         and _gemini_may_call(call.frame.api, fields)
         and fields.get("n") in (None, 1)
@@ -130,16 +130,16 @@ async def answer_round(store: Store, call: PreparedCall, reply: Reply) -> bool:
     api = call.frame.api
     values = encode_messages(api, [reply.message, *results], call.model)
     rounds = call.rounds
-    rounds.calls += len(recalls)
+    rounds.call_count += len(recalls)
     if recalls and len(recalls) == len(calls):
         rounds.texts += map(encode_value, values)
         rounds.values += values
-        rounds.count += 1
+        rounds.round_count += 1
         return True
     if recalls and api in RESULT_PARTS:
         parts = values.pop()[RESULT_PARTS[api]]
         rounds.blocks = ",".join(map(encode_value, parts))
-    rounds.last = list(map(encode_value, values))
+    rounds.last_round_texts = list(map(encode_value, values))
     return False
 
 
@@ -150,7 +150,7 @@ def refuse_last_round(call: PreparedCall, reply: Reply) -> None:
     rounds = call.rounds
     rounds.texts[len(rounds.texts) - len(values) :] = map(encode_value, values)
     rounds.values[len(rounds.values) - len(values) :] = values
-    rounds.count = MAX_RECALL_ROUNDS
+    rounds.round_count = MAX_RECALL_ROUNDS
     rounds.is_refused = True
 
 
