@@ -340,17 +340,11 @@ class CallerContext:
 
         If the client gets our recall tool, the second key finds rewrites made before the tool was offered.
         """
-        call = self._call
-        frames = (
-            (call.frame.request_with_recall, call.frame.request)
-            if call.frame.recall_tool is not None
-            else (call.frame.request,)
-        )
-        engine = self._services.setup.engine_key
-        return [
-            f"{call.frame.api} {engine}{make_tools_key(frame.tools)}"
-            for frame in frames
-        ]
+        frame = self._call.frame
+        engine_key = f"{frame.api} {self._services.setup.engine_key}"
+        named_tools_key = make_tools_key(frame.request_with_recall.tools)
+        earlier_keys = [] if frame.recall_tool is None else [engine_key]
+        return [f"{engine_key}{named_tools_key}", *earlier_keys]
 
     def _engine_setup(self, budget: Budget) -> EngineSetup:
         setup = self._services.setup

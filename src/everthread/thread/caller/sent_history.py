@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from everthread.compaction.summary.summary_message import find_reading_tools
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.types import Api, Reply, Request
 from everthread.store.records import SessionKind
@@ -154,11 +155,16 @@ class CallFrame:
 
     @property
     def request_with_recall(self) -> Request:
-        """Model, system prompt and tools, with our own tool if this caller gets it."""
+        """Model, system prompt and tools, with our own tool if this caller gets it.
+
+        Tools of our MCP server that are there as well were withdrawn by the client.
+        """
         if self.recall_tool is None:
             return self.request
-        tools = [*(self.request.tools or ()), dict(self.recall_tool)]
-        return replace(self.request, tools=tools)
+        client_tools = [
+            tool for tool in self.request.tools or () if not find_reading_tools([tool])
+        ]
+        return replace(self.request, tools=[*client_tools, dict(self.recall_tool)])
 
 
 @dataclass(frozen=True, slots=True)
