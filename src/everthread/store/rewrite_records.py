@@ -16,8 +16,8 @@ from everthread.store.records import NewCompaction, NewMessage, NewSession
 UNDONE_PREFIX = "undone:"
 """The prefix of the digest of a rewrite that was undone."""
 UNDONE_STATE_KEY = "undone"
-"""The key of a proxied thread's state after an undo. Its value is `{"until": tokens}`: the thread is not compacted again
-until its messages have this size."""
+"""The key of a proxied thread's state after an undo. Its value is `{"until": tokens}`: the thread is not compacted
+again until its messages have this size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class Rewrite:
     replacement: bytes
     """JSON messages, separated by commas."""
     session: str = ""
-    """The session that the compaction began; empty if no message was covered (see `SLIM`)."""
+    """The session that the compaction began; empty if no message was covered."""
     depth: int = 1
     """How many compactions the replaced beginning went through."""
     state: Mapping[str, Any] = field(default_factory=dict)
