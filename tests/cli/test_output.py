@@ -32,7 +32,7 @@ from everthread.cli.times import (
     parse_time,
 )
 from everthread.errors import InputError
-from everthread.store.records import UsageRow
+from everthread.store.usage_records import UsageRow
 
 NOW = 1_800_000_000.0
 

@@ -29,7 +29,7 @@ from everthread.core.secrets.redaction import redact
 from everthread.core.validation import ROLES
 
 if TYPE_CHECKING:
-    from everthread.store.records import UsageRow
+    from everthread.store.usage_records import UsageRow
 
 
 class WrappingConsole(Console):

@@ -13,7 +13,8 @@ from everthread import open_store
 from everthread.conversation.answer_recorder import INTERRUPTED_ANSWER_TEXT
 from everthread.core.messages import Message, text_of
 from everthread.gateway.api.lost_turns import UNKNOWN_OUTCOME, repair_lost_turn
-from everthread.store.records import Lease, NewMessage, NewQueuedTurn, NewSession
+from everthread.store.records import Lease, NewMessage, NewSession
+from everthread.store.turn_records import NewQueuedTurn
 from tests.agent.agent_setup import call_reply
 from tests.gateway.api.api_setup import ApiSetup
 

@@ -14,8 +14,8 @@ from everthread.agent.commands.dispatch import (
 from everthread.core.messages import count_noun
 from everthread.core.prices import format_dollars
 from everthread.errors import InputError
-from everthread.store.records import UsageRow
 from everthread.store.sql.accounts import make_usage_figures, make_usage_row, sum_usage
+from everthread.store.usage_records import UsageRow
 from everthread.thread.stored_facts import load_thread_usage
 from everthread.thread.used_window import describe_window
 

@@ -13,12 +13,8 @@ from everthread.agent.commands.dispatch import (
 from everthread.core.messages import count_noun, excerpt
 from everthread.core.search.search_results import format_utc_time
 from everthread.errors import InputError
-from everthread.store.records import (
-    NewSession,
-    SearchQuery,
-    Session,
-    ThreadRow,
-)
+from everthread.store.records import NewSession, Session, ThreadRow
+from everthread.store.search_records import SearchQuery
 from everthread.store.store import Store
 from everthread.thread.stored_facts import load_title
 

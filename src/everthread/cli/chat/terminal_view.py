@@ -21,7 +21,7 @@ from rich.text import Text
 from everthread.agent.commands.context_commands import describe_threshold, list_context
 from everthread.agent.turn_events import Delegated, ToolFinished, ToolStarted, TurnEnded
 from everthread.cli.output import escape_controls, format_cost
-from everthread.compaction.history.tool_calls import (
+from everthread.compaction.history.call_lines import (
     Action,
     describe_outcome,
     find_action,
@@ -29,8 +29,9 @@ from everthread.compaction.history.tool_calls import (
 from everthread.compaction.journal.journal import describe_author
 from everthread.core.messages import Call, clip, count_noun
 from everthread.core.prices import format_dollars
-from everthread.store.records import CompactionRecord, UsageRecord, UsageRow
+from everthread.store.records import CompactionRecord
 from everthread.store.sql.accounts import make_usage_row, sum_usage
+from everthread.store.usage_records import UsageRecord, UsageRow
 from everthread.thread.events import (
     CompactionDone,
     CompactionFailed,

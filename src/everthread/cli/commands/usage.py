@@ -35,8 +35,8 @@ from everthread.store.sql.accounts import make_usage_figures, make_usage_row, su
 from everthread.thread.stored_facts import load_thread_usage
 
 if TYPE_CHECKING:
-    from everthread.store.records import Insights, UsageRecord, UsageRow
     from everthread.store.store import Store
+    from everthread.store.usage_records import Insights, UsageRecord, UsageRow
 
 
 SessionIdArgument = Annotated[

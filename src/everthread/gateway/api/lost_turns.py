@@ -7,14 +7,9 @@ from typing import Any
 from everthread.agent import commands
 from everthread.conversation.answer_recorder import INTERRUPTED_ANSWER_TEXT
 from everthread.core.messages import Message, calls_of, results_of, text_of
-from everthread.store.records import (
-    Lease,
-    NewMessage,
-    QueuedTurn,
-    StoredMessage,
-    TurnState,
-)
+from everthread.store.records import Lease, NewMessage, StoredMessage
 from everthread.store.store import Store
+from everthread.store.turn_records import QueuedTurn, TurnState
 
 UNKNOWN_OUTCOME = (
     "[Outcome unknown: the process that ran this tool ended before it told the result. It may have been done; "
