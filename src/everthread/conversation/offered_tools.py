@@ -177,8 +177,6 @@ class Toolbox:
         self._names = frozenset(map(tool_name, self.all_tools))
         self.left_out = tuple(name for name in self.left_out if name in self._names)
 
-    # Tools left out
-
     @property
     def is_settled(self) -> bool:
         """Whether the tools to leave out are chosen, for this model and these tools."""
@@ -269,8 +267,6 @@ class Toolbox:
             )
         )
 
-    # Search
-
     async def answer_call(self, arguments: Mapping[str, Any]) -> str:
         """Return the result of an unapproved `find_tools` call: matches are offered after the next compaction."""
         query = arguments.get("query")
@@ -342,8 +338,6 @@ class Toolbox:
             else f"about ${miss_cost:.4f}: {explanation}"
         )
 
-    # Saved state
-
     def dump(self) -> dict[str, Any]:
         return {
             "for": self._last_choice_key,
@@ -365,8 +359,6 @@ class Toolbox:
         names = _read_names(fields, "out") if left_out is None else left_out
         self.left_out = tuple(name for name in names if name in self._names)
         self._conversation.offer_tools(self.schemas)
-
-    # Helpers
 
     def _make_selection_key(self) -> str:
         if not self._tools_digest and self.all_tools:

@@ -22,7 +22,7 @@ from everthread.gateway.request.json_slices import (
 from everthread.providers.catalog import OUTPUT_CAP_FIELDS, choose_output_cap_field
 from everthread.thread.caller.prepared_call import PreparedCall
 from everthread.thread.wire_messages import encode_value
-from everthread.wire.gemini.fields import field_name, field_object
+from everthread.wire.gemini.fields import find_field_name, get_object_field
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +111,9 @@ def _set_output_cap(api: Api, upstream: str, body: bytes, *, cap: int) -> bytes:
 
 def _set_gemini_cap(sliced: SlicedBody, cap: int) -> bytes:
     """Return the body with this `maxOutputTokens` in its settings."""
-    name = field_name(sliced.fields, "generationConfig")
-    settings = dict(field_object(sliced.fields, name) or {})
-    settings[field_name(settings, "maxOutputTokens")] = cap
+    name = find_field_name(sliced.fields, "generationConfig")
+    settings = dict(get_object_field(sliced.fields, name) or {})
+    settings[find_field_name(settings, "maxOutputTokens")] = cap
     if name in sliced.spans:
         return splice(sliced.body, [(*sliced.spans[name], encode_value(settings))])
     start = sliced.body.index(b"{") + 1
