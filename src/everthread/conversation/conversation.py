@@ -46,10 +46,10 @@ from everthread.store.records import (
     NewSession,
     Session,
     StoredMessage,
-    UsageRecord,
     new_id,
 )
 from everthread.store.store import Store
+from everthread.store.usage_records import UsageRecord
 from everthread.thread.events import Listener
 from everthread.thread.managed import (
     CompactionOrder,

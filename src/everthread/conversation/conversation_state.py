@@ -82,7 +82,7 @@ class ConversationState:
         self.summarizer = self._make_summarizer()
         self._report_in_loop = report_in_loop(self.emit_report)
         self.engine = SafeEngine(
-            setup.engine(self._services()),
+            setup.engine(self._make_services()),
             lambda text: self._report_in_loop("notice", text=text),
         )
         self.tools = self.toolbox.schemas
@@ -133,7 +133,7 @@ class ConversationState:
         self.bodies = []
         self.open_calls = {}
         self.ids_in_view.clear()
-        self._recount()
+        self._recount_tokens()
         for message in stored_messages:
             self.add(message)
 
@@ -257,15 +257,15 @@ class ConversationState:
 
     def _fit_budget(self) -> None:
         """Compute the budget for this window, system prompt and tools, and pass a changed one to the engine."""
-        if self._fitting_budget() != self.budget:
+        if self._compute_budget() != self.budget:
             self.use_window(self.window)
 
-    def _fitting_budget(self) -> Budget:
+    def _compute_budget(self) -> Budget:
         return self.setup.options.for_model(self.route.name).budget(
             self.window, fixed_tokens=self.fixed_tokens
         )
 
-    def _recount(self) -> None:
+    def _recount_tokens(self) -> None:
         self._total_tokens = self.counter.request(
             (), system=self.system, tools=self.tools
         )
@@ -284,14 +284,14 @@ class ConversationState:
         self.last_marked_index = None
         self.last_request = None
         self.state.calibration.reset()
-        self._recount()
+        self._recount_tokens()
         self.use_window(route.window)
 
     def use_window(self, window: int) -> None:
         """Apply another window."""
         self.window = window
-        self.budget = self._fitting_budget()
-        self.engine.update_model(self._services())
+        self.budget = self._compute_budget()
+        self.engine.update_model(self._make_services())
 
     @property
     def limit_key(self) -> LimitKey:
@@ -323,15 +323,15 @@ class ConversationState:
     def offer_tools(self, tools: list[dict[str, Any]]) -> None:
         """Offer these tools to the model."""
         self.tools = tools
-        self._recount()
+        self._recount_tokens()
         self._fit_budget()
 
     def _make_summarizer(self) -> LoopSummarizer:
         return LoopSummarizer(
-            self.setup.summarizer(self._summarizer_context()), self.counter
+            self.setup.summarizer(self._make_summarizer_context()), self.counter
         )
 
-    def _summarizer_context(self) -> SummarizerContext:
+    def _make_summarizer_context(self) -> SummarizerContext:
         return SummarizerContext(
             self.route,
             self.counter,
@@ -343,7 +343,7 @@ class ConversationState:
             is_warm=lambda: not self.cold_reason,
         )
 
-    def _services(self) -> Services:
+    def _make_services(self) -> Services:
         archive = SessionArchive(self)
         return Services(
             self.summarizer,

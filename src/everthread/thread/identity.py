@@ -18,7 +18,7 @@ from everthread.core.messages import (
     text_of,
 )
 from everthread.core.types import Api
-from everthread.store.records import ThreadLinkMatch
+from everthread.store.rewrite_records import ThreadLinkMatch
 from everthread.thread.history import History
 from everthread.thread.rewording import count_matching_messages
 

@@ -23,7 +23,8 @@ from everthread.core.search.terms import query_terms
 from everthread.core.tokens import TokenCounter
 from everthread.core.transcript import is_user_message
 from everthread.errors import StoreError
-from everthread.store.records import RecallPassage, RecallQuery, StoredMessage
+from everthread.store.records import StoredMessage
+from everthread.store.search_records import RecallPassage, RecallQuery
 from everthread.store.store import Store
 from everthread.thread.events import Listener, Notice, Recalled
 from everthread.thread.options import EXCERPT_CHARS, MAX_EXCERPTS, RecallOptions

@@ -19,7 +19,7 @@ from everthread.gateway.request.json_slices import (
     slice_body,
     splice,
 )
-from everthread.providers.catalog import OUTPUT_CAP_FIELDS, output_cap_field
+from everthread.providers.catalog import OUTPUT_CAP_FIELDS, choose_output_cap_field
 from everthread.thread.caller.prepared_call import PreparedCall
 from everthread.thread.wire_messages import encode_value
 from everthread.wire.gemini.fields import field_name, field_object
@@ -105,7 +105,7 @@ def _set_output_cap(api: Api, upstream: str, body: bytes, *, cap: int) -> bytes:
     if client_field is not None:
         return splice(body, [(*sliced.spans[client_field], str(cap))])
     start = body.index(b"{") + 1
-    name = encode_value(output_cap_field(api, upstream))
+    name = encode_value(choose_output_cap_field(api, upstream))
     return splice(body, [(start, start, f"{name}:{cap},")])
 
 

@@ -21,7 +21,11 @@ from everthread.gateway.request.request_reader import (
     MARK,
     ParsedRequest,
 )
-from everthread.providers.catalog import BETA_HEADER, OUTPUT_CAP_FIELDS, window_headers
+from everthread.providers.catalog import (
+    BETA_HEADER,
+    OUTPUT_CAP_FIELDS,
+    read_window_betas,
+)
 from everthread.thread.caller.replacement import COMPACTION_MARK, is_compaction
 from everthread.thread.caller.sent_history import CallFrame, Replacement, SentHistory
 from everthread.thread.finding.thread_match import Family
@@ -124,7 +128,9 @@ class ClientRequest:
         incoming = self.incoming
         fields = self.sliced.fields
         headers = (
-            window_headers(incoming.headers) if BETA_HEADER in incoming.headers else ""
+            read_window_betas(incoming.headers)
+            if BETA_HEADER in incoming.headers
+            else ""
         )
         limit_key = LimitKey(
             incoming.tenant,
