@@ -18,7 +18,7 @@ from everthread.core.types import Request
 from everthread.errors import EverthreadError, SummaryError
 from everthread.gateway.contracts import Authorize
 from everthread.gateway.error_answers import Refused
-from everthread.store.records import NO_USE, KeyUse, NewKey
+from everthread.store.key_records import NO_USE, KeyUse, NewKey
 from everthread.store.store import Store
 from everthread.thread.options import CheckPermission
 
@@ -209,7 +209,7 @@ class KeyAccount:
         self.ledger.spend(self.key, usage, model)
 
 
-def spending_permit(authorize: Authorize) -> CheckPermission:
+def make_spending_check(authorize: Authorize) -> CheckPermission:
     """Return the check that each summary call passes first: whether its caller may spend its estimated usage."""
 
     async def permit(request: Request) -> None:
