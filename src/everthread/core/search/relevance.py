@@ -15,7 +15,7 @@ NEIGHBOUR_SHARES: Mapping[int, float] = {-1: 0.6, 1: 0.4, -2: 0.3, 2: 0.2}
 """Share of a word's score that a message gets if a neighbour has the word, by distance before (-) or after (+): an
 answer follows its question."""
 CONVERSATION_SHARE = 0.75
-"""Share of a sitting's best scores that is added to each of its messages."""
+"""Share of a conversation's best scores that is added to each of its messages."""
 CONVERSATION_BEST_COUNT = 2
 """How many of the best messages rate their conversation."""
 SPEAKER_BONUS = 0.2
