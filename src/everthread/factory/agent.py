@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from everthread.agent.tool_interface import Approver, Tool
     from everthread.conversation.conversation import Conversation
     from everthread.gateway.api.agents import OpenAgent, PreviewThread
-    from everthread.gateway.api.threads_api import NativeApp
+    from everthread.gateway.api.threads_api import ThreadsApi
     from everthread.gateway.contracts import Limits
     from everthread.thread.events import Listener
     from everthread.thread.options import Route
@@ -227,20 +227,20 @@ def _list_key_variables(config: Config) -> list[str]:
     return names
 
 
-def make_native_app(
+def make_threads_api(
     config: Config, store: Store, limits: Limits, *, has_no_keys: bool
-) -> NativeApp:
+) -> ThreadsApi:
     """Build the threads API. `has_no_keys`: clients have no key, so the configuration alone decides on tools."""
     from everthread.gateway.api import QueueOptions
     from everthread.gateway.api.queue import TurnQueue
-    from everthread.gateway.api.threads_api import NativeApp
+    from everthread.gateway.api.threads_api import ThreadsApi
 
     native = config.gateway.native
     options = native.model_dump(
         exclude={"enabled", "tools", "workspace", "heartbeat_seconds"}
     )
     queue = TurnQueue(store, make_agent_opener(config), QueueOptions(**options))
-    return NativeApp(
+    return ThreadsApi(
         queue,
         preview=make_preview_function(config),
         limits=limits,

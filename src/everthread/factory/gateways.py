@@ -21,7 +21,7 @@ from everthread.config import Config, home_directory, load_config
 from everthread.core.caching.cache_lifetimes import CACHE_SECONDS
 from everthread.core.types import Api
 from everthread.errors import ConfigError, InputError, StoreError
-from everthread.factory.agent import make_native_app
+from everthread.factory.agent import make_threads_api
 from everthread.factory.caller_setup import make_caller_setup
 from everthread.factory.conversations import make_session_options
 from everthread.factory.model_setup import EngineChoice, make_summarizer_factory
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from everthread.gateway.access.authentication import Authenticator
-    from everthread.gateway.api.threads_api import NativeApp
+    from everthread.gateway.api.threads_api import ThreadsApi
     from everthread.gateway.app import GatewayApp
     from everthread.gateway.contracts import Auth, Limits
     from everthread.gateway.dashboard.access import LoginMode
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from everthread.gateway.proxy import Proxy
     from everthread.gateway.router import Upstream
     from everthread.gateway.server import Gateway
-    from everthread.gateway.supervisor import WorkerPlace
+    from everthread.gateway.supervisor import WorkerSetup
     from everthread.thread.events import Listener
 
 
@@ -160,7 +160,7 @@ async def open_dashboard(
     listener = listen(port, host)
     address = f"http://{host}:{listener.getsockname()[1]}"
     server = LoopServer(
-        pages, listener, patience=1.0, server_header=False, log_level="critical"
+        pages, listener, grace_seconds=1.0, server_header=False, log_level="critical"
     )
     await server.start()
     # Load the table of windows now; the first page would wait for it.
@@ -211,7 +211,7 @@ async def open_gateway(
     authenticator: Authenticator | None = None,
     trial: RunTrial | None = None,
     announce: Callable[[str], None] | None = None,
-    worker: WorkerPlace | None = None,
+    worker: WorkerSetup | None = None,
     is_gateway_process: bool = False,
 ) -> AsyncIterator[Gateway]:
     """Open a listening gateway. Arguments override the configuration; a store that is passed in stays open.
@@ -269,7 +269,7 @@ def _warm_up(manager: ProxyManager, stack: AsyncExitStack) -> None:
 
 
 def _choose_routes(
-    config: Config, upstreams: Sequence[Upstream] | None, worker: WorkerPlace | None
+    config: Config, upstreams: Sequence[Upstream] | None, worker: WorkerSetup | None
 ) -> list[Upstream]:
     """Return the given or configured upstreams with their keys; a worker's upstreams have theirs already."""
     routes = list(upstreams) if upstreams is not None else list_upstreams(config)
@@ -320,10 +320,13 @@ async def _open_service(
     authenticator: Authenticator | None,
     trial: RunTrial | None,
     announce: Callable[[str], None] | None,
-    worker: WorkerPlace | None,
+    worker: WorkerSetup | None,
 ) -> tuple[ProxyManager, GatewayApp]:
     """Build the application: the proxy, and everything that answers a path of its own."""
-    from everthread.gateway.access.authentication import SECRET, ForwardedAuthenticator
+    from everthread.gateway.access.authentication import (
+        TENANT_SECRET_NAME,
+        ForwardedAuthenticator,
+    )
     from everthread.gateway.api.compact import PATH, CompactApp
     from everthread.gateway.app import GatewayApp
     from everthread.gateway.contracts import Limits
@@ -336,13 +339,13 @@ async def _open_service(
     manager, proxy = await _open_proxy(
         config, store, upstreams, stack, limits=limits, watch=watch, workers=workers
     )
-    native: NativeApp | None = None
+    threads_api: ThreadsApi | None = None
     if options.native.enabled:
-        native = make_native_app(
+        threads_api = make_threads_api(
             config, store, limits, has_no_keys=authenticator is None
         )
-        stack.push_async_callback(native.close)
-        await native.start()
+        stack.push_async_callback(threads_api.close)
+        await threads_api.start()
     sites = SitePolicy(
         options.allowed_origins,
         (options.host, *options.allowed_hosts),
@@ -360,13 +363,15 @@ async def _open_service(
     return manager, GatewayApp(
         proxy,
         authenticator=authenticator,
-        native=native,
-        ready=lambda: _find_store_problem(store),
-        sites=sites,
-        mounted={"/mcp": mcp, PATH: compact_app},
+        threads_api=threads_api,
+        find_problem=lambda: _find_store_problem(store),
+        site_policy=sites,
+        mounted_apps={"/mcp": mcp, PATH: compact_app},
         pages=pages,
-        watch=watch,
-        forwarded=ForwardedAuthenticator(await store.shared_secret(SECRET)),
+        store_watch=watch,
+        forwarded_authenticator=ForwardedAuthenticator(
+            await store.shared_secret(TENANT_SECRET_NAME)
+        ),
     )
 
 
@@ -404,7 +409,7 @@ async def _open_proxy(
     stack.push_async_callback(manager.close)
     features = make_features(
         include_usage=config.gateway.include_usage,
-        make_item=manager.compaction_item,
+        make_item=manager.make_compaction_item,
         telemetry=_make_telemetry(),
     )
     proxy = Proxy(
@@ -461,7 +466,7 @@ def _claim_sole_use(
 
 async def preload() -> None:
     """Load, in a thread, the modules that the first request needs, then freeze the process's memory."""
-    from everthread.gateway.server import settle_process
+    from everthread.gateway.server import tune_process
 
     def load() -> None:
         import anyio
@@ -485,7 +490,7 @@ async def preload() -> None:
         _LOG.warning(
             "the gateway is not warmed up: %s: %s", type(error).__name__, error
         )
-    settle_process()
+    tune_process()
 
 
 class _McpMount:
@@ -722,7 +727,7 @@ def _make_telemetry() -> Telemetry | None:
         if (error.name or "").partition(".")[0] != "opentelemetry":
             raise
         return None
-    return Telemetry.of_process()
+    return Telemetry.from_process()
 
 
 def _make_store_watch(store: Store) -> StoreWatch | None:
@@ -770,7 +775,7 @@ async def _open_authenticator(
 ) -> Authenticator | None:
     """Return the authenticator; None for `auth: none`, which only a loopback address allows."""
     from everthread.gateway.access.authentication import (
-        SECRET,
+        TENANT_SECRET_NAME,
         AcceptedCredentials,
         KeyAuthenticator,
         PassthroughAuthenticator,
@@ -787,7 +792,9 @@ async def _open_authenticator(
     if auth == "passthrough":
         credentials = AcceptedCredentials(store)
         stack.push_async_callback(credentials.close)
-        return PassthroughAuthenticator(await store.shared_secret(SECRET), credentials)
+        return PassthroughAuthenticator(
+            await store.shared_secret(TENANT_SECRET_NAME), credentials
+        )
     keys = KeyAuthenticator(store)
     stack.push_async_callback(keys.close)
     if not is_loopback(host) and not await keys.has_keys():

@@ -141,12 +141,12 @@ class ProxyTurn(Protocol):
         """Return the request to send after an error of the provider; None if the client gets the error."""
         ...
 
-    async def resume(self, reply: Reply) -> Outgoing | None:
+    async def resume_after_recall(self, reply: Reply) -> Outgoing | None:
         """Return the next request after a round that called the gateway's own tool; None if the response ends."""
         ...
 
     async def retry_without_recall(self, reply: Reply) -> Outgoing | None:
-        """Return a smaller request, without the tool, after the one of `resume` was refused.
+        """Return a smaller request, without the tool, after the one of `resume_after_recall` was refused.
 
         If that is refused as well, ask again; None if there is none left.
         """
@@ -199,7 +199,7 @@ class UnmanagedTurn:
     async def recover(self, status: int, body: bytes) -> Outgoing | None:  # noqa: ARG002
         return None
 
-    async def resume(self, reply: Reply) -> Outgoing | None:  # noqa: ARG002
+    async def resume_after_recall(self, reply: Reply) -> Outgoing | None:  # noqa: ARG002
         return None
 
     async def retry_without_recall(self, reply: Reply) -> Outgoing | None:  # noqa: ARG002

@@ -11,12 +11,12 @@ from everthread.gateway.contracts import Incoming, Limits
 from everthread.gateway.error_answers import Refused
 from everthread.gateway.filters import Feature, Filter
 from everthread.gateway.managed.fail_open import FailOpenManager
-from everthread.gateway.monitoring.log_lines import refusal_reason
+from everthread.gateway.monitoring.log_lines import read_error_reason
 from everthread.gateway.monitoring.metrics import Metrics
 from everthread.gateway.request.body_limits import Upload
 from everthread.gateway.request.encoding import decode_body
 from everthread.gateway.request.request_head import RequestHead
-from everthread.gateway.router import Upstream, family_of
+from everthread.gateway.router import Upstream, find_family
 from everthread.gateway.streaming import Pieces, ResponseWriter
 from everthread.gateway.upstream import (
     Headers,
@@ -24,8 +24,8 @@ from everthread.gateway.upstream import (
     UpstreamClient,
     UpstreamResponse,
     drop_body_headers,
-    for_client,
-    for_upstream,
+    select_client_headers,
+    select_upstream_headers,
 )
 from everthread.gateway.work_after_answers import PendingWork
 from everthread.thread.caller.sent_history import Outcome
@@ -87,7 +87,7 @@ class Answer:
 
     @property
     def client_headers(self) -> Headers:
-        headers = for_client(self.headers.raw)
+        headers = select_client_headers(self.headers.raw)
         if not self.is_changed:
             return headers
         return [(name, value) for name, value in headers if name != b"content-length"]
@@ -187,16 +187,16 @@ class Exchange:
     def make_request(self) -> UpstreamRequest:
         """Return the request for the upstream, before the filters."""
         content = self.body.pieces() if isinstance(self.body, Upload) else self.body
-        return UpstreamRequest(self.make_headers(self.head.speaks), content)
+        return UpstreamRequest(self.make_headers(self.head.client_api), content)
 
     def make_headers(self, api: Api) -> Headers:
         """Return the client's headers for an upstream of this protocol."""
         head = self.head
-        return for_upstream(
+        return select_upstream_headers(
             head.raw_headers,
             self.upstream,
-            family_of(api),
-            trusted=head.caller.passthrough,
+            find_family(api),
+            is_trusted=head.caller.is_passthrough,
         )
 
     async def wait(self, work: Coroutine[Any, Any, T]) -> T:
@@ -241,7 +241,7 @@ class Exchange:
         """Have the log say why an upstream refused a request."""
         error = await answer.read_error()
         if error:
-            self.writer.note(reason=refusal_reason(error))
+            self.writer.note(reason=read_error_reason(error))
 
     async def start(self, answer: Answer) -> bool:
         """Send the first lines of an answer. Return False if the answer is complete with them."""

@@ -53,7 +53,7 @@ def read_client(headers: Mapping[str, str], fields: Mapping[str, Any]) -> Client
     product = _PRODUCT.match(headers.get("user-agent", ""))
     session_header = _find_header(headers, _SESSION_HEADERS)
     parent_header = _find_header(headers, _PARENT_HEADERS)
-    session = headers.get(session_header) or _session_in_body(headers, fields)
+    session = headers.get(session_header) or _read_body_session(headers, fields)
     return ClientSession(
         client=product[0] if product else "",
         session=session[:MAX_NAME_CHARS],
@@ -69,25 +69,25 @@ def _find_header(headers: Mapping[str, str], names: Mapping[str, None]) -> str:
     return next((name for name in names if headers.get(name)), "")
 
 
-def body_session(fields: Mapping[str, Any]) -> str:
+def find_body_session(fields: Mapping[str, Any]) -> str:
     """Return the session that a request's own fields name; empty if they name none."""
     candidates = [fields.get("session_id"), fields.get(_CACHE_KEY)]
     metadata = fields.get("metadata")
     if isinstance(metadata, dict):
-        claude = _claude_session(metadata.get("user_id"))
-        in_metadata = [metadata.get(name) for name in _METADATA_FIELDS]
-        candidates = [claude, *in_metadata, *candidates]
+        claude_session = _read_claude_session(metadata.get("user_id"))
+        metadata_sessions = [metadata.get(name) for name in _METADATA_FIELDS]
+        candidates = [claude_session, *metadata_sessions, *candidates]
     return next((value for value in candidates if isinstance(value, str) and value), "")
 
 
-def _session_in_body(headers: Mapping[str, str], fields: Mapping[str, Any]) -> str:
+def _read_body_session(headers: Mapping[str, str], fields: Mapping[str, Any]) -> str:
     """Return the session that the fields name, without a cache key that is no name."""
     if headers.get(_COPILOT_HEADER):
         fields = {name: fields[name] for name in fields if name != _CACHE_KEY}
-    return body_session(fields)
+    return find_body_session(fields)
 
 
-def _claude_session(user: Any) -> str:
+def _read_claude_session(user: Any) -> str:
     """Return Claude Code's session, from `user_…_account_…_session_…` or a JSON object."""
     if not isinstance(user, str):
         return ""
@@ -99,7 +99,7 @@ def _claude_session(user: Any) -> str:
     return session if account else ""
 
 
-def scope_of(
+def find_scope(
     headers: Mapping[str, str], fields: Mapping[str, Any] | None = None
 ) -> str:
     """Return the client's own session as the scope in which its threads are looked for.
@@ -110,17 +110,17 @@ def scope_of(
     name = _find_header(headers, _SESSION_HEADERS)
     if name:
         return f"{name}:{shorten_session_name(headers[name])}"
-    inner = "" if fields is None else _session_in_body(headers, fields)
-    return f"{BODY_SCOPE}{shorten_session_name(inner)}" if inner else ""
+    body_session = "" if fields is None else _read_body_session(headers, fields)
+    return f"{BODY_SCOPE}{shorten_session_name(body_session)}" if body_session else ""
 
 
-def named_thread_id(tenant: str, name: str) -> str:
+def derive_named_thread_id(tenant: str, name: str) -> str:
     """Return the id of the thread that a client calls by a name of its own."""
-    scope = scope_of({SESSION_HEADER: name})
+    scope = find_scope({SESSION_HEADER: name})
     return derive_thread_id(tenant, scope, previous="", digest="")
 
 
-def thread_kind(client: ClientSession, *, has_tools: bool) -> SessionKind:
+def choose_thread_kind(client: ClientSession, *, has_tools: bool) -> SessionKind:
     """Return what a new thread is: a conversation, a subagent's, or a side call.
 
     Within a client's session, a call without tools is a title or a count.
@@ -133,7 +133,7 @@ def thread_kind(client: ClientSession, *, has_tools: bool) -> SessionKind:
 # Messages outside the conversation
 
 
-def leading_system(elements: Sequence[Element]) -> int:
+def count_leading_system(elements: Sequence[Element]) -> int:
     """Count the messages at the start that are the system prompt."""
     for count in range(len(elements)):
         value = elements[count].value
@@ -142,10 +142,10 @@ def leading_system(elements: Sequence[Element]) -> int:
     return len(elements)
 
 
-def count_trailing_system(elements: Sequence[Element], first: int) -> int:
+def count_trailing_system(elements: Sequence[Element], system_count: int) -> int:
     """Count the system reminders at the end, which clients renew with each request."""
     count = 0
-    while len(elements) - count > first + 1:
+    while len(elements) - count > system_count + 1:
         value = elements[len(elements) - 1 - count].value
         if not isinstance(value, dict) or not (
             value.get("role") in SYSTEM_ROLES or kind_of(value) == TRIGGER

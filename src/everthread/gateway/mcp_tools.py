@@ -33,7 +33,7 @@ from everthread.errors import (
     InputError,
     UnknownIdError,
 )
-from everthread.gateway.identify import named_thread_id
+from everthread.gateway.identify import derive_named_thread_id
 from everthread.store.records import DEFAULT_TENANT
 from everthread.store.sql.accounts import make_usage_row, sum_usage
 from everthread.store.store import Store
@@ -48,13 +48,13 @@ from everthread.thread.stored_facts import (
 
 @dataclass(frozen=True, slots=True)
 class LookupReach:
-    """The threads that a client may look up; `confined`: only `thread`."""
+    """The threads that a client may look up; `is_confined`: only `thread`."""
 
     tenant: str | None
     """None: threads of every tenant."""
     thread: str | None = None
     """The default thread of a call: any of its ids, the beginning of one, or a client's own name for it."""
-    confined: bool = False
+    is_confined: bool = False
 
 
 async def find_thread(store: Store, reach: LookupReach, thread_name: str) -> str | None:
@@ -69,7 +69,7 @@ async def find_thread(store: Store, reach: LookupReach, thread_name: str) -> str
     if not thread_name:
         return default_thread
     named_thread = await _resolve_thread(store, reach.tenant, thread_name)
-    if reach.confined and named_thread != default_thread:
+    if reach.is_confined and named_thread != default_thread:
         raise UnknownIdError(
             f"there is no thread {thread_name[:80]!r} here; leave the thread out"
         )
@@ -77,7 +77,7 @@ async def find_thread(store: Store, reach: LookupReach, thread_name: str) -> str
 
 
 async def _resolve_thread(store: Store, tenant: str | None, name: str) -> str:
-    for candidate in (name, named_thread_id(tenant or DEFAULT_TENANT, name)):
+    for candidate in (name, derive_named_thread_id(tenant or DEFAULT_TENANT, name)):
         try:
             session = await store.resolve(candidate, tenant=tenant)
         except UnknownIdError:
@@ -380,7 +380,7 @@ class LookupTools:
         if scope == "thread":
             searched_text = "this thread"
             unsearched_text = "other threads" + (
-                "" if reach.confined else " (scope `all`)"
+                "" if reach.is_confined else " (scope `all`)"
             )
         elif reach.tenant is not None:
             searched_text = "all threads of this tenant"
@@ -467,13 +467,13 @@ class LookupTools:
         return await GraphTools(lookup, lookup).call(name, tool_arguments)
 
     def _make_lookup(self, reach: LookupReach, thread: str | None) -> StoreLookup:
-        scope: SearchScope = "thread" if reach.confined else "all"
+        scope: SearchScope = "thread" if reach.is_confined else "all"
         return StoreLookup(
             self.store,
             reach.tenant,
             thread,
             reach=scope,
-            family=not reach.confined,
+            family=not reach.is_confined,
             cache=self._cache,
         )
 

@@ -15,7 +15,7 @@ from everthread.gateway.monitoring.log_lines import printable
 
 Headers = list[tuple[bytes, bytes]]
 
-_FETCH_SITES = frozenset({"same-origin", "none"})
+_OWN_FETCH_SITES = frozenset({"same-origin", "none"})
 """Values of `Sec-Fetch-Site` for requests that no other site's page made."""
 _PREFLIGHT_SECONDS = b"600"
 
@@ -34,7 +34,7 @@ class SitePolicy:
 
     def check(self, headers: Headers, *, checks_host: bool) -> str | None:
         """Return the listed origin of a page that calls. `Refused` for foreign pages, foreign names and WebSockets."""
-        fields = _site_fields(headers)
+        fields = _read_site_headers(headers)
         origin = self._check_origin(fields)
         if checks_host:
             self._check_host(fields[b"host"])
@@ -48,7 +48,7 @@ class SitePolicy:
 
     def check_page(self, headers: Headers, *, is_change: bool) -> None:
         """Check a request to the dashboard: links work from anywhere, changes only from its own pages."""
-        fields = _site_fields(headers)
+        fields = _read_site_headers(headers)
         self._check_host(fields[b"host"])
         if is_change:
             self._check_origin(fields)
@@ -72,7 +72,7 @@ class SitePolicy:
         ]
         if len(origins) == 1 and foreign and self._is_allowed(foreign[0]):
             return foreign[0]
-        if not foreign and all(site.lower() in _FETCH_SITES for site in sites):
+        if not foreign and all(site.lower() in _OWN_FETCH_SITES for site in sites):
             return None
         page = (
             f"The page {printable(', '.join(foreign)[:200])}"
@@ -175,7 +175,9 @@ def _is_address(host: str) -> bool:
     return True
 
 
-def _site_fields(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, list[str]]:
+def _read_site_headers(
+    headers: Iterable[tuple[bytes, bytes]],
+) -> dict[bytes, list[str]]:
     """Find the headers that show a request's origin, in one pass."""
     fields: dict[bytes, list[str]] = {
         b"host": [],
@@ -195,40 +197,40 @@ class Admission:
     One tenant has at most half of the places, with all its keys, so that no tenant can take all of them.
     """
 
-    def __init__(self, most: int, what: str = "requests") -> None:
-        self.inside = 0
-        self._most = most
-        self._what = what
-        self._by_tenant: Counter[str] = Counter()
+    def __init__(self, limit: int, unit: str = "requests") -> None:
+        self.count = 0
+        self._limit = limit
+        self._unit = unit
+        self._count_by_group: Counter[str] = Counter()
 
-    def enter(self, tenant: str | None = None) -> Reservation:
-        """Reserve one place. `tenant`: the tenant it counts for; None if there is only one user."""
-        return Reservation(self, tenant, 1)
+    def enter(self, group: str | None = None) -> Reservation:
+        """Reserve one place. `group`: the tenant it counts for; None if there is only one user."""
+        return Reservation(self, group, 1)
 
-    def reserve(self, tenant: str | None = None) -> Reservation:
+    def reserve(self, group: str | None = None) -> Reservation:
         """Reserve no place yet; the caller adds places later."""
-        return Reservation(self, tenant, 0)
+        return Reservation(self, group, 0)
 
-    def take(self, tenant: str | None, number: int) -> None:
-        if self.inside + number > self._most:
-            raise _busy_error(
-                f"The gateway is busy with {self.inside:,} {self._what}, as many as it takes"
+    def acquire(self, group: str | None, added_count: int) -> None:
+        if self.count + added_count > self._limit:
+            raise _make_busy_error(
+                f"The gateway is busy with {self.count:,} {self._unit}, as many as it takes"
             )
-        if tenant is not None:
-            tenant_count = self._by_tenant[tenant]
-            if tenant_count + number > max(1, self._most // 2):
-                raise _busy_error(
-                    f"This tenant has {tenant_count:,} {self._what} under way, as many as one may have"
+        if group is not None:
+            group_count = self._count_by_group[group]
+            if group_count + added_count > max(1, self._limit // 2):
+                raise _make_busy_error(
+                    f"This tenant has {group_count:,} {self._unit} under way, as many as one may have"
                 )
-            self._by_tenant[tenant] = tenant_count + number
-        self.inside += number
+            self._count_by_group[group] = group_count + added_count
+        self.count += added_count
 
-    def give_back(self, tenant: str | None, number: int) -> None:
-        self.inside -= number
-        if tenant is not None:
-            self._by_tenant[tenant] -= number
-            if not self._by_tenant[tenant]:
-                del self._by_tenant[tenant]
+    def release(self, group: str | None, added_count: int) -> None:
+        self.count -= added_count
+        if group is not None:
+            self._count_by_group[group] -= added_count
+            if not self._count_by_group[group]:
+                del self._count_by_group[group]
 
 
 @dataclass(slots=True)
@@ -236,23 +238,23 @@ class Reservation:
     """Places taken until the end of a `with`. Call its value to take more; `Refused` is raised if none are left."""
 
     admission: Admission
-    tenant: str | None
-    number: int
+    group: str | None
+    count: int
     """The number of places it holds."""
 
     def __enter__(self) -> Callable[[int], None]:
-        self.admission.take(self.tenant, self.number)
+        self.admission.acquire(self.group, self.count)
         return self.add
 
-    def add(self, number: int) -> None:
-        self.admission.take(self.tenant, number)
-        self.number += number
+    def add(self, count: int) -> None:
+        self.admission.acquire(self.group, count)
+        self.count += count
 
     def __exit__(self, *_error: object) -> None:
-        self.admission.give_back(self.tenant, self.number)
+        self.admission.release(self.group, self.count)
 
 
-def _busy_error(words: str) -> Refused:
+def _make_busy_error(words: str) -> Refused:
     return Refused(
         429, "rate_limit_exceeded", f"{words}; try again in a second.", retry_after=1
     )

@@ -117,7 +117,7 @@ class Upstream:
         """Whether it is the server of logins with ChatGPT, whose paths have no `/v1`."""
         return self.url.endswith(LOGIN_PATH)
 
-    def own_target(self, target: bytes) -> bytes:
+    def spell_target(self, target: bytes) -> bytes:
         """Return path and query as this provider spells them."""
         return target.removeprefix(b"/v1") if self.serves_logins else target
 
@@ -146,7 +146,7 @@ class Routes:
         }
 
     @property
-    def differ(self) -> bool:
+    def has_several(self) -> bool:
         return len(self.upstreams) > 1
 
     def choose(
@@ -167,7 +167,7 @@ class Routes:
         return next(fitting, upstreams[0])
 
 
-def family_of(api: Api) -> Family:
+def find_family(api: Api) -> Family:
     return _FAMILIES.get(api, "openai")
 
 

@@ -27,7 +27,7 @@ _ACCEPTED_AT_ONCE = 32
 
 
 class LoopServer(Server):
-    """uvicorn on a bound socket, in the running loop. `patience`: seconds for open answers when it stops.
+    """uvicorn on a bound socket, in the running loop. `grace_seconds`: seconds for open answers when it stops.
 
     It starts and stops on events; uvicorn itself polls ten times a second.
     """
@@ -38,7 +38,7 @@ class LoopServer(Server):
         listener: socket.socket,
         protocol: type[asyncio.Protocol] = H11Protocol,
         *,
-        patience: float = 2.0,
+        grace_seconds: float = 2.0,
         **settings: Any,
     ) -> None:
         super().__init__(
@@ -54,7 +54,7 @@ class LoopServer(Server):
             )
         )
         self._listener = listener
-        self._patience = patience
+        self._grace_seconds = grace_seconds
         self._ready = asyncio.Event()
         self._ending = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -93,7 +93,7 @@ class LoopServer(Server):
             connection.shutdown()
         if self.server_state.tasks:
             _, late_tasks = await asyncio.wait(
-                self.server_state.tasks, timeout=self._patience
+                self.server_state.tasks, timeout=self._grace_seconds
             )
             for task in late_tasks:
                 task.cancel()
@@ -159,7 +159,7 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _MAX_FILES = 65_536
 _MAX_CONNECTIONS = 16_384
 _OTHER_FILES = 128
-_FRAMING = (b"content-length", b"transfer-encoding")
+_FRAMING_HEADERS = (b"content-length", b"transfer-encoding")
 
 
 class HeaderTimeoutProtocol(HttpToolsProtocol):
@@ -171,10 +171,10 @@ class HeaderTimeoutProtocol(HttpToolsProtocol):
 
     seconds: ClassVar[float]
     header_bytes: ClassVar[int]
-    most_connections: ClassVar[int]
-    waiting: ClassVar[dict[HeaderTimeoutProtocol, None]]
+    max_connections: ClassVar[int]
+    idle_connections: ClassVar[dict[HeaderTimeoutProtocol, None]]
     """Connections of one server without a request under way, the longest waiting first."""
-    _clock: asyncio.TimerHandle | None = None
+    _header_timer: asyncio.TimerHandle | None = None
     _in_headers = True
     _header_size = 0
     _watchers: DisconnectWatchers
@@ -182,13 +182,15 @@ class HeaderTimeoutProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(cast("asyncio.Transport", transport))
         self._watchers = DisconnectWatchers()
-        self.waiting[self] = None
-        if len(self.connections) > self.most_connections:
+        self.idle_connections[self] = None
+        if len(self.connections) > self.max_connections:
             # So that one client with many connections locks no one out.
-            longest = next(iter(self.waiting))
-            del self.waiting[longest]  # it ends later than the next one comes
-            longest.transport.abort()
-        self._wait()
+            longest_idle = next(iter(self.idle_connections))
+            del self.idle_connections[
+                longest_idle
+            ]  # it ends later than the next one comes
+            longest_idle.transport.abort()
+        self._start_header_timer()
 
     def data_received(self, data: bytes) -> None:
         self._header_size += len(data)
@@ -199,12 +201,12 @@ class HeaderTimeoutProtocol(HttpToolsProtocol):
             self.send_400_response("Invalid HTTP request received.")
             return
         if not self._in_headers:
-            self._stop()
+            self._stop_header_timer()
         elif self._header_size > self.header_bytes and not self.transport.is_closing():
             self.transport.write(_TOO_LARGE)
             self.transport.close()
-        elif self._clock is None:
-            self._wait()
+        elif self._header_timer is None:
+            self._start_header_timer()
 
     def on_message_begin(self) -> None:
         self._in_headers = True
@@ -217,14 +219,14 @@ class HeaderTimeoutProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_headers = False
-        self.waiting.pop(self, None)
+        self.idle_connections.pop(self, None)
         if self.parser.get_method() == b"CONNECT":
             # The parser makes an error of it, the client gets 400.
             raise ValueError("no tunnel is opened here")
         cast("dict[str, Any]", self.scope)["extensions"] = {DISCONNECT: self._watchers}
         super().on_headers_complete()
         self.cycle.transport = cast(
-            "asyncio.Transport", _HeldHead(self.transport, self.loop)
+            "asyncio.Transport", _HeadBuffer(self.transport, self.loop)
         )
 
     def on_message_complete(self) -> None:
@@ -240,11 +242,11 @@ class HeaderTimeoutProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if not self.pipeline and self in self.connections:
-            self.waiting[self] = None
+            self.idle_connections[self] = None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop()
-        self.waiting.pop(self, None)
+        self._stop_header_timer()
+        self.idle_connections.pop(self, None)
         super().connection_lost(exc)
         self._watchers.end()
 
@@ -265,20 +267,20 @@ class HeaderTimeoutProtocol(HttpToolsProtocol):
         framing = b"".join(
             name + b": " + value + b"\r\n"
             for name, value in self.headers
-            if name in _FRAMING
+            if name in _FRAMING_HEADERS
         )
         self.parser.feed_data(b"POST / HTTP/1.1\r\n" + framing + b"\r\n")
 
-    def _wait(self) -> None:
-        self._clock = self.loop.call_later(self.seconds, self.transport.close)
+    def _start_header_timer(self) -> None:
+        self._header_timer = self.loop.call_later(self.seconds, self.transport.close)
 
-    def _stop(self) -> None:
-        if self._clock is not None:
-            self._clock.cancel()
-            self._clock = None
+    def _stop_header_timer(self) -> None:
+        if self._header_timer is not None:
+            self._header_timer.cancel()
+            self._header_timer = None
 
 
-class _HeldHead:
+class _HeadBuffer:
     """A response's transport that writes the head together with a body that follows in the same turn of the loop."""
 
     __slots__ = ("_head", "_is_begun", "_loop", "_transport")
@@ -344,20 +346,20 @@ class _ResumedRequest:
             self._protocol.on_headers_complete()
 
 
-def header_timeout_protocol(
-    seconds: float, header_bytes: int, most_connections: int
+def make_header_timeout_protocol(
+    seconds: float, header_bytes: int, max_connections: int
 ) -> type[HeaderTimeoutProtocol]:
     """Return the protocol of one server, with its limits."""
     limits = {
         "seconds": seconds,
         "header_bytes": header_bytes,
-        "most_connections": most_connections,
+        "most_connections": max_connections,
         "waiting": {},
     }
     return type("HeaderTimeout", (HeaderTimeoutProtocol,), limits)
 
 
-def connection_limit() -> int:
+def find_connection_limit() -> int:
     """Return how many connections of clients fit beside as many to upstreams, files and the store.
 
     The soft limit of open files is raised to the hard one first: many systems begin at 1,024.
@@ -382,7 +384,7 @@ def connection_limit() -> int:
 _SWITCH_SECONDS = 0.0005
 
 
-def settle_process() -> None:
+def tune_process() -> None:
     """Shorten the pauses of a process that only runs a gateway. Call it once the process is ready.
 
     Loaded modules and other lasting objects are left out of later garbage collections (`benchmarks gateway_parts` shows
@@ -412,15 +414,15 @@ class Gateway:
         *,
         host: str = "127.0.0.1",
         port: int = 0,
-        patience: float = _STOP_SECONDS,
+        grace_seconds: float = _STOP_SECONDS,
         connections: int | None = None,
         listener: socket.socket | None = None,
     ) -> None:
-        service.may_listen(host)
+        service.check_listen_host(host)
         self._service = service
         self._host = host
         self._port = port
-        self._patience = patience
+        self._grace_seconds = grace_seconds
         self._connections = connections
         """The most connections at the same time; None for as many as the system allows."""
         self._listener = listener
@@ -451,12 +453,12 @@ class Gateway:
         self._server = LoopServer(
             self._service,
             listener,
-            header_timeout_protocol(
+            make_header_timeout_protocol(
                 limits.header_seconds,
                 limits.header_bytes,
-                self._connections or connection_limit(),
+                self._connections or find_connection_limit(),
             ),
-            patience=self._patience,
+            grace_seconds=self._grace_seconds,
             timeout_keep_alive=_IDLE_SECONDS,
             server_header=False,
             date_header=False,
@@ -469,7 +471,9 @@ class Gateway:
     async def __aexit__(self, *_error: object) -> None:
         async with asyncio.TaskGroup() as ending:
             ending.create_task(
-                self._service.end(max(0.0, self._patience - _STOP_NOTICE_SECONDS))
+                self._service.shut_down(
+                    max(0.0, self._grace_seconds - _STOP_NOTICE_SECONDS)
+                )
             )
             if self._server:
                 ending.create_task(self._server.stop())

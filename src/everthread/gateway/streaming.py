@@ -14,8 +14,12 @@ from starlette.types import Send
 from everthread.core.types import StreamDelta
 from everthread.gateway.answer_reader import AnswerReader
 from everthread.gateway.contracts import Limits
-from everthread.gateway.deadlines import run_beside
-from everthread.gateway.error_answers import Refused, error_body, error_headers
+from everthread.gateway.deadlines import run_with_watcher
+from everthread.gateway.error_answers import (
+    Refused,
+    make_error_body,
+    make_error_headers,
+)
 from everthread.gateway.monitoring.log_lines import log_fields
 from everthread.gateway.monitoring.metrics import Metrics
 from everthread.gateway.request.request_head import ClientGone, RequestHead
@@ -35,15 +39,15 @@ class ResponseWriter:
     """Write one response. Raise `ClientGone` if the client takes too long to read a piece."""
 
     def __init__(
-        self, send: Send, call: RequestHead, metrics: Metrics, seconds: float
+        self, send: Send, head: RequestHead, metrics: Metrics, seconds: float
     ) -> None:
         self._send = send
-        self._call = call
+        self._head = head
         self._metrics = metrics
         self._seconds = seconds
         self._started_at = time.monotonic()
         self.status: int | None = None
-        self._left = -1
+        self._remaining_bytes = -1
         """Bytes that are missing to the stated length; negative if none is stated."""
         self._is_complete = False
         self._own_headers: Mapping[str, str] = {}
@@ -58,7 +62,7 @@ class ResponseWriter:
         self.status = status
         self._own_headers = dict(own_headers or {})
         self._metrics.count(
-            "requests", api=self._call.conversation or "other", status=str(status)
+            "requests", api=self._head.conversation_api or "other", status=str(status)
         )
         self._metrics.observe_first_byte(time.monotonic() - self._started_at)
         encoded_headers = [
@@ -70,8 +74,8 @@ class ResponseWriter:
             for name, value in headers
             if name == b"content-length" and value.isdigit()
         ]
-        self._left = lengths[0] if len(lengths) == 1 else -1
-        await self._put(
+        self._remaining_bytes = lengths[0] if len(lengths) == 1 else -1
+        await self._send_message(
             {
                 "type": "http.response.start",
                 "status": status,
@@ -96,9 +100,9 @@ class ResponseWriter:
 
     async def body(self, data: bytes) -> None:
         """Send a piece; with the last of the stated length the response is complete."""
-        self._left -= len(data)
-        self._is_complete = self._left == 0
-        await self._put(
+        self._remaining_bytes -= len(data)
+        self._is_complete = self._remaining_bytes == 0
+        await self._send_message(
             {
                 "type": "http.response.body",
                 "body": data,
@@ -108,7 +112,7 @@ class ResponseWriter:
 
     async def end(self, data: bytes = b"") -> None:
         if not self._is_complete:
-            await self._put(
+            await self._send_message(
                 {"type": "http.response.body", "body": data, "more_body": False}
             )
 
@@ -117,8 +121,8 @@ class ResponseWriter:
         if self.status is not None:
             return
         self.note(reason=refused.message)
-        body = error_body(self._call.speaks, refused)
-        await self.start(refused.status, error_headers(refused, body))
+        body = make_error_body(self._head.client_api, refused)
+        await self.start(refused.status, make_error_headers(refused, body))
         await self.end(body)
 
     def note(self, **facts: Any) -> None:
@@ -129,16 +133,16 @@ class ResponseWriter:
         """Log one line for the request, answered or not."""
         if not _LOG.isEnabledFor(logging.INFO):
             return
-        call = self._call
+        head = self._head
         seconds = time.monotonic() - self._started_at
         status = self.status or 0
         fields = {
-            "method": call.method,
-            "path": call.path,
+            "method": head.method,
+            "path": head.path,
             "status": status,
             "seconds": round(seconds, 4),
-            "tenant": call.caller.tenant,
-            "key": call.caller.key_id,
+            "tenant": head.caller.tenant,
+            "key": head.caller.key_id,
             **self._facts,
         }
         filled = {
@@ -149,11 +153,11 @@ class ResponseWriter:
         log_fields(
             _LOG,
             logging.INFO,
-            f"{call.method} {call.path} {status or 'unanswered'} in {seconds:.3f} s",
+            f"{head.method} {head.path} {status or 'unanswered'} in {seconds:.3f} s",
             filled,
         )
 
-    async def _put(self, message: dict[str, object]) -> None:
+    async def _send_message(self, message: dict[str, object]) -> None:
         try:
             async with asyncio.timeout(self._seconds):
                 await self._send(message)
@@ -184,9 +188,9 @@ class Pieces:
         """Return the whole body, however long."""
         return b"".join([piece async for piece in self.all()])
 
-    async def read_all(self, most: int) -> bytes | None:
-        """Return the whole body, which stays buffered; None if it has more than `most` bytes."""
-        while sum(map(len, self._buffer)) <= most:
+    async def read_all(self, max_bytes: int) -> bytes | None:
+        """Return the whole body, which stays buffered; None if it has more than `max_bytes` bytes."""
+        while sum(map(len, self._buffer)) <= max_bytes:
             piece = await anext(self._source, None)
             if piece is None:
                 return b"".join(self._buffer)
@@ -227,11 +231,11 @@ class Pieces:
         for piece in self._buffer:
             yield piece
         if self._next is not None:
-            awaited = await self._next
+            next_piece = await self._next
             self._next = None
-            if awaited is None:
+            if next_piece is None:
                 return
-            yield awaited
+            yield next_piece
         async for piece in self._source:
             yield piece
 
@@ -247,8 +251,8 @@ async def _next_piece(source: AsyncIterator[bytes]) -> bytes | None:
 
 
 T = TypeVar("T")
-COMMENT = b": everthread is waiting\n\n"
-_OWN: Headers = [
+KEEPALIVE_COMMENT = b": everthread is waiting\n\n"
+_KEEPALIVE_HEADERS: Headers = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
 ]
@@ -259,7 +263,7 @@ class ResponseHead:
     """The first lines of an answer."""
 
     status: int = 200
-    headers: Headers = field(default_factory=lambda: list(_OWN))
+    headers: Headers = field(default_factory=lambda: list(_KEEPALIVE_HEADERS))
     own_headers: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -283,34 +287,34 @@ class StreamKeepAlive:
 
     async def wait_for_gateway(self, work: Coroutine[Any, Any, T]) -> T:
         """Wait for work of the gateway, before the upstream has answered."""
-        first = (
+        first_delay = (
             self._limits.keepalive_seconds
             if self.has_started
             else self._limits.silence_seconds
         )
-        return await self._run_with_beats(work, first, ResponseHead)
+        return await self._run_with_comments(work, first_delay, ResponseHead)
 
     async def wait_for_words(
         self, work: Coroutine[Any, Any, T], head: ResponseHead | None
     ) -> T:
         """Wait for the first words of a stream. `head`: None if it is compressed, since a comment would break it."""
-        return await self._run_with_beats(
+        return await self._run_with_comments(
             work, self._limits.keepalive_seconds, lambda: head
         )
 
-    async def _run_with_beats(
+    async def _run_with_comments(
         self,
         work: Coroutine[Any, Any, T],
-        first: float,
+        first_delay: float,
         head: Callable[[], ResponseHead | None],
     ) -> T:
-        async def beat() -> None:
-            while await self._beat(head()):  # noqa: ASYNC110  a comment at each interval
+        async def send_comments() -> None:
+            while await self._send_comment(head()):  # noqa: ASYNC110  a comment at each interval
                 await asyncio.sleep(self._limits.keepalive_seconds)
 
-        return await run_beside(work, beat, after=first)
+        return await run_with_watcher(work, send_comments, delay_seconds=first_delay)
 
-    async def _beat(self, head: ResponseHead | None) -> bool:
+    async def _send_comment(self, head: ResponseHead | None) -> bool:
         """Send one comment; return False if the response cannot carry one."""
         if not self.has_started:
             if head is None or not self._streams():
@@ -318,5 +322,5 @@ class StreamKeepAlive:
             self.has_started = True
             await self._writer.start(head.status, head.headers, head.own_headers)
         self._metrics.count("keepalives")
-        await self._writer.body(COMMENT)
+        await self._writer.body(KEEPALIVE_COMMENT)
         return True

@@ -33,13 +33,13 @@ from everthread.gateway.server import bind_socket, listen
 END_SECONDS = 40.0
 """For a worker to end after what it is answering; then it is killed."""
 START_SECONDS = 180.0
-_PAUSES = (0.0, 1.0, 2.0, 5.0, 15.0)
+_RESTART_PAUSE_SECONDS = (0.0, 1.0, 2.0, 5.0, 15.0)
 """Seconds before a worker that did not get up is started again: longer each time."""
 _LOG = logging.getLogger("everthread.gateway")
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerPlace:
+class WorkerSetup:
     """A worker's place among the others."""
 
     listener: socket.socket
@@ -98,7 +98,7 @@ class _Slot:
 class Supervisor:
     """Start workers with `command` and restart them until closed.
 
-    `setup` returns the value, which must be picklable, for each worker. `tell` gets the messages to print.
+    `setup` returns the value, which must be picklable, for each worker. `print_message` gets the messages to print.
     """
 
     def __init__(  # noqa: PLR0913 - each by its name
@@ -109,7 +109,7 @@ class Supervisor:
         folder: Path,
         *,
         count: int,
-        tell: Callable[[dict[str, Any]], None],
+        print_message: Callable[[dict[str, Any]], None],
     ) -> None:
         if sys.platform == "win32":
             raise InputError(
@@ -119,16 +119,16 @@ class Supervisor:
         self._setup = setup
         self._sockets = sockets
         self._metrics = folder / "metrics"
-        self._tell = tell
+        self._print_message = print_message
         self._slots = [_Slot(index) for index in range(count)]
-        self._keepers: list[asyncio.Task[None]] = []
+        self._keeper_tasks: list[asyncio.Task[None]] = []
         self._failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._ending = asyncio.Event()
 
     async def __aenter__(self) -> Self:
         """Start all workers. If one cannot start, end the others and raise `InputError`."""
         self._metrics.mkdir(exist_ok=True)
-        self._keepers = [
+        self._keeper_tasks = [
             asyncio.create_task(self._keep_running(slot)) for slot in self._slots
         ]
         ready_task = asyncio.create_task(self._wait_until_ready())
@@ -157,47 +157,54 @@ class Supervisor:
         """End all, each after what it is answering."""
         self._ending.set()
         self.signal(signal.SIGTERM)
-        if self._keepers:
-            _, late_keepers = await asyncio.wait(self._keepers, timeout=END_SECONDS)
+        if self._keeper_tasks:
+            _, late_keepers = await asyncio.wait(
+                self._keeper_tasks, timeout=END_SECONDS
+            )
             if late_keepers:
                 self.signal(signal.SIGKILL)
                 await asyncio.wait(late_keepers)
         self._sockets.close()
 
-    def signal(self, number: signal.Signals) -> None:
+    def signal(self, signal_number: signal.Signals) -> None:
         for slot in self._slots:
             if slot.process is not None and slot.process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
-                    slot.process.send_signal(number)
+                    slot.process.send_signal(signal_number)
 
     async def _keep_running(self, slot: _Slot) -> None:
         """One worker after the other in this place."""
         while True:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(
-                    self._ending.wait(), _PAUSES[min(slot.failures, len(_PAUSES) - 1)]
+                    self._ending.wait(),
+                    _RESTART_PAUSE_SECONDS[
+                        min(slot.failures, len(_RESTART_PAUSE_SECONDS) - 1)
+                    ],
                 )
             if self._ending.is_set():
                 return
-            begun = time.monotonic()
-            code = await self._run(slot)
-            was_up = slot.ready.is_set()
+            started_at = time.monotonic()
+            exit_code = await self._run(slot)
+            was_ready = slot.ready.is_set()
             slot.process = None
             slot.ready.clear()
             if self._ending.is_set():
                 return
-            if was_up:
+            if was_ready:
                 slot.failures = 0
                 _LOG.warning(
                     "worker %d ended (%s) after %.0f s; another takes its place",
                     slot.index + 1,
-                    _end_text(code),
-                    time.monotonic() - begun,
+                    _describe_exit(exit_code),
+                    time.monotonic() - started_at,
                 )
             else:
                 slot.failures += 1
                 _LOG.error(
-                    "worker %d did not get up (%s)", slot.index + 1, _end_text(code)
+                    "worker %d did not get up (%s)",
+                    slot.index + 1,
+                    _describe_exit(exit_code),
                 )
                 self._sockets.renew(slot.index)
 
@@ -229,12 +236,14 @@ class Supervisor:
         with contextlib.suppress(ValueError, ConnectionError):
             while line := await stdout.readline():
                 self._handle_report(slot, json.loads(line))
-        code = await process.wait()
+        exit_code = await process.wait()
         stdin.close()
         _forget_gauges(process.pid, self._metrics)
         if not slot.ready.is_set() and not self._failed.done():
-            self._failed.set_result(f"a worker ended at its start ({_end_text(code)})")
-        return code
+            self._failed.set_result(
+                f"a worker ended at its start ({_describe_exit(exit_code)})"
+            )
+        return exit_code
 
     def _handle_report(self, slot: _Slot, message: dict[str, Any]) -> None:
         if "failed" in message:
@@ -244,14 +253,14 @@ class Supervisor:
             return
         if message.get("ready"):
             slot.ready.set()
-        self._tell(message)
+        self._print_message(message)
 
 
-def _end_text(code: int) -> str:
-    if code < 0:
+def _describe_exit(exit_code: int) -> str:
+    if exit_code < 0:
         with contextlib.suppress(ValueError):
-            return signal.Signals(-code).name
-    return f"code {code}"
+            return signal.Signals(-exit_code).name
+    return f"code {exit_code}"
 
 
 def _forget_gauges(pid: int, folder: Path) -> None:
@@ -269,30 +278,30 @@ def report(**fields: Any) -> None:
     sys.stdout.flush()
 
 
-async def until_ended() -> None:
+async def wait_until_ended() -> None:
     """Wait until the supervisor ends this worker, or is gone: then its end of our standard input is closed."""
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
-    number = sys.stdin.fileno()
+    input_descriptor = sys.stdin.fileno()
 
     def end_on_closed_input() -> None:
-        if not os.read(number, 1024):
-            loop.remove_reader(number)
+        if not os.read(input_descriptor, 1024):
+            loop.remove_reader(input_descriptor)
             ended.set()
 
     loop.add_signal_handler(signal.SIGTERM, ended.set)
-    loop.add_reader(number, end_on_closed_input)
+    loop.add_reader(input_descriptor, end_on_closed_input)
     try:
         await ended.wait()
     finally:
-        loop.remove_reader(number)
+        loop.remove_reader(input_descriptor)
 
 
 def serve_as_worker(work: Callable[[socket.socket, Any], Any]) -> None:
     """Run `work(listener, setup)` with the supervisor's values; report to it if that fails."""
-    number, setup = pickle.load(sys.stdin.buffer)  # noqa: S301  # nosec B301  our own parent wrote it
+    listener_descriptor, setup = pickle.load(sys.stdin.buffer)  # noqa: S301  # nosec B301  our own parent wrote it
     try:
-        asyncio.run(work(socket.socket(fileno=number), setup))
+        asyncio.run(work(socket.socket(fileno=listener_descriptor), setup))
     except EverthreadError as error:
         report(failed=str(error))
         raise SystemExit(2) from error

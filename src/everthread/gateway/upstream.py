@@ -24,8 +24,8 @@ import yarl
 
 from everthread.gateway.contracts import CREDENTIAL_HEADERS, Limits
 from everthread.gateway.error_answers import Refused
-from everthread.gateway.request.encoding import readable_encodings
-from everthread.gateway.request.request_head import without_keys
+from everthread.gateway.request.encoding import keep_supported_encodings
+from everthread.gateway.request.request_head import remove_gateway_keys
 from everthread.gateway.router import Family, Upstream
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ _HOP_BY_HOP = frozenset(
     b"upgrade".split()
 )
 _CREDENTIALS = frozenset(name.encode() for name in CREDENTIAL_HEADERS)
-_OURS = b"x-everthread-"
-_ABOUT_ORIGIN = frozenset(
+_OUR_PREFIX = b"x-everthread-"
+_ORIGIN_HEADERS = frozenset(
     b"set-cookie set-cookie2 clear-site-data service-worker-allowed strict-transport-security public-key-pins alt-svc "
     b"nel report-to reporting-endpoints x-content-type-options".split()
 )
@@ -51,7 +51,7 @@ _IDLE_SECONDS = 4.0
 _HEADER_BYTES = 256 * 1024
 """Maximum length of a header line in an answer."""
 _PIECE_BYTES = 1024 * 1024
-_NOT_ADDED = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
+_SKIPPED_AUTO_HEADERS = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
 """Headers that aiohttp would add by default."""
 
 
@@ -122,33 +122,35 @@ class UpstreamClient:
     ) -> UpstreamResponse:
         """The answer, its body still to come. `Refused` where there is none."""
         endpoint = self._endpoint(upstream)
-        upload: _Upload | None = None
+        streamed_body: _StreamedBody | None = None
         fields = [
-            (name.decode("latin-1"), _text(value))
+            (name.decode("latin-1"), _decode_header(value))
             for name, value in headers
             if name != b"content-length"
         ]
         try:
             async with asyncio.timeout(
                 self._limits.connect_seconds + self._limits.answer_seconds
-            ) as patience:
+            ) as answer_timeout:
                 if content is not None and not isinstance(content, bytes):
-                    upload = _Upload(
+                    streamed_body = _StreamedBody(
                         content,
-                        _stated_length(headers),
-                        patience,
+                        _read_length(headers),
+                        answer_timeout,
                         self._limits.answer_seconds,
                     )
-                    if upload.length is not None:
-                        fields.append(("content-length", str(upload.length)))
+                    if streamed_body.length is not None:
+                        fields.append(("content-length", str(streamed_body.length)))
                 response = await (await self._open()).request(
                     method,
                     yarl.URL(
-                        endpoint.root + upstream.own_target(target).decode("latin-1"),
+                        endpoint.root + upstream.spell_target(target).decode("latin-1"),
                         encoded=True,
                     ),
                     headers=fields,
-                    data=_payload(content) if upload is None else upload.pieces(),
+                    data=_make_payload(content)
+                    if streamed_body is None
+                    else streamed_body.pieces(),
                     proxy=endpoint.proxy,
                     allow_redirects=False,
                 )
@@ -156,9 +158,9 @@ class UpstreamClient:
             words = f"The upstream {upstream.name} did not answer in time; nothing of the request was lost, try again."
             raise Refused(504, "upstream_timeout", words) from error
         except (aiohttp.ClientError, OSError) as error:
-            if upload is not None and upload.failure is not None:
-                raise upload.failure from error
-            words = f"The upstream {upstream.name} cannot be reached: {_reason(error)}."
+            if streamed_body is not None and streamed_body.failure is not None:
+                raise streamed_body.failure from error
+            words = f"The upstream {upstream.name} cannot be reached: {_describe_failure(error)}."
             raise Refused(502, "upstream_unreachable", words) from error
         except (
             ValueError
@@ -196,7 +198,7 @@ class UpstreamClient:
                 ),
                 auto_decompress=False,
                 cookie_jar=aiohttp.DummyCookieJar(),
-                skip_auto_headers=_NOT_ADDED,
+                skip_auto_headers=_SKIPPED_AUTO_HEADERS,
                 timeout=timeout,
                 max_line_size=_HEADER_BYTES,
                 max_field_size=_HEADER_BYTES,
@@ -223,24 +225,24 @@ class _Connector(aiohttp.TCPConnector):
             if (
                 protocol is not None
                 and not protocol.should_close
-                and not _has_news(protocol.transport)
+                and not _has_unread_data(protocol.transport)
             ):
                 return connection
             connection.close()
         return None
 
 
-def _has_news(transport: asyncio.BaseTransport | None) -> bool:
+def _has_unread_data(transport: asyncio.BaseTransport | None) -> bool:
     """Whether something came which the event loop has not read yet."""
-    sock = transport.get_extra_info("socket") if transport is not None else None
-    if sock is None or not hasattr(select, "poll"):
+    raw_socket = transport.get_extra_info("socket") if transport is not None else None
+    if raw_socket is None or not hasattr(select, "poll"):
         return False
     poll = select.poll()
-    poll.register(sock.fileno(), select.POLLIN)
+    poll.register(raw_socket.fileno(), select.POLLIN)
     return bool(poll.poll(0))
 
 
-class _Upload:
+class _StreamedBody:
     """A body that is passed on while it arrives, as fast as the upstream takes it.
 
     Its length must be the stated one: of a shorter body the rest would be taken from the next request.
@@ -250,13 +252,13 @@ class _Upload:
         self,
         content: AsyncIterator[bytes],
         length: int | None,
-        patience: asyncio.Timeout,
+        answer_timeout: asyncio.Timeout,
         seconds: float,
     ) -> None:
         self.length = length
         self.failure: Exception | None = None
         self._content = content
-        self._patience = patience
+        self._answer_timeout = answer_timeout
         self._seconds = seconds
 
     async def pieces(self) -> AsyncIterator[bytes]:
@@ -268,7 +270,7 @@ class _Upload:
                     break
                 # The answer is here already, and its time is its own.
                 with contextlib.suppress(RuntimeError):
-                    self._patience.reschedule(
+                    self._answer_timeout.reschedule(
                         asyncio.get_running_loop().time() + self._seconds
                     )
                 yield piece
@@ -296,7 +298,7 @@ class _Endpoint:
         return cls(root, None if proxy is None or proxy_bypass(parts.netloc) else proxy)
 
 
-def end_to_end(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
+def drop_hop_by_hop(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
     """The headers without those of one connection, including the ones named in `connection`."""
     fields = [(name.lower(), value) for name, value in headers]
     connection_value = b",".join(
@@ -308,7 +310,7 @@ def end_to_end(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
     return [(name, value) for name, value in fields if name not in dropped_names]
 
 
-def for_client(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
+def select_client_headers(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
     """Return the headers of an upstream's answer that a client gets.
 
     An upstream says nothing about our own origin: no cookies, no other address for it, no word on which pages may read
@@ -316,41 +318,41 @@ def for_client(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
     """
     return [
         (name, value)
-        for name, value in end_to_end(headers)
-        if name not in _ABOUT_ORIGIN
-        and not name.startswith((b"access-control-", _OURS))
+        for name, value in drop_hop_by_hop(headers)
+        if name not in _ORIGIN_HEADERS
+        and not name.startswith((b"access-control-", _OUR_PREFIX))
     ]
 
 
-def for_upstream(
+def select_upstream_headers(
     headers: Iterable[tuple[bytes, bytes]],
     upstream: Upstream,
     family: Family,
     *,
-    trusted: bool,
+    is_trusted: bool,
 ) -> Headers:
-    """Return the headers to send, without gateway keys. `trusted`: the client's credential is meant for it."""
+    """Return the headers to send, without gateway keys. `is_trusted`: the client's credential is meant for it."""
     dropped_names = {b"host", b"expect"}
-    if upstream.api_key is not None or not trusted:
+    if upstream.api_key is not None or not is_trusted:
         dropped_names |= _CREDENTIALS
     outgoing: Headers = []
-    for name, client_value in end_to_end(headers):
-        if name in dropped_names or name.startswith(_OURS):
+    for name, client_value in drop_hop_by_hop(headers):
+        if name in dropped_names or name.startswith(_OUR_PREFIX):
             continue
         # A gateway key may be anywhere, even in a cookie.
-        value = client_value if trusted else without_keys(client_value)
+        value = client_value if is_trusted else remove_gateway_keys(client_value)
         if name == b"accept-encoding":
-            value = readable_encodings(value)
+            value = keep_supported_encodings(value)
         elif name == b"cookie":
-            value = without_sessions(value)
+            value = remove_session_cookies(value)
         outgoing.append((name, value))
     if upstream.api_key is not None:
         key = upstream.api_key.encode()
-        outgoing.append(_credential(family, key))
+        outgoing.append(_make_credential_header(family, key))
     return outgoing
 
 
-def _credential(family: Family, key: bytes) -> tuple[bytes, bytes]:
+def _make_credential_header(family: Family, key: bytes) -> tuple[bytes, bytes]:
     if family == "anthropic":
         return b"x-api-key", key
     return (
@@ -360,7 +362,7 @@ def _credential(family: Family, key: bytes) -> tuple[bytes, bytes]:
     )
 
 
-def without_sessions(cookies: bytes) -> bytes:
+def remove_session_cookies(cookies: bytes) -> bytes:
     """The cookies without those that open our own pages."""
     parts = [part.strip() for part in cookies.split(b";")]
     return b"; ".join(part for part in parts if not part.startswith(b"everthread_"))
@@ -375,13 +377,13 @@ def drop_body_headers(headers: Headers) -> Headers:
     ]
 
 
-def _stated_length(headers: Headers) -> int | None:
+def _read_length(headers: Headers) -> int | None:
     """Return the stated content length; None if the body is chunked."""
     lengths = [value for name, value in headers if name == b"content-length"]
     return int(lengths[0]) if len(lengths) == 1 else None
 
 
-def _payload(content: Any) -> bytes | io.BytesIO | None:
+def _make_payload(content: Any) -> bytes | io.BytesIO | None:
     """A large body is written piece by piece, as the upstream takes it: aiohttp asks for that."""
     return (
         io.BytesIO(content)
@@ -390,7 +392,7 @@ def _payload(content: Any) -> bytes | io.BytesIO | None:
     )
 
 
-def _text(value: bytes) -> str:
+def _decode_header(value: bytes) -> str:
     try:
         return value.decode()
     except UnicodeDecodeError:
@@ -404,7 +406,7 @@ def _tls_context() -> ssl.SSLContext:
     return context
 
 
-def _reason(error: BaseException) -> str:
+def _describe_failure(error: BaseException) -> str:
     """Say why a request failed and what to do, without naming a header."""
     cause: BaseException | None = error
     while cause is not None:

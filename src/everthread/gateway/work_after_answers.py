@@ -26,21 +26,21 @@ class PendingWork:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def settle(
+    def charge_when_measured(
         self, size: int, measure: Callable[[], T], charge: Callable[[T], None]
     ) -> None:
         """Charge a call: at once, or later if measuring it reads more than a few bytes of the request."""
         if size <= MAX_BYTES_ON_LOOP:
             charge(measure())
         else:
-            self.start(self._settle_later(size, measure, charge))
+            self.start(self._charge_later(size, measure, charge))
 
     async def wait(self) -> None:
         """Wait until all of it is done."""
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    async def _settle_later(
+    async def _charge_later(
         self, size: int, measure: Callable[[], T], charge: Callable[[T], None]
     ) -> None:
         charge(await run_in_thread_if_large(size, measure))

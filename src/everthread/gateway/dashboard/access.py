@@ -38,7 +38,7 @@ class Viewer:
     name: str
     csrf: str
 
-    def sees(self, tenant: str) -> bool:
+    def may_see(self, tenant: str) -> bool:
         return self.tenant is None or self.tenant == tenant
 
 
@@ -97,16 +97,18 @@ class Access:
         *,
         login: LoginMode,
         operator_key: str | None = None,
-        wall: Callable[[], float] = time.time,
+        wall_clock: Callable[[], float] = time.time,
         links: LoginLinks | None = None,
     ) -> None:
         self._store = store
         self._secret = hmac.digest(secret, b"cookie", "sha256")
         self.login = login
         self._operator_digest = digest_of(operator_key) if operator_key else None
-        self.cookie = f"everthread_{hmac.digest(secret, b'name', 'sha256').hex()[:8]}"
+        self.cookie_name = (
+            f"everthread_{hmac.digest(secret, b'name', 'sha256').hex()[:8]}"
+        )
         """A name of its own for each store, because cookies are shared by all ports of a host."""
-        self._wall = wall
+        self._wall_clock = wall_clock
         self._links = links or LoginLinks()
 
     def make_login_link(self) -> str:
@@ -141,7 +143,7 @@ class Access:
         if self.login != "keys" or not is_key(key):
             return None
         digest = digest_of(key)
-        stored_key = await self._store.find_key(digest, utc_day(self._wall()))
+        stored_key = await self._store.find_key(digest, utc_day(self._wall_clock()))
         if stored_key is None or stored_key.revoked is not None:
             return None
         return self._sign_cookie(
@@ -155,7 +157,7 @@ class Access:
 
     async def find_viewer(self, cookies: Mapping[str, str]) -> Viewer | None:
         """Return the viewer of a valid cookie; None without one."""
-        claims = self._read_cookie(cookies.get(self.cookie, ""))
+        claims = self._read_cookie(cookies.get(self.cookie_name, ""))
         if claims is None or not await self._is_valid(claims):
             return None
         return Viewer(
@@ -171,7 +173,7 @@ class Access:
         )
 
     def format_cookie(self, value: str, *, max_age: float = LOGIN_SECONDS) -> str:
-        return f"{self.cookie}={value}; Path=/; Max-Age={max_age:.0f}; HttpOnly; SameSite=Strict"
+        return f"{self.cookie_name}={value}; Path=/; Max-Age={max_age:.0f}; HttpOnly; SameSite=Strict"
 
     async def _is_valid(self, claims: Mapping[str, Any]) -> bool:
         kind = claims["kind"]
@@ -184,7 +186,7 @@ class Access:
         if self.login != "keys":
             return False
         stored_key = await self._store.find_key(
-            str(claims.get("key")), utc_day(self._wall())
+            str(claims.get("key")), utc_day(self._wall_clock())
         )
         return (
             stored_key is not None
@@ -195,7 +197,7 @@ class Access:
     def _sign_cookie(self, claims: dict[str, Any]) -> str:
         claims |= {
             "nonce": secrets.token_hex(12),
-            "until": self._wall() + LOGIN_SECONDS,
+            "until": self._wall_clock() + LOGIN_SECONDS,
         }
         text = (
             base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
@@ -211,7 +213,7 @@ class Access:
         claims: dict[str, Any] = json.loads(
             base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
         )
-        return claims if claims["until"] > self._wall() else None
+        return claims if claims["until"] > self._wall_clock() else None
 
     def _make_signature(self, text: str) -> str:
         return hmac.new(

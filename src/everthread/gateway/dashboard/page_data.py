@@ -93,12 +93,12 @@ class PageReader:
         window: WindowSource,
         *,
         ttl: float = 300.0,
-        wall: Callable[[], float] = time.time,
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self.store = store
-        self._window = window
-        self._ttl = ttl
-        self._wall = wall
+        self._find_window = window
+        self._cache_seconds = ttl
+        self._wall_clock = wall_clock
         self._accounts: RecentDict[str, _ThreadAccount] = RecentDict(MAX_CACHED_THREADS)
 
     # The list
@@ -189,7 +189,7 @@ class PageReader:
             row = await self.store.thread_row(thread)
         except UnknownIdError:
             return None
-        return row if viewer.sees(row.first.tenant) else None
+        return row if viewer.may_see(row.first.tenant) else None
 
     async def _make_entries(
         self, rows: Sequence[ThreadRow], snippets: Mapping[str, Sequence[views.Snippet]]
@@ -261,7 +261,7 @@ class PageReader:
         self, model: str, limits: Mapping[str, int], used_window: UsedWindow | None
     ) -> WindowSize:
         """Return a model's window: as the thread used it, else as it is known here."""
-        known_size = self._window(model, limits.get(model))
+        known_size = self._find_window(model, limits.get(model))
         if used_window is None or used_window.model != model:
             return known_size
         source = used_window.source.rstrip(".")
@@ -317,7 +317,7 @@ class PageReader:
             records,
             price=PriceTable(),
             window=windows.__getitem__,
-            ttl=self._ttl,
+            ttl=self._cache_seconds,
         )
 
     # A thread
@@ -449,7 +449,7 @@ class PageReader:
         texts = [text_of(message.body) for message in summaries]
         sizes = views.sum_part_sizes(await store.context_sizes(tip.id), texts)
         window = views.make_window_view(tip.system, sizes, size, calls)
-        calls_shown = views.make_calls_view(calls, records, ttl=self._ttl)
+        calls_shown = views.make_calls_view(calls, records, ttl=self._cache_seconds)
         kept_messages = _count_kept(row, records)
         has_saving = kept_messages.compactions > 0
         saving = (
@@ -607,7 +607,7 @@ class PageReader:
     # The overview
 
     async def overview(self, viewer: Viewer, days: int) -> dict[str, Any]:
-        end_time = self._wall() + 1
+        end_time = self._wall_clock() + 1
         start_time = (end_time // DAY_SECONDS - days + 1) * DAY_SECONDS
         tenant = viewer.tenant
         insights, clients, failures, records, limits = await asyncio.gather(

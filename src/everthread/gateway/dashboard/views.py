@@ -253,7 +253,11 @@ def find_user_words(summary: str) -> list[str]:
     sections = []
     for start in heading_lines:
         end = next(
-            (n for n in range(start + 1, len(lines)) if lines[n].startswith("## ")),
+            (
+                number
+                for number in range(start + 1, len(lines))
+                if lines[number].startswith("## ")
+            ),
             len(lines),
         )
         sections.append("\n".join(lines[start + 1 : end]))
@@ -333,8 +337,8 @@ def make_calls_view(
     for compaction in kept_compactions:
         call_index = next(
             (
-                n
-                for n, call in enumerate(main_calls)
+                number
+                for number, call in enumerate(main_calls)
                 if call.created > compaction.created
             ),
             len(main_calls),

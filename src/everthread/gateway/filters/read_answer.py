@@ -11,7 +11,7 @@ from everthread.gateway.filters import Feature, Filter
 from everthread.gateway.managed.managed_exchange import ManagedExchange
 from everthread.thread.caller.sent_history import Outcome
 
-BUCKETS = ("input", "output", "cache_read", "cache_write")
+TOKEN_KINDS = ("input", "output", "cache_read", "cache_write")
 
 
 class ReadAnswer(Feature):
@@ -63,7 +63,7 @@ class _ReadAnswerFilter(Filter):
         )
 
     def _count(self, usage: CanonicalUsage) -> None:
-        for bucket in BUCKETS:
+        for bucket in TOKEN_KINDS:
             tokens = getattr(usage, f"{bucket}_tokens")
             if tokens:
                 self._exchange.services.metrics.count(

@@ -75,11 +75,11 @@ class _UsageOptionFilter(Filter):
         if exchange.upstream.name in self._unsupported:
             return None
         if isinstance(request.body, bytes) and request.is_changed:
-            return ask_for_usage(request.body)
-        return ask_for_usage(exchange.incoming.body, exchange.outer)
+            return add_usage_option(request.body)
+        return add_usage_option(exchange.incoming.body, exchange.outer)
 
 
-def ask_for_usage(body: bytes, outer: OuterFields | None = None) -> bytes | None:
+def add_usage_option(body: bytes, outer: OuterFields | None = None) -> bytes | None:
     """Return a streaming chat request that asks for the usage; None if the client states what it wants.
 
     `outer`: its fields, if they were read before.
@@ -99,15 +99,15 @@ def ask_for_usage(body: bytes, outer: OuterFields | None = None) -> bytes | None
     if (
         not isinstance(options.value, dict)
         or "include_usage" in options.value
-        or options.at < 0
+        or options.start < 0
     ):
         return None
     separator = b"," if options.value else b""
     return (
-        body[: options.at + 1]
+        body[: options.start + 1]
         + b'"include_usage":true'
         + separator
-        + body[options.at + 1 :]
+        + body[options.start + 1 :]
     )
 
 

@@ -30,9 +30,9 @@ TRIGGER = "compaction_trigger"
 """A request that ends with this item asks the provider for a compaction."""
 _PREFIX = "everthread1."
 _MAX_BYTES = 64 * 1024 * 1024
-_REFUSALS = (404, 405, 501)
+_MISSING_PATH_STATUSES = (404, 405, 501)
 """Statuses of an upstream that lacks the compaction path."""
-_INVALID = (400, 422)
+_INVALID_STATUSES = (400, 422)
 
 
 def make_item(values: Sequence[Any], key: bytes) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def make_item(values: Sequence[Any], key: bytes) -> dict[str, Any]:
     return {
         "id": f"cmp_everthread_{uuid.uuid4().hex}",
         "type": "compaction",
-        "encrypted_content": f"{_PREFIX}{_tag(packed, key)}.{packed}",
+        "encrypted_content": f"{_PREFIX}{_make_tag(packed, key)}.{packed}",
     }
 
 
@@ -54,7 +54,7 @@ def read_item(item: Any, key: bytes) -> list[Any] | None:
         return None
     tag, _, packed = content.removeprefix(_PREFIX).partition(".")
     if not hmac.compare_digest(
-        tag.encode("utf-8", "replace"), _tag(packed, key).encode()
+        tag.encode("utf-8", "replace"), _make_tag(packed, key).encode()
     ):
         return None
     values: list[Any] = json.loads(
@@ -63,11 +63,11 @@ def read_item(item: Any, key: bytes) -> list[Any] | None:
     return values
 
 
-def _tag(packed: str, key: bytes) -> str:
+def _make_tag(packed: str, key: bytes) -> str:
     return hmac.new(key, packed.encode("utf-8", "replace"), sha256).hexdigest()
 
 
-def has_item(body: bytes) -> bool:
+def may_have_item(body: bytes) -> bool:
     """Return whether a body may hold an item made by a gateway."""
     return _PREFIX.encode() in body
 
@@ -77,7 +77,7 @@ class ExpandedBody:
     """A request after its items were replaced by the messages they represent."""
 
     body: bytes
-    key: str
+    item_key: str
     """Names the last item."""
     end: int
     """The number of messages up to the end of the last item's."""
@@ -92,7 +92,7 @@ def expand_items(body: bytes, key: bytes) -> ExpandedBody | None:
     changes = []
     earlier_messages: Counter[str] = Counter()
     end = 0
-    last: tuple[str, int] | None = None
+    last_item: tuple[str, int] | None = None
     for element in slice_body(body, "openai_responses").elements:
         values = read_item(element.value, key)
         if values is None:
@@ -103,13 +103,13 @@ def expand_items(body: bytes, key: bytes) -> ExpandedBody | None:
         text = ",".join(map(encode_value, new_messages))
         changes.append((element.start, element.end, text))
         end += len(new_messages)
-        last = item_key(element.value), end
-    if last is None:
+        last_item = read_item_key(element.value), end
+    if last_item is None:
         return None
-    return ExpandedBody(splice(body, changes), *last)
+    return ExpandedBody(splice(body, changes), *last_item)
 
 
-def item_key(item: Mapping[str, Any]) -> str:
+def read_item_key(item: Mapping[str, Any]) -> str:
     """Return the name of an item that a gateway made: its tag."""
     return str(item["encrypted_content"]).removeprefix(_PREFIX).partition(".")[0]
 
@@ -141,15 +141,17 @@ def asks_compaction(body: bytes) -> bool:
     return bool(elements) and kind_of(elements[-1].value) == TRIGGER
 
 
-def is_refusal(status: int, body: bytes) -> bool:
+def is_compaction_unsupported(status: int, body: bytes) -> bool:
     """Return whether an upstream says that it makes no compactions."""
-    return status in _REFUSALS or (status in _INVALID and b"compaction" in body)
+    return status in _MISSING_PATH_STATUSES or (
+        status in _INVALID_STATUSES and b"compaction" in body
+    )
 
 
 # Answers with an item
 
 
-def response_body(item: dict[str, Any], model: str, tokens: int) -> dict[str, Any]:
+def make_response_body(item: dict[str, Any], model: str, tokens: int) -> dict[str, Any]:
     """Return a response with the item alone. `tokens`: those of the messages it represents."""
     return {
         "id": f"resp_everthread_{uuid.uuid4().hex}",
@@ -165,22 +167,22 @@ def response_body(item: dict[str, Any], model: str, tokens: int) -> dict[str, An
         "parallel_tool_calls": True,
         "tool_choice": "auto",
         "tools": [],
-        "usage": _usage(tokens),
+        "usage": _make_usage(tokens),
     }
 
 
-def compact_body(item: dict[str, Any], tokens: int) -> dict[str, Any]:
+def make_compact_body(item: dict[str, Any], tokens: int) -> dict[str, Any]:
     """Return the body that answers a request at the compaction path."""
     return {
         "id": f"resp_everthread_{uuid.uuid4().hex}",
         "object": "response.compaction",
         "created_at": int(time.time()),
         "output": [item],
-        "usage": _usage(tokens),
+        "usage": _make_usage(tokens),
     }
 
 
-def response_events(body: dict[str, Any]) -> bytes:
+def make_response_events(body: dict[str, Any]) -> bytes:
     """Return the response as a stream of events."""
     in_progress = {**body, "status": "in_progress", "output": [], "usage": None}
     [item] = body["output"]
@@ -200,7 +202,7 @@ def response_events(body: dict[str, Any]) -> bytes:
     )
 
 
-def _usage(tokens: int) -> dict[str, Any]:
+def _make_usage(tokens: int) -> dict[str, Any]:
     return {
         "input_tokens": 0,
         "input_tokens_details": {"cached_tokens": 0},

@@ -134,7 +134,7 @@ class FailOpenManager:
         """Return the result of the work; None if it fails, takes too long, or a client waits and the store is away."""
         try:
             guarded = (
-                self._watch.during(work)
+                self._watch.run_with_store(work)
                 if self._watch is not None and is_awaited
                 else work
             )
@@ -179,9 +179,9 @@ class FailOpenTurn:
             "refused", self._incoming, self._turn.recover(status, body)
         )
 
-    async def resume(self, reply: Reply) -> Outgoing | None:
+    async def resume_after_recall(self, reply: Reply) -> Outgoing | None:
         return await self._manager.attempt(
-            "recall", self._incoming, self._turn.resume(reply)
+            "recall", self._incoming, self._turn.resume_after_recall(reply)
         )
 
     async def retry_without_recall(self, reply: Reply) -> Outgoing | None:

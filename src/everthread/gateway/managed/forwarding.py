@@ -26,13 +26,13 @@ from everthread.gateway.filters.cache_marks import (
     MarkMemory,
     place_breakpoint,
     place_cache_marks,
-    takes_marks,
+    uses_cache_marks,
 )
-from everthread.gateway.managed.compaction_items import has_item
+from everthread.gateway.managed.compaction_items import may_have_item
 from everthread.gateway.recall.recall_offer import (
     RECALL_HEADER,
+    make_tool_change,
     offers_recall,
-    tool_change,
 )
 from everthread.gateway.request.client_request import (
     ClientRequest,
@@ -42,8 +42,8 @@ from everthread.gateway.request.json_slices import Change, splice
 from everthread.gateway.request.known_bodies import BodyMatch
 from everthread.gateway.request.request_reader import (
     BREAKPOINT_MARK,
-    MARK,
-    OURS,
+    CACHE_MARK,
+    OUR_NAME,
     BodyOutline,
     RequestReader,
 )
@@ -180,7 +180,7 @@ def forward(
     }
     changes: list[Change] = []
     if terms.offers_recall:
-        changes.append(tool_change(incoming.api, outline.sliced))
+        changes.append(make_tool_change(incoming.api, outline.sliced))
     if ttl is not None and tokens >= MIN_CACHED_TOKENS:
         changes += _cache_changes(incoming, outline, memory.marks, model=model, ttl=ttl)
     return Outgoing(
@@ -204,12 +204,16 @@ def _cache_changes(
     api = incoming.api
     upstream = incoming.upstream
     sliced = outline.sliced
-    if MARK not in outline.holds and takes_marks(api, model, upstream):
-        return place_cache_marks(api, sliced, ttl, memory=memory, leading=outline.first)
-    if BREAKPOINT_MARK in outline.holds or CACHE_OPTIONS_FIELD in sliced.fields:
+    if CACHE_MARK not in outline.watched_words and uses_cache_marks(
+        api, model, upstream
+    ):
+        return place_cache_marks(
+            api, sliced, ttl, memory=memory, leading_count=outline.system_count
+        )
+    if BREAKPOINT_MARK in outline.watched_words or CACHE_OPTIONS_FIELD in sliced.fields:
         return []
     if accepts_breakpoints(api, model, base_url=upstream):
-        return place_breakpoint(api, sliced, outline.first)
+        return place_breakpoint(api, sliced, outline.system_count)
     return []
 
 
@@ -226,7 +230,7 @@ def _fits(
         return False
     if terms.estimate(outline) >= terms.max_tokens:
         return False
-    if OURS in outline.holds and has_item(incoming.body):
+    if OUR_NAME in outline.watched_words and may_have_item(incoming.body):
         return False
     if incoming.headers.get(RECALL_HEADER, "") != terms.recall_header:
         return False

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from everthread.core.provider_errors.classification import classify_error
 from everthread.gateway.answer_reader import AnswerReader
 from everthread.gateway.contracts import Incoming, Outgoing, ProxyTurn, UnmanagedTurn
-from everthread.gateway.error_answers import Refused, error_body, error_event
+from everthread.gateway.error_answers import Refused, make_error_body, make_error_event
 from everthread.gateway.exchange import (
     Answer,
     Exchange,
@@ -21,7 +21,7 @@ from everthread.gateway.exchange import (
     answer_of,
 )
 from everthread.gateway.monitoring.event_reports import REFUSED
-from everthread.gateway.monitoring.log_lines import about_thread
+from everthread.gateway.monitoring.log_lines import set_log_thread
 from everthread.gateway.request.gemini_path import remove_path
 from everthread.gateway.request.outer_fields import OuterFields
 from everthread.gateway.request.request_head import RequestHead
@@ -108,7 +108,9 @@ class ManagedExchange(Exchange):
         keep_alive = self._keep_alive
         if keep_alive.has_started and not (answer.streams and answer.status < 300):
             body = await answer.read_error() or b""
-            await self.writer.end(error_event(self.incoming.api, answer.status, body))
+            await self.writer.end(
+                make_error_event(self.incoming.api, answer.status, body)
+            )
             return False
         if answer.own_headers is None:
             await self._update_headers()
@@ -163,7 +165,7 @@ class ManagedExchange(Exchange):
         self.turn = turn
         self._added_seconds = time.monotonic() - started_at
         self.sent = self.turn.sent
-        about_thread(self.turn.thread)
+        set_log_thread(self.turn.thread)
         self._count_rewrite("managed")
 
     async def _send_until_answered(self) -> None:
@@ -184,7 +186,7 @@ class ManagedExchange(Exchange):
                 raise
             api = self.incoming.api
             await self.writer.end(
-                error_event(api, refused.status, error_body(api, refused))
+                make_error_event(api, refused.status, make_error_body(api, refused))
             )
 
     async def _handle(self, answer: Answer, *, is_last: bool) -> bool:
@@ -248,7 +250,7 @@ class ManagedExchange(Exchange):
         headers = await self.turn.response_headers()
         if headers != self.sent.headers:
             self.sent = replace(self.sent, headers=headers)
-        about_thread(self.turn.thread)
+        set_log_thread(self.turn.thread)
 
     def _count_rewrite(self, kind: str) -> None:
         if self.sent.rewritten:

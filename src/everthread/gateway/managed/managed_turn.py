@@ -17,7 +17,7 @@ from everthread.gateway.contracts import (
     Outgoing,
 )
 from everthread.gateway.managed.forwarding import BodyMemory, make_forwarding_terms
-from everthread.gateway.managed.render import Rendering, render_request
+from everthread.gateway.managed.render import RenderOptions, render_request
 from everthread.gateway.recall.recall_offer import (
     answer_round,
     offers_recall,
@@ -85,7 +85,7 @@ class ManagedTurn:
         self.sent = self._render()
         return self.sent
 
-    async def resume(self, reply: Reply) -> Outgoing | None:
+    async def resume_after_recall(self, reply: Reply) -> Outgoing | None:
         """Return the request to send after a round that called our own tool; None if the response ends."""
         threads = self.services.threads
         rounds = self.call.rounds
@@ -103,7 +103,7 @@ class ManagedTurn:
         return self.sent
 
     async def retry_without_recall(self, reply: Reply) -> Outgoing | None:
-        """Return a smaller request after the one of `resume` was refused, and no longer offer the tool.
+        """Return a smaller request after the one of `resume_after_recall` was refused, and no longer offer the tool.
 
         The first one tells the model that its calls have no answer. After that there is the one without any round, as
         if the tool did not exist, and then None.
@@ -169,12 +169,12 @@ class ManagedTurn:
         tokens = self.services.threads.measure(call)
         self._set_headers(tokens, has_recall=has_recall)
         marks_pay = tokens.with_rewrite >= MIN_CACHED_TOKENS
-        how = Rendering(
+        options = RenderOptions(
             has_recall,
             self.services.mark_ttl if marks_pay else None,
             self.body_memory.marks,
         )
-        body = render_request(self.request, call, how)
+        body = render_request(self.request, call, options)
         return Outgoing(
             self.request.incoming.raw if body is None else body,
             rewritten=body is not None or self.is_expanded,

@@ -22,13 +22,13 @@ from everthread.gateway.contracts import (
     ProxyTurn,
     UnmanagedTurn,
 )
-from everthread.gateway.identify import scope_of
+from everthread.gateway.identify import find_scope
 from everthread.gateway.managed.compaction_items import (
     TRIGGER,
     expand_items,
-    has_item,
-    item_key,
     make_item,
+    may_have_item,
+    read_item_key,
 )
 from everthread.gateway.managed.forwarded_turn import ForwardedTurn
 from everthread.gateway.managed.forwarding import BodyMemories, forward, has_plans
@@ -37,7 +37,7 @@ from everthread.gateway.recall.recall_offer import RecallOffers
 from everthread.gateway.request.client_request import ClientRequest
 from everthread.gateway.request.known_bodies import BodyOrigin
 from everthread.gateway.request.request_reader import (
-    OURS,
+    OUR_NAME,
     BodyOutline,
     RequestReader,
 )
@@ -61,7 +61,9 @@ class ProxyManager:
         self.setup = setup
         sizes = SizeCache()
         self.threads = CallerThreads(setup, sizes)
-        self.reader = RequestReader(sizes, elsewhere=self.threads.runner.call_if_free)
+        self.reader = RequestReader(
+            sizes, call_in_process=self.threads.runner.call_if_free
+        )
         self._bodies = BodyMemories()
         self._recall = RecallOffers(enabled=recall)
         mark_ttl = setup.options.cache_ttl if cache_markers else None
@@ -79,7 +81,7 @@ class ProxyManager:
         thread = None if outline.match is None else outline.match.known.thread
         async with self.threads.hold_thread_while_opening(thread):
             parsed_request = await self.reader.read(outline)
-            tool = self._recall.tool_for(
+            tool = self._recall.choose_tool(
                 incoming, parsed_request.sliced, parsed_request.frame
             )
             request = ClientRequest(incoming, parsed_request, tool)
@@ -94,7 +96,7 @@ class ProxyManager:
         if (
             incoming.mode != "managed"
             or incoming.api != "openai_responses"
-            or not has_item(incoming.body)
+            or not may_have_item(incoming.body)
         ):
             return incoming
         key = self.setup.find_summary_key(incoming.tenant)
@@ -106,7 +108,7 @@ class ProxyManager:
             raw=expanded.body,
             body=expanded.body,
             outline=None,
-            replacement=Replacement(expanded.key, expanded.end),
+            replacement=Replacement(expanded.item_key, expanded.end),
         )
 
     # The moments of a request
@@ -128,13 +130,13 @@ class ProxyManager:
         )
         if outgoing is None:
             return None
-        scope = scope_of(incoming.headers, outline.sliced.fields)
+        scope = find_scope(incoming.headers, outline.sliced.fields)
         family = Family(incoming.tenant, scope)
         return ForwardedTurn(
             thread,
             outgoing,
             read=functools.partial(self._read_forwarded, incoming, outline, outgoing),
-            reading_answered=functools.partial(
+            hold_session=functools.partial(
                 self.threads.hold_session_while_reading, family
             ),
         )
@@ -157,7 +159,9 @@ class ProxyManager:
             return UnmanagedTurn(incoming)
         outline = incoming.outline or self._locate(incoming)
         expanded_request = (
-            self._expand_own_items(incoming) if OURS in outline.holds else incoming
+            self._expand_own_items(incoming)
+            if OUR_NAME in outline.watched_words
+            else incoming
         )
         if expanded_request is not incoming:
             outline = self._locate(expanded_request)
@@ -181,7 +185,9 @@ class ProxyManager:
         call = turn.call
         call.limits.window = window or call.limits.window
         tokens_before = self.threads.count_tokens(call, None)
-        reason = self._refusal(turn) or await self.threads.compact_manually(call, level)
+        reason = self._find_refusal_reason(turn) or await self.threads.compact_manually(
+            call, level
+        )
         receipt = {
             "changed": call.rewrite is not None,
             "reason": reason,
@@ -197,17 +203,19 @@ class ProxyManager:
             "handle": call.thread,
         }
 
-    async def compaction_item(self, incoming: Incoming) -> tuple[dict[str, Any], int]:
+    async def make_compaction_item(
+        self, incoming: Incoming
+    ) -> tuple[dict[str, Any], int]:
         """Return one item that replaces a conversation, and the tokens it represents.
 
         The thread continues when a history begins with it.
         """
         turn = await self._read_to_compact(incoming)
-        if not self._refusal(turn):
+        if not self._find_refusal_reason(turn):
             await self.threads.compact_manually(turn.call, CompactionLevel.NORMAL)
         key = self.setup.find_summary_key(incoming.tenant)
         item = make_item(_compacted_messages(turn), key)
-        await self.threads.keep_replacement(turn.call, item_key(item))
+        await self.threads.keep_replacement(turn.call, read_item_key(item))
         return item, self.threads.count_tokens(turn.call, turn.call.rewrite)
 
     async def _read_to_compact(self, incoming: Incoming) -> ManagedTurn:
@@ -221,7 +229,7 @@ class ProxyManager:
             )
         return turn
 
-    def _refusal(self, turn: ManagedTurn) -> str:
+    def _find_refusal_reason(self, turn: ManagedTurn) -> str:
         """Return why this conversation may not be compacted at all; empty if it may."""
         mode = turn.request.incoming.mode
         reason = turn.request.unmanaged_reason
@@ -252,6 +260,6 @@ def _compacted_messages(turn: ManagedTurn) -> list[Any]:
     """Return the system messages, then the compacted messages."""
     request = turn.request
     system_messages = [
-        element.value for element in request.sliced.elements[: request.first]
+        element.value for element in request.sliced.elements[: request.system_count]
     ]
     return [*system_messages, *turn.call.list_values_to_send()]

@@ -14,7 +14,7 @@ from everthread.wire.gemini.fields import field_name, field_object
 _GAP = "\n\n"
 
 
-def takes_blocks(api: Api, model: str, upstream: str) -> bool:
+def accepts_blocks(api: Api, model: str, upstream: str) -> bool:
     """Return whether a plain-text system prompt may become blocks; not all OpenAI-compatible upstreams accept them."""
     if api == "openai_chat":
         by_marks = cache_route(model, base_url=upstream) is not None
@@ -22,10 +22,10 @@ def takes_blocks(api: Api, model: str, upstream: str) -> bool:
     return api == "anthropic"
 
 
-def note_change(
-    api: Api, sliced: SlicedBody, first: int, note: str, *, blocks: bool
+def make_note_change(
+    api: Api, sliced: SlicedBody, system_count: int, note: str, *, blocks: bool
 ) -> Change | None:
-    """Return the change that adds the note; None if it has no place. `first`: the number of system messages."""
+    """Return the change that adds the note; None if it has no place. `system_count`: the number of system messages."""
     if api == "gemini":
         return _gemini_note(sliced, note)
     field = {"anthropic": "system", "openai_responses": "instructions"}.get(api)
@@ -34,9 +34,9 @@ def note_change(
             *sliced.spans[field],
             encode_value(_append_note(sliced.fields[field], note, blocks=blocks)),
         )
-    if not first:
+    if not system_count:
         return None
-    last = sliced.elements[first - 1]
+    last = sliced.elements[system_count - 1]
     content = last.value.get("content")
     if not content:
         return None

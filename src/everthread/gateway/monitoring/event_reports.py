@@ -42,9 +42,9 @@ class FailureLog:
         self._counts: dict[tuple[str, str, str], int] = {}
         self._storing: asyncio.Task[None] | None = None
 
-    def note(self, what: str, *, tenant: str = "", thread: str = "") -> None:
-        self._counts[tenant, thread, what] = (
-            self._counts.get((tenant, thread, what), 0) + 1
+    def note(self, failure: str, *, tenant: str = "", thread: str = "") -> None:
+        self._counts[tenant, thread, failure] = (
+            self._counts.get((tenant, thread, failure), 0) + 1
         )
         if self._storing is None or self._storing.done():
             self._storing = asyncio.get_running_loop().create_task(self._store())

@@ -100,16 +100,16 @@ class Metrics:
             registry=self._registry,
         )
 
-    def count(self, name: str, by: float = 1, **labels: str) -> None:
+    def count(self, name: str, amount: float = 1, **labels: str) -> None:
         """Add to `everthread_<name>_total`."""
         if not labels:
-            self._counters[name].inc(by)
+            self._counters[name].inc(amount)
             return
         key = (name, *labels.items())
         series = self._series.get(key)
         if series is None:
             series = self._series[key] = self._counters[name].labels(**labels)
-        series.inc(by)
+        series.inc(amount)
 
     def value(self, name: str, **labels: str) -> float:
         """Return the sum over all series with these labels."""
@@ -117,7 +117,7 @@ class Metrics:
         return sum(
             sample.value
             for family in (
-                self._all().collect()
+                self._collect_workers().collect()
                 if self._folder
                 else self._counters[name].collect()
             )
@@ -140,9 +140,11 @@ class Metrics:
 
     def text(self) -> str:
         """Return the metrics in the text format of Prometheus."""
-        return generate_latest(self._all() if self._folder else self._registry).decode()
+        return generate_latest(
+            self._collect_workers() if self._folder else self._registry
+        ).decode()
 
-    def _all(self) -> CollectorRegistry:
+    def _collect_workers(self) -> CollectorRegistry:
         """Return the metrics of all workers."""
         shared = CollectorRegistry()
         MultiProcessCollector(shared, path=self._folder)  # type: ignore[no-untyped-call]

@@ -9,10 +9,10 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from everthread.errors import EverthreadError, StoreUnreachableError
-from everthread.gateway.deadlines import run_beside
+from everthread.gateway.deadlines import run_with_watcher
 
 _LOG = logging.getLogger("everthread.gateway")
-STORE_SECONDS = 1.0
+MAX_STORE_WAIT_SECONDS = 1.0
 """The longest that a request waits for a store that is away."""
 T = TypeVar("T")
 Clock = Callable[[], float]
@@ -29,7 +29,7 @@ class StoreWatch:
         self,
         probe: Callable[[], Awaitable[object]],
         *,
-        seconds: float = STORE_SECONDS / 2,
+        seconds: float = MAX_STORE_WAIT_SECONDS / 2,
         clock: Clock = time.monotonic,
         answered_at: Clock = lambda: -1.0,
     ) -> None:
@@ -38,23 +38,23 @@ class StoreWatch:
         self._answered_at = answered_at
         self._seconds = seconds
         self._clock = clock
-        self._until = 0.0
-        self._away = False
-        self._asking: asyncio.Task[bool] | None = None
+        self._valid_until = 0.0
+        self._was_away = False
+        self._check_task: asyncio.Task[bool] | None = None
 
     @property
     def is_known_away(self) -> bool:
-        return self._away and self._clock() < self._until
+        return self._was_away and self._clock() < self._valid_until
 
     async def is_away(self) -> bool:
         """Check now if the state is unknown; concurrent callers share one check."""
-        if self._clock() < self._until:
-            return self._away
-        if self._asking is None or self._asking.done():
-            self._asking = asyncio.get_running_loop().create_task(self._ask())
-        return await asyncio.shield(self._asking)
+        if self._clock() < self._valid_until:
+            return self._was_away
+        if self._check_task is None or self._check_task.done():
+            self._check_task = asyncio.get_running_loop().create_task(self._check())
+        return await asyncio.shield(self._check_task)
 
-    async def during(self, work: Coroutine[Any, Any, T]) -> T:
+    async def run_with_store(self, work: Coroutine[Any, Any, T]) -> T:
         """Return the result of work that needs the store.
 
         Raise `StoreUnreachableError` if the store is unreachable before the work is done; this is checked only if the
@@ -69,9 +69,9 @@ class StoreWatch:
                 await asyncio.sleep(self._seconds)
             raise StoreUnreachableError("the store does not answer")
 
-        return await run_beside(work, watch, after=self._seconds)
+        return await run_with_watcher(work, watch, delay_seconds=self._seconds)
 
-    async def _ask(self) -> bool:
+    async def _check(self) -> bool:
         started_at = self._clock()
         try:
             async with asyncio.timeout(self._seconds):
@@ -85,6 +85,6 @@ class StoreWatch:
                 "the store does not answer (%s); requests go through unmanaged",
                 type(error).__name__,
             )
-        self._away = away
-        self._until = self._clock() + 1.0
+        self._was_away = away
+        self._valid_until = self._clock() + 1.0
         return away

@@ -34,12 +34,12 @@ def _ignore_size(size: int) -> None:
 
 async def read_body(
     receive: Receive,
-    call: RequestHead,
+    head: RequestHead,
     limits: Limits,
     count: Callable[[int], None] = _ignore_size,
 ) -> bytes:
     """Read a whole body. Raise `Refused` if it is too large or too slow; `count` gets each piece's size."""
-    length = call.headers.get("content-length", "0")
+    length = head.headers.get("content-length", "0")
     if length.isdecimal() and int(length) > limits.body_bytes:
         raise body_too_large()
     try:
@@ -93,13 +93,13 @@ async def body_pieces(receive: Receive) -> AsyncIterator[bytes]:
 class Upload:
     """Stream a body as it arrives."""
 
-    def __init__(self, receive: Receive, call: RequestHead, seconds: float) -> None:
+    def __init__(self, receive: Receive, head: RequestHead, seconds: float) -> None:
         self._receive = receive
         self._seconds = seconds
         self.size = 0
         """Bytes received so far."""
         self.is_there = (
-            "content-length" in call.headers or "transfer-encoding" in call.headers
+            "content-length" in head.headers or "transfer-encoding" in head.headers
         )
 
     async def pieces(self) -> AsyncIterator[bytes]:

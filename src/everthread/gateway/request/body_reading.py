@@ -29,8 +29,8 @@ MAX_MEDIUM_BYTES = 4 * 1024 * 1024
 MAX_UNCOUNTED_BYTES = 1024 * 1024
 """The values of a body with more new bytes are counted before it is sliced."""
 MEDIUM_THREADS = 3
-MAX_SWELL = 50
-MAX_SWELL_FREE_BYTES = 4 * 1024 * 1024
+MAX_EXPANSION_FACTOR = 50
+ALLOWED_EXPANSION_BYTES = 4 * 1024 * 1024
 MAX_MESSAGES = 10_000
 MAX_OBJECTS = 400_000
 """Larger requests are forwarded unmanaged: reading them would delay others."""
@@ -154,8 +154,8 @@ class _BodyReading:
 
 def _find_excess(raw: bytes, body: bytes, outer: OuterFields) -> str:
     """Return why reading a request would cost too much; empty if it would not."""
-    if len(body) > MAX_SWELL * len(raw) + MAX_SWELL_FREE_BYTES:
-        return f"its body is more than {MAX_SWELL} times as large as it came"
+    if len(body) > MAX_EXPANSION_FACTOR * len(raw) + ALLOWED_EXPANSION_BYTES:
+        return f"its body is more than {MAX_EXPANSION_FACTOR} times as large as it came"
     if outer.new_size < MIN_EXCESS_BYTES:
         return ""
     # A tenth of what `count` takes.

@@ -12,13 +12,13 @@ from everthread.core.messages import kind_of
 from everthread.core.types import Api
 from everthread.gateway.access.quotas import make_spending_check
 from everthread.gateway.contracts import CREDENTIAL_HEADERS, Incoming
-from everthread.gateway.identify import read_client, scope_of, thread_kind
+from everthread.gateway.identify import choose_thread_kind, find_scope, read_client
 from everthread.gateway.managed.compaction_items import TRIGGER
 from everthread.gateway.managed.unchanged_reads import restore_readings
 from everthread.gateway.request.json_slices import Element, SlicedBody, Values
 from everthread.gateway.request.request_reader import (
     BREAKPOINT_MARK,
-    MARK,
+    CACHE_MARK,
     ParsedRequest,
 )
 from everthread.providers.catalog import BETA_HEADER, OUTPUT_CAP_FIELDS, window_headers
@@ -57,9 +57,10 @@ class ClientRequest:
     def __post_init__(self) -> None:
         parsed_request = self.read
         elements = parsed_request.sliced.elements
-        if parsed_request.first or parsed_request.trailing:
+        if parsed_request.system_count or parsed_request.reminder_count:
             elements = elements[
-                parsed_request.first : len(elements) - parsed_request.trailing
+                parsed_request.system_count : len(elements)
+                - parsed_request.reminder_count
             ]
         self.elements = elements
         self.unmanaged_reason = find_unmanaged_reason(parsed_request.sliced)
@@ -71,9 +72,9 @@ class ClientRequest:
         return self.read.sliced
 
     @property
-    def first(self) -> int:
+    def system_count(self) -> int:
         """How many messages at the start are the system prompt."""
-        return self.read.first
+        return self.read.system_count
 
     @property
     def model(self) -> str:
@@ -82,13 +83,13 @@ class ClientRequest:
     @property
     def has_marks(self) -> bool:
         """Whether the client may have set cache marks."""
-        return MARK in self.read.holds
+        return CACHE_MARK in self.read.watched_words
 
     @property
     def has_breakpoints(self) -> bool:
         """Whether the client may have set cache breakpoints, or chose how they are set."""
         return (
-            BREAKPOINT_MARK in self.read.holds
+            BREAKPOINT_MARK in self.read.watched_words
             or CACHE_OPTIONS_FIELD in self.sliced.fields
         )
 
@@ -108,15 +109,15 @@ class ClientRequest:
             return restore_readings(parsed_request.sliced.body, elements, covered_count)
 
         return SentHistory(
-            Family(incoming.tenant, scope_of(incoming.headers, fields)),
+            Family(incoming.tenant, find_scope(incoming.headers, fields)),
             parsed_request.history,
             messages=elements,
             values=Values(elements),
             sizes=parsed_request.sizes,
             client=client,
-            kind=thread_kind(client, has_tools=bool(parsed_request.frame.tools)),
+            kind=choose_thread_kind(client, has_tools=bool(parsed_request.frame.tools)),
             replacement=self._find_replacement(),
-            is_single_text=parsed_request.sliced.single,
+            is_single_text=parsed_request.sliced.is_single_text,
             restore=restore,
         )
 
@@ -138,7 +139,7 @@ class ClientRequest:
         return CallFrame(
             incoming.api,
             self.read.frame,
-            tokens=self.read.fixed,
+            tokens=self.read.fixed_tokens,
             upstream=incoming.upstream,
             limit_key=limit_key,
             output_cap=_requested_cap(fields),
@@ -157,9 +158,9 @@ class ClientRequest:
         if own_replacement is not None:
             return replace(
                 own_replacement,
-                end=min(own_replacement.end - self.first, len(self.elements)),
+                end=min(own_replacement.end - self.system_count, len(self.elements)),
             )
-        if COMPACTION_MARK not in self.read.holds:
+        if COMPACTION_MARK not in self.read.watched_words:
             return None
         for index in range(len(self.elements) - 1, -1, -1):
             if is_compaction(self.elements[index].value):

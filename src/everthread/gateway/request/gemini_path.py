@@ -38,7 +38,7 @@ def read_path(path: str) -> GeminiCall | None:
     )
 
 
-def model_in(path: str) -> str | None:
+def find_path_model(path: str) -> str | None:
     """Return the model that a path of Gemini's names, whatever it asks of it."""
     match = _MODEL.search(path)
     return None if match is None else match["model"]

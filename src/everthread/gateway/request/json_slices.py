@@ -188,7 +188,7 @@ class SlicedBody:
     body: bytes
     layout: BodyLayout
     elements: Sequence[Element]
-    single: bool = False
+    is_single_text: bool = False
     """The list is a plain string, which means one user message."""
 
     @property
@@ -248,7 +248,7 @@ def slice_body(body: bytes, api: Api, known: KnownParts | None = None) -> Sliced
         raise WireError(f"the request has no list `{list_name}`")
     start, end = reader.spans[list_name]
     only = Element(body, start, end, {"role": "user", "content": text})
-    return SlicedBody(body, layout, (only,), single=True)
+    return SlicedBody(body, layout, (only,), is_single_text=True)
 
 
 def splice(body: bytes, changes: Sequence[Change]) -> bytes:

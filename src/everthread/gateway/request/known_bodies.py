@@ -15,19 +15,19 @@ from threading import RLock
 from typing import Generic, TypeVar
 
 from everthread.core.types import Api, Request
-from everthread.gateway.identify import scope_of
+from everthread.gateway.identify import find_scope
 from everthread.gateway.request.json_slices import LIST_FIELD, BodyLayout, KnownParts
 from everthread.thread.history import History
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 MAX_BODIES_BYTES = 64 * 1024 * 1024
-MIN_KEPT = 4
+MAX_ENTRY_DIVISOR = 4
 """A value that takes more than this part of a cache is not kept: it would drive out all others."""
 MESSAGE_BYTES = 600
 """Approximate memory for a message, in addition to its bytes."""
 MAX_CANDIDATES = 16
-FIRST_BYTES = 512
+KEY_BYTES = 512
 """How many bytes at the start of the list of messages are part of a candidate's key."""
 _LIST_START = {
     name: re.compile(rb'"%b"[ \t\n\r]*:[ \t\n\r]*\[[ \t\n\r]*' % name.encode())
@@ -38,9 +38,9 @@ _LIST_START = {
 class ByteCache(Generic[K, T]):
     """The values used last, as many as fit into a number of bytes: clients decide how large each is."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, max_bytes: int) -> None:
         self._entries: OrderedDict[K, tuple[T, int]] = OrderedDict()
-        self._most = most
+        self._max_bytes = max_bytes
         self._lock = RLock()
         self.size = 0
 
@@ -59,12 +59,12 @@ class ByteCache(Generic[K, T]):
         """Keep a value unless it is too large; return the keys of values that had to go for it."""
         with self._lock:
             self.drop(key)
-            if size > self._most // MIN_KEPT:
+            if size > self._max_bytes // MAX_ENTRY_DIVISOR:
                 return [key]
             self._entries[key] = (value, size)
             self.size += size
             dropped_keys = []
-            while self.size > self._most:
+            while self.size > self._max_bytes:
                 dropped_keys.append(next(iter(self._entries)))
                 self.drop(dropped_keys[-1])
             return dropped_keys
@@ -87,7 +87,7 @@ class BodyOrigin:
 
     @classmethod
     def of(cls, api: Api, tenant: str, headers: Mapping[str, str]) -> BodyOrigin:
-        return cls(api, tenant, scope_of(headers))
+        return cls(api, tenant, find_scope(headers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +97,14 @@ class KnownBody:
     thread: str
     body: bytes
     layout: BodyLayout
-    first: int
+    system_count: int
     """How many messages at the start are the system prompt."""
     history: History
     sizes: list[int]
     """Tokens of each message of the history."""
     frame: Request
     frame_tokens: int
-    holds: frozenset[str]
+    watched_words: frozenset[str]
 
     @property
     def size(self) -> int:
@@ -127,8 +127,8 @@ class BodyMatch:
 class KnownBodies:
     """The last bodies of threads, found by their beginning."""
 
-    def __init__(self, most: int = MAX_BODIES_BYTES) -> None:
-        self._bodies: ByteCache[str, KnownBody] = ByteCache(most)
+    def __init__(self, max_bytes: int = MAX_BODIES_BYTES) -> None:
+        self._bodies: ByteCache[str, KnownBody] = ByteCache(max_bytes)
         self._threads: dict[Hashable, dict[str, None]] = {}
         """Threads by the key of their bodies, the one used last at the end."""
         self._keys: dict[str, Hashable] = {}
@@ -186,7 +186,7 @@ def _key_of(origin: BodyOrigin, body: bytes) -> Hashable | None:
     start = _LIST_START[LIST_FIELD[origin.api]].search(body)
     if start is None:
         return None
-    return origin, body[start.end() : start.end() + FIRST_BYTES]
+    return origin, body[start.end() : start.end() + KEY_BYTES]
 
 
 def _match(known_body: KnownBody, api: Api, body: bytes) -> BodyMatch | None:

@@ -22,7 +22,7 @@ from everthread.thread.wire_messages import decode_value
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 MAX_TRIES = 4
 """Keys of the same name in inner objects after which the whole body is decoded."""
-_VALUE = re.compile(rb"\s*:\s*")
+_COLON = re.compile(rb"\s*:\s*")
 _DECODER = json.JSONDecoder()
 
 
@@ -31,10 +31,10 @@ class Field:
     """A value, and its start in the body."""
 
     value: Any
-    at: int
+    start: int
 
 
-_WEIGHTY = (
+_UNIQUE_FIELDS = (
     "model",
     "messages",
     "input",
@@ -51,7 +51,7 @@ _ESCAPED_KEY = re.compile(
         b"".join(
             b"(?:%c|\\\\u00(?i:%02x))" % (letter, letter) for letter in name.encode()
         )
-        for name in _WEIGHTY
+        for name in _UNIQUE_FIELDS
     )
     + rb')"\s*:'
 )
@@ -83,7 +83,7 @@ class OuterFields:
             None if self.is_excessive or sliced is not None else _outer_spans(body)
         )
         if self._spans is None and sliced is None:
-            _refuse_doubles(body, is_excessive=self.is_excessive)
+            _refuse_duplicates(body, is_excessive=self.is_excessive)
 
     def find(self, name: str) -> Field | None:
         """Return the field; None if it is absent."""
@@ -134,11 +134,11 @@ def _outer_spans(body: bytes) -> Spans | None:
         return None
     position = len(body) - len(body.lstrip())
     spans: Spans = {}
-    sign = b"{"
+    expected_sign = b"{"
     for key, raw in fields.items():
         match = (
             _OUTER_KEY.match(body, position + 1)
-            if body[position : position + 1] == sign
+            if body[position : position + 1] == expected_sign
             else None
         )
         # A key that is spelt with escapes is looked at more closely.
@@ -151,23 +151,23 @@ def _outer_spans(body: bytes) -> Spans | None:
             return None
         spans[key] = (start, end)
         position = following_match.start(1)
-        sign = b","
+        expected_sign = b","
     is_end = body[position : position + 1] == b"}" and not body[position + 1 :].strip()
     return spans if not fields or is_end else None
 
 
-def _refuse_doubles(body: bytes, *, is_excessive: bool) -> None:
+def _refuse_duplicates(body: bytes, *, is_excessive: bool) -> None:
     """Raise `Refused` if a field that matters is given twice; read the whole body if need be."""
     escaped = _ESCAPED_KEY.search(body) if b"\\u00" in body else None
     if escaped is not None:
-        raise _duplicate(json.loads(b'"' + escaped[1] + b'"'))
+        raise _make_duplicate_error(json.loads(b'"' + escaped[1] + b'"'))
     doubtful_names = [
-        name for name in _WEIGHTY if body.count(b'"%s"' % name.encode()) > 1
+        name for name in _UNIQUE_FIELDS if body.count(b'"%s"' % name.encode()) > 1
     ]
     if not doubtful_names:
         return
     if is_excessive:  # to look closely would take seconds
-        raise _duplicate(doubtful_names[0])
+        raise _make_duplicate_error(doubtful_names[0])
     outermost_pairs: list[tuple[str, Any]] = []
 
     def keep(pairs: list[tuple[str, Any]]) -> None:
@@ -180,10 +180,10 @@ def _refuse_doubles(body: bytes, *, is_excessive: bool) -> None:
     names = [name for name, _ in outermost_pairs]
     for name in doubtful_names:
         if names.count(name) > 1:
-            raise _duplicate(name)
+            raise _make_duplicate_error(name)
 
 
-def _duplicate(name: str) -> Refused:
+def _make_duplicate_error(name: str) -> Refused:
     return Refused(
         400,
         "duplicate_field",
@@ -198,24 +198,24 @@ def peek_field(body: bytes, name: str) -> Field | None:
     tries = 0
     while (position := body.rfind(key, 0, end)) >= 0:
         end = position
-        match = _VALUE.match(body, position + len(key))
+        match = _COLON.match(body, position + len(key))
         if match is None or body[position - 1 : position] == b"\\":
             continue
         if _is_outermost(body, position):
-            return _read_at(body, match.end())
+            return _read_value(body, match.end())
         tries += 1
         if tries == MAX_TRIES:
-            return _find_in_whole(body, name)
+            return _decode_and_find(body, name)
     return None
 
 
 def _is_outermost(body: bytes, position: int) -> bool:
     if position < len(body) // 2:
-        return _parses(body[:position] + b'"":0}')
-    return _parses(b"{" + body[position:])
+        return _is_json_object(body[:position] + b'"":0}')
+    return _is_json_object(b"{" + body[position:])
 
 
-def _parses(text: bytes) -> bool:
+def _is_json_object(text: bytes) -> bool:
     try:
         msgspec.json.decode(text, type=msgspec.Raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -228,7 +228,7 @@ def _parses(text: bytes) -> bool:
         return False
 
 
-def _read_at(body: bytes, position: int) -> Field | None:
+def _read_value(body: bytes, position: int) -> Field | None:
     """Return the value at a place. Only scalars and small objects are asked for: a thousand bytes hold them."""
     text = body[position : position + 1_000].decode("utf-8", "ignore")
     try:
@@ -237,7 +237,7 @@ def _read_at(body: bytes, position: int) -> Field | None:
         return None
 
 
-def _find_in_whole(body: bytes, name: str) -> Field | None:
+def _decode_and_find(body: bytes, name: str) -> Field | None:
     """Decode the whole body and return a field; its position is unknown and set to -1."""
     try:
         value = json.loads(body)

@@ -14,7 +14,7 @@ from starlette.types import Scope
 from everthread.core.types import MAX_MODEL_NAME_CHARS, Api
 from everthread.gateway.contracts import CREDENTIAL_HEADERS
 from everthread.gateway.error_answers import Refused
-from everthread.gateway.request.gemini_path import model_in, read_path
+from everthread.gateway.request.gemini_path import find_path_model, read_path
 from everthread.gateway.router import LOGIN_HEADER, PATHS, decode_path, normalize_path
 
 if TYPE_CHECKING:
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 KEY_PREFIX = "et_"
-KEY = re.compile(KEY_PREFIX + r"([0-9a-f]{12})_[A-Za-z0-9_-]{43}")
+KEY_PATTERN = re.compile(KEY_PREFIX + r"([0-9a-f]{12})_[A-Za-z0-9_-]{43}")
 """A key of this gateway; see `issued_keys`."""
 _CHARACTER = rb"(?:[A-Za-z0-9_-]|%[2-7][0-9A-Fa-f])"
 _UNDERSCORE = rb"(?:_|%5[Ff])"
-_KEY_BYTES = re.compile(
+_ENCODED_KEY_PATTERN = re.compile(
     rb"(?:e|%65)(?:t|%74)"
     + _UNDERSCORE
     + _CHARACTER
@@ -91,7 +91,7 @@ class RequestHead:
     """The sender; without any rights until it is authenticated."""
 
     @classmethod
-    def unchecked(cls, scope: Scope, caller: Caller) -> RequestHead:
+    def read_unchecked(cls, scope: Scope, caller: Caller) -> RequestHead:
         """Read a head without checks, for the answer that refuses it."""
         return cls(
             method=scope["method"],
@@ -119,15 +119,15 @@ class RequestHead:
             if b"%" in raw_path
             else raw_path.decode("utf-8", "replace")
         )
-        check_model_name(model_in_path(path))
+        check_model_name(find_model_in_path(path))
         check_credentials(headers)
-        return replace(cls.unchecked(scope, caller), path=path, raw_path=raw_path)
+        return replace(cls.read_unchecked(scope, caller), path=path, raw_path=raw_path)
 
     @property
     def target(self) -> bytes:
         """Return path and query for the upstream, in the client's own bytes, without gateway keys."""
         target = self.raw_path + (b"?" + self.query if self.query else b"")
-        return target if self.caller.passthrough else without_keys(target)
+        return target if self.caller.is_passthrough else remove_gateway_keys(target)
 
     @property
     def credentials(self) -> dict[str, str]:
@@ -155,13 +155,13 @@ class RequestHead:
         )
 
     @property
-    def speaks(self) -> Api:
-        return client_protocol(self.path, self.headers)
+    def client_api(self) -> Api:
+        return find_client_api(self.path, self.headers)
 
     @property
-    def conversation(self) -> Api | None:
+    def conversation_api(self) -> Api | None:
         """Return the protocol if this asks for an answer to a whole conversation."""
-        return conversation_at(self.path) if self.method == "POST" else None
+        return find_conversation_api(self.path) if self.method == "POST" else None
 
     @property
     def has_login(self) -> bool:
@@ -175,7 +175,7 @@ class RequestHead:
         ).startswith("application/json")
 
 
-def conversation_at(path: str) -> Api | None:
+def find_conversation_api(path: str) -> Api | None:
     """Return the protocol of a path that answers whole conversations; None for other paths."""
     return PATHS.get(path.rstrip("/")) or (
         "gemini" if read_path(path) is not None else None
@@ -191,9 +191,9 @@ def check_credentials(headers: list[tuple[bytes, bytes]]) -> None:
             raise Refused(400, "duplicate_credential", words)
 
 
-def model_in_path(path: str) -> str | None:
+def find_model_in_path(path: str) -> str | None:
     """Return the model that a path of the models list or of Gemini names; None for other paths."""
-    return model_in(path) or (
+    return find_path_model(path) or (
         path.removeprefix(_MODELS) or None if path.startswith(_MODELS) else None
     )
 
@@ -205,16 +205,16 @@ def check_model_name(model: str | None) -> None:
         raise Refused(400, "model_name_too_long", words)
 
 
-def without_keys(text: bytes) -> bytes:
+def remove_gateway_keys(text: bytes) -> bytes:
     """Return a header's value or a query without gateway keys."""
     return (
-        _KEY_BYTES.sub(b"", text)
+        _ENCODED_KEY_PATTERN.sub(b"", text)
         if KEY_PREFIX.encode() in text or b"%" in text
         else text
     )
 
 
-def client_protocol(path: str, headers: Mapping[str, str]) -> Api:
+def find_client_api(path: str, headers: Mapping[str, str]) -> Api:
     """Return the client's protocol, by the path, else by its headers."""
     if path.startswith("/v1/messages") or "anthropic-version" in headers:
         return "anthropic"
