@@ -179,7 +179,7 @@ async def test_small_work_needs_no_thread() -> None:
 
 def test_counting_roughly_is_linear() -> None:
     """The attack: runs that are just too short for a file were looked at from each of their characters on."""
-    with cpu_limit("rough_tokens"):
+    with cpu_limit("estimate_body_tokens"):
         assert estimate_body_tokens((b"a" * 1_999 + b" ") * 2_000) == 1_000_000
 
 

@@ -34,7 +34,7 @@ _OPENAI_ERROR_TYPES = {
 
 
 class Refused(Exception):  # noqa: N818  it is an answer, not a failure
-    """Not let in, or not now: a status, a short code, and a sentence for the person."""
+    """The gateway refuses a request, with an HTTP status, a short code and a message for a person."""
 
     def __init__(
         self, status: int, code: str, message: str, *, retry_after: float | None = None

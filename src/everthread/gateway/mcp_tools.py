@@ -48,17 +48,18 @@ from everthread.thread.stored_facts import (
 
 @dataclass(frozen=True, slots=True)
 class LookupReach:
-    """The threads that a client may look up; `is_confined`: only `thread`."""
+    """The threads that a client may look up."""
 
     tenant: str | None
-    """None: threads of every tenant."""
+    """The owner of the threads; None for threads of every tenant."""
     thread: str | None = None
-    """The default thread of a call: any of its ids, the beginning of one, or a client's own name for it."""
+    """The default thread of a call: any of its ids, the beginning of one, or the client's own name for it."""
     is_confined: bool = False
+    """Whether the client may look up only `thread`."""
 
 
 async def find_thread(store: Store, reach: LookupReach, thread_name: str) -> str | None:
-    """Return the thread of a call; None if none is named. Raise `UnknownIdError` for another tenant's thread too."""
+    """Return the thread of a call; None if none is named. Raise `UnknownIdError` if it is unknown or out of reach."""
     if reach.thread is None:
         return (
             await _resolve_thread(store, reach.tenant, thread_name)
@@ -212,7 +213,7 @@ STATE_SCHEMA = build_schema(
 
 
 def _add_thread_argument(tool: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a tool of the lossless engine with an argument for the thread."""
+    """Return a tool of the lossless engine with an additional argument for the thread."""
     function = tool["function"]
     parameters = tool["function"]["parameters"]
     return build_schema(
@@ -277,7 +278,7 @@ async def describe_thread(store: Store, thread: str) -> str:
 
 
 async def list_latest_threads(store: Store, tenant: str | None) -> str:
-    """List the latest threads of a tenant, or of all."""
+    """List the latest threads of a tenant, or of all tenants."""
     rows = await store.list_threads(tenant=tenant, limit=MAX_LISTED_THREADS)
     if not rows:
         return "Nothing was said yet: there is no thread."
@@ -302,7 +303,7 @@ _FINAL_NOTE = "That is final: asking again gives the same answer."
 
 
 class LookupTools:
-    """Answers tool calls by name. An error is a sentence, which says so if a repeated call cannot succeed."""
+    """Answer tool calls by name. The answer to an error says whether repeating the call is useless."""
 
     def __init__(self, store: Store) -> None:
         self.store = store

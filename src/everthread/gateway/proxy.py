@@ -1,6 +1,7 @@
-"""The proxy: takes a request in, decides whether it is managed, and starts its exchange with an upstream.
+"""The proxy: receive a request, decide whether it is managed, and start its exchange with an upstream.
 
-`exchange.py` is the path of the bytes, `managed_exchange.py` that of a conversation; features are in `filters/`.
+`exchange.py` sends requests and relays answers; `managed_exchange.py` does so for conversations; features are in
+`filters/`.
 """
 
 from __future__ import annotations
@@ -47,13 +48,13 @@ from everthread.gateway.work_after_answers import PendingWork
 
 _LOG = logging.getLogger("everthread.gateway")
 ARRIVING_BODIES_FACTOR = 4
-"""How many times as many bodies may be on their way as requests are answered at once."""
+"""The number of bodies that may be arriving at the same time, divided by the limit of concurrent requests."""
 BUFFERED_BYTES_FACTOR = 32
-"""How many times the bytes of the largest body all bodies together may have."""
+"""The number of bytes of all bodies in memory, divided by the limit of one body."""
 
 
 class Proxy:
-    """Answer requests to a provider's protocol, and pass every other one on."""
+    """Answer requests of conversations, and pass all other requests on to an upstream."""
 
     def __init__(  # noqa: PLR0913 - what a proxy is made of
         self,
@@ -66,13 +67,13 @@ class Proxy:
         watch: StoreWatch | None = None,
         failures: FailureLog | None = None,
     ) -> None:
-        """`features`: from the client's side to the upstream's; `factory/gateways.py` lists them."""
+        """`features`: from the client's side to the upstream's; see `make_features` in `factory/gateways.py`."""
         self.limits = limits or Limits()
         self.metrics = metrics or Metrics()
         self.feature_paths = frozenset[str]().union(
             *(feature.paths for feature in features)
         )
-        """Paths without a conversation whose requests are read, because a feature wants them."""
+        """Paths without a conversation whose requests are read because a feature needs them."""
         self._routes = routes
         self._services = ProxyServices(
             client=UpstreamClient(self.limits),
@@ -90,11 +91,11 @@ class Proxy:
         )
         self._admission = Admission(self.limits.concurrent)
         self._arrivals = Admission(ARRIVING_BODIES_FACTOR * self.limits.concurrent)
-        """Bodies on their way here: one that comes slowly takes no place of those that have arrived."""
+        """Limits the bodies that are arriving, separately, so that slow ones do not block complete requests."""
         self._bytes = Admission(BUFFERED_BYTES_FACTOR * self.limits.body_bytes, "bytes")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request whose head is in its state."""
+        """Serve a request whose head `GatewayApp` has put into the scope's state."""
         head: RequestHead = scope["state"]["head"]
         writer = ResponseWriter(send, head, self.metrics, self.limits.write_seconds)
         try:
@@ -106,7 +107,7 @@ class Proxy:
         except ClientGone:
             _LOG.info("%s %s: the client left", head.method, head.path)
         except (UpstreamDisconnectedError, UpstreamTimeoutError) as error:
-            # An answer that has begun breaks off too: half of it must not look like all.
+            # An answer that has begun is broken off too, so that a part does not look like the whole.
             self.metrics.count(
                 "upstream_errors", upstream="", status=type(error).__name__
             )
@@ -138,7 +139,7 @@ class Proxy:
             writer.log()
 
     async def close(self) -> None:
-        """Close the client, after the pending records are stored."""
+        """Wait until pending records are stored, then close the HTTP client."""
         await self._services.pending.wait()
         await self._services.client.close()
 
@@ -150,7 +151,7 @@ class Proxy:
         *,
         writer: ResponseWriter,
     ) -> None:
-        """Stream a body through, or read it first, within the client's share."""
+        """Stream a body to the upstream, or read it first, within the limits of the caller's group."""
         admission_group = head.caller.admission_group
         if not self._should_read(head):
             upload = Upload(receive, head, self.limits.body_seconds)
@@ -172,7 +173,7 @@ class Proxy:
                 await run_while_connected(self._answer(head, raw, writer), scope)
 
     def _should_read(self, head: RequestHead) -> bool:
-        """Return whether the body says something that the gateway needs: a conversation, or the model to route by."""
+        """Return whether the gateway needs the body, for a conversation, a feature or the choice of the upstream."""
         is_routed_by_model = self._routes.has_several and head.is_json
         return (
             head.conversation_api is not None
@@ -227,7 +228,7 @@ class Proxy:
     async def _make_read_exchange(
         self, head: RequestHead, raw: bytes, writer: ResponseWriter
     ) -> Exchange:
-        """Return the exchange of another request whose body is read, for its model or for a feature."""
+        """Return the exchange of a request that is no conversation but is read, for its model or for a feature."""
         body = await self._read(head, raw)
         is_for_feature = head.path in self.feature_paths and bool(body.plain)
         notice = {} if is_for_feature else self._make_path_notice(head)
@@ -267,7 +268,7 @@ class Proxy:
         )
 
     def _make_path_notice(self, head: RequestHead) -> Mapping[str, str]:
-        """Count and name a request to a path that is not managed; only POST may hold a conversation."""
+        """Count a POST request to a path that is not managed, and return the header that says so."""
         if head.method != "POST":
             return {}
         self.metrics.count("unmanaged", why="path")

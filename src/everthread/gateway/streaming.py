@@ -1,4 +1,4 @@
-"""Write an answer to the client as it arrives, keep the connection alive, hold the beginning of a stream."""
+"""Write an answer to the client as it arrives, keep the connection alive, and hold back the beginning of a stream."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BROWSER_GUARD = (
     (b"content-security-policy", b"sandbox"),
     (b"x-content-type-options", b"nosniff"),
 )
-"""For a browser that opens a proxied answer: it runs nothing, and never in the origin of our own pages."""
+"""Headers that prevent a browser from running a proxied answer in the origin of the gateway's own pages."""
 
 
 class ResponseWriter:
@@ -48,7 +48,7 @@ class ResponseWriter:
         self._started_at = time.monotonic()
         self.status: int | None = None
         self._remaining_bytes = -1
-        """Bytes that are missing to the stated length; negative if none is stated."""
+        """Bytes missing from the stated length; negative if no length is stated."""
         self._is_complete = False
         self._own_headers: Mapping[str, str] = {}
         self._facts: dict[str, Any] = {}
@@ -84,7 +84,7 @@ class ResponseWriter:
         )
 
     async def send_late_headers(self, headers: Mapping[str, str]) -> None:
-        """Send headers that were not known in time, as comments of the stream, which clients ignore."""
+        """Send headers that were not known when the stream began, as comments, which clients ignore."""
         late_headers = {
             name: value
             for name, value in headers.items()
@@ -99,7 +99,7 @@ class ResponseWriter:
             await self.body(f"{lines}\n".encode())
 
     async def body(self, data: bytes) -> None:
-        """Send a piece; with the last of the stated length the response is complete."""
+        """Send a piece. The response is complete when the stated length is reached."""
         self._remaining_bytes -= len(data)
         self._is_complete = self._remaining_bytes == 0
         await self._send_message(
@@ -126,7 +126,7 @@ class ResponseWriter:
         await self.end(body)
 
     def note(self, **facts: Any) -> None:
-        """Add facts to the request's line in the log; never text of a conversation."""
+        """Add facts to the request's log line, but never text of a conversation."""
         self._facts |= facts
 
     def log(self) -> None:
@@ -170,7 +170,7 @@ _CONTENT = frozenset({"text", "reasoning", "refusal", "call", "stop"})
 
 
 class Pieces:
-    """The pieces of a body as they arrive; some can be read ahead and stay buffered."""
+    """The pieces of a body as they arrive. Pieces that are read ahead stay buffered."""
 
     def __init__(self, source: AsyncIterator[bytes]) -> None:
         self._source = source
@@ -179,13 +179,13 @@ class Pieces:
 
     @classmethod
     def of(cls, body: bytes) -> Pieces:
-        """Return a whole body as its only piece."""
+        """Return a body with a single piece."""
         pieces = cls(_yield_nothing())
         pieces._buffer.append(body)
         return pieces
 
     async def join(self) -> bytes:
-        """Return the whole body, however long."""
+        """Return the whole body, whatever its length."""
         return b"".join([piece async for piece in self.all()])
 
     async def read_all(self, max_bytes: int) -> bytes | None:
@@ -200,7 +200,7 @@ class Pieces:
     async def peek_error(
         self, reader: AnswerReader, seconds: float
     ) -> StreamDelta | None:
-        """Buffer a stream until its first words, at most `seconds`; return the error if it begins with one."""
+        """Buffer a stream until its first content or for at most `seconds`; return the error if it begins with one."""
         deadline = asyncio.get_running_loop().time() + seconds
         while True:
             self._next = asyncio.ensure_future(_next_piece(self._source))
@@ -221,7 +221,7 @@ class Pieces:
                 return error
 
     async def drop(self) -> None:
-        """Stop reading, and drop the rest."""
+        """Stop reading; the pieces that are left are dropped."""
         if self._next is not None:
             self._next.cancel()
             await asyncio.wait({self._next})
@@ -260,7 +260,7 @@ _KEEPALIVE_HEADERS: Headers = [
 
 @dataclass(frozen=True, slots=True)
 class ResponseHead:
-    """The first lines of an answer."""
+    """The status and headers of an answer."""
 
     status: int = 200
     headers: Headers = field(default_factory=lambda: list(_KEEPALIVE_HEADERS))
@@ -268,7 +268,7 @@ class ResponseHead:
 
 
 class StreamKeepAlive:
-    """Keeps the connection of a waiting client alive with comments."""
+    """Keep the connection of a waiting client alive by sending comments."""
 
     def __init__(
         self,
@@ -281,12 +281,12 @@ class StreamKeepAlive:
         self._limits = limits
         self._metrics = metrics
         self._streams = streams
-        """Whether the client asked for a stream; called only if the client has to wait."""
+        """Returns whether the client asked for a stream; called only if the client has to wait."""
         self.has_started = False
-        """The answer's first lines are sent."""
+        """Whether the answer's status and headers were sent."""
 
     async def wait_for_gateway(self, work: Coroutine[Any, Any, T]) -> T:
-        """Wait for work of the gateway, before the upstream has answered."""
+        """Wait for work of the gateway before the upstream has answered; return its result."""
         first_delay = (
             self._limits.keepalive_seconds
             if self.has_started
@@ -297,7 +297,7 @@ class StreamKeepAlive:
     async def wait_for_words(
         self, work: Coroutine[Any, Any, T], head: ResponseHead | None
     ) -> T:
-        """Wait for the first words of a stream. `head`: None if it is compressed, since a comment would break it."""
+        """Wait for the first content of a stream. `head`: None if the stream is compressed and cannot have comments."""
         return await self._run_with_comments(
             work, self._limits.keepalive_seconds, lambda: head
         )

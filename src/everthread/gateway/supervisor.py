@@ -1,12 +1,12 @@
-"""Run several processes of one gateway on one port: start them together, replace each one that dies.
+"""Run several worker processes of one gateway on one port, and replace each one that dies.
 
-On Linux every worker has a listening socket of its own on the same port (SO_REUSEPORT), between which the kernel shares
-out connections. The supervisor holds the sockets too: the connections that wait for a worker that died are answered by
-its successor. Elsewhere all workers accept from one socket.
+On Linux every worker has a listening socket of its own on the same port (SO_REUSEPORT), and the kernel distributes
+connections among them. The supervisor keeps the sockets open, so that connections that wait for a dead worker are
+answered by its successor. On other systems all workers accept connections from one socket.
 
-A worker reads its setup from standard input, and ends when that closes, so that it never outlives its supervisor. It
-answers with lines of JSON on its standard output: `ready`, `failed`, and messages to print. Each has its own session,
-so that Ctrl-C on a terminal reaches the supervisor alone.
+A worker reads its setup from standard input, and ends when that is closed, so that it never outlives the supervisor.
+It writes lines of JSON to standard output: `ready`, `failed`, and messages to print. Each worker has its own session,
+so that Ctrl-C in a terminal reaches only the supervisor.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ from everthread.gateway.monitoring.metrics import METRICS_VARIABLE
 from everthread.gateway.server import bind_socket, listen
 
 END_SECONDS = 40.0
-"""For a worker to end after what it is answering; then it is killed."""
+"""Seconds that a worker has to finish its answers before it is killed."""
 START_SECONDS = 180.0
 _RESTART_PAUSE_SECONDS = (0.0, 1.0, 2.0, 5.0, 15.0)
-"""Seconds before a worker that did not get up is started again: longer each time."""
+"""Seconds before a worker that failed to start is started again, by the number of failures."""
 _LOG = logging.getLogger("everthread.gateway")
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerSetup:
-    """A worker's place among the others."""
+    """The setup of one worker."""
 
     listener: socket.socket
     count: int
-    """How many workers there are."""
+    """Number of workers."""
     links: Path
-    """The folder of the links that let people in: each opens the pages once, whichever worker is asked."""
+    """The folder of one-time login links, which all workers share."""
 
 
 class PortSockets:
-    """Sockets bound to one port, one for each worker, if the system distributes connections between them."""
+    """The sockets of the workers, bound to one port. On Linux each worker has its own, otherwise they share one."""
 
     def __init__(self, host: str, port: int, count: int) -> None:
-        # Who else has the port is found out without sharing it.
+        # Bind without sharing first, to find out whether another program uses the port.
         probe = listen(port, host)
         self._family = probe.family
         self._address = probe.getsockname()
@@ -72,7 +72,7 @@ class PortSockets:
         return self._sockets[index]
 
     def renew(self, index: int) -> None:
-        """A new socket, which listens once its worker is up: until then the others get its connections."""
+        """Replace a worker's socket. Other workers get its connections until its worker is ready and listens."""
         if not self.is_shared:
             self._sockets[index].close()
             self._sockets[index] = bind_socket(
@@ -86,19 +86,19 @@ class PortSockets:
 
 @dataclass(slots=True)
 class _Slot:
-    """A place for a worker, and who is in it."""
+    """A numbered position for a worker, with its current process."""
 
     index: int
     process: asyncio.subprocess.Process | None = None
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     failures: int = 0
-    """Starts in a row after which it did not get up."""
+    """Number of failed starts in a row."""
 
 
 class Supervisor:
-    """Start workers with `command` and restart them until closed.
+    """Start workers with a command, and restart them until closed.
 
-    `setup` returns the value, which must be picklable, for each worker. `print_message` gets the messages to print.
+    `setup`: returns the picklable setup of the worker with a number. `print_message`: called with messages of workers.
     """
 
     def __init__(  # noqa: PLR0913 - each by its name
@@ -154,7 +154,7 @@ class Supervisor:
         await self.close()
 
     async def close(self) -> None:
-        """End all, each after what it is answering."""
+        """End all workers; kill those that do not finish their answers in time."""
         self._ending.set()
         self.signal(signal.SIGTERM)
         if self._keeper_tasks:
@@ -173,7 +173,7 @@ class Supervisor:
                     slot.process.send_signal(signal_number)
 
     async def _keep_running(self, slot: _Slot) -> None:
-        """One worker after the other in this place."""
+        """Run a worker in this slot, and start another one whenever it ends, until the supervisor is closed."""
         while True:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(
@@ -209,7 +209,7 @@ class Supervisor:
                 self._sockets.renew(slot.index)
 
     async def _run(self, slot: _Slot) -> int:
-        """A worker from its start to its end; its exit code."""
+        """Run a worker until it ends; return its exit code."""
         listener = self._sockets[slot.index]
         environment = {
             **os.environ,
@@ -264,7 +264,7 @@ def _describe_exit(exit_code: int) -> str:
 
 
 def _forget_gauges(pid: int, folder: Path) -> None:
-    """Keep the counts of a dead process, drop its gauges."""
+    """Delete the gauges of a dead process, but keep its counters."""
     for file in folder.glob(f"gauge_live*_{pid}.db"):
         file.unlink(missing_ok=True)
 
@@ -279,7 +279,7 @@ def report(**fields: Any) -> None:
 
 
 async def wait_until_ended() -> None:
-    """Wait until the supervisor ends this worker, or is gone: then its end of our standard input is closed."""
+    """Wait until the supervisor ends this worker by a signal, or has ended itself, which closes standard input."""
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     input_descriptor = sys.stdin.fileno()
@@ -298,7 +298,7 @@ async def wait_until_ended() -> None:
 
 
 def serve_as_worker(work: Callable[[socket.socket, Any], Any]) -> None:
-    """Run `work(listener, setup)` with the supervisor's values; report to it if that fails."""
+    """Run `work(listener, setup)` with the values from the supervisor, and report a failure to the supervisor."""
     listener_descriptor, setup = pickle.load(sys.stdin.buffer)  # noqa: S301  # nosec B301  our own parent wrote it
     try:
         asyncio.run(work(socket.socket(fileno=listener_descriptor), setup))

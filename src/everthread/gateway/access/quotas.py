@@ -21,7 +21,6 @@ from everthread.store.records import NO_USE, KeyUse, NewKey
 from everthread.store.store import Store
 from everthread.thread.options import CheckPermission
 
-
 _LOG = logging.getLogger("everthread.gateway")
 _DAY_SECONDS = 86_400
 FLUSH_SECONDS = 0.1
@@ -97,7 +96,7 @@ class KeyUsageCounter:
                 raise self._make_limit_error(key, unit, limit, spent)
 
     def spend(self, key: NewKey, usage: CanonicalUsage, model: str) -> None:
-        """Count the usage of a call. A model without a price adds no dollars; log that if the key has a dollar limit."""
+        """Count the usage of a call. A model without a price adds no dollars; log that if dollars are limited."""
         cost = compute_call_cost(
             usage, model, time=datetime.fromtimestamp(self._wall_clock(), UTC)
         )

@@ -1,7 +1,7 @@
-"""Access to the pages: by a one-time link on this machine, or by a key; then by a signed cookie.
+"""Log in to the pages with a one-time link on this machine or with a key, and stay logged in with a signed cookie.
 
 The cookie names the tenant and the key. It is signed with a secret of the store, so that every gateway on the store
-accepts it, and it ends if the key is revoked. A form that changes something needs a token of the same session.
+accepts it, and becomes invalid if the key is revoked. A form that changes something needs a token of the same session.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from everthread.gateway.access.quotas import utc_day
 from everthread.store.store import Store
 
 LOGIN_SECONDS = 7 * 86_400.0
-"""Seconds after which a key or a link must be given again."""
+"""Seconds after which one must log in again."""
 SECRET_NAME = "gateway.dashboard"  # noqa: S105  the secret's name  # nosec B105
 MAX_LINKS = 20
-"""Number of unused links that stay valid."""
+"""Maximum unused links that stay valid."""
 
 LoginMode = Literal["local", "keys", "operator", "off"]
 """How to log in: by a link, by a key of a tenant or the operator, by the operator's key alone, or not at all."""
@@ -45,7 +45,7 @@ class Viewer:
 class LoginLinks:
     """The newest `MAX_LINKS` unused links, by the digests of their codes.
 
-    Processes that share links keep them as files in a folder; the process that removes the file has used the link.
+    Processes that share links store them as files in a folder. A link is used by removing its file.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -88,7 +88,7 @@ def _modified_time(file: Path) -> float:
 
 
 class Access:
-    """Decides who sees the pages."""
+    """Decide who may see the pages."""
 
     def __init__(  # noqa: PLR0913 - each by its name
         self,
@@ -107,12 +107,12 @@ class Access:
         self.cookie_name = (
             f"everthread_{hmac.digest(secret, b'name', 'sha256').hex()[:8]}"
         )
-        """A name of its own for each store, because cookies are shared by all ports of a host."""
+        """The name of the cookie, which differs between stores, because all ports of a host share cookies."""
         self._wall_clock = wall_clock
         self._links = links or LoginLinks()
 
     def make_login_link(self) -> str:
-        """Return the path of a link that logs one browser in, once."""
+        """Return the path of a link that logs in one browser, once."""
         code = secrets.token_urlsafe(32)
         self._links.add(digest_of(code))
         return f"/dashboard/login?code={code}"

@@ -1,4 +1,4 @@
-"""Answer the model's calls of `recall` in the gateway: the rounds of an answer become one response to the client."""
+"""Answer the model's calls of `recall` in the gateway, and merge all rounds into one response to the client."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ class _RecallFilter(Filter):
         self._exchange = exchange
         self._api = exchange.incoming.api
         self._last_usage: CanonicalUsage | None = None
-        """Usage of the last of several rounds."""
+        """Usage of the last round, if there are several."""
         self._hidden_usage: list[CanonicalUsage] = []
-        """Usage of the rounds before it."""
+        """Usage of the earlier rounds."""
 
     def request(self, request: UpstreamRequest) -> UpstreamRequest:
         return (
@@ -52,7 +52,7 @@ class _RecallFilter(Filter):
         )
 
     async def answer(self, answer: Answer) -> Answer:
-        """Return the answer with all its rounds. A whole one is complete here; a stream asks for them as it goes."""
+        """Return the answer with all its rounds. A stream requests further rounds while it is sent."""
         if (
             not self._exchange.sent.recall
             or answer.status >= 300
@@ -121,7 +121,7 @@ class _RecallFilter(Filter):
             stream = next_response.pieces.all()
 
     async def _merge_whole(self, raw: bytes) -> bytes:
-        """Return the rounds of an answer that does not stream as one; an error of a later round in their place.
+        """Return the rounds of an answer that is not a stream as one body; if a later round fails, return its error.
 
         `raw`: the answer of the first round.
         """
@@ -148,7 +148,7 @@ class _RecallFilter(Filter):
     async def _next_round(
         self, reply: Reply, recall_count: int
     ) -> UpstreamResponse | None:
-        """Answer the calls of a round and ask again; return None if the response ends with this round."""
+        """Answer the calls of a round and send the next request; return None if this round was the last."""
         if not recall_count and not self._hidden_usage:
             self._last_usage = None
             return None

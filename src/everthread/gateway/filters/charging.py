@@ -1,4 +1,4 @@
-"""Charge calls to the accounts of keys: by the usage that the provider reported, else by an estimate."""
+"""Charge calls to the accounts of keys, by the usage that the provider reported or else by an estimate."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TAIL_BYTES = 64 * 1024
 MAX_DECODED_BYTES = 1 << 40
 _USAGE = re.compile(rb'"usage"\s*:\s*(?={)')
 _BASE64_RUN = re.compile(rb"(?<![A-Za-z0-9+/=_-])[A-Za-z0-9+/=_-]{2000,}+")
-"""Base64: a picture or a document, which is not charged by its length. Each run is checked once."""
+"""A long run of base64: an image or a document, which is not charged by its length."""
 SCAN_PIECE_BYTES = 256 * 1024
 TOKENS_PER_FILE = 1_500
 _MINIMAL_USAGE = CanonicalUsage(1, 1)
@@ -110,7 +110,7 @@ class _PassthroughCharge(Filter):
 
 
 def find_charged_usage(outcome: Outcome, sent: Outgoing) -> CanonicalUsage | None:
-    """Return the usage of a call; None if there was no answer. A truncated answer is counted by its text."""
+    """Return the usage of a call; None if there was no answer. Count a truncated answer by its text."""
     if not 200 <= outcome.status < 300:
         return outcome.usage
     reply = outcome.reply
@@ -138,7 +138,7 @@ def find_charged_usage(outcome: Outcome, sent: Outgoing) -> CanonicalUsage | Non
 
 
 def choose_charged_model(requested_model: str, answered_model: str) -> str:
-    """Return the model that the answer names, or the requested one if that has no price."""
+    """Return the model named in the answer, or the requested one if that model has no known price."""
     return (
         answered_model
         if answered_model
@@ -149,7 +149,7 @@ def choose_charged_model(requested_model: str, answered_model: str) -> str:
 
 
 def estimate_body_tokens(body: bytes) -> int:
-    """Count a request's tokens roughly, for a provider that reported none; in pieces, so that other threads can run."""
+    """Estimate a request's tokens if the provider reported none, in pieces, so that other threads can run."""
     files = 0
     file_bytes = 0
     is_inside = False
@@ -165,7 +165,7 @@ def estimate_body_tokens(body: bytes) -> int:
 
 
 class ReportedUsage:
-    """Read the `usage` in an answer to another request than a conversation's: a JSON object or a stream of events."""
+    """Read the `usage` in an answer that is not part of a conversation: a JSON object or a stream of events."""
 
     def __init__(self, headers: Mapping[str, str]) -> None:
         self._decoder = make_decoder(
@@ -180,7 +180,7 @@ class ReportedUsage:
         self._is_whole = True
         self._usage: dict[str, Any] = {}
         self.event_count = 0
-        """Events of a stream."""
+        """Number of events of a stream."""
         self.model = ""
         """Model named in the response; used for billing."""
 
@@ -205,7 +205,7 @@ class ReportedUsage:
         if self._events is None and self._is_whole:
             self._read(self._text)
         for match in _USAGE.finditer(self._text) if not self._is_whole else ():
-            # The word may be part of a text.
+            # The match may be inside of a text.
             with contextlib.suppress(ValueError, RecursionError):
                 end = self._text[match.end() :].decode("utf-8", "replace")
                 self._usage = json.JSONDecoder().raw_decode(end)[0]
@@ -223,7 +223,7 @@ class ReportedUsage:
             return  # no JSON
         if not isinstance(value, dict):
             return
-        # The places in which events of the providers state it.
+        # Providers report usage and model at one of these levels.
         for part in (
             value,
             value.get("response"),
@@ -261,11 +261,11 @@ class PassthroughMeter:
 
     @property
     def unread_bytes(self) -> int:
-        """The size of the request that may have to be read for its tokens."""
+        """The size of the request, which may have to be read to estimate its tokens."""
         return len(self._sent) if isinstance(self._sent, bytes) else 0
 
     def measure(self) -> tuple[CanonicalUsage, str] | None:
-        """Return the usage that was read and the model to charge; None if nothing was used."""
+        """Return the usage and the model to charge; None if there is nothing to charge."""
         usage, answered_model = (
             self._measure_reported()
             if self._reader is None
@@ -288,7 +288,7 @@ class PassthroughMeter:
         return charged_usage, reply.model if reply is not None else ""
 
     def _measure_reported(self) -> tuple[CanonicalUsage | None, str]:
-        """Return usage and model of another answer, such as embeddings; a stream that states none counts by size."""
+        """Return usage and model of another answer, such as embeddings; estimate the usage of a stream without one."""
         reported = self._reported
         usage = reported.usage()
         if usage is None and reported.event_count:

@@ -29,11 +29,11 @@ from everthread.gateway.upstream import ResponseHeaders
 _LOG = logging.getLogger("everthread.gateway")
 NOTICE = "compacted by the gateway: the upstream makes no compactions"
 MakeItem = Callable[[Incoming], Coroutine[Any, Any, tuple[dict[str, Any], int]]]
-"""Make a compaction item for a request; with the number of tokens in it."""
+"""Make a compaction item for a request; return it with its number of tokens."""
 
 
 class CompactionAnswers(Feature):
-    """Compaction items that the gateway makes in place of an upstream."""
+    """Make compaction items in the gateway if the upstream makes none."""
 
     paths = frozenset({PATH})
 
@@ -60,7 +60,7 @@ class _CompactionFilter(Filter):
         self._make_item = make_item
 
     async def answer(self, answer: Answer) -> Answer:
-        """Return an answer with an item of the gateway in place of a refusal."""
+        """If the upstream refuses to compact, return an answer with an item made by the gateway."""
         has_own_path = self._incoming.path == PATH
         if answer.status < 400 or not (
             has_own_path or asks_compaction(self._incoming.body)

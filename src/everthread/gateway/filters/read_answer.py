@@ -43,7 +43,7 @@ class _ReadAnswerFilter(Filter):
             self._reader.feed(piece)
 
     def done(self, outcome: Outcome) -> Outcome:
-        """Add reply and usage. If a filter has set the usage already, it is that of the last round."""
+        """Add reply and usage, unless another filter has already set the usage (of the last round)."""
         reply = None if self._reader is None else self._reader.end()
         usage = outcome.usage or usage_of(self._exchange.incoming.api, reply)
         if usage is not None:

@@ -126,7 +126,7 @@ class Telemetry(Feature):
 
 
 class ObservedCall(Filter):
-    """One call, with all its attempts."""
+    """The span of one call, with all its attempts."""
 
     def __init__(
         self,
@@ -139,11 +139,11 @@ class ObservedCall(Filter):
         self._exchange = exchange
         self._span = span
         self._shared_attributes = shared_attributes
-        """Attributes of the span and of the metrics."""
+        """Attributes of both the span and the metrics."""
         self._started_at = time.monotonic()
 
     def done(self, outcome: Outcome) -> Outcome:
-        """End the span: the client has its answer, or gets none."""
+        """End the span and record the metrics."""
         shared_attributes = dict(self._shared_attributes)
         reply = outcome.reply
         if reply is not None and reply.model:
@@ -171,7 +171,7 @@ class ObservedCall(Filter):
 
 
 def _span_attributes(exchange: ManagedExchange, outcome: Outcome) -> dict[str, Any]:
-    """Return the attributes for the span only: metrics would have a series for each value."""
+    """Return the attributes for the span only. As metric attributes they would create too many series."""
     reply = outcome.reply
     usage = outcome.usage
     attributes: dict[str, Any] = {

@@ -1,8 +1,9 @@
 """Compaction items of the Responses protocol, made by the gateway if the upstream makes none.
 
-A client asks for one with a `compaction_trigger` at the end of its input, or at `/v1/responses/compact`, and sends it
-back in place of the messages it represents. The gateway's item holds the compacted messages themselves, with a tag
-that only this store can make. Any gateway of the store that gets the item back replaces it by these messages.
+A client asks for an item with a `compaction_trigger` at the end of its input, or at `/v1/responses/compact`. It later
+sends the item back instead of the messages that the item represents. The gateway's item contains the compacted
+messages themselves, with a tag that only this store can make. A gateway of the same store that receives the item
+replaces it by these messages.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _INVALID_STATUSES = (400, 422)
 
 
 def make_item(values: Sequence[Any], key: bytes) -> dict[str, Any]:
-    """Return one item that represents these messages."""
+    """Return a compaction item that contains these messages."""
     packed = base64.urlsafe_b64encode(
         zlib.compress(json.dumps(list(values)).encode(), 6)
     ).decode()
@@ -48,7 +49,7 @@ def make_item(values: Sequence[Any], key: bytes) -> dict[str, Any]:
 
 
 def read_item(item: Any, key: bytes) -> list[Any] | None:
-    """Return the messages that an item represents; None if it was not made with this key."""
+    """Return the messages in a compaction item; None if it was not made with this key."""
     content = item.get("encrypted_content") if kind_of(item) == "compaction" else None
     if not isinstance(content, str) or not content.startswith(_PREFIX):
         return None
@@ -68,26 +69,25 @@ def _make_tag(packed: str, key: bytes) -> str:
 
 
 def may_have_item(body: bytes) -> bool:
-    """Return whether a body may hold an item made by a gateway."""
+    """Return whether a body may contain an item made by a gateway."""
     return _PREFIX.encode() in body
 
 
 @dataclass(frozen=True, slots=True)
 class ExpandedBody:
-    """A request after its items were replaced by the messages they represent."""
+    """A request whose compaction items are replaced by the messages in them."""
 
     body: bytes
     item_key: str
-    """Names the last item."""
+    """Identifies the last item."""
     end: int
-    """The number of messages up to the end of the last item's."""
+    """Number of messages up to the last one of the last item."""
 
 
 def expand_items(body: bytes, key: bytes) -> ExpandedBody | None:
-    """Replace our items in a request's body by the messages they represent.
+    """Replace our items in a request's body by the messages in them. Return None if there is no item of ours.
 
-    A client may keep some messages before the item: those are not repeated. Return None
-    if the request has no item made by a gateway.
+    A client may send some of these messages before the item too; they are not repeated.
     """
     changes = []
     earlier_messages: Counter[str] = Counter()
@@ -110,14 +110,14 @@ def expand_items(body: bytes, key: bytes) -> ExpandedBody | None:
 
 
 def read_item_key(item: Mapping[str, Any]) -> str:
-    """Return the name of an item that a gateway made: its tag."""
+    """Return the key that identifies an item made by a gateway: its tag."""
     return str(item["encrypted_content"]).removeprefix(_PREFIX).partition(".")[0]
 
 
 def _without_repeated(
     values: Sequence[Any], earlier_messages: Counter[str]
 ) -> list[Any]:
-    """Return the messages of an item that the client does not send before it; at least one."""
+    """Return the messages of an item that the client has not sent before it, and at least the last one."""
     counts = Counter(earlier_messages)
     new_messages = []
     for value in values:
@@ -142,7 +142,7 @@ def asks_compaction(body: bytes) -> bool:
 
 
 def is_compaction_unsupported(status: int, body: bytes) -> bool:
-    """Return whether an upstream says that it makes no compactions."""
+    """Return whether an upstream's error means that it does not support compactions."""
     return status in _MISSING_PATH_STATUSES or (
         status in _INVALID_STATUSES and b"compaction" in body
     )
@@ -152,7 +152,7 @@ def is_compaction_unsupported(status: int, body: bytes) -> bool:
 
 
 def make_response_body(item: dict[str, Any], model: str, tokens: int) -> dict[str, Any]:
-    """Return a response with the item alone. `tokens`: those of the messages it represents."""
+    """Return a response with only the item. `tokens`: the tokens of the messages in the item."""
     return {
         "id": f"resp_everthread_{uuid.uuid4().hex}",
         "object": "response",

@@ -13,14 +13,14 @@ from everthread.gateway.managed.managed_turn import ManagedTurn
 from everthread.thread.caller.sent_history import Outcome
 
 READ_SECONDS = 1.0
-"""A forwarded request is read after this time, or once it is answered."""
+"""Seconds after which a forwarded request is read, if it is not answered earlier."""
 
 
 class ForwardedTurn:
     """A request that is read while the upstream answers.
 
-    `read`: read it and find its thread; it is told whether there is an answer already.
-    `hold_session`: make other requests of the session wait meanwhile, if there is.
+    `read`: reads the request and finds its thread; its argument is whether the request is answered already.
+    `hold_session`: makes other requests of the session wait while an answered request is read.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """Forward a request before it is read, if it cannot need a change.
 
-Most requests continue a known thread far below its threshold. For these the messages need not be decoded, counted and
-matched before the upstream can have them. That is done while the upstream answers, and the request is stored with its
-answer. If the process ends before that, the client's next request holds all of it, and stores it.
+Most requests continue a known thread far below its threshold. The messages of such a request are decoded, counted and
+matched while the upstream answers, and the request is stored with its answer. If the process ends before that, the
+client's next request contains the same messages and stores them.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ class ForwardingTerms:
 
     upstream: str
     length: int
-    """How many messages the thread has, its last answer included."""
+    """Number of messages of the thread, including its last answer."""
     digest: str
     """Digest of those messages."""
     body_bytes: int
     """The size of the last body."""
     tokens: int
-    """Tokens of the last prompt and its answer, as the provider counted them."""
+    """Tokens of the last prompt and its answer, as counted by the provider."""
     max_tokens: int
     """Half of the compaction threshold."""
     offers_recall: bool
@@ -75,7 +75,7 @@ class ForwardingTerms:
     """The value of the client's recall header."""
 
     def estimate(self, outline: BodyOutline) -> int:
-        """Return the most tokens the next prompt can have: one for every new byte."""
+        """Return the maximum tokens of the next prompt, assuming one token for every new byte."""
         grown = len(outline.sliced.body) - self.body_bytes
         return self.tokens + max(outline.added_bytes, grown)
 
@@ -86,7 +86,7 @@ class BodyMemory:
 
     marks: MarkMemory = field(default_factory=MarkMemory)
     forwarding: ForwardingTerms | None = None
-    """When the next request can be forwarded before it is read; None if it cannot."""
+    """The conditions for forwarding the next request before it is read; None if it has to be read first."""
 
 
 class BodyMemories:
@@ -146,7 +146,7 @@ def make_forwarding_terms(
 
 
 def has_plans(memory: ThreadMemory) -> bool:
-    """Return whether a compaction is being prepared, or will be if the thread stays idle."""
+    """Return whether a compaction is being prepared, or is planned if the thread stays idle."""
     preparation = memory.preparation
     return preparation.is_under_way or preparation.idle_timer is not None
 
@@ -159,9 +159,9 @@ def forward(
     reader: RequestReader,
     ttl: str | None,
 ) -> Outgoing | None:
-    """Return the client's bytes, with our tool, and cache marks if it sets none; None if it has to be read first.
+    """Return the client's bytes with our tool and cache marks; None if the request has to be read first.
 
-    `ttl`: the lifetime of the marks; None if we set none.
+    `ttl`: the lifetime of the cache marks; None to set none.
     """
     terms = memory.forwarding
     match = outline.match
@@ -240,7 +240,7 @@ def _fits(
 def _continues(
     terms: ForwardingTerms, outline: BodyOutline, reader: RequestReader
 ) -> bool:
-    """Return whether a request continues its thread from the end; only messages since the last request are read."""
+    """Return whether a request continues its thread at the end. Read only the messages since the last request."""
     if len(outline.elements) <= terms.length:
         return False
     history = reader.read_history(outline, terms.length)

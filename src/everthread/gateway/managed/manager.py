@@ -49,10 +49,9 @@ from everthread.thread.finding.thread_match import Family
 
 
 class ProxyManager:
-    """The `gateway.contracts.Manager` that stores, matches and rewrites requests.
+    """The `Manager` that stores, matches and rewrites requests.
 
-    `cache_markers`: set cache marks for clients that set none. `recall`: offer our own
-    tool `recall`.
+    `cache_markers`: whether to set cache marks for clients that set none. `recall`: whether to offer the tool `recall`.
     """
 
     def __init__(
@@ -77,7 +76,7 @@ class ProxyManager:
         return self.reader.locate(origin, incoming.body, match)
 
     async def _open(self, incoming: Incoming, outline: BodyOutline) -> ManagedTurn:
-        """Read a request and find its thread; requests of a known thread in their order."""
+        """Read a request and find its thread. Requests of a known thread are read in their order."""
         thread = None if outline.match is None else outline.match.known.thread
         async with self.threads.hold_thread_while_opening(thread):
             parsed_request = await self.reader.read(outline)
@@ -148,7 +147,7 @@ class ProxyManager:
         outgoing: Outgoing,
         is_answered: bool,  # noqa: FBT001 - given by `ForwardedTurn`
     ) -> ManagedTurn:
-        """Read a request that was forwarded, and store it once it is answered."""
+        """Read a request that was forwarded already, and start storing it."""
         turn = await self._open(incoming, outline)
         turn.sent = outgoing
         self.threads.start_storing(turn.call, is_answered=is_answered)
@@ -167,7 +166,7 @@ class ProxyManager:
             outline = self._locate(expanded_request)
         turn = await self._open(expanded_request, outline)
         if not len(turn.call.sent):
-            return UnmanagedTurn(incoming)  # without messages it belongs to no thread
+            return UnmanagedTurn(incoming)  # a request without messages has no thread
         turn.is_expanded = expanded_request is not incoming
         await turn.prepare()
         return turn
@@ -206,9 +205,9 @@ class ProxyManager:
     async def make_compaction_item(
         self, incoming: Incoming
     ) -> tuple[dict[str, Any], int]:
-        """Return one item that replaces a conversation, and the tokens it represents.
+        """Return an item that replaces a conversation, and the tokens of the messages in it.
 
-        The thread continues when a history begins with it.
+        A later history that begins with the item continues the thread.
         """
         turn = await self._read_to_compact(incoming)
         if not self._find_refusal_reason(turn):
@@ -219,7 +218,7 @@ class ProxyManager:
         return item, self.threads.count_tokens(turn.call, turn.call.rewrite)
 
     async def _read_to_compact(self, incoming: Incoming) -> ManagedTurn:
-        """Read and store a conversation that is to be compacted by hand."""
+        """Read and store a conversation that the client wants to compact."""
         expanded_request = self._expand_own_items(incoming)
         turn = await self._open(expanded_request, self._locate(expanded_request))
         await self.threads.store(turn.call)
@@ -230,7 +229,7 @@ class ProxyManager:
         return turn
 
     def _find_refusal_reason(self, turn: ManagedTurn) -> str:
-        """Return why this conversation may not be compacted at all; empty if it may."""
+        """Return why this conversation may not be compacted; empty if it may."""
         mode = turn.request.incoming.mode
         reason = turn.request.unmanaged_reason
         if not self.setup.options.enabled:

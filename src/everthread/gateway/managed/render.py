@@ -1,4 +1,4 @@
-"""The bytes that go upstream for a request: the client's own, with the thread's changes."""
+"""Render the body to send upstream: the client's own bytes with the thread's changes."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from everthread.wire.gemini.fields import field_name, field_object
 
 @dataclass(frozen=True, slots=True)
 class RenderOptions:
-    """How a prepared call is rendered, apart from its messages."""
+    """Options for rendering a prepared call."""
 
     offers_recall: bool = False
-    """Whether our own tool is among the tools."""
+    """Whether to add our own tool."""
     mark_ttl: str | None = None
-    """The lifetime of the cache marks to set; None: set none."""
+    """The lifetime of the cache marks to set; None to set none."""
     marks: MarkMemory = field(default_factory=MarkMemory)
 
 
@@ -62,7 +62,7 @@ def render_request(
 def render_messages(
     request: ClientRequest, call: PreparedCall, *, offers_recall: bool
 ) -> bytes:
-    """Return the body with our text in place of the messages it replaces, our note and our tool."""
+    """Return the body with our changes of the messages, our note and our tool."""
     sliced = request.sliced
     api = call.frame.api
     elements = request.elements
@@ -91,7 +91,7 @@ def render_messages(
 def _cache_changes(
     request: ClientRequest, call: PreparedCall, body: bytes, options: RenderOptions
 ) -> list[Change]:
-    """Return what marks a body for the provider's cache, if the client does not do so."""
+    """Return the changes that mark a body for the provider's cache; empty if the client sets marks itself."""
     if options.mark_ttl is None:
         return []
     marks = make_mark_changes(request, call, body, options.marks, ttl=options.mark_ttl)
@@ -99,7 +99,7 @@ def _cache_changes(
 
 
 def _set_output_cap(api: Api, upstream: str, body: bytes, *, cap: int) -> bytes:
-    """Return the body with this output cap: in the place of the client's, else as a field of its own."""
+    """Return the body with this output cap, in the client's field if there is one."""
     sliced = slice_body(body, api)
     if api == "gemini":
         return _set_gemini_cap(sliced, cap)

@@ -1,4 +1,4 @@
-"""The note about summaries, after the client's system prompt."""
+"""Append the note about summaries to the client's system prompt."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _GAP = "\n\n"
 
 
 def accepts_blocks(api: Api, model: str, upstream: str) -> bool:
-    """Return whether a plain-text system prompt may become blocks; not all OpenAI-compatible upstreams accept them."""
+    """Return whether the upstream accepts a system prompt as blocks; some OpenAI-compatible ones accept only text."""
     if api == "openai_chat":
         by_marks = cache_route(model, base_url=upstream) is not None
         return by_marks or accepts_breakpoints(api, model, base_url=upstream)
@@ -25,7 +25,10 @@ def accepts_blocks(api: Api, model: str, upstream: str) -> bool:
 def make_note_change(
     api: Api, sliced: SlicedBody, system_count: int, note: str, *, blocks: bool
 ) -> Change | None:
-    """Return the change that adds the note; None if it has no place. `system_count`: the number of system messages."""
+    """Return the change that adds the note; None if there is no system prompt.
+
+    `system_count`: number of system messages. `blocks`: whether a text may be replaced by blocks.
+    """
     if api == "gemini":
         return _gemini_note(sliced, note)
     field = {"anthropic": "system", "openai_responses": "instructions"}.get(api)

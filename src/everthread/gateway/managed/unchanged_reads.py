@@ -21,13 +21,16 @@ _PATH_ARGUMENTS = ("file_path", "path", "filePath", "absolute_path", "filename")
 _RANGE_ARGUMENTS = ("offset", "limit")
 
 Reading = tuple[str, str, str]
-"""Tool, file and part of the file. A client reports "unchanged" for the same reading only."""
+"""Tool, file and part of the file that a call reads. A client reports "unchanged" only if all three are the same."""
 
 
 def restore_readings(
     body: bytes, elements: Sequence[Element], covered_count: int
 ) -> dict[int, Any]:
-    """Return the messages after the covered ones that only call a file unchanged, with the file's text."""
+    """Return, by index, the messages after the covered ones that call a file unchanged, with the file's text restored.
+
+    Restore a text only if the message that contains it is covered.
+    """
     if not 0 < covered_count < len(elements):
         return {}
     start = elements[covered_count].start
@@ -65,7 +68,7 @@ def is_stub(text: str) -> bool:
 
 
 def _list_readings(value: Any) -> Iterator[tuple[str, Reading]]:
-    """Yield the calls in a message or item that name a file: their id and the part to read."""
+    """Yield the calls in a message that read a file: the id of the call, and what it reads."""
     if not isinstance(value, dict):
         return
     content = value.get("content")

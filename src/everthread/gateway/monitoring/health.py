@@ -1,4 +1,4 @@
-"""The paths by which an operator watches the gateway: `/healthz`, `/readyz`, `/metrics`."""
+"""Answer the paths for monitoring the gateway: `/healthz`, `/readyz`, `/metrics`."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ FindProblem = Callable[[], Awaitable[str | None]]
 
 
 class Health:
-    """Say how the gateway is."""
+    """Report whether the gateway is alive and ready, and its metrics."""
 
     def __init__(self, metrics: Metrics, find_problem: FindProblem | None) -> None:
         self._metrics = metrics
         self._find_own_problem = find_problem
         self.is_ending = False
-        """Set when the gateway shuts down: it is no longer ready."""
+        """Whether the gateway is shutting down, so that it is no longer ready."""
 
     async def answer_alive(self, scope: Scope, receive: Receive, send: Send) -> None:
         await _make_answer(None)(scope, receive, send)

@@ -1,4 +1,4 @@
-"""The gateway's log: ids of requests, the forms of a line, and where lines are written."""
+"""The gateway's log: ids of requests, the formats of lines, and the set-up of handlers."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def set_log_thread(thread: str) -> None:
 def log_fields(
     logger: logging.Logger, level: int, words: str, fields: Mapping[str, Any]
 ) -> None:
-    """Log a line: `words` for people, and the same as fields for machines."""
+    """Log a line with a text for people and fields for programs."""
     logger.log(level, "%s", words, extra={"fields": dict(fields)})
 
 
@@ -75,7 +75,7 @@ def printable(text: str) -> str:
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line."""
+    """Format each record as one line of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -97,7 +97,7 @@ class JsonLines(logging.Formatter):
 
 
 class TextLines(logging.Formatter):
-    """Lines for people, with the request's id at the end."""
+    """Format records as lines of text, with the request's id at the end."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -114,7 +114,7 @@ class TextLines(logging.Formatter):
 
 
 class TerminalLines(logging.Formatter):
-    """One line for each request and each compaction, on the terminal of `everthread serve`; it fits 80 columns."""
+    """Format requests and compactions as lines of 80 columns, for the terminal of `everthread serve`."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = getattr(record, "fields", {})
@@ -145,12 +145,12 @@ MAX_REASON_CHARS = 200
 
 
 def _format_for_terminal(text: object, max_chars: int = 60) -> str:
-    """Return a client's text, safe for a terminal; keys are redacted before it is cut."""
+    """Return a client's text in a form that is safe for a terminal. Redact keys before shortening it."""
     return printable(redact(str(text)[:2_000])[:max_chars])
 
 
 def read_error_reason(body: bytes) -> str:
-    """Return the words of an error body in one line, without secrets; empty if it has none."""
+    """Return the message of an error body on one line, without secrets; empty if there is none."""
     try:
         value: Any = json.loads(body)
     except (ValueError, RecursionError):
@@ -169,9 +169,9 @@ def _is_for_terminal(record: logging.LogRecord) -> bool:
 def set_up_logs(
     form: LogForm, *, verbose: bool, quiet: bool = True, file: Path | None = None
 ) -> None:
-    """Configure logging for a process that is only a gateway.
+    """Configure logging for a process that runs only a gateway.
 
-    Unless `quiet`, log a short line for each request and compaction. `file` gets everything as JSON.
+    `quiet`: do not log a short line for each request and compaction. `file`: a file for all lines as JSON.
     """
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines() if form == "json" else TextLines())

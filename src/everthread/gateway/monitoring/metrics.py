@@ -1,4 +1,4 @@
-"""The gateway's figures for Prometheus."""
+"""The gateway's metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -69,13 +69,13 @@ _COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
 
 
 METRICS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
-"""Names the folder of the figures that several processes share; prometheus-client reads it when it is imported."""
+"""The environment variable with the folder of metrics that several processes share; prometheus-client reads it."""
 
 
 class Metrics:
-    """Counts since the gateway started, in its own registry, since several gateways may run in one process.
+    """Metrics since the gateway started, in a registry of their own, because a process may run several gateways.
 
-    The workers of one gateway share a folder (`METRICS_VARIABLE`), and each reports the sums of all.
+    The workers of one gateway share a folder (`METRICS_VARIABLE`), and each worker reports the sums of all.
     """
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class Metrics:
             for name, (words, labels) in _COUNTERS.items()
         }
         self._series: dict[tuple[Any, ...], Counter] = {}
-        """The counters that were used, by name and labels: prometheus-client looks for them under a lock."""
+        """A cache of counters by name and labels, because prometheus-client looks them up under a lock."""
         self._in_flight = Gauge(
             "everthread_in_flight",
             "Requests being answered now.",

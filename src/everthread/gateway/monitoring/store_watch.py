@@ -13,16 +13,16 @@ from everthread.gateway.deadlines import run_with_watcher
 
 _LOG = logging.getLogger("everthread.gateway")
 MAX_STORE_WAIT_SECONDS = 1.0
-"""The longest that a request waits for a store that is away."""
+"""Maximum wait of a request for a store that does not answer."""
 T = TypeVar("T")
 Clock = Callable[[], float]
 
 
 class StoreWatch:
-    """Check whether a store that may be unreachable (a database server) answers; no check takes more than a second.
+    """Check whether a database server answers. No check takes more than a second.
 
-    A result is valid for a second, so that in an outage one request waits and the others do not. A store that answers
-    other calls during a check is busy, not unreachable; that result is not kept.
+    A result is valid for a second, so that in an outage only one request has to wait. If the server answers other calls
+    during a check, it is busy, not unreachable, and the result of the check is not kept.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class StoreWatch:
         clock: Clock = time.monotonic,
         answered_at: Clock = lambda: -1.0,
     ) -> None:
-        """`answered_at`: when the store last answered, on the same clock."""
+        """`answered_at`: returns when the store last answered, on the same clock."""
         self._probe = probe
         self._answered_at = answered_at
         self._seconds = seconds
@@ -47,7 +47,7 @@ class StoreWatch:
         return self._was_away and self._clock() < self._valid_until
 
     async def is_away(self) -> bool:
-        """Check now if the state is unknown; concurrent callers share one check."""
+        """Return whether the store does not answer. Check it if the last result is too old; callers share one check."""
         if self._clock() < self._valid_until:
             return self._was_away
         if self._check_task is None or self._check_task.done():
@@ -55,10 +55,9 @@ class StoreWatch:
         return await asyncio.shield(self._check_task)
 
     async def run_with_store(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return the result of work that needs the store.
+        """Do some work that needs the store, and return its result.
 
-        Raise `StoreUnreachableError` if the store is unreachable before the work is done; this is checked only if the
-        work takes longer than usual.
+        If the work takes longer than usual, check the store, and raise `StoreUnreachableError` if it does not answer.
         """
         if self.is_known_away:
             work.close()

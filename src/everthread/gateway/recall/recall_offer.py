@@ -1,10 +1,8 @@
-"""The tool `recall`, offered to a proxied model and answered by the gateway.
+"""Offer the tool `recall` to a proxied model, and answer its calls in the gateway.
 
-A client that sends tools gets it from its first request: added later, it would change
-the cached prompt from its beginning (`python -m benchmarks recall_offer`). Other clients
-get it once something has left the context.
-
-The client never sees its calls: `thread/caller/recall_rounds.py` keeps them.
+A client that sends tools gets the tool from its first request on. If it were added later, the cached prompt would
+change from its beginning (`python -m benchmarks recall_offer`). Other clients get the tool once something has left the
+context. The client never sees the calls; `thread/caller/recall_rounds.py` keeps them.
 """
 
 from __future__ import annotations
@@ -41,9 +39,9 @@ from everthread.wire import anthropic, gemini, openai_responses
 from everthread.wire.gemini.fields import field_name, field_object, field_value
 
 RECALL_HEADER = "x-everthread-recall"
-"""Request header by which a client turns the tool `off`."""
+"""Request header with which a client turns the tool `off`."""
 MAX_FRAMES = 256
-"""System prompts and tools, of the clients seen last, that are not read again."""
+"""Maximum remembered frames (system prompt and tools), which are not read again."""
 _NO_ROOM_TEXT = "There is no room left to look that up; answer with what you have."
 _ALL_IN_CONTEXT_TEXT = (
     "Nothing has left this conversation yet: every message and tool result is in your "
@@ -55,7 +53,7 @@ _ALL_IN_CONTEXT_TEXT = (
 
 
 class RecallOffers:
-    """Tells which clients may get the tool; tools that did not change are not read again."""
+    """Decide which clients may get the tool. Tools that did not change are not read again."""
 
     def __init__(self, *, enabled: bool) -> None:
         self._is_enabled = enabled
@@ -104,7 +102,7 @@ def _lacks_recall(api: Api, sliced: SlicedBody, frame: Request) -> bool:
 
 
 def offers_recall(call: PreparedCall, sliced: SlicedBody) -> bool:
-    """Return whether the tool is offered with this request; only if the model may choose its tools freely."""
+    """Return whether to offer the tool with this request, which must let the model choose its tools freely."""
     fields = sliced.fields
     return (
         call.frame.recall_tool is not None
@@ -122,7 +120,7 @@ def offers_recall(call: PreparedCall, sliced: SlicedBody) -> bool:
 
 
 async def answer_round(store: Store, call: PreparedCall, reply: Reply) -> bool:
-    """Answer the calls of a round; return whether the model continues at once, since no call is for the client."""
+    """Answer the recall calls of a round; return whether all its calls were recall calls, so that a round follows."""
     calls = calls_of(reply.message)
     recalls = [tool_call for tool_call in calls if tool_call.name == RECALL]
     results = [
@@ -146,7 +144,7 @@ async def answer_round(store: Store, call: PreparedCall, reply: Reply) -> bool:
 
 
 def refuse_last_round(call: PreparedCall, reply: Reply) -> None:
-    """Replace the results of the last round, which was too large, by a short refusal."""
+    """Replace the results of the last round, which were too large, by a short refusal."""
     results = [
         _make_result(tool_call, _NO_ROOM_TEXT) for tool_call in calls_of(reply.message)
     ]
@@ -159,7 +157,7 @@ def refuse_last_round(call: PreparedCall, reply: Reply) -> None:
 
 
 async def _look_up(store: Store, call: PreparedCall, recall: Call) -> str:
-    """Return the text that answers a recall call, or says why it cannot be answered."""
+    """Return the answer to a recall call, or a text that says why it cannot be answered."""
     lookup = StoreLookup(store, call.sent.family.tenant, call.thread, family=True)
     try:
         arguments = json.loads(recall.arguments or "{}")
@@ -184,7 +182,7 @@ def _make_result(call: Call, text: str) -> Message:
 def make_tool_change(
     api: Api, sliced: SlicedBody, *, forbids_calls: bool = False
 ) -> Change:
-    """Return the change that adds the tool as the last one. `forbids_calls`: describe it, but forbid calls."""
+    """Return the change that adds the tool as the last one. `forbids_calls`: whether to forbid all tool calls too."""
     if api == "gemini":
         return _gemini_tool_change(sliced, forbids_calls=forbids_calls)
     tool = _tool_text(api)
@@ -226,7 +224,7 @@ def _gemini_tool_change(sliced: SlicedBody, *, forbids_calls: bool) -> Change:
 
 
 def _gemini_may_call(api: Api, fields: Mapping[str, Any]) -> bool:
-    """Return whether a Gemini model may choose functions freely and has only function tools; True for other APIs."""
+    """Return whether a Gemini request has only function tools that the model may choose; True for other protocols."""
     if api != "gemini":
         return True
     config = (

@@ -1,6 +1,7 @@
-"""Merge several answers of a model into one response: one start, one stop, continuous indexes.
+"""Merge several answers of a model into one response, with one start, one end and continuous indexes.
 
-Text streams on at once; only calls of `recall` are withheld. If the first answer has none, its events stay unchanged.
+Text is passed on at once; only calls of `recall` are removed. If the first answer has no such call, its events stay
+unchanged.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _ROUND_SEPARATOR = "\n\n"
 
 
 class MergedStream(ABC):
-    """The streams of a response's rounds, one after the other."""
+    """Merge the streams of several rounds into one response."""
 
     api: Api
 
@@ -31,22 +32,22 @@ class MergedStream(ABC):
         self._events = SseSplitter()
         self._decoder = CODECS[self.api].stream_decoder(model=model)
         self.finished_rounds = 0
-        """Rounds that have ended and are followed by another."""
+        """Number of rounds that have ended and are followed by another."""
         self.recall_count = 0
-        """Calls withheld in this round."""
+        """Number of recall calls removed from this round."""
         self.client_call_count = 0
-        """Calls of the client's own tools in this round."""
+        """Number of calls of the client's own tools in this round."""
         self._end_events: list[SseEvent] = []
-        """How a round that is followed by another would have ended."""
+        """The held events that end the response, if no further round follows."""
         self._earlier_output_tokens = 0
-        """Tokens that earlier rounds said."""
+        """Output tokens of the earlier rounds."""
 
     def feed(self, chunk: bytes) -> bytes:
-        """The events that go to the client; the beginning of one waits for its end."""
+        """Return the events to send to the client; keep the beginning of an event until its end arrives."""
         return b"".join(map(self._convert_raw, self._events.feed(chunk)))
 
     def end_round(self) -> tuple[Reply, bytes]:
-        """Return the model's reply in this round, and the rest of its stream."""
+        """Return the model's reply in this round, and the last bytes of its stream."""
         pending_events = self._events.take_pending()
         return self._decoder.reply(), self._convert_raw(
             pending_events
@@ -64,7 +65,7 @@ class MergedStream(ABC):
         self._begin_round()
 
     def finish(self) -> bytes:
-        """Return the held end of the stream, if no round follows."""
+        """Return the held events that end the response, after the last round."""
         events = self._end_events
         self._end_events = []
         return b"".join(map(encode_event, events))
@@ -93,35 +94,35 @@ class MergedStream(ABC):
         )
 
     def _convert_other(self, event: SseEvent) -> SseEvent | None:
-        """Hold back the end of a chat stream, the one event that is not a JSON object, if the round calls `recall`."""
+        """Convert an event that is not a JSON object, the end of a chat stream; hold it if the round calls `recall`."""
         return self._hold(event) if self.recall_count else event
 
     def _hold(self, event: SseEvent) -> SseEvent | None:
-        """Hold an event back until it is clear that no round follows."""
+        """Hold an event back until it is clear that no round follows; return None, so that nothing is sent."""
         self._end_events.append(event)
         return None
 
     @abstractmethod
     def _begin_round(self) -> None:
-        """Reset what is counted per round."""
+        """Reset the counters of a round."""
 
     @abstractmethod
     def _convert_event(self, event: SseEvent, data: dict[str, Any]) -> SseEvent | None:
-        """The event to send instead: the same one if nothing changes, None to drop it."""
+        """Return the event to send instead: the same one if nothing changes, None to send none."""
 
     @abstractmethod
     def _count_output_tokens(self, usage: Mapping[str, Any]) -> int: ...
 
 
 class MergedAnthropic(MergedStream):
-    """Anthropic's events."""
+    """Merge streams of Anthropic's protocol."""
 
     api: Api = "anthropic"
 
     def __init__(self, *, model: str | None = None) -> None:
         super().__init__(model=model)
         self._positions: dict[Any, int | None] = {}
-        """The index of each block of this round in the response; None if it is withheld."""
+        """By index of a block in this round, its index in the response; None if the block is removed."""
         self._next_index = 0
         self._usage: dict[str, Any] = {}
 
@@ -193,7 +194,7 @@ class MergedAnthropic(MergedStream):
 
 
 class MergedChat(MergedStream):
-    """Chat completion chunks."""
+    """Merge streams of chat completion chunks."""
 
     api: Api = "openai_chat"
 
@@ -202,7 +203,7 @@ class MergedChat(MergedStream):
         self._first_chunk_fields: dict[str, Any] = {}
         self._calls: dict[int, int | None] = {}
         self._unnamed: dict[int, list[dict[str, Any]]] = {}
-        """Pieces of calls whose name did not come yet."""
+        """By index, the pieces of calls whose name has not arrived yet."""
         self._next_index = 0
         self._has_text = False
         self._needs_gap = False
@@ -265,7 +266,7 @@ class MergedChat(MergedStream):
         return event if chunk == data else _replace_data(event, chunk)
 
     def _finish_round(self, event: SseEvent, chunk: dict[str, Any]) -> SseEvent | None:
-        """Return the text of a chunk that ends the round; hold back its end."""
+        """Return the text of a chunk that ends the round, and hold the end back."""
         if not chunk.get("choices"):
             return self._hold(_replace_data(event, chunk))
         choice = chunk["choices"][0]
@@ -292,7 +293,7 @@ class MergedChat(MergedStream):
     def _renumber_client_calls(
         self, pieces: Sequence[Any], deltas: Sequence[Any]
     ) -> list[dict[str, Any]]:
-        """The pieces of the client's own calls, numbered on."""
+        """Return the pieces of calls of the client's own tools, with continuous indexes."""
         calls: list[dict[str, Any]] = []
         for piece, delta in zip(pieces, deltas, strict=False):
             index = delta.index
@@ -318,7 +319,7 @@ class MergedChat(MergedStream):
 
 
 class MergedResponses(MergedStream):
-    """Events of the Responses protocol."""
+    """Merge streams of the Responses protocol."""
 
     api: Api = "openai_responses"
 
@@ -327,7 +328,7 @@ class MergedResponses(MergedStream):
         self._positions: dict[Any, int | None] = {}
         self._next_index = 0
         self._earlier_items: list[Any] = []
-        """What earlier rounds said."""
+        """The output items of earlier rounds."""
         self._round_items: list[Any] = []
         self._response_id: Any = None
         self._read_count = 0
@@ -414,12 +415,12 @@ class MergedResponses(MergedStream):
 
 
 class MergedGemini(MergedStream):
-    """Merge the streams of several rounds of Gemini into one."""
+    """Merge streams of Gemini's protocol."""
 
     api: Api = "gemini"
 
     def _begin_round(self) -> None:
-        """Nothing is counted per round."""
+        """Do nothing: this protocol has no indexes to reset."""
 
     def _count_output_tokens(self, usage: Mapping[str, Any]) -> int:
         return _read_count(usage.get("candidatesTokenCount")) + _read_count(
@@ -458,7 +459,7 @@ class MergedGemini(MergedStream):
     def _finish_round(
         self, event: SseEvent, chunk: dict[str, Any], client_parts: list[Any]
     ) -> SseEvent | None:
-        """Send the last words of a round; hold its end until it is clear that no round follows."""
+        """Return the last text of a round, and hold the end back."""
         self._hold(_replace_data(event, with_gemini_parts(chunk, [])))
         if not client_parts:
             return None
@@ -486,7 +487,7 @@ def gemini_parts(data: Mapping[str, Any]) -> list[Any]:
 
 
 def with_gemini_parts(data: Mapping[str, Any], parts: list[Any]) -> dict[str, Any]:
-    """Return a response whose first candidate says these parts; without content if there are none."""
+    """Return a response whose first candidate has these parts; without content if there are none."""
     first, *others = data["candidates"]
     other_fields = {key: value for key, value in first.items() if key != "content"}
     content = (
@@ -509,13 +510,13 @@ MERGED_STREAMS: Mapping[Api, type[MergedStream]] = {
 
 
 def is_recall(part: Any) -> bool:
-    """Whether a block or an item calls the gateway's own tool."""
+    """Return whether a block or an item calls the gateway's own tool."""
     is_call = kind_of(part) in ("tool_use", "function_call")
     return is_call and part.get("name") == RECALL and not part.get("namespace")
 
 
 def merge_bodies(api: Api, bodies: Sequence[Any]) -> Any:
-    """The whole answers of a response's rounds as one, without the calls that were answered here."""
+    """Merge the whole bodies of several rounds into one, without the calls that the gateway answered."""
     if api == "gemini":
         return _merge_gemini(bodies)
     if api == "openai_chat":
@@ -546,7 +547,7 @@ def merge_bodies(api: Api, bodies: Sequence[Any]) -> Any:
 
 
 def _merge_gemini(bodies: Sequence[Any]) -> Any:
-    """Merge whole answers; a stream that came as one JSON array is answered as an array again."""
+    """Merge whole bodies of Gemini's protocol. If they are JSON arrays of chunks, return an array too."""
     whole_bodies = [
         gemini.encode_reply(gemini.decode_reply(body))
         if isinstance(body, list)

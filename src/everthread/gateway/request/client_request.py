@@ -1,4 +1,4 @@
-"""A client's request, as read. Its values never change."""
+"""A client's request and the facts read from it."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from everthread.thread.model_limits import LimitKey
 from everthread.wire.gemini.fields import field_object, field_value
 
 SUMMARIZE = "compaction"
-"""The field by which a client asks Anthropic for a summary of the conversation."""
+"""The field with which a client asks Anthropic for a summary of the conversation."""
 STATEFUL_FIELDS = (
     "previous_response_id",
     "conversation",
     "cachedContent",
     "cached_content",
 )
-"""Fields by which the provider keeps the history itself: such a request is never rewritten."""
+"""Fields that show that the provider keeps the history itself. Such a request is never rewritten."""
 
 
 @dataclass(slots=True)
@@ -52,7 +52,9 @@ class ClientRequest:
     sent: SentHistory = field(init=False)
     frame: CallFrame = field(init=False)
     unmanaged_reason: str = field(init=False)
-    """Why the request is left alone: the provider keeps or changes the history itself; empty if it does not."""
+    """Why the request is forwarded unchanged: the field that shows that the provider keeps or changes the history.
+
+    Empty if the request may be rewritten."""
 
     def __post_init__(self) -> None:
         parsed_request = self.read
@@ -73,7 +75,7 @@ class ClientRequest:
 
     @property
     def system_count(self) -> int:
-        """How many messages at the start are the system prompt."""
+        """Number of messages at the start that are the system prompt."""
         return self.read.system_count
 
     @property
@@ -87,7 +89,7 @@ class ClientRequest:
 
     @property
     def has_breakpoints(self) -> bool:
-        """Whether the client may have set cache breakpoints, or chose how they are set."""
+        """Whether the client may have set cache breakpoints or options for them."""
         return (
             BREAKPOINT_MARK in self.read.watched_words
             or CACHE_OPTIONS_FIELD in self.sliced.fields
@@ -170,7 +172,7 @@ class ClientRequest:
 
 
 def credential_digest(headers: Mapping[str, str]) -> str:
-    """Return a digest of the credential that a client shows; empty if it shows none."""
+    """Return a digest of a client's credential; empty if it sends none."""
     credential = next(
         (headers[name] for name in CREDENTIAL_HEADERS if headers.get(name)), ""
     )
@@ -182,7 +184,7 @@ def credential_digest(headers: Mapping[str, str]) -> str:
 
 
 def find_unmanaged_reason(sliced: SlicedBody) -> str:
-    """Return why a request is left alone; empty if it is not."""
+    """Return the field that forbids rewriting a request; empty if it may be rewritten."""
     fields = sliced.fields
     stateful_field = next(
         (name for name in STATEFUL_FIELDS if fields.get(name) is not None), ""
@@ -228,7 +230,7 @@ def _thinking_budget(api: Api, fields: Mapping[str, Any]) -> int | None:
 
 
 def _drops_history(edits: Any) -> bool:
-    """Return whether the client asks the provider to compact or clear; keeping all thinking changes nothing."""
+    """Return whether the client asks the provider to compact or clear the history; keeping all thinking does not."""
     if not edits:
         return False
     edit_list = edits.get("edits") if isinstance(edits, dict) else edits

@@ -18,12 +18,12 @@ else:
 UNREADABLE = (zlib.error, zstd.ZstdError)
 """Errors that decoders raise for a body that does not match its header."""
 _WINDOW_LOG = 23
-"""A zstd frame that needs more than 8 MB to be read is none for HTTP (RFC 9659)."""
+"""Limit for the window of a zstd frame: 8 MB, the maximum for HTTP (RFC 9659)."""
 
 
 _PIECE_BYTES = 16 * 1024
 _MAX_MEMBERS = 4_000
-"""Bodies are decoded in pieces of `_PIECE_BYTES` bytes. Members are limited: each one copies the rest of its piece."""
+"""Maximum members of a body, which is decoded in pieces, because each member copies the rest of its piece."""
 
 
 SUPPORTED_ENCODINGS = ("gzip", "deflate", "zstd", "identity", "x-gzip")
@@ -32,7 +32,7 @@ SUPPORTED_ENCODINGS = ("gzip", "deflate", "zstd", "identity", "x-gzip")
 
 @functools.lru_cache(maxsize=64)
 def keep_supported_encodings(accepted: bytes) -> bytes:
-    """Reduce `accept-encoding` to supported encodings, since an unreadable answer could not be charged."""
+    """Remove unsupported encodings from `accept-encoding`, because an unreadable answer could not be charged."""
     names = [part.strip() for part in accepted.decode("latin-1").split(",")]
     readable = [
         name
@@ -43,7 +43,7 @@ def keep_supported_encodings(accepted: bytes) -> bytes:
 
 
 class Decoder(Protocol):
-    """Decodes piece by piece."""
+    """A decoder that is fed piece by piece."""
 
     @property
     def is_complete(self) -> bool:
@@ -65,9 +65,9 @@ class _IdentityDecoder:
 
 
 class _MemberDecoder:
-    """A body of one member or several, each with a decoder of its own.
+    """Decode a body of one or more members, each with a decoder of its own.
 
-    Raise `Refused` if more than `limit` bytes come out.
+    Raise `Refused` if the decoded body has more than `limit` bytes.
     """
 
     def __init__(self, limit: int, make_member: Callable[[], _Member]) -> None:
@@ -108,7 +108,7 @@ class _MemberDecoder:
 
 
 class _DeflateDecoder(_MemberDecoder):
-    """deflate with or without its header; bytes after its end are ignored."""
+    """Decode deflate with or without its header; ignore bytes after its end."""
 
     _has_started = False
 

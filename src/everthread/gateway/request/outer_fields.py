@@ -21,14 +21,14 @@ from everthread.thread.wire_messages import decode_value
 
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 MAX_TRIES = 4
-"""Keys of the same name in inner objects after which the whole body is decoded."""
+"""Maximum inner keys of the same name to skip; after that the whole body is decoded."""
 _COLON = re.compile(rb"\s*:\s*")
 _DECODER = json.JSONDecoder()
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A value, and its start in the body."""
+    """The value of a field, and the position of the value in the body; -1 if that is unknown."""
 
     value: Any
     start: int
@@ -44,7 +44,7 @@ _UNIQUE_FIELDS = (
     "max_output_tokens",
     "n",
 )
-"""Fields of which two would be read differently here and upstream."""
+"""Fields that must occur once, because the gateway and the upstream might use different ones of two."""
 _ESCAPED_KEY = re.compile(
     rb'(?<!\\)"(?=\w*\\u00)('
     + b"|".join(
@@ -55,7 +55,7 @@ _ESCAPED_KEY = re.compile(
     )
     + rb')"\s*:'
 )
-"""One of them, spelt with escapes."""
+"""A key of `_UNIQUE_FIELDS` that is spelt with escapes."""
 _OUTER_KEY = re.compile(
     rb'[ \t\n\r]*"((?:[^"\\]|\\.)*)"[ \t\n\r]*:[ \t\n\r]*', re.DOTALL
 )
@@ -63,12 +63,12 @@ _AFTER_VALUE = re.compile(rb"[ \t\n\r]*([,}])")
 
 
 class OuterFields:
-    """The fields of a body's outermost object and where their values are, found in one pass.
+    """The fields of a body's outermost object and the positions of their values, found in one pass.
 
-    Raise `Refused` if a field that matters is given twice, or is spelt with escapes to hide that: parsers differ in
-    which of two they take, and one model would be charged while another answers.
+    Raise `Refused` if a field of `_UNIQUE_FIELDS` is given twice, or is spelt with escapes to hide that. Parsers differ
+    in which of two fields they use, so that one model could be charged while another one answers.
 
-    `sliced`: the body, if it was sliced before; `known`: how many of its bytes were read with an earlier body.
+    `sliced`: the sliced body, if there is one. `known`: number of bytes that were read with an earlier body.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class OuterFields:
         self._body = body
         self._sliced = sliced
         self.new_size = len(body) - known
-        """How many bytes were not read before, at most."""
+        """Maximum number of bytes that were not read before."""
         self.is_excessive = self.new_size > MAX_ALL_VALUES and has_too_many_values(body)
         self._spans = (
             None if self.is_excessive or sliced is not None else _outer_spans(body)
@@ -91,7 +91,9 @@ class OuterFields:
             if name not in self._sliced.fields:
                 return None
             return Field(self._sliced.fields[name], self._sliced.spans[name][0])
-        if self._spans is None:  # Python's reader may read what msgspec does not
+        if (
+            self._spans is None
+        ):  # Python's parser may accept a body that msgspec refuses
             return peek_field(self._body, name)
         span = self._spans.get(name)
         if span is None:
@@ -123,8 +125,7 @@ class OuterFields:
 def _outer_spans(body: bytes) -> Spans | None:
     """Return the positions of the values; None if the body needs a closer check.
 
-    Each value must lie between its key and the next one, up to the end of the body, which proves that no key is given
-    twice.
+    Check that keys and values follow each other up to the end of the body, which proves that no key is given twice.
     """
     try:
         fields = _FIELDS.decode(body)
@@ -141,7 +142,7 @@ def _outer_spans(body: bytes) -> Spans | None:
             if body[position : position + 1] == expected_sign
             else None
         )
-        # A key that is spelt with escapes is looked at more closely.
+        # A key that is spelt with escapes needs a closer check.
         if match is None or match[1] != key.encode("utf-8", "surrogatepass"):
             return None
         start = match.end()
@@ -157,7 +158,7 @@ def _outer_spans(body: bytes) -> Spans | None:
 
 
 def _refuse_duplicates(body: bytes, *, is_excessive: bool) -> None:
-    """Raise `Refused` if a field that matters is given twice; read the whole body if need be."""
+    """Raise `Refused` if a field of `_UNIQUE_FIELDS` is given twice. Read the whole body if necessary."""
     escaped = _ESCAPED_KEY.search(body) if b"\\u00" in body else None
     if escaped is not None:
         raise _make_duplicate_error(json.loads(b'"' + escaped[1] + b'"'))
@@ -192,7 +193,7 @@ def _make_duplicate_error(name: str) -> Refused:
 
 
 def peek_field(body: bytes, name: str) -> Field | None:
-    """Return a field of the outermost object, the last one if it is given twice; None if it is absent."""
+    """Return a field of the outermost object, the last one of several; None if it is absent."""
     key = b'"%s"' % name.encode()
     end = len(body)
     tries = 0
@@ -229,7 +230,7 @@ def _is_json_object(text: bytes) -> bool:
 
 
 def _read_value(body: bytes, position: int) -> Field | None:
-    """Return the value at a place. Only scalars and small objects are asked for: a thousand bytes hold them."""
+    """Return the value at a position. It must be a scalar or a small object of at most a thousand bytes."""
     text = body[position : position + 1_000].decode("utf-8", "ignore")
     try:
         return Field(_DECODER.raw_decode(text)[0], position)

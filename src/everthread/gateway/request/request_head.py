@@ -1,4 +1,4 @@
-"""The head of an arriving request: its sender and its destination; and whether the client is still connected."""
+"""The head of a request, and the connection of its client."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 KEY_PREFIX = "et_"
 KEY_PATTERN = re.compile(KEY_PREFIX + r"([0-9a-f]{12})_[A-Za-z0-9_-]{43}")
-"""A key of this gateway; see `issued_keys`."""
+"""Matches a key of a gateway (see `access/key_creation.py`)."""
 _CHARACTER = rb"(?:[A-Za-z0-9_-]|%[2-7][0-9A-Fa-f])"
 _UNDERSCORE = rb"(?:_|%5[Ff])"
 _ENCODED_KEY_PATTERN = re.compile(
@@ -35,7 +35,7 @@ _ENCODED_KEY_PATTERN = re.compile(
     + _CHARACTER
     + rb"{43}"
 )
-"""The same, each character plain or percent-encoded: servers accept both."""
+"""Matches a key whose characters may be percent-encoded, which servers accept too."""
 
 
 _MODELS = "/v1/models/"
@@ -44,12 +44,12 @@ _FORWARDED_HEADERS = frozenset({"forwarded", "via"})
 _FORWARDED_PREFIX = "x-forwarded-"
 _CREDENTIAL_NAMES = frozenset(name.encode() for name in CREDENTIAL_HEADERS)
 DISCONNECT = "everthread.disconnect"
-"""An extension of the scope: the `DisconnectWatchers` of its connection."""
+"""The extension of an ASGI scope that contains the `DisconnectWatchers` of its connection."""
 T = TypeVar("T")
 
 
 class DisconnectWatchers:
-    """Callback for a client that disconnects."""
+    """Callbacks for when a client disconnects."""
 
     def __init__(self) -> None:
         self._watchers: set[Callable[[], None]] = set()
@@ -64,35 +64,35 @@ class DisconnectWatchers:
         self._watchers.discard(watcher)
 
     def end(self) -> None:
-        """Report that the client has left."""
+        """Call all watchers, because the client has disconnected."""
         self._is_ended = True
         while self._watchers:
             self._watchers.pop()()
 
 
 class ClientGone(Exception):  # noqa: N818  not an error: a client may leave
-    """The client left before its request was complete."""
+    """The client disconnected before its request was complete."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestHead:
-    """The bounded head of a request, read once on arrival; every decision uses it."""
+    """The head of a request, read and checked once on arrival."""
 
     method: str
     path: str
-    """Decoded until it no longer changes; only for routing and access decisions."""
+    """The path, decoded until it no longer changes; used only for routing and access decisions."""
     raw_path: bytes
-    """As the client wrote it, without superfluous slashes and dots."""
+    """The path as sent by the client, without superfluous slashes and dots."""
     query: bytes
     raw_headers: list[tuple[bytes, bytes]]
     headers: Mapping[str, str]
-    """With lower-case names; of several of one name, the last."""
+    """The headers by lower-case name; of several with one name, the last."""
     caller: Caller
-    """The sender; without any rights until it is authenticated."""
+    """The sender, which has no rights until it is authenticated."""
 
     @classmethod
     def read_unchecked(cls, scope: Scope, caller: Caller) -> RequestHead:
-        """Read a head without checks, for the answer that refuses it."""
+        """Read a head without checks, to answer a request that is refused."""
         return cls(
             method=scope["method"],
             path=scope["path"],
@@ -105,7 +105,7 @@ class RequestHead:
 
     @classmethod
     def read(cls, scope: Scope, caller: Caller, *, max_bytes: int) -> RequestHead:
-        """Read the head of a request. Raise `Refused` if it is too large, or if two readers would differ about it."""
+        """Read and check the head of a request. Raise `Refused` if it is too large or ambiguous."""
         headers = scope["headers"]
         size = sum([len(name) + len(value) for name, value in headers])
         if size > max_bytes:
@@ -125,13 +125,13 @@ class RequestHead:
 
     @property
     def target(self) -> bytes:
-        """Return path and query for the upstream, in the client's own bytes, without gateway keys."""
+        """Path and query for the upstream, in the client's own bytes, without gateway keys."""
         target = self.raw_path + (b"?" + self.query if self.query else b"")
         return target if self.caller.is_passthrough else remove_gateway_keys(target)
 
     @property
     def credentials(self) -> dict[str, str]:
-        """The headers that show a credential."""
+        """The headers with credentials, by lower-case name."""
         return {
             name: self.headers[name]
             for name in CREDENTIAL_HEADERS
@@ -140,7 +140,7 @@ class RequestHead:
 
     @property
     def is_forwarded(self) -> bool:
-        """Whether another server forwarded the request, and says so."""
+        """Whether a header says that another server forwarded the request."""
         return any(
             name in _FORWARDED_HEADERS or name.startswith(_FORWARDED_PREFIX)
             for name in self.headers
@@ -148,7 +148,7 @@ class RequestHead:
 
     @property
     def literal_path(self) -> str:
-        """The path decoded once, without the slashes in its parts: how most upstreams read it."""
+        """The path decoded once, except encoded slashes, as most upstreams read it."""
         return "%2F".join(
             unquote(part)
             for part in _ENCODED_SLASH.split(self.raw_path.decode("latin-1"))
@@ -160,12 +160,12 @@ class RequestHead:
 
     @property
     def conversation_api(self) -> Api | None:
-        """Return the protocol if this asks for an answer to a whole conversation."""
+        """The protocol if the request has a whole conversation to answer; otherwise None."""
         return find_conversation_api(self.path) if self.method == "POST" else None
 
     @property
     def has_login(self) -> bool:
-        """Whether it carries a login with ChatGPT in the place of a key."""
+        """Whether the request has a login with ChatGPT instead of a key."""
         return LOGIN_HEADER in self.headers
 
     @property
@@ -183,7 +183,7 @@ def find_conversation_api(path: str) -> Api | None:
 
 
 def check_credentials(headers: list[tuple[bytes, bytes]]) -> None:
-    """Raise `Refused` if a credential header occurs twice: the upstream might use the other one."""
+    """Raise `Refused` if a credential header occurs twice with different values: the upstream might use the other."""
     credentials: dict[bytes, bytes] = {}
     for name, value in headers:
         if name in _CREDENTIAL_NAMES and credentials.setdefault(name, value) != value:
@@ -192,7 +192,7 @@ def check_credentials(headers: list[tuple[bytes, bytes]]) -> None:
 
 
 def find_model_in_path(path: str) -> str | None:
-    """Return the model that a path of the models list or of Gemini names; None for other paths."""
+    """Return the model in a path of the models list or of Gemini; None for other paths."""
     return find_path_model(path) or (
         path.removeprefix(_MODELS) or None if path.startswith(_MODELS) else None
     )
@@ -215,7 +215,7 @@ def remove_gateway_keys(text: bytes) -> bytes:
 
 
 def find_client_api(path: str, headers: Mapping[str, str]) -> Api:
-    """Return the client's protocol, by the path, else by its headers."""
+    """Return the client's protocol, determined by the path and the headers."""
     if path.startswith("/v1/messages") or "anthropic-version" in headers:
         return "anthropic"
     if path.startswith("/v1beta/") or "x-goog-api-key" in headers:
@@ -224,7 +224,7 @@ def find_client_api(path: str, headers: Mapping[str, str]) -> Api:
 
 
 def header_map(scope: Scope) -> dict[str, str]:
-    """Return a request's headers by their names, which a server gives in lower case."""
+    """Return a request's headers by their names, which are in lower case."""
     return {
         name.decode("latin-1"): value.decode("latin-1")
         for name, value in scope["headers"]
@@ -232,7 +232,7 @@ def header_map(scope: Scope) -> dict[str, str]:
 
 
 async def run_while_connected(work: Coroutine[Any, Any, T], scope: Scope) -> T:
-    """Return the result of the work. If the client leaves first, end the work and raise `ClientGone`."""
+    """Do some work and return its result. If the client disconnects first, end the work and raise `ClientGone`."""
     watchers: DisconnectWatchers = scope["extensions"][DISCONNECT]
     limit = asyncio.timeout(None)
 

@@ -1,4 +1,4 @@
-"""Read a request: the history of its thread, and its size. Only what is new in it is decoded."""
+"""Read the history and the size of a request, decoding only its new messages."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ OUR_NAME = "everthread"
 CACHE_MARK = '"cache_control"'
 BREAKPOINT_MARK = '"prompt_cache_breakpoint"'
 WATCHED_WORDS = (OUR_NAME, CACHE_MARK, BREAKPOINT_MARK, COMPACTION_MARK)
-"""Words that other modules need to find in a body; only its new part is searched for them."""
+"""Words that other modules need to find in a body. Only the new part of a body is searched for them."""
 _MAX_WORD_BYTES = max(map(len, WATCHED_WORDS))
 MIN_PROCESS_BYTES = 256 * 1024
-"""A new history of this size takes some tens of milliseconds to read, during which other requests would wait."""
+"""Minimum size of an unknown body that is read in another process. Reading it takes tens of milliseconds."""
 CallInProcess = Callable[..., Coroutine[Any, Any, Any]]
 
 
@@ -52,7 +52,7 @@ class ParsedRequest:
 
     sliced: SlicedBody
     system_count: int
-    """How many messages at the start are the system prompt."""
+    """Number of messages at the start that are the system prompt."""
     history: History
     frame: Request
     """Model, system prompt and tools."""
@@ -61,9 +61,9 @@ class ParsedRequest:
     frame_tokens: int
     reminder_tokens: int = 0
     reminder_count: int = 0
-    """How many messages at the end are the system's reminders: no part of the conversation's identity."""
+    """Number of system reminders at the end, which are no part of the conversation's identity."""
     watched_words: frozenset[str] = frozenset()
-    """Which of `WATCHED_WORDS` may be in it."""
+    """The words of `WATCHED_WORDS` that the request may contain."""
 
     @property
     def fixed_tokens(self) -> int:
@@ -78,15 +78,15 @@ class BodyOutline:
     origin: BodyOrigin
     sliced: SlicedBody
     system_count: int
-    """How many messages at the start are the system prompt."""
+    """Number of messages at the start that are the system prompt."""
     reminder_count: int
-    """How many messages at the end are the system's reminders."""
+    """Number of system reminders at the end."""
     match: BodyMatch | None
-    """The known body that it agrees with in part; None if there is none."""
+    """The known body that partly equals this one; None if there is none."""
     shared_count: int = 0
-    """How many messages of the history are those of the known body, apart from their cache marks."""
+    """Number of messages of the history that equal those of the known body, apart from their cache marks."""
     watched_words: frozenset[str] = frozenset()
-    """Which of `WATCHED_WORDS` may be in it."""
+    """The words of `WATCHED_WORDS` that the body may contain."""
 
     @property
     def elements(self) -> Sequence[Element]:
@@ -96,17 +96,17 @@ class BodyOutline:
 
     @property
     def known_bytes(self) -> int:
-        """How many of its bytes were read with an earlier body."""
+        """Number of bytes that were read with an earlier body."""
         return 0 if self.match is None else self.match.size
 
     @property
     def new_bytes(self) -> int:
-        """How many of its bytes were not read before."""
+        """Number of bytes that were not read before."""
         return len(self.sliced.body) - self.known_bytes
 
     @property
     def added_bytes(self) -> int:
-        """How many of its bytes follow the known messages: a message whose marks moved is known."""
+        """Number of bytes after the known messages; messages that differ only in cache marks are known."""
         if self.match is None or not self.match.parts.tail or not self.shared_count:
             return self.new_bytes
         end = len(self.sliced.body) - self.match.parts.tail
@@ -114,7 +114,7 @@ class BodyOutline:
 
 
 class RequestReader:
-    """Reads requests, reusing results of earlier ones."""
+    """Read requests, reusing results of earlier ones."""
 
     def __init__(
         self, sizes: SizeCache, call_in_process: CallInProcess | None = None
@@ -129,7 +129,7 @@ class RequestReader:
         )
 
     def find_known(self, origin: BodyOrigin, body: bytes) -> BodyMatch | None:
-        """Find an earlier body that this one agrees with in part."""
+        """Find an earlier body that partly equals this one."""
         return self._bodies.find(origin, body)
 
     def locate(
@@ -165,7 +165,7 @@ class RequestReader:
         )
 
     async def read(self, outline: BodyOutline) -> ParsedRequest:
-        """Read a body that was located; off the event loop if much of it is new, in another process if very much is."""
+        """Read a located body: on the event loop, in a thread, or in another process, depending on its new bytes."""
         body = outline.sliced.body
         is_long = outline.match is None and len(body) >= MIN_PROCESS_BYTES
         if is_long and self._call_in_process is not None:
@@ -277,7 +277,7 @@ class RequestReader:
 
 
 def read_body(origin: BodyOrigin, body: bytes) -> ParsedRequest:
-    """Read a body in another process; the result is without the body."""
+    """Read a body; return the result without the body. Called in another process."""
     reader = RequestReader(SizeCache())
     parsed_request = reader.read_now(reader.locate(origin, body, None))
     layout = BodyLayout({}, {}, array("Q"), array("Q"))
@@ -285,7 +285,7 @@ def read_body(origin: BodyOrigin, body: bytes) -> ParsedRequest:
 
 
 def _find_words(body: bytes, match: BodyMatch) -> frozenset[str]:
-    """Return which of `WATCHED_WORDS` may be in the new part of a body."""
+    """Return the words of `WATCHED_WORDS` that the new part of a body may contain."""
     start = max(0, match.parts.layout.ends[match.parts.count - 1] - _MAX_WORD_BYTES)
     end = len(body) - max(0, match.parts.tail - _MAX_WORD_BYTES)
     return frozenset(
@@ -294,7 +294,7 @@ def _find_words(body: bytes, match: BodyMatch) -> frozenset[str]:
 
 
 def _count_shared(match: BodyMatch, elements: Sequence[Element]) -> int:
-    """Count the messages at the start that are those of the known body, apart from their cache marks."""
+    """Count the messages at the start that equal those of the known body, apart from their cache marks."""
     known_body = match.known
     max_count = min(len(elements), len(known_body.history))
     count = min(match.parts.count - known_body.system_count, max_count)
@@ -316,7 +316,7 @@ def _is_same_apart_from_marks(known_bytes: bytes, element: Element) -> bool:
 
 
 def _drop_marks(value: Any) -> Any:
-    """Return a message without the cache marks on its blocks; one in a tool's arguments is content."""
+    """Return a message without the cache marks on its blocks. Marks inside of a tool's arguments are content."""
     content = value.get("content") if isinstance(value, dict) else None
     if isinstance(content, str):
         return {**value, "content": [{"type": "text", "text": content}]}
@@ -332,7 +332,7 @@ def _drop_marks(value: Any) -> Any:
 
 
 def _digest(*parts: bytes) -> bytes:
-    """Return a digest of several parts; their lengths are hashed too, so that no two lists of parts collide."""
+    """Return a digest of several parts and their lengths, so that different lists of parts have different digests."""
     running = sha256()
     for part in parts:
         running.update(len(part).to_bytes(8, "little") + part)
