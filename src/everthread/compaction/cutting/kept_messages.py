@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from everthread.compaction.cutting.cut import running_sizes, without_tool_results
+from everthread.compaction.cutting.cut import make_running_sizes, without_tool_results
 from everthread.compaction.cutting.permanent_messages import PermanentMessages
 from everthread.compaction.cutting.pruning import Pruner
 from everthread.compaction.cutting.shortening import ShortenedMessage, cut_results
@@ -29,7 +29,7 @@ class KeptMessages:
         indices_after_head = permanent.indices_between(
             history.head_end, len(history.messages)
         )
-        self._permanent_sizes = running_sizes(
+        self._permanent_sizes = make_running_sizes(
             (index, counter.message(permanent.messages[index]))
             for index in indices_after_head
         )

@@ -18,13 +18,13 @@ from everthread.compaction.journal.one_line_text import ERROR_START, clip_line
 from everthread.compaction.journal.steps import (
     FIXED_NOTE,
     Step,
-    count_paths,
+    merge_repeated_paths,
     write_steps_and_closings,
 )
 from everthread.core.messages import Messages, text_of
 
 _MAX_ENTRY_LINES = 12
-"""An entry has at most this many lines: a longer turn is several entries."""
+"""Maximum lines of an entry; a longer turn becomes several entries."""
 _CHANGED_LABEL = "changed "
 
 
@@ -53,7 +53,7 @@ class GrowingJournal:
     def extend(
         self, facts: Sequence[MessageFacts], turns: Sequence[int]
     ) -> GrowingJournal:
-        """Read the new messages. `turns`: the number of the user message that each belongs to."""
+        """Read the new messages of a longer history. `turns`: the turn of each message."""
         start = len(self._facts)
         records = read_calls(facts, turns, start, self._unmatched_results)
         for record in records:
@@ -72,7 +72,7 @@ class GrowingJournal:
     def can_extend_to(
         self, facts: Sequence[MessageFacts], turns: Sequence[int]
     ) -> bool:
-        """Return whether the messages begin with those read so far, and no new one is a result for an old call."""
+        """Return whether the messages begin with those read so far, and no new message has a result of an old call."""
         start = len(self._facts)
         if (
             len(facts) < start
@@ -105,7 +105,7 @@ class GrowingJournal:
     ) -> Journal:
         """Return the journal of all messages read so far, without `path_prefix` in paths.
 
-        `end_state`: the state after the messages that follow, which may resolve errors of these.
+        `end_state`: the state after later messages, which may have resolved errors.
         """
         end_state = end_state or self.state
         open_keys = end_state.errors.keys() | end_state.forgotten_errors
@@ -150,8 +150,8 @@ class GrowingJournal:
             )
         return Journal(tuple(merge_silent_entries([*earlier_entries, *new_entries])))
 
-    def _read_parts(self, facts_by_place: dict[int, MessageFacts]) -> None:
-        """Split the new messages into turns, and a long turn at the assistant's own notes."""
+    def _read_parts(self, facts_by_index: dict[int, MessageFacts]) -> None:
+        """Split the new messages into turns, and long turns into parts that begin with a note of the assistant."""
         facts = self._facts
         turns = self._turns
         spans: list[range] = []
@@ -160,20 +160,21 @@ class GrowingJournal:
                 spans[-1] = range(spans[-1].start, index + 1)
             else:
                 spans.append(range(index, index + 1))
-        closings = [_find_closing(facts, span) for span in spans]
+        closing_indices = [_find_closing_index(facts, span) for span in spans]
         steps = [
-            (message_facts, self._find_note_before(place, closings))
-            for place, message_facts in facts_by_place.items()
+            (message_facts, self._find_note_before(index, closing_indices))
+            for index, message_facts in facts_by_index.items()
         ]
         write_steps_and_closings(
-            steps, [facts[position] for position in closings if position is not None]
+            steps,
+            [facts[position] for position in closing_indices if position is not None],
         )
         last_turn = (
             self._earlier_journal.entries[-1].last_turn
             if self._earlier_journal.entries
             else -1
         )
-        for span, closing in zip(spans, closings, strict=True):
+        for span, closing in zip(spans, closing_indices, strict=True):
             closing_text = facts[closing].closing_words if closing is not None else None
             is_continued = turns[span.start] == last_turn
             start = self._part_start if span.start == self._turn_start else span.start
@@ -199,10 +200,14 @@ class GrowingJournal:
                 self._parts.append(part)
                 self._shown_errors |= part.first_shown_errors
 
-    def _find_note_before(self, place: int, closings: Container[int | None]) -> str:
-        """Return the assistant's separate message right before its calls, unless it closes the turn."""
+    def _find_note_before(
+        self, index: int, closing_indices: Container[int | None]
+    ) -> str:
+        """Return the assistant's text right before its message with calls, unless that text closes the turn."""
         previous_facts = (
-            self._facts[place - 1] if place and place - 1 not in closings else None
+            self._facts[index - 1]
+            if index and index - 1 not in closing_indices
+            else None
         )
         if (
             previous_facts is None
@@ -213,7 +218,7 @@ class GrowingJournal:
         return text_of(previous_facts.without_summary or {})
 
     def _find_part_end(self, start: int, stop: int) -> int:
-        """Return the end of the part that begins at `start`: once it is long enough, the assistant's next note."""
+        """Return the end of the part that begins at `start`: the assistant's next note once the part is long enough."""
         step_count = 0
         for index in range(start, stop):
             message_facts = self._facts[index]
@@ -290,8 +295,8 @@ class _TurnPart:
     ) -> JournalEntry:
         """Return the part as an entry, without `path_prefix` in paths. Later messages decide which errors are fixed.
 
-        `open_keys`, `open_lines`: keys and lines of the errors that are still open. An error with one of these lines
-        counts as open too.
+        `open_keys`, `open_lines`: keys and lines of the errors that are still open. An error counts as open if it has
+        one of these keys or lines.
         """
         open_errors = frozenset(
             call.failure_key
@@ -315,22 +320,22 @@ class _TurnPart:
 
 
 def _join_changes(lines: Iterable[str]) -> Iterator[str]:
-    """Yield the lines; adjacent ones that only name changed files become one."""
+    """Yield the lines. Join adjacent lines that only name changed files."""
     names: list[str] = []
     for line in lines:
         if line.startswith(_CHANGED_LABEL) and "; " not in line:
             names += line.removeprefix(_CHANGED_LABEL).split(", ")
             continue
         if names:
-            yield f"{_CHANGED_LABEL}{', '.join(count_paths(names))}"
+            yield f"{_CHANGED_LABEL}{', '.join(merge_repeated_paths(names))}"
             names = []
         yield line
     if names:
-        yield f"{_CHANGED_LABEL}{', '.join(count_paths(names))}"
+        yield f"{_CHANGED_LABEL}{', '.join(merge_repeated_paths(names))}"
 
 
-def _find_closing(facts: Sequence[MessageFacts], span: range) -> int | None:
-    """Return the index of the last message in a turn with assistant text, unless it calls a tool or calls follow."""
+def _find_closing_index(facts: Sequence[MessageFacts], span: range) -> int | None:
+    """Return the index of the assistant's last text in a turn; None if a call comes with it or after it."""
     for index in reversed(span):
         message_facts = facts[index]
         if message_facts.calls:

@@ -1,4 +1,4 @@
-"""Put notes and closing words of the journal on one line, cut between words and without secrets."""
+"""Write notes and closing words of the journal on one line, cut between words and without secrets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NOTE_END = re.compile(r" — (?:changed |ran `|called )")
 
 
 def write_note(text: str) -> str:
-    """Return the assistant's text before its calls on one line: without code, its lines separated."""
+    """Return the assistant's text before its calls on one line, without code and with marks between its lines."""
     if len(text) > _MAX_NOTE_CHARS:
         half = _MAX_NOTE_CHARS // 2
         text = f"{text[:half].rpartition(NEW_LINE)[0]}\n{text[-half:].partition(NEW_LINE)[2]}"
@@ -46,14 +46,14 @@ def split_note(line: str) -> tuple[str, str]:
 
 
 def write_closing_words(text: str) -> str:
-    """Return an answer on one line: without code, its lines separated."""
+    """Return an answer on one line, without code and with marks between its lines."""
     return LINE_SEPARATOR.join(_list_prose_lines(text))
 
 
 def _list_prose_lines(text: str) -> list[str]:
     """Return the lines of a text, with a mark for each piece of code.
 
-    Lines at the end that only lead to code, or mark it, are dropped.
+    Marks of code at the end are dropped, and lines that only introduce them.
     """
     text = text.strip()
     if len(text) > _MAX_CLOSING_CHARS:
@@ -74,15 +74,12 @@ def _list_prose_lines(text: str) -> list[str]:
 
 
 def clip_line(text: str, limit: int = 240) -> str:
-    """Clip a text to one line of at most `limit` characters.
-
-    A text is redacted before it is cut; the rest is redacted with the whole entry.
-    """
+    """Clip a text to one line of at most `limit` characters. A secret at the cut is redacted; others are later."""
     return clip_words(one_line(text), limit)
 
 
 def redact_texts(texts: list[str]) -> list[str]:
-    """Redact texts and remove our own markers, in one call because that is cheaper.
+    """Redact texts and neutralise markers of summaries in them, all in one call because that is cheaper.
 
     Return the same list if nothing changes.
     """
