@@ -215,7 +215,8 @@ async def _run(
     mcp: bool,
 ) -> int:
     """Run the client with a gateway of its own, and print the receipt."""
-    from everthread.factory.gateways import make_page_reader, open_gateway
+    from everthread.factory.dashboards import make_page_reader
+    from everthread.factory.gateways import open_gateway
     from everthread.factory.stores import open_store, store_url
     from everthread.gateway.monitoring.log_lines import set_up_logs
 
