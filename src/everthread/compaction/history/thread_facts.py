@@ -17,12 +17,12 @@ from everthread.compaction.history.tool_calls import (
     COMMAND_SEPARATOR,
     EDIT_MARK,
     RUNNING,
-    TRIMMING_PROGRAMS,
     CallFacts,
     Effect,
     is_test_command,
     looks_like_path,
     read_edits,
+    without_trimming_stage,
 )
 from everthread.compaction.history.tool_outcomes import count_tests, find_failure
 from everthread.compaction.names.names_in_use import NamesInUse
@@ -533,14 +533,7 @@ def command_key(command: str) -> str:
             .removesuffix(">/dev/null")
             .rstrip()
         )
-        earlier_stages, pipe, last_stage = shortened.rpartition("|")
-        if (
-            pipe
-            and not earlier_stages.endswith("|")
-            and last_stage.split()[:1]
-            and last_stage.split()[0] in TRIMMING_PROGRAMS
-        ):
-            shortened = earlier_stages.rstrip()
+        shortened = without_trimming_stage(shortened)
         if shortened == text:
             return text
         text = shortened

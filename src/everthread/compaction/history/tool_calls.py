@@ -53,6 +53,11 @@ PATCHED_FILE = re.compile(
 _EXIT_IN_LINE = re.compile(
     r"exit (-?\d{1,6})(?:, \d{1,7} (?:failed|passed|skipped|errors?|tests?)\b){0,5}"
 )
+_TESTS_IN_LINE = re.compile(
+    r"(?:exit -?\d{1,6}, )?(?:[a-z]{4,12}(?: out)?, )?"
+    r"(?P<tests>\d{1,7} (?:failed|passed|skipped|errors?|tests?)(?:, \d{1,7} (?:failed|passed|skipped|errors?|tests?)){0,4})(?=, |$)"
+)
+"""The figures of a test run, after exit code and stop reason."""
 _SIZE_IN_LINE = re.compile(
     r"(?:^|, )(?:\d{1,9} lines?(?: output)?|no output|\d{1,9} chars)$"
 )
@@ -81,6 +86,22 @@ TRIMMING_PROGRAMS = frozenset(
     {"tail", "head", "grep", "tee", "less", "cat", "wc", "sort"}
 )
 """Programs at the end of a pipe that only trim the output."""
+
+
+def without_trimming_stage(command: str) -> str:
+    """Return a command without the last stage of its pipe if that only trims the output."""
+    if "|" not in command:
+        return command
+    # A quoted pattern may hold the sign of a pipe.
+    end = _QUOTED_TEXT.sub(lambda quote: "Q" * len(quote[0]), command).rfind("|")
+    last_stage = command[end + 1 :].split(None, 1)
+    is_trimmed = (
+        end > 0
+        and command[end - 1] != "|"
+        and bool(last_stage)
+        and last_stage[0] in TRIMMING_PROGRAMS
+    )
+    return command[:end].rstrip() if is_trimmed else command
 
 
 class Action(NamedTuple):
@@ -170,14 +191,8 @@ class CallFacts:
     def is_output_trimmed(self) -> bool:
         """Whether a command ends with a pipe that only trims the output: the exit code is not the command's own."""
         command = self.action.target if self.action else ""
-        earlier_stages, _, last_stage = (
-            command.rpartition("|") if "|" in command else ("", "", "")
-        )
-        words = last_stage.split(None, 1)
         return (
-            bool(words)
-            and words[0] in TRIMMING_PROGRAMS
-            and not earlier_stages.endswith("|")
+            len(without_trimming_stage(command)) < len(command)
             and _LOG_COMMAND.search(command) is None
         )
 
@@ -215,7 +230,8 @@ class CallFacts:
         )
         has_failed = has_failed or (self.is_output_trimmed and self.effect().failed)
         lines = self.effect().errors if has_failed else ()
-        if not lines and is_run:
+        has_passed = self.is_output_trimmed or _have_passed(self.output)
+        if not lines and is_run and (has_failed or not has_passed):
             lines = (self.output.find_error(failed=self.failed),)
         return [
             clip_words(one_line(error), MAX_ERROR_LINE_CHARS)
@@ -329,7 +345,8 @@ def _format_outcome(
 def _describe_output(kind: str, output: UnwrappedOutput, *, failed: bool) -> list[str]:
     """Return the details of an output that matter for this kind of tool."""
     if kind == "shell":
-        return _describe_run(output, output.find_error(failed=failed))
+        error = "" if _have_passed(output) else output.find_error(failed=failed)
+        return _describe_run(output, error)
     body = output.body
     error = (
         output.error
@@ -356,6 +373,11 @@ def _describe_output(kind: str, output: UnwrappedOutput, *, failed: bool) -> lis
         if has_run
         else [_describe_content(output)]
     )
+
+
+def _have_passed(output: UnwrappedOutput) -> bool:
+    """Return whether an output reports tests and none of them failed: the errors in it were logged by the tests."""
+    return bool(output.tests) and not contains_any(output.tests, ("failed", "error"))
 
 
 def _describe_run(output: UnwrappedOutput, error: str) -> list[str]:
@@ -872,7 +894,8 @@ def _read_line_outcome(
     outcome = line.rpartition(" -> ")[2].partition(", stored as ")[0]
     code = _EXIT_IN_LINE.match(outcome)
     outcome_text = _SIZE_IN_LINE.sub("", outcome)
-    tests = count_tests(outcome) if kind == "ran" else ""
+    test_match = _TESTS_IN_LINE.match(outcome) if kind == "ran" else None
+    tests = test_match["tests"] if test_match else ""
     halt = find_stop_reason(outcome_text) if kind in ("ran", "called") else ""
     error = ""
     if kind != "ran":
