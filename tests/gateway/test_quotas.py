@@ -21,7 +21,7 @@ from everthread.core.types import Request
 from everthread.errors import StoreError, SummaryError
 from everthread.gateway.access.authentication import KeyAuthenticator
 from everthread.gateway.access.key_creation import issue_key
-from everthread.gateway.access.quotas import KeyLedger, spending_permit, utc_day
+from everthread.gateway.access.quotas import KeyLedger, make_spending_check, utc_day
 from everthread.gateway.contracts import Mode
 from everthread.gateway.error_answers import Refused
 from everthread.gateway.router import Upstream
@@ -206,7 +206,7 @@ async def test_a_call_that_would_pass_a_limit_is_not_made_for_a_summary(
         await caller.authorize(CanonicalUsage(1_001), CHAT)
     with pytest.raises(Refused, match=r"\$0"):
         await caller.authorize(CanonicalUsage(0, 1_000), "claude-opus-4-1")
-    permit = spending_permit(caller.authorize)
+    permit = make_spending_check(caller.authorize)
     await permit(Request(CHAT, [{"role": "user", "content": "x" * 3_000}]))
     with pytest.raises(SummaryError, match="of 1,000 tokens"):
         await permit(

@@ -93,7 +93,9 @@ class WatchedSizes(SizeCache):
         super().__init__()
         self.threads: set[int] = set()
 
-    def values(self, api: Api, model: str, key: Any, values: Sequence[Any]) -> int:
+    def count_values(
+        self, api: Api, model: str, key: Any, values: Sequence[Any]
+    ) -> int:
         self.threads.add(threading.get_ident())
         return super().count_values(api, model, key, values)
 

@@ -39,7 +39,7 @@ from everthread.thread.managed import CompactionOrder, ManagedThread, ProviderRe
 from everthread.thread.policy import (
     AUTOMATIC_REASONS,
     COLD_CACHE,
-    FADING_COMPACTIONS,
+    MIN_FADING_COMPACTIONS,
     CallPrices,
     ContextState,
     PromptSize,
@@ -199,7 +199,7 @@ async def _switch_session(
     conversation.compaction_count += 1
     conversation.state.tokens_after_compaction = conversation.tokens
     conversation.state.call_pattern = conversation.state.call_pattern.after_compaction()
-    conversation.state.pause.relieved = (
+    conversation.state.pause.unjudged_tokens_before = (
         compaction.tokens_before if record.reason in AUTOMATIC_REASONS else 0
     )
     conversation.engine.on_compacted(compaction)
@@ -234,7 +234,7 @@ async def _switch_session(
             background=is_background,
         )
     )
-    if conversation.compaction_count >= FADING_COMPACTIONS:
+    if conversation.compaction_count >= MIN_FADING_COMPACTIONS:
         conversation.notify(
             make_fading_notice(conversation.compaction_count, "/new starts afresh")
         )
@@ -322,7 +322,7 @@ class ConversationContext:
     async def can_compact(self, order: CompactionOrder) -> bool:
         conversation = self._conversation
         if not conversation.engine.should_compress(
-            conversation.size.as_when_due.tokens
+            conversation.size.grown_to_threshold.tokens
         ):
             return False
         if len(conversation.bodies) == 1 and conversation.size.is_full:

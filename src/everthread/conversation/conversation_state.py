@@ -277,7 +277,7 @@ class ConversationState:
     def use_route(self, route: Route) -> None:
         """Switch to another model, with its window and token counter."""
         self.state.cache_change = f"the model is {route.name} now"
-        self.state.pause.relieved = 0
+        self.state.pause.unjudged_tokens_before = 0
         self.route = route
         self.counter = TokenCounter(route.name)
         self.summarizer = self._make_summarizer()

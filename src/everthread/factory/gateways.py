@@ -450,11 +450,11 @@ def _claim_sole_use(
     store: Store, stack: AsyncExitStack, workers: int
 ) -> Callable[[], bool]:
     """Claim to be the only gateway on the store; return a function that tells whether the claim still holds."""
-    from everthread.thread.caller.caller_setup import is_never_alone
+    from everthread.thread.caller.caller_setup import is_never_sole_writer
 
     claim = store.database.claim_sole_use() if workers == 1 else None
     if claim is None:
-        return is_never_alone
+        return is_never_sole_writer
     stack.callback(claim.close)
     return claim.check_is_alone
 
@@ -707,7 +707,7 @@ async def _make_manager(
         uses_processes=EngineChoice.from_config(config).is_built_in,
         compaction_seconds=COMPACTION_SECONDS_SHARE * seconds,
         compaction_processes=processes,
-        is_alone=has_sole_use,
+        is_sole_writer=has_sole_use,
     )
     return ProxyManager(
         setup, recall=config.gateway.recall, cache_markers=config.gateway.cache_marks

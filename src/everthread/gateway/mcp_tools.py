@@ -41,8 +41,8 @@ from everthread.thread.store_lookup import LookupCache, StoreLookup
 from everthread.thread.stored_facts import (
     MAX_PIN_CHARS,
     add_pin,
+    describe_state,
     load_thread_state,
-    state_figures,
 )
 
 
@@ -445,7 +445,7 @@ class LookupTools:
         thread = await self._find_thread(reach, arguments)
         if thread is None:
             raise InputError("name the thread: `status` lists the latest ones")
-        figures = state_figures(await load_thread_state(self.store, thread))
+        figures = describe_state(await load_thread_state(self.store, thread))
         text = json.dumps(figures, ensure_ascii=False, indent=1)
         return (
             text

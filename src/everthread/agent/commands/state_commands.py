@@ -23,8 +23,8 @@ from everthread.store.records import (
 )
 from everthread.thread.stored_facts import (
     changed_files,
+    describe_state,
     load_thread_state,
-    state_figures,
 )
 
 MAX_SHOWN_ROWS = 10
@@ -32,7 +32,7 @@ MAX_SHOWN_ROWS = 10
 
 @command("/state", "files, commands, tests, open errors and the to-do list")
 async def run_state(scope: CommandScope, _argument: str) -> CommandResult:
-    data = state_figures(await load_thread_state(scope.store, scope.conversation.id))
+    data = describe_state(await load_thread_state(scope.store, scope.conversation.id))
     changed_rows = changed_files(data)
     blocks: list[str | list[str]] = []
     directory = ", ".join(

@@ -21,7 +21,7 @@ from rich.text import Text
 from everthread.agent.commands.context_commands import describe_threshold, list_context
 from everthread.agent.turn_events import Delegated, ToolFinished, ToolStarted, TurnEnded
 from everthread.cli.output import escape_controls, format_cost
-from everthread.compaction.history.tool_calls import (
+from everthread.compaction.history.call_lines import (
     Action,
     describe_outcome,
     find_action,

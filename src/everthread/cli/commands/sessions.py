@@ -209,15 +209,15 @@ def state(
     """Show the state of a thread: files, commands and tests with their last outcome, open errors, to-do list."""
     from everthread.thread.stored_facts import (
         changed_files,
+        describe_state,
         load_thread_state,
-        state_figures,
     )
 
     async def load_state(store: Store) -> dict[str, Any]:
         thread = (await store.resolve(session_id, tenant=tenant)).thread
         return {
             "thread": thread,
-            **state_figures(await load_thread_state(store, thread)),
+            **describe_state(await load_thread_state(store, thread)),
         }
 
     figures = with_store(store_url, load_state)

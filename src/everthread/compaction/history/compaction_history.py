@@ -11,13 +11,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from everthread.compaction.history.tool_calls import (
-    MAX_LINE_CHARS,
-    CallFacts,
-    Effect,
-    NamedFiles,
-    find_named_files,
-)
+from everthread.compaction.history.call_lines import MAX_LINE_CHARS
+from everthread.compaction.history.effect_kinds import NamedFiles, find_named_files
+from everthread.compaction.history.tool_calls import CallFacts, Effect
 from everthread.compaction.summary.user_quotes import (
     UserQuote,
     count_quote_tokens,

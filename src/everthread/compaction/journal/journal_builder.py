@@ -8,12 +8,9 @@ from dataclasses import replace
 from operator import is_
 from typing import Any
 
+from everthread.compaction.history.call_records import UnmatchedResults, read_calls
 from everthread.compaction.history.compaction_history import MessageFacts, number_turns
-from everthread.compaction.history.thread_facts import (
-    ThreadState,
-    UnmatchedResults,
-    read_calls,
-)
+from everthread.compaction.history.thread_facts import ThreadState
 from everthread.compaction.journal.entries import JournalEntry
 from everthread.compaction.journal.entry_shortening import merge_silent_entries
 from everthread.compaction.journal.journal import Journal

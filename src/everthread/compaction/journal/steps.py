@@ -6,11 +6,8 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from everthread.compaction.history.compaction_history import MessageFacts
-from everthread.compaction.history.thread_facts import (
-    error_key,
-    read_todo,
-    strip_command_prefix,
-)
+from everthread.compaction.history.failure_keys import error_key, strip_command_prefix
+from everthread.compaction.history.thread_facts import read_todo
 from everthread.compaction.history.tool_calls import Effect
 from everthread.compaction.journal.conclusions import drop_announcement
 from everthread.compaction.journal.entries import REPEAT_COUNT

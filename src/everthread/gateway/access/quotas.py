@@ -209,7 +209,7 @@ class KeyAccount:
         self.ledger.spend(self.key, usage, model)
 
 
-def spending_permit(authorize: Authorize) -> CheckPermission:
+def make_spending_check(authorize: Authorize) -> CheckPermission:
     """Return the check that each summary call passes first: whether its caller may spend its estimated usage."""
 
     async def permit(request: Request) -> None:

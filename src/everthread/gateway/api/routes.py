@@ -52,10 +52,10 @@ from everthread.gateway.error_answers import Refused
 from everthread.store.records import NewSession, QueuedTurn, SearchQuery, Session
 from everthread.store.sql.accounts import make_usage_figures, make_usage_row, sum_usage
 from everthread.thread.stored_facts import (
+    describe_state,
     load_thread_state,
     load_thread_usage,
     load_title,
-    state_figures,
 )
 
 _DAY_SECONDS = 86_400
@@ -321,7 +321,7 @@ class ThreadRoutes:
     async def state(self, request: ApiRequest) -> JsonAnswer:
         """Return the current state of the work: files, commands, open errors, to-do list."""
         first_session = await self._load_first_session(request)
-        figures = state_figures(await load_thread_state(self._store, first_session.id))
+        figures = describe_state(await load_thread_state(self._store, first_session.id))
         return JsonAnswer(StateView(thread=first_session.id, **figures))
 
     @endpoint("GET", f"{_THREAD_PATH}/usage", UsageView, errors=(404,))

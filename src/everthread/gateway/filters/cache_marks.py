@@ -57,7 +57,7 @@ def mark_changes(
     # A mark anywhere is the client's own way.
     if has_marks or not takes_marks(api, call.model, call.frame.upstream):
         return []
-    if not call.is_continued:
+    if not call.expects_more_calls:
         return []
     return place_cache_marks(
         api,
@@ -108,7 +108,7 @@ def breakpoint_changes(
 ) -> list[Change]:
     """Set a cache breakpoint after tools and system prompt, if the client set none."""
     api = call.frame.api
-    if request.has_breakpoints or not call.is_continued:
+    if request.has_breakpoints or not call.expects_more_calls:
         return []
     if not accepts_breakpoints(api, call.model, base_url=call.frame.upstream):
         return []

@@ -121,7 +121,7 @@ def make_forwarding_terms(
         call.rewrite is not None
         or not call.rounds.is_empty
         or memory.has_hidden_rounds
-        or call.is_undone
+        or call.is_compaction_undone
         or call.output_cap is not None
     )
     if (
@@ -131,7 +131,7 @@ def make_forwarding_terms(
         or has_plans(memory)
     ):
         return None
-    if call.sent.is_single or not options.enabled:
+    if call.sent.is_single_text or not options.enabled:
         return None
     return ForwardingTerms(
         call.frame.upstream,

@@ -32,7 +32,7 @@ from everthread.thread.caller.sent_history import Outcome
 from everthread.thread.events import CompactionReceipt, RecallAnswered, Unmanaged
 from everthread.thread.history import identify_message
 from everthread.thread.managed import ProviderRefusal
-from everthread.thread.policy import FADING_COMPACTIONS, make_fading_notice
+from everthread.thread.policy import MIN_FADING_COMPACTIONS, make_fading_notice
 from everthread.thread.wire_messages import encode_messages
 
 HOLD_SHARE = 0.70
@@ -95,9 +95,11 @@ class ManagedTurn:
         if not await answer_round(threads.setup.store, self.call, reply):
             return None
         if now - rounds.started_at > RECALL_SECONDS:
-            rounds.count = MAX_RECALL_ROUNDS
+            rounds.round_count = MAX_RECALL_ROUNDS
         self.sent = self._render()
-        threads.setup.listener(RecallAnswered(self.thread, rounds.count, rounds.calls))
+        threads.setup.listener(
+            RecallAnswered(self.thread, rounds.round_count, rounds.call_count)
+        )
         return self.sent
 
     async def retry_without_recall(self, reply: Reply) -> Outgoing | None:
@@ -198,10 +200,10 @@ class ManagedTurn:
             )
         self.headers[COMPACTIONS_HEADER] = str(depth)
         self.headers[TOKENS_HEADER] = f"{tokens.without_rewrite}/{tokens.with_rewrite}"
-        if depth >= FADING_COMPACTIONS:
+        if depth >= MIN_FADING_COMPACTIONS:
             self.headers[NOTICE_HEADER] = make_fading_notice(depth)
-        if self.call.plan_text:
-            self.headers[PLAN_HEADER] = self.call.plan_text
+        if self.call.cost_decision_text:
+            self.headers[PLAN_HEADER] = self.call.cost_decision_text
 
     def _leave_untouched(self) -> None:
         """Send the client's bytes unchanged."""

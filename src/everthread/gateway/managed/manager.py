@@ -77,7 +77,7 @@ class ProxyManager:
     async def _open(self, incoming: Incoming, outline: BodyOutline) -> ManagedTurn:
         """Read a request and find its thread; requests of a known thread in their order."""
         thread = None if outline.match is None else outline.match.known.thread
-        async with self.threads.reading_in_order(thread):
+        async with self.threads.hold_thread_while_opening(thread):
             parsed_request = await self.reader.read(outline)
             tool = self._recall.tool_for(
                 incoming, parsed_request.sliced, parsed_request.frame
@@ -134,7 +134,9 @@ class ProxyManager:
             thread,
             outgoing,
             read=functools.partial(self._read_forwarded, incoming, outline, outgoing),
-            reading_answered=functools.partial(self.threads.hold_while_reading, family),
+            reading_answered=functools.partial(
+                self.threads.hold_session_while_reading, family
+            ),
         )
 
     async def _read_forwarded(
@@ -252,4 +254,4 @@ def _compacted_messages(turn: ManagedTurn) -> list[Any]:
     system_messages = [
         element.value for element in request.sliced.elements[: request.first]
     ]
-    return [*system_messages, *turn.call.compacted_values()]
+    return [*system_messages, *turn.call.list_values_to_send()]

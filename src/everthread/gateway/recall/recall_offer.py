@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from everthread.agent.tools.conversation_tools import RECALL_SCHEMA, answer_recall
@@ -23,6 +24,10 @@ from everthread.core.types import Api, Reply, Request
 from everthread.errors import EverthreadError, InputError
 from everthread.gateway.contracts import Incoming
 from everthread.gateway.recall.stream_merge import RECALL
+from everthread.gateway.recall.withdrawn_tools import (
+    are_withdrawn,
+    find_deferred_readers,
+)
 from everthread.gateway.request.json_slices import Change, SlicedBody
 from everthread.store.store import Store
 from everthread.thread.caller.prepared_call import PreparedCall
@@ -54,21 +59,41 @@ class RecallOffers:
 
     def __init__(self, *, enabled: bool) -> None:
         self._is_enabled = enabled
-        self._known: RecentDict[int, tuple[Request, bool]] = RecentDict(MAX_FRAMES)
-        """For the ids of frames: the frame, and whether our own tool is not among its tools."""
+        self._known: RecentDict[int, _KnownFrame] = RecentDict(MAX_FRAMES)
+        """By the ids of the frames."""
 
     def tool_for(
         self, incoming: Incoming, sliced: SlicedBody, frame: Request
     ) -> Mapping[str, Any] | None:
-        """Return the tool; None if the client has such a tool itself or turned this one off."""
+        """Return the tool; None if the client has such a tool itself or turned this one off.
+
+        A client that withdrew our MCP server gets it, too.
+        """
         setting = incoming.headers.get(RECALL_HEADER, "").lower()
         if not self._is_enabled or setting in ("off", "false", "0"):
             return None
-        entry = self._known.get(id(frame))
-        if entry is None or entry[0] is not frame:
-            entry = (frame, _lacks_recall(incoming.api, sliced, frame))
-        self._known[id(frame)] = entry
-        return RECALL_SCHEMA if entry[1] else None
+        known = self._known.get(id(frame))
+        if known is None or known.frame is not frame:
+            lacks_recall = _lacks_recall(incoming.api, sliced, frame)
+            deferred = () if lacks_recall else find_deferred_readers(sliced)
+            known = _KnownFrame(frame, lacks_recall, deferred)
+        self._known[id(frame)] = known
+        is_offered = known.lacks_recall or (
+            bool(known.deferred_readers)
+            and are_withdrawn(sliced.elements, known.deferred_readers)
+        )
+        return RECALL_SCHEMA if is_offered else None
+
+
+@dataclass(frozen=True, slots=True)
+class _KnownFrame:
+    """A frame, and what its tools say about ours."""
+
+    frame: Request
+    lacks_recall: bool
+    """Whether no tool of it reads earlier messages."""
+    deferred_readers: tuple[str, ...]
+    """The names of our MCP server's tools if the client defers them, so that it may withdraw them."""
 
 
 def _lacks_recall(api: Api, sliced: SlicedBody, frame: Request) -> bool:
@@ -82,7 +107,7 @@ def offers_recall(call: PreparedCall, sliced: SlicedBody) -> bool:
     return (
         call.frame.recall_tool is not None
         and (call.has_left_messages or bool(call.frame.request.tools))
-        and call.rounds.count < MAX_RECALL_ROUNDS
+        and call.rounds.round_count < MAX_RECALL_ROUNDS
         and _is_free(fields.get("tool_choice"))
         and _gemini_may_call(call.frame.api, fields)
         and fields.get("n") in (None, 1)
@@ -105,16 +130,16 @@ async def answer_round(store: Store, call: PreparedCall, reply: Reply) -> bool:
     api = call.frame.api
     values = encode_messages(api, [reply.message, *results], call.model)
     rounds = call.rounds
-    rounds.calls += len(recalls)
+    rounds.call_count += len(recalls)
     if recalls and len(recalls) == len(calls):
         rounds.texts += map(encode_value, values)
         rounds.values += values
-        rounds.count += 1
+        rounds.round_count += 1
         return True
     if recalls and api in RESULT_PARTS:
         parts = values.pop()[RESULT_PARTS[api]]
         rounds.blocks = ",".join(map(encode_value, parts))
-    rounds.last = list(map(encode_value, values))
+    rounds.last_round_texts = list(map(encode_value, values))
     return False
 
 
@@ -125,7 +150,7 @@ def refuse_last_round(call: PreparedCall, reply: Reply) -> None:
     rounds = call.rounds
     rounds.texts[len(rounds.texts) - len(values) :] = map(encode_value, values)
     rounds.values[len(rounds.values) - len(values) :] = values
-    rounds.count = MAX_RECALL_ROUNDS
+    rounds.round_count = MAX_RECALL_ROUNDS
     rounds.is_refused = True
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from everthread.core.caching.cache_lifetimes import CACHE_OPTIONS_FIELD
 from everthread.core.messages import kind_of
 from everthread.core.types import Api
-from everthread.gateway.access.quotas import spending_permit
+from everthread.gateway.access.quotas import make_spending_check
 from everthread.gateway.contracts import CREDENTIAL_HEADERS, Incoming
 from everthread.gateway.identify import read_client, scope_of, thread_kind
 from everthread.gateway.managed.compaction_items import TRIGGER
@@ -116,7 +116,7 @@ class ClientRequest:
             client=client,
             kind=thread_kind(client, has_tools=bool(parsed_request.frame.tools)),
             replacement=self._find_replacement(),
-            is_single=parsed_request.sliced.single,
+            is_single_text=parsed_request.sliced.single,
             restore=restore,
         )
 
@@ -146,7 +146,9 @@ class ClientRequest:
             recall_tool=self.recall_tool if is_rewritable else None,
             is_rewritable=is_rewritable,
             payer=incoming.account,
-            permit=None if authorize is None else spending_permit(authorize),
+            check_permission=None
+            if authorize is None
+            else make_spending_check(authorize),
         )
 
     def _find_replacement(self) -> Replacement | None:

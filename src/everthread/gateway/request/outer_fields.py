@@ -46,7 +46,7 @@ _WEIGHTY = (
 )
 """Fields of which two would be read differently here and upstream."""
 _ESCAPED_KEY = re.compile(
-    rb'"(?=\w*\\u00)('
+    rb'(?<!\\)"(?=\w*\\u00)('
     + b"|".join(
         b"".join(
             b"(?:%c|\\\\u00(?i:%02x))" % (letter, letter) for letter in name.encode()
