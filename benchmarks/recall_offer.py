@@ -95,7 +95,7 @@ class _CapturingPlayer(ReplayPlayer):
             SentCall(
                 prompt,
                 prepared.request.model,
-                output=call.output,
+                output=call.output_tokens,
                 sent_at=call.sent_at,
                 compactions=len(self.compactions),
             )

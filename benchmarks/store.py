@@ -29,7 +29,8 @@ from benchmarks.store_queries import CORPUS, list_queries, list_questions
 from benchmarks.store_recorded import measure_recorded
 from benchmarks.table import Row, markdown
 from everthread.factory import open_store
-from everthread.store.records import NewCompaction, NewMessage, NewSession, SearchQuery
+from everthread.store.records import NewCompaction, NewMessage, NewSession
+from everthread.store.search_records import SearchQuery
 from everthread.store.store import Store
 from tests.store.postgres_server import NoServerError
 

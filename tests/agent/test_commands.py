@@ -15,7 +15,7 @@ from everthread.agent.approval import Approvals
 from everthread.agent.commands import COMMANDS, CommandResult, parse
 from everthread.agent.commands.state_commands import describe_cache
 from everthread.agent.tool_interface import ToolContext, ToolReply
-from everthread.agent.turn_events import CauseLog
+from everthread.agent.turn_events import CacheMissLog
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.messages import text_of
 from everthread.core.types import Request
@@ -274,7 +274,7 @@ async def test_a_refused_command_is_not_a_failed_one(setup: AgentSetup) -> None:
 
 
 def test_why_counts_calls_that_were_stopped() -> None:
-    journal = CauseLog()
+    journal = CacheMissLog()
     journal(RequestReady("s", _request("one")))
     assert "1 call ended without a report" in describe_cache(journal)
     _record_call(journal, _request("two"), prompt=10, cached=0)
@@ -578,14 +578,19 @@ async def test_why_tells_of_the_last_compaction_even_after_a_restart(
 
 
 def _record_call(
-    journal: CauseLog, request: Request, *, prompt: int, cached: int, session: str = "s"
+    journal: CacheMissLog,
+    request: Request,
+    *,
+    prompt: int,
+    cached: int,
+    session: str = "s",
 ) -> None:
     journal(RequestReady(session, request))
     usage = CanonicalUsage(input_tokens=prompt - cached, cache_read_tokens=cached)
     journal(UsageRecorded(session, request.model, "main", usage, None))
 
 
-def _last_miss_reason(journal: CauseLog) -> str:
+def _last_miss_reason(journal: CacheMissLog) -> str:
     return journal.last_miss.reason if journal.last_miss else ""
 
 
@@ -594,7 +599,7 @@ def _request(*said: str, model: str = "m", system: str = "s") -> Request:
 
 
 def test_why_names_the_reason_that_the_provider_gives() -> None:
-    journal = CauseLog(SteppedClock())
+    journal = CacheMissLog(SteppedClock())
     _record_call(journal, _request("a"), prompt=5_000, cached=0)
     request = _request("a", "b")
     journal(RequestReady("s", request))
@@ -611,7 +616,7 @@ def test_why_names_the_reason_that_the_provider_gives() -> None:
 
 def test_why_explains_a_cache_miss() -> None:
     clock = SteppedClock()
-    journal = CauseLog(clock)
+    journal = CacheMissLog(clock)
     _record_call(journal, _request("a"), prompt=5_000, cached=0)
     assert journal.last_miss is None, "the first call can hit nothing"
     _record_call(journal, _request("a", "b"), prompt=6_000, cached=5_000)

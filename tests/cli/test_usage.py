@@ -11,14 +11,9 @@ from typing import Any
 import pytest
 
 from everthread.core.canonical_usage import CanonicalUsage
-from everthread.store.records import (
-    NewCompaction,
-    NewMessage,
-    NewSession,
-    NewUsage,
-    UsageTask,
-)
+from everthread.store.records import NewCompaction, NewMessage, NewSession
 from everthread.store.store import Store
+from everthread.store.usage_records import NewUsage, UsageTask
 
 DAY = 86_400
 USED = CanonicalUsage(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from everthread.gateway.error_answers import Refused
@@ -45,6 +45,7 @@ def test_it_is_what_a_parser_says(
     blank=st.sampled_from(["", " ", "\n\t"]),
     escaped=st.booleans(),
 )
+@example(pairs=[('a"model', None)], blank="", escaped=True)
 def test_a_field_that_stands_there_twice_is_refused(
     pairs: list[tuple[str, Any]], blank: str, escaped: bool
 ) -> None:

@@ -25,7 +25,7 @@ from everthread.gateway.access.quotas import KeyLedger, make_spending_check, utc
 from everthread.gateway.contracts import Mode
 from everthread.gateway.error_answers import Refused
 from everthread.gateway.router import Upstream
-from everthread.store.records import KeyLimits, KeyUse
+from everthread.store.key_records import KeyLimits, KeyUse
 from everthread.store.store import Store
 from tests.gateway.gateway_setup import (
     CHAT,

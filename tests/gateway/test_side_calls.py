@@ -15,7 +15,7 @@ import pytest
 from everthread.core.messages import text_of
 from everthread.core.types import Reply, Request
 from everthread.gateway.identify import body_session, read_client, scope_of
-from everthread.store.records import ThreadLink
+from everthread.store.rewrite_records import ThreadLink
 from everthread.store.store import Store
 from everthread.thread.caller.sent_history import ClientSession, Outcome
 from tests.chat_messages import function_call

@@ -19,7 +19,7 @@ from everthread.lab.provider.cache import (
     PromptReader,
     Ttl,
 )
-from everthread.lab.provider.served_models import cache_minimum
+from everthread.lab.provider.served_models import find_cache_minimum
 from everthread.testing import SteppedClock
 from everthread.wire.codecs import CODECS
 from tests.chat_messages import calls_message, function_call, result_message
@@ -230,7 +230,7 @@ def test_the_parts_always_add_up(
     ],
 )
 def test_the_smallest_prefix_depends_on_the_model(model: str, tokens: int) -> None:
-    assert cache_minimum(model) == tokens
+    assert find_cache_minimum(model) == tokens
 
 
 def tool_loop(rounds: int, words: str) -> list[Message]:

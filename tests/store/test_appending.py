@@ -13,7 +13,8 @@ from everthread.errors import (
     LeaseLostError,
     UnknownIdError,
 )
-from everthread.store.records import Lease, SearchQuery
+from everthread.store.records import Lease
+from everthread.store.search_records import SearchQuery
 from everthread.store.store import Store
 from tests.store.conftest import open_database
 from tests.store.messages import (

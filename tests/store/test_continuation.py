@@ -8,7 +8,8 @@ from decimal import Decimal
 import pytest
 
 from everthread.errors import InputError, NothingToUndoError, UnknownIdError
-from everthread.store.records import NewCompaction, NewMessage, SearchQuery
+from everthread.store.records import NewCompaction, NewMessage
+from everthread.store.search_records import SearchQuery
 from everthread.store.store import Store
 from tests.store.conftest import Clock, open_at
 from tests.store.messages import (

@@ -29,7 +29,8 @@ from everthread.store.indexing import (
     index_parts,
     prepare_index,
 )
-from everthread.store.records import NewSession, SearchQuery
+from everthread.store.records import NewSession
+from everthread.store.search_records import SearchQuery
 from everthread.store.store import INDEX_DELAY_SECONDS, Store
 from tests.chat_messages import calls_message, function_call
 from tests.store.conftest import Clock, open_at

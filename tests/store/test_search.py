@@ -13,7 +13,8 @@ import pytest
 
 from everthread import open_store
 from everthread.errors import UnknownIdError
-from everthread.store.records import NewMessage, SearchHit, SearchQuery
+from everthread.store.records import NewMessage
+from everthread.store.search_records import SearchHit, SearchQuery
 from everthread.store.sql.search import MATCHES_PER_BATCH
 from everthread.store.store import Store
 from tests.chat_messages import calls_message, function_call

@@ -26,16 +26,13 @@ from everthread.errors import (
 )
 from everthread.store import postgres
 from everthread.store.index_process import index_waiting
+from everthread.store.key_records import KeyUse, NewKey
 from everthread.store.postgres import POOL_CONNECTIONS, PostgresDatabase, PostgresWriter
-from everthread.store.records import (
-    KeyUse,
-    NewKey,
-    NewQueuedTurn,
-    NewSession,
-    SearchQuery,
-)
+from everthread.store.reader_pool import AWAY_PAUSE_SECONDS
+from everthread.store.records import NewSession
+from everthread.store.search_records import SearchQuery
 from everthread.store.store import Store
-from everthread.store.writer import AWAY_PAUSE_SECONDS
+from everthread.store.turn_records import NewQueuedTurn
 from tests.store.conftest import Clock, close_sound, open_at
 from tests.store.messages import (
     append_texts,

@@ -27,11 +27,13 @@ from everthread.errors import (
 )
 from everthread.store.database import Tx
 from everthread.store.postgres import PostgresDatabase
-from everthread.store.records import NewMessage, NewSession, NewUsage
+from everthread.store.reader_pool import ReaderPool
+from everthread.store.records import NewMessage, NewSession
 from everthread.store.sql.thread_state import put_state
 from everthread.store.sqlite import SqliteDatabase
 from everthread.store.store import Store
-from everthread.store.writer import ReaderPool, StoreWriter
+from everthread.store.usage_records import NewUsage
+from everthread.store.writer import StoreWriter
 from tests.store.conftest import Clock, open_at, open_database
 from tests.store.messages import (
     append_texts,

@@ -29,7 +29,7 @@ from everthread.core.secrets.redaction import redact
 from everthread.core.validation import ROLES
 
 if TYPE_CHECKING:
-    from everthread.store.records import UsageRow
+    from everthread.store.usage_records import UsageRow
 
 
 class WrappingConsole(Console):
@@ -90,7 +90,7 @@ MARGIN_WIDTH = 3
 MIN_COLUMN_WIDTH = 10
 """The fewest terminal columns of a table column that can shrink."""
 MIN_LINE_COLUMN_WIDTH = 24
-"""The same in a table with one line for each row, which leaves out columns instead."""
+"""The fewest terminal columns of such a column in `print_one_line_rows`, which rather leaves out other columns."""
 
 
 def print_table(

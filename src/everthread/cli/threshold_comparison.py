@@ -115,8 +115,8 @@ def _replay_at_thresholds(
                 economics
                 and fixed_replays
                 and all(
-                    replayed_before.everthread.cost is None
-                    for replayed_before in fixed_replays
+                    fixed_replay.everthread.cost is None
+                    for fixed_replay in fixed_replays
                 )
             ):
                 continue
@@ -147,19 +147,19 @@ def _name_row(share: float, economics: bool) -> str:
 def _sum_figures(replays: Sequence[Replay]) -> dict[str, float | None]:
     from everthread.lab.replay.result import sum_costs
 
-    strategies = [replayed.everthread for replayed in replays]
+    strategies = [counts.everthread for counts in replays]
     cost = sum_costs(strategy.cost for strategy in strategies)
     prompts = [call.use.prompt for strategy in strategies for call in strategy.calls]
     facts = [strategy.facts for strategy in strategies if strategy.facts is not None]
-    count = max(sum(replayed.total for replayed in facts), 1)
+    count = max(sum(counts.total for counts in facts), 1)
     shares = {"in_context": "retained", "by_recall": "recoverable", "lost": "lost"}
     return {
         "dollars": None if cost is None else round(float(cost), 4),
         "mean_context": round(sum(prompts) / max(len(prompts), 1)),
         "peak": max(prompts, default=0),
-        "compactions": sum(len(replayed.compactions) for replayed in replays),
+        "compactions": sum(len(counts.compactions) for counts in replays),
     } | {
-        name: round(sum(getattr(replayed, field) for replayed in facts) / count, 4)
+        name: round(sum(getattr(counts, field) for counts in facts) / count, 4)
         for name, field in shares.items()
     }
 

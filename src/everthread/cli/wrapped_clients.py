@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-NEVER_TOKENS = 1_000_000_000
+UNREACHABLE_TOKENS = 1_000_000_000
 """Compaction threshold in tokens that no client reaches, so that it never compacts by itself."""
 
 
@@ -91,8 +91,8 @@ def _copy_cline_settings(folder: Path, url: str) -> Mapping[str, str]:
 
 
 CLIENTS = {
-    row.name: row
-    for row in (
+    client.name: client
+    for client in (
         WrappedClient(
             "claude",
             "claude",
@@ -100,7 +100,7 @@ CLIENTS = {
                 "ANTHROPIC_BASE_URL": "{url}",
                 "DISABLE_AUTO_COMPACT": "1",
                 "ENABLE_TOOL_SEARCH": "true",
-                "CLAUDE_CODE_BLOCKING_LIMIT_OVERRIDE": str(NEVER_TOKENS),
+                "CLAUDE_CODE_BLOCKING_LIMIT_OVERRIDE": str(UNREACHABLE_TOKENS),
             },
             mcp=(
                 "--mcp-config",
@@ -115,7 +115,7 @@ CLIENTS = {
                 "-c",
                 'openai_base_url="{url}/v1"',
                 "-c",
-                f"model_auto_compact_token_limit={NEVER_TOKENS}",
+                f"model_auto_compact_token_limit={UNREACHABLE_TOKENS}",
             ),
             mcp=("-c", 'mcp_servers.everthread.url="{url}/mcp"'),
             note="the built-in provider; its own compaction never comes due",
@@ -144,7 +144,7 @@ CLIENTS = {
                 "ANTHROPIC_BASE_URL": "{url}",
                 "ANTHROPIC_API_BASE": "{url}",
             },
-            ("--max-chat-history-tokens", str(NEVER_TOKENS)),
+            ("--max-chat-history-tokens", str(UNREACHABLE_TOKENS)),
             note="models of OpenAI and Anthropic; its own summaries are off",
         ),
         WrappedClient(
@@ -169,7 +169,7 @@ CLIENTS = {
             "copilot",
             {
                 "COPILOT_PROVIDER_BASE_URL": "{url}/v1",
-                "COPILOT_PROVIDER_MAX_PROMPT_TOKENS": str(NEVER_TOKENS),
+                "COPILOT_PROVIDER_MAX_PROMPT_TOKENS": str(UNREACHABLE_TOKENS),
             },
             note="with a provider's key of your own, not GitHub's models; its own compaction never comes due",
         ),

@@ -60,7 +60,7 @@ class ConversationDraft:
     bodies: tuple[Message, ...]
 
     def is_current(self, conversation: ConversationState) -> bool:
-        """Return whether its input still begins the context."""
+        """Return whether the context still begins with the draft's input."""
         ids = [message.id for message in self.stored]
         return (
             conversation.session.id == self.session
@@ -74,7 +74,7 @@ def make_compaction_input(
     """Return the context in the form that an engine takes."""
     tokens = order.tokens or conversation.tokens
     if order.is_background and order.reason != COLD_CACHE:
-        # Make it for the time at which it will be used.
+        # A summary prepared ahead is used only when the prompt reaches the threshold.
         tokens = max(tokens, conversation.budget.threshold)
     return CompactionInput(
         list(conversation.bodies),
@@ -468,7 +468,7 @@ class ConversationContext:
 def make_overflow_error(
     conversation: ConversationState, attempts: RecoveryAttempts, error: Exception
 ) -> ContextOverflowError:
-    """Return an error that names the steps tried after a refusal for size, and the user's options."""
+    """Return an error that names the steps that were tried after a refusal for size, and the user's options."""
     name = conversation.route.name
     if not conversation.setup.options.enabled:
         return ContextOverflowError(
@@ -502,7 +502,7 @@ async def compact_for_hygiene(
 
 
 class FixedPromptWatch:
-    """Leave out tools before a session's first request; report once if the fixed part fills the threshold."""
+    """Keep system prompt and tools together below the threshold; report once if that is impossible."""
 
     def __init__(self, conversation: ConversationState) -> None:
         self._conversation = conversation

@@ -77,7 +77,7 @@ async def open_agent(
             workspace=_resolve_workspace(workspace),
             memory=await _open_memory(opened_store, resume, session),
             approve=_choose_approver(approve, yes=yes),
-            instructions_chars=settings.agent.instructions_chars,
+            max_instructions_chars=settings.agent.instructions_chars,
             extra_tools=tuple(tools or ()),
             has_builtin_tools=tools is None if builtin_tools is None else builtin_tools,
             is_chat_only=chat_only,
@@ -111,11 +111,13 @@ def _make_agent(
 ) -> Agent:
     """Build the agent of an open conversation; `close_callbacks` gets the callback that ends its processes."""
     from everthread.agent.loop import Agent
-    from everthread.agent.processes import ProcessFamily, child_environment
+    from everthread.agent.processes import ProcessFamily, make_child_environment
     from everthread.agent.tool_interface import ToolContext
-    from everthread.agent.turn_events import CauseLog
+    from everthread.agent.turn_events import CacheMissLog
 
-    children = ProcessFamily(child_environment(os.environ, _list_key_variables(config)))
+    children = ProcessFamily(
+        make_child_environment(os.environ, _list_key_variables(config))
+    )
     close_callbacks.insert(0, children.end)
     builder.agent = Agent(
         conversation,
@@ -130,10 +132,10 @@ def _make_agent(
         max_rounds=config.agent.max_rounds,
         max_parallel_tools=config.agent.parallel,
         listener=listener,
-        journal=CauseLog(ttl=CACHE_SECONDS[config.prompt_caching.cache_ttl]),
+        cache_misses=CacheMissLog(ttl=CACHE_SECONDS[config.prompt_caching.cache_ttl]),
         memory=builder.memory,
-        routes=_make_route_finder(config, builder, close_callbacks),
-        closing=close_callbacks,
+        find_route=_make_route_finder(config, builder, close_callbacks),
+        close_callbacks=close_callbacks,
     )
     return builder.agent
 
@@ -201,13 +203,13 @@ async def _open_memory(
     store: Store, resume: str | None, session: NewSession | None
 ) -> MemoryFiles:
     """Return the memory of the tenant whose thread the agent opens."""
-    from everthread.agent.memory import MemoryFiles, memory_folder
+    from everthread.agent.memory import MemoryFiles, find_tenant_memory_folder
 
     if session is not None or resume is None:
         tenant = (session or NewSession()).tenant
     else:
         tenant = (await store.resolve(resume)).tenant
-    return MemoryFiles(memory_folder(home_directory(), tenant))
+    return MemoryFiles(find_tenant_memory_folder(home_directory(), tenant))
 
 
 def _list_key_variables(config: Config) -> list[str]:
@@ -253,7 +255,7 @@ def make_agent_opener(
     config: Config, fixed_model: StreamingModel | None = None
 ) -> OpenAgent:
     """Return a function that opens agents as configured. `fixed_model`: one model for every thread."""
-    from everthread.agent.memory import MemoryFiles, memory_folder
+    from everthread.agent.memory import MemoryFiles, find_tenant_memory_folder
     from everthread.agent.tools.conversation_tools import MemoryTool, Recall, Todo
 
     async def open_thread_agent(
@@ -266,7 +268,7 @@ def make_agent_opener(
         resume: str | None = None,
         session: NewSession | None = None,
     ) -> Agent:
-        folder = memory_folder(home_directory(), tenant)
+        folder = find_tenant_memory_folder(home_directory(), tenant)
         chat_tools: list[Tool] | None = (
             None if tools else [Recall(), Todo(), MemoryTool(MemoryFiles(folder))]
         )

@@ -19,41 +19,40 @@ from everthread.errors import EverthreadError, StoreClosedError
 from everthread.store import indexing
 from everthread.store.database import Database, Tx
 from everthread.store.index_process import IndexInOtherProcess
+from everthread.store.key_records import KeyUse, NewKey
+from everthread.store.reader_pool import ReaderPool
 from everthread.store.records import (
     DEFAULT_TENANT,
     Continuation,
-    HitPage,
-    KeyUse,
     LearntLimits,
     Lease,
     LimitKind,
     ModelLimit,
     NewCompaction,
-    NewKey,
     NewMessage,
-    NewQueuedTurn,
-    NewRewrite,
     NewSession,
-    NewThreadLink,
-    NewUsage,
     Pin,
-    QueuedTurn,
-    RecallPassage,
-    RecallQuery,
-    Rewrite,
-    RewriteSearch,
-    SearchHit,
-    SearchQuery,
     Session,
     StoredMessage,
     StoredOutput,
     StoreHealth,
-    ThreadLink,
-    TurnClaim,
-    TurnState,
     new_id,
 )
+from everthread.store.rewrite_records import (
+    NewRewrite,
+    NewThreadLink,
+    Rewrite,
+    RewriteSearch,
+    ThreadLink,
+)
 from everthread.store.schema import load_version
+from everthread.store.search_records import (
+    HitPage,
+    RecallPassage,
+    RecallQuery,
+    SearchHit,
+    SearchQuery,
+)
 from everthread.store.sql import accounts as usage_sql
 from everthread.store.sql import api_keys as key_sql
 from everthread.store.sql import (
@@ -79,7 +78,14 @@ from everthread.store.sql import (
     thread_state as state,
 )
 from everthread.store.sql import turn_queue as turn_sql
-from everthread.store.writer import RETRY_SECONDS, ReaderPool, StoreWriter
+from everthread.store.turn_records import (
+    NewQueuedTurn,
+    QueuedTurn,
+    TurnClaim,
+    TurnState,
+)
+from everthread.store.usage_records import NewUsage
+from everthread.store.writer import RETRY_SECONDS, StoreWriter
 
 P = ParamSpec("P")
 T = TypeVar("T")

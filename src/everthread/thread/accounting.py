@@ -12,8 +12,8 @@ from everthread.core.messages import calls_of, text_of
 from everthread.core.prices import compute_call_cost
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api, Reply, Request
-from everthread.store.records import NewUsage, UsageTask
 from everthread.store.store import Store
+from everthread.store.usage_records import NewUsage, UsageTask
 from everthread.thread.events import Listener, UsageRecorded
 from everthread.thread.policy import PROVIDERS_WITHOUT_PRICES
 

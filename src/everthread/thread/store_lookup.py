@@ -27,7 +27,8 @@ from everthread.core.transcript import is_lookup_tool, is_user_message
 from everthread.core.types import Node
 from everthread.errors import InputError, UnknownIdError
 from everthread.store.index_pieces import searchable_text
-from everthread.store.records import SearchHit, SearchQuery, StoredMessage
+from everthread.store.records import StoredMessage
+from everthread.store.search_records import SearchHit, SearchQuery
 from everthread.store.sql.snippets import RAW_SECRET_MARGIN, find_sentence_start
 from everthread.store.store import Store
 from everthread.thread.search_pattern import PatternMatcher

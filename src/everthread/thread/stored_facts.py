@@ -10,8 +10,9 @@ from everthread.core.messages import calls_of, content_text
 from everthread.core.secrets.redaction import redact
 from everthread.core.transcript import user_text
 from everthread.errors import InputError, UnknownIdError
-from everthread.store.records import Pin, Session, StoredMessage, UsageRecord
+from everthread.store.records import Pin, Session, StoredMessage
 from everthread.store.store import Store
+from everthread.store.usage_records import UsageRecord
 
 _SEARCHED_MESSAGES = 8
 """Number of messages that are searched for the user's first words."""

@@ -39,9 +39,9 @@ class CommandResult:
     text: str
     """Markdown, readable without rendering."""
     data: Mapping[str, Any] = field(default_factory=dict)
-    """The same as JSON values."""
+    """The facts of `text` as JSON values."""
     switch: str | None = None
-    """The session to continue in."""
+    """The session in which the agent should continue."""
     failed: bool = False
 
 

@@ -118,10 +118,10 @@ def choose_model(config: Config, model: str | None, *, ask: bool) -> str | None:
     if not ask or find_spec("xllamacpp") is None:
         raise InputError(problem)
     print_text(f"{problem}\n")
-    is_fetched = SMOLLM2.path(home_directory()).is_file()
+    is_downloaded = SMOLLM2.path(home_directory()).is_file()
     download = (
         ""
-        if is_fetched
+        if is_downloaded
         else f" About {SMOLLM2.size // 1_000_000} MB will be downloaded first."
     )
     print_text(f"{LOCAL_MODEL_OFFER}{download}")
@@ -217,7 +217,7 @@ def render_last_exchange(messages: Sequence[Message]) -> Text | None:
 
 
 def render_greeting(
-    conversation: Conversation, start: StartOptions, *, resumed: bool
+    conversation: Conversation, start: StartOptions, *, is_resumed: bool
 ) -> Text:
     """Render the model, its window, the workspace, prompt caching and the thread."""
     config = start.config
@@ -236,7 +236,7 @@ def render_greeting(
         )
     choice, _ = check_choice(config.model)
     if (
-        not resumed
+        not is_resumed
         and config.model.default is None
         and choice
         and choice.model == route.name
@@ -252,7 +252,7 @@ def render_greeting(
     count = count_noun(len(conversation.messages), "message")
     lines.append(
         f"continuing {thread}: {count} in context"
-        if resumed
+        if is_resumed
         else f"{thread} · {escape_controls(str(start.workspace))}"
     )
     lines.append("/help · Alt-Enter: new line · Ctrl-C: stop · Ctrl-D: end")
@@ -299,10 +299,10 @@ class Chat:
         self._hidden_events: tuple[type[Event], ...] = ()
 
     def on_event(self, event: Event) -> None:
-        """Listen to the agent. Events of a turn are shown with the turn; others at once."""
+        """Receive an event of the agent. Show it now, unless the running turn shows its own events."""
         self.status.update(event)
         if not self._turn_shows_events and not isinstance(event, self._hidden_events):
-            self.screen.event(event)
+            self.screen.show_event(event)
 
     async def read_and_answer(self, agent: Agent) -> None:
         """Read and answer until the end of the input, two Ctrl-C at the prompt, or /exit."""
@@ -336,7 +336,7 @@ class Chat:
 
     async def _answer(self, agent: Agent, text: str) -> None:
         command = commands.parse(text) is not None
-        work = self._run_command(agent, text) if command else self.turn(agent, text)
+        work = self._run_command(agent, text) if command else self.run_turn(agent, text)
         try:
             with self.reader.hold_typing():
                 await self.interrupts.run(work, self._on_stop)
@@ -358,7 +358,7 @@ class Chat:
             self._hidden_events = ()
             self.screen.tools.clear()
 
-    async def turn(self, agent: Agent, text: str) -> ModelAnswer | None:
+    async def run_turn(self, agent: Agent, text: str) -> ModelAnswer | None:
         """Run one turn and show it as it streams."""
         answer = None
         self._turn_shows_events = True
@@ -368,7 +368,7 @@ class Chat:
                 async for item in items:
                     match item:
                         case StreamDelta(kind="text" | "refusal"):
-                            self.screen.text(item.text)
+                            self.screen.show_text(item.text)
                         case StreamDelta(kind="reasoning"):
                             self.screen.show_waiting("thinking …")
                         case StreamDelta(kind="call") if item.name:
@@ -377,7 +377,7 @@ class Chat:
                                 f"⚙ {escape_controls(item.name)} …"
                             )
                         case Event():
-                            self.screen.event(item, idle="…")
+                            self.screen.show_event(item, waiting_text="…")
                         case ModelAnswer():
                             answer = item
         finally:
@@ -481,18 +481,18 @@ MAX_LISTED_THREADS = 10
 
 
 async def run_chat(
-    start: StartOptions, store: Store, *, let_user_pick: bool, yes: bool
+    start: StartOptions, store: Store, *, let_user_pick: bool, allow_everything: bool
 ) -> None:
     """Run a chat from the greeting to the farewell, then close the store."""
     resume = start.thread
-    startup = contextlib.ExitStack()
+    startup_stack = contextlib.ExitStack()
     try:
         screen = Screen(console)
         status = Status()
         reader = _open_reader(screen, status, start.workspace)
-        startup.enter_context(reader.hold_typing(as_one_message=True))
+        startup_stack.enter_context(reader.hold_typing(as_one_message=True))
         if resume == RESUME_WITHOUT_ID:
-            can_pick = let_user_pick and reader.interactive
+            can_pick = let_user_pick and reader.is_interactive
             resume = (
                 await _pick_thread(store, reader)
                 if can_pick
@@ -501,19 +501,21 @@ async def run_chat(
         chat = Chat(
             screen, status, reader=reader, presence=TerminalPresence(home_directory())
         )
-        approvals = _make_approvals(chat, allow_everything=yes)
+        approvals = _make_approvals(chat, allow_everything=allow_everything)
         async with await open_terminal_agent(
             start, store, resume, approvals, listener=chat.on_event
         ) as agent:
             await chat.load_status(agent)
             screen.print(
-                render_greeting(agent.conversation, start, resumed=resume is not None)
+                render_greeting(
+                    agent.conversation, start, is_resumed=resume is not None
+                )
             )
             if resume is not None and (
                 exchange := render_last_exchange(agent.conversation.messages)
             ):
                 screen.print(exchange)
-            startup.close()
+            startup_stack.close()
             await chat.read_and_answer(agent)
             thread = agent.conversation.id
             window = agent.conversation.window
@@ -525,7 +527,7 @@ async def run_chat(
         elif resume is None:
             await store.delete_thread(thread)  # the thread is empty
     finally:
-        startup.close()
+        startup_stack.close()
         await store.close()
 
 
@@ -533,7 +535,7 @@ def _make_approvals(chat: Chat, *, allow_everything: bool) -> Approvals:
     """Return the approvals of a chat. Without a terminal no user can be asked: unapproved calls are refused."""
     ask_user = (
         ApprovalPrompt(chat.screen, chat.reader, chat.interrupts.interrupt)
-        if chat.reader.interactive
+        if chat.reader.is_interactive
         else None
     )
 
@@ -553,7 +555,7 @@ def _make_approvals(chat: Chat, *, allow_everything: bool) -> Approvals:
 def _open_reader(screen: Screen, status: Status, workspace: Path) -> InputReader:
     """Return the editor if the terminal can show one, else a line reader."""
     if not (screen.is_rich and is_at_terminal()):
-        return LineReader(console, interactive=is_at_terminal())
+        return LineReader(console, is_interactive=is_at_terminal())
     require_package("prompt_toolkit", extra="models")
     from everthread.cli.chat.editor import ChatCompleter, Editor, prepare_history_file
 
@@ -564,7 +566,7 @@ def _open_reader(screen: Screen, status: Status, workspace: Path) -> InputReader
         screen,
         ChatCompleter([*slash_commands, EXIT_COMMAND], workspace),
         prepare_history_file(home_directory()),
-        status.line,
+        status.as_line,
     )
 
 

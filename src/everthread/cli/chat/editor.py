@@ -82,7 +82,7 @@ STYLE = Style.from_dict(
 class Editor:
     """Reads messages with prompt_toolkit. Other output is printed above the line that is typed."""
 
-    interactive = True
+    is_interactive = True
 
     def __init__(
         self,

@@ -29,8 +29,9 @@ from everthread.compaction.history.call_lines import (
 from everthread.compaction.journal.journal import describe_author
 from everthread.core.messages import Call, clip, count_noun
 from everthread.core.prices import format_dollars
-from everthread.store.records import CompactionRecord, UsageRecord, UsageRow
+from everthread.store.records import CompactionRecord
 from everthread.store.sql.accounts import make_usage_row, sum_usage
+from everthread.store.usage_records import UsageRecord, UsageRow
 from everthread.thread.events import (
     CompactionDone,
     CompactionFailed,
@@ -72,7 +73,7 @@ def render_event(event: Event) -> Text | None:
 
 
 def _describe_event(event: Event) -> tuple[str, str, str] | None:
-    """Return the mark, the text and the style of an event's line; None if it has none."""
+    """Return the mark, the text and the style of an event's line; None for an event that is not shown."""
     match event:
         case CompactionProgress():
             return None if event.is_repeated else ("◇", event.text, DIM_STYLE)
@@ -224,7 +225,10 @@ class ToolLines:
         self._running: dict[tuple[str, str], ToolStarted] = {}
 
     def render(self, event: Event, thread: str = "") -> Text | None:
-        """Return the line for an event of a tool; None for others. `thread`: the subagent's, since call ids repeat."""
+        """Return the line for an event of a tool; None for other events.
+
+        `thread`: the thread of the subagent, because threads may use the same call ids.
+        """
         match event:
             case ToolStarted():
                 self._running[thread, event.call_id] = event
@@ -349,7 +353,10 @@ class MarkdownBlocks:
         return "\n".join([*opening, *rows[-max(lines - len(opening), 1) :]])
 
     def _may_finish(self, length: int) -> bool:
-        """Inside a code block only a closing line after `length` can finish it; the rest is not parsed again."""
+        """Return whether the text after `length` may finish a block.
+
+        Inside a code block only a closing fence can, so that the rest of the code is not parsed again.
+        """
         if not self._fence:
             return True
         start = self.unfinished_text.rfind("\n", 0, length) + 1
@@ -422,7 +429,7 @@ class Screen:
         else:
             show()
 
-    def text(self, text: str) -> None:
+    def show_text(self, text: str) -> None:
         """Show the next piece of an answer."""
         self._has_text = True
         if not self.is_rich:
@@ -433,8 +440,8 @@ class Screen:
             self._print_block(block)
         self._draw()
 
-    def event(self, event: Event, *, idle: str = "") -> None:
-        """Show an event's line, and then the current wait: the running tools, or `idle`."""
+    def show_event(self, event: Event, *, waiting_text: str = "") -> None:
+        """Show an event's line, and then the current wait: the running tools, or `waiting_text`."""
         if isinstance(event, Notice) and event.passing and self.is_rich:
             self.flush()
             # One line, replaced by the next one.
@@ -456,7 +463,9 @@ class Screen:
             self.print(line)
         if words := _describe_wait(event):
             self.show_waiting(words)
-        elif words := self.tools.running_text or (idle if line is not None else ""):
+        elif words := self.tools.running_text or (
+            waiting_text if line is not None else ""
+        ):
             self.flush()
             self.show_waiting(words)
 
@@ -577,7 +586,7 @@ class Status:
             case LimitLearnt():
                 self.window = event.window
 
-    def line(self) -> str:
+    def as_line(self) -> str:
         share = f"{self.tokens / self.window:.0%}" if self.window else "-"
         parts = [
             escape_controls(self.model),

@@ -17,7 +17,7 @@ from everthread.core.prices import format_dollars
 from everthread.errors import InputError
 
 if TYPE_CHECKING:
-    from everthread.store.records import StoredKey
+    from everthread.store.key_records import StoredKey
 
 
 app = typer.Typer(
@@ -74,7 +74,7 @@ def create(
 ) -> None:
     """Make a key and show it, once: only a digest of it is stored."""
     from everthread.gateway.access.key_creation import issue_key
-    from everthread.store.records import KeyLimits
+    from everthread.store.key_records import KeyLimits
 
     limits = KeyLimits(
         requests_per_day, tokens_per_day, _parse_dollars(dollars_per_day)

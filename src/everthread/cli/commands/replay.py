@@ -443,7 +443,7 @@ def _make_strategy_row(result: Replay, strategy: StrategyResult) -> tuple[object
 
 
 def _format_saving(result: Replay, strategy: StrategyResult, saved: float) -> str:
-    """Return the saving, with the number of calls that it is over if one of the ways ended earlier."""
+    """Format the saving. If one of the two strategies ended early, add the number of calls that were compared."""
     count = result.count_shared_calls(strategy)
     over_all = count == len(strategy.calls) == len(result.everthread.calls)
     return f"{saved:.1%}" if over_all else f"{saved:.1%} in {count:,} calls"

@@ -115,8 +115,7 @@ def serve(
     config = load_config()
     _require_auxiliary_sdk(config)
     named_upstreams = [
-        parse_upstream(start_message, mode or config.gateway.mode)
-        for start_message in upstream or []
+        parse_upstream(text, mode or config.gateway.mode) for text in upstream or []
     ]
     auth = auth or config.gateway.auth
     upstreams = add_keys(named_upstreams or list_upstreams(config, mode), auth)
@@ -351,7 +350,7 @@ class StartMessage:
 
 
 def name_loopback(url: str) -> str:
-    """Return the URL with an address that a client can use, instead of 0.0.0.0 or [::], which mean every address."""
+    """Replace 0.0.0.0 or [::], which mean every address, by a loopback address that a client can use."""
     return url.replace("//0.0.0.0:", "//127.0.0.1:", 1).replace(
         "//[::]:", "//[::1]:", 1
     )

@@ -26,7 +26,6 @@ from everthread.core.messages import (
     Messages,
     Result,
     calls_of,
-    find_typed_words,
     kind_of,
     message_key,
     results_of,
@@ -42,6 +41,7 @@ from everthread.core.transcript import (
     user_text,
     without_summary,
 )
+from everthread.core.user_words import find_typed_words
 from everthread.wire.definitions import PermanentPart, find_permanent_parts
 
 if TYPE_CHECKING:

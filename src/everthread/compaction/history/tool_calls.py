@@ -40,14 +40,10 @@ from everthread.compaction.history.tool_outcomes import (
     unwrap_output,
     without_echo,
 )
-from everthread.core.messages import (
-    Call,
-    find_typed_words,
-    is_refused_call,
-    one_line,
-)
+from everthread.core.messages import Call, one_line
 from everthread.core.outputs import parse_persisted
 from everthread.core.secrets.redaction import clip_words
+from everthread.core.user_words import find_typed_words, is_refused_call
 
 MAX_ERROR_LINE_CHARS = 240
 """Maximum characters of an error on a separate line."""

@@ -50,10 +50,10 @@ def length_penalty(length: int) -> float:
 def borrow_words(
     words_by_message: Sequence[Mapping[int, float]], sittings: Sequence[int]
 ) -> list[dict[int, float]]:
-    """Return the words that each message borrows from its neighbours in the same sitting, with their scores.
+    """Return the words that each message gets from its neighbours in the same sitting, with their scores.
 
-    `words_by_message`: the scores of each message's words, by the word's number. A word that several neighbours have
-    counts once, with its best score.
+    `words_by_message`: for each message, the score of each of its words, by the word's number. A word that several
+    neighbours have counts once, with its best score.
     """
     borrowed_words: list[dict[int, float]] = [{} for _ in words_by_message]
     for index, words in enumerate(words_by_message):

@@ -21,7 +21,8 @@ from everthread.gateway.access.key_creation import digest_of, is_key
 from everthread.gateway.access.quotas import KeyAccount, KeyLedger
 from everthread.gateway.contracts import CREDENTIAL_HEADERS, Account, Mode
 from everthread.gateway.error_answers import Refused
-from everthread.store.records import DEFAULT_TENANT, StoredKey
+from everthread.store.key_records import StoredKey
+from everthread.store.records import DEFAULT_TENANT
 from everthread.store.store import Store
 
 

@@ -11,7 +11,8 @@ from hashlib import sha256
 from everthread.errors import InputError
 from everthread.gateway.contracts import Mode
 from everthread.gateway.request.request_head import KEY, KEY_PREFIX
-from everthread.store.records import DEFAULT_TENANT, KeyLimits, NewKey
+from everthread.store.key_records import KeyLimits, NewKey
+from everthread.store.records import DEFAULT_TENANT
 
 SCOPES = {
     "proxy": "the providers' endpoints",

@@ -18,7 +18,7 @@ from everthread.core.types import Request
 from everthread.errors import EverthreadError, SummaryError
 from everthread.gateway.contracts import Authorize
 from everthread.gateway.error_answers import Refused
-from everthread.store.records import NO_USE, KeyUse, NewKey
+from everthread.store.key_records import NO_USE, KeyUse, NewKey
 from everthread.store.store import Store
 from everthread.thread.options import CheckPermission
 

@@ -22,12 +22,12 @@ from everthread.store.records import (
     Lease,
     NewMessage,
     NewSession,
-    QueuedTurn,
     Session,
     StoredMessage,
     new_id,
 )
 from everthread.store.store import Store
+from everthread.store.turn_records import QueuedTurn
 from everthread.thread.events import Event, Listener
 
 

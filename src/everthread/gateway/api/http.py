@@ -24,7 +24,7 @@ from everthread.gateway.request.request_head import (
     RequestHead,
     run_while_connected,
 )
-from everthread.store.records import QueuedTurn
+from everthread.store.turn_records import QueuedTurn
 
 
 @dataclass(frozen=True, slots=True)

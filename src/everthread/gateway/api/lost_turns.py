@@ -5,16 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from everthread.agent import commands
-from everthread.conversation.answer_recorder import INTERRUPTED
+from everthread.conversation.answer_recorder import INTERRUPTED_ANSWER_TEXT
 from everthread.core.messages import Message, calls_of, results_of, text_of
-from everthread.store.records import (
-    Lease,
-    NewMessage,
-    QueuedTurn,
-    StoredMessage,
-    TurnState,
-)
+from everthread.store.records import Lease, NewMessage, StoredMessage
 from everthread.store.store import Store
+from everthread.store.turn_records import QueuedTurn, TurnState
 
 UNKNOWN_OUTCOME = (
     "[Outcome unknown: the process that ran this tool ended before it told the result. It may have been done; "
@@ -48,7 +43,7 @@ async def repair_lost_turn(
         and not calls_of(last_message.body)
     ):
         text = text_of(last_message.body)
-        if text.endswith(INTERRUPTED):  # the interruption is stored already
+        if text.endswith(INTERRUPTED_ANSWER_TEXT):  # the interruption is stored already
             return "interrupted", interrupted
         return "answered", {
             "text": text,
@@ -64,7 +59,7 @@ async def repair_lost_turn(
         )
         for call in _list_open_calls(stored_messages)
     ]
-    end_message: Message = {"role": "assistant", "content": INTERRUPTED}
+    end_message: Message = {"role": "assistant", "content": INTERRUPTED_ANSWER_TEXT}
     # Calls that are open came before a message that is new, and after one that was stored.
     message = NewMessage(body, event=message_event)
     new_messages = [*results, message] if is_new else [message, *results]

@@ -16,7 +16,7 @@ from everthread.core.types import StreamDelta
 from everthread.gateway.api.agents import AgentPool, AgentSlot
 from everthread.gateway.api.turn_log import TurnLog
 from everthread.gateway.error_answers import Refused
-from everthread.store.records import QueuedTurn
+from everthread.store.turn_records import QueuedTurn
 from everthread.thread.events import CompactionFailed, Event, UsageRecorded
 
 TEXT_DELTAS = ("text", "reasoning", "refusal")

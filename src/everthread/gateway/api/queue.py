@@ -27,16 +27,10 @@ from everthread.gateway.api.message_runner import MessageRunner, TurnUsage
 from everthread.gateway.api.turn_failures import describe_failure
 from everthread.gateway.api.turn_log import TurnEvent, TurnLog, TurnLogs
 from everthread.gateway.error_answers import Refused
-from everthread.store.records import (
-    KeyUse,
-    Lease,
-    NewQueuedTurn,
-    QueuedTurn,
-    Session,
-    TurnState,
-    new_id,
-)
+from everthread.store.key_records import KeyUse
+from everthread.store.records import Lease, Session, new_id
 from everthread.store.store import Store
+from everthread.store.turn_records import NewQueuedTurn, QueuedTurn, TurnState
 
 _LOG = logging.getLogger("everthread.gateway")
 StopReason = Literal["cancelled", "interrupted", "lost"]

@@ -49,8 +49,10 @@ from everthread.gateway.api.schemas import (
 )
 from everthread.gateway.api.turn_failures import STATUS_BY_CODE
 from everthread.gateway.error_answers import Refused
-from everthread.store.records import NewSession, QueuedTurn, SearchQuery, Session
+from everthread.store.records import NewSession, Session
+from everthread.store.search_records import SearchQuery
 from everthread.store.sql.accounts import make_usage_figures, make_usage_row, sum_usage
+from everthread.store.turn_records import QueuedTurn
 from everthread.thread.stored_facts import (
     describe_state,
     load_thread_state,

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from everthread.store.records import QueuedTurn
+from everthread.store.turn_records import QueuedTurn
 
 TURN_ENDED = "turn"
 """Name of the last event of a turn, which says how it ended."""

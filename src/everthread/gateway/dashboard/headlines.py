@@ -9,7 +9,7 @@ from everthread.core.messages import count_noun
 from everthread.core.prices import format_dollars
 from everthread.gateway.dashboard.savings import CostComparison
 from everthread.gateway.dashboard.text import format_share, format_short
-from everthread.store.records import Insights, ThreadFigures
+from everthread.store.usage_records import Insights, ThreadFigures
 
 MIN_DOLLARS = 0.005
 """A smaller difference is shown as none."""

@@ -22,7 +22,8 @@ from everthread.gateway.dashboard.charts import (
 from everthread.gateway.dashboard.savings import CostComparison
 from everthread.gateway.dashboard.text import message_text
 from everthread.gateway.dashboard.views import WindowSize
-from everthread.store.records import StoredMessage, UsageRow
+from everthread.store.records import StoredMessage
+from everthread.store.usage_records import UsageRow
 
 DAY_SECONDS = 86_400.0
 MAX_DAYS = 367

@@ -45,17 +45,10 @@ from everthread.gateway.dashboard.text import (
 )
 from everthread.gateway.dashboard.trials import TrialRequest
 from everthread.gateway.dashboard.views import ThreadEntry, WindowSize
-from everthread.store.records import (
-    CallRow,
-    CompactionRecord,
-    SearchHit,
-    SearchQuery,
-    Session,
-    StoredMessage,
-    ThreadFigures,
-    ThreadRow,
-)
+from everthread.store.records import CompactionRecord, Session, StoredMessage, ThreadRow
+from everthread.store.search_records import SearchHit, SearchQuery
 from everthread.store.store import Store
+from everthread.store.usage_records import CallRow, ThreadFigures
 from everthread.thread.stored_facts import load_title
 from everthread.thread.used_window import UsedWindow, load_used_window
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 
 from everthread.core.prices import Prices, prices_for
-from everthread.store.records import CallRow, CompactionRecord
+from everthread.store.records import CompactionRecord
+from everthread.store.usage_records import CallRow
 
 _MILLION = 1_000_000
 LONG_PROMPT_TOKENS = 200_000

@@ -25,14 +25,13 @@ from everthread.gateway.dashboard.text import (
     one_line_excerpt,
 )
 from everthread.store.records import (
-    CallRow,
     CompactionRecord,
     NewCompaction,
     Session,
     StoredMessage,
-    ThreadFigures,
     ThreadRow,
 )
+from everthread.store.usage_records import CallRow, ThreadFigures
 
 MIN_CACHED_TOKENS = 1_024
 """Prompt tokens below which no provider caches anything."""

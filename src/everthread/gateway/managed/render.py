@@ -19,10 +19,10 @@ from everthread.gateway.request.json_slices import (
     slice_body,
     splice,
 )
-from everthread.providers.catalog import OUTPUT_CAP_FIELDS, output_cap_field
+from everthread.providers.catalog import OUTPUT_CAP_FIELDS, choose_output_cap_field
 from everthread.thread.caller.prepared_call import PreparedCall
 from everthread.thread.wire_messages import encode_value
-from everthread.wire.gemini.fields import field_name, field_object
+from everthread.wire.gemini.fields import find_field_name, get_object_field
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,15 +105,15 @@ def _set_output_cap(api: Api, upstream: str, body: bytes, *, cap: int) -> bytes:
     if client_field is not None:
         return splice(body, [(*sliced.spans[client_field], str(cap))])
     start = body.index(b"{") + 1
-    name = encode_value(output_cap_field(api, upstream))
+    name = encode_value(choose_output_cap_field(api, upstream))
     return splice(body, [(start, start, f"{name}:{cap},")])
 
 
 def _set_gemini_cap(sliced: SlicedBody, cap: int) -> bytes:
     """Return the body with this `maxOutputTokens` in its settings."""
-    name = field_name(sliced.fields, "generationConfig")
-    settings = dict(field_object(sliced.fields, name) or {})
-    settings[field_name(settings, "maxOutputTokens")] = cap
+    name = find_field_name(sliced.fields, "generationConfig")
+    settings = dict(get_object_field(sliced.fields, name) or {})
+    settings[find_field_name(settings, "maxOutputTokens")] = cap
     if name in sliced.spans:
         return splice(sliced.body, [(*sliced.spans[name], encode_value(settings))])
     start = sliced.body.index(b"{") + 1

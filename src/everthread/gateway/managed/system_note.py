@@ -9,7 +9,7 @@ from everthread.core.caching.openai_cache_breakpoints import accepts_breakpoints
 from everthread.core.types import Api
 from everthread.gateway.request.json_slices import Change, SlicedBody
 from everthread.thread.wire_messages import encode_value
-from everthread.wire.gemini.fields import field_name, field_object
+from everthread.wire.gemini.fields import find_field_name, get_object_field
 
 _GAP = "\n\n"
 
@@ -54,8 +54,8 @@ def note_change(
 
 
 def _gemini_note(sliced: SlicedBody, note: str) -> Change | None:
-    field = field_name(sliced.fields, "systemInstruction")
-    system = field_object(sliced.fields, field)
+    field = find_field_name(sliced.fields, "systemInstruction")
+    system = get_object_field(sliced.fields, field)
     if system is None or not isinstance(system.get("parts"), list):
         return None
     noted = {**system, "parts": [*system["parts"], {"text": note}]}

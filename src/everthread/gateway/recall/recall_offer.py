@@ -38,7 +38,7 @@ from everthread.thread.caller.recall_rounds import (
 from everthread.thread.store_lookup import StoreLookup
 from everthread.thread.wire_messages import encode_messages, encode_value
 from everthread.wire import anthropic, gemini, openai_responses
-from everthread.wire.gemini.fields import field_name, field_object, field_value
+from everthread.wire.gemini.fields import find_field_name, get_field, get_object_field
 
 RECALL_HEADER = "x-everthread-recall"
 """Request header by which a client turns the tool `off`."""
@@ -203,7 +203,7 @@ def _gemini_tool_change(sliced: SlicedBody, *, final: bool) -> Change:
     tools = [dict(tool) for tool in sliced.fields.get("tools") or ()]
     if not tools:
         tools = [{"functionDeclarations": []}]
-    name = field_name(tools[0], "functionDeclarations")
+    name = find_field_name(tools[0], "functionDeclarations")
     tools[0][name] = [*(tools[0].get(name) or ()), declaration]
     tool_config = (
         ',"toolConfig":{"functionCallingConfig":{"mode":"NONE"}}' if final else ""
@@ -220,16 +220,18 @@ def _gemini_may_call(api: Api, fields: Mapping[str, Any]) -> bool:
     if api != "gemini":
         return True
     config = (
-        field_object(field_object(fields, "toolConfig") or {}, "functionCallingConfig")
+        get_object_field(
+            get_object_field(fields, "toolConfig") or {}, "functionCallingConfig"
+        )
         or {}
     )
     tools = fields.get("tools") or []
     has_only_functions = all(
         isinstance(tool, dict)
-        and set(tool) == {field_name(tool, "functionDeclarations")}
+        and set(tool) == {find_field_name(tool, "functionDeclarations")}
         for tool in tools
     )
-    return has_only_functions and field_value(config, "mode") in (
+    return has_only_functions and get_field(config, "mode") in (
         None,
         "AUTO",
         "MODE_UNSPECIFIED",

@@ -14,7 +14,7 @@ from everthread.core.messages import kind_of
 from everthread.core.types import Api, Reply
 from everthread.wire import gemini
 from everthread.wire.codecs import CODECS
-from everthread.wire.gemini.fields import field_object
+from everthread.wire.gemini.fields import get_object_field
 from everthread.wire.sse import SseEvent, SseParser, SseSplitter, encode_event
 
 RECALL = "recall"
@@ -404,7 +404,7 @@ class MergedGemini(MergedStream):
         client_parts = [part for part in parts if not is_gemini_recall(part)]
         self.recalls += len(parts) - len(client_parts)
         self.client_calls += sum(
-            field_object(part, "functionCall") is not None for part in client_parts
+            get_object_field(part, "functionCall") is not None for part in client_parts
         )
         candidates = data.get("candidates")
         first = candidates[0] if isinstance(candidates, list) and candidates else {}
@@ -466,7 +466,7 @@ def with_gemini_parts(data: Mapping[str, Any], parts: list[Any]) -> dict[str, An
 
 
 def is_gemini_recall(part: Mapping[str, Any]) -> bool:
-    call = field_object(part, "functionCall")
+    call = get_object_field(part, "functionCall")
     return call is not None and call.get("name") == RECALL
 
 

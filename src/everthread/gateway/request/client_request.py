@@ -21,12 +21,16 @@ from everthread.gateway.request.request_reader import (
     MARK,
     ParsedRequest,
 )
-from everthread.providers.catalog import BETA_HEADER, OUTPUT_CAP_FIELDS, window_headers
+from everthread.providers.catalog import (
+    BETA_HEADER,
+    OUTPUT_CAP_FIELDS,
+    read_window_betas,
+)
 from everthread.thread.caller.replacement import COMPACTION_MARK, is_compaction
 from everthread.thread.caller.sent_history import CallFrame, Replacement, SentHistory
 from everthread.thread.finding.thread_match import Family
 from everthread.thread.model_limits import LimitKey
-from everthread.wire.gemini.fields import field_object, field_value
+from everthread.wire.gemini.fields import get_field, get_object_field
 
 SUMMARIZE = "compaction"
 """The field by which a client asks Anthropic for a summary of the conversation."""
@@ -124,7 +128,9 @@ class ClientRequest:
         incoming = self.incoming
         fields = self.sliced.fields
         headers = (
-            window_headers(incoming.headers) if BETA_HEADER in incoming.headers else ""
+            read_window_betas(incoming.headers)
+            if BETA_HEADER in incoming.headers
+            else ""
         )
         limit_key = LimitKey(
             incoming.tenant,
@@ -200,10 +206,10 @@ def find_unmanaged_reason(sliced: SlicedBody) -> str:
 
 
 def _requested_cap(fields: Mapping[str, Any]) -> int | None:
-    settings = field_object(fields, "generationConfig") or {}
+    settings = get_object_field(fields, "generationConfig") or {}
     caps = [
         *(fields[name] for name in OUTPUT_CAP_FIELDS if name in fields),
-        field_value(settings, "maxOutputTokens"),
+        get_field(settings, "maxOutputTokens"),
     ]
     return next(
         (
@@ -220,9 +226,9 @@ def _thinking_budget(api: Api, fields: Mapping[str, Any]) -> int | None:
     option = fields.get("thinking")
     tokens = option.get("budget_tokens") if isinstance(option, dict) else None
     if api == "gemini":
-        settings = field_object(fields, "generationConfig") or {}
-        thinking = field_object(settings, "thinkingConfig")
-        tokens = field_value(thinking or {}, "thinkingBudget")
+        settings = get_object_field(fields, "generationConfig") or {}
+        thinking = get_object_field(settings, "thinkingConfig")
+        tokens = get_field(thinking or {}, "thinkingBudget")
     return tokens if isinstance(tokens, int) and not isinstance(tokens, bool) else None
 
 

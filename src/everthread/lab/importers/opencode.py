@@ -246,9 +246,11 @@ def _read_usage(step_end: Mapping[str, Any]) -> CanonicalUsage | None:
     cache = object_in(tokens, "cache")
     counts = {**tokens, "read": cache.get("read"), "write": cache.get("write")}
     thought_tokens = usage_in(
-        counts, "", "reasoning", cache_read="", cache_write=""
+        counts, "", "reasoning", cache_read_key="", cache_write_key=""
     ).output_tokens
-    usage = usage_in(counts, "input", "output", cache_read="read", cache_write="write")
+    usage = usage_in(
+        counts, "input", "output", cache_read_key="read", cache_write_key="write"
+    )
     return replace(
         usage,
         output_tokens=usage.output_tokens + thought_tokens,

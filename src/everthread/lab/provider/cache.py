@@ -34,18 +34,18 @@ from everthread.wire.openai_chat import list_tool_calls
 
 Ttl = Literal["5m", "1h"]
 
-_PROMPT_SETTINGS = ("tool_choice", "thinking", "output_config", "effort")
+_PROMPT_FIELDS = ("tool_choice", "thinking", "output_config", "effort")
 """Fields that precede the messages in Claude's prompt: a change in them is another prompt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A unit of the prompt that a cache can end at: a tool, a part of the system prompt, a block of a message."""
+    """A part of the prompt at whose end a cached prefix may end: a tool, a part of the system prompt or a message."""
 
     text: str
     tokens: int
     kind: str = "text"
-    """Its type; neighbouring calls are one position to Claude's cache, and so are neighbouring results."""
+    """Its type. Claude's cache counts neighbouring calls as one position, and so neighbouring results."""
     mark: Ttl | None = None
     path: str = ""
     """Its path in the request: `messages.3.content.0`."""
@@ -77,7 +77,7 @@ class PromptReader:
 
     def __init__(self, model: str) -> None:
         self.counter = TokenCounter(model)
-        self._claude = "claude" in model.lower()
+        self._is_claude = "claude" in model.lower()
         self._token_counts: dict[bytes, tuple[int, ...]] = {}
 
     def read(self, api: Api, request: Request, body: Mapping[str, Any]) -> Prompt:
@@ -96,10 +96,10 @@ class PromptReader:
     def _read_tools(
         self, api: Api, request: Request, body: Mapping[str, Any]
     ) -> Iterator[Block]:
-        wire = body.get("tools") if api == "anthropic" else None
+        wire_tools = body.get("tools") if api == "anthropic" else None
         tools = (
-            wire
-            if isinstance(wire, list) and len(wire) == len(request.tools)
+            wire_tools
+            if isinstance(wire_tools, list) and len(wire_tools) == len(request.tools)
             else request.tools
         )
         sizes = self._count_blocks(
@@ -121,7 +121,7 @@ class PromptReader:
             yield _make_block(part, tokens, f"system.{index}", prefix="system:")
 
     def _read_messages(self, api: Api, request: Request) -> Iterator[Block]:
-        prefix = _format_settings(request) if self._claude else ""
+        prefix = _format_settings(request) if self._is_claude else ""
         wire_index = -1
         content_index = 0
         for message in request.messages:
@@ -130,7 +130,7 @@ class PromptReader:
             wire_index, content_index = (
                 (wire_index, content_index) if is_joined else (wire_index + 1, 0)
             )
-            parts = self._cache_parts(api, message)
+            parts = self._list_cache_units(api, message)
             content = f"{message.get('role')}:{byte_form_text(byte_form(parts))}"
             sizes = self._count_blocks(
                 content, functools.partial(self._count_message, message, parts)
@@ -150,13 +150,13 @@ class PromptReader:
                 content_index += 1
                 prefix = ""
 
-    def _cache_parts(self, api: Api, message: Message) -> list[Part]:
-        """Return the units of a message that the cache sees: Claude's blocks, elsewhere the whole message."""
+    def _list_cache_units(self, api: Api, message: Message) -> list[Part]:
+        """Return the parts of a message at whose ends the cache may end: Claude's blocks, else the whole message."""
         record = native_record(message, api)
         value: Any = record["value"] if record else None
         if api == "anthropic" and isinstance(value, Mapping):
             return parts_of(value) or [{"type": "text", "text": ""}]
-        if api == "openai_chat" and self._claude and message.get("role") != "tool":
+        if api == "openai_chat" and self._is_claude and message.get("role") != "tool":
             calls = [
                 {"type": "tool_use", "call": call} for call in list_tool_calls(message)
             ]
@@ -196,7 +196,7 @@ def _count_prefixes(count: Callable[[list[Any]], int], items: list[Any]) -> list
 
 
 def digest_prefixes(blocks: Sequence[Block], start_digest: bytes = b"") -> list[bytes]:
-    """Return the digest of everything up to and including each block; `start_digest` is the digest to start from."""
+    """Return, for each block, the digest of all text up to its end. `start_digest`: of the text before the first."""
     digests = []
     digest = start_digest
     for block in blocks:
@@ -206,7 +206,7 @@ def digest_prefixes(blocks: Sequence[Block], start_digest: bytes = b"") -> list[
 
 
 class PrefixDigests:
-    """Run `digest_prefixes` over requests that repeat most of the previous one, without reading equal blocks again."""
+    """Compute `digest_prefixes` of one request after another, reusing the digests of the blocks that did not change."""
 
     def __init__(self) -> None:
         self._blocks: Sequence[Block] = ()
@@ -286,7 +286,7 @@ def _copy_mark(api: Api, message: Message) -> Part:
 def _format_settings(request: Request) -> str:
     settings = {
         name: request.params[name]
-        for name in _PROMPT_SETTINGS
+        for name in _PROMPT_FIELDS
         if request.params.get(name) is not None
     }
     settings["images"] = any(
@@ -320,7 +320,7 @@ MAX_LOOKBACK_POSITIONS = 20
 MAX_MARKS = 4
 MAX_PREFIX_ENDS = 80
 """Positions at which OpenAI looks for a cached prefix."""
-CLAUDE_SECONDS: dict[Ttl, float] = {"5m": 300.0, "1h": 3600.0}
+CLAUDE_TTL_SECONDS: dict[Ttl, float] = {"5m": 300.0, "1h": 3600.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,41 +348,52 @@ class ClaudeCache:
         self._clock = clock
         self._entries: dict[tuple[str, bytes], tuple[Ttl, float]] = {}
         """The lifetime of each entry, and when it expires."""
-        self._chain = PrefixDigests()
+        self._digest_prefixes = PrefixDigests()
 
     def use(
         self, model: str, blocks: Sequence[Block], *, prompt_tokens: int, minimum: int
     ) -> CacheUse:
         """Read the longest cached prefix and write the marked ones."""
         now = self._clock()
-        keys = [(model, digest) for digest in self._chain(blocks)]
-        sums = list(accumulate(block.tokens for block in blocks))
+        keys = [(model, digest) for digest in self._digest_prefixes(blocks)]
+        token_sums = list(accumulate(block.tokens for block in blocks))
         marked_indexes = [index for index, block in enumerate(blocks) if block.mark]
         # The longest prefix with a live entry among the positions that the marks make Claude check.
         candidates = (
             index
-            for mark in reversed(marked_indexes)
-            for index in _list_positions(blocks, mark)
+            for mark_index in reversed(marked_indexes)
+            for index in _list_lookback_positions(blocks, mark_index)
         )
-        hit = next(
+        hit_index = next(
             (index for index in candidates if self._is_alive(keys[index], now)), -1
         )
-        for index in {hit, *(index for index in marked_indexes if index < hit)} - {-1}:
+        for index in {
+            hit_index,
+            *(index for index in marked_indexes if index < hit_index),
+        } - {-1}:
             if self._is_alive(keys[index], now):
                 ttl, _ = self._entries[keys[index]]
-                self._entries[keys[index]] = ttl, now + CLAUDE_SECONDS[ttl]
-        read_tokens = 0 if hit < 0 else sums[hit]
+                self._entries[keys[index]] = ttl, now + CLAUDE_TTL_SECONDS[ttl]
+        read_tokens = 0 if hit_index < 0 else token_sums[hit_index]
         written_indexes = [
-            index for index in marked_indexes if index > hit and sums[index] >= minimum
+            index
+            for index in marked_indexes
+            if index > hit_index and token_sums[index] >= minimum
         ]
         for index in written_indexes:
             ttl = blocks[index].mark or "5m"
-            self._entries[keys[index]] = ttl, now + CLAUDE_SECONDS[ttl]
+            self._entries[keys[index]] = ttl, now + CLAUDE_TTL_SECONDS[ttl]
         hour_sum = max(
-            (sums[index] for index in written_indexes if blocks[index].mark == "1h"),
+            (
+                token_sums[index]
+                for index in written_indexes
+                if blocks[index].mark == "1h"
+            ),
             default=read_tokens,
         )
-        last_sum = max((sums[index] for index in written_indexes), default=read_tokens)
+        last_sum = max(
+            (token_sums[index] for index in written_indexes), default=read_tokens
+        )
         return CacheUse(
             prompt_tokens,
             read_tokens,
@@ -394,16 +405,19 @@ class ClaudeCache:
         return key in self._entries and now < self._entries[key][1]
 
 
-def _list_positions(blocks: Sequence[Block], mark: int) -> list[int]:
-    """Yield the blocks checked backwards from a mark: twenty, counting a run of calls or results once."""
+def _list_lookback_positions(blocks: Sequence[Block], mark_index: int) -> list[int]:
+    """Return the indexes of the twenty positions that Claude checks backwards from a mark.
+
+    Neighbouring calls count as one position, and so do neighbouring results.
+    """
     count = 0
     positions = []
-    for index in range(mark, -1, -1):
-        same_run = index < mark and any(
+    for index in range(mark_index, -1, -1):
+        is_same_run = index < mark_index and any(
             blocks[index].kind in kinds and blocks[index + 1].kind in kinds
             for kinds in _RUN_KINDS
         )
-        count += not same_run
+        count += not is_same_run
         if count > MAX_LOOKBACK_POSITIONS:
             break
         positions.append(index)
@@ -431,14 +445,14 @@ class PrefixCache:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._last_uses: dict[tuple[str, bytes], float] = {}
-        self._chain = PrefixDigests()
+        self._digest_prefixes = PrefixDigests()
 
     def use(self, model: str, blocks: Sequence[Block], *, prompt_tokens: int) -> int:
         """Return how many tokens of the prompt are read from the cache; remember the prompt."""
         now = self._clock()
         pieces = [piece for block in blocks for piece in _split_block(block)]
         shared_tokens = 0
-        for piece, digest in zip(pieces, self._chain(pieces), strict=True):
+        for piece, digest in zip(pieces, self._digest_prefixes(pieces), strict=True):
             key = (model, digest)
             # A digest covers the whole prefix, so none is known after the first unknown one.
             if now < self._last_uses.get(key, float("-inf")) + PREFIX_SECONDS:
@@ -461,7 +475,7 @@ class BreakpointCache:
         self._clock = clock
         self._expiry_times: dict[tuple[str, bytes], float] = {}
         """When each prefix expires."""
-        self._chain = PrefixDigests()
+        self._digest_prefixes = PrefixDigests()
 
     def use(
         self,
@@ -477,8 +491,8 @@ class BreakpointCache:
         `lifetime`: seconds that the written and read prefixes live, as the request asks.
         """
         now = self._clock()
-        keys = [(model, digest) for digest in self._chain(blocks)]
-        sums = list(accumulate(block.tokens for block in blocks))
+        keys = [(model, digest) for digest in self._digest_prefixes(blocks)]
+        token_sums = list(accumulate(block.tokens for block in blocks))
         marked_indexes = [
             index for index, block in enumerate(blocks) if block.is_breakpoint
         ]
@@ -486,7 +500,7 @@ class BreakpointCache:
             index for index, block in enumerate(blocks) if block.can_end_prefix
         ]
         candidates = sorted({*marked_indexes, *natural_indexes})[-MAX_PREFIX_ENDS:]
-        hit = next(
+        hit_index = next(
             (
                 index
                 for index in reversed(candidates)
@@ -499,12 +513,14 @@ class BreakpointCache:
             {*implicit_indexes, *marked_indexes[-(MAX_MARKS - len(implicit_indexes)) :]}
         )
         written_indexes = [
-            index for index in written_indexes if sums[index] >= MIN_CACHED_TOKENS
+            index for index in written_indexes if token_sums[index] >= MIN_CACHED_TOKENS
         ]
-        for index in {*written_indexes, hit} - {-1}:
+        for index in {*written_indexes, hit_index} - {-1}:
             self._expiry_times[keys[index]] = now + lifetime
-        read_tokens = 0 if hit < 0 else sums[hit]
-        last_sum = max((sums[index] for index in written_indexes), default=read_tokens)
+        read_tokens = 0 if hit_index < 0 else token_sums[hit_index]
+        last_sum = max(
+            (token_sums[index] for index in written_indexes), default=read_tokens
+        )
         return CacheUse(
             prompt_tokens, read_tokens, write_5m=max(0, last_sum - read_tokens)
         )
@@ -514,7 +530,7 @@ class ProviderCaches:
     """The caches of all providers; `clock` returns the time in seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        self._claude = ClaudeCache(clock)
+        self._is_claude = ClaudeCache(clock)
         self._prefixes = PrefixCache(clock)
         self._breakpoints = BreakpointCache(clock)
 
@@ -533,7 +549,7 @@ class ProviderCaches:
                 model, prompt.blocks, prompt_tokens=prompt.tokens
             )
             return CacheUse(prompt.tokens, read_tokens)
-        return self._claude.use(
+        return self._is_claude.use(
             model, prompt.blocks, prompt_tokens=prompt.tokens, minimum=minimum
         )
 

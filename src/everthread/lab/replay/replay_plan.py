@@ -40,7 +40,7 @@ class PlannedCall:
     usage: CanonicalUsage | None = None
     cost: float | None = None
     model: str = ""
-    output: int = 0
+    output_tokens: int = 0
     """Tokens of the answer."""
     entry: int = 0
     """Index of the answer in the log."""

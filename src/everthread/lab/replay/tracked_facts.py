@@ -23,7 +23,7 @@ from everthread.core.messages import (
 )
 from everthread.core.transcript import is_user_message, user_text
 from everthread.lab.replay.result import FactCounts
-from everthread.store.records import SearchQuery
+from everthread.store.search_records import SearchQuery
 
 LATEST_REQUEST_KIND = "latest request"
 USER_MESSAGE_KIND = "user messages"

@@ -9,8 +9,14 @@ from typing import Any
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.errors import InputError, UnknownIdError
 from everthread.store.database import Tx, columns_equal, placeholders
-from everthread.store.records import Insights, NewUsage, ToolRow, UsageRecord, UsageRow
 from everthread.store.sql.session_rows import find_thread
+from everthread.store.usage_records import (
+    Insights,
+    NewUsage,
+    ToolRow,
+    UsageRecord,
+    UsageRow,
+)
 from everthread.store.value_encoding import (
     PICO_DOLLARS_PER_DOLLAR,
     decode_json,

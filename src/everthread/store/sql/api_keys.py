@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from everthread.errors import StoreDamagedError, UnknownIdError
 from everthread.store.database import Row, Tx, placeholders
-from everthread.store.records import KeyLimits, KeyUse, NewKey, StoredKey
+from everthread.store.key_records import KeyLimits, KeyUse, NewKey, StoredKey
 from everthread.store.value_encoding import PICO_DOLLARS_PER_DOLLAR, to_pico_dollars
 
 KEY_COLUMNS = (

@@ -13,11 +13,9 @@ from dataclasses import dataclass, replace
 
 from everthread.errors import InputError, StoreDamagedError
 from everthread.store.database import Row, Tx, placeholders
-from everthread.store.records import (
+from everthread.store.records import MessageKind, NewCompaction, NewMessage
+from everthread.store.rewrite_records import (
     ConversationEnd,
-    MessageKind,
-    NewCompaction,
-    NewMessage,
     NewRewrite,
     NewThreadLink,
     Rewrite,

@@ -12,8 +12,6 @@ from everthread.core.types import Node, System
 from everthread.errors import InputError, NothingToUndoError, UnknownIdError
 from everthread.store.database import MAX_ID, Row, Tx, chunks, placeholders
 from everthread.store.records import (
-    UNDONE_PREFIX,
-    UNDONE_STATE_KEY,
     CompactionRecord,
     Continuation,
     Lease,
@@ -22,6 +20,7 @@ from everthread.store.records import (
     NewSession,
     Session,
 )
+from everthread.store.rewrite_records import UNDONE_PREFIX, UNDONE_STATE_KEY
 from everthread.store.sql.message_rows import (
     FROM_SESSION_HISTORY,
     AppendRequest,

@@ -8,7 +8,7 @@ from dataclasses import replace
 from everthread.core.search.query import read_question
 from everthread.core.search.terms import query_terms
 from everthread.store.database import Tx
-from everthread.store.records import (
+from everthread.store.search_records import (
     HitPage,
     RecallPassage,
     RecallQuery,

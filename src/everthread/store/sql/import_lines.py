@@ -14,7 +14,6 @@ from everthread.store.records import (
     MessageKind,
     NewMessage,
     NewSession,
-    NewUsage,
     SessionKind,
     new_id,
 )
@@ -40,6 +39,7 @@ from everthread.store.sql.session_rows import (
 )
 from everthread.store.sql.stored_outputs import compress_output, put_output
 from everthread.store.sql.thread_state import decode_node, put_nodes, put_pin, put_state
+from everthread.store.usage_records import NewUsage
 from everthread.store.value_encoding import clean_text, from_pico_dollars
 
 NumberedLine = tuple[int, ExportLine]

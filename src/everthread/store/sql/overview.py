@@ -6,15 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from everthread.store.database import Tx, chunks, columns_equal, placeholders
-from everthread.store.records import (
-    CallRow,
-    CompactionRecord,
-    MessageSize,
-    StoredMessage,
-    ThreadFigures,
-    ThreadRow,
-    UsageRow,
-)
+from everthread.store.records import CompactionRecord, StoredMessage, ThreadRow
 from everthread.store.sql.accounts import limit_to_period, sum_calls_by
 from everthread.store.sql.compactions import decode_compaction_row
 from everthread.store.sql.message_rows import MESSAGE_COLUMNS, decode_message
@@ -24,6 +16,7 @@ from everthread.store.sql.session_rows import (
     find_thread,
     load_session,
 )
+from everthread.store.usage_records import CallRow, MessageSize, ThreadFigures, UsageRow
 from everthread.store.value_encoding import (
     PICO_DOLLARS_PER_DOLLAR,
     decode_json,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from everthread.core.search.query import Question
 from everthread.core.secrets.redaction import redact_part
 from everthread.store.database import Tx
-from everthread.store.records import RecallPassage, RecallQuery, SearchQuery
+from everthread.store.search_records import RecallPassage, RecallQuery, SearchQuery
 from everthread.store.sql.pieces import StoredPiece, load_pieces, read_piece_texts
 from everthread.store.sql.recall_ranking import RecallRanking, rank_by_words
 from everthread.store.sql.recall_words import RecallWord, look_up_words

@@ -25,7 +25,7 @@ from everthread.core.search.terms import query_terms
 from everthread.core.transcript import is_lookup_tool
 from everthread.store.database import SqlQuery, Tx
 from everthread.store.index_query import IndexQuery, make_phrase
-from everthread.store.records import RecallQuery
+from everthread.store.search_records import RecallQuery
 from everthread.store.sql.pieces import (
     PieceSummary,
     StoredPiece,

@@ -18,7 +18,7 @@ from everthread.store.index_query import (
     QueryPhrase,
     parse_query,
 )
-from everthread.store.records import RecallPassage, SearchHit, SearchQuery
+from everthread.store.search_records import RecallPassage, SearchHit, SearchQuery
 from everthread.store.sql.message_rows import ORIGINAL_PLACE_FIRST
 from everthread.store.sql.pieces import (
     StoredPiece,

@@ -11,7 +11,7 @@ from everthread.store.database import MAX_ID, Row, Tx
 from everthread.store.index_pieces import filter_name
 from everthread.store.index_query import IndexQuery, parse_query
 from everthread.store.indexing import PIECES_PER_ERA
-from everthread.store.records import SearchQuery
+from everthread.store.search_records import SearchQuery
 from everthread.store.sql.pieces import StoredPiece
 from everthread.store.sql.session_rows import list_family
 from everthread.store.value_encoding import clean_text, decode_body

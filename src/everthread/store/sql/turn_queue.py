@@ -11,14 +11,14 @@ from typing import Any
 
 from everthread.errors import InputError, StoreDamagedError, UnknownIdError
 from everthread.store.database import Row, Tx, notify, placeholders
-from everthread.store.records import (
-    Lease,
+from everthread.store.records import Lease
+from everthread.store.sql.session_rows import find_thread, lock_thread, require_lease
+from everthread.store.turn_records import (
     NewQueuedTurn,
     QueuedTurn,
     TurnClaim,
     TurnState,
 )
-from everthread.store.sql.session_rows import find_thread, lock_thread, require_lease
 from everthread.store.value_encoding import clean_text, decode_json, encode_json
 
 TURN_COLUMNS = "id, thread_id, tenant, place, request, state, message, options, result, cancel, created, started, ended"

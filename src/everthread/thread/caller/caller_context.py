@@ -15,7 +15,7 @@ from everthread.core.provider_errors.classification import ErrorVerdict
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
 from everthread.core.types import Request
-from everthread.store.records import UNDONE_STATE_KEY, Rewrite
+from everthread.store.rewrite_records import UNDONE_STATE_KEY, Rewrite
 from everthread.thread import events
 from everthread.thread.accounting import Accounting
 from everthread.thread.caller import recall_rounds

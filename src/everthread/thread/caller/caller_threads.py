@@ -22,7 +22,8 @@ from everthread.core.economics import MIN_THRESHOLD_SHARE
 from everthread.core.messages import Message
 from everthread.core.tokens import TokenCounter
 from everthread.errors import EverthreadError
-from everthread.store.records import NewUsage, Rewrite
+from everthread.store.rewrite_records import Rewrite
+from everthread.store.usage_records import NewUsage
 from everthread.thread.accounting import Accounting, complete_usage
 from everthread.thread.caller.caller_context import CallerContext, CallerServices
 from everthread.thread.caller.caller_setup import CallerSetup

@@ -17,7 +17,7 @@ from everthread.core.transcript import (
     strip_summary_marks,
 )
 from everthread.core.types import Api, Request
-from everthread.store.records import ContextEntry, ProxiedContext
+from everthread.store.rewrite_records import ContextEntry, ProxiedContext
 from everthread.thread.caller.replacement import (
     StartReplacement,
     find_start_replacement,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from everthread.core.tokens.budget import Budget
-from everthread.store.records import Rewrite
+from everthread.store.rewrite_records import Rewrite
 from everthread.thread.caller.recall_rounds import RESULT_PARTS, CallRounds
 from everthread.thread.caller.replacement import (
     match_unchanged,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from everthread.core.types import Api
-from everthread.store.records import Rewrite
+from everthread.store.rewrite_records import Rewrite
 from everthread.thread.caller.prepared_call import PreparedCall
 from everthread.thread.caller.replacement import parse_replacement
 from everthread.thread.caller.rewrites import RewriteState

@@ -14,7 +14,8 @@ from typing import Any
 from everthread.core.messages import Message
 from everthread.core.tokens import TokenCounter
 from everthread.errors import EverthreadError
-from everthread.store.records import NewSession, NewUsage
+from everthread.store.records import NewSession
+from everthread.store.usage_records import NewUsage
 from everthread.thread.caller.prepared_call import PreparedCall
 from everthread.thread.caller.sent_history import Outcome
 from everthread.thread.events import Branched, Listener, RecordFailed

@@ -17,12 +17,8 @@ from everthread.core.messages import Message, calls_of
 from everthread.core.outputs import OutputToStore
 from everthread.core.tokens.budget import Budget
 from everthread.errors import EngineError
-from everthread.store.records import (
-    NewCompaction,
-    NewRewrite,
-    Rewrite,
-    RewriteSearch,
-)
+from everthread.store.records import NewCompaction
+from everthread.store.rewrite_records import NewRewrite, Rewrite, RewriteSearch
 from everthread.store.store import Store
 from everthread.thread.accounting import Accounting
 from everthread.thread.caller.compression_job import (

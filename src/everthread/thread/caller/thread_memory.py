@@ -9,7 +9,7 @@ from typing import Any
 
 from everthread.core.recent_dict import RecentDict
 from everthread.core.tokens.budget import Budget
-from everthread.store.records import RewriteSearch
+from everthread.store.rewrite_records import RewriteSearch
 from everthread.thread.caller.rewrites import RewriteDraft
 from everthread.thread.managed import Preparation
 from everthread.thread.policy import ContextState

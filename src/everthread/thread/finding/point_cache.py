@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from everthread.core.recent_dict import RecentDict
-from everthread.store.records import ThreadLink, ThreadLinkMatch
+from everthread.store.rewrite_records import ThreadLink, ThreadLinkMatch
 from everthread.thread.finding.thread_match import Family, Point
 from everthread.thread.history import History
 from everthread.thread.identity import (

@@ -19,8 +19,9 @@ from typing import Any
 from everthread.core.messages import text_of
 from everthread.core.recent_dict import RecentDict
 from everthread.errors import UnknownIdError
-from everthread.store.records import NewUsage, ThreadLinkMatch
+from everthread.store.rewrite_records import ThreadLinkMatch
 from everthread.store.store import Store
+from everthread.store.usage_records import NewUsage
 from everthread.thread.caller.sent_history import PLATFORM, CallFrame, SentHistory
 from everthread.thread.finding.pending_points import PendingPoint, PendingPoints
 from everthread.thread.finding.point_cache import MAX_POINTS, PointCache

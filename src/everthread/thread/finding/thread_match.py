@@ -7,12 +7,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from everthread.core.messages import SYSTEM_ROLES, Message, content_text
-from everthread.store.records import (
-    NewMessage,
-    NewSession,
-    NewThreadLink,
-    ThreadLink,
-)
+from everthread.store.records import NewMessage, NewSession
+from everthread.store.rewrite_records import NewThreadLink, ThreadLink
 from everthread.thread.history import History
 from everthread.thread.identity import is_thread_named
 

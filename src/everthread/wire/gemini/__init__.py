@@ -4,9 +4,7 @@ from everthread.wire.gemini.contents import (
     API,
     comparable_content,
     decode_messages,
-    decode_tools,
     encode_messages,
-    encode_tools,
 )
 from everthread.wire.gemini.exchanges import (
     GeminiStreamDecoder,
@@ -18,6 +16,7 @@ from everthread.wire.gemini.exchanges import (
     merge_parts,
     stream_decoder,
 )
+from everthread.wire.gemini.tool_codec import decode_tools, encode_tools
 
 __all__ = [
     "API",
