@@ -88,7 +88,7 @@ def strip_injected(text: str) -> str:
 
 def _find_given_answers(text: str) -> str:
     """Return the answers that the user gave in a client's text, each on lines of its own below its question."""
-    answers = _client_patterns().given_answer.finditer(text)
+    answers = _load_client_patterns().given_answer.finditer(text)
     return "".join(f"\n{answer[0]}" for answer in answers)
 
 
