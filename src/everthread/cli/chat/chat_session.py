@@ -57,7 +57,7 @@ from everthread.config import Config, config_path, home_directory
 from everthread.config.file import set_keys
 from everthread.conversation.answer_recorder import ModelAnswer
 from everthread.conversation.conversation import Conversation
-from everthread.core.caching.claude_cache_marks import caching_notice
+from everthread.core.caching.claude_cache_marks import make_caching_notice
 from everthread.core.messages import Message, count_noun, excerpt, text_of
 from everthread.core.packages import require_package
 from everthread.core.prices import prices_for
@@ -225,7 +225,7 @@ def render_greeting(
     lines = [
         f"Everthread · {escape_controls(route.name)} · {_describe_window(conversation)}"
     ]
-    caching = caching_notice(
+    caching = make_caching_notice(
         route.name, route.provider, route.base_url, ttl=config.prompt_caching.cache_ttl
     )
     lines += [caching] if caching else []
@@ -335,15 +335,17 @@ class Chat:
             self.screen.print(Text(f"! {warning}", WARNING_STYLE))
 
     async def _answer(self, agent: Agent, text: str) -> None:
-        command = commands.parse(text) is not None
-        work = self._run_command(agent, text) if command else self.run_turn(agent, text)
+        is_command = commands.parse(text) is not None
+        work = (
+            self._run_command(agent, text) if is_command else self.run_turn(agent, text)
+        )
         try:
             with self.reader.hold_typing():
                 await self.interrupts.run(work, self._on_stop)
         except StoppedError:
             self.screen.flush()
             self.screen.print(
-                Text("■ Stopped." if command else STOPPED_TEXT, WARNING_STYLE)
+                Text("■ Stopped." if is_command else STOPPED_TEXT, WARNING_STYLE)
             )
         except EverthreadError as error:
             self.screen.flush()
@@ -394,18 +396,18 @@ class Chat:
         name, argument = commands.parse(text) or ("", "")
         self._hidden_events = EVENTS_COVERED_BY_ANSWER.get(name, ())
         result = await commands.run(agent, agent.conversation.store, text)
-        if result.switch:
-            await agent.switch(result.switch)
-        if result.switch or name == "undo":
+        if result.next_session:
+            await agent.switch(result.next_session)
+        if result.next_session or name == "undo":
             await self.load_status(agent)
         self.screen.flush()
-        lists_all = name == "help" and not argument
+        is_command_list = name == "help" and not argument
         if name == "context" and self.screen.is_rich and not result.failed:
             self.screen.print(render_context(result.data, self.screen.console.width))
             return
         answer = style_markup(
             f"{result.text}\n- `{EXIT_COMMAND[0]}`: {EXIT_COMMAND[1]}"
-            if lists_all
+            if is_command_list
             else result.text
         )
         self.screen.print(

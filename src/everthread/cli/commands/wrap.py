@@ -118,16 +118,22 @@ def wrap(
     if list_clients:
         _print_clients(as_json=as_json)
         return
-    wrapped_client = _find_client(client, mcp=mcp)
+    wrapped_client = _find_client(client, with_mcp=mcp)
     if gateway and (idle or passive):
         raise InputError("--idle and --passive are settings of the gateway that runs")
-    overrides = GatewayOverrides(idle=idle, is_passive=passive, log=log)
+    overrides = GatewayOverrides(
+        should_compact_when_idle=idle, is_passive=passive, log=log
+    )
     with tempfile.TemporaryDirectory(prefix="everthread-") as name:
         folder = Path(name)
         url = gateway and gateway.rstrip("/")
         if print_only:
             _print_settings(
-                wrapped_client, folder, url or URL_PLACEHOLDER, mcp=mcp, as_json=as_json
+                wrapped_client,
+                folder,
+                url or URL_PLACEHOLDER,
+                with_mcp=mcp,
+                as_json=as_json,
             )
             return
         if shutil.which(wrapped_client.program) is None:
@@ -137,7 +143,7 @@ def wrap(
         if url:
             exit_code = asyncio.run(
                 _run_with_running_gateway(
-                    wrapped_client, url, context.args, folder, mcp=mcp
+                    wrapped_client, url, context.args, folder, with_mcp=mcp
                 )
             )
         else:
@@ -148,7 +154,7 @@ def wrap(
                     context.args,
                     folder,
                     overrides,
-                    mcp=mcp,
+                    with_mcp=mcp,
                 )
             )
     raise typer.Exit(exit_code)
@@ -173,7 +179,7 @@ def _print_clients(*, as_json: bool) -> None:
         typer.echo(f"{values['client']:9} {state:9}  {note}")
 
 
-def _find_client(name: str, *, mcp: bool) -> WrappedClient:
+def _find_client(name: str, *, with_mcp: bool) -> WrappedClient:
     """Return the client of this name; raise `InputError` if there is none, or if it cannot take an MCP server."""
     client = CLIENTS.get(name)
     if client is None:
@@ -181,7 +187,7 @@ def _find_client(name: str, *, mcp: bool) -> WrappedClient:
             f"{name} is not a client that can be wrapped" if name else "name a client"
         )
         raise InputError(f"{problem}: {', '.join(CLIENTS)}")
-    if mcp and not client.takes_mcp:
+    if with_mcp and not client.takes_mcp:
         names = ", ".join(
             candidate.name for candidate in CLIENTS.values() if candidate.takes_mcp
         )
@@ -192,12 +198,12 @@ def _find_client(name: str, *, mcp: bool) -> WrappedClient:
 
 
 def _print_settings(
-    client: WrappedClient, folder: Path, url: str, *, mcp: bool, as_json: bool
+    client: WrappedClient, folder: Path, url: str, *, with_mcp: bool, as_json: bool
 ) -> None:
     if not as_json:
-        typer.echo(format_settings(client, folder, url, mcp=mcp))
+        typer.echo(format_settings(client, folder, url, with_mcp=with_mcp))
         return
-    variables, arguments = make_settings(client, url, folder, mcp=mcp)
+    variables, arguments = make_settings(client, url, folder, with_mcp=with_mcp)
     typer.echo(
         encode_json(
             {"program": client.program, "variables": variables, "arguments": arguments}
@@ -212,7 +218,7 @@ async def _run(
     folder: Path,
     overrides: GatewayOverrides,
     *,
-    mcp: bool,
+    with_mcp: bool,
 ) -> int:
     """Run the client with a gateway of its own, and print the receipt."""
     from everthread.factory.gateways import make_page_reader, open_gateway
@@ -241,7 +247,7 @@ async def _run(
             typer.echo(CHANGES_NOTICE, err=True)
         async with gateway_context as gateway:
             exit_code = await _run_client(
-                client, gateway.url, client_arguments, folder, mcp=mcp
+                client, gateway.url, client_arguments, folder, with_mcp=with_mcp
             )
         insights = await store.insights(
             since=started_at, until=time.time() + 1, platform="gateway"
@@ -267,12 +273,14 @@ async def _run_with_running_gateway(
     client_arguments: list[str],
     folder: Path,
     *,
-    mcp: bool,
+    with_mcp: bool,
 ) -> int:
     """Run the client with a gateway that is already running, and print that gateway's figures."""
     started_at = time.time()
     figures_before = await read_figures(url, started_at)
-    exit_code = await _run_client(client, url, client_arguments, folder, mcp=mcp)
+    exit_code = await _run_client(
+        client, url, client_arguments, folder, with_mcp=with_mcp
+    )
     typer.echo(
         escape_controls(
             write_shared_receipt(
@@ -290,10 +298,10 @@ async def _run_client(
     client_arguments: list[str],
     folder: Path,
     *,
-    mcp: bool,
+    with_mcp: bool,
 ) -> int:
     """Run the client on this terminal; only the client reacts to Ctrl-C. Return its exit code."""
-    variables, arguments = make_settings(client, url, folder, mcp=mcp)
+    variables, arguments = make_settings(client, url, folder, with_mcp=with_mcp)
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGINT, lambda: None)
     process = await asyncio.create_subprocess_exec(
@@ -310,15 +318,15 @@ async def _run_client(
 class GatewayOverrides:
     """How the gateway of one run differs from the configured one."""
 
-    idle: bool
-    """Whether to compact shortly before the cache expires."""
+    should_compact_when_idle: bool
+    """Whether to compact shortly before the provider's cache expires."""
     is_passive: bool
     """Whether to leave every request unchanged."""
     log: Path | None
 
     def apply(self, config: Config) -> Config:
         """Return the configuration of the run."""
-        if self.idle:
+        if self.should_compact_when_idle:
             compression = config.compression.model_copy(update={"idle": True})
             config = config.model_copy(update={"compression": compression})
         if not self.is_passive:

@@ -12,8 +12,8 @@ from typing import Any, Literal
 from everthread.core.caching.cache_lifetimes import (
     AUTOMATIC_CACHE_SECONDS,
     CACHE_OPTIONS_FIELD,
-    automatic_lifetime,
     bills_cache_writes,
+    find_automatic_lifetime,
 )
 from everthread.core.caching.openai_cache_breakpoints import BREAKPOINT
 from everthread.core.fingerprints import byte_form, byte_form_text
@@ -90,7 +90,7 @@ class PromptReader:
             _add_automatic_mark(blocks, body),
             total,
             has_explicit_cache=is_explicit,
-            lifetime=automatic_lifetime(body),
+            lifetime=find_automatic_lifetime(body),
         )
 
     def _read_tools(

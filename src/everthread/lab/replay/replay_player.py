@@ -43,7 +43,10 @@ from everthread.lab.replay.baselines import (
     ReplayCaches,
     ReplayInputs,
 )
-from everthread.lab.replay.cache_lifetime import cache_seconds, caches_by_marks
+from everthread.lab.replay.cache_lifetime import (
+    caches_by_marks,
+    find_cache_seconds,
+)
 from everthread.lab.replay.recording import find_first_call_after, measure_agreement
 from everthread.lab.replay.replay_inputs import DEFAULT_MODEL, prepare_inputs
 from everthread.lab.replay.replay_plan import (
@@ -282,18 +285,22 @@ async def areplay(  # noqa: PLR0913 - the options of a replay
 ) -> Replay:
     """Replay a conversation in simulated time. Summaries are journals; nothing is sent anywhere.
 
-    `model`: its name; None: the log's, call by call. `window`: None is the model's own. `options`: the settings of the
-    conversation. `times`: the time of each call in seconds; else the log's, else assumed with `pause` and `step`.
-    `compact`: calls to compact before, or a function `(call, conversation) -> bool`. `with_baselines`: also play the
-    baselines. `with_facts`: also look for the facts at the end; None: as `with_baselines`. `ttl`: the lifetime of
-    Claude's cache; None: as recorded, else as in `options`.
+    - `model`: name of the model. Default: the model of each call in the log.
+    - `window`: tokens of the window. Default: the model's own.
+    - `options`: the settings of the conversation.
+    - `times`: the time of each call, in seconds. Default: the times of the log; calls without a time are assumed
+      `pause` seconds apart before a message of the user, and `step` seconds before a tool result.
+    - `compact`: the calls before which to compact, or a function `(call, conversation) -> bool`.
+    - `with_baselines`: also play the baselines.
+    - `with_facts`: also look for the facts at the end. Default: as `with_baselines`.
+    - `ttl`: lifetime of Claude's cache. Default: as recorded in the log, or as in `options`.
 
-    A log's usage gives the size of system prompt and tools, the calls that missed the cache and the cache's lifetime.
+    The usage in a log gives the size of system prompt and tools, the calls that missed the cache, and its lifetime.
     """
     started_at = time.perf_counter()
     log = conversation if isinstance(conversation, Log) else _make_log(conversation)
     settings = replace(options or make_session_options(Config()), background=False)
-    lifetime = cache_seconds(
+    lifetime = find_cache_seconds(
         model or log.model or DEFAULT_MODEL, ttl or settings.cache_ttl
     )
     plan = plan_replay(log, times=times, pause=pause, step=step, ttl=lifetime)
