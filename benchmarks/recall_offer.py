@@ -28,7 +28,7 @@ from everthread.core.tokens import TokenCounter
 from everthread.factory.conversations import make_session_options
 from everthread.lab.importers.log import CLIENT_NAMES
 from everthread.lab.importers.read_logs import read_log
-from everthread.lab.provider.cache import Block, Prompt
+from everthread.lab.provider.prompt_blocks import Block, Prompt
 from everthread.lab.replay.baselines import (
     ReplayCaches,
     ReplayInputs,

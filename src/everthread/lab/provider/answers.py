@@ -15,7 +15,7 @@ from everthread.core.canonical_usage import CanonicalUsage, normalize_usage
 from everthread.core.types import Api, Reply, Request
 from everthread.errors import InputError, WireError
 from everthread.lab.provider import checks
-from everthread.lab.provider.cache import CacheUse, Prompt, PromptReader, ProviderCaches
+from everthread.lab.provider.cache import CacheUse, ProviderCaches
 from everthread.lab.provider.faults import (
     ANSWERED_FAULTS,
     UNFINISHED_ANSWER,
@@ -24,6 +24,7 @@ from everthread.lab.provider.faults import (
     Refusal,
     make_refusal,
 )
+from everthread.lab.provider.prompt_blocks import Prompt, PromptReader
 from everthread.lab.provider.script import (
     ScriptedAnswers,
     asks_for_compaction,

@@ -16,9 +16,10 @@ from everthread.core.messages import (
 )
 from everthread.core.types import Api, Request
 from everthread.core.validation import Problem, validate_messages
-from everthread.lab.provider.cache import MAX_MARKS, Block
+from everthread.lab.provider.cache import MAX_MARKS
 from everthread.lab.provider.faults import Refusal, make_overflow_refusal, make_refusal
 from everthread.lab.provider.gemini_checks import find_gemini_problems
+from everthread.lab.provider.prompt_blocks import Block
 from everthread.lab.provider.script import (
     COMPACTION_TRIGGER,
     is_forged,

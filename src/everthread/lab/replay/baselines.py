@@ -22,12 +22,10 @@ from everthread.core.types import Request, System
 from everthread.lab.provider.cache import (
     CACHE_STEP_TOKENS,
     MIN_CACHED_TOKENS,
-    Block,
     CacheUse,
-    Prompt,
-    PromptReader,
     ProviderCaches,
 )
+from everthread.lab.provider.prompt_blocks import Block, Prompt, PromptReader
 from everthread.lab.provider.served_models import find_cache_minimum
 from everthread.lab.replay import result
 from everthread.lab.replay.cache_lifetime import (
