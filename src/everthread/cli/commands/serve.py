@@ -230,7 +230,7 @@ async def _serve_with_workers(
             sockets,
             folder,
             count=count,
-            tell=on_report,
+            print_message=on_report,
         )
 
         def on_end_signal() -> None:
@@ -259,16 +259,16 @@ def serve_worker() -> None:
 async def _serve_in_worker(
     listener: socket.socket, arguments: tuple[ServeTask, int, Path, bool]
 ) -> None:
-    from everthread.gateway.supervisor import WorkerPlace, report, until_ended
+    from everthread.gateway.supervisor import WorkerSetup, report, wait_until_ended
 
     task, count, link_folder, is_first = arguments
     task.set_up_logs()
-    worker_place = WorkerPlace(listener, count, link_folder)
+    worker_place = WorkerSetup(listener, count, link_folder)
     async with task.open_gateway(
         announce=lambda path: report(link=path), worker=worker_place
     ) as gateway:
         report(ready=True, page=gateway.page() if is_first else None)
-        await until_ended()
+        await wait_until_ended()
 
 
 class StartMessage:
