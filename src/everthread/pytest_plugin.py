@@ -148,8 +148,9 @@ def _as_request(value: Any) -> Request:
 
 def _drop_injected(request: Request) -> Request:
     """Return the request without messages injected at its end for this call only."""
-    from everthread.core.messages import strip_surroundings, text_of
+    from everthread.core.messages import text_of
     from everthread.core.types import Request
+    from everthread.core.user_words import strip_surroundings
 
     messages = list(request.messages)
     while (

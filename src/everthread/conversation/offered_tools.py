@@ -67,10 +67,10 @@ class FoundTools:
     tools: tuple[ToolCard, ...]
     others: tuple[str, ...]
     """The names of the other tools left out."""
-    now: bool = False
+    is_offered_now: bool = False
     """Whether they are offered again from the next request on."""
     was_refused: bool = False
-    """Whether `now` was requested and not allowed."""
+    """Whether the model asked for them at once and the user did not allow it."""
 
     @property
     def text(self) -> str:
@@ -94,8 +94,8 @@ class FoundTools:
             else f"- {card.name}"
             for card in self.tools
         ]
-        availability = f"They are shown to you again from {'now' if self.now else 'the next compaction'} on."
-        if self.was_refused and not self.now:
+        availability = f"They are shown to you again from {'now' if self.is_offered_now else 'the next compaction'} on."
+        if self.was_refused and not self.is_offered_now:
             availability = (
                 f"The user did not allow to show them at once. {availability}"
             )
@@ -176,8 +176,6 @@ class Toolbox:
         self._tools_digest = ""
         self._names = frozenset(map(tool_name, self.all_tools))
         self.left_out = tuple(name for name in self.left_out if name in self._names)
-
-    # Tools left out
 
     @property
     def is_settled(self) -> bool:
@@ -269,8 +267,6 @@ class Toolbox:
             )
         )
 
-    # Search
-
     async def answer_call(self, arguments: Mapping[str, Any]) -> str:
         """Return the result of an unapproved `find_tools` call: matches are offered after the next compaction."""
         query = arguments.get("query")
@@ -299,7 +295,9 @@ class Toolbox:
             )
         if names:
             await self._conversation.save()
-        return replace(matches, now=now and bool(names), was_refused=was_refused)
+        return replace(
+            matches, is_offered_now=now and bool(names), was_refused=was_refused
+        )
 
     def search(self, query: str) -> FoundTools:
         """Search without changing the offered tools."""
@@ -342,8 +340,6 @@ class Toolbox:
             else f"about ${miss_cost:.4f}: {explanation}"
         )
 
-    # Saved state
-
     def dump(self) -> dict[str, Any]:
         return {
             "for": self._last_choice_key,
@@ -365,8 +361,6 @@ class Toolbox:
         names = _read_names(fields, "out") if left_out is None else left_out
         self.left_out = tuple(name for name in names if name in self._names)
         self._conversation.offer_tools(self.schemas)
-
-    # Helpers
 
     def _make_selection_key(self) -> str:
         if not self._tools_digest and self.all_tools:

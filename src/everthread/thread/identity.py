@@ -13,11 +13,9 @@ from dataclasses import dataclass
 from hashlib import blake2b, sha256
 from typing import Any, Literal
 
-from everthread.core.messages import (
-    strip_surroundings,
-    text_of,
-)
+from everthread.core.messages import text_of
 from everthread.core.types import Api
+from everthread.core.user_words import strip_surroundings
 from everthread.store.rewrite_records import ThreadLinkMatch
 from everthread.thread.history import History
 from everthread.thread.rewording import count_matching_messages

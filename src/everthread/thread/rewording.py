@@ -12,10 +12,10 @@ from everthread.core.messages import (
     calls_of,
     part_text,
     parts_of,
-    strip_surroundings,
     text_of,
 )
 from everthread.core.types import Api
+from everthread.core.user_words import strip_surroundings
 from everthread.thread.history import identify_message, parse_arguments
 
 _WORD = re.compile(r"\w+")

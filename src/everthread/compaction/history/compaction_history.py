@@ -26,7 +26,6 @@ from everthread.core.messages import (
     Messages,
     Result,
     calls_of,
-    find_typed_words,
     kind_of,
     message_key,
     results_of,
@@ -42,6 +41,7 @@ from everthread.core.transcript import (
     user_text,
     without_summary,
 )
+from everthread.core.user_words import find_typed_words
 from everthread.wire.definitions import PermanentPart, find_permanent_parts
 
 if TYPE_CHECKING:
@@ -286,7 +286,7 @@ class CompactionHistory:
     """The end of the group of each message with calls."""
 
     @property
-    def latest_user_index(self) -> int | None:
+    def find_latest_user_index(self) -> int | None:
         """The index of the latest user message, or None."""
         return self.user_indices[-1] if self.user_indices else None
 

@@ -38,9 +38,10 @@ from everthread.compaction.history.tool_outcomes import (
     find_stop_reason,
     unwrap_output,
 )
-from everthread.core.messages import Call, is_refused_call, one_line
+from everthread.core.messages import Call, one_line
 from everthread.core.outputs import parse_persisted
 from everthread.core.secrets.redaction import clip_words
+from everthread.core.user_words import is_refused_call
 
 MAX_ERROR_LINE_CHARS = 240
 """Maximum characters of an error on a separate line."""

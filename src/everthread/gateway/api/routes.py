@@ -99,7 +99,7 @@ class ThreadRoutes:
         )
         try:
             session = await self._queue.create(
-                request.tenant, new_thread, tools=request.tools
+                request.tenant, new_thread, tools=request.may_use_tools
             )
         except InputError as error:
             if request.body.model is not None:
@@ -483,7 +483,7 @@ class ThreadRoutes:
                 request.path_values["thread"],
                 message,
                 key=key,
-                tools=request.tools,
+                tools=request.may_use_tools,
                 payer=request.caller.key_id,
             )
         except InputError as error:

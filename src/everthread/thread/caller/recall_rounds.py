@@ -17,7 +17,7 @@ from everthread.store.store import Store
 from everthread.thread.caller.sent_history import SentHistory
 from everthread.thread.finding.thread_match import ThreadMatch
 from everthread.thread.history import History
-from everthread.wire.gemini.fields import field_object
+from everthread.wire.gemini.fields import get_object_field
 
 RESULT_PARTS: Mapping[Api, str] = {"anthropic": "content", "gemini": "parts"}
 """The field of a message that holds results, in protocols in which one message holds all of them."""
@@ -160,7 +160,8 @@ def _can_take_blocks(sent_history: SentHistory, index: int, api: Api) -> bool:
 def _is_result(part: Any) -> bool:
     """Return whether a part is a tool result."""
     is_response = (
-        isinstance(part, Mapping) and field_object(part, "functionResponse") is not None
+        isinstance(part, Mapping)
+        and get_object_field(part, "functionResponse") is not None
     )
     return is_response or kind_of(part) == "tool_result"
 
