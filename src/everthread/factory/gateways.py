@@ -443,7 +443,7 @@ async def _abandon_unresponsive_store(store: Store, end_event: asyncio.Event) ->
         await asyncio.sleep(STORE_SHUTDOWN_SECONDS)
         with suppress(StoreError):
             await store.get_state("gateway", "watch")
-        if store.is_away:
+        if store.is_unresponsive:
             _LOG.warning(
                 "the store does not answer; what was not stored yet is given up"
             )

@@ -280,10 +280,10 @@ class StartMessage:
         self._url = ""
 
     def print_start(self, url: str, page: str | None, workers: int = 1) -> None:
-        listens_everywhere = name_loopback(url) != url
+        listens_everywhere = replace_wildcard_host(url) != url
         upstreams = self._task.upstreams
-        self._url = url = name_loopback(url)
-        page = None if page is None else name_loopback(page)
+        self._url = url = replace_wildcard_host(url)
+        page = None if page is None else replace_wildcard_host(page)
         if self._as_json:
             self._print_start_as_json(page, workers)
             return
@@ -349,7 +349,7 @@ class StartMessage:
         )
 
 
-def name_loopback(url: str) -> str:
+def replace_wildcard_host(url: str) -> str:
     """Replace 0.0.0.0 or [::], which mean every address, by a loopback address that a client can use."""
     return url.replace("//0.0.0.0:", "//127.0.0.1:", 1).replace(
         "//[::]:", "//[::1]:", 1

@@ -101,8 +101,10 @@ class MessageRunner:
         if name == "model" and argument and not result.failed:
             await self._pool.choose_model(turn.thread, argument)
         thread = turn.thread
-        if result.switch is not None:
-            thread = (await agent.conversation.store.session(result.switch)).thread
+        if result.next_session is not None:
+            thread = (
+                await agent.conversation.store.session(result.next_session)
+            ).thread
             await self._pool.inherit_model(turn.thread, thread)
         return {
             "text": result.text,

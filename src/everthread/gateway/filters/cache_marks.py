@@ -8,7 +8,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from everthread.core.caching.claude_cache_marks import (
-    cache_route,
+    find_cache_route,
     mark_system,
     place_marks,
 )
@@ -145,7 +145,9 @@ def uses_cache_marks(api: Api, model: str, upstream: str) -> bool:
     """Return whether the model uses cache marks."""
     if api == "anthropic":
         return "claude" in model.lower()
-    return api == "openai_chat" and cache_route(model, base_url=upstream) is not None
+    return (
+        api == "openai_chat" and find_cache_route(model, base_url=upstream) is not None
+    )
 
 
 def mark_system_field(system: Any, ttl: str) -> str | None:
