@@ -137,7 +137,7 @@ def find_configured_prices(model: str) -> Prices | None:
     return _configured_prices.get(best_pattern)
 
 
-def missing_price_notice(model: str) -> str:
+def make_missing_price_notice(model: str) -> str:
     """Return the notice about a model without a known price."""
     return (
         f"No price is known for {model}: costs are not shown, and compactions are decided "

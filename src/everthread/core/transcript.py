@@ -350,7 +350,7 @@ def is_user_message(message: Mapping[str, Any]) -> bool:
     )
 
 
-def latest_user_index(messages: Messages) -> int | None:
+def find_latest_user_index(messages: Messages) -> int | None:
     """Return the index of the latest user message."""
     for index in range(len(messages) - 1, -1, -1):
         if is_user_message(messages[index]):

@@ -51,7 +51,7 @@ _EXTENSION = re.compile(r"\.[A-Za-z0-9]{1,6}")
 _SOURCE_FILE = re.compile(
     r"(?<![A-Za-z0-9_\-])[A-Za-z0-9_\-]++\.(?:go|ts|tsx|py|md|json|yaml|yml|ex|exs|sh|toml|js|rs|css|html)\b"
 )
-_MIN_NAME_START = 2
+_MIN_EXTENSION_OFFSET = 2
 """A slash and one character come before the extension of a path."""
 _IDENTIFIER = re.compile(
     r"\b(?:[a-z0-9]+_[a-z0-9_]{4,}|[A-Za-z]*[a-z][A-Z][A-Za-z0-9]{4,})\b"
@@ -92,7 +92,7 @@ def _find_paths(run: str) -> list[str]:
         extensions = [
             extension
             for extension in _EXTENSION.finditer(run)
-            if extension.start() >= slash + _MIN_NAME_START
+            if extension.start() >= slash + _MIN_EXTENSION_OFFSET
         ]
         if extensions:
             end = extensions[-1].end()

@@ -356,7 +356,7 @@ async def resolve_window(
 ) -> Window:
     """Return the window of `model`. `ask_server` is called only if neither a setting nor a learnt limit decides.
 
-    `betas`: the `read_window_betas` of the request, which may ask for a longer window than the model's usual one.
+    `betas`: the result of `read_window_betas`, because a request may ask for a longer window than usual.
     """
     if learnt_limit is not None and (setting is None or learnt_limit.limit < setting):
         return Window(

@@ -215,7 +215,7 @@ class RetryingModel(ModelWrapper):
     ) -> None:
         if not is_transient(error):
             raise error
-        wait = self._next_wait(error, attempt)
+        wait = self._compute_wait(error, attempt)
         exceeds_total = (
             self._clock() - start_time + wait > self._options.max_total_seconds
         )
@@ -243,7 +243,7 @@ class RetryingModel(ModelWrapper):
         self._events(ModelEvent("retry", self.name, message, error, wait))
         await self._sleep(wait)
 
-    def _next_wait(self, error: ModelError, attempt: int) -> float:
+    def _compute_wait(self, error: ModelError, attempt: int) -> float:
         """Return the next wait: at least as long as the provider asks, else exponential with jitter."""
         if error.retry_after is not None:
             return error.retry_after * (1 + self._random_share() / 10)

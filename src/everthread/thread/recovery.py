@@ -21,7 +21,7 @@ from everthread.core.messages import (
 )
 from everthread.core.outputs import OutputToStore, make_output_to_store
 from everthread.core.provider_errors.classification import ErrorVerdict
-from everthread.core.transcript import latest_user_index
+from everthread.core.transcript import find_latest_user_index
 from everthread.wire.definitions import loads_tools
 
 ATTEMPT_LEVELS = (
@@ -159,7 +159,7 @@ def shrink_messages(
 
     Images and documents stay in the latest user message and in the latest results.
     """
-    latest_user = latest_user_index(bodies)
+    latest_user = find_latest_user_index(bodies)
     smaller_bodies = prune_messages(
         bodies,
         protect_from=len(bodies) if latest_user is None else latest_user,

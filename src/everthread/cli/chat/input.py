@@ -18,7 +18,7 @@ from rich.text import Text
 
 from everthread.agent.approval import ApprovalAnswer, Denial
 from everthread.agent.tool_interface import Permission
-from everthread.cli.chat.terminal_view import Screen
+from everthread.cli.chat.screen import Screen
 from everthread.cli.output import escape_controls
 
 PROMPT = "› "

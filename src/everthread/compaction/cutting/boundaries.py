@@ -93,8 +93,8 @@ class CutFitter:
                 self.steps.append("kept only the latest group")
         # Cut a large user message before the results it waits for.
         is_user_message_large = (
-            self.kept.latest_user_index is not None
-            and self.kept.sizes[self.kept.latest_user_index]
+            self.kept.find_latest_user_index is not None
+            and self.kept.sizes[self.kept.find_latest_user_index]
             > self.limits.max_tokens // HEAD_SHARE
         )
         min_group_tokens = self.limits.tail_tokens if is_user_message_large else 0
@@ -138,7 +138,7 @@ class CutFitter:
             is_system = self.kept.messages[index].get("role") in SYSTEM_ROLES
             if (
                 self.kept.sizes[index] > limit
-                and index != self.kept.latest_user_index
+                and index != self.kept.find_latest_user_index
                 and not is_system
             ):
                 self.kept.replace_message(
@@ -274,12 +274,12 @@ class CutFitter:
         """
         group_tokens = min(self.kept.min_tail_tokens, self.limits.tail_tokens)
         if (
-            self.kept.latest_user_index is not None
-            and self.kept.latest_user_index >= self.kept.min_tail_start
+            self.kept.find_latest_user_index is not None
+            and self.kept.find_latest_user_index >= self.kept.min_tail_start
         ):
-            group_tokens = self.kept.sizes[self.kept.latest_user_index] + min(
+            group_tokens = self.kept.sizes[self.kept.find_latest_user_index] + min(
                 self.kept.min_tail_tokens
-                - self.kept.sizes[self.kept.latest_user_index],
+                - self.kept.sizes[self.kept.find_latest_user_index],
                 self.limits.tail_tokens,
             )
         words_tokens = min(
@@ -303,8 +303,8 @@ class CutFitter:
         """Return a cut without a tail if the latest message is an answer that is too large: the summary covers it."""
         end = len(self.kept.messages)
         holds_user = (
-            self.kept.latest_user_index is not None
-            and self.kept.latest_user_index >= tail.start
+            self.kept.find_latest_user_index is not None
+            and self.kept.find_latest_user_index >= tail.start
         )
         if (
             cut.tokens < self.limits.max_tokens
@@ -343,7 +343,7 @@ class CutFitter:
         candidates = [
             index
             for index in (*head_indices, *tail_user_indices)
-            if index != self.kept.latest_user_index
+            if index != self.kept.find_latest_user_index
         ]
         candidates.sort(key=lambda index: -self.kept.sizes[index])
         stored_before = dict(self.kept.outputs_to_store)
@@ -359,11 +359,11 @@ class CutFitter:
             if cut.tokens > limit:
                 cut = self._cut_user_message(index, tail, cut, limit=limit)
         if (
-            self.kept.latest_user_index is not None
+            self.kept.find_latest_user_index is not None
             and cut.tokens > self.limits.max_prompt_tokens
         ):
             cut = self._cut_user_message(
-                self.kept.latest_user_index,
+                self.kept.find_latest_user_index,
                 tail,
                 cut,
                 limit=self.limits.max_prompt_tokens,

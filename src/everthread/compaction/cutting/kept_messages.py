@@ -42,7 +42,7 @@ class KeptMessages:
         for index in history.summary_indices:
             self.sizes[index] = self._count_without_summary(history.messages[index])
         self.head_end = history.head_end
-        self.latest_user_index = history.latest_user_index
+        self.find_latest_user_index = history.find_latest_user_index
         latest_start, self.has_unanswered_calls = find_minimal_tail(history)
         self.min_tail_start = max(latest_start, self.head_end)
         """Start of the smallest tail: the unanswered group, or the latest message."""
@@ -114,9 +114,9 @@ class KeptMessages:
     def find_user_before_tail(self, tail_start: int) -> int | None:
         """Return the index of the latest user message if it is between the head and a tail that starts here."""
         return (
-            self.latest_user_index
-            if self.latest_user_index is not None
-            and self.head_end <= self.latest_user_index < tail_start
+            self.find_latest_user_index
+            if self.find_latest_user_index is not None
+            and self.head_end <= self.find_latest_user_index < tail_start
             else None
         )
 

@@ -87,7 +87,7 @@ class Pruner:
         self.history = history
         self._prunes_results = prune_results
         self._unanswered_index = find_unanswered_message(history.messages)
-        self._latest_user_index = history.latest_user_index
+        self._latest_user_index = history.find_latest_user_index
         self._pruned: dict[int, Message] = {}
 
     def pruned_message(self, index: int) -> Message:

@@ -191,7 +191,7 @@ class TailChooser:
             f"The head is {count_noun(self.kept.head_end, 'message')}.",
             self._explain_tail(tail),
             _explain_user_message(
-                self.kept.latest_user_index, self.kept.head_end, tail.start
+                self.kept.find_latest_user_index, self.kept.head_end, tail.start
             ),
         )
         return Cut(

@@ -286,7 +286,7 @@ class CompactionHistory:
     """The end of the group of each message with calls."""
 
     @property
-    def latest_user_index(self) -> int | None:
+    def find_latest_user_index(self) -> int | None:
         """The index of the latest user message, or None."""
         return self.user_indices[-1] if self.user_indices else None
 

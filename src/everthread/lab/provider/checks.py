@@ -16,9 +16,10 @@ from everthread.core.messages import (
 )
 from everthread.core.types import Api, Request
 from everthread.core.validation import Problem, validate_messages
-from everthread.lab.provider.cache import MAX_MARKS, Block
+from everthread.lab.provider.cache import MAX_MARKS
 from everthread.lab.provider.faults import Refusal, make_overflow_refusal, make_refusal
 from everthread.lab.provider.gemini_checks import find_gemini_problems
+from everthread.lab.provider.prompt_blocks import Block
 from everthread.lab.provider.script import (
     COMPACTION_TRIGGER,
     is_forged,
@@ -238,8 +239,10 @@ def _find_reasoning_problems(
     """Check that reasoning and the item after it come together."""
     item_list: list[Mapping[str, Any]] = items if isinstance(items, list) else []
     ids = {str(item.get("id")) for item in item_list}
-    for item, next_item in pairwise([*item_list, _END]):
-        if kind_of(item) == "reasoning" and (next_item is _END or _is_input(next_item)):
+    for item, next_item in pairwise([*item_list, _NO_ITEM]):
+        if kind_of(item) == "reasoning" and (
+            next_item is _NO_ITEM or _is_input(next_item)
+        ):
             yield f"Item '{item.get('id')}' of type 'reasoning' was provided without its required following item."
         reasoning_id = reasoning_by_item.get(str(item.get("id")))
         if reasoning_id and reasoning_id not in ids:
@@ -249,7 +252,7 @@ def _find_reasoning_problems(
             )
 
 
-_END: Mapping[str, Any] = {}
+_NO_ITEM: Mapping[str, Any] = {}
 
 
 def _is_input(item: Mapping[str, Any]) -> bool:

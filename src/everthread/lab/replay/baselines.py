@@ -10,7 +10,7 @@ from typing import Any
 
 from everthread.core.caching.claude_cache_marks import (
     apply_cache_control,
-    first_markable_index,
+    find_first_markable_index,
     mark_system,
 )
 from everthread.core.canonical_usage import CanonicalUsage
@@ -22,15 +22,16 @@ from everthread.core.types import Request, System
 from everthread.lab.provider.cache import (
     CACHE_STEP_TOKENS,
     MIN_CACHED_TOKENS,
-    Block,
     CacheUse,
-    Prompt,
-    PromptReader,
     ProviderCaches,
 )
+from everthread.lab.provider.prompt_blocks import Block, Prompt, PromptReader
 from everthread.lab.provider.served_models import find_cache_minimum
 from everthread.lab.replay import result
-from everthread.lab.replay.cache_lifetime import cache_seconds, caches_by_marks
+from everthread.lab.replay.cache_lifetime import (
+    caches_by_marks,
+    find_cache_seconds,
+)
 from everthread.lab.replay.recording import Recording, make_cache_use
 from everthread.lab.replay.replay_plan import PlannedCall
 from everthread.lab.replay.result import PlayedCall, StrategyResult
@@ -181,7 +182,7 @@ class CacheMarker:
             if self._last_index is not None and self._last_index >= len(messages)
             else self._last_index
         )
-        start = first_markable_index(len(messages), last_index)
+        start = find_first_markable_index(len(messages), last_index)
         marked_messages = apply_cache_control(
             messages[start:],
             ttl=self._ttl,
@@ -248,7 +249,7 @@ class CallRecorder:
         causes = [
             (previous_request.model != request.model, result.MODEL_CAUSE),
             (
-                sent_at - previous_time >= cache_seconds(request.model, self.ttl),
+                sent_at - previous_time >= find_cache_seconds(request.model, self.ttl),
                 result.EXPIRED_CAUSE,
             ),
             (previous_request.tools != request.tools, result.TOOLS_CAUSE),

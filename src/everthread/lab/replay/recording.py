@@ -16,7 +16,10 @@ from everthread.core.tokens import TokenCounter
 from everthread.core.types import System
 from everthread.lab.importers.log import ClientCompaction, Log, make_injected_message
 from everthread.lab.provider.cache import CacheUse
-from everthread.lab.replay.cache_lifetime import cache_seconds, caches_by_marks
+from everthread.lab.replay.cache_lifetime import (
+    caches_by_marks,
+    find_cache_seconds,
+)
 from everthread.lab.replay.replay_plan import PlannedCall
 from everthread.lab.replay.result import Agreement, PlayedCall
 
@@ -103,7 +106,7 @@ def _has_expired(calls: Sequence[PlannedCall], number: int, ttl: str | None) -> 
     """Return whether a cache with marks had expired before a call. An automatic cache is shared by sessions."""
     model = calls[number].model
     pause = calls[number].sent_at - calls[number - 1].sent_at
-    return caches_by_marks(model) and pause >= cache_seconds(model, ttl or "5m")
+    return caches_by_marks(model) and pause >= find_cache_seconds(model, ttl or "5m")
 
 
 def _find_read_shares(

@@ -48,9 +48,9 @@ def render_report(
     *,
     command: str = "",
     date: str = "",
-    uncached: bool = False,
+    show_uncached: bool = False,
 ) -> str:
-    """Render one HTML page. `verdicts`: sentences for each replay. `uncached`: include the strategy without caching."""
+    """Render one HTML page. `verdicts`: sentences for each replay. `show_uncached`: also show a run without caching."""
     static = files("everthread.gateway.dashboard") / "static"
     return (
         _load_pages()
@@ -67,7 +67,7 @@ def render_report(
             else [],
             lead=_make_headline(replays),
             replays=[
-                _make_section(replay, number, uncached=uncached)
+                _make_section(replay, number, show_uncached=show_uncached)
                 | {"verdict": _clean_verdict(verdicts, number)}
                 for number, replay in enumerate(replays, 1)
             ],
@@ -222,12 +222,14 @@ def _make_saving_figure(
     return [Figure(format_dollars(abs(caching_cost - our_cost)), label, detail)]
 
 
-def _make_section(replay: Replay, number: int, *, uncached: bool) -> dict[str, Any]:
+def _make_section(
+    replay: Replay, number: int, *, show_uncached: bool
+) -> dict[str, Any]:
     """Return the template's values for one replay."""
     strategies = [
         strategy
         for strategy in replay.strategies
-        if uncached or strategy.name != "uncached"
+        if show_uncached or strategy.name != "uncached"
     ]
     facts = (
         replay.everthread.facts

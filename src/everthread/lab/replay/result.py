@@ -297,12 +297,12 @@ def _strategy_as_dict(replay: Replay, strategy: StrategyResult) -> dict[str, Any
         "we_save": None
         if strategy is replay.everthread
         else _round_share(replay.share_saved_against(strategy)),
-        "facts": None if strategy.facts is None else _fact_figures(strategy.facts),
+        "facts": None if strategy.facts is None else _make_fact_figures(strategy.facts),
         "calls": [_call_as_dict(call) for call in strategy.calls],
     }
 
 
-def _fact_figures(facts: FactCounts) -> dict[str, Any]:
+def _make_fact_figures(facts: FactCounts) -> dict[str, Any]:
     places = ("retained", "recoverable", "lost")
     kinds = {
         kind: dict(zip(places, kind_counts, strict=True))

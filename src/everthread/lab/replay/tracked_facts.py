@@ -111,7 +111,7 @@ async def locate_facts(
 def locate_facts_in_messages(
     facts: Sequence[StatedFact], messages: Sequence[Message]
 ) -> FactCounts:
-    """Count the facts in messages without a store: the others are lost."""
+    """Count the facts that these messages contain, and those that are lost because no store can be searched."""
     context = read_context(messages)
     return FactCounts(
         [(fact.kind, fact.text, 0 if fact.text in context else 2) for fact in facts]
