@@ -128,7 +128,7 @@ class Toolbox:
 
     @property
     def schemas(self) -> list[dict[str, Any]]:
-        """Return the offered tools: those given and not left out, the engine's own, and `find_tools`."""
+        """Return the offered tools: the given tools that are not left out, the engine's own, and `find_tools`."""
         return self._list_offered_tools(self.left_out)
 
     @property

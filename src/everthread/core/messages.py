@@ -268,7 +268,7 @@ _LENIENT_DECODER = json.JSONDecoder(strict=False)
 
 
 def iterate_strings(value: Any, *, keys: bool = False) -> Iterator[str]:
-    """Yield every string in parsed JSON, in order; with `keys`, the names of an object before its values."""
+    """Yield every string in parsed JSON, in order. With `keys`, yield the keys of an object before its values."""
     pending = [value]
     while pending:
         item = pending.pop()
@@ -282,7 +282,7 @@ def iterate_strings(value: Any, *, keys: bool = False) -> Iterator[str]:
 
 
 def json_text(value: Any) -> str:
-    """Return a call's arguments as text, whether they were written as text or as the value itself."""
+    """Return the arguments of a call as JSON text, whether they are given as text or as an object."""
     if isinstance(value, str):
         return value
     return "" if value is None else json.dumps(value, ensure_ascii=False)

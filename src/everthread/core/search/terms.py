@@ -192,7 +192,7 @@ def _join_encoded(words: Iterable[str]) -> str:
 
 
 def _list_pairs(token: str) -> list[str]:
-    """Return the pairs of neighbours in a run of single characters; none for other tokens."""
+    """Return the pairs of neighbours in a run of single characters; an empty list for other tokens."""
     return [] if token[0].isascii() else _script_patterns().pairs.findall(token)
 
 
@@ -318,7 +318,7 @@ class _ScriptPatterns:
         self.reading = re.compile(f"{term}|[{single_characters}]")
         """One term of the reading run."""
         self.query = re.compile(f"{term}|[{single_characters}]+")
-        """The same, but single characters that follow each other as one run."""
+        """One term of the reading run, but neighbouring single characters are matched together."""
         compound = (
             f"(?<!{letter})(?<![{marks}]){word}(?:{_JOINT}++{word})++|{_CAPITAL_INSIDE}"
         )
@@ -384,7 +384,7 @@ _INFLECTED_ENDINGS = (
 
 @functools.lru_cache(maxsize=1 << 14)
 def forms(word: str) -> tuple[str, ...]:
-    """Return the word, then its other forms. A word that is not English by its letters has only one."""
+    """Return the word, then its other forms. A word with other than English letters has only irregular forms."""
     if len(word) < MIN_STEM_LETTERS or not (word.isascii() and word.isalpha()):
         return tuple(dict.fromkeys((word, *_irregular_forms().get(word, ()))))
     variants = {word: None}

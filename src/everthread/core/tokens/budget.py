@@ -38,7 +38,7 @@ SETTING_RANGES: Mapping[str, tuple[float, float]] = {
     "tool_output.turn_chars": (1, math.inf),
     "tool_output.preview_chars": (0, math.inf),
 }
-"""The allowed range of each setting, inclusive; whole numbers if the lower end is one."""
+"""The allowed range of each setting, inclusive. A setting must be a whole number if its lower bound is one."""
 
 
 @dataclass(frozen=True, slots=True)

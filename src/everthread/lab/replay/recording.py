@@ -139,7 +139,7 @@ def _find_read_shares(
 def find_first_call_after(
     calls: Sequence[PlannedCall], compaction: ClientCompaction
 ) -> int:
-    """Return the index of the first call after a compaction of the client; the number of calls if there is none."""
+    """Return the index of the first call after a compaction of the client; the number of calls if no call follows."""
     return next(
         (
             number

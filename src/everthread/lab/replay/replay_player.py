@@ -236,7 +236,7 @@ class ReplayPlayer:
     async def _prepare_call(
         self, conversation: Conversation, number: int
     ) -> tuple[PreparedRequest, Prompt]:
-        """Prepare a request that the provider accepts: one over the window is refused and recovered."""
+        """Prepare the request of a call. A request over the window is refused and recovered until it fits."""
         messages = list(self.inputs.calls[number].inputs)
         compact = self._compact
         if messages and compact:
@@ -407,7 +407,7 @@ async def _play_with_everthread(
 
 
 def _sum_recorded_cost(inputs: ReplayInputs) -> float | None:
-    """Return the recorded cost of all calls; None if that of any is unknown."""
+    """Return the recorded cost of all calls; None if the cost of any call is unknown."""
     costs = [call.cost for call in inputs.calls if call.cost is not None]
     return sum(costs) if len(costs) == len(inputs.calls) else None
 

@@ -158,7 +158,7 @@ def _describe_everthread(replay: Replay) -> str:
 
 
 def _describe_saving(replay: Replay) -> str:
-    """Compare the dollars with those of the record, or with caching alone, over the calls that both answered."""
+    """Compare the dollars with the recorded dollars, or with caching alone, over the calls that both answered."""
     other = (
         replay.strategy(RECORDED_STRATEGY)
         if replay.has_strategy(RECORDED_STRATEGY)

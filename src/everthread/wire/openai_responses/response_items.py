@@ -98,7 +98,7 @@ def decode_messages(
 def decode_assistant_items(
     items: Sequence[Item], *, model: str | None = None
 ) -> Message:
-    """Return a run of items as one assistant message. Calls that the run itself answers were run by the provider."""
+    """Return a run of items as one assistant message, without the calls that the provider ran and answered itself."""
     answered_ids = {
         "",
         *(
@@ -284,7 +284,7 @@ def _decode_call(item: Item) -> Any:
 
 
 def get_call_name(item: Mapping[str, Any]) -> Any:
-    """Return the name of the tool; that of a tool in a namespace begins with the namespace."""
+    """Return the name of the called tool, with its namespace before it if the tool has one."""
     namespace = item.get("namespace")
     name = item.get("name")
     return (
