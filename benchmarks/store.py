@@ -159,7 +159,9 @@ async def continuation(store: Store, backend: Backend) -> Row:
         record = NewCompaction(covered=ids[4:-40], summary=summary)
         made = NewMessage({"role": "user", "content": summary}, "summary")
         kept: list[int | NewMessage] = [*ids[:4], made, *ids[-40:]]
-        await store.continue_session(thread, kept, seen=len(ids), compaction=record)
+        await store.continue_session(
+            thread, kept, seen_count=len(ids), compaction=record
+        )
     added = (backend.size() - full) / (full - empty)
     what = f"{backend.name}: a continuation of {THREAD:,} messages, a summary of {len(summary):,} characters, adds"
     return Row(what, f"{100 * added:.1f} %", "< 10 %", added < 0.1)

@@ -272,6 +272,6 @@ async def compact_thread(store: Store, thread: str, *, keep: int = 6) -> str:
         cost=Decimal(0),
     )
     made = await store.continue_session(
-        tip, kept, seen=len(messages), compaction=record
+        tip, kept, seen_count=len(messages), compaction=record
     )
     return made.session.id

@@ -173,7 +173,9 @@ async def test_a_stranger_sees_nothing(tmp_path: Path, login: Any) -> None:
             f"/dashboard/threads/{thread}/try",
         ]
         for forged in ("", "x.y", "e30.00", "a" * 5_000, "é"):
-            cookies = {"cookie": f"{dashboard.pages.access.cookie}={forged}".encode()}
+            cookies = {
+                "cookie": f"{dashboard.pages.access.cookie_name}={forged}".encode()
+            }
             for path in paths:
                 page = await visitor.get(path, headers=cookies)
                 assert page.status in (200 if path.startswith("/?") else 401, 401)
@@ -427,7 +429,7 @@ async def test_a_gateway_serves_them_at_its_root(
         closed = parse_config("gateway: {port: 0, dashboard: {enabled: false}}")
         lab = [Upstream("lab", setup.provider.url)]
         async with open_gateway(closed, store=setup.store, upstreams=lab) as gateway:
-            assert gateway.page() is None
+            assert gateway.find_dashboard_url() is None
             async with httpx2.AsyncClient(base_url=gateway.url, timeout=60) as http:
                 assert "text/html" not in (await http.get("/")).headers.get(
                     "content-type", ""

@@ -147,7 +147,7 @@ async def _continue_session(
     continuation = await conversation.setup.store.continue_session(
         old_session.id,
         _make_entries(conversation, draft),
-        seen=len(draft.stored),
+        seen_count=len(draft.stored),
         compaction=record,
         system=system,
         nodes=compaction.nodes,

@@ -36,6 +36,8 @@ NO_USE = KeyUse()
 
 @dataclass(frozen=True, slots=True)
 class NewKey:
+    """A key to store."""
+
     id: str
     """The readable part of the key; not secret."""
     digest: str
@@ -45,11 +47,13 @@ class NewKey:
     limits: KeyLimits = field(default_factory=KeyLimits)
     name: str = ""
     mode: str | None = None
-    """Overrides the setting of the upstream."""
+    """The mode that overrides the upstream's setting; None for no override."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredKey:
+    """A stored key."""
+
     key: NewKey
     created: float
     revoked: float | None

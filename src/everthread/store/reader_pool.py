@@ -19,8 +19,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 READER_THREADS = 4
-AWAY_PAUSE_SECONDS = 2.0
-"""Seconds without reads after the database did not answer; then the next read tries again."""
+UNRESPONSIVE_PAUSE_SECONDS = 2.0
+"""Seconds for which reads fail at once after the database did not answer."""
 
 
 @dataclass(slots=True)
@@ -36,9 +36,9 @@ class _ReadJob:
 
 
 class ReaderPool:
-    """The reading threads of a store. They start when they are needed.
+    """The reading threads of a store, which start when they are needed.
 
-    With `max_silence_seconds` a server that does not answer delays a caller by that time, and later callers not at all.
+    A server that does not answer delays a caller by `max_silence_seconds` at most, and the next callers not at all.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class ReaderPool:
         self._database = database
         self._retry_seconds = retry_seconds
         self._max_silence_seconds = max_silence_seconds if database.is_remote else None
-        self._away_until = 0.0
+        self._unresponsive_until = 0.0
         self._is_failing = False
         self._pool = ThreadPoolExecutor(
             READER_THREADS, thread_name_prefix="everthread-reader"
@@ -66,7 +66,7 @@ class ReaderPool:
     async def read(self, work: Callable[[Tx], T]) -> T:
         if self._closed:
             raise StoreClosedError("the store was closed; open it again to read")
-        if self.is_away:
+        if self.is_unresponsive:
             raise self._make_unreachable_error()
         job = _ReadJob(work)
         reading = asyncio.get_running_loop().run_in_executor(
@@ -82,14 +82,14 @@ class ReaderPool:
         return result
 
     async def read_short(self, work: Callable[[Tx], T]) -> T:
-        """Like `read`, for a short query: a SQLite file is read in this thread, which is faster than another thread."""
+        """Like `read`, for a short query. A SQLite file is read in the caller's thread, which is faster."""
         if self._closed or self._database.is_remote:
             return await self.read(work)
         try:
             result: T = self._read_once(_ReadJob(work))
         except EverthreadError:
             raise
-        except Exception as error:  # noqa: BLE001 - what does not pass is raised by the next try
+        except Exception as error:  # noqa: BLE001 - a lasting error is raised by the retry
             log.info("a short read is retried: %s", error)
             self._drop_connection()
             return await self.read(work)
@@ -98,6 +98,7 @@ class ReaderPool:
     async def _wait_for_server(
         self, job: _ReadJob, reading: asyncio.Future[Any]
     ) -> None:
+        """Wait until the read is done; raise an error if the server does not answer in time."""
         while self._max_silence_seconds is not None:
             start_time = time.monotonic()
             finished_reads, _ = await asyncio.wait(
@@ -108,15 +109,15 @@ class ReaderPool:
             is_waiting = not job.has_database_answered and (
                 job.has_started or self._is_failing
             )
-            # One that answers others meanwhile is slow, not away.
+            # A database that answers other reads meanwhile is only slow.
             if is_waiting and self.answered_at < start_time:
-                self._away_until = time.monotonic() + AWAY_PAUSE_SECONDS
+                self._unresponsive_until = time.monotonic() + UNRESPONSIVE_PAUSE_SECONDS
                 raise self._make_unreachable_error()
 
     @property
-    def is_away(self) -> bool:
-        """Return whether the database did not answer a moment ago."""
-        return time.monotonic() < self._away_until
+    def is_unresponsive(self) -> bool:
+        """Whether the database did not answer a moment ago."""
+        return time.monotonic() < self._unresponsive_until
 
     def _make_unreachable_error(self) -> StoreUnreachableError:
         return StoreUnreachableError(
@@ -124,7 +125,7 @@ class ReaderPool:
         )
 
     def close(self) -> None:
-        """Finish running reads, then stop. Block until done, but interrupt reads after `MAX_CLOSE_SECONDS`."""
+        """Wait for running reads, then close all connections. Interrupt reads after `MAX_CLOSE_SECONDS`."""
         self._closed = True
         interrupt_timer = threading.Timer(MAX_CLOSE_SECONDS, self._database.interrupt)
         interrupt_timer.start()
@@ -167,7 +168,7 @@ class ReaderPool:
         connection.begin()
         job.has_database_answered = True
         self._is_failing = False
-        self._away_until = 0.0
+        self._unresponsive_until = 0.0
         self.answered_at = time.monotonic()
         try:
             return job.work(connection)

@@ -45,7 +45,7 @@ def new_event_id() -> str:
 
 @dataclass(frozen=True, slots=True)
 class NewSession:
-    """A session to create. `parent` is for subagents; branches and continuations are made by their own calls."""
+    """A session to create. `parent` is for subagents; `Store.branch` and `continue_session` make other sessions."""
 
     id: str = field(default_factory=new_id)
     kind: SessionKind = "main"
@@ -58,13 +58,15 @@ class NewSession:
     system: System = None
     started: float | None = None
     client: str = ""
-    """The program whose conversation it is."""
+    """The program that holds the conversation."""
     client_session: str = ""
-    """That program's own name for its session."""
+    """The name that this program gives its session."""
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
+    """A stored session."""
+
     id: str
     thread: str
     parent: str | None
@@ -79,9 +81,9 @@ class Session:
     ended: float | None
     end_reason: str | None
     messages: int
-    """How many messages it places."""
+    """Number of messages that the session shows."""
     branched_at: int | None = None
-    """For a branch: the last message that it shares with its parent."""
+    """For a branch: the last message that the session shares with its parent."""
     client: str = ""
     client_session: str = ""
 
@@ -91,7 +93,7 @@ class Session:
 
     @property
     def shown_kind(self) -> str:
-        """Return the kind shown to people: a side call without a conversation is shown as a conversation."""
+        """The kind shown to people: a side call without a conversation is shown as a conversation."""
         return "main" if self.kind == "side" and self.parent is None else self.kind
 
 
@@ -100,7 +102,7 @@ class ThreadRow:
     """A thread as a list shows it."""
 
     first: Session
-    """The session it began with; its id is the thread's."""
+    """The session that the thread began with; its id is the thread's."""
     tip: Session
     """The session in which the thread continues."""
     messages: int
@@ -108,7 +110,7 @@ class ThreadRow:
     tokens: int
     """Tokens of those messages that were counted."""
     last_active: float
-    """The time of its last message; if there is none, when the thread began."""
+    """The time of the last message, or of the thread's beginning if it has no message."""
     compactions: int
     """Compactions, except those that were undone."""
     side_calls: int = 0
@@ -117,7 +119,7 @@ class ThreadRow:
 
 @dataclass(frozen=True, slots=True)
 class NewMessage:
-    """A message to store. The same `event` in the same thread is stored once, however often it is given."""
+    """A message to store. A message whose `event` is already in the thread is not stored again."""
 
     body: Message
     kind: MessageKind = "message"
@@ -130,11 +132,13 @@ class NewMessage:
 
 @dataclass(frozen=True, slots=True)
 class StoredMessage:
+    """A message of a session."""
+
     id: int
     session: str
-    """The session it was read from, or landed in."""
+    """The session that it was read from or appended to."""
     seq: int
-    """Its place there, from 0."""
+    """The message's position in the session, from 0."""
     kind: MessageKind
     body: Message
     event: str
@@ -145,7 +149,7 @@ class StoredMessage:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The right to write to a thread. A write with a `fence` that is not the newest is refused."""
+    """The right to write to a thread. A write is refused unless its lease has the newest `fence`, a growing number."""
 
     thread: str
     holder: str
@@ -173,11 +177,14 @@ class NewCompaction:
 
 @dataclass(frozen=True, slots=True)
 class CompactionRecord:
+    """A stored compaction."""
+
     id: int
     thread: str
     parent: str
+    """The session that was compacted."""
     session: str
-    """The continuation it made."""
+    """The session that continues it."""
     created: float
     reverted: float | None
     record: NewCompaction
@@ -193,7 +200,7 @@ class Continuation:
 
 @dataclass(frozen=True, slots=True)
 class StoredOutput:
-    """A tool result kept in full. `id` is made from the content, so equal results are stored once."""
+    """A tool result stored in full. Its id is a hash of the content, so that equal results are stored once."""
 
     id: str
     thread: str
@@ -206,7 +213,10 @@ class StoredOutput:
 
 @dataclass(frozen=True, slots=True)
 class ModelLimit:
-    """A window or an output cap learnt from a provider. `headers` are those that change the window, in one text."""
+    """A window or an output cap learnt from a provider.
+
+    `headers`: the request headers that change the window, in one text.
+    """
 
     base_url: str
     model: str
@@ -241,14 +251,14 @@ class Pin:
     created: float
 
 
-def pin_id(text: str) -> str:
-    """Return the id of a pin. It is made from the text, so that a text is pinned once."""
+def make_pin_id(text: str) -> str:
+    """Return the id of a pin: a hash of its text, so that a text is pinned once."""
     return f"pin:{sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
 
 
 @dataclass(frozen=True, slots=True)
 class StoreHealth:
-    """The result of `Store.check`. Without problems the store is sound."""
+    """The result of `Store.check`."""
 
     backend: str
     location: str

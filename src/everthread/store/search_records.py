@@ -20,15 +20,15 @@ class SearchQuery:
 
     text: str
     tenant: str | None = DEFAULT_TENANT
-    """None: all tenants'."""
+    """None: search the texts of all tenants."""
     thread: str | None = None
     include_family: bool = False
-    """With a thread: also in all threads of its client's session, and in those it branched from."""
+    """If a thread is given, also search all threads of its client's session, and the threads it branched from."""
     session: str | None = None
     role: str | None = None
     tool: str | None = None
     path: str | None = None
-    """Only calls with this path, or a part of one, among their arguments, and their results."""
+    """Search only calls whose arguments hold this path or part of a path, and the results of these calls."""
     since: float | None = None
     until: float | None = None
     limit: int = 20
@@ -36,17 +36,17 @@ class SearchQuery:
 
     @property
     def is_literal(self) -> bool:
-        """Return whether it is searched as typed: it has a phrase, a prefix or a path."""
+        """Whether the text is searched as typed: it has a phrase, a prefix or a path."""
         return bool(self.path or {'"', "*"} & set(self.text))
 
     @property
     def is_question(self) -> bool:
-        """Return whether it has several words that are not searched as typed."""
+        """Whether the text has several words that are not searched as typed."""
         return len(self.text.split()) >= MIN_QUESTION_WORDS and not self.is_literal
 
     @property
     def is_sentence(self) -> bool:
-        """Return whether it is a whole question rather than a few words."""
+        """Whether the text is a whole question rather than a few words."""
         ends_as_question = self.text.rstrip().endswith(("?", "？"))
         is_long = len(self.text.split()) >= MIN_SENTENCE_WORDS
         return self.is_question and (ends_as_question or is_long)
@@ -66,37 +66,38 @@ class SearchHit:
     snippet: str
     score: float
     before: Neighbour | None = None
-    """The messages before and after it; None if not shown. `Store.find` looks them up."""
+    """The message before the hit, which `Store.find` looks up; None if it is not shown."""
     after: Neighbour | None = None
+    """The message after the hit; None if it is not shown."""
     is_passage: bool = False
-    """Whether `snippet` is a passage that may answer the query, in the length in which it is shown."""
+    """Whether `snippet` is a passage that may answer the query, already cut to the length to show."""
 
 
 @dataclass(frozen=True, slots=True)
 class HitPage:
-    """A page of hits, each with its neighbours."""
+    """A page of hits, each with the messages before and after it."""
 
     hits: tuple[SearchHit, ...]
     has_more: bool
-    """Another page follows."""
+    """Whether another page follows."""
     is_approximate: bool
-    """True if no text holds every word: the results hold the most distinctive ones."""
+    """Whether no text holds every word, so that the hits are the texts with the most distinctive words."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecallQuery:
-    """A message, and the bounds of a search for passages that answer it. Unlike in a search, no word is required.
+    """A message, and the bounds of a search for passages that answer it. A passage need not hold any given word.
 
-    Calls of lookup tools are skipped: they would be found instead of the original passages.
+    Calls of lookup tools are skipped, because they repeat the words of the message.
     """
 
     text: str
     tenant: str | None
-    """None: every tenant's."""
+    """None: search the texts of all tenants."""
     thread: str | None = None
-    """None: in all of the tenant's threads."""
+    """None: search all of the tenant's threads."""
     include_family: bool = False
-    """With a thread: also in all threads of its client's session, and in those it branched from."""
+    """If a thread is given, also search all threads of its client's session, and the threads it branched from."""
     visible_messages: AbstractSet[int] = frozenset()
     """Ids of messages in the context, which are left out."""
     speech_only: bool = False
@@ -111,15 +112,15 @@ class RecallQuery:
     role: str | None = None
     tool: str | None = None
     for_page: bool = False
-    """Make a page to be read: users' words count more than the model's and tools', a call and its result are one
-    passage, no passage repeats another, and long passages use the room that short ones leave."""
+    """Whether people read the passages: users' words count more than the model's and tools', a call and its result are
+    one passage, no passage repeats another, and long passages use the characters that short ones leave."""
     now: float | None = None
     """The moment that `yesterday` refers to; None: now."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecallPassage:
-    """A passage that may answer. `message` is None for a stored output, `output` is None for a message."""
+    """A passage that may answer a message. `message` is None for a stored output, `output` is None for a message."""
 
     message: int | None
     output: str | None

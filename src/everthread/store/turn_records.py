@@ -14,13 +14,13 @@ OPEN_TURN_STATES: tuple[TurnState, ...] = ("queued", "running")
 
 @dataclass(frozen=True, slots=True)
 class NewQueuedTurn:
-    """A message to be answered. The same `key` in the same thread is queued once, however often it is given."""
+    """A message to be answered. A message whose `key` is already in the thread is not queued again."""
 
     id: str
     thread: str
     tenant: str
     message: Mapping[str, Any]
-    """JSON values."""
+    """The message as JSON."""
     key: str
     options: Mapping[str, Any] = field(default_factory=dict)
     """Further options for the answering process."""
@@ -34,7 +34,7 @@ class QueuedTurn:
     thread: str
     tenant: str
     position: int
-    """Among the messages of its thread, from 1 on."""
+    """The turn's position in the queue of its thread, from 1."""
     key: str
     state: TurnState
     message: Mapping[str, Any]
@@ -49,14 +49,14 @@ class QueuedTurn:
 
     @property
     def is_open(self) -> bool:
-        """Return whether it has not ended."""
+        """Whether the turn has not ended."""
         return self.state in OPEN_TURN_STATES
 
 
 @dataclass(frozen=True, slots=True)
 class TurnClaim:
-    """The next turn of a thread, if there is one, and running turns whose process ended."""
+    """The turn that a process may answer next, or the running turns whose process is gone."""
 
     turn: QueuedTurn | None
     lost_turns: tuple[QueuedTurn, ...] = ()
-    """Still marked as running; the holder of the lease ends them."""
+    """Turns still marked as running; the holder of the lease must end them."""

@@ -30,6 +30,8 @@ class NewUsage:
 
 @dataclass(frozen=True, slots=True)
 class UsageRecord:
+    """A stored call to a model."""
+
     id: int
     session: str
     thread: str
@@ -43,7 +45,7 @@ class UsageRecord:
 
 @dataclass(frozen=True, slots=True)
 class UsageRow:
-    """The sums of a group of calls. `cost` leaves out `unpriced_calls`."""
+    """The sums of a group of calls. `cost` is that of the calls with a known price."""
 
     key: str
     calls: int = 0
@@ -61,7 +63,7 @@ class UsageRow:
 
     @property
     def cost_text(self) -> str:
-        """Return the dollars as text: `unknown` if no price is known, `free` if every call cost nothing."""
+        """The dollars as text: `unknown` if no price is known, `free` if every call cost nothing."""
         if self.calls and not self.cost:
             return "unknown" if self.unpriced_calls else "free"
         return (
@@ -70,7 +72,7 @@ class UsageRow:
 
     @property
     def cache_share(self) -> float | None:
-        """Return the share of the prompt that was read from the cache; None without a prompt."""
+        """The share of the prompt that was read from the cache; None without a prompt."""
         return self.cache_read / self.prompt if self.prompt else None
 
 
@@ -99,11 +101,11 @@ class Insights:
     messages: int
     compactions: int
     tokens_saved: int
-    """Tokens that compactions removed, by their own figures."""
+    """Tokens that compactions removed, as they counted them."""
 
     @property
     def lookups(self) -> int:
-        """Return how often models used a lookup tool to find earlier messages."""
+        """The number of calls of lookup tools, with which models find earlier messages."""
         return sum(row.results for row in self.by_tool if is_lookup_tool(row.tool))
 
 

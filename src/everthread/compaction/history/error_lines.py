@@ -214,9 +214,9 @@ def find_error_lines(
         if full_line in seen_lines:
             continue
         seen_lines.add(full_line)
-        if not (
-            _STARTS_ERROR.match(line) or _STATES_ERROR.search(line)
-        ) or _is_source_code(line):
+        if not (_STARTS_ERROR.match(line) or _STATES_ERROR.search(line)):
+            continue
+        if _is_source_code(line) and not _is_announced(text, start, line):
             continue
         key = _NUMBERS.sub("", line)
         if key not in lines_by_key:
@@ -232,7 +232,7 @@ def find_error_lines(
                 return list(lines_by_key.values())
     lines = list(lines_by_key.values())
     if failed and all(map(gives_no_reason, lines)):
-        lines = [*_find_last_reason(text), *lines]
+        lines = [*(_find_diagnostics(text) or _find_last_reason(text)), *lines]
     half_limit = MAX_ERROR_LINES // 2
     return (
         lines
@@ -253,7 +253,13 @@ def _add_reason(line: str, preceding_text: str, following_text: str) -> str:
     return line if not reason or is_error else f"{line} {reason}"
 
 
-_GO_REASON = re.compile(r"[ \t]+([\w./-]{1,200}:\d{1,7}: \S.*)")
+_GO_REASON = re.compile(
+    r"[ \t]+(?:[\w./-]{1,200}:\d{1,7}: |Error:[ \t]+)(?P<text>\S.*)"
+)
+"""A line that a test of Go printed, or the error of an assertion library below it."""
+_STATES_MISMATCH = re.compile(
+    r"\b(?:want(?:ed)?|got|expect(?:ed)?|should|must)\b", re.IGNORECASE
+)
 
 
 def _find_go_reason(preceding_text: str, following_text: str) -> str:
@@ -263,8 +269,16 @@ def _find_go_reason(preceding_text: str, following_text: str) -> str:
         _is_indented, reversed(preceding_text.rstrip("\n").split("\n"))
     )
     lines = [*following_lines] or [*preceding_lines][::-1]
-    reasons = [match[1].rstrip() for line in lines if (match := _GO_REASON.match(line))]
-    return reasons[-1] if reasons else ""
+    reasons = [match for line in lines if (match := _GO_REASON.match(line))]
+    telling_reasons = [
+        match
+        for match in reasons
+        if _STATES_MISMATCH.search(match["text"])
+        or _STATES_ERROR.search(match["text"])
+        or _GIVES_REASON.search(match["text"])
+    ]
+    chosen = (telling_reasons or reasons)[-1:]
+    return chosen[0][0].strip() if chosen else ""
 
 
 def _is_indented(line: str) -> bool:
@@ -297,9 +311,32 @@ def _is_source_code(line: str) -> bool:
     return is_code and _DIAGNOSTIC.search(line) is None
 
 
+def _is_announced(text: str, start: int, line: str) -> bool:
+    """Return whether a line is an item of a list that the line before it announces, not of a comment."""
+    if not line.lstrip().startswith("* "):
+        return False
+    preceding_text = text[max(start - _MAX_LINE_CHARS, 0) : start]
+    return preceding_text.rstrip().endswith(":")
+
+
+_LOCATED_MESSAGE = re.compile(
+    r"^[\w./\\-]{1,200}\.\w{1,8}:\d{1,7}(?::\d{1,7})?:? +\S.{0,1000}", re.MULTILINE
+)
+"""What a linter says about a place in a file, without a word for an error."""
+
+
+def _find_diagnostics(text: str) -> list[str]:
+    """Return what a program that failed says about places in files, near the end of its output."""
+    return [
+        match[0].rstrip()
+        for match in _LOCATED_MESSAGE.finditer(text[-_MAX_DIAGNOSTICS_CHARS:])
+    ][: MAX_ERROR_LINES // 2]
+
+
+_MAX_DIAGNOSTICS_CHARS = 20_000
 _REASONLESS_LINE = re.compile(
-    r"\W*(?:(?:command|process) )?(?:exit(?:ed)?|return(?:ed)?|failed)(?: with)?(?: non-zero)?(?: exit)?"
-    r"(?: code| status)?\W*\d+\W*"
+    r"\W*(?:(?:command|process|shellid: \w+) )?(?:exit(?:ed)?|return(?:ed)?|failed|completed)(?: with)?"
+    r"(?: non-zero)?(?: exit)?(?: code| status)?\W*\d+\W*"
     r"|\W*(?:\w+ {1,3})?(?:\d+ (?:passed|failed|errors?|skipped|warnings?)\b[ ,|]*){1,5}(?:\(\d+\)|in [\d.]+ ?m?s)?\W*"
     r"|make(?:\[\d+\])?: \*\*\* .*",
     re.IGNORECASE,
@@ -309,6 +346,7 @@ _GIVES_REASON = re.compile(
     r"unexpected|rejected|not allowed|timed? ?out|mismatch|conflicts?|unknown|unsupported|exceed\w*|failed|not \w+)\b",
     re.IGNORECASE,
 )
+_PRINTED_HEADING = re.compile(r"^(?:={2,}|-{2,}) ?\w.*(?:==|--)$", re.MULTILINE)
 _END_CHARS = 2_000
 """Characters at the end to search for the last words."""
 
@@ -323,14 +361,16 @@ def _find_last_reason(text: str) -> list[str]:
 
     If no line does, a single line counts too, unless make printed it as a command.
     """
-    rows = [row.strip() for row in text[-_END_CHARS:].split("\n")]
+    # Only what follows the last heading that the command printed is of the step that failed.
+    end = _PRINTED_HEADING.split(text[-_END_CHARS:])[-1]
+    rows = [row.strip() for row in end.split("\n")]
     rows = [
         row for row in rows if any(map(str.isalpha, row)) and not gives_no_reason(row)
     ]
     reasons = [
         row for row in rows if _GIVES_REASON.search(row) and not _is_source_code(row)
     ]
-    is_only_line = len(rows) == 1 and "*** [" not in text[-_END_CHARS:]
+    is_only_line = len(rows) == 1 and "*** [" not in end
     return reasons[-1:] or (rows if is_only_line else [])
 
 

@@ -12,27 +12,28 @@ from typing import Any
 from everthread.store.turn_records import QueuedTurn
 
 TURN_ENDED = "turn"
-"""Name of the last event of a turn, which says how it ended."""
-EVENTS_MISSED = "gap"
+"""Name of the last event of a turn, which contains the turn's final state."""
+EVENTS_MISSED_EVENT = "gap"
 MAX_EVENTS = 4_096
-"""Events kept of one turn."""
+"""Maximum events kept per turn."""
 MAX_FINISHED_TURNS = 256
-"""Finished turns whose events can still be read."""
+"""Maximum finished turns whose events can still be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class TurnEvent:
-    """An event of a turn. `turn` is set in the last event: the turn in its final state."""
+    """An event of a turn."""
 
     number: int
     name: str
     data: Mapping[str, Any]
     """JSON values."""
     turn: QueuedTurn | None = None
+    """The turn in its final state; set in the last event only."""
 
 
 class TurnLog:
-    """The newest events of one turn, at most `MAX_EVENTS`. Any number of readers, each at its own pace."""
+    """The newest events of one turn, at most `MAX_EVENTS`, for any number of readers."""
 
     def __init__(self, turn: QueuedTurn) -> None:
         self.turn_id = turn.id
@@ -41,7 +42,7 @@ class TurnLog:
         self.ended = asyncio.Event()
         self._events: deque[TurnEvent] = deque(maxlen=MAX_EVENTS)
         self._count = 0
-        self._changed = asyncio.Event()
+        self._change_event = asyncio.Event()
 
     def append(
         self, name: str, data: Mapping[str, Any], turn: QueuedTurn | None = None
@@ -67,20 +68,20 @@ class TurnLog:
         self._wake_readers()
 
     async def read(self, after_number: int = 0) -> AsyncIterator[TurnEvent]:
-        """Yield the events after this number, also those to come.
+        """Yield the events after this number, including future ones.
 
-        The last event is repeated to a reader that has it: one that reconnects must still learn how the turn ended.
+        Repeat the last event to a reader that has it already, so that one that reconnects learns how the turn ended.
         """
         has_ended = False
         while not has_ended:
-            change_event = self._changed
+            current_event = self._change_event
             for event in self._list_events_after(after_number):
                 after_number = event.number
                 has_ended = event.turn is not None
                 yield event
             if self.ended.is_set() and after_number >= self._count:
                 break
-            await change_event.wait()
+            await current_event.wait()
         if not has_ended and self._events and self._events[-1].turn is not None:
             yield self._events[-1]
 
@@ -89,8 +90,11 @@ class TurnLog:
         if after_number + 1 < first_number:
             yield TurnEvent(
                 first_number - 1,
-                EVENTS_MISSED,
-                {"event": EVENTS_MISSED, "missed": first_number - 1 - after_number},
+                EVENTS_MISSED_EVENT,
+                {
+                    "event": EVENTS_MISSED_EVENT,
+                    "missed": first_number - 1 - after_number,
+                },
             )
         yield from list(
             itertools.islice(
@@ -99,12 +103,12 @@ class TurnLog:
         )
 
     def _wake_readers(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
+        self._change_event.set()
+        self._change_event = asyncio.Event()
 
 
 class TurnLogs:
-    """The logs of the turns that clients of this process asked for, and of the last finished ones."""
+    """The logs of open turns that clients of this process follow, and of the last finished turns."""
 
     def __init__(self) -> None:
         self._logs: OrderedDict[str, TurnLog] = OrderedDict()

@@ -17,11 +17,11 @@ from everthread.gateway.exchange import Answer, Exchange
 from everthread.gateway.filters import Feature, Filter
 from everthread.gateway.managed.compaction_items import (
     PATH,
-    asks_compaction,
-    compact_body,
-    is_refusal,
-    response_body,
-    response_events,
+    asks_for_compaction,
+    is_compaction_unsupported,
+    make_compact_body,
+    make_response_body,
+    make_response_events,
 )
 from everthread.gateway.streaming import Pieces
 from everthread.gateway.upstream import ResponseHeaders
@@ -29,11 +29,11 @@ from everthread.gateway.upstream import ResponseHeaders
 _LOG = logging.getLogger("everthread.gateway")
 NOTICE = "compacted by the gateway: the upstream makes no compactions"
 MakeItem = Callable[[Incoming], Coroutine[Any, Any, tuple[dict[str, Any], int]]]
-"""Make a compaction item for a request; with the number of tokens in it."""
+"""Make a compaction item for a request; return it with its number of tokens."""
 
 
 class CompactionAnswers(Feature):
-    """Compaction items that the gateway makes in place of an upstream."""
+    """Make compaction items in the gateway if the upstream makes none."""
 
     paths = frozenset({PATH})
 
@@ -60,29 +60,29 @@ class _CompactionFilter(Filter):
         self._make_item = make_item
 
     async def answer(self, answer: Answer) -> Answer:
-        """Return an answer with an item of the gateway in place of a refusal."""
+        """If the upstream refuses to compact, return an answer with an item made by the gateway."""
         has_own_path = self._incoming.path == PATH
         if answer.status < 400 or not (
-            has_own_path or asks_compaction(self._incoming.body)
+            has_own_path or asks_for_compaction(self._incoming.body)
         ):
             return answer
         refusal = await answer.read_error() or b""
         own_item = None
-        if is_refusal(answer.status, refusal):
-            own_item = await self._exchange.wait(self._try_to_make())
+        if is_compaction_unsupported(answer.status, refusal):
+            own_item = await self._exchange.wait(self._make_allowed_item())
         if own_item is None:
             return answer
         item, tokens = own_item
         if has_own_path:
             return _own_answer(
-                "application/json", json.dumps(compact_body(item, tokens)).encode()
+                "application/json", json.dumps(make_compact_body(item, tokens)).encode()
             )
-        body = response_body(item, self._exchange.model or "", tokens)
+        body = make_response_body(item, self._exchange.model or "", tokens)
         if self._exchange.is_stream_asked:
-            return _own_answer("text/event-stream", response_events(body))
+            return _own_answer("text/event-stream", make_response_events(body))
         return _own_answer("application/json", json.dumps(body).encode())
 
-    async def _try_to_make(self) -> tuple[dict[str, Any], int] | None:
+    async def _make_allowed_item(self) -> tuple[dict[str, Any], int] | None:
         """Make an item; return None if that fails, or if the client may not spend the operator's key."""
         incoming = self._incoming
         if incoming.authorize is not None:

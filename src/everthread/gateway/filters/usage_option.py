@@ -14,7 +14,7 @@ from everthread.gateway.request.outer_fields import OuterFields, peek_field
 from everthread.wire.sse import SseSplitter
 
 MAX_EVENT_BYTES = 1024 * 1024
-"""A longer event is passed on unread."""
+"""Longer events are passed on unread."""
 INVALID_STATUSES = (400, 422)
 
 
@@ -22,7 +22,7 @@ class UsageOption(Feature):
     """The setting `gateway.include_usage`."""
 
     def __init__(self) -> None:
-        self.unsupported: set[str] = set()
+        self.refusing_upstreams: set[str] = set()
         """Names of upstreams that refuse `stream_options`."""
 
     def begin(self, exchange: Exchange) -> Filter | None:
@@ -31,15 +31,15 @@ class UsageOption(Feature):
         incoming = exchange.incoming
         if incoming.api != "openai_chat" or incoming.mode != "managed":
             return None
-        return _UsageOptionFilter(exchange, self.unsupported)
+        return _UsageOptionFilter(exchange, self.refusing_upstreams)
 
 
 class _UsageOptionFilter(Filter):
-    def __init__(self, exchange: ManagedExchange, unsupported: set[str]) -> None:
+    def __init__(self, exchange: ManagedExchange, refusing_upstreams: set[str]) -> None:
         self._exchange = exchange
-        self._unsupported = unsupported
+        self._refusing_upstreams = refusing_upstreams
         self._is_added = False
-        self._chunks: UsageChunkFilter | None = None
+        self._chunk_filter: UsageChunkFilter | None = None
 
     def request(self, request: UpstreamRequest) -> UpstreamRequest:
         body = self._add_option(request)
@@ -54,35 +54,35 @@ class _UsageOptionFilter(Filter):
         is_about_option = b"stream_options" in body or b"include_usage" in body
         if not self._is_added or status not in INVALID_STATUSES or not is_about_option:
             return False
-        self._unsupported.add(self._exchange.upstream.name)
+        self._refusing_upstreams.add(self._exchange.upstream.name)
         return True
 
     async def answer(self, answer: Answer) -> Answer:
         if not self._is_added or not answer.streams or answer.is_own:
             return answer
-        self._chunks = UsageChunkFilter()
+        self._chunk_filter = UsageChunkFilter()
         return replace(answer, is_changed=True)
 
     def event(self, piece: bytes) -> bytes:
-        return piece if self._chunks is None else self._chunks.feed(piece)
+        return piece if self._chunk_filter is None else self._chunk_filter.feed(piece)
 
     def end(self) -> bytes:
-        return b"" if self._chunks is None else self._chunks.end()
+        return b"" if self._chunk_filter is None else self._chunk_filter.end()
 
     def _add_option(self, request: UpstreamRequest) -> bytes | None:
-        """Return the body with `include_usage`; None if the client or the upstream does not want it."""
+        """Return the body with `include_usage`; None if the client has set it or the upstream refuses it."""
         exchange = self._exchange
-        if exchange.upstream.name in self._unsupported:
+        if exchange.upstream.name in self._refusing_upstreams:
             return None
         if isinstance(request.body, bytes) and request.is_changed:
-            return ask_for_usage(request.body)
-        return ask_for_usage(exchange.incoming.body, exchange.outer)
+            return add_usage_option(request.body)
+        return add_usage_option(exchange.incoming.body, exchange.outer)
 
 
-def ask_for_usage(body: bytes, outer: OuterFields | None = None) -> bytes | None:
-    """Return a streaming chat request that asks for the usage; None if the client states what it wants.
+def add_usage_option(body: bytes, outer: OuterFields | None = None) -> bytes | None:
+    """Add `include_usage` to a streaming chat request; return None if the client has set it, or if it is no stream.
 
-    `outer`: its fields, if they were read before.
+    `outer`: the fields of the body, if they were read before.
     """
     find = outer.find if outer is not None else functools.partial(peek_field, body)
     stream = find("stream")
@@ -99,26 +99,26 @@ def ask_for_usage(body: bytes, outer: OuterFields | None = None) -> bytes | None
     if (
         not isinstance(options.value, dict)
         or "include_usage" in options.value
-        or options.at < 0
+        or options.start < 0
     ):
         return None
     separator = b"," if options.value else b""
     return (
-        body[: options.at + 1]
+        body[: options.start + 1]
         + b'"include_usage":true'
         + separator
-        + body[options.at + 1 :]
+        + body[options.start + 1 :]
     )
 
 
 class UsageChunkFilter:
-    """Pass a chat stream on without the usage chunk at its end."""
+    """Remove the usage chunk at the end of a chat stream."""
 
     def __init__(self) -> None:
         self._events = SseSplitter()
 
     def feed(self, chunk: bytes) -> bytes:
-        """Return the complete events; the beginning of one waits for its end."""
+        """Return the events that are complete; keep the beginning of an event until its end arrives."""
         events = [
             event for event in self._events.feed(chunk) if not _is_usage_chunk(event)
         ]

@@ -1,4 +1,4 @@
-"""Fail open: if the manager fails, takes too long or cannot read a request, the client's own bytes are forwarded."""
+"""Forward the client's own bytes if the manager fails, takes too long or cannot read a request (fail open)."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("everthread.gateway")
 T = TypeVar("T")
-HEADER_SECONDS = 1.0
-"""How long an answer waits for the headers that the turn adds to it."""
+MAX_HEADER_WAIT_SECONDS = 1.0
+"""Maximum wait of an answer for the headers that the turn adds."""
 MIN_SECRET_CHARS = 8
-"""Shorter values in a credential header are not redacted: they could be part of any word."""
+"""Minimum length of values in a credential header that are redacted; shorter ones could be part of any word."""
 MAX_LOGGED_CHARS = 300
 
 
@@ -58,10 +58,10 @@ class FailOpenManager:
         self._seconds = seconds
         self._watch = watch
         self._warned: set[str] = set()
-        """Kinds of unmanaged requests that were warned of."""
+        """Kinds of unmanaged requests for which a warning was logged."""
 
     def find_known(self, origin: BodyOrigin, body: bytes) -> BodyMatch | None:
-        """Find an earlier body that this one agrees with in part; None if that fails."""
+        """Find an earlier body that partly equals this one; return None if there is none or the search fails."""
         try:
             return self._manager.reader.find_known(origin, body)
         except Exception as error:  # noqa: BLE001  counted and logged; the body is read as a new one
@@ -103,7 +103,7 @@ class FailOpenManager:
         return FailOpenTurn(self, incoming, turn)
 
     async def _prepare(self, incoming: Incoming) -> ProxyTurn:
-        """Ask the manager. An unreadable request is not a failure: the upstream may accept or refuse it."""
+        """Let the manager prepare a turn. Forward an unreadable request, which the upstream may accept or refuse."""
         try:
             return await self._manager.prepare(incoming)
         except WireError as error:
@@ -117,7 +117,7 @@ class FailOpenManager:
             return _unmanaged_turn(incoming, printable(reason))
 
     def warn_unmanaged(self, kind: str, why: str) -> None:
-        """Count a request that is passed on unmanaged; the first of each kind is a warning in the log."""
+        """Count a request that is passed on unmanaged, and log it; the first one of each kind as a warning."""
         self._metrics.count("unmanaged", why=kind)
         level = logging.INFO if kind in self._warned else logging.WARNING
         self._warned.add(kind)
@@ -131,15 +131,18 @@ class FailOpenManager:
         *,
         is_awaited: bool = True,
     ) -> T | None:
-        """Return the result of the work; None if it fails, takes too long, or a client waits and the store is away."""
+        """Return the result of the work; None if it fails or takes too long.
+
+        `is_awaited`: whether a client waits; then also return None as soon as the store is known to be unreachable.
+        """
         try:
-            guarded = (
-                self._watch.during(work)
+            watched_work = (
+                self._watch.run_with_store(work)
                 if self._watch is not None and is_awaited
                 else work
             )
             async with asyncio.timeout(self._seconds):
-                return await guarded
+                return await watched_work
         except Exception as error:  # noqa: BLE001  counted and logged; the client gets its answer all the same
             self._report(step, incoming, error)
             return None
@@ -148,9 +151,9 @@ class FailOpenManager:
         self._metrics.count("failed_open", step=step)
         if self.failures is not None:
             self.failures.note(FORWARDED, tenant=incoming.tenant)
-        words = _without_credentials(str(error), incoming)
+        text = _without_credentials(str(error), incoming)
         _LOG.error(
-            "%s failed, the original goes: %s: %s", step, type(error).__name__, words
+            "%s failed, the original goes: %s: %s", step, type(error).__name__, text
         )
 
 
@@ -179,9 +182,9 @@ class FailOpenTurn:
             "refused", self._incoming, self._turn.recover(status, body)
         )
 
-    async def resume(self, reply: Reply) -> Outgoing | None:
+    async def resume_after_recall(self, reply: Reply) -> Outgoing | None:
         return await self._manager.attempt(
-            "recall", self._incoming, self._turn.resume(reply)
+            "recall", self._incoming, self._turn.resume_after_recall(reply)
         )
 
     async def retry_without_recall(self, reply: Reply) -> Outgoing | None:
@@ -190,12 +193,12 @@ class FailOpenTurn:
         )
 
     async def response_headers(self) -> Mapping[str, str]:
-        """Return the headers for the client; without the thread id if the store does not answer in time."""
+        """Return the headers for the client, without the thread id if the store does not answer in time."""
         if THREAD_HEADER in self.sent.headers:
             return self.sent.headers
         headers: Mapping[str, str] | None
         try:
-            async with asyncio.timeout(HEADER_SECONDS):
+            async with asyncio.timeout(MAX_HEADER_WAIT_SECONDS):
                 headers = await self._manager.attempt(
                     "headers", self._incoming, self._turn.response_headers()
                 )
@@ -220,10 +223,10 @@ def _unmanaged_turn(incoming: Incoming, reason: str) -> UnmanagedTurn:
     return turn
 
 
-def _without_credentials(words: str, incoming: Incoming) -> str:
+def _without_credentials(text: str, incoming: Incoming) -> str:
     """Return an error's words for the log, without the client's own credential."""
     for name in CREDENTIAL_HEADERS:
         for secret in incoming.headers.get(name, "").split():
             if len(secret) >= MIN_SECRET_CHARS:
-                words = words.replace(secret, "[REDACTED]")
-    return redact(words)[:MAX_LOGGED_CHARS]
+                text = text.replace(secret, "[REDACTED]")
+    return redact(text)[:MAX_LOGGED_CHARS]

@@ -1,10 +1,8 @@
-"""The tool `recall`, offered to a proxied model and answered by the gateway.
+"""Offer the tool `recall` to a proxied model, and answer its calls in the gateway.
 
-A client that sends tools gets it from its first request: added later, it would change
-the cached prompt from its beginning (`python -m benchmarks recall_offer`). Other clients
-get it once something has left the context.
-
-The client never sees its calls: `thread/caller/recall_rounds.py` keeps them.
+A client that sends tools gets the tool from its first request on. If it were added later, the cached prompt would
+change from its beginning (`python -m benchmarks recall_offer`). Other clients get the tool once something has left the
+context. The client never sees the calls; `thread/caller/recall_rounds.py` keeps them.
 """
 
 from __future__ import annotations
@@ -41,11 +39,11 @@ from everthread.wire import anthropic, gemini, openai_responses
 from everthread.wire.gemini.fields import find_field_name, get_field, get_object_field
 
 RECALL_HEADER = "x-everthread-recall"
-"""Request header by which a client turns the tool `off`."""
+"""Request header with which a client turns the tool `off`."""
 MAX_FRAMES = 256
-"""System prompts and tools, of the clients seen last, that are not read again."""
-_NO_ROOM = "There is no room left to look that up; answer with what you have."
-_ALL_HERE = (
+"""Maximum remembered frames (system prompt and tools), which are not read again."""
+_NO_ROOM_TEXT = "There is no room left to look that up; answer with what you have."
+_ALL_IN_CONTEXT_TEXT = (
     "Nothing has left this conversation yet: every message and tool result is in your "
     "context above. These places hold it:"
 )
@@ -55,14 +53,14 @@ _ALL_HERE = (
 
 
 class RecallOffers:
-    """Tells which clients may get the tool; tools that did not change are not read again."""
+    """Decide which clients may get the tool. Tools that did not change are not read again."""
 
     def __init__(self, *, enabled: bool) -> None:
         self._is_enabled = enabled
-        self._known: RecentDict[int, _KnownFrame] = RecentDict(MAX_FRAMES)
+        self._known_frames: RecentDict[int, _KnownFrame] = RecentDict(MAX_FRAMES)
         """By the ids of the frames."""
 
-    def tool_for(
+    def choose_tool(
         self, incoming: Incoming, sliced: SlicedBody, frame: Request
     ) -> Mapping[str, Any] | None:
         """Return the tool; None if the client has such a tool itself or turned this one off.
@@ -72,15 +70,15 @@ class RecallOffers:
         setting = incoming.headers.get(RECALL_HEADER, "").lower()
         if not self._is_enabled or setting in ("off", "false", "0"):
             return None
-        known = self._known.get(id(frame))
-        if known is None or known.frame is not frame:
+        known_frame = self._known_frames.get(id(frame))
+        if known_frame is None or known_frame.frame is not frame:
             lacks_recall = _lacks_recall(incoming.api, sliced, frame)
             deferred = () if lacks_recall else find_deferred_readers(sliced)
-            known = _KnownFrame(frame, lacks_recall, deferred)
-        self._known[id(frame)] = known
-        is_offered = known.lacks_recall or (
-            bool(known.deferred_readers)
-            and are_withdrawn(sliced.elements, known.deferred_readers)
+            known_frame = _KnownFrame(frame, lacks_recall, deferred)
+        self._known_frames[id(frame)] = known_frame
+        is_offered = known_frame.lacks_recall or (
+            bool(known_frame.deferred_readers)
+            and are_withdrawn(sliced.elements, known_frame.deferred_readers)
         )
         return RECALL_SCHEMA if is_offered else None
 
@@ -98,17 +96,17 @@ class _KnownFrame:
 
 def _lacks_recall(api: Api, sliced: SlicedBody, frame: Request) -> bool:
     tools = frame.tools if api == "gemini" else sliced.fields.get("tools")
-    return not find_reading_tools(frame.tools) and RECALL not in _list_names(tools)
+    return not find_reading_tools(frame.tools) and RECALL not in _list_tool_names(tools)
 
 
 def offers_recall(call: PreparedCall, sliced: SlicedBody) -> bool:
-    """Return whether the tool is offered with this request; only if the model may choose its tools freely."""
+    """Return whether to offer the tool with this request, which must let the model choose its tools freely."""
     fields = sliced.fields
     return (
         call.frame.recall_tool is not None
         and (call.has_left_messages or bool(call.frame.request.tools))
         and call.rounds.round_count < MAX_RECALL_ROUNDS
-        and _is_free(fields.get("tool_choice"))
+        and _allows_free_choice(fields.get("tool_choice"))
         and _gemini_may_call(call.frame.api, fields)
         and fields.get("n") in (None, 1)
         and not fields.get("functions")
@@ -120,11 +118,11 @@ def offers_recall(call: PreparedCall, sliced: SlicedBody) -> bool:
 
 
 async def answer_round(store: Store, call: PreparedCall, reply: Reply) -> bool:
-    """Answer the calls of a round; return whether the model continues at once, since no call is for the client."""
+    """Answer the recall calls of a round; return whether all its calls were recall calls, so that a round follows."""
     calls = calls_of(reply.message)
     recalls = [tool_call for tool_call in calls if tool_call.name == RECALL]
     results = [
-        _result(tool_call, await _look_up(store, call, tool_call))
+        _make_result(tool_call, await _look_up(store, call, tool_call))
         for tool_call in recalls
     ]
     api = call.frame.api
@@ -144,8 +142,10 @@ async def answer_round(store: Store, call: PreparedCall, reply: Reply) -> bool:
 
 
 def refuse_last_round(call: PreparedCall, reply: Reply) -> None:
-    """Replace the results of the last round, which was too large, by a short refusal."""
-    results = [_result(tool_call, _NO_ROOM) for tool_call in calls_of(reply.message)]
+    """Replace the results of the last round, which were too large, by a short refusal."""
+    results = [
+        _make_result(tool_call, _NO_ROOM_TEXT) for tool_call in calls_of(reply.message)
+    ]
     values = encode_messages(call.frame.api, [reply.message, *results], call.model)
     rounds = call.rounds
     rounds.texts[len(rounds.texts) - len(values) :] = map(encode_value, values)
@@ -155,31 +155,35 @@ def refuse_last_round(call: PreparedCall, reply: Reply) -> None:
 
 
 async def _look_up(store: Store, call: PreparedCall, recall: Call) -> str:
-    """Return the text that answers a recall call, or says why it cannot be answered."""
+    """Return the answer to a recall call, or a text that says why it cannot be answered."""
     lookup = StoreLookup(store, call.sent.family.tenant, call.thread, family=True)
     try:
         arguments = json.loads(recall.arguments or "{}")
         if not isinstance(arguments, dict):
             raise InputError("the arguments are no object")
         answer = await answer_recall(lookup, arguments)
-        is_all_here = not call.has_left_messages and len(await lookup.threads()) == 1
+        is_all_in_context = (
+            not call.has_left_messages and len(await lookup.threads()) == 1
+        )
     except (EverthreadError, ValueError) as error:
         return redact(f"That could not be looked up: {error}")
-    return f"{_ALL_HERE}\n\n{answer}" if is_all_here else answer
+    return f"{_ALL_IN_CONTEXT_TEXT}\n\n{answer}" if is_all_in_context else answer
 
 
-def _result(call: Call, text: str) -> Message:
+def _make_result(call: Call, text: str) -> Message:
     return {"role": "tool", "tool_call_id": call.id, "content": text}
 
 
 # The tool in the request's text
 
 
-def tool_change(api: Api, sliced: SlicedBody, *, final: bool = False) -> Change:
-    """Return the change that adds the tool as the last one. `final`: describe it, but forbid calls."""
+def make_tool_change(
+    api: Api, sliced: SlicedBody, *, forbids_calls: bool = False
+) -> Change:
+    """Return the change that adds the tool as the last one. `forbids_calls`: whether to forbid all tool calls too."""
     if api == "gemini":
-        return _gemini_tool_change(sliced, final=final)
-    tool = _tool_text(api)
+        return _gemini_tool_change(sliced, forbids_calls=forbids_calls)
+    tool = _encode_tool(api)
     span = sliced.spans.get("tools")
     tools = sliced.fields.get("tools")
     if span is not None and tools:
@@ -188,7 +192,7 @@ def tool_change(api: Api, sliced: SlicedBody, *, final: bool = False) -> Change:
         {"anthropic": ',"tool_choice":{"type":"none"}'}.get(
             api, ',"tool_choice":"none"'
         )
-        if final
+        if forbids_calls
         else ""
     )
     if span is not None:
@@ -197,7 +201,7 @@ def tool_change(api: Api, sliced: SlicedBody, *, final: bool = False) -> Change:
     return start, start, f'"tools":[{tool}]{tool_choice},'
 
 
-def _gemini_tool_change(sliced: SlicedBody, *, final: bool) -> Change:
+def _gemini_tool_change(sliced: SlicedBody, *, forbids_calls: bool) -> Change:
     """Return the change that adds the tool to the first group of function declarations."""
     [declaration] = gemini.encode_tools([RECALL_SCHEMA])[0]["functionDeclarations"]
     tools = [dict(tool) for tool in sliced.fields.get("tools") or ()]
@@ -206,7 +210,9 @@ def _gemini_tool_change(sliced: SlicedBody, *, final: bool) -> Change:
     name = find_field_name(tools[0], "functionDeclarations")
     tools[0][name] = [*(tools[0].get(name) or ()), declaration]
     tool_config = (
-        ',"toolConfig":{"functionCallingConfig":{"mode":"NONE"}}' if final else ""
+        ',"toolConfig":{"functionCallingConfig":{"mode":"NONE"}}'
+        if forbids_calls
+        else ""
     )
     span = sliced.spans.get("tools")
     if span is not None:
@@ -216,7 +222,7 @@ def _gemini_tool_change(sliced: SlicedBody, *, final: bool) -> Change:
 
 
 def _gemini_may_call(api: Api, fields: Mapping[str, Any]) -> bool:
-    """Return whether a Gemini model may choose functions freely and has only function tools; True for other APIs."""
+    """Return whether a Gemini request has only function tools that the model may choose; True for other protocols."""
     if api != "gemini":
         return True
     config = (
@@ -239,7 +245,7 @@ def _gemini_may_call(api: Api, fields: Mapping[str, Any]) -> bool:
 
 
 @functools.cache
-def _tool_text(api: Api) -> str:
+def _encode_tool(api: Api) -> str:
     """Return the tool in the form of a protocol."""
     if api == "anthropic":
         return encode_value(anthropic.encode_tools([RECALL_SCHEMA])[0])
@@ -248,13 +254,13 @@ def _tool_text(api: Api) -> str:
     return encode_value(RECALL_SCHEMA)
 
 
-def _is_free(choice: Any) -> bool:
+def _allows_free_choice(choice: Any) -> bool:
     return choice in (None, "auto") or (
         isinstance(choice, Mapping) and choice.get("type") == "auto"
     )
 
 
-def _list_names(tools: Any) -> set[str]:
+def _list_tool_names(tools: Any) -> set[str]:
     definitions = (
         [tool for tool in tools if isinstance(tool, dict)]
         if isinstance(tools, list)
