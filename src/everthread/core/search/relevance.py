@@ -5,6 +5,7 @@ A sitting is a run of messages without a long pause between them.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -42,6 +43,7 @@ def is_distinctive(holding_count: int, total_count: int) -> bool:
     return total_count < MIN_TEXTS_FOR_DISTINCTION or holding_count <= total_count / 4
 
 
+@functools.lru_cache(maxsize=1 << 12)
 def length_penalty(length: int) -> float:
     """Return the divisor of a text's score for its length in characters."""
     return max(0.8, 1 + (math.log2(1 + length / TYPICAL_CHARS) - 1) / 5)
@@ -79,11 +81,16 @@ def rate_sittings(scores: Sequence[float], sittings: Sequence[int]) -> dict[int,
     for score, sitting in zip(scores, sittings, strict=True):
         by_sitting[sitting].append(score)
     return {
-        sitting: SITTING_SHARE
-        * sum(sorted(sitting_scores, reverse=True)[:SITTING_BEST_COUNT])
-        / SITTING_BEST_COUNT
+        sitting: SITTING_SHARE * _sum_best(sitting_scores) / SITTING_BEST_COUNT
         for sitting, sitting_scores in by_sitting.items()
     }
+
+
+def _sum_best(scores: Sequence[float]) -> float:
+    """Return the sum of the best scores of a sitting. Most sittings have few."""
+    if len(scores) == 1:
+        return scores[0]
+    return sum(sorted(scores, reverse=True)[:SITTING_BEST_COUNT])
 
 
 def weigh_question(weights: Sequence[float]) -> float:
