@@ -6,7 +6,6 @@ import functools
 import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from everthread.core.messages import calls_of, results_of, text_of
@@ -22,8 +21,7 @@ MAX_TERM_REPEATS = 255
 """PostgreSQL's limits: terms in a text, and repetitions of a term. Both stores keep to them to find the same."""
 
 
-@dataclass(frozen=True, slots=True)
-class TextPiece:
+class TextPiece(NamedTuple):
     """A piece of a text."""
 
     start: int
@@ -91,7 +89,7 @@ def _find_split_point(text: str, position: int, max_distance: int) -> int:
 
 
 def _fits_index_limits(terms: str) -> bool:
-    if terms.count(" ") < MAX_TERM_REPEATS:
+    if len(terms) < 2 * MAX_TERM_REPEATS or terms.count(" ") < MAX_TERM_REPEATS:
         return True
     term_list = terms.split()
     if len(term_list) - len(set(term_list)) < MAX_TERM_REPEATS:

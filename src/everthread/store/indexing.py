@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from everthread.errors import StoreDamagedError
@@ -32,7 +31,7 @@ BACKGROUND_BATCH_CHARS = 20_000
 """The most text at once in the background: some milliseconds of work."""
 ENTRIES_PER_READ = 50
 """Messages read at once; often only a few of the waiting ones are prepared."""
-PIECES_PER_WRITE = 250
+PIECES_PER_WRITE = 500
 """Pieces indexed in one transaction; other writes wait for it."""
 NO_OUTPUT_COLUMNS = (None, None, None)
 """Output, tool and time of a piece that is not of an output."""
@@ -59,8 +58,7 @@ class IndexEntry(NamedTuple):
     """Empty if the message was deleted."""
 
 
-@dataclass(frozen=True, slots=True)
-class IndexPart:
+class IndexPart(NamedTuple):
     """Neighbouring pieces of one entry, to be indexed together."""
 
     entry: IndexEntry
