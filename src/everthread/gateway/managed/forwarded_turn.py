@@ -13,14 +13,14 @@ from everthread.gateway.managed.managed_turn import ManagedTurn
 from everthread.thread.caller.sent_history import Outcome
 
 READ_SECONDS = 1.0
-"""A forwarded request is read after this time, or once it is answered."""
+"""Seconds after which a forwarded request is read, if it is not answered earlier."""
 
 
 class ForwardedTurn:
     """A request that is read while the upstream answers.
 
-    `read`: read it and find its thread; it is told whether there is an answer already.
-    `reading_answered`: make other requests of the session wait meanwhile, if there is.
+    `read`: reads the request and finds its thread; its argument is whether the request is answered already.
+    `hold_session`: makes other requests of the session wait while an answered request is read.
     """
 
     def __init__(
@@ -29,45 +29,47 @@ class ForwardedTurn:
         sent: Outgoing,
         *,
         read: Callable[[bool], Coroutine[Any, Any, ManagedTurn]],
-        reading_answered: Callable[[], AbstractContextManager[None]],
+        hold_session: Callable[[], AbstractContextManager[None]],
     ) -> None:
         self.thread = thread
         self.sent = sent
-        self._start_reading = read
-        self._reading_answered = reading_answered
-        self._reading: asyncio.Task[ManagedTurn] | None = None
-        self._timer = asyncio.get_running_loop().call_later(READ_SECONDS, self._read)
+        self._read_request = read
+        self._hold_session = hold_session
+        self._read_task: asyncio.Task[ManagedTurn] | None = None
+        self._timer = asyncio.get_running_loop().call_later(
+            READ_SECONDS, self._start_read
+        )
 
     async def recover(self, status: int, body: bytes) -> Outgoing | None:
-        turn = await asyncio.shield(self._read())
+        turn = await asyncio.shield(self._start_read())
         return await turn.recover(status, body)
 
-    async def resume(self, reply: Reply) -> Outgoing | None:
-        turn = await asyncio.shield(self._read())
-        return await turn.resume(reply)
+    async def resume_after_recall(self, reply: Reply) -> Outgoing | None:
+        turn = await asyncio.shield(self._start_read())
+        return await turn.resume_after_recall(reply)
 
     async def retry_without_recall(self, reply: Reply) -> Outgoing | None:
-        turn = await asyncio.shield(self._read())
+        turn = await asyncio.shield(self._start_read())
         return await turn.retry_without_recall(reply)
 
     async def response_headers(self) -> Mapping[str, str]:
         return self.sent.headers
 
     async def record(self, outcome: Outcome) -> None:
-        with self._reading_answered():
+        with self._hold_session():
             if (
-                self._reading is None
+                self._read_task is None
             ):  # nothing else will wait for it: no task is needed
                 self._timer.cancel()
-                turn = await self._start_reading(True)  # noqa: FBT003 - it is answered
+                turn = await self._read_request(True)  # noqa: FBT003 - it is answered
             else:
-                turn = await asyncio.shield(self._reading)
+                turn = await asyncio.shield(self._read_task)
         await turn.record(outcome)
 
-    def _read(self) -> asyncio.Task[ManagedTurn]:
+    def _start_read(self) -> asyncio.Task[ManagedTurn]:
         """Read the request in the background, once."""
         self._timer.cancel()
-        if self._reading is None:
+        if self._read_task is None:
             loop = asyncio.get_running_loop()
-            self._reading = loop.create_task(self._start_reading(False))  # noqa: FBT003 - it is not answered yet
-        return self._reading
+            self._read_task = loop.create_task(self._read_request(False))  # noqa: FBT003 - it is not answered yet
+        return self._read_task

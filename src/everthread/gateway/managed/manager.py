@@ -22,13 +22,13 @@ from everthread.gateway.contracts import (
     ProxyTurn,
     UnmanagedTurn,
 )
-from everthread.gateway.identify import scope_of
+from everthread.gateway.identify import find_scope
 from everthread.gateway.managed.compaction_items import (
     TRIGGER,
     expand_items,
-    has_item,
-    item_key,
     make_item,
+    may_have_item,
+    read_item_key,
 )
 from everthread.gateway.managed.forwarded_turn import ForwardedTurn
 from everthread.gateway.managed.forwarding import BodyMemories, forward, has_plans
@@ -37,7 +37,7 @@ from everthread.gateway.recall.recall_offer import RecallOffers
 from everthread.gateway.request.client_request import ClientRequest
 from everthread.gateway.request.known_bodies import BodyOrigin
 from everthread.gateway.request.request_reader import (
-    OURS,
+    OUR_NAME,
     BodyOutline,
     RequestReader,
 )
@@ -49,10 +49,9 @@ from everthread.thread.finding.thread_match import Family
 
 
 class ProxyManager:
-    """The `gateway.contracts.Manager` that stores, matches and rewrites requests.
+    """The `Manager` that stores, matches and rewrites requests.
 
-    `cache_markers`: set cache marks for clients that set none. `recall`: offer our own
-    tool `recall`.
+    `cache_markers`: whether to set cache marks for clients that set none. `recall`: whether to offer the tool `recall`.
     """
 
     def __init__(
@@ -61,7 +60,9 @@ class ProxyManager:
         self.setup = setup
         sizes = SizeCache()
         self.threads = CallerThreads(setup, sizes)
-        self.reader = RequestReader(sizes, elsewhere=self.threads.runner.call_if_free)
+        self.reader = RequestReader(
+            sizes, call_in_process=self.threads.runner.call_if_free
+        )
         self._bodies = BodyMemories()
         self._recall = RecallOffers(enabled=recall)
         mark_ttl = setup.options.cache_ttl if cache_markers else None
@@ -75,11 +76,11 @@ class ProxyManager:
         return self.reader.locate(origin, incoming.body, match)
 
     async def _open(self, incoming: Incoming, outline: BodyOutline) -> ManagedTurn:
-        """Read a request and find its thread; requests of a known thread in their order."""
+        """Read a request and find its thread. Requests of a known thread are read in their order."""
         thread = None if outline.match is None else outline.match.known.thread
-        async with self.threads.reading_in_order(thread):
+        async with self.threads.hold_thread_while_opening(thread):
             parsed_request = await self.reader.read(outline)
-            tool = self._recall.tool_for(
+            tool = self._recall.choose_tool(
                 incoming, parsed_request.sliced, parsed_request.frame
             )
             request = ClientRequest(incoming, parsed_request, tool)
@@ -94,7 +95,7 @@ class ProxyManager:
         if (
             incoming.mode != "managed"
             or incoming.api != "openai_responses"
-            or not has_item(incoming.body)
+            or not may_have_item(incoming.body)
         ):
             return incoming
         key = self.setup.find_summary_key(incoming.tenant)
@@ -106,7 +107,7 @@ class ProxyManager:
             raw=expanded.body,
             body=expanded.body,
             outline=None,
-            replacement=Replacement(expanded.key, expanded.end),
+            replacement=Replacement(expanded.item_key, expanded.end),
         )
 
     # The moments of a request
@@ -128,13 +129,15 @@ class ProxyManager:
         )
         if outgoing is None:
             return None
-        scope = scope_of(incoming.headers, outline.sliced.fields)
+        scope = find_scope(incoming.headers, outline.sliced.fields)
         family = Family(incoming.tenant, scope)
         return ForwardedTurn(
             thread,
             outgoing,
             read=functools.partial(self._read_forwarded, incoming, outline, outgoing),
-            reading_answered=functools.partial(self.threads.hold_while_reading, family),
+            hold_session=functools.partial(
+                self.threads.hold_session_while_reading, family
+            ),
         )
 
     async def _read_forwarded(
@@ -144,7 +147,7 @@ class ProxyManager:
         outgoing: Outgoing,
         is_answered: bool,  # noqa: FBT001 - given by `ForwardedTurn`
     ) -> ManagedTurn:
-        """Read a request that was forwarded, and store it once it is answered."""
+        """Read a request that was forwarded already, and start storing it."""
         turn = await self._open(incoming, outline)
         turn.sent = outgoing
         self.threads.start_storing(turn.call, is_answered=is_answered)
@@ -155,13 +158,15 @@ class ProxyManager:
             return UnmanagedTurn(incoming)
         outline = incoming.outline or self._locate(incoming)
         expanded_request = (
-            self._expand_own_items(incoming) if OURS in outline.holds else incoming
+            self._expand_own_items(incoming)
+            if OUR_NAME in outline.watched_words
+            else incoming
         )
         if expanded_request is not incoming:
             outline = self._locate(expanded_request)
         turn = await self._open(expanded_request, outline)
         if not len(turn.call.sent):
-            return UnmanagedTurn(incoming)  # without messages it belongs to no thread
+            return UnmanagedTurn(incoming)  # a request without messages has no thread
         turn.is_expanded = expanded_request is not incoming
         await turn.prepare()
         return turn
@@ -179,7 +184,9 @@ class ProxyManager:
         call = turn.call
         call.limits.window = window or call.limits.window
         tokens_before = self.threads.count_tokens(call, None)
-        reason = self._refusal(turn) or await self.threads.compact_manually(call, level)
+        reason = self._find_refusal_reason(turn) or await self.threads.compact_manually(
+            call, level
+        )
         receipt = {
             "changed": call.rewrite is not None,
             "reason": reason,
@@ -195,21 +202,23 @@ class ProxyManager:
             "handle": call.thread,
         }
 
-    async def compaction_item(self, incoming: Incoming) -> tuple[dict[str, Any], int]:
-        """Return one item that replaces a conversation, and the tokens it represents.
+    async def make_compaction_item(
+        self, incoming: Incoming
+    ) -> tuple[dict[str, Any], int]:
+        """Return an item that replaces a conversation, and the tokens of the messages in it.
 
-        The thread continues when a history begins with it.
+        A later history that begins with the item continues the thread.
         """
         turn = await self._read_to_compact(incoming)
-        if not self._refusal(turn):
+        if not self._find_refusal_reason(turn):
             await self.threads.compact_manually(turn.call, CompactionLevel.NORMAL)
         key = self.setup.find_summary_key(incoming.tenant)
         item = make_item(_compacted_messages(turn), key)
-        await self.threads.keep_replacement(turn.call, item_key(item))
+        await self.threads.keep_replacement(turn.call, read_item_key(item))
         return item, self.threads.count_tokens(turn.call, turn.call.rewrite)
 
     async def _read_to_compact(self, incoming: Incoming) -> ManagedTurn:
-        """Read and store a conversation that is to be compacted by hand."""
+        """Read and store a conversation that the client wants to compact."""
         expanded_request = self._expand_own_items(incoming)
         turn = await self._open(expanded_request, self._locate(expanded_request))
         await self.threads.store(turn.call)
@@ -219,8 +228,8 @@ class ProxyManager:
             )
         return turn
 
-    def _refusal(self, turn: ManagedTurn) -> str:
-        """Return why this conversation may not be compacted at all; empty if it may."""
+    def _find_refusal_reason(self, turn: ManagedTurn) -> str:
+        """Return why this conversation may not be compacted; empty if it may."""
         mode = turn.request.incoming.mode
         reason = turn.request.unmanaged_reason
         if not self.setup.options.enabled:
@@ -250,6 +259,6 @@ def _compacted_messages(turn: ManagedTurn) -> list[Any]:
     """Return the system messages, then the compacted messages."""
     request = turn.request
     system_messages = [
-        element.value for element in request.sliced.elements[: request.first]
+        element.value for element in request.sliced.elements[: request.system_count]
     ]
-    return [*system_messages, *turn.call.compacted_values()]
+    return [*system_messages, *turn.call.list_values_to_send()]
