@@ -124,7 +124,7 @@ class ConversationState:
     def show_session(
         self, session: Session, stored_messages: Sequence[StoredMessage]
     ) -> None:
-        """Replace the session and the messages in view."""
+        """Replace the current session, and the messages that the model sees."""
         self.session = session
         self.stored = []
         self.bodies = []

@@ -166,7 +166,7 @@ class Toolbox:
         return max(0, all_tokens - counter.tools(self.schemas)) if self.left_out else 0
 
     def record_tool_call(self, tool: str) -> None:
-        """Record a call of a tool, which then counts as in use."""
+        """Record that a tool was called, so that it counts as used and is never left out."""
         if tool in self._names:
             self.used_tools.setdefault(tool)
 

@@ -250,7 +250,7 @@ def normalize_usage(raw: Any, *, api: str | None = None) -> CanonicalUsage:
 def _detect_names(
     fields_by_name: Mapping[str, Any], counts: Mapping[str, int], api: str | None
 ) -> _UsageFieldNames | None:
-    """Return the API's own names if they occur, else the first names that do."""
+    """Return the field names of the API if the usage has them, else the first known field names that it has."""
     api_name = api.lower() if isinstance(api, str) else ""
     api_names = next(
         (candidates for word, candidates in _NAMES_BY_API.items() if word in api_name),

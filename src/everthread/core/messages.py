@@ -296,7 +296,7 @@ def with_content(message: Message, content: Content) -> Message:
 
 
 def without_native_value(message: Mapping[str, Any]) -> Message:
-    """Return a copy to be changed: without its wire value, but with its author."""
+    """Return a copy that may be changed. It keeps the name of its author, but not its original wire value."""
     copy = {key: value for key, value in message.items() if key != "_native"}
     native = message.get("_native")
     if isinstance(native, dict):
@@ -326,7 +326,7 @@ def edit_results(
 
 
 def with_text(content: Any, text: str) -> Content:
-    """Return the content with its text replaced: the first text part gets `text`, other parts without text stay."""
+    """Replace the text of a content: the first text part gets `text`, further ones are dropped, other parts stay."""
     if not isinstance(content, list):
         return text
     parts: list[Any] = []

@@ -127,8 +127,8 @@ def without_summary(message: Message) -> Message | None:
 def recognize_summaries(messages: Sequence[Message], key: bytes = b"") -> list[Message]:
     """Mark our summaries among messages from outside, by their tags.
 
-    Existing marks are dropped, and a tool result is never a summary. If there is a key, a content hash proves nothing:
-    a message that is only such a summary loses its tag and is used as background only.
+    Existing marks are dropped, and a tool result is never a summary. If there is a key, a summary whose tag was made
+    without it is not proved: a message that is only such a summary loses its tag and is used as background only.
     """
     return [_recognize_summary(message, key) for message in messages]
 

@@ -73,31 +73,35 @@ class Names:
     def __or__(self, other: Names) -> Names:
         return Names(self.files | other.files, self.identifiers | other.identifiers)
 
-    def select_newly_typed(self, typed: Names, shown: str) -> Names:
+    def select_newly_typed(self, typed_names: Names, shown_text: str) -> Names:
         """Return the names that were typed before any result showed them."""
         return Names(
-            frozenset(name for name in self.files & typed.files if name not in shown),
             frozenset(
                 name
-                for name in self.identifiers & typed.identifiers
-                if name not in shown
+                for name in self.files & typed_names.files
+                if name not in shown_text
+            ),
+            frozenset(
+                name
+                for name in self.identifiers & typed_names.identifiers
+                if name not in shown_text
             ),
         )
 
 
-def _find_paths(run: str) -> list[str]:
+def _find_paths(path_text: str) -> list[str]:
     """Return the paths in a run of path characters: a path with a slash and an extension, or names of source files."""
-    slash = run.find("/")
+    slash = path_text.find("/")
     if slash >= 0:
         extensions = [
             extension
-            for extension in _EXTENSION.finditer(run)
+            for extension in _EXTENSION.finditer(path_text)
             if extension.start() >= slash + _MIN_EXTENSION_OFFSET
         ]
         if extensions:
             end = extensions[-1].end()
-            return [run[:end], *_find_paths(run[end:])]
-    return [name.lstrip("-") for name in _SOURCE_FILE.findall(run)]
+            return [path_text[:end], *_find_paths(path_text[end:])]
+    return [name.lstrip("-") for name in _SOURCE_FILE.findall(path_text)]
 
 
 def find_names(text: str) -> Names:

@@ -113,7 +113,7 @@ _PUNCTUATION = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
 
 
 def _chunk_terms(chunk: str) -> tuple[str, str]:
-    """Return the terms that a text without white space adds to the reading run and to the extra run, encoded."""
+    """Return the encoded terms of a text without white space: those of its reading run, and those of its extra run."""
     word = chunk.strip(_PUNCTUATION)
     if word.isascii() and word.isalnum() and len(word) <= MAX_TERM_CHARS:
         is_plain = word[1:].islower() or word.isdigit() or len(word) == 1
@@ -298,7 +298,7 @@ def _separate_humps(token: str) -> str:
 
 
 class _ScriptPatterns:
-    """The patterns for text of any script. A letter keeps the marks that follow it (a few: they can be piled up)."""
+    """The patterns for text of any script. A letter keeps the accents and other marks after it, up to four of them."""
 
     def __init__(self) -> None:
         single_characters = "".join(
@@ -336,7 +336,7 @@ def _script_patterns() -> _ScriptPatterns:
 
 
 class _Escapes(dict[int, str]):
-    """Maps a character to its escape; filled on demand."""
+    """The escape of each character, computed when first asked for."""
 
     def __missing__(self, code: int) -> str:
         char = chr(code)

@@ -203,7 +203,7 @@ class _SessionReader:
             self._read_entry(number, value)
 
     def _record_compaction(self) -> None:
-        """Record the compaction whose new context is complete."""
+        """Record the last compaction, now that all lines of its new context are read."""
         if self.boundary is None:
             return
         boundary = self.boundary
@@ -456,7 +456,7 @@ def _list_content_strings(value: Any) -> Iterator[str]:
 
 @dataclass
 class _LogOverview:
-    """Facts from a first pass over the lines, needed to read them in order."""
+    """Facts about the whole file from a first pass, which the second pass needs to read the lines in order."""
 
     session: str = ""
     title: str = ""

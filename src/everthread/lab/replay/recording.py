@@ -284,7 +284,7 @@ def measure_agreement(
     recorded_calls: Sequence[PlayedCall | None],
     call_count: int,
 ) -> Agreement | None:
-    """Compare the prediction with the record, call by call up to `call_count`."""
+    """Compare the predicted calls with the recorded calls, up to `call_count`. None if there is nothing to compare."""
     pairs = [
         (predicted_call, recorded_call)
         for predicted_call, recorded_call in zip(

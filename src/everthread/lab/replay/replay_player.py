@@ -108,7 +108,7 @@ class SimulatedTimer:
         self._callback = None
 
     def fire_before(self, moment: float) -> bool:
-        """Make the scheduled call if it is due by then; return whether it was made."""
+        """Make the scheduled call if it is due before this moment. Return whether the call was made."""
         callback = self._callback
         if callback is None or self._due_time > moment:
             return False
@@ -354,7 +354,7 @@ class EverthreadReplay:
 
 @dataclass(frozen=True, slots=True)
 class OtherStrategies:
-    """The baselines and the session as recorded, and how far the prediction agrees with the record."""
+    """The results of the baselines and of the recorded session, and how well the prediction fits the record."""
 
     strategies: list[StrategyResult] = field(default_factory=list)
     agreement: Agreement | None = None

@@ -19,7 +19,10 @@ MIN_MISSED_SHARE = 0.5
 
 
 def write_verdict(replay: Replay, comparison: Comparison | None = None) -> list[str]:
-    """Return the sentences. `comparison` compares the client's own compactions, if any, with Everthread's."""
+    """Describe a replay in up to five sentences.
+
+    `comparison`: the client's own compactions beside Everthread's, if the client made any.
+    """
     lines = [
         _describe_session(replay),
         _describe_cost(replay),

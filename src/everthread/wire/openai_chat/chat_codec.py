@@ -220,7 +220,7 @@ def decode_finish_reason(finish_reason: Any, message: Message) -> str | None:
 
 
 def _to_client_message(message: Message) -> Message:
-    """Return another API's message as chat clients expect an answer: one text.
+    """Return a message of another API in the form that chat clients expect of an answer: one text, not parts.
 
     Clients may show its reasoning. If a request returns the reasoning, it is removed there.
     """

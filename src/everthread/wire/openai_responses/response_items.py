@@ -329,9 +329,9 @@ def _encode_assistant_items(
 ) -> list[Item]:
     """Return a run unchanged, unless its reasoning must be dropped or a result of a built-in tool was rewritten.
 
-    Only functions and custom tools take any text as result, so the call of a built-in tool becomes a function call; a
-    search for tools is dropped. Reasoning is tied to the items after it by their ids: if an item changed, or reasoning
-    must go, reasoning and ids are dropped.
+    The result of a built-in tool cannot be any text. If it was rewritten as text, its call becomes a function call, and
+    a search for tools is dropped. Reasoning belongs to the items after it by their ids: if an item changed, or the
+    reasoning must not be sent, reasoning and ids are dropped.
     """
     rewritten_items = [
         _encode_call(_decode_call(item))
