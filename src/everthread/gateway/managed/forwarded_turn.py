@@ -3,38 +3,49 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Protocol
 
 from everthread.core.types import Reply
 from everthread.gateway.contracts import Outgoing
+from everthread.gateway.managed.deferred_records import ForwardedRequest
 from everthread.gateway.managed.managed_turn import ManagedTurn
 from everthread.thread.caller.sent_history import Outcome
+from everthread.thread.finding.thread_match import Family
 
 READ_SECONDS = 1.0
 """A forwarded request is read after this time, or once it is answered."""
 
 
-class ForwardedTurn:
-    """A request that is read while the upstream answers.
+class ForwardedRequests(Protocol):
+    """Reads and records forwarded requests."""
 
-    `read`: read it and find its thread; it is told whether there is an answer already.
-    `reading_answered`: make other requests of the session wait meanwhile, if there is.
-    """
+    async def read_forwarded(
+        self, request: ForwardedRequest, *, is_answered: bool
+    ) -> ManagedTurn:
+        """Read a request and find its thread."""
+        ...
+
+    def hold_while_reading(self, family: Family) -> AbstractContextManager[None]:
+        """Make other requests of a session wait while one is read that is answered."""
+        ...
+
+    async def record_later(self, request: ForwardedRequest, outcome: Outcome) -> bool:
+        """Record an unread request once the thread is quiet; return False if it must be recorded now."""
+        ...
+
+
+class ForwardedTurn:
+    """A request that is read while the upstream answers, or after that."""
 
     def __init__(
-        self,
-        thread: str,
-        sent: Outgoing,
-        *,
-        read: Callable[[bool], Coroutine[Any, Any, ManagedTurn]],
-        reading_answered: Callable[[], AbstractContextManager[None]],
+        self, requests: ForwardedRequests, request: ForwardedRequest
     ) -> None:
-        self.thread = thread
-        self.sent = sent
-        self._start_reading = read
-        self._reading_answered = reading_answered
+        self.thread = request.thread
+        self.sent = request.sent
+        self._requests = requests
+        self._request = request
         self._reading: asyncio.Task[ManagedTurn] | None = None
         self._timer = asyncio.get_running_loop().call_later(READ_SECONDS, self._read)
 
@@ -54,12 +65,14 @@ class ForwardedTurn:
         return self.sent.headers
 
     async def record(self, outcome: Outcome) -> None:
-        with self._reading_answered():
-            if (
-                self._reading is None
-            ):  # nothing else will wait for it: no task is needed
-                self._timer.cancel()
-                turn = await self._start_reading(True)  # noqa: FBT003 - it is answered
+        self._timer.cancel()
+        requests = self._requests
+        request = self._request
+        if self._reading is None and await requests.record_later(request, outcome):
+            return
+        with requests.hold_while_reading(request.family):
+            if self._reading is None:  # nothing else will wait for it: no task is needed
+                turn = await requests.read_forwarded(request, is_answered=True)
             else:
                 turn = await asyncio.shield(self._reading)
         await turn.record(outcome)
@@ -68,6 +81,6 @@ class ForwardedTurn:
         """Read the request in the background, once."""
         self._timer.cancel()
         if self._reading is None:
-            loop = asyncio.get_running_loop()
-            self._reading = loop.create_task(self._start_reading(False))  # noqa: FBT003 - it is not answered yet
+            reading = self._requests.read_forwarded(self._request, is_answered=False)
+            self._reading = asyncio.get_running_loop().create_task(reading)
         return self._reading

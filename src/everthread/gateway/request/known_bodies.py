@@ -101,7 +101,7 @@ class KnownBody:
     """How many messages at the start are the system prompt."""
     history: History
     sizes: list[int]
-    """Tokens of each message of the history."""
+    """Tokens of the messages of the history, as far as they were counted."""
     frame: Request
     frame_tokens: int
     holds: frozenset[str]
