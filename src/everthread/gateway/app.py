@@ -51,6 +51,8 @@ class RoutePolicy:
     checks_host: bool = True
     """False: any host name will do, because the path needs a key or reveals nothing."""
     needs_store: bool = False
+    shows_threads: bool = False
+    """Its answers show threads, so the records that wait are made first."""
     is_native: bool = False
     """The threads API: its requests are counted here, and its errors have its own form."""
 
@@ -98,17 +100,24 @@ class GatewayApp:
         }
         for path, app in (mounted or {}).items():
             self._paths.setdefault(
-                path, RoutePolicy(app, callers.admit_to_mounted, needs_store=True)
+                path,
+                RoutePolicy(
+                    app, callers.admit_to_mounted, needs_store=True, shows_threads=True
+                ),
             )
         self._dashboard: RoutePolicy | None = None
         if pages is not None:  # a link to a page may be followed from anywhere
             self._dashboard = RoutePolicy(
-                pages, callers.admit_anybody, checks_site=False
+                pages, callers.admit_anybody, checks_site=False, shows_threads=True
             )
         self._threads: RoutePolicy | None = None
         if native is not None:
             self._threads = RoutePolicy(
-                native, callers.admit_to_threads, needs_store=True, is_native=True
+                native,
+                callers.admit_to_threads,
+                needs_store=True,
+                shows_threads=True,
+                is_native=True,
             )
         self._proxied = RoutePolicy(
             proxy, callers.admit_to_proxy, checks_host=not self._sites.has_keys
@@ -220,6 +229,8 @@ class GatewayApp:
             await self._refuse(route, head, send, refused=refused)
             return
         scope["state"] |= {"head": replace(head, caller=caller), "caller": caller}
+        if route.shows_threads:
+            await self.proxy.finish_records()
         await route.app(scope, receive, send)
 
     async def _answer_with_store(

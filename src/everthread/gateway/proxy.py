@@ -137,8 +137,13 @@ class Proxy:
             self.metrics.in_flight = self._admission.inside
             writer.log()
 
+    async def finish_records(self) -> None:
+        """Make the records that wait."""
+        await self._services.manager.finish_records()
+
     async def close(self) -> None:
         """Close the client, after the pending records are stored."""
+        await self.finish_records()
         await self._services.pending.wait()
         await self._services.client.close()
 

@@ -39,9 +39,7 @@ class ForwardedRequests(Protocol):
 class ForwardedTurn:
     """A request that is read while the upstream answers, or after that."""
 
-    def __init__(
-        self, requests: ForwardedRequests, request: ForwardedRequest
-    ) -> None:
+    def __init__(self, requests: ForwardedRequests, request: ForwardedRequest) -> None:
         self.thread = request.thread
         self.sent = request.sent
         self._requests = requests
@@ -71,7 +69,9 @@ class ForwardedTurn:
         if self._reading is None and await requests.record_later(request, outcome):
             return
         with requests.hold_while_reading(request.family):
-            if self._reading is None:  # nothing else will wait for it: no task is needed
+            if (
+                self._reading is None
+            ):  # nothing else will wait for it: no task is needed
                 turn = await requests.read_forwarded(request, is_answered=True)
             else:
                 turn = await asyncio.shield(self._reading)

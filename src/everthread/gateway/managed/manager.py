@@ -18,7 +18,6 @@ from everthread.compaction.compaction_result import CompactionLevel
 from everthread.errors import StoreError
 from everthread.gateway.contracts import (
     Incoming,
-    Outgoing,
     ProxyTurn,
     UnmanagedTurn,
 )
@@ -193,42 +192,41 @@ class ProxyManager:
     # Records that wait
 
     async def record_later(self, request: ForwardedRequest, outcome: Outcome) -> bool:
-        """Record an unread request once the thread is quiet; return False if it must be recorded now."""
-        end_digest = self._expect_next(request, outcome)
-        if not end_digest:
-            return False
-        await self._deferred.take(request, outcome, end_digest)
-        return True
-
-    def _expect_next(self, request: ForwardedRequest, outcome: Outcome) -> str:
-        """Have the next request forwarded first if it continues this answer; return the digest of the thread until there.
-
-        It is empty if this request has to be recorded first, or if another process could get the next one.
-        """
-        body_memory = self._bodies.of(request.thread)
-        last_terms = body_memory.forwarding
-        outline = request.outline
-        usage = outcome.usage
+        """Record an unread request in a moment, perhaps with the next one; return False if it must be recorded now."""
         reply = outcome.reply
-        if last_terms is None or last_terms.digest != request.terms.digest:
-            return ""
-        if reply is None or reply.stop is None or not outcome.is_success:
-            return ""
-        if usage is None or outcome.estimated or outcome.hidden_usage:
-            return ""
-        if outline.new_bytes > MAX_BYTES_ON_LOOP or not self.setup.is_alone():
-            return ""
-        model = request.terms.model
-        identities = identify_answer(request.incoming.api, reply, model)
-        if not identities or not self._deferred.can_take(request):
-            return ""
+        usage = outcome.usage
+        if reply is None or usage is None or not self._may_wait(request, outcome):
+            return False
+        terms = request.terms
+        identities = identify_answer(request.incoming.api, reply, terms.model)
+        if not identities:
+            return False
+        outline = request.outline
         history = self.reader.read_history(outline, len(outline.elements))
         self.reader.remember_history(request.thread, outline, history)
-        terms = continue_terms(
-            request.terms, outline, usage, answered=history.extend(identities)
+        next_terms = continue_terms(
+            terms, outline, usage, answered=history.extend(identities)
         )
-        body_memory.forwarding = terms
-        return terms.digest
+        self._bodies.of(request.thread).forwarding = next_terms
+        await self._deferred.take(request, outcome, next_terms.digest)
+        return True
+
+    def _may_wait(self, request: ForwardedRequest, outcome: Outcome) -> bool:
+        """Return whether a record may wait: the thread has no other end yet, and no other process gets its next call."""
+        terms = self._bodies.of(request.thread).forwarding
+        reply = outcome.reply
+        return (
+            terms is not None
+            and terms.digest == request.terms.digest
+            and outcome.is_success
+            and reply is not None
+            and reply.stop is not None
+            and not outcome.estimated
+            and not outcome.hidden_usage
+            and request.outline.new_bytes <= MAX_BYTES_ON_LOOP
+            and self._deferred.can_take(request)
+            and self.setup.is_alone()
+        )
 
     async def _record_deferred(self, record: DeferredRecord) -> None:
         """Record the last request of a thread with all that came since the record before."""
