@@ -30,13 +30,13 @@ from everthread.core.messages import (
 from everthread.lab.importers.read_logs import read_log
 from everthread.lab.summary_comparison import (
     DEFAULT_WINDOW,
-    HandOff,
+    MeasurableCompaction,
     compact_messages,
     compact_to_size,
     count_whole_messages,
-    find_hand_offs,
+    find_measurable_compactions,
     find_names,
-    full_text,
+    join_texts,
     read_context,
 )
 
@@ -82,7 +82,9 @@ class Totals:
     user_messages: int = 0
     scores: dict[str, Score] = field(default_factory=dict)
 
-    def add(self, case: HandOff, contexts: Mapping[str, tuple[str, int]]) -> None:
+    def add(
+        self, case: MeasurableCompaction, contexts: Mapping[str, tuple[str, int]]
+    ) -> None:
         user_messages = case.user_messages
         self.cases += 1
         self.files += len(case.needs.files)
@@ -104,7 +106,7 @@ def run() -> list[Row]:
     for half, of_half in (("tuned on", paths[0::2]), ("kept aside", paths[1::2])):
         totals = Totals()
         for path in of_half:
-            for case in find_hand_offs(read_log(str(path))):
+            for case in find_measurable_compactions(read_log(str(path))):
                 totals.add(case, make_contexts(case))
         rows += _rows(half, totals)
     return rows
@@ -132,9 +134,9 @@ def _rows(half: str, totals: Totals) -> Iterator[Row]:
         yield Row(f"{half} ({counts}): {name}", figure, goal_text, is_met)
 
 
-def make_contexts(case: HandOff) -> dict[str, tuple[str, int]]:
+def make_contexts(case: MeasurableCompaction) -> dict[str, tuple[str, int]]:
     """Return every contender's context as text, with its tokens."""
-    size = estimate_request_tokens([{"role": "user", "content": case.own}])
+    size = estimate_request_tokens([{"role": "user", "content": case.client_context}])
     newest = _take_newest(case.messages, size)
     default_size = compact_messages(case.messages, DEFAULT_WINDOW)
     same_size = compact_to_size(case.messages, size)
@@ -146,7 +148,7 @@ def make_contexts(case: HandOff) -> dict[str, tuple[str, int]]:
         FULL: default_size,
         FULL_BARE: _without_names(default_size),
     }
-    contexts = {CLAUDE: (case.own, size)}
+    contexts = {CLAUDE: (case.client_context, size)}
     ranked_names = _rank_names(case.messages)
     for name, share in PLAIN_LISTS.items():
         contexts[name] = _list_names(ranked_names, int(size * share))
@@ -164,7 +166,7 @@ def _rank_names(messages: Sequence[Message]) -> list[str]:
         ]
         said = "" if message["role"] == "tool" else text_of(message)
         places = (
-            (full_text(message), OUTPUT_WEIGHT),
+            (join_texts(message), OUTPUT_WEIGHT),
             (said, TEXT_WEIGHT),
             ("\n".join(typed), CALL_WEIGHT),
         )

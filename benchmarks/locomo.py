@@ -28,13 +28,8 @@ import apsw
 from benchmarks.shared import shared
 from benchmarks.table import Row, absent, markdown
 from everthread.factory import open_store
-from everthread.store.records import (
-    DEFAULT_TENANT,
-    NewMessage,
-    NewSession,
-    RecallQuery,
-    SearchQuery,
-)
+from everthread.store.records import DEFAULT_TENANT, NewMessage, NewSession
+from everthread.store.search_records import RecallQuery, SearchQuery
 from everthread.store.store import Store
 from everthread.thread.options import MAX_EXCERPTS, MIN_CLOSENESS
 from everthread.thread.store_lookup import StoreLookup

@@ -15,7 +15,8 @@ from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.conversation.conversation import Conversation
 from everthread.core.types import Reply
-from everthread.store.records import NewMessage, SearchQuery
+from everthread.store.records import NewMessage
+from everthread.store.search_records import SearchQuery
 from everthread.thread.options import Route, Setup
 
 FEW_MESSAGES = 12

@@ -29,7 +29,8 @@ from benchmarks.store_queries import CORPUS, list_queries, list_questions
 from benchmarks.store_recorded import measure_recorded
 from benchmarks.table import Row, markdown
 from everthread.factory import open_store
-from everthread.store.records import NewCompaction, NewMessage, NewSession, SearchQuery
+from everthread.store.records import NewCompaction, NewMessage, NewSession
+from everthread.store.search_records import SearchQuery
 from everthread.store.store import Store
 from tests.store.postgres_server import NoServerError
 
@@ -158,7 +159,9 @@ async def continuation(store: Store, backend: Backend) -> Row:
         record = NewCompaction(covered=ids[4:-40], summary=summary)
         made = NewMessage({"role": "user", "content": summary}, "summary")
         kept: list[int | NewMessage] = [*ids[:4], made, *ids[-40:]]
-        await store.continue_session(thread, kept, seen=len(ids), compaction=record)
+        await store.continue_session(
+            thread, kept, seen_count=len(ids), compaction=record
+        )
     added = (backend.size() - full) / (full - empty)
     what = f"{backend.name}: a continuation of {THREAD:,} messages, a summary of {len(summary):,} characters, adds"
     return Row(what, f"{100 * added:.1f} %", "< 10 %", added < 0.1)

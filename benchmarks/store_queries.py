@@ -6,7 +6,7 @@ import random
 
 from benchmarks.corpus import FREQUENT_WORDS, Corpus
 from benchmarks.store_databases import THREAD
-from everthread.store.records import SearchQuery
+from everthread.store.search_records import SearchQuery
 
 CORPUS = Corpus()
 

@@ -24,7 +24,8 @@ from everthread.core.search.terms import index_terms
 from everthread.core.secrets.redaction import redact
 from everthread.factory import open_store
 from everthread.store.index_pieces import searchable_text
-from everthread.store.records import NewMessage, NewSession, SearchQuery
+from everthread.store.records import NewMessage, NewSession
+from everthread.store.search_records import SearchQuery
 from everthread.store.store import Store
 
 MESSAGES = 5_000

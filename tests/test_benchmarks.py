@@ -23,7 +23,7 @@ from benchmarks.retained.recordings import LOGS, THREADS
 from benchmarks.shared import HALVES, half_of, shared
 from benchmarks.table import markdown
 from everthread.lab.importers.read_logs import read_log
-from everthread.lab.summary_comparison import Names, find_hand_offs
+from everthread.lab.summary_comparison import Names, find_measurable_compactions
 
 
 def test_no_contender_gets_more_room_than_we_use() -> None:
@@ -210,10 +210,10 @@ def test_a_handoff_counts_what_was_typed_before_a_tool_showed_it(
         _said("src/lexer_table.py"),
         _typed("grep read_all_tokens src/lexer_table.py"),
     ]
-    (case,) = find_hand_offs(
+    (case,) = find_measurable_compactions(
         read_log(str(_log(tmp_path / "claude-code-1.jsonl.gz", log)))
     )
-    assert case.own == "The work was on parser.py."
+    assert case.client_context == "The work was on parser.py."
     assert case.needs == Names(frozenset({"parser.py"}), frozenset({"read_all_tokens"}))
     totals = handoff.Totals()
     totals.add(case, {"a": ("parser.py", 3), "b": ("read_all_tokens look at", 5)})

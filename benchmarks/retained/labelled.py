@@ -23,7 +23,8 @@ from benchmarks.retained.race import OURS, Contexts
 from benchmarks.retained.recordings import THREADS, Recorded, recording, thread
 from everthread import open_store
 from everthread.core.messages import Message
-from everthread.store.records import NewMessage, NewSession, SearchQuery
+from everthread.store.records import NewMessage, NewSession
+from everthread.store.search_records import SearchQuery
 from everthread.thread.store_lookup import StoreLookup
 
 DEPTHS = (1, 5, 10)

@@ -106,8 +106,8 @@ class ContextOverflowError(EverthreadError):
 class SummaryError(EverthreadError):
     """A summariser failed.
 
-    `passing`: it may work later. `missing`: there is no provider. `unusable`: it answered, but not with a summary.
-    `usage`: tokens that its calls used.
+    `passing`: the summariser may work later. `missing`: there is no provider. `unusable`: the model answered, but not
+    with a summary. `usage`: the tokens that the failed calls used.
     """
 
     def __init__(

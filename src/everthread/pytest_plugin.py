@@ -29,12 +29,12 @@ MAX_LISTED_FAILURES = 5
 
 
 def assert_prefix_stable(sent: Any, *, rewrites: int = 0) -> None:
-    """Check that each request begins with the whole of the one before, so that the provider's cache holds it.
+    """Check that each request begins with the whole previous request, so that the provider can read it from its cache.
 
-    `sent`: requests in order, each a `Request`, a JSON body of OpenAI's or Anthropic's protocol or a list of messages;
-    or a `ScriptedModel` that was sent them; or a `PrefixWatch` that listened. `rewrites`: how often the beginning may
-    change, for compactions. Cache marks do not count; a last message with nothing but text injected for one call
-    (`<system-reminder>`) is left out.
+    `sent`: the requests in order, each a `Request`, a JSON body of OpenAI's or Anthropic's protocol or a list of
+    messages; or the `ScriptedModel` that received them; or the `PrefixWatch` that listened. `rewrites`: how often
+    compactions may change the beginning. Cache marks are ignored, and so is a last message that holds only text
+    injected for one call (`<system-reminder>`).
     """
     __tracebackhide__ = True
     breaks = _find_breaks(sent)
@@ -99,13 +99,13 @@ def assert_rules_survive(before: Any, after: Any, *, rules: Iterable[str] = ()) 
 
 @pytest.fixture(name="assert_prefix_stable")
 def _prefix_stable_fixture() -> Callable[..., None]:
-    """The function of this name."""
+    """Provide `assert_prefix_stable` as a fixture."""
     return assert_prefix_stable
 
 
 @pytest.fixture(name="assert_rules_survive")
 def _rules_survive_fixture() -> Callable[..., None]:
-    """The function of this name."""
+    """Provide `assert_rules_survive` as a fixture."""
     return assert_rules_survive
 
 
@@ -148,8 +148,9 @@ def _as_request(value: Any) -> Request:
 
 def _drop_injected(request: Request) -> Request:
     """Return the request without messages injected at its end for this call only."""
-    from everthread.core.messages import strip_surroundings, text_of
+    from everthread.core.messages import text_of
     from everthread.core.types import Request
+    from everthread.core.user_words import strip_surroundings
 
     messages = list(request.messages)
     while (

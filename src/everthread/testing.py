@@ -141,7 +141,8 @@ def _play_script(script: Iterator[ScriptStep]) -> Callable[[Request], ScriptStep
 class PrefixWatch:
     """A listener that checks that each request of a session extends the one before, as prompt caches need.
 
-    Text injected for one call does not count. `broken` lists the requests that did not.
+    Text that is injected for one call is ignored. `broken` lists the differences of the requests that changed their
+    beginning.
     """
 
     def __init__(self) -> None:

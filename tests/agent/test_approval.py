@@ -64,9 +64,9 @@ COMPOUND = [
 
 
 def rule_allows(
-    rule: str, what: str, kind: Literal["command", "write"] = "command"
+    rule: str, target: str, kind: Literal["command", "write"] = "command"
 ) -> bool:
-    return parse_rule(rule).allows(Permission(kind, what))
+    return parse_rule(rule).allows(Permission(kind, target))
 
 
 @pytest.mark.parametrize("form", COMPOUND)
@@ -181,8 +181,8 @@ def test_plain_words_agree_with_the_shell(tail: str) -> None:
 def test_an_allowed_command_is_always_one_program(text: str) -> None:
     permission = Permission("command", f"pytest {text}")
     if Rule("command", "pytest *").allows(permission):
-        assert shlex.split(permission.what)[0] == "pytest"
-        assert not set(";&|<>()`$\n\r\0") & set(permission.what)
+        assert shlex.split(permission.target)[0] == "pytest"
+        assert not set(";&|<>()`$\n\r\0") & set(permission.target)
 
 
 def test_rules_from_the_home(tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ class ScriptedUser:
         self.at_once = self.most = 0
 
     async def __call__(self, permission: Permission) -> ApprovalAnswer:
-        self.asked.append(permission.what)
+        self.asked.append(permission.target)
         self.at_once += 1
         self.most = max(self.most, self.at_once)
         await asyncio.sleep(0)
@@ -225,8 +225,8 @@ async def test_only_what_no_rule_allows_is_asked() -> None:
     async def work() -> list[bool]:
         approvals = Approvals(parse_rules(["command: ls *"]), person)
         return [
-            await approvals(Permission("command", what))
-            for what in ("ls -l", "make", "make")
+            await approvals(Permission("command", target))
+            for target in ("ls -l", "make", "make")
         ]
 
     assert await work() == [True, True, False]
@@ -274,24 +274,26 @@ async def test_without_a_user_the_rest_is_refused() -> None:
     approvals = Approvals(["command: ls"])
     assert await approvals(Permission("command", "ls"))
     assert not await approvals(Permission("command", "pytest -q"))
-    said = approvals.refusal(Permission("command", "pytest -q"))
+    said = approvals.explain_refusal(Permission("command", "pytest -q"))
     assert "nobody is there to approve" in said
     assert "`command: pytest -q` in approvals.txt" in said
     assert "--yes" in said
-    assert "compound" in approvals.refusal(Permission("command", "a && b"))
-    assert "`write: src/a.py`" in approvals.refusal(Permission("write", "src/a.py"))
+    assert "compound" in approvals.explain_refusal(Permission("command", "a && b"))
+    assert "`write: src/a.py`" in approvals.explain_refusal(
+        Permission("write", "src/a.py")
+    )
 
 
 async def test_yes_allows_everything() -> None:
     assert await Approvals(allow_everything=True)(Permission("command", "a && b > c"))
 
 
-@pytest.mark.parametrize("what", ["a*b.py", "x[1].py", "pytest -q", "a\nb"])
-def test_the_suggested_rule_allows_the_refused_call(what: str) -> None:
-    permission = Permission("write", what)
-    said = Approvals().refusal(permission)
+@pytest.mark.parametrize("target", ["a*b.py", "x[1].py", "pytest -q", "a\nb"])
+def test_the_suggested_rule_allows_the_refused_call(target: str) -> None:
+    permission = Permission("write", target)
+    said = Approvals().explain_refusal(permission)
     rule = said.partition("`")[2].partition("`")[0]
-    assert parse_rule(rule).allows(permission) if what.isprintable() else not rule
+    assert parse_rule(rule).allows(permission) if target.isprintable() else not rule
 
 
 def test_a_rule_holds_at_the_top_of_the_workspace_only() -> None:
@@ -300,7 +302,7 @@ def test_a_rule_holds_at_the_top_of_the_workspace_only() -> None:
     elsewhere = Permission("command", "make test", "in src")
     assert rule.allows(Permission("command", "make test"))
     assert not rule.allows(elsewhere)
-    assert "top of the workspace" in Approvals([rule]).refusal(elsewhere)
+    assert "top of the workspace" in Approvals([rule]).explain_refusal(elsewhere)
 
 
 async def test_always_writes_a_rule_where_one_fits(tmp_path: Path) -> None:
@@ -329,11 +331,11 @@ async def test_a_no_tells_the_model_why() -> None:
     approvals = Approvals((), ScriptedUser(Denial("use the staging database"), False))
     permission = Permission("command", "psql prod")
     assert not await approvals(permission)
-    assert approvals.refusal(permission).endswith(
+    assert approvals.explain_refusal(permission).endswith(
         "The user says: use the staging database"
     )
     assert not await approvals(permission)
-    assert "The user says" not in approvals.refusal(permission)
+    assert "The user says" not in approvals.explain_refusal(permission)
 
 
 ENDING_IN_A_STAR = [

@@ -15,7 +15,7 @@ from everthread.agent.approval import Approvals
 from everthread.agent.commands import COMMANDS, CommandResult, parse
 from everthread.agent.commands.state_commands import describe_cache
 from everthread.agent.tool_interface import ToolContext, ToolReply
-from everthread.agent.turn_events import CauseLog
+from everthread.agent.turn_events import CacheMissLog
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.messages import text_of
 from everthread.core.types import Request
@@ -274,7 +274,7 @@ async def test_a_refused_command_is_not_a_failed_one(setup: AgentSetup) -> None:
 
 
 def test_why_counts_calls_that_were_stopped() -> None:
-    journal = CauseLog()
+    journal = CacheMissLog()
     journal(RequestReady("s", _request("one")))
     assert "1 call ended without a report" in describe_cache(journal)
     _record_call(journal, _request("two"), prompt=10, cached=0)
@@ -345,8 +345,8 @@ async def test_new_resume_branch_and_sessions(setup: AgentSetup) -> None:
     agent, model = await open_with_turns(setup, 2)
     first = agent.conversation.id
     new = await run_command(agent, "/new Spring cleaning")
-    assert new.switch
-    await agent.switch(new.switch)
+    assert new.next_session
+    await agent.switch(new.next_session)
     await agent.send("A fresh start.")
     assert [text_of(m) for m in model.requests[-1].messages] == ["A fresh start."]
     assert model.requests[-1].system == model.requests[0].system, (
@@ -368,11 +368,11 @@ async def test_new_resume_branch_and_sessions(setup: AgentSetup) -> None:
     )
     assert "/resume ID" in (await run_command(agent, "/resume")).text
     back = await run_command(agent, f"/resume {first[:8]}")
-    assert back.switch == first
-    await agent.switch(back.switch)
+    assert back.next_session == first
+    await agent.switch(back.next_session)
     assert len(agent.conversation.messages) == 4
     branch = await run_command(agent, "/branch")
-    await agent.switch(branch.switch or "")
+    await agent.switch(branch.next_session or "")
     await agent.send("Only here.")
     assert len(agent.conversation.messages) == 6
     assert len(await setup.store.history(first)) == 4
@@ -547,7 +547,7 @@ async def test_model_shows_and_switches(
         assert (await agent.send("And now?")).text == "I am gpt-4o-mini."
         assert setup.events_of(CompactionDone)
         branch = await run_command(agent, "/branch")
-        await agent.switch(branch.switch or "")
+        await agent.switch(branch.next_session or "")
         assert (await agent.send("Here too?")).text == "I am gpt-4o-mini."
         assert (await run_command(agent.conversation, "/model gpt-4o")).failed
 
@@ -578,14 +578,19 @@ async def test_why_tells_of_the_last_compaction_even_after_a_restart(
 
 
 def _record_call(
-    journal: CauseLog, request: Request, *, prompt: int, cached: int, session: str = "s"
+    journal: CacheMissLog,
+    request: Request,
+    *,
+    prompt: int,
+    cached: int,
+    session: str = "s",
 ) -> None:
     journal(RequestReady(session, request))
     usage = CanonicalUsage(input_tokens=prompt - cached, cache_read_tokens=cached)
     journal(UsageRecorded(session, request.model, "main", usage, None))
 
 
-def _last_miss_reason(journal: CauseLog) -> str:
+def _last_miss_reason(journal: CacheMissLog) -> str:
     return journal.last_miss.reason if journal.last_miss else ""
 
 
@@ -594,7 +599,7 @@ def _request(*said: str, model: str = "m", system: str = "s") -> Request:
 
 
 def test_why_names_the_reason_that_the_provider_gives() -> None:
-    journal = CauseLog(SteppedClock())
+    journal = CacheMissLog(SteppedClock())
     _record_call(journal, _request("a"), prompt=5_000, cached=0)
     request = _request("a", "b")
     journal(RequestReady("s", request))
@@ -611,7 +616,7 @@ def test_why_names_the_reason_that_the_provider_gives() -> None:
 
 def test_why_explains_a_cache_miss() -> None:
     clock = SteppedClock()
-    journal = CauseLog(clock)
+    journal = CacheMissLog(clock)
     _record_call(journal, _request("a"), prompt=5_000, cached=0)
     assert journal.last_miss is None, "the first call can hit nothing"
     _record_call(journal, _request("a", "b"), prompt=6_000, cached=5_000)
@@ -653,7 +658,7 @@ async def test_names_that_other_programs_use(setup: AgentSetup) -> None:
     assert (await run_command(agent, "/cost")).data["sums"] == (
         await run_command(agent, "/usage")
     ).data["sums"]
-    assert (await run_command(agent, "/clear")).switch
+    assert (await run_command(agent, "/clear")).next_session
 
 
 async def test_the_state_of_a_thread(setup: AgentSetup) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from everthread import ModelError
 from everthread.agent import MAX_SUBAGENT_ROUNDS, commands
-from everthread.agent.loop import INTERRUPTED
+from everthread.agent.call_runner import INTERRUPTED_CALL_TEXT
 from everthread.agent.tool_interface import Permission, ToolContext, ToolReply
 from everthread.agent.tools.delegate import Delegate
 from everthread.agent.turn_events import Delegated, ToolFinished
@@ -153,7 +153,7 @@ async def test_a_subagents_calls_need_approval(setup: AgentSetup) -> None:
     asked: list[str] = []
 
     async def approve(permission: Permission) -> bool:
-        asked.append(permission.what)
+        asked.append(permission.target)
         return False
 
     def sub(request: Request) -> ScriptStep:
@@ -196,11 +196,11 @@ async def test_it_is_stopped_with_its_parent(setup: AgentSetup) -> None:
     with pytest.raises(asyncio.CancelledError):
         await reading
     assert slow.is_ended
-    assert tool_results(agent) == [INTERRUPTED]
+    assert tool_results(agent) == [INTERRUPTED_CALL_TEXT]
     child = (await setup.store.list_sessions(kind="subagent"))[0]
     assert child.end_reason == "interrupted"
     last = (await setup.store.history(child.id))[-1].body
-    assert last["content"] == INTERRUPTED
+    assert last["content"] == INTERRUPTED_CALL_TEXT
 
 
 async def test_one_that_fails_is_a_result(setup: AgentSetup) -> None:

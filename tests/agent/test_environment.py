@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.agent.processes import CHILD_VARIABLES, child_environment
+from everthread.agent.processes import CHILD_VARIABLES, make_child_environment
 
 KEPT = {
     "PATH": "/usr/bin:/bin",
@@ -66,12 +66,12 @@ SECRET = [
 
 
 def test_ordinary_variables_stay() -> None:
-    assert child_environment(KEPT) == KEPT | CHILD_VARIABLES
+    assert make_child_environment(KEPT) == KEPT | CHILD_VARIABLES
 
 
 @pytest.mark.parametrize("name", SECRET)
 def test_names_that_announce_a_credential_go(name: str) -> None:
-    assert name not in child_environment({name: "x", **KEPT})
+    assert name not in make_child_environment({name: "x", **KEPT})
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_names_that_announce_a_credential_go(name: str) -> None:
     ],
 )
 def test_values_that_are_a_credential_go(name: str, value: str) -> None:
-    assert name not in child_environment({name: value})
+    assert name not in make_child_environment({name: value})
 
 
 def test_configured_keys_are_removed_under_any_name() -> None:
@@ -92,7 +92,10 @@ def test_configured_keys_are_removed_under_any_name() -> None:
         "COPY": "Bearer correct-horse-battery",
         "OTHER": "horse",
     }
-    assert child_environment(source, ["my_llm"]) == {"OTHER": "horse"} | CHILD_VARIABLES
+    assert (
+        make_child_environment(source, ["my_llm"])
+        == {"OTHER": "horse"} | CHILD_VARIABLES
+    )
 
 
 @given(
@@ -102,7 +105,9 @@ def test_configured_keys_are_removed_under_any_name() -> None:
 def test_secret_variables_are_removed_with_any_prefix(
     names: list[str], ending: str
 ) -> None:
-    assert child_environment({"_".join(names) + ending: "value"}) == CHILD_VARIABLES
+    assert (
+        make_child_environment({"_".join(names) + ending: "value"}) == CHILD_VARIABLES
+    )
 
 
 SEALED = """

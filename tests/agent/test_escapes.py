@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from everthread.agent.approval import Approvals
-from everthread.agent.processes import child_environment
+from everthread.agent.processes import make_child_environment
 from everthread.agent.tool_interface import ToolContext, ToolReply
 from everthread.errors import InputError
 from tests.agent.tool_use import (
@@ -165,7 +165,7 @@ async def test_the_environment_of_commands_has_no_keys(tmp_path: Path) -> None:
         "DB_PASSWORD": "swordfish3",
     }
     async with open_tool_context(tmp_path) as context:
-        environment = child_environment(source, ["MY_LLM"])
+        environment = make_child_environment(source, ["MY_LLM"])
         there = ToolContext(
             context.workspace, context.home, context.conversation, "", environment
         )

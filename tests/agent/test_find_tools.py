@@ -109,7 +109,8 @@ async def test_at_once_needs_leave_and_the_price_is_shown(tmp_path: Path) -> Non
         await story(said=said)
     assert {permission.kind for permission in seen} == {"cache"}
     assert all(
-        permission.what == "show these tools at once: telephone" for permission in seen
+        permission.target == "show these tools at once: telephone"
+        for permission in seen
     )
     assert all(
         permission.detail.startswith("about $0.0") and "tokens" in permission.detail

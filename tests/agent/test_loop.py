@@ -17,7 +17,7 @@ from everthread import (
     register_context_engine,
     validate_messages,
 )
-from everthread.agent.loop import INTERRUPTED
+from everthread.agent.call_runner import INTERRUPTED_CALL_TEXT
 from everthread.agent.tool_interface import Permission, ToolContext, ToolReply
 from everthread.agent.turn_events import ToolFinished, ToolStarted, TurnEnded
 from everthread.conversation.answer_recorder import ModelAnswer
@@ -251,13 +251,13 @@ async def test_approvals_are_asked_one_by_one_and_a_refusal_is_a_result(
         assert asking == 1, "one question at a time"
         await asyncio.sleep(0.005)
         asking -= 1
-        asked.append(permission.what)
-        return permission.what == "ls"
+        asked.append(permission.target)
+        return permission.target == "ls"
 
     shell = text_tool("shell", "listed", kind="command")
     wanted = [
-        ("shell", {"what": what}, f"c{n}")
-        for n, what in enumerate(["ls", "rm -r /", "mkfs"])
+        ("shell", {"what": target}, f"c{n}")
+        for n, target in enumerate(["ls", "rm -r /", "mkfs"])
     ]
     model = ScriptedModel([call_reply(*wanted), "Only the list."])
     agent = await setup.open(model, tools=[shell], approve=approve, yes=False)
@@ -296,7 +296,9 @@ async def test_writes_of_one_round_happen_in_their_order(setup: AgentSetup) -> N
         written.append(str(arguments["what"]))
         return ToolReply("written")
 
-    wanted = [("write", {"what": what}, what) for what in ("first", "second", "third")]
+    wanted = [
+        ("write", {"what": target}, target) for target in ("first", "second", "third")
+    ]
     agent = await setup.open(
         ScriptedModel([call_reply(*wanted), "ok"]),
         tools=[FakeTool("write", write, "write")],
@@ -355,12 +357,14 @@ async def test_stopping_while_tools_run_ends_them_and_says_so(
     with pytest.raises(asyncio.CancelledError):
         await reading
     assert slow.is_ended
-    assert tool_results(agent) == ["quick result", INTERRUPTED]
+    assert tool_results(agent) == ["quick result", INTERRUPTED_CALL_TEXT]
     assert setup.events_of(TurnEnded)[0].reason == "interrupted"
     assert not agent.is_busy
     assert (await agent.send("Something else.")).text == "Sorry. What instead?"
     assert has_valid_messages(agent)
-    assert INTERRUPTED in str(await setup.store.history(agent.conversation.id))
+    assert INTERRUPTED_CALL_TEXT in str(
+        await setup.store.history(agent.conversation.id)
+    )
 
 
 class HangingModel(ScriptedModel):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from everthread.agent import MAX_MEMORY_CHARS, MAX_USER_CHARS
-from everthread.agent.memory import MemoryFiles, memory_folder
+from everthread.agent.memory import MemoryFiles, find_tenant_memory_folder
 from everthread.agent.system_prompt import SystemPrompt
 from everthread.core.messages import content_text
 from everthread.core.tokens import TokenCounter
@@ -106,10 +106,10 @@ async def test_concurrent_changes_are_all_stored(tmp_path: Path) -> None:
 def test_a_tenant_has_a_folder_of_its_own_inside_the_home(
     tmp_path: Path, tenant: str
 ) -> None:
-    folder = memory_folder(tmp_path, tenant)
+    folder = find_tenant_memory_folder(tmp_path, tenant)
     assert folder.resolve().is_relative_to(tmp_path.resolve() / "tenants")
     assert folder.resolve() != tmp_path.resolve() / "tenants"
-    assert memory_folder(tmp_path, "default") == tmp_path
+    assert find_tenant_memory_folder(tmp_path, "default") == tmp_path
 
 
 async def test_the_model_keeps_something_and_the_next_session_knows_it(
@@ -207,9 +207,11 @@ def test_the_prompt_is_the_same_bytes_for_the_same_files(tmp_path: Path) -> None
     (tmp_path / "AGENTS.md").write_text("Use tabs.\n" + "More.\n" * 10_000, "utf-8")
     (tmp_path / "MEMORY.md").write_text("- a fact\n", "utf-8")
     memory = MemoryFiles(tmp_path)
-    prompt = SystemPrompt(tmp_path, memory, instructions_chars=500)
+    prompt = SystemPrompt(tmp_path, memory, max_instructions_chars=500)
     assert (
-        prompt() == prompt() == SystemPrompt(tmp_path, memory, instructions_chars=500)()
+        prompt()
+        == prompt()
+        == SystemPrompt(tmp_path, memory, max_instructions_chars=500)()
     )
     assert "Use tabs." in prompt()
     assert "AGENTS.md is longer" in prompt()
@@ -233,7 +235,7 @@ def test_instructions_take_no_more_than_a_tenth_of_the_window(
     tmp_path: Path, text: str
 ) -> None:
     (tmp_path / "AGENTS.md").write_text(text * 3_000, "utf-8")
-    bare = SystemPrompt(tmp_path, instructions_chars=0)()
+    bare = SystemPrompt(tmp_path, max_instructions_chars=0)()
     counter = TokenCounter()
     for window in (2_048, 8_192, 32_000):
         prompt = SystemPrompt(tmp_path, window=partial(int, window))()

@@ -99,7 +99,7 @@ async def test_a_permission_does_not_follow_a_link_created_meanwhile(
     link.symlink_to("shown")
 
     async def approve(permission: Permission) -> bool:
-        assert "shown" in permission.what + permission.detail
+        assert "shown" in permission.target + permission.detail
         link.unlink()
         link.symlink_to("other")
         return True

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from everthread import Agent
-from everthread.agent.loop import INTERRUPTED
+from everthread.agent.call_runner import INTERRUPTED_CALL_TEXT
 from everthread.agent.turn_events import ToolFinished, TurnEnded
 from everthread.compaction.summary.sections import (
     RULES,
@@ -313,7 +313,7 @@ async def test_stopping_a_turn_ends_the_command_and_all_it_started(
     reading.cancel()
     with pytest.raises(asyncio.CancelledError):
         await reading
-    assert tool_results(agent) == [INTERRUPTED]
+    assert tool_results(agent) == [INTERRUPTED_CALL_TEXT]
     await until(lambda: not any(is_alive(int(file.read_text())) for file in files))
     assert (await agent.send("And?")).text == "Stopped, then."
 

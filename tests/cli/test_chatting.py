@@ -27,26 +27,22 @@ from everthread.agent.approval import Denial
 from everthread.agent.commands.context_commands import CONTEXT_KINDS
 from everthread.agent.tool_interface import Permission
 from everthread.agent.turn_events import Delegated, ToolFinished, ToolStarted, TurnEnded
-from everthread.cli.chat.chat_session import Chat, render_last_exchange
+from everthread.cli.chat.answer_text import render_context
+from everthread.cli.chat.chat_session import Chat
 from everthread.cli.chat.editor import ChatCompleter
+from everthread.cli.chat.event_lines import ToolLines, render_event, render_tool_result
+from everthread.cli.chat.greeting import render_last_exchange
 from everthread.cli.chat.input import (
     ApprovalPrompt,
     Interrupts,
     StoppedError,
     render_permission,
 )
+from everthread.cli.chat.markdown_blocks import MarkdownBlocks
 from everthread.cli.chat.pastes import Pastes, UnfoldingHistory
 from everthread.cli.chat.presence import TerminalPresence
-from everthread.cli.chat.terminal_view import (
-    MarkdownBlocks,
-    Screen,
-    Status,
-    ToolLines,
-    format_thousands,
-    render_context,
-    render_event,
-    render_tool_result,
-)
+from everthread.cli.chat.screen import Screen
+from everthread.cli.chat.status_line import Status, format_thousands
 from everthread.cli.output import log_unexpected_error
 from everthread.cli.shared_options import RESUME_WITHOUT_ID, fill_missing_ids
 from everthread.compaction.engine import describe_progress
@@ -299,7 +295,7 @@ class TestToolLines:
 class TestStatus:
     def test_the_line(self) -> None:
         status = Status("gpt-4o", 0, 128_000)
-        assert status.line() == "gpt-4o · 0 of 128K (0%)"
+        assert status.as_line() == "gpt-4o · 0 of 128K (0%)"
         usage = CanonicalUsage(
             input_tokens=2_000, cache_read_tokens=6_000, output_tokens=10
         )
@@ -307,7 +303,7 @@ class TestStatus:
             events.UsageRecorded("s", "gpt-4o", "main", usage, Decimal("0.02"))
         )
         status.update(events.Estimated("s", 32_000, 128_000, 64_000, True))
-        assert status.line() == "gpt-4o · 32K of 128K (25%) · cache 75% · $0.0200"
+        assert status.as_line() == "gpt-4o · 32K of 128K (25%) · cache 75% · $0.0200"
         status.update(
             events.UsageRecorded("s", "x", "auxiliary", CanonicalUsage(), None)
         )
@@ -315,7 +311,7 @@ class TestStatus:
             "s2", "s", "manual", 9, 5, 9, 5, "x", 2, Verification(), 0.1
         )
         status.update(done)
-        assert status.line().endswith("cost $0.0200 + unknown · 2 compactions")
+        assert status.as_line().endswith("cost $0.0200 + unknown · 2 compactions")
 
     def test_a_subagents_usage_counts_and_its_window_does_not(self) -> None:
         status = Status("m", 10, 100)
@@ -328,14 +324,14 @@ class TestStatus:
                 events.UsageRecorded("sub", "m", "main", usage, Decimal("0.5")),
             )
         )
-        assert status.line() == "m · 10 of 100 (10%) · cache 0% · $0.5000"
+        assert status.as_line() == "m · 10 of 100 (10%) · cache 0% · $0.5000"
 
     def test_an_unknown_price_is_not_zero(self) -> None:
         status = Status("m", 10, 100)
         status.update(
             events.UsageRecorded("s", "m", "main", CanonicalUsage(input_tokens=5), None)
         )
-        assert "cost unknown" in status.line()
+        assert "cost unknown" in status.as_line()
 
     @pytest.mark.parametrize(
         ("tokens", "text"),
@@ -354,7 +350,7 @@ class TestStatus:
 class ScriptedReader:
     """A reader that returns these answers in turn."""
 
-    interactive = True
+    is_interactive = True
 
     def __init__(self, *answers: str) -> None:
         self.answers = list(answers)
@@ -550,7 +546,7 @@ class TestScreen:
         console = Console(file=io.StringIO(), width=40)
         screen = Screen(console)
         for piece in ("# Hi\n\n", "**you", "**"):
-            screen.text(piece)
+            screen.show_text(piece)
         screen.print("a line")
         screen.flush()
         assert isinstance(console.file, io.StringIO)
@@ -566,7 +562,7 @@ class TestScreen:
         )
         screen = Screen(console)
         for piece in ("First block.\n\nSec", "ond block.\n\n", "Third."):
-            screen.text(piece)
+            screen.show_text(piece)
         screen.flush()
         assert isinstance(console.file, io.StringIO)
         out = console.file.getvalue()
@@ -578,7 +574,7 @@ class TestScreen:
 class TypedReader:
     """A reader that gives these messages, then ends."""
 
-    interactive = False
+    is_interactive = False
 
     def __init__(self, *messages: str) -> None:
         self.messages = list(messages)

@@ -11,7 +11,7 @@ import pytest
 from everthread.lab.context_text import count_utf16_units
 from everthread.lab.importers.log import Log
 from everthread.lab.importers.thread_import import make_thread_id
-from everthread.store.records import SearchQuery
+from everthread.store.search_records import SearchQuery
 from everthread.store.store import Store
 from tests.gateway.manager_setup import make_text, numbered_text
 

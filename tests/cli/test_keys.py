@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from everthread.gateway.access.key_creation import digest_of
-from everthread.store.records import KeyLimits, KeyUse
+from everthread.store.key_records import KeyLimits, KeyUse
 from everthread.store.store import Store
 
 

@@ -24,9 +24,15 @@ from everthread.cli.output import (
     print_table,
     shorten_id,
 )
-from everthread.cli.times import DAY, HOUR, format_age, format_iso, parse_time
+from everthread.cli.times import (
+    DAY_SECONDS,
+    HOUR_SECONDS,
+    format_age,
+    format_iso,
+    parse_time,
+)
 from everthread.errors import InputError
-from everthread.store.records import UsageRow
+from everthread.store.usage_records import UsageRow
 
 NOW = 1_800_000_000.0
 
@@ -52,9 +58,9 @@ ANY_TEXT = st.text(st.characters(exclude_categories=[]))
         (60, "1 min ago"),
         (7_199, "1 h ago"),
         (7_200, "2 h ago"),
-        (3 * DAY, "3 d ago"),
-        (30 * DAY, "2026-12-16"),
-        (-2 * DAY, "2027-01-17"),
+        (3 * DAY_SECONDS, "3 d ago"),
+        (30 * DAY_SECONDS, "2026-12-16"),
+        (-2 * DAY_SECONDS, "2027-01-17"),
         (1e30, "unknown"),
         (float("nan"), "unknown"),
     ],
@@ -66,10 +72,10 @@ def test_how_long_ago(passed: float, words: str, utc: None) -> None:
 @pytest.mark.parametrize(
     ("text", "moment"),
     [
-        ("7d", NOW - 7 * DAY),
-        ("12h", NOW - 12 * HOUR),
+        ("7d", NOW - 7 * DAY_SECONDS),
+        ("12h", NOW - 12 * HOUR_SECONDS),
         ("30m", NOW - 1_800),
-        (" 2W ", NOW - 14 * DAY),
+        (" 2W ", NOW - 14 * DAY_SECONDS),
         ("90 s", NOW - 90),
         ("2026-01-31T00:00:00Z", 1_769_817_600.0),
         ("2026-01-31T01:00+01:00", 1_769_817_600.0),

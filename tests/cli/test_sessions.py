@@ -78,7 +78,7 @@ async def store_story(store: Store) -> Thread:
     )
     tip = (
         await store.continue_session(
-            root.id, [ids[0], summary, ids[3]], seen=4, compaction=record
+            root.id, [ids[0], summary, ids[3]], seen_count=4, compaction=record
         )
     ).session
     later = await store.append(
@@ -88,7 +88,7 @@ async def store_story(store: Store) -> Thread:
             text_message("assistant", "Also repaired."),
         ],
     )
-    undone = await store.continue_session(tip.id, [ids[0]], seen=5)
+    undone = await store.continue_session(tip.id, [ids[0]], seen_count=5)
     await store.undo(root.id)
     branch = await store.branch(root.id, ids[0])
     await store.append(branch.id, [text_message("user", "Use another way.")])
@@ -193,7 +193,7 @@ class TestList:
             await store.append(
                 "old", [text_message("user", "one"), text_message("assistant", "two")]
             )
-            await store.continue_session("old", [], seen=2)
+            await store.continue_session("old", [], seen_count=2)
 
         fill(work)
         found = everthread.json("sessions", "list")["sessions"]

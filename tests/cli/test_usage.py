@@ -11,14 +11,9 @@ from typing import Any
 import pytest
 
 from everthread.core.canonical_usage import CanonicalUsage
-from everthread.store.records import (
-    NewCompaction,
-    NewMessage,
-    NewSession,
-    NewUsage,
-    UsageTask,
-)
+from everthread.store.records import NewCompaction, NewMessage, NewSession
 from everthread.store.store import Store
+from everthread.store.usage_records import NewUsage, UsageTask
 
 DAY = 86_400
 USED = CanonicalUsage(
@@ -78,7 +73,9 @@ async def store_month(store: Store) -> None:
         "thread", [asked, NewMessage(result, tokens=90), NewMessage(found, tokens=10)]
     )
     record = NewCompaction(tokens_before=5_000, tokens_after=1_000)
-    await store.continue_session("thread", [kept[0].id], seen=3, compaction=record)
+    await store.continue_session(
+        "thread", [kept[0].id], seen_count=3, compaction=record
+    )
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from everthread.cli.passive_watch import uses_subscription
 from everthread.cli.wrap_receipt import ReceiptFigures, write_receipt
 from everthread.cli.wrapped_clients import CLIENTS, format_settings
 from everthread.gateway.dashboard.savings import CostComparison, PricedCall
-from everthread.store.records import CallRow, Insights, UsageRow
+from everthread.store.usage_records import CallRow, Insights, UsageRow
 from tests.cli.provider_thread import provider_in_thread
 
 AGENT = """#!{python}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from everthread.compaction.history.tool_outcomes import (
+from everthread.compaction.history.error_lines import (
     MAX_ERROR_LINES,
     MAX_SEARCHED_LINE_CHARS,
     find_error_lines,

@@ -10,11 +10,8 @@ import pytest
 
 from everthread.compaction.cutting.pruning import prune_messages
 from everthread.compaction.history.compaction_history import MessageFacts
-from everthread.compaction.history.thread_facts import (
-    ThreadState,
-    build_state,
-    command_key,
-)
+from everthread.compaction.history.failure_keys import command_key
+from everthread.compaction.history.thread_facts import ThreadState, build_state
 from everthread.compaction.journal.journal import Journal, parse_journal
 from everthread.compaction.journal.journal_builder import (
     GrowingJournal,

@@ -182,11 +182,11 @@ async def test_the_newest_and_most_used_names_come_first() -> None:
         user_message("Now?"),
     ]
     result = await ContextCompressor(services(window=8_000)).compress(talk)
-    listed = read_names(names_in(result))
-    assert listed[0] == "often_typed_name"
+    identifiers = [name for name in read_names(names_in(result)) if "." not in name]
+    assert identifiers[0] == "often_typed_name"
     numbers = [
         int(name.rpartition("_")[2])
-        for name in listed
+        for name in identifiers
         if name.startswith(("old_value", "new_value"))
     ]
     assert len(numbers) > 10
@@ -237,7 +237,7 @@ async def test_in_the_classic_layout_the_names_end_the_files(
     else:
         assert f"## {NAMES}" not in result.summary
         *_, last = sections[FILES].split("\n")
-        assert last.startswith(("- used: ", "- commands: "))
+        assert last.startswith("- used: ")
 
 
 async def test_no_secret_is_a_name() -> None:
@@ -358,26 +358,58 @@ async def test_a_name_in_a_part_of_the_tail_that_was_cut_is_listed() -> None:
     assert "resolveSessionFolder" in "\n".join(map(text_of, result.messages))
 
 
-def test_files_are_listed_with_their_last_folder_and_read_back() -> None:
+def write_section(names: list[str]) -> str:
+    section = NamesSection.plan(NamesInUse.from_list(names), 10_000)
+    return section.write("word " * 1_000, frozenset(), COUNTER.text)
+
+
+def test_a_file_is_listed_with_its_folder_only_if_its_name_is_not_unique() -> None:
     paths = [
         "/r/app/src/shop/cart.py",
         "/r/app/src/shop/order.py",
+        "/r/app/src/mail/cart.py",
+        "/r/app/src/mail/order.py",
         "/r/app/tests/shop_tests/cart_test.py",
         "/etc/hosts.conf",
         "notes.md",
     ]
-    names = NamesInUse.from_list(read_names("\n".join(paths)))
-    section = NamesSection.plan(names, 10_000)
-    text = section.write("word " * 1_000, frozenset(), COUNTER.text)
+    text = write_section(read_names("\n".join(paths)))
     assert "shop/{cart.py order.py}" in text
-    assert "shop_tests/cart_test.py" in text
     assert set(parse_names(text)) == {
         "shop/cart.py",
         "shop/order.py",
-        "shop_tests/cart_test.py",
-        "/etc/hosts.conf",
+        "mail/cart.py",
+        "mail/order.py",
+        "cart_test.py",
+        "hosts.conf",
         "notes.md",
     }
+
+
+def test_folders_and_commands_are_read_back() -> None:
+    names = ["shop/cart", "app/Makefile", "go test ./... -run Cart", "cart_total_sum"]
+    assert set(parse_names(write_section(names))) == set(names)
+
+
+def test_a_folder_ranks_below_identifiers_and_files() -> None:
+    names = NamesInUse.from_list(["src/shop", "cart_total_sum", "shop/cart.py"])
+    assert names.ranked_names() == ["shop/cart.py", "cart_total_sum", "src/shop"]
+
+
+def test_a_name_that_an_edit_only_repeats_counts_less() -> None:
+    edits = [
+        {"old_string": "keep_this = read_old()", "new_string": "keep_this = read_new()"}
+        for _ in range(3)
+    ]
+    messages = [
+        message
+        for at, edit in enumerate(edits)
+        for message in call_with_result(at, "edit", json.dumps(edit), "Done")
+    ]
+    names = NamesInUse()
+    names.add_messages(map(MessageFacts, messages))
+    assert names.ranked_names()[-1] == "keep_this"
+    assert len(names.ranked_names()) == 3
 
 
 def test_a_file_without_a_folder_counts_for_its_path() -> None:

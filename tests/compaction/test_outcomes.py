@@ -9,11 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.compaction.history.tool_outcomes import (
-    count_tests,
+from everthread.compaction.history.error_lines import (
     find_error_line,
-    find_exit_code,
     find_leading_error,
+)
+from everthread.compaction.history.reported_tests import count_tests
+from everthread.compaction.history.tool_outcomes import (
+    find_exit_code,
     find_stop_reason,
     unwrap_output,
 )

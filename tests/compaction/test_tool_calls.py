@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.compaction.history.tool_calls import (
+from everthread.compaction.history.call_lines import (
     MAX_LINE_CHARS,
     Action,
-    describe_call,
     describe_outcome,
     find_action,
 )
+from everthread.compaction.history.tool_calls import describe_call
 from everthread.core.messages import Call, clip, one_line
 from everthread.core.outputs import make_persisted_block, output_id
 

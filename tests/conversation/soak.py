@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from everthread import ContextOverflowError, Conversation, ModelError
-from everthread.conversation.answer_recorder import INTERRUPTED
+from everthread.conversation.answer_recorder import INTERRUPTED_ANSWER_TEXT
 from everthread.core.messages import text_of
 from everthread.core.transcript import mark_summary, without_summary
 from everthread.core.types import Reply, Request
@@ -177,7 +177,7 @@ async def compare(setup: HttpSetup, work: Soak) -> None:
         if item.body["role"] == "assistant"
     )
     interrupted = sum(
-        count for text, count in kept.items() if text.endswith(INTERRUPTED)
+        count for text, count in kept.items() if text.endswith(INTERRUPTED_ANSWER_TEXT)
     )
     lost = given - kept
     assert sum(lost.values()) <= interrupted, lost

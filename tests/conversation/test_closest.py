@@ -9,7 +9,8 @@ import pytest
 from everthread import open_store
 from everthread.core.search.search_results import format_page
 from everthread.errors import InputError
-from everthread.store.records import NewMessage, NewSession, SearchQuery
+from everthread.store.records import NewMessage, NewSession
+from everthread.store.search_records import SearchQuery
 from everthread.thread.store_lookup import StoreLookup
 from tests.chat_messages import calls_message, function_call, result_message
 

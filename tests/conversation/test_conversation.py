@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from everthread.conversation.answer_recorder import INTERRUPTED, ModelAnswer
+from everthread.conversation.answer_recorder import INTERRUPTED_ANSWER_TEXT, ModelAnswer
 from everthread.conversation.conversation import Conversation
 from everthread.core.transcript import SUMMARY_START, seal_summary
 from everthread.core.types import Reply, StreamDelta
@@ -165,7 +165,7 @@ async def test_an_interrupted_stream_is_kept_and_accounted_for(
             break
     await stream.aclose()
     stored = await setup.store.messages(conversation.session.id)
-    assert stored[-1].body["content"] == f"one two \n\n{INTERRUPTED}"
+    assert stored[-1].body["content"] == f"one two \n\n{INTERRUPTED_ANSWER_TEXT}"
     (usage,) = await setup.store.usage(conversation.id)
     assert usage.estimated
     assert usage.usage.prompt_tokens > 0

@@ -12,7 +12,7 @@ from everthread.conversation.tool_selection import (
     ToolCard,
     choose_left_out,
     compute_max_tool_tokens,
-    exceed_share,
+    exceeds_share,
     find_matching,
     make_card,
     score_cards,
@@ -83,10 +83,10 @@ def test_both_forms_are_read_and_tools_without_a_name_stay() -> None:
 
 
 def test_tools_are_too_many_by_their_share_or_by_the_remaining_room() -> None:
-    assert not exceed_share(250, threshold=1_000, other_tokens=100)
-    assert exceed_share(251, threshold=1_000, other_tokens=100)
-    assert exceed_share(200, threshold=1_000, other_tokens=800)
-    assert not exceed_share(900, threshold=1_000, other_tokens=0, share=1.0)
+    assert not exceeds_share(250, threshold=1_000, other_tokens=100)
+    assert exceeds_share(251, threshold=1_000, other_tokens=100)
+    assert exceeds_share(200, threshold=1_000, other_tokens=800)
+    assert not exceeds_share(900, threshold=1_000, other_tokens=0, share=1.0)
     assert compute_max_tool_tokens(1_000, 100) == 250
     assert compute_max_tool_tokens(1_000, 600) == 150
     assert compute_max_tool_tokens(1_000, 5_000) == 0

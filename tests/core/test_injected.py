@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from everthread.core.messages import (
+from everthread.core.transcript import user_text
+from everthread.core.user_words import (
     find_typed_words,
     is_refused_call,
     strip_injected,
     strip_surroundings,
 )
-from everthread.core.transcript import user_text
 
 RULE = "Always use tabs"
 BAR = "-" * 21

@@ -19,8 +19,9 @@ from everthread.gateway.dashboard.access import SECRET_NAME, Access, LoginMode
 from everthread.gateway.dashboard.page_data import PageReader
 from everthread.gateway.dashboard.page_routes import Dashboard
 from everthread.gateway.dashboard.views import WindowSize
-from everthread.store.records import NewCompaction, NewMessage, NewSession, NewUsage
+from everthread.store.records import NewCompaction, NewMessage, NewSession
 from everthread.store.store import Store
+from everthread.store.usage_records import NewUsage
 from tests.chat_messages import calls_message, function_call
 
 MODEL = "claude-sonnet-4-5"
@@ -271,6 +272,6 @@ async def compact_thread(store: Store, thread: str, *, keep: int = 6) -> str:
         cost=Decimal(0),
     )
     made = await store.continue_session(
-        tip, kept, seen=len(messages), compaction=record
+        tip, kept, seen_count=len(messages), compaction=record
     )
     return made.session.id

@@ -21,7 +21,7 @@ from everthread.gateway.access.key_creation import issue_key
 from everthread.gateway.contracts import Auth, Mode
 from everthread.gateway.router import Upstream
 from everthread.lab.provider import Provider, ServedModel
-from everthread.store.records import KeyLimits
+from everthread.store.key_records import KeyLimits
 from everthread.store.store import Store
 
 CHAT = "gpt-4o"

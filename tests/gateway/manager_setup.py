@@ -92,7 +92,7 @@ class ManagerSetup:
                 listener=self.events.append,
                 wall_clock=wall,
                 clock=clock,
-                is_alone=lambda: alone,
+                is_sole_writer=lambda: alone,
                 timer=timer,
             ),
             cache_markers=markers,

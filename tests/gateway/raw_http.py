@@ -208,7 +208,7 @@ class PassThroughTurn:
         self.sent = instead or self.sent
         return instead
 
-    async def resume(self, reply: Reply) -> Outgoing | None:  # noqa: ARG002
+    async def resume_after_recall(self, reply: Reply) -> Outgoing | None:  # noqa: ARG002
         return None
 
     async def retry_without_recall(self, reply: Reply) -> Outgoing | None:  # noqa: ARG002
@@ -262,8 +262,8 @@ async def open_raw_gateway(
         ),
         limits=limits,
     )
-    service = GatewayApp(proxy, authenticator=authenticator, sites=sites)
-    async with Gateway(service, patience=1.0) as running:
+    service = GatewayApp(proxy, authenticator=authenticator, site_policy=sites)
+    async with Gateway(service, grace_seconds=1.0) as running:
         yield running.url, proxy
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from everthread.gateway.error_answers import Refused
-from everthread.gateway.filters.usage_option import UsageChunkFilter, ask_for_usage
+from everthread.gateway.filters.usage_option import UsageChunkFilter, add_usage_option
 from everthread.gateway.request.outer_fields import OuterFields, peek_field
 
 NAMES = st.sampled_from(
@@ -45,6 +45,7 @@ def test_it_is_what_a_parser_says(
     blank=st.sampled_from(["", " ", "\n\t"]),
     escaped=st.booleans(),
 )
+@example(pairs=[('a"model', None)], blank="", escaped=True)
 def test_a_field_that_stands_there_twice_is_refused(
     pairs: list[tuple[str, Any]], blank: str, escaped: bool
 ) -> None:
@@ -75,8 +76,8 @@ def test_a_field_that_stands_there_twice_is_refused(
 @given(st.binary(max_size=80).map(lambda raw: b'{"model":' + raw))
 def test_what_is_no_json_harms_nobody(body: bytes) -> None:
     found = peek_field(body, "model")
-    assert found is None or found.at < len(body)
-    asked = ask_for_usage(body)
+    assert found is None or found.start < len(body)
+    asked = add_usage_option(body)
     assert asked is None or b"include_usage" in asked
 
 
@@ -91,7 +92,7 @@ def test_asking_for_usage_adds_that_and_nothing_else(
     body: dict[str, Any], options: Any, absent: bool
 ) -> None:
     sent = body if absent else {**body, "stream_options": options}
-    asked = ask_for_usage(json.dumps(sent).encode())
+    asked = add_usage_option(json.dumps(sent).encode())
     silent = absent or (options is not None and "include_usage" not in options)
     assert (asked is not None) == (body.get("stream") is True and silent)
     if asked is not None:
@@ -132,9 +133,9 @@ def test_only_the_extra_chunk_is_taken_out(
     data = b"".join([*before, EXTRA, *after]) + rest
     stream = UsageChunkFilter()
     found = b""
-    at = 0
-    while at < len(data):
-        size = cuts[at % len(cuts)]
-        found += stream.feed(data[at : at + size])
-        at += size
+    start = 0
+    while start < len(data):
+        size = cuts[start % len(cuts)]
+        found += stream.feed(data[start : start + size])
+        start += size
     assert found + stream.end() == b"".join([*before, *after]) + rest

@@ -14,8 +14,8 @@ import pytest
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.gateway.access.authentication import Caller
 from everthread.gateway.error_answers import Refused
-from everthread.gateway.filters.charging import charged_model
-from everthread.gateway.request.encoding import readable_encodings
+from everthread.gateway.filters.charging import choose_charged_model
+from everthread.gateway.request.encoding import keep_supported_encodings
 from everthread.gateway.request.json_slices import ExcessError, slice_body
 from everthread.gateway.request.outer_fields import OuterFields
 from tests.gateway.gateway_setup import CHAT as CHAT_MODEL
@@ -247,7 +247,7 @@ async def test_a_field_that_matters_stands_there_once(
 def test_upstreams_are_asked_for_encodings_that_are_read_here(
     accepted: bytes, asked: bytes
 ) -> None:
-    assert readable_encodings(accepted) == asked
+    assert keep_supported_encodings(accepted) == asked
 
 
 class RecordingAccount:
@@ -302,4 +302,4 @@ async def test_the_model_that_answered_is_charged(path: str) -> None:
             )
         ).status == 200
     assert account.calls == [(9, "gpt-4o")]
-    assert charged_model("gpt-4o", "a-model-nobody-knows") == "gpt-4o"
+    assert choose_charged_model("gpt-4o", "a-model-nobody-knows") == "gpt-4o"

@@ -23,17 +23,14 @@ from everthread.gateway.dashboard.trials import (
     TrialResult,
     TrialRun,
 )
-from everthread.store.records import (
-    CallRow,
-    CompactionRecord,
+from everthread.store.records import CompactionRecord, NewCompaction
+from everthread.store.rewrite_records import (
     ContextEntry,
-    NewCompaction,
     NewRewrite,
-    NewUsage,
     ProxiedContext,
     Rewrite,
-    UsageRow,
 )
+from everthread.store.usage_records import CallRow, NewUsage, UsageRow
 from everthread.testing import ScriptedModel
 from everthread.thread.caller.sent_history import Outcome
 from tests.gateway.dashboard_setup import (

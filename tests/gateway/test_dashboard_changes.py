@@ -11,9 +11,9 @@ import pytest
 
 from everthread.errors import NothingToUndoError
 from everthread.gateway.monitoring.event_reports import REFUSED
-from everthread.store.records import (
+from everthread.store.records import NewCompaction
+from everthread.store.rewrite_records import (
     ContextEntry,
-    NewCompaction,
     NewRewrite,
     ProxiedContext,
     Rewrite,

@@ -173,7 +173,9 @@ async def test_a_stranger_sees_nothing(tmp_path: Path, login: Any) -> None:
             f"/dashboard/threads/{thread}/try",
         ]
         for forged in ("", "x.y", "e30.00", "a" * 5_000, "é"):
-            cookies = {"cookie": f"{dashboard.pages.access.cookie}={forged}".encode()}
+            cookies = {
+                "cookie": f"{dashboard.pages.access.cookie_name}={forged}".encode()
+            }
             for path in paths:
                 page = await visitor.get(path, headers=cookies)
                 assert page.status in (200 if path.startswith("/?") else 401, 401)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from everthread.gateway.deadlines import run_beside
+from everthread.gateway.deadlines import run_with_watcher
 
 
 async def wait_and_give(released: asyncio.Event, value: str) -> str:
@@ -30,7 +30,7 @@ async def test_an_error_of_the_work_is_its_own() -> None:
     asyncio.get_running_loop().call_soon(released.set)
     for work in (fail(None), fail(released)):
         with pytest.raises(TimeoutError, match="of the work itself"):
-            await run_beside(work, give_nothing)
+            await run_with_watcher(work, give_nothing)
 
 
 async def test_a_watcher_that_ends_quietly_changes_nothing() -> None:
@@ -40,5 +40,8 @@ async def test_a_watcher_that_ends_quietly_changes_nothing() -> None:
         released.set()
 
     assert (
-        await run_beside(wait_and_give(released, "done"), watch, after=0.001) == "done"
+        await run_with_watcher(
+            wait_and_give(released, "done"), watch, delay_seconds=0.001
+        )
+        == "done"
     )

@@ -18,7 +18,7 @@ from everthread.gateway.contracts import THREAD_HEADER
 from everthread.gateway.managed.forwarded_turn import ForwardedTurn
 from everthread.gateway.managed.manager import ProxyManager
 from everthread.gateway.router import Upstream
-from everthread.store.records import ThreadLink
+from everthread.store.rewrite_records import ThreadLink
 from everthread.store.store import Store
 from everthread.thread.events import Branched, UsageRecorded
 from tests.gateway.forwarding_setup import (

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everthread.gateway.error_answers import Refused
-from everthread.gateway.request.encoding import decode_body, decoder
+from everthread.gateway.request.encoding import decode_body, make_decoder
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -45,7 +45,7 @@ def test_in_pieces_as_at_once(data: bytes, size: int) -> None:
         for form in forms:
             packed = form(data)
             assert decode_body(packed, f" {name.upper()}", len(data)) == data
-            reader = decoder(name, len(data))
+            reader = make_decoder(name, len(data))
             assert reader
             # One byte does not identify which of two formats it begins.
             if form is not raw_deflate or size > 1:

@@ -50,7 +50,7 @@ async def gateway(
             PassThroughManager(),
             features=features,
         )
-        async with Gateway(GatewayApp(proxy), patience=1.0) as running:
+        async with Gateway(GatewayApp(proxy), grace_seconds=1.0) as running:
             yield running.url, upstream
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from everthread.gateway.contracts import Incoming, Limits, Outgoing
 from everthread.gateway.proxy import Proxy
-from everthread.gateway.streaming import COMMENT
+from everthread.gateway.streaming import KEEPALIVE_COMMENT
 from tests.gateway.raw_http import (
     JSON,
     STREAM,
@@ -64,7 +64,7 @@ class SlowManager(PassThroughManager):
         )
 
     def received(self, piece: bytes) -> None:
-        if COMMENT in piece:
+        if KEEPALIVE_COMMENT in piece:
             self.go.set()
 
 
@@ -96,9 +96,9 @@ async def test_a_compaction_that_takes_long_begins_the_stream() -> None:
         assert proxy.metrics.value("keepalives") >= 1
     assert found.status == 200
     assert found.names["content-type"].startswith("text/event-stream")
-    assert found.chunks[0] == COMMENT
+    assert found.chunks[0] == KEEPALIVE_COMMENT
     late = b": x-everthread-thread: t\n\n"
-    assert found.body.replace(COMMENT, b"") == late + START + BLOCK, (
+    assert found.body.replace(KEEPALIVE_COMMENT, b"") == late + START + BLOCK, (
         "what was not known for the headers"
     )
 
@@ -208,7 +208,7 @@ async def test_while_a_stream_is_held_its_own_first_lines_go(again: bool) -> Non
         found.names["x-request-id"],
         found.names["x-everthread-thread"],
     ) == (200, "theirs", "t")
-    said = found.body.replace(COMMENT, b"")
+    said = found.body.replace(KEEPALIVE_COMMENT, b"")
     if again:
         assert said == START + BLOCK, "nothing of the first try reached the client"
     else:
@@ -228,7 +228,10 @@ async def test_a_stream_that_is_held_and_says_something_is_as_it_came() -> None:
         found = await send_bytes(
             url, post_request(MESSAGES, STREAMED, *JSON), chunked=manager.received
         )
-    assert [piece for piece in found.chunks if piece != COMMENT] == [START, BLOCK]
+    assert [piece for piece in found.chunks if piece != KEEPALIVE_COMMENT] == [
+        START,
+        BLOCK,
+    ]
     assert len(manager.errors) == 0
 
 
@@ -241,5 +244,5 @@ async def test_an_upstream_that_is_gone_after_the_stream_began() -> None:
         found = await send_bytes(
             url, post_request(MESSAGES, STREAMED, *JSON), chunked=manager.received
         )
-    last = found.body.replace(COMMENT, b"")
+    last = found.body.replace(KEEPALIVE_COMMENT, b"")
     assert json.loads(last.partition(b"data: ")[2])["error"]["type"] == "api_error"

@@ -23,7 +23,8 @@ from everthread.gateway.access.authentication import KEY_CACHE_SECONDS, KeyAuthe
 from everthread.gateway.access.key_creation import issue_key
 from everthread.gateway.contracts import Auth
 from everthread.gateway.router import Upstream
-from everthread.store.records import KeyLimits, SearchQuery
+from everthread.store.key_records import KeyLimits
+from everthread.store.search_records import SearchQuery
 from tests.gateway.gateway_setup import (
     CHAT,
     CLAUDE,

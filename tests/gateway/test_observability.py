@@ -142,7 +142,7 @@ async def test_spans_and_metrics_have_the_names_for_generative_ai() -> None:
     reader = InMemoryMetricReader()
     tracers = TracerProvider()
     tracers.add_span_processor(SimpleSpanProcessor(spans))
-    telemetry = Telemetry.by(tracers, MeterProvider([reader]))
+    telemetry = Telemetry.from_providers(tracers, MeterProvider([reader]))
     said = {
         "id": "chatcmpl-1",
         "object": "chat.completion",

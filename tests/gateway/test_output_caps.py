@@ -200,7 +200,7 @@ async def test_a_recall_round_after_a_refusal_asks_for_what_the_window_still_lea
             "type": "function",
             "function": {"name": "recall", "arguments": arguments},
         }
-        following = await turn.resume(
+        following = await turn.resume_after_recall(
             Reply({"role": "assistant", "content": None, "tool_calls": [call]})
         )
         assert following is not None

@@ -219,16 +219,16 @@ async def test_only_an_answer_of_2xx_shows_that_a_credential_is_good(
 
 
 async def test_it_is_remembered_for_thirty_days_by_every_process(store: Store) -> None:
-    wall = Clock()
-    one = AcceptedCredentials(store, wall=wall)
-    other = AcceptedCredentials(store, wall=wall)
+    wall_clock = Clock()
+    one = AcceptedCredentials(store, wall_clock=wall_clock)
+    other = AcceptedCredentials(store, wall_clock=wall_clock)
     assert not await other.has("digest")
     one.add("digest")
     await one.close()
     assert await other.has("digest")
-    wall.now += 29 * 86_400
+    wall_clock.now += 29 * 86_400
     assert await other.has("digest")
-    wall.now += 2 * 86_400
+    wall_clock.now += 2 * 86_400
     assert not await one.has("digest")
     assert not await other.has("digest")
 

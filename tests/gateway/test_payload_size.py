@@ -194,7 +194,7 @@ def test_a_pause_ends_with_growth_or_time_and_survives_a_restart() -> None:
     pause.skip_judging(9)
     assert not pause.judge_compaction(9, 1_000, 999, now=0.0)
     assert (
-        CompactionPause.load({"since": "x", "judged": None})
+        CompactionPause.load({"paused_at": "x", "last_judged_number": None})
         == CompactionPause.load(None)
         == CompactionPause()
     )

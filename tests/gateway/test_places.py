@@ -75,7 +75,11 @@ class Credentials:
         shown = headers["x-api-key"]
         credential = PassthroughCredential(shown, cast("AcceptedCredentials", self))
         return Caller(
-            shown, shown, frozenset({"proxy"}), passthrough=True, credential=credential
+            shown,
+            shown,
+            frozenset({"proxy"}),
+            is_passthrough=True,
+            credential=credential,
         )
 
 
@@ -128,7 +132,9 @@ async def test_the_bytes_of_all_bodies_are_bounded() -> None:
 async def test_idle_connections_give_way_to_new_ones() -> None:
     async with raw_upstream() as upstream:
         proxy = Proxy(Routes([Upstream("only", upstream.url)]), PassThroughManager())
-        async with Gateway(GatewayApp(proxy), patience=1.0, connections=8) as running:
+        async with Gateway(
+            GatewayApp(proxy), grace_seconds=1.0, connections=8
+        ) as running:
             idle = [await connect(running.url) for _ in range(30)]
             for _ in range(5):
                 assert (

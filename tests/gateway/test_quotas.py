@@ -21,11 +21,15 @@ from everthread.core.types import Request
 from everthread.errors import StoreError, SummaryError
 from everthread.gateway.access.authentication import KeyAuthenticator
 from everthread.gateway.access.key_creation import issue_key
-from everthread.gateway.access.quotas import KeyLedger, spending_permit, utc_day
+from everthread.gateway.access.quotas import (
+    KeyUsageCounter,
+    make_spending_check,
+    utc_day,
+)
 from everthread.gateway.contracts import Mode
 from everthread.gateway.error_answers import Refused
 from everthread.gateway.router import Upstream
-from everthread.store.records import KeyLimits, KeyUse
+from everthread.store.key_records import KeyLimits, KeyUse
 from everthread.store.store import Store
 from tests.gateway.gateway_setup import (
     CHAT,
@@ -54,10 +58,12 @@ from tests.gateway.raw_http import (
 async def test_requests_a_day_are_counted_by_all_gateways_together(
     gateways: GatewaySetup,
 ) -> None:
-    wall = Clock()
+    wall_clock = Clock()
     doors = [
         KeyAuthenticator(
-            gateways.store, ledger=KeyLedger(gateways.store, wall=wall), ttl=0
+            gateways.store,
+            usage_counter=KeyUsageCounter(gateways.store, wall_clock=wall_clock),
+            ttl=0,
         )
         for _ in range(2)
     ]
@@ -80,7 +86,7 @@ async def test_requests_a_day_are_counted_by_all_gateways_together(
     assert body["error"]["type"] == "rate_limit_error"
     await ask_chat(gateways.chat(urls[0], free))
     assert len(gateways.provider.log) == 5
-    wall.now = MIDNIGHT + 86_400
+    wall_clock.now = MIDNIGHT + 86_400
     await ask_chat(gateways.chat(urls[0], key))
     await doors[0].close()
     days = [
@@ -206,7 +212,7 @@ async def test_a_call_that_would_pass_a_limit_is_not_made_for_a_summary(
         await caller.authorize(CanonicalUsage(1_001), CHAT)
     with pytest.raises(Refused, match=r"\$0"):
         await caller.authorize(CanonicalUsage(0, 1_000), "claude-opus-4-1")
-    permit = spending_permit(caller.authorize)
+    permit = make_spending_check(caller.authorize)
     await permit(Request(CHAT, [{"role": "user", "content": "x" * 3_000}]))
     with pytest.raises(SummaryError, match="of 1,000 tokens"):
         await permit(
@@ -336,8 +342,8 @@ class FailingStore:
 
 async def test_a_store_that_is_down_loses_no_count_and_lifts_no_limit() -> None:
     store = FailingStore()
-    wall = Clock()
-    ledger = KeyLedger(cast("Store", store), wall=wall)
+    wall_clock = Clock()
+    ledger = KeyUsageCounter(cast("Store", store), wall_clock=wall_clock)
     _, key = issue_key(limits=KeyLimits(requests=3, tokens=100))
     for _ in range(3):
         ledger.admit(key)
@@ -345,7 +351,7 @@ async def test_a_store_that_is_down_loses_no_count_and_lifts_no_limit() -> None:
         ledger.admit(key)
     await ledger.close()
     assert not store.days
-    wall.now = MIDNIGHT + 86_400
+    wall_clock.now = MIDNIGHT + 86_400
     ledger.admit(key)
     ledger.spend(key, CanonicalUsage(input_tokens=99, output_tokens=1), "gpt-4o")
     with pytest.raises(Refused, match="100 of 100 tokens"):

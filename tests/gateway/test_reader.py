@@ -78,11 +78,11 @@ def comparable(read: ParsedRequest) -> Any:
         read.sliced.fields,
         read.sliced.spans,
         [(one.start, one.end, one.value) for one in read.sliced.elements],
-        read.first,
+        read.system_count,
         read.history,
         read.frame,
         read.sizes,
-        read.fixed,
+        read.fixed_tokens,
     )
 
 
@@ -191,7 +191,7 @@ def test_cache_marks_that_move_leave_the_beginning_known(
             assert len(counted) == 2, "the new messages"
         alone = read_alone("anthropic", body)
         assert parsed.history.digests == alone.history.digests
-        assert (parsed.sizes, parsed.fixed) == (alone.sizes, alone.fixed)
+        assert (parsed.sizes, parsed.fixed_tokens) == (alone.sizes, alone.fixed_tokens)
 
 
 def test_a_mark_in_the_arguments_of_a_call_is_content() -> None:

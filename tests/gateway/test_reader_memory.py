@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tracemalloc
 
-from everthread.gateway.identify import scope_of
+from everthread.gateway.identify import find_scope
 from everthread.gateway.request.known_bodies import BodyOrigin, ByteCache
 from everthread.gateway.request.request_reader import RequestReader
 from everthread.thread.caller.message_caches import SizeCache
@@ -61,8 +61,10 @@ def test_many_requests_with_other_tools_keep_little() -> None:
 
 def test_a_long_session_name_is_kept_by_its_digest() -> None:
     """The attack: sessions that are named by a megabyte, each of which stayed with its thread."""
-    scopes = [scope_of({}, {"prompt_cache_key": "x" * 1_000_000 + end}) for end in "ab"]
-    scopes.append(scope_of({"x-everthread-session": "x" * 60_000}))
+    scopes = [
+        find_scope({}, {"prompt_cache_key": "x" * 1_000_000 + end}) for end in "ab"
+    ]
+    scopes.append(find_scope({"x-everthread-session": "x" * 60_000}))
     assert len(set(scopes)) == 3
     assert max(map(len, scopes)) < 120
-    assert scope_of({"session_id": "short"}) == "session_id:short"
+    assert find_scope({"session_id": "short"}) == "session_id:short"

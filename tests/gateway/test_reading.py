@@ -14,7 +14,7 @@ import pytest
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.types import Api
 from everthread.gateway.access.authentication import Caller
-from everthread.gateway.filters.charging import rough_tokens
+from everthread.gateway.filters.charging import estimate_body_tokens
 from everthread.gateway.request.body_reading import (
     MAX_BYTES_ON_LOOP,
     BodyLocator,
@@ -23,7 +23,7 @@ from everthread.gateway.request.body_reading import (
 )
 from everthread.gateway.request.known_bodies import BodyMatch, BodyOrigin
 from everthread.gateway.request.request_reader import (
-    MIN_BYTES_ELSEWHERE,
+    MIN_PROCESS_BYTES,
     RequestReader,
     read_body,
 )
@@ -93,7 +93,9 @@ class WatchedSizes(SizeCache):
         super().__init__()
         self.threads: set[int] = set()
 
-    def values(self, api: Api, model: str, key: Any, values: Sequence[Any]) -> int:
+    def count_values(
+        self, api: Api, model: str, key: Any, values: Sequence[Any]
+    ) -> int:
         self.threads.add(threading.get_ident())
         return super().count_values(api, model, key, values)
 
@@ -124,9 +126,9 @@ async def test_a_long_history_that_is_new_is_read_in_another_process() -> None:
     processes = WorkerProcesses(1)
     await processes.call(os.getpid)
     sizes = WatchedSizes()
-    reader = RequestReader(sizes, elsewhere=processes.call_if_free)
+    reader = RequestReader(sizes, call_in_process=processes.call_if_free)
     body = long_body(121)
-    assert len(body) > MIN_BYTES_ELSEWHERE
+    assert len(body) > MIN_PROCESS_BYTES
     outline = reader.locate(BodyOrigin("openai_chat"), body, None)
     read = await reader.read(outline)
     assert not sizes.threads
@@ -139,7 +141,7 @@ async def test_without_a_free_process_it_is_read_in_a_thread(
 ) -> None:
     processes = WorkerProcesses(1)
     sizes = WatchedSizes()
-    reader = RequestReader(sizes, elsewhere=processes.call_if_free)
+    reader = RequestReader(sizes, call_in_process=processes.call_if_free)
     outline = reader.locate(BodyOrigin("openai_chat"), long_body(121), None)
     assert await reader.read(outline) == reader.read_now(outline)
     assert sizes.threads
@@ -177,16 +179,18 @@ async def test_small_work_needs_no_thread() -> None:
 
 def test_counting_roughly_is_linear() -> None:
     """The attack: runs that are just too short for a file were looked at from each of their characters on."""
-    with cpu_limit("rough_tokens"):
-        assert rough_tokens((b"a" * 1_999 + b" ") * 2_000) == 1_000_000
+    with cpu_limit("estimate_body_tokens"):
+        assert estimate_body_tokens((b"a" * 1_999 + b" ") * 2_000) == 1_000_000
 
 
 def test_a_file_that_reaches_over_pieces_is_one() -> None:
     words = b"a word " * 40_000
     one = b'{"url": "' + b"QUJD" * 250_000 + b'"}'
-    assert rough_tokens(words + one + words) == (2 * len(words) + 11) // 4 + 1_500
-    assert rough_tokens(one + one) == 22 // 4 + 3_000
-    assert rough_tokens(b"") == 0
+    assert (
+        estimate_body_tokens(words + one + words) == (2 * len(words) + 11) // 4 + 1_500
+    )
+    assert estimate_body_tokens(one + one) == 22 // 4 + 3_000
+    assert estimate_body_tokens(b"") == 0
 
 
 class RecordingAccount:

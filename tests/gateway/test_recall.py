@@ -22,7 +22,7 @@ from everthread.gateway.managed.manager import ProxyManager
 from everthread.gateway.recall.recall_watch import RecallWatch
 from everthread.gateway.recall.stream_merge import is_recall
 from everthread.lab.provider import Provider, Record, ServedModel
-from everthread.lab.provider.cache import PromptReader
+from everthread.lab.provider.prompt_blocks import PromptReader
 from everthread.store.store import Store
 from everthread.testing import SteppedClock
 from everthread.thread.caller import recall_rounds
@@ -483,8 +483,8 @@ def test_a_stream_is_watched_for_the_tools_name(
     watch = RecallWatch()
     passed = b"".join(watch.feed(piece) for piece in pieces)
     assert watch.is_found is found
-    assert passed == watch.passed
-    assert passed + watch.rest == b"".join(pieces)
+    assert passed == watch.passed_bytes
+    assert passed + watch.held_bytes == b"".join(pieces)
     assert bool(passed) is not found
 
 
@@ -559,7 +559,7 @@ async def test_no_round_begins_after_the_time_limit(setup: ManagerSetup) -> None
                 "tool_calls": [call("recall", number, query="boat")],
             }
         )
-        following = await turn.resume(asked)
+        following = await turn.resume_after_recall(asked)
         assert following is not None, "what it looked up still reaches the model"
         assert following.recall is (number == 0)
         clock.now += 100.0
@@ -580,7 +580,7 @@ async def test_a_round_counts_before_anything_was_compacted(
             "tool_calls": [call("recall", 0, query="boat")],
         }
     )
-    following = await turn.resume(asked)
+    following = await turn.resume_after_recall(asked)
     assert following is not None
     assert following.tokens is not None
     assert before is not None

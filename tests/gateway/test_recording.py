@@ -20,7 +20,7 @@ from everthread.factory.stores import open_store
 from everthread.gateway.contracts import THREAD_HEADER
 from everthread.gateway.managed.managed_turn import ManagedTurn
 from everthread.gateway.managed.manager import ProxyManager
-from everthread.store.records import ThreadLink
+from everthread.store.rewrite_records import ThreadLink
 from everthread.store.store import Store
 from everthread.thread.caller.sent_history import Outcome
 from everthread.thread.events import RecordFailed

@@ -19,7 +19,11 @@ from everthread.core.types import Api
 from everthread.gateway.request.json_slices import slice_body
 from everthread.testing import ScriptedSummarizer
 from everthread.thread import events
-from everthread.thread.caller.replacement import Cover, name_reading_tool, rename_reader
+from everthread.thread.caller.replacement import (
+    StartReplacement,
+    name_reading_tool,
+    rename_reader,
+)
 from everthread.thread.caller.sent_history import Outcome
 from everthread.thread.events import (
     CompactionDone,
@@ -575,7 +579,7 @@ def test_a_stored_result_names_only_a_tool_that_the_client_has() -> None:
     block = make_persisted_block("line\n" * 500, preview_chars=40)
     own = {"role": "tool", "content": block}
     made = result_message("a", block)
-    found = Cover(1, [own, made])
+    found = StartReplacement(1, [own, made])
     recall = {"type": "function", "function": {"name": "recall"}}
     named = name_reading_tool(found, [own], [recall]).replacement
     assert named[0] == own
@@ -590,7 +594,7 @@ def test_a_stored_result_names_the_tool_that_came_later() -> None:
     recall: Any = {"type": "function", "function": {"name": "recall"}}
     block = make_persisted_block("line\n" * 500, preview_chars=40)
     [named] = name_reading_tool(
-        Cover(0, [result_message("a", block)]), [], [recall]
+        StartReplacement(0, [result_message("a", block)]), [], [recall]
     ).replacement
     text = rename_reader(json.dumps(named), ["recall"], ["mcp__notes__expand"])
     assert "call mcp__notes__expand with id" in text

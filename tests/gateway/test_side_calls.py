@@ -14,8 +14,8 @@ import pytest
 
 from everthread.core.messages import text_of
 from everthread.core.types import Reply, Request
-from everthread.gateway.identify import body_session, read_client, scope_of
-from everthread.store.records import ThreadLink
+from everthread.gateway.identify import find_body_session, find_scope, read_client
+from everthread.store.rewrite_records import ThreadLink
 from everthread.store.store import Store
 from everthread.thread.caller.sent_history import ClientSession, Outcome
 from tests.chat_messages import function_call
@@ -201,7 +201,7 @@ async def test_a_thread_that_begins_in_the_middle_is_named_by_its_instructions(
     ],
 )
 def test_the_session_that_a_request_names(fields: dict[str, Any], session: str) -> None:
-    assert body_session(fields) == session
+    assert find_body_session(fields) == session
 
 
 def test_headers_come_before_fields() -> None:
@@ -212,17 +212,19 @@ def test_headers_come_before_fields() -> None:
     }
     found = read_client(headers, {"prompt_cache_key": "other"})
     assert found == ClientSession("opencode", "child", "parent", is_subagent=True)
-    assert scope_of(headers, {"prompt_cache_key": "other"}) == "x-session-id:child"
-    assert scope_of({}, {"prompt_cache_key": "other"}) == "body:other"
-    assert scope_of({}) == ""
+    assert find_scope(headers, {"prompt_cache_key": "other"}) == "x-session-id:child"
+    assert find_scope({}, {"prompt_cache_key": "other"}) == "body:other"
+    assert find_scope({}) == ""
 
 
 def test_a_cache_key_of_copilot_names_no_session() -> None:
     headers = {"user-agent": "OpenAI/JS 5.20.1", "x-initiator": "agent"}
     fields = {"prompt_cache_key": "a15e188e5e21eb5d9703d9a85f826eed"}
-    assert scope_of(headers, fields) == ""
+    assert find_scope(headers, fields) == ""
     assert read_client(headers, fields).session == ""
-    assert scope_of({"agent-session-id": "20261118_1"}) == "agent-session-id:20261118_1"
+    assert (
+        find_scope({"agent-session-id": "20261118_1"}) == "agent-session-id:20261118_1"
+    )
 
 
 class HeldStore:

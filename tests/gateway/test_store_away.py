@@ -70,8 +70,8 @@ async def test_requests_go_through_and_say_so() -> None:
     chat = post_request("/v1/chat/completions", b'{"model": "m", "messages": []}')
     async with raw_upstream(whole_answer(200, JSON, b"{}")) as upstream:
         proxy = Proxy(Routes([Upstream("only", upstream.url)]), manager, watch=watch)
-        app = GatewayApp(proxy, mounted={"/mcp": page}, watch=watch)
-        async with Gateway(app, patience=1.0) as running:
+        app = GatewayApp(proxy, mounted_apps={"/mcp": page}, store_watch=watch)
+        async with Gateway(app, grace_seconds=1.0) as running:
             assert (
                 "x-everthread-notice" not in (await send_bytes(running.url, chat)).names
             )
@@ -131,4 +131,4 @@ async def test_work_goes_on_while_a_busy_store_answers_others() -> None:
             await asyncio.sleep(0.001)
         return "managed"
 
-    assert await watch.during(work()) == "managed"
+    assert await watch.run_with_store(work()) == "managed"

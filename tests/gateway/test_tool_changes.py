@@ -23,6 +23,15 @@ def tool(name: str) -> Any:
     }
 
 
+def deferred_tool(name: str) -> Any:
+    definition = {"name": name, "input_schema": {"type": "object"}}
+    return {**definition, "defer_loading": True}
+
+
+def system_message(text: str, *blocks: Any) -> Any:
+    return {"role": "system", "content": [{"type": "text", "text": text}, *blocks]}
+
+
 WRAP = [tool("look")]
 WRAP_MCP = [
     *WRAP,
@@ -76,3 +85,66 @@ async def test_other_reading_tools_keep_the_compaction(
         await talk_until_compacted(setup, client, after)
         await talk_until_compacted(setup, client, before)
         assert [event.count for event in setup.of(CompactionDone)] == [1, 2, 3, 4]
+
+
+READERS = ("mcp__everthread__expand", "mcp__everthread__search")
+ATTACHED = system_message(
+    "The following tools just became available and are ready to use:\n"
+    + "\n".join(READERS),
+    *(
+        {"type": "tool_addition", "tool": {"type": "tool_reference", "name": name}}
+        for name in READERS
+    ),
+)
+DETACHED_BY_WORDS = system_message(
+    "The following deferred tools are no longer available. Do not search for them:\n"
+    + "\n".join((*READERS, "mcp__everthread__pin"))
+    + "\n\nThe following MCP servers have disconnected:\neverthread"
+)
+DETACHED_BY_BLOCKS = system_message(
+    "Some tools are gone.",
+    *(
+        {"type": "tool_removal", "tool": {"type": "tool_reference", "name": name}}
+        for name in READERS
+    ),
+)
+DETACHED_IN_PART = system_message(
+    f"The following deferred tools are no longer available:\n{READERS[0]}"
+)
+MENTIONED = {"role": "user", "content": f"{READERS[1]} is no longer available?"}
+
+
+@pytest.mark.parametrize(
+    ("notices", "is_offered"),
+    [
+        ([ATTACHED], False),
+        ([ATTACHED, DETACHED_BY_WORDS], True),
+        ([ATTACHED, DETACHED_BY_BLOCKS], True),
+        ([ATTACHED, DETACHED_BY_WORDS, ATTACHED], False),
+        ([ATTACHED, DETACHED_IN_PART], False),
+        ([ATTACHED, MENTIONED], False),
+        ([], False),
+    ],
+    ids=["on", "words", "blocks", "on again", "in part", "mentioned", "no notice"],
+)
+async def test_recall_returns_when_our_mcp_server_is_detached(
+    tmp_path: Path, notices: list[Any], *, is_offered: bool
+) -> None:
+    """As Claude Code does it: the history refers to the deferred definitions, so they are sent for good."""
+    async with open_manager_setup(tmp_path, lambda _: "Noted.") as setup:
+        client = HistoryClient("anthropic")
+        client.extra = {"tools": [deferred_tool(name) for name in READERS]}
+        await talk_until_compacted(setup, client, [])
+        for notice in notices:
+            client.messages.append(notice)
+            if notice["role"] == "system":
+                client.add_user_message("Go on.")
+        if not notices or notices[-1]["role"] == "system":
+            client.add_user_message("What came before?")
+        manager = setup.manager(recall=True, background=False)
+        turn = await manager.prepare(client.incoming())
+        assert turn.sent.recall is is_offered
+        body = turn.sent.body.decode()
+        assert ("with `recall`, by words" in body) is is_offered
+        named = "with `mcp__everthread__expand` and `mcp__everthread__search`, by"
+        assert (named in body) is not is_offered

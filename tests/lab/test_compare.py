@@ -18,7 +18,7 @@ from everthread.lab.summary_comparison import (
     Names,
     compare_log,
     describe,
-    find_hand_offs,
+    find_measurable_compactions,
     find_names,
     sum_held_counts,
 )
@@ -70,7 +70,7 @@ def test_a_need_was_known_before_and_typed_before_a_result_showed_it() -> None:
         "cat src/part_3.py the_old_identifier",
         "cat shown_by_a_result_0 brand_new_identifier",
     )
-    (found,) = find_hand_offs(log)
+    (found,) = find_measurable_compactions(log)
     assert found.needs == Names(
         frozenset({"part_3.py"}), frozenset({"the_old_identifier"})
     )
@@ -109,7 +109,7 @@ def test_a_compaction_with_nothing_after_it_is_skipped() -> None:
 def test_the_benchmark_counts_the_same() -> None:
     log = read_log(str(shared_path("logs", "claude-code-63_bd3f9b02f2_1.jsonl.gz")))
     totals = handoff.Totals()
-    for case in find_hand_offs(log):
+    for case in find_measurable_compactions(log):
         totals.add(case, handoff.make_contexts(case))
     names = {
         handoff.CLAUDE: OWN_CONTEXT,

@@ -145,7 +145,7 @@ def test_claude_codes_streams_state_their_output_in_any_line() -> None:
     assert [call.parsed for call in calls_of(first.message)] == [{}]
     assert second.usage is not None
     outputs = [
-        call.output
+        call.output_tokens
         for call in replay(log, options=PLAIN, with_baselines=False).everthread.calls
     ]
     assert outputs[0] == 400

@@ -12,14 +12,9 @@ from everthread import apply_cache_control
 from everthread.core.caching.claude_cache_marks import mark_system
 from everthread.core.messages import Message
 from everthread.core.types import Api, Request
-from everthread.lab.provider.cache import (
-    Block,
-    CacheUse,
-    ClaudeCache,
-    PromptReader,
-    Ttl,
-)
-from everthread.lab.provider.served_models import cache_minimum
+from everthread.lab.provider.cache import CacheUse, ClaudeCache
+from everthread.lab.provider.prompt_blocks import Block, PromptReader, Ttl
+from everthread.lab.provider.served_models import find_cache_minimum
 from everthread.testing import SteppedClock
 from everthread.wire.codecs import CODECS
 from tests.chat_messages import calls_message, function_call, result_message
@@ -230,7 +225,7 @@ def test_the_parts_always_add_up(
     ],
 )
 def test_the_smallest_prefix_depends_on_the_model(model: str, tokens: int) -> None:
-    assert cache_minimum(model) == tokens
+    assert find_cache_minimum(model) == tokens
 
 
 def tool_loop(rounds: int, words: str) -> list[Message]:

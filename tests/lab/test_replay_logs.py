@@ -262,7 +262,7 @@ def test_codexs_rollouts() -> None:
         (4, "So far …")
     ]
     found = replay(log, options=PLAIN, with_baselines=False)
-    assert found.everthread.calls[0].output == 60
+    assert found.everthread.calls[0].output_tokens == 60
     assert [round(call.sent_at) for call in found.everthread.calls] == [0, 7, 9]
 
 

@@ -14,7 +14,7 @@ from everthread.core.provider_errors.classification import classify_error
 from everthread.core.types import Api, Reply, Request
 from everthread.errors import ModelError, ModelUnreachableError
 from everthread.lab.provider.faults import Fault
-from everthread.providers.clients import json_bytes
+from everthread.providers.clients import encode_json_body
 from tests.chat_messages import function_call, result_message
 from tests.providers.http_models import (
     APIS,
@@ -274,7 +274,7 @@ async def test_the_body_arrives_byte_for_byte_as_it_was_encoded(
         wanted |= (
             {"stream_options": {"include_usage": True}} if api == "openai_chat" else {}
         )
-    assert server.requests[0].raw == json_bytes(wanted)
+    assert server.requests[0].raw == encode_json_body(wanted)
     assert server.requests[0].headers["authorization"] == "Bearer sk-secret-0123456789"
 
 

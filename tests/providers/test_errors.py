@@ -13,11 +13,11 @@ from everthread.core.types import Api
 from everthread.errors import ModelError, ModelTimeoutError, ModelUnreachableError
 from everthread.providers.model_errors import (
     ModelAddress,
-    answer_error,
     find_retry_seconds,
     is_out_of_service,
     is_transient,
-    refusal_error,
+    make_answer_error,
+    make_refusal_error,
 )
 from tests.core.test_provider_errors import CASES
 from tests.providers.http_models import APIS, failure_of, make_request, model_at
@@ -99,7 +99,7 @@ def test_how_long_to_wait(
 
 
 def status(number: int, message: str = "no", **error: Any) -> ModelError:
-    return refusal_error(
+    return make_refusal_error(
         ROUTE, number, {}, json.dumps({"error": {"message": message, **error}}).encode()
     )
 
@@ -127,14 +127,18 @@ TOO_LONG = "This model's maximum context length is 8192 tokens. However, your me
         (ModelUnreachableError("gone"), True, True),
         (ModelError("odd"), False, False),
         (
-            answer_error(
+            make_answer_error(
                 ROUTE, {"type": "overloaded_error", "message": "Overloaded"}, {}, None
             ),
             True,
             True,
         ),
-        (answer_error(ROUTE, {"code": 503, "message": "busy"}, {}, None), True, True),
-        (answer_error(ROUTE, {"message": TOO_LONG}, {}, None), False, False),
+        (
+            make_answer_error(ROUTE, {"code": 503, "message": "busy"}, {}, None),
+            True,
+            True,
+        ),
+        (make_answer_error(ROUTE, {"message": TOO_LONG}, {}, None), False, False),
     ],
     ids=lambda value: str(value)[:60] if isinstance(value, ModelError) else str(value),
 )
@@ -151,7 +155,7 @@ def test_a_sentence_says_who_where_what_and_what_to_do() -> None:
         == "m at http://here/v1 answered with status 401: no. Check the key in A_KEY."
     )
     assert str(status(404)).endswith("Check the model's name and the base_url.")
-    empty = refusal_error(ROUTE, 502, {}, b"")
+    empty = make_refusal_error(ROUTE, 502, {}, b"")
     assert str(empty) == "m at http://here/v1 answered with status 502."
     assert empty.body == ""
 

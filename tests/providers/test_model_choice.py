@@ -10,8 +10,8 @@ import pytest
 from everthread.core.types import Api, Request, StreamingModel
 from everthread.errors import ConfigError, ModelError
 from everthread.providers.catalog import (
+    choose_output_cap_field,
     get_output_cap,
-    output_cap_field,
     with_output_cap,
 )
 from everthread.providers.clients import HttpModel, is_reasoning_model
@@ -223,10 +223,10 @@ def test_the_output_cap_under_every_name() -> None:
         assert get_output_cap(Request("m", [], params={field: 7})) == 7
     assert get_output_cap(Request("m", [], params={"max_tokens": None})) is None
     assert (
-        output_cap_field("openai_chat", "https://api.openai.com/v1")
+        choose_output_cap_field("openai_chat", "https://api.openai.com/v1")
         == "max_completion_tokens"
     )
-    assert output_cap_field("openai_chat", "http://localhost/v1") == "max_tokens"
+    assert choose_output_cap_field("openai_chat", "http://localhost/v1") == "max_tokens"
     request = Request("m", [], params={"a": 1, "max_tokens": 7, "b": 2})
     capped = with_output_cap(request, 5, api="openai_responses")
     assert list(capped.params.items()) == [("a", 1), ("max_output_tokens", 5), ("b", 2)]

@@ -95,7 +95,12 @@ async def test_waits_are_jittered_by_half_and_bounded() -> None:
     inner = ScriptedModel([[BUSY]] * 9)
     watch = EventRecorder()
     model = retrying(
-        inner, watch, chance=0.0, attempts=9, max_wait=3.0, max_total_seconds=1e9
+        inner,
+        watch,
+        chance=0.0,
+        attempts=9,
+        max_wait_seconds=3.0,
+        max_total_seconds=1e9,
     )
     with pytest.raises(ModelError):
         await model.complete(REQUEST)

@@ -14,9 +14,9 @@ from everthread.lab.provider.served_models import ServedModel, WindowField
 from everthread.providers.catalog import (
     EndpointReport,
     ask_endpoint,
-    models_url,
+    make_models_url,
+    read_window_betas,
     resolve_window,
-    window_headers,
 )
 from tests.wire.recording import Scripted, json_reply, recording_server
 
@@ -71,7 +71,7 @@ async def test_the_smaller_of_setting_and_learnt_limit_decides() -> None:
 async def test_a_long_context_that_a_request_asks_for_is_more_than_the_endpoint_says() -> (
     None
 ):
-    betas = window_headers({"Anthropic-Beta": "context-1m-2025-08-07, other"})
+    betas = read_window_betas({"Anthropic-Beta": "context-1m-2025-08-07, other"})
     assert await resolve("claude-sonnet-4-5", ask_server=says_9000, betas=betas) == (
         1_000_000,
         "request",
@@ -99,8 +99,8 @@ async def test_else_the_endpoint_then_the_catalogue_then_a_guess_that_is_told() 
 
 async def test_a_header_can_enlarge_the_window() -> None:
     beta = {"Anthropic-Beta": "prompt-caching-2024-07-31, context-1m-2025-08-07"}
-    assert window_headers(beta) == "context-1m-2025-08-07"
-    assert window_headers({"X-Title": "x"}) == window_headers(None) == ""
+    assert read_window_betas(beta) == "context-1m-2025-08-07"
+    assert read_window_betas({"X-Title": "x"}) == read_window_betas(None) == ""
 
 
 @pytest.mark.parametrize("shows", get_args(WindowField))
@@ -232,9 +232,9 @@ def test_the_list_of_models_is_at_one_address_with_and_without_a_version_in_the_
         "https://models.example/v1",
         "https://models.example/v1/",
     ):
-        assert models_url(base, "anthropic") == "https://models.example/v1/models"
+        assert make_models_url(base, "anthropic") == "https://models.example/v1/models"
     assert (
-        models_url("https://models.example/v1/", "openai_chat")
+        make_models_url("https://models.example/v1/", "openai_chat")
         == "https://models.example/v1/models"
     )
 

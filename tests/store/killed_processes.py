@@ -214,7 +214,7 @@ async def _compact(store: Store, thread: str, name: str) -> None:
     await store.continue_session(
         tip,
         [messages[0].id, summary, *(message.id for message in messages[-3:])],
-        seen=len(messages),
+        seen_count=len(messages),
         compaction=NewCompaction(covered=[message.id for message in messages[1:-3]]),
     )
 

@@ -107,7 +107,7 @@ async def compact_session(
     return await store.continue_session(
         session_id,
         kept,
-        seen=len(messages),
+        seen_count=len(messages),
         pending=pending,
         compaction=record,
         lease=lease,

@@ -113,7 +113,7 @@ class Model:
                 summary_message(words),
                 *(m.id for m in kept[head:]),
             ],
-            seen=len(seen),
+            seen_count=len(seen),
             pending=[*pending, *unseen],
             compaction=NewCompaction(covered=[message.id for message in middle]),
         )

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from everthread.core.canonical_usage import CanonicalUsage, normalize_usage
 from everthread.errors import InputError, UnknownIdError
-from everthread.store.records import NewSession, NewUsage, UsageRow
+from everthread.store.records import NewSession
 from everthread.store.store import Store
+from everthread.store.usage_records import NewUsage, UsageRow
 from tests.store.conftest import Clock
 from tests.store.messages import (
     compact_session,

@@ -13,7 +13,8 @@ from everthread.errors import (
     LeaseLostError,
     UnknownIdError,
 )
-from everthread.store.records import Lease, SearchQuery
+from everthread.store.records import Lease
+from everthread.store.search_records import SearchQuery
 from everthread.store.store import Store
 from tests.store.conftest import open_database
 from tests.store.messages import (
@@ -127,7 +128,7 @@ async def test_appends_around_a_compaction_keep_their_order(store: Store) -> Non
         store,
         append_texts(store, session, "early"),
         append_texts(store, session, "also early"),
-        store.continue_session(session.id, kept, seen=6),
+        store.continue_session(session.id, kept, seen_count=6),
         append_texts(store, session, "late"),
         append_texts(store, session, "later"),
     )

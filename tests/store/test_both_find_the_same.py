@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from everthread.core.secrets.redaction import redact
 from everthread.store.index_query import parse_query
-from everthread.store.records import NewMessage, NewSession, SearchQuery
+from everthread.store.records import NewMessage, NewSession
+from everthread.store.search_records import SearchQuery
 from everthread.store.store import Store
 from tests.store.conftest import BACKENDS, Clock, close_sound, open_at
 from tests.store.messages import tool_result, user_message

@@ -105,7 +105,7 @@ async def test_a_branch_has_no_summary_of_later_messages(store: Store) -> None:
     made = await store.continue_session(
         session.id,
         [ids["m1"], summary_message(), ids["m3"], ids["m8"]],
-        seen=8,
+        seen_count=8,
         compaction=NewCompaction(covered=[ids[f"m{n}"] for n in (2, 4, 5, 6, 7)]),
     )
     assert await context_texts(store, made.session.id) == ["m1", "summary", "m3", "m8"]

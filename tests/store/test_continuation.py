@@ -8,7 +8,8 @@ from decimal import Decimal
 import pytest
 
 from everthread.errors import InputError, NothingToUndoError, UnknownIdError
-from everthread.store.records import NewCompaction, NewMessage, SearchQuery
+from everthread.store.records import NewCompaction, NewMessage
+from everthread.store.search_records import SearchQuery
 from everthread.store.store import Store
 from tests.store.conftest import Clock, open_at
 from tests.store.messages import (
@@ -89,7 +90,7 @@ async def test_the_system_prompt_may_be_rebuilt(store: Store) -> None:
     session = await numbered_thread(store, 4, system="old")
     kept = [message.id for message in await store.messages(session.id)]
     made = await store.continue_session(
-        session.id, kept, seen=4, system=[{"type": "text", "text": "new"}]
+        session.id, kept, seen_count=4, system=[{"type": "text", "text": "new"}]
     )
     assert made.session.system == [{"type": "text", "text": "new"}]
     assert (await store.session(session.id)).system == "old"
@@ -105,7 +106,7 @@ async def test_messages_that_arrive_meanwhile_are_in_the_continuation_once(
     made = await store.continue_session(
         session.id,
         [seen[0].id, summary_message(), seen[5].id],
-        seen=6,
+        seen_count=6,
         pending=[late[1], user_message("pending")],
     )
     assert texts_of(await store.messages(made.session.id)) == [
@@ -175,10 +176,12 @@ async def test_a_continuation_that_fails_changes_nothing(store: Store) -> None:
     for compacted, seen, error in attempts:
         with pytest.raises(error):
             await store.continue_session(
-                session.id, compacted, seen=seen, pending=user_messages("pending")
+                session.id, compacted, seen_count=seen, pending=user_messages("pending")
             )
     with pytest.raises(InputError, match="taken"):
-        await store.continue_session(session.id, [first.id], seen=4, new=stranger.id)
+        await store.continue_session(
+            session.id, [first.id], seen_count=4, new=stranger.id
+        )
     assert await store.export(session.id) == before
 
 
@@ -199,7 +202,7 @@ async def test_the_record_of_a_compaction(store: Store, clock: Clock) -> None:
         cost=Decimal("0.000000000125"),
     )
     made = await store.continue_session(
-        session.id, [ids[0], summary_message(), ids[3]], seen=4, compaction=record
+        session.id, [ids[0], summary_message(), ids[3]], seen_count=4, compaction=record
     )
     [stored] = await store.compactions(made.session.id)
     assert (stored.thread, stored.parent, stored.session) == (

@@ -9,8 +9,10 @@ import pytest
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.outputs import output_id
 from everthread.errors import UnknownIdError
-from everthread.store.records import NewSession, NewUsage, SearchQuery
+from everthread.store.records import NewSession
+from everthread.store.search_records import SearchQuery
 from everthread.store.store import Store
+from everthread.store.usage_records import NewUsage
 from tests.store.conftest import Clock, open_at
 from tests.store.messages import (
     append_texts,

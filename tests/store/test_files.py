@@ -23,7 +23,7 @@ from everthread.errors import (
     StoreReadOnlyError,
 )
 from everthread.factory import open_store, store_url
-from everthread.store.records import SearchQuery
+from everthread.store.search_records import SearchQuery
 from tests.store.conftest import Clock, close_sound, open_at
 from tests.store.killed_processes import ForkServer
 from tests.store.messages import (

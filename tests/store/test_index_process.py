@@ -12,7 +12,7 @@ import pytest
 from everthread.errors import StoreError
 from everthread.store.database import Database
 from everthread.store.index_process import index_waiting
-from everthread.store.records import SearchQuery
+from everthread.store.search_records import SearchQuery
 from everthread.store.sqlite import SqliteDatabase
 from everthread.store.store import Store
 from everthread.thread.worker import WorkerProcesses

@@ -17,7 +17,7 @@ from everthread.store.index_pieces import (
     MAX_TERM_REPEATS,
     OVERLAP_CHARS,
     PIECE_CHARS,
-    filter_name,
+    make_filter_name,
     redact_and_split,
     searchable_text,
     split_text,
@@ -29,7 +29,8 @@ from everthread.store.indexing import (
     index_parts,
     prepare_index,
 )
-from everthread.store.records import NewSession, SearchQuery
+from everthread.store.records import NewSession
+from everthread.store.search_records import SearchQuery
 from everthread.store.store import INDEX_DELAY_SECONDS, Store
 from tests.chat_messages import calls_message, function_call
 from tests.store.conftest import Clock, open_at
@@ -148,9 +149,11 @@ def test_what_a_message_says() -> None:
 @given(st.text(max_size=80), st.text(max_size=80))
 def test_names_tell_values_apart_whatever_they_hold(one: str, other: str) -> None:
     for kind in ("role", "tool"):
-        assert (filter_name(kind, one) == filter_name(kind, other)) == (one == other)
-    assert filter_name("role", one) != filter_name("tool", one)
-    token = filter_name("tenant", one)
+        assert (make_filter_name(kind, one) == make_filter_name(kind, other)) == (
+            one == other
+        )
+    assert make_filter_name("role", one) != make_filter_name("tool", one)
+    token = make_filter_name("tenant", one)
     assert token.isascii()
     assert token == token.lower()
     assert token.replace("_", "").isalnum()
@@ -158,7 +161,7 @@ def test_names_tell_values_apart_whatever_they_hold(one: str, other: str) -> Non
 
 
 def test_names_of_ordinary_values_are_readable() -> None:
-    assert filter_name("role", "user") == "role_user"
+    assert make_filter_name("role", "user") == "role_user"
 
 
 def prepare(store: Store) -> list[list[Any]]:

@@ -9,7 +9,7 @@ from decimal import Decimal
 import pytest
 
 from everthread.errors import InputError, UnknownIdError
-from everthread.store.records import NO_USE, KeyLimits, KeyUse, NewKey, StoredKey
+from everthread.store.key_records import NO_USE, KeyLimits, KeyUse, NewKey, StoredKey
 from everthread.store.store import Store
 from tests.store.conftest import Clock, close_sound, open_at
 

@@ -6,13 +6,8 @@ import pytest
 
 from everthread.core.messages import Message
 from everthread.errors import InputError, UnknownIdError
-from everthread.store.records import (
-    NewMessage,
-    NewSession,
-    NewThreadLink,
-    SessionKind,
-    ThreadLink,
-)
+from everthread.store.records import NewMessage, NewSession, SessionKind
+from everthread.store.rewrite_records import NewThreadLink, ThreadLink
 from everthread.store.store import Store
 from tests.chat_messages import calls_message, function_call
 from tests.store.conftest import Clock

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from everthread.store.records import NewMessage, SearchQuery
+from everthread.store.records import NewMessage
+from everthread.store.search_records import SearchQuery
 from everthread.store.store import Store
 from tests.chat_messages import calls_message, function_call
 from tests.store.messages import history_texts, new_thread, tool_result, user_message

@@ -5,8 +5,9 @@ from __future__ import annotations
 from decimal import Decimal
 
 from everthread.core.canonical_usage import CanonicalUsage
-from everthread.store.records import NewUsage, SearchQuery
+from everthread.store.search_records import SearchQuery
 from everthread.store.store import Store
+from everthread.store.usage_records import NewUsage
 from tests.store.conftest import Clock
 from tests.store.messages import (
     compact_session,

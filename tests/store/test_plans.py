@@ -9,7 +9,8 @@ from typing import Any
 
 from everthread.core.search.query import read_question
 from everthread.store.database import Row, Tx
-from everthread.store.records import NewMessage, RecallQuery, SearchQuery
+from everthread.store.records import NewMessage
+from everthread.store.search_records import RecallQuery, SearchQuery
 from everthread.store.sql.client_threads import (
     find_link,
     find_links_by_skeleton,

@@ -11,21 +11,19 @@ from decimal import Decimal
 import pytest
 
 from everthread.core.canonical_usage import CanonicalUsage
-from everthread.store.records import (
+from everthread.store.records import NewCompaction, NewMessage, NewSession
+from everthread.store.rewrite_records import (
     UNDONE_STATE_KEY,
     ContextEntry,
-    NewCompaction,
-    NewMessage,
     NewRewrite,
-    NewSession,
     NewThreadLink,
-    NewUsage,
     ProxiedContext,
     Rewrite,
     ThreadLink,
 )
 from everthread.store.sql.message_rows import AppendRequest
 from everthread.store.store import MAX_PREPARED_BY_WRITER, Store
+from everthread.store.usage_records import NewUsage
 from tests.store.conftest import Clock, close_sound, open_at
 from tests.store.tables import transaction
 

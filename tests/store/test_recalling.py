@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from everthread.store.records import NewMessage, NewSession, RecallQuery, SearchQuery
+from everthread.store.records import NewMessage, NewSession
+from everthread.store.search_records import RecallQuery, SearchQuery
 from everthread.store.sql import recall_words
 from everthread.store.store import Store
 from tests.chat_messages import calls_message, function_call

@@ -13,7 +13,8 @@ import pytest
 
 from everthread import open_store
 from everthread.errors import UnknownIdError
-from everthread.store.records import NewMessage, SearchHit, SearchQuery
+from everthread.store.records import NewMessage
+from everthread.store.search_records import SearchHit, SearchQuery
 from everthread.store.sql.search import MATCHES_PER_BATCH
 from everthread.store.store import Store
 from tests.chat_messages import calls_message, function_call
@@ -873,7 +874,9 @@ async def test_neighbours_are_found_across_a_compaction(store: Store) -> None:
     ids = [message.id for message in await store.messages(thread.id)]
     shorter = user_message("short", kind="derived", origin=ids[3])
     await store.continue_session(
-        thread.id, [ids[0], user_message("summary", kind="summary"), shorter], seen=4
+        thread.id,
+        [ids[0], user_message("summary", kind="summary"), shorter],
+        seen_count=4,
     )
     await store.append(thread.id, numbered_messages(5, 6))
     assert await neighbours_of(store, "m4") == [("user: m3", "user: m5")]

@@ -26,16 +26,13 @@ from everthread.errors import (
 )
 from everthread.store import postgres
 from everthread.store.index_process import index_waiting
+from everthread.store.key_records import KeyUse, NewKey
 from everthread.store.postgres import POOL_CONNECTIONS, PostgresDatabase, PostgresWriter
-from everthread.store.records import (
-    KeyUse,
-    NewKey,
-    NewQueuedTurn,
-    NewSession,
-    SearchQuery,
-)
+from everthread.store.reader_pool import UNRESPONSIVE_PAUSE_SECONDS
+from everthread.store.records import NewSession
+from everthread.store.search_records import SearchQuery
 from everthread.store.store import Store
-from everthread.store.writer import AWAY_PAUSE_SECONDS
+from everthread.store.turn_records import NewQueuedTurn
 from tests.store.conftest import Clock, close_sound, open_at
 from tests.store.messages import (
     append_texts,
@@ -368,12 +365,12 @@ async def test_an_unavailable_server_is_reported_at_once_to_callers_that_do_not_
     await asyncio.to_thread(own_server.stop)
     with pytest.raises(StoreUnreachableError, match="does not answer"):
         await history_texts(store, session.id)
-    assert store.is_away
+    assert store.is_unresponsive
     written = asyncio.ensure_future(append_texts(store, session, "later"))
     await asyncio.to_thread(own_server.start)
     await written
-    await asyncio.sleep(AWAY_PAUSE_SECONDS)
-    assert not store.is_away
+    await asyncio.sleep(UNRESPONSIVE_PAUSE_SECONDS)
+    assert not store.is_unresponsive
     assert await history_texts(store, session.id) == ["m1", "m2", "later"]
     await store.close()
 

@@ -227,7 +227,7 @@ async def test_unknown_ids_say_so(store: Store) -> None:
         store.usage("x"),
         store.outputs("x"),
         store.put_output("x", "text"),
-        store.continue_session("x", [], seen=0),
+        store.continue_session("x", [], seen_count=0),
         store.nodes("x"),
         store.message(9),
         store.compactions("x"),

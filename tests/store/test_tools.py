@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from everthread.store.records import NewMessage, SearchHit, SearchQuery
+from everthread.store.records import NewMessage
+from everthread.store.search_records import SearchHit, SearchQuery
 from everthread.store.store import Store
 from tests.chat_messages import calls_message, result_message
 from tests.store.messages import compact_session, new_thread, tool_result, user_messages

@@ -11,8 +11,10 @@ import pytest
 from everthread.core.canonical_usage import normalize_usage
 from everthread.core.types import Node
 from everthread.errors import EverthreadError, InputError, StoreError, TranscriptError
-from everthread.store.records import NewMessage, NewSession, NewUsage, SearchQuery
+from everthread.store.records import NewMessage, NewSession
+from everthread.store.search_records import SearchQuery
 from everthread.store.store import Store
+from everthread.store.usage_records import NewUsage
 from tests.store.conftest import Clock
 from tests.store.messages import (
     append_texts,

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from everthread.errors import LeaseLostError, UnknownIdError
-from everthread.store.records import Lease, NewQueuedTurn, QueuedTurn, new_id
+from everthread.store.records import Lease, new_id
 from everthread.store.store import Store
+from everthread.store.turn_records import NewQueuedTurn, QueuedTurn
 from tests.store.messages import new_thread
 
 

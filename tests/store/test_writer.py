@@ -27,11 +27,13 @@ from everthread.errors import (
 )
 from everthread.store.database import Tx
 from everthread.store.postgres import PostgresDatabase
-from everthread.store.records import NewMessage, NewSession, NewUsage
+from everthread.store.reader_pool import ReaderPool
+from everthread.store.records import NewMessage, NewSession
 from everthread.store.sql.thread_state import put_state
 from everthread.store.sqlite import SqliteDatabase
 from everthread.store.store import Store
-from everthread.store.writer import ReaderPool, StoreWriter
+from everthread.store.usage_records import NewUsage
+from everthread.store.writer import StoreWriter
 from tests.store.conftest import Clock, open_at, open_database
 from tests.store.messages import (
     append_texts,
@@ -172,13 +174,13 @@ async def test_writes_without_a_waiter_join_the_next_batch_or_share_their_own(
         return int(database.commits)
 
     with_a_waiter = await count_commits(
-        store.record_usage(usage, early=True),
+        store.record_usage(usage, return_before_sync=True),
         store.put_state(session.id, "state", 1),
     )
     assert with_a_waiter == 1
     alone = await count_commits(
         *(
-            store.record_usage(replace(usage, event=f"{n}"), early=True)
+            store.record_usage(replace(usage, event=f"{n}"), return_before_sync=True)
             for n in range(5)
         )
     )
@@ -340,7 +342,7 @@ async def test_a_caller_that_needs_only_the_decision_does_not_wait_for_the_disk(
     disk = SlowDisk(file.path)
     writer = StoreWriter(disk)
     sql = "INSERT INTO state (scope, name, value, changed) VALUES ('s', ?, '1', 0)"
-    await writer.write(lambda tx: tx.run(sql, ("decided",)), early=True)
+    await writer.write(lambda tx: tx.run(sql, ("decided",)), return_before_sync=True)
     with contextlib.closing(file.connect_reader()) as other:
         assert other.all("SELECT name FROM state WHERE scope = 's'") == [
             ("decided",)

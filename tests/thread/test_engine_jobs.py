@@ -54,13 +54,13 @@ class Job:
 
     messages: Messages
 
-    def restore(self, engine: ContextEngine) -> None:
+    def restore_engine(self, engine: ContextEngine) -> None:
         engine.pin(["Keep the tests green."])
 
     def read(self) -> CompactionInput:
         return CompactionInput(self.messages)
 
-    def conclude(
+    def make_result(
         self, engine: ContextEngine, given: CompactionInput, compaction: Compaction
     ) -> tuple[Compaction, int, int]:
         assert len(given.messages) == len(self.messages)
@@ -76,13 +76,13 @@ class RefitJob:
     start: int
     since: Messages
 
-    def restore(self, engine: ContextEngine) -> None:
+    def restore_engine(self, engine: ContextEngine) -> None:
         engine.pin([])
 
     def read(self) -> RefitInput:
         return RefitInput(self.prepared, self.since, self.start)
 
-    def conclude(self, _given: RefitInput, compaction: Compaction) -> Compaction:
+    def make_result(self, _given: RefitInput, compaction: Compaction) -> Compaction:
         return compaction
 
 

@@ -18,7 +18,7 @@ def pause_after(*reports: int, at: float = 1_000.0) -> CompactionPause:
     """Return a pause that knows the effect of this many compactions."""
     pause = CompactionPause()
     for reported in reports:
-        pause.relieved = BEFORE
+        pause.unjudged_tokens_before = BEFORE
         pause.judge_first_prompt(reported, at)
     return pause
 
@@ -26,7 +26,7 @@ def pause_after(*reports: int, at: float = 1_000.0) -> CompactionPause:
 def test_two_in_vain_pause_until_the_history_grew() -> None:
     pause = pause_after(HARDLY_LESS)
     assert not pause.is_active(BEFORE, 1_000)
-    pause.relieved = BEFORE
+    pause.unjudged_tokens_before = BEFORE
     assert pause.judge_first_prompt(HARDLY_LESS, 1_000), "the pause begins"
     assert pause.is_active(20_500, 1_001)
     assert not pause.is_active(21_000, 1_002), "grown by a tenth"
@@ -50,12 +50,12 @@ def test_an_effective_one_forgives_the_strike() -> None:
 def test_a_report_without_a_compaction_before_it_says_nothing() -> None:
     pause = pause_after(HARDLY_LESS)
     assert not pause.judge_first_prompt(BEFORE, 1_000)
-    assert pause.strikes == 1
+    assert pause.ineffective_count == 1
 
 
 def test_it_is_kept_with_the_thread() -> None:
     state = ContextState(pause=pause_after(HARDLY_LESS, HARDLY_LESS))
-    state.pause.relieved = 7
+    state.pause.unjudged_tokens_before = 7
     other = ContextState.load(json.loads(json.dumps(state.dump())))
     assert other.pause == state.pause
     assert other.pause.is_active(BEFORE, 1_001)

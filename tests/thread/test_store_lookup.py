@@ -21,7 +21,7 @@ from everthread.errors import InputError, UnknownIdError
 from everthread.store.records import NewMessage, NewSession
 from everthread.store.store import Store
 from everthread.testing import ScriptedModel
-from everthread.thread import store_lookup as lookups
+from everthread.thread import search_pattern
 from everthread.thread.options import RecallOptions
 from everthread.thread.store_lookup import EXCERPT_CHARS, StoreLookup
 from everthread.thread.stored_facts import MAX_PIN_CHARS, add_pin
@@ -227,7 +227,7 @@ async def test_a_secret_is_neither_shown_nor_found(store: Store) -> None:
 async def test_a_hostile_pattern_is_refused_in_time(
     store: Store, monkeypatch: pytest.MonkeyPatch, pattern: str
 ) -> None:
-    monkeypatch.setattr(lookups, "PATTERN_SECONDS", 0.2)
+    monkeypatch.setattr(search_pattern, "PATTERN_SECONDS", 0.2)
 
     talk = await store_thread(store, "a" * 40_000 + "!")
     with pytest.raises(InputError):

@@ -19,8 +19,9 @@ from everthread.core.canonical_usage import CanonicalUsage
 from everthread.factory import open_store
 from everthread.factory.gateways import open_dashboard
 from everthread.gateway.dashboard.page_routes import Dashboard
-from everthread.store.records import NewMessage, NewSession, NewUsage
+from everthread.store.records import NewMessage, NewSession
 from everthread.store.store import Store
+from everthread.store.usage_records import NewUsage
 from tests.gateway.dashboard_setup import MODEL, compact_thread, make_thread, make_turn
 from tests.gateway.gateway_setup import CLAUDE, ask_claude, open_setup
 from tests.gateway.test_dashboard_safety import CONTROLS, HOSTILE

@@ -25,7 +25,7 @@ from everthread.gateway.access.key_creation import issue_key
 from everthread.gateway.access.quotas import utc_day
 from everthread.lab.provider import Provider
 from everthread.lab.provider.faults import Fault
-from everthread.store.records import KeyLimits
+from everthread.store.key_records import KeyLimits
 from tests.gateway.load_clients import (
     LoadClient,
     NumberedAnswers,

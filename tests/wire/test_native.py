@@ -7,9 +7,9 @@ import pytest
 from everthread.core.messages import Message
 from everthread.wire.common import (
     can_use_reasoning,
+    is_same_model,
     native_value,
     public_message,
-    same_model,
     with_native,
 )
 
@@ -75,5 +75,5 @@ def test_reasoning_is_for_the_model_that_wrote_it() -> None:
     ],
 )
 def test_one_model_under_two_names(one: str, other: str, same: bool) -> None:
-    assert same_model(one, other) is same
-    assert same_model(other, one) is same
+    assert is_same_model(one, other) is same
+    assert is_same_model(other, one) is same

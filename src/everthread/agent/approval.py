@@ -59,13 +59,13 @@ class Rule:
     def allows(self, permission: Permission) -> bool:
         if self.kind == "write":
             return permission.kind == "write" and _path_matches(
-                self.pattern, permission.what
+                self.pattern, permission.target
             )
         if permission.kind != "command":
             return False
         if self.kind == "exactly":
-            return not permission.detail and permission.what == self.pattern
-        words = None if permission.detail else split_plain_command(permission.what)
+            return not permission.detail and permission.target == self.pattern
+        words = None if permission.detail else split_plain_command(permission.target)
         return words is not None and _words_match(shlex.split(self.pattern), words)
 
     def __str__(self) -> str:
@@ -174,20 +174,20 @@ class Approvals:
                 return True
             answer = await self._ask_user(permission)
             if answer == "always":
-                self._always_allowed.add(_permission_key(permission))
+                self._always_allowed.add(_make_permission_key(permission))
                 rule = make_rule(permission)
                 if rule is not None and self._store_rule is not None:
                     self.rules = (*self.rules, rule)
                     self._store_rule(rule)
             if isinstance(answer, Denial):
-                self._reasons[_permission_key(permission)] = answer.reason
+                self._reasons[_make_permission_key(permission)] = answer.reason
             return bool(answer)
 
-    def refusal(self, permission: Permission) -> str:
+    def explain_refusal(self, permission: Permission) -> str:
         """Return the message for the model after a refusal: the reason, and how it can be allowed."""
-        action = f"{permission.kind} {quote_name(permission.what)!r}"
+        action = f"{permission.kind} {quote_name(permission.target)!r}"
         if self._ask_user is not None:
-            reason = self._reasons.pop(_permission_key(permission), "")
+            reason = self._reasons.pop(_make_permission_key(permission), "")
             return f"Refused: the user did not allow {action}." + (
                 f" The user says: {reason}" if reason else ""
             )
@@ -196,7 +196,7 @@ class Approvals:
     def _is_allowed(self, permission: Permission) -> bool:
         return (
             self._allow_everything
-            or _permission_key(permission) in self._always_allowed
+            or _make_permission_key(permission) in self._always_allowed
             or any(rule.allows(permission) for rule in self.rules)
         )
 
@@ -216,7 +216,7 @@ def write_rule(home: Path, rule: Rule) -> None:
 
 def make_rule(permission: Permission) -> Rule | None:
     """Return the rule that allows exactly this and nothing else; None if no rule can."""
-    target = permission.what
+    target = permission.target
     if permission.kind not in ("command", "write") or not target.isprintable():
         return None
     kind: RuleKind = permission.kind
@@ -236,7 +236,7 @@ def make_rule(permission: Permission) -> Rule | None:
 
 def explain_how_to_allow(permission: Permission) -> str:
     """Return a sentence that explains how the user can allow the action beforehand."""
-    command = permission.what
+    command = permission.target
     rule = make_rule(permission)
     if rule is not None:
         return f"The user can allow it with the line `{rule}` in {RULES_FILE} in the Everthread home, or with --yes."
@@ -247,11 +247,11 @@ def explain_how_to_allow(permission: Permission) -> str:
     return "The user can allow it with --yes."
 
 
-def _permission_key(permission: Permission) -> tuple[str, str, str]:
+def _make_permission_key(permission: Permission) -> tuple[str, str, str]:
     """Return the key by which an earlier answer is found: a command in its folder, or a path to write."""
     return (
         permission.kind,
-        permission.what,
+        permission.target,
         permission.detail if permission.kind == "command" else "",
     )
 

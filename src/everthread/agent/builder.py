@@ -35,7 +35,7 @@ class AgentBuilder(CompactionHooks):
     workspace: Path
     memory: MemoryFiles
     approve: Approver
-    instructions_chars: int
+    max_instructions_chars: int
     extra_tools: Sequence[Tool] = ()
     """Tools besides the built-in ones."""
     has_builtin_tools: bool = True
@@ -103,7 +103,7 @@ class AgentBuilder(CompactionHooks):
             None if self.is_chat_only else self.workspace,
             self.memory,
             texts=texts,
-            instructions_chars=self.instructions_chars,
+            max_instructions_chars=self.max_instructions_chars,
             window=self._find_window,
         )
 

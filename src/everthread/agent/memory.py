@@ -40,7 +40,7 @@ LOCK_FILE = ".memory.lock"
 _SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
 
 
-def memory_folder(home: Path, tenant: str) -> Path:
+def find_tenant_memory_folder(home: Path, tenant: str) -> Path:
     """Return the folder of a tenant's memory, always inside the home."""
     if tenant == DEFAULT_TENANT:
         return home
@@ -70,7 +70,7 @@ class MemoryFiles:
     def entries(self, kind: MemoryKind) -> list[str]:
         """Return the entries of a file, without secrets that the user may have written into it."""
         return [
-            redact(_entry_text(lines))
+            redact(_parse_entry(lines))
             for lines in _split_groups(self._read(kind))
             if _is_entry(lines)
         ]
@@ -90,18 +90,18 @@ class MemoryFiles:
 
         def edit(groups: LineGroups) -> LineGroups:
             is_present = any(
-                _is_entry(lines) and _entry_text(lines) == change.entry
+                _is_entry(lines) and _parse_entry(lines) == change.entry
                 for lines in groups
             )
-            return groups if is_present else [*groups, _entry_lines(change.entry)]
+            return groups if is_present else [*groups, _format_entry(change.entry)]
 
-        await self._change(kind, edit)
+        await self._change_file(kind, edit)
         return change
 
     async def replace(self, kind: MemoryKind, old_text: str, text: str) -> MemoryChange:
         """Replace the entry that contains `old_text`, or has this number."""
         change = _clean_entry(text)
-        await self._replace_entry(kind, old_text, [_entry_lines(change.entry)])
+        await self._replace_entry(kind, old_text, [_format_entry(change.entry)])
         return change
 
     async def remove(self, kind: MemoryKind, old_text: str) -> MemoryChange:
@@ -113,8 +113,6 @@ class MemoryFiles:
         async with self._write_lock:
             return
 
-    # Inside
-
     async def _replace_entry(
         self, kind: MemoryKind, old_text: str, new_groups: LineGroups
     ) -> str:
@@ -123,10 +121,10 @@ class MemoryFiles:
 
         def edit(groups: LineGroups) -> LineGroups:
             index = _find_entry(kind, groups, old_text)
-            entries.append(_entry_text(groups[index]))
+            entries.append(_parse_entry(groups[index]))
             return [*groups[:index], *new_groups, *groups[index + 1 :]]
 
-        await self._change(kind, edit)
+        await self._change_file(kind, edit)
         return entries[-1]
 
     def _read(self, kind: MemoryKind) -> str:
@@ -139,7 +137,7 @@ class MemoryFiles:
                 f"{self.folder / FILE_NAMES[kind]} cannot be read: {error.strerror}"
             ) from error
 
-    async def _change(
+    async def _change_file(
         self, kind: MemoryKind, edit: Callable[[LineGroups], LineGroups]
     ) -> None:
         async with self._write_lock:
@@ -180,9 +178,9 @@ def _find_entry(kind: MemoryKind, groups: LineGroups, old: str) -> int:
     matches = [
         index
         for index in entries
-        if query and query.casefold() in _entry_text(groups[index]).casefold()
+        if query and query.casefold() in _parse_entry(groups[index]).casefold()
     ]
-    exact_matches = [index for index in matches if _entry_text(groups[index]) == query]
+    exact_matches = [index for index in matches if _parse_entry(groups[index]) == query]
     if len(exact_matches or matches) == 1:
         return (exact_matches or matches)[0]
     if matches:
@@ -241,13 +239,13 @@ def _is_entry(lines: list[str]) -> bool:
     return lines[0].startswith("- ")
 
 
-def _entry_text(lines: list[str]) -> str:
+def _parse_entry(lines: list[str]) -> str:
     return "\n".join(
         [lines[0].removeprefix("- "), *(line.strip() for line in lines[1:])]
     )
 
 
-def _entry_lines(entry: str) -> list[str]:
+def _format_entry(entry: str) -> list[str]:
     first_line, *other_lines = entry.split("\n")
     return [f"- {first_line}", *(f"  {line}" for line in other_lines)]
 

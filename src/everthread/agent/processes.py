@@ -78,7 +78,7 @@ async def _wait_until(seconds: float, event: asyncio.Event) -> bool:
 
 
 class ProcessFamily:
-    """All processes started with one environment: they carry a mark in it, by which they are found.
+    """All processes that were started with one environment, found by a mark in it.
 
     A child of a child belongs to both families.
     """
@@ -99,18 +99,18 @@ class ProcessFamily:
             deadline = time.monotonic() + seconds
             if not self.send_signal(signal_number):
                 return
-            while time.monotonic() < deadline and any(self.members()):  # noqa: ASYNC110 - no event: not our children
+            while time.monotonic() < deadline and any(self.find_members()):  # noqa: ASYNC110 - no event: not our children
                 await asyncio.sleep(_POLL_SECONDS)
 
     def send_signal(self, signal_number: signal.Signals) -> int:
         """Send a signal to all members; return their number."""
-        processes = list(self.members())
+        processes = list(self.find_members())
         for process in processes:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(process, signal_number)
         return len(processes)
 
-    def members(self) -> Iterator[int]:
+    def find_members(self) -> Iterator[int]:
         """Return the processes that carry the mark, if the system shows it."""
         for folder in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):  # it ended meanwhile, or another user's
@@ -159,9 +159,9 @@ class ProcessOutput:
             )
 
     def _trim(self) -> None:
-        surplus = max(0, len(self._tail) - self._limit)
-        self._dropped_bytes += surplus
-        del self._tail[:surplus]
+        surplus_bytes = max(0, len(self._tail) - self._limit)
+        self._dropped_bytes += surplus_bytes
+        del self._tail[:surplus_bytes]
 
 
 class ChildProcess(ProcessFamily):
@@ -201,14 +201,17 @@ class ChildProcess(ProcessFamily):
         ).start()
 
     def find_running(self) -> tuple[int, ...]:
-        """Return its processes that still run; without /proc, its process group as a negative number."""
+        """Return the ids of the child's processes that still run.
+
+        On a system without /proc, return the process group of the child, as a negative number.
+        """
         try:
             os.killpg(self.process.pid, 0)
         except (ProcessLookupError, PermissionError):
             if self.drain_event.is_set():
                 return ()
         return (
-            tuple(sorted(self.members()))
+            tuple(sorted(self.find_members()))
             if _PROC_ENVIRON.exists()
             else (-self.process.pid,)
         )
@@ -223,13 +226,13 @@ class ChildProcess(ProcessFamily):
         ) or super()._is_member(folder)
 
     def send_signal(self, signal_number: signal.Signals) -> int:
-        """Send a signal to all members, and to its process group."""
+        """Send a signal to all members, and to the process group of the child."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal_number)
         return super().send_signal(signal_number)
 
     async def end(self) -> None:
-        """Send SIGTERM to it and everything it started, then SIGKILL."""
+        """Send SIGTERM, then SIGKILL, to the child and everything it started."""
         try:
             self.send_signal(signal.SIGTERM)
             await _wait_until(GRACE_SECONDS, self.drain_event)
@@ -291,15 +294,16 @@ _MIN_KEY_CHARS = 8
 """Minimum length of a key to search for in other variables; shorter values occur by chance."""
 
 
-def child_environment(
+def make_child_environment(
     source: Mapping[str, str], secrets: Iterable[str] = ()
 ) -> dict[str, str]:
-    """Return the variables for a child process. `secrets` names those that hold configured keys.
+    """Return the variables for a child process, without credentials.
 
-    Those are removed, with variables that contain their value or whose name or value looks like a credential.
+    `secrets`: names of variables with configured keys. They are removed, and so is every variable that contains one of
+    these keys, or whose name or value looks like a credential.
     """
     secret_names = {name.upper() for name in secrets}
-    values = {
+    secret_values = {
         value
         for name, value in source.items()
         if name.upper() in secret_names and len(value) >= _MIN_KEY_CHARS
@@ -308,7 +312,7 @@ def child_environment(
         name: value
         for name, value in source.items()
         if name.upper() not in secret_names
-        and not any(secret in value for secret in values)
+        and not any(secret in value for secret in secret_values)
         and (name in _ALWAYS_INHERITED or not is_secret(name, value))
     }
     return variables | CHILD_VARIABLES
@@ -328,7 +332,7 @@ def hide_environment(public_names: Container[str]) -> int:
     Child processes could read that file, which shows the memory of the original environment. The variables stay set:
     they are copied elsewhere before that memory is cleared. Linux only; if the memory cannot be found, do nothing.
     """
-    start, end = _environment_bounds() if sys.platform == "linux" else (0, 0)
+    start, end = _find_environment_bounds() if sys.platform == "linux" else (0, 0)
     if not start < end:
         return 0
     cleared_count = 0
@@ -345,7 +349,7 @@ def hide_environment(public_names: Container[str]) -> int:
     return cleared_count
 
 
-def _environment_bounds() -> tuple[int, int]:
+def _find_environment_bounds() -> tuple[int, int]:
     """Return the memory addresses of the environment with which this process was started."""
     try:
         fields = (

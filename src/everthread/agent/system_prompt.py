@@ -34,13 +34,13 @@ class SystemPrompt:
         memory: MemoryFiles | None = None,
         *,
         texts: Sequence[str] = ("role",),
-        instructions_chars: int = MAX_INSTRUCTIONS_CHARS,
+        max_instructions_chars: int = MAX_INSTRUCTIONS_CHARS,
         window: Callable[[], int | None] = lambda: None,
     ) -> None:
         self._workspace = workspace
         self._memory = memory
         self._texts = texts
-        self._instructions_chars = instructions_chars
+        self._max_instructions_chars = max_instructions_chars
         self._window = window
         self._todo = ""
 
@@ -51,7 +51,7 @@ class SystemPrompt:
                 f"The workspace is {self._workspace}.",
                 self._read_instructions(self._workspace),
             ]
-        parts += self._memory_parts()
+        parts += self._make_memory_parts()
         if self._todo:
             parts.append(
                 f"# Your list of tasks as it was when this part began; `todo` shows it now\n\n{self._todo}"
@@ -72,12 +72,12 @@ class SystemPrompt:
             ):
                 return ""
             with file.open(encoding="utf-8", errors="replace") as stream:
-                content = stream.read(self._instructions_chars + 1)
+                content = stream.read(self._max_instructions_chars + 1)
         except OSError as error:
             return (
                 f"({INSTRUCTIONS_FILE} of the project cannot be read: {error.strerror})"
             )
-        instructions = self._cut_to_window(content[: self._instructions_chars])
+        instructions = self._cut_to_window(content[: self._max_instructions_chars])
         if len(instructions) < len(content):
             instructions = f"{instructions.rstrip()}\n[{INSTRUCTIONS_FILE} is longer; read_file shows the rest]"
         instructions = instructions.strip()
@@ -102,7 +102,7 @@ class SystemPrompt:
             ]
         return instructions
 
-    def _memory_parts(self) -> list[str]:
+    def _make_memory_parts(self) -> list[str]:
         if self._memory is None:
             return []
         parts = []

@@ -18,7 +18,7 @@ class Permission:
 
     kind: Literal["command", "write", "cache"]
     """`cache`: lose the provider's cache, so that the next prompt is read at full price."""
-    what: str
+    target: str
     """The whole command, the path to write, or the reason to lose the cache. Rules are matched against it."""
     detail: str = ""
     """More for the user who decides, such as a diff or a price."""

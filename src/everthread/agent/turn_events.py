@@ -99,7 +99,7 @@ class Delegated(Event):
 
 
 MIN_CACHED_TOKENS = 1_024
-"""Prompt tokens below which no provider caches."""
+"""The smallest prompt that a provider caches."""
 CACHE_SECONDS = 300.0
 """Seconds after which a provider may drop an unused prefix."""
 
@@ -129,7 +129,7 @@ class CacheMiss:
     """Whether the provider gave the reason; otherwise it was inferred here."""
 
 
-class CauseLog:
+class CacheMissLog:
     """A listener that records cache misses for `/why`."""
 
     def __init__(

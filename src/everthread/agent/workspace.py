@@ -29,7 +29,7 @@ _CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOE
 
 
 class Workspace:
-    """A folder that its file tools cannot leave."""
+    """A folder that file tools cannot leave."""
 
     def __init__(self, root: Path) -> None:
         self.root = Path(os.path.realpath(root))

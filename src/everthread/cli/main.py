@@ -126,7 +126,7 @@ def load_command(name: str) -> Any:
         parent_app.command(name, **getattr(module, "COMMAND", {}))(
             getattr(module, KEYWORD_COMMANDS.get(name, name))
         )
-        parent_app.callback()(_placeholder)
+        parent_app.callback()(_do_nothing)
     command = get_group(parent_app).commands[name]
     _format_help(command)
     return command
@@ -157,7 +157,7 @@ def _hide_type(ctx: Any) -> None:
     """Show no type beside an argument: each is a text."""
 
 
-def _placeholder() -> None:
+def _do_nothing() -> None:
     """Do nothing: registered for each command until it is loaded."""
 
 
@@ -173,11 +173,11 @@ app = typer.Typer(
 )
 for panel, commands in COMMAND_GROUPS.items():
     for name, text in commands.items():
-        app.command(name, help=text, rich_help_panel=panel)(_placeholder)
+        app.command(name, help=text, rich_help_panel=panel)(_do_nothing)
 
 
-def _print_version(value: bool) -> None:
-    if value:
+def _print_version(is_requested: bool) -> None:
+    if is_requested:
         typer.echo(f"everthread {__version__}")
         raise typer.Exit
 

@@ -29,7 +29,7 @@ from everthread.core.secrets.redaction import redact
 from everthread.core.validation import ROLES
 
 if TYPE_CHECKING:
-    from everthread.store.records import UsageRow
+    from everthread.store.usage_records import UsageRow
 
 
 class WrappingConsole(Console):
@@ -90,7 +90,7 @@ MARGIN_WIDTH = 3
 MIN_COLUMN_WIDTH = 10
 """The fewest terminal columns of a table column that can shrink."""
 MIN_LINE_COLUMN_WIDTH = 24
-"""The same in a table with one line for each row, which leaves out columns instead."""
+"""The fewest terminal columns of such a column in `print_one_line_rows`, which rather leaves out other columns."""
 
 
 def print_table(
@@ -118,7 +118,7 @@ def print_table(
     cells = [[row[index] for index in filled_columns] for row in cells]
     widths = [max(map(cell_len, column)) for column in zip(names, *cells, strict=True)]
     is_flexible = [mark in ("…", "~") for mark in marks]
-    flexible_width = max(_flexible_column_width(widths, is_flexible), MIN_COLUMN_WIDTH)
+    flexible_width = max(_compute_flexible_width(widths, is_flexible), MIN_COLUMN_WIDTH)
     widths = [
         min(width, flexible_width) if flexible else width
         for width, flexible in zip(widths, is_flexible, strict=True)
@@ -146,12 +146,12 @@ def print_one_line_rows(
     column_count = len(columns)
     while (
         column_count > 1
-        and _flexible_column_width(widths[:column_count], is_flexible[:column_count])
+        and _compute_flexible_width(widths[:column_count], is_flexible[:column_count])
         < MIN_LINE_COLUMN_WIDTH
     ):
         column_count -= 1
     flexible_width = max(
-        _flexible_column_width(widths[:column_count], is_flexible[:column_count]),
+        _compute_flexible_width(widths[:column_count], is_flexible[:column_count]),
         MIN_COLUMN_WIDTH,
     )
     widths = [
@@ -168,7 +168,7 @@ def print_one_line_rows(
     )
 
 
-def _flexible_column_width(widths: Sequence[int], is_flexible: Sequence[bool]) -> int:
+def _compute_flexible_width(widths: Sequence[int], is_flexible: Sequence[bool]) -> int:
     """Return how wide each column that can shrink may be beside the others."""
     fixed_width = sum(
         width

@@ -34,11 +34,8 @@ from everthread.core.search.terms import phrase_terms
 
 if TYPE_CHECKING:
     from everthread.core.search.search_results import Neighbour
-    from everthread.store.records import (
-        HitPage,
-        SearchHit,
-        Session,
-    )
+    from everthread.store.records import Session
+    from everthread.store.search_records import HitPage, SearchHit
     from everthread.store.store import Store
 
 
@@ -97,7 +94,7 @@ def search(
     as_json: AsJson = False,
 ) -> None:
     """Search messages and tool outputs, the best match first, each with the message before and after."""
-    from everthread.store.records import SearchQuery
+    from everthread.store.search_records import SearchQuery
 
     now = time.time()
     since_time = parse_time(since, now)

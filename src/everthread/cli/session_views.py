@@ -185,7 +185,8 @@ class ShownThread:
         self.tip = replace(self.tip, system=redact_value(self.tip.system))
         self.output = redact_value(self.output)
         self.messages = [
-            replace(item, body=redact_value(item.body)) for item in self.messages
+            replace(message, body=redact_value(message.body))
+            for message in self.messages
         ]
 
     def as_dict(self) -> dict[str, Any]:
@@ -219,8 +220,8 @@ class ShownThread:
             _print_part(content_text(self.tip.system), limits)
         if not self.messages:
             print_text("no messages")
-        for item in self.messages:
-            _print_message(item, self.tool_names, full=full)
+        for message in self.messages:
+            _print_message(message, self.tool_names, full=full)
 
 
 async def _load_message(
@@ -230,7 +231,9 @@ async def _load_message(
     message = await store.message(message_id, tenant=session.tenant)
     if (
         await store.session(message.session)
-    ).thread != session.thread and message_id not in (m.id for m in history):
+    ).thread != session.thread and message_id not in (
+        stored_message.id for stored_message in history
+    ):
         raise UnknownIdError(
             f"thread {shorten_id(session.thread)} has no message {message_id}"
         )
@@ -246,30 +249,33 @@ async def _load_output(store: Store, session: Session, output_id: str) -> str:
 
 
 def _map_tool_names(messages: Iterable[StoredMessage]) -> dict[str, str]:
-    return {call.id: call.name for item in messages for call in calls_of(item.body)}
-
-
-def _message_as_json(item: StoredMessage) -> dict[str, Any]:
-    values = {
-        name: getattr(item, name) for name in ("id", "session", "seq", "kind", "tokens")
+    return {
+        call.id: call.name for message in messages for call in calls_of(message.body)
     }
-    return values | {"created": format_iso(item.created), "body": item.body}
+
+
+def _message_as_json(message: StoredMessage) -> dict[str, Any]:
+    values = {
+        name: getattr(message, name)
+        for name in ("id", "session", "seq", "kind", "tokens")
+    }
+    return values | {"created": format_iso(message.created), "body": message.body}
 
 
 def _print_message(
-    item: StoredMessage, names: Mapping[str, str], *, full: bool
+    message: StoredMessage, names: Mapping[str, str], *, full: bool
 ) -> None:
-    role = excerpt(str(item.body.get("role")), 20)
-    kind = "" if item.kind == "message" else item.kind
-    tokens = "" if item.tokens is None else f"{item.tokens:,} tokens"
-    facts = [f"#{item.id}", kind, format_age(item.created, time.time()), tokens]
+    role = excerpt(str(message.body.get("role")), 20)
+    kind = "" if message.kind == "message" else message.kind
+    tokens = "" if message.tokens is None else f"{message.tokens:,} tokens"
+    facts = [f"#{message.id}", kind, format_age(message.created, time.time()), tokens]
     print_text(
         "\n",
         (role, COLOURS.get(role, "bold")),
         "  ",
         (" · ".join(filter(None, facts)), "dim"),
     )
-    for kind_of_part, text in _split_message(item.body, names):
+    for kind_of_part, text in _split_message(message.body, names):
         _print_part(text, None if full else PREVIEW_LIMITS[kind_of_part])
 
 

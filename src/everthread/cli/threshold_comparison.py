@@ -115,8 +115,8 @@ def _replay_at_thresholds(
                 economics
                 and fixed_replays
                 and all(
-                    replayed_before.everthread.cost is None
-                    for replayed_before in fixed_replays
+                    fixed_replay.everthread.cost is None
+                    for fixed_replay in fixed_replays
                 )
             ):
                 continue
@@ -127,7 +127,9 @@ def _replay_at_thresholds(
                 models={},
                 economics=economics,
             )
-            step = progress(number, f"{log.source} at {_name_row(share, economics)}")
+            step = progress(
+                number, f"{log.source} at {_format_row_name(share, economics)}"
+            )
             replayed = play(
                 log,
                 options=trial_options,
@@ -140,26 +142,26 @@ def _replay_at_thresholds(
     return replays
 
 
-def _name_row(share: float, economics: bool) -> str:
-    return f"{share:.0%}, {'weighed' if economics else 'fixed'}"
+def _format_row_name(share: float, is_weighed: bool) -> str:
+    return f"{share:.0%}, {'weighed' if is_weighed else 'fixed'}"
 
 
 def _sum_figures(replays: Sequence[Replay]) -> dict[str, float | None]:
     from everthread.lab.replay.result import sum_costs
 
-    strategies = [replayed.everthread for replayed in replays]
+    strategies = [counts.everthread for counts in replays]
     cost = sum_costs(strategy.cost for strategy in strategies)
     prompts = [call.use.prompt for strategy in strategies for call in strategy.calls]
     facts = [strategy.facts for strategy in strategies if strategy.facts is not None]
-    count = max(sum(replayed.total for replayed in facts), 1)
+    count = max(sum(counts.total for counts in facts), 1)
     shares = {"in_context": "retained", "by_recall": "recoverable", "lost": "lost"}
     return {
         "dollars": None if cost is None else round(float(cost), 4),
         "mean_context": round(sum(prompts) / max(len(prompts), 1)),
         "peak": max(prompts, default=0),
-        "compactions": sum(len(replayed.compactions) for replayed in replays),
+        "compactions": sum(len(counts.compactions) for counts in replays),
     } | {
-        name: round(sum(getattr(replayed, field) for replayed in facts) / count, 4)
+        name: round(sum(getattr(counts, field) for counts in facts) / count, 4)
         for name, field in shares.items()
     }
 
@@ -169,7 +171,7 @@ def _format_row(row: dict[str, Any]) -> list[object]:
     shares = (f"{row[name]:.1%}" for name in ("in_context", "by_recall", "lost"))
     tokens = ", ".join(f"{size:,}" for size in row["tokens"])
     return [
-        _name_row(row["threshold"], row["economics"]),
+        _format_row_name(row["threshold"], row["economics"]),
         tokens,
         format_dollars(row["dollars"]),
         *figures,

@@ -7,16 +7,23 @@ from datetime import UTC, datetime
 
 from everthread.errors import InputError
 
-MINUTE = 60
-HOUR = 3_600
-DAY = 86_400
-UNITS = {"s": 1, "m": MINUTE, "min": MINUTE, "h": HOUR, "d": DAY, "w": 7 * DAY}
+MINUTE_SECONDS = 60
+HOUR_SECONDS = 3_600
+DAY_SECONDS = 86_400
+UNIT_SECONDS = {
+    "s": 1,
+    "m": MINUTE_SECONDS,
+    "min": MINUTE_SECONDS,
+    "h": HOUR_SECONDS,
+    "d": DAY_SECONDS,
+    "w": 7 * DAY_SECONDS,
+}
 MAX_RELATIVE_DAYS = 30
 
 _AGE_PATTERN = re.compile(r"(\d{1,6}) ?(s|m|min|h|d|w)")
 
 
-def local_time(seconds: float) -> datetime | None:
+def to_local_time(seconds: float) -> datetime | None:
     """Return the local time; None if the date does not exist."""
     try:
         return datetime.fromtimestamp(seconds, tz=UTC).astimezone()
@@ -26,21 +33,25 @@ def local_time(seconds: float) -> datetime | None:
 
 def format_iso(seconds: float | None) -> str | None:
     """Format the local time with its UTC offset, for programs."""
-    date = None if seconds is None else local_time(seconds)
+    date = None if seconds is None else to_local_time(seconds)
     return None if date is None else date.isoformat(timespec="milliseconds")
 
 
 def format_age(seconds: float, now: float) -> str:
     """Format how long ago, up to a month; then the day. A clock may be a minute ahead."""
     age = now - seconds
-    if not -MINUTE < age < MAX_RELATIVE_DAYS * DAY:
-        date = local_time(seconds)
+    if not -MINUTE_SECONDS < age < MAX_RELATIVE_DAYS * DAY_SECONDS:
+        date = to_local_time(seconds)
         return "unknown" if date is None else f"{date:%Y-%m-%d}"
-    if age < MINUTE:
+    if age < MINUTE_SECONDS:
         return "just now"
     unit_seconds, unit = next(
         (unit_seconds, unit)
-        for unit_seconds, unit in ((DAY, "d"), (HOUR, "h"), (MINUTE, "min"))
+        for unit_seconds, unit in (
+            (DAY_SECONDS, "d"),
+            (HOUR_SECONDS, "h"),
+            (MINUTE_SECONDS, "min"),
+        )
         if age >= unit_seconds
     )
     return f"{age // unit_seconds:.0f} {unit} ago"
@@ -52,7 +63,7 @@ def parse_time(text: str | None, now: float) -> float | None:
         return None
     age = _AGE_PATTERN.fullmatch(text.strip().lower())
     if age:
-        return now - int(age[1]) * UNITS[age[2]]
+        return now - int(age[1]) * UNIT_SECONDS[age[2]]
     try:
         return datetime.fromisoformat(text.strip()).astimezone().timestamp()
     except (ValueError, OverflowError, OSError) as error:

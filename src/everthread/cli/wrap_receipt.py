@@ -11,7 +11,7 @@ from everthread.core.messages import count_noun
 
 if TYPE_CHECKING:
     from everthread.gateway.dashboard.savings import CostComparison
-    from everthread.store.records import Insights
+    from everthread.store.usage_records import Insights
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-NEVER_TOKENS = 1_000_000_000
+UNREACHABLE_TOKENS = 1_000_000_000
 """Compaction threshold in tokens that no client reaches, so that it never compacts by itself."""
 
 
@@ -38,7 +38,7 @@ class WrappedClient:
         return bool(self.mcp) or "{opencode}" in self.variables.values()
 
 
-def _opencode_config(url: str, *, mcp: bool) -> str:
+def _make_opencode_config(url: str, *, with_mcp: bool) -> str:
     providers = {
         "anthropic": {"options": {"baseURL": f"{url}/v1"}},
         "openai": {"options": {"baseURL": f"{url}/v1"}},
@@ -49,7 +49,7 @@ def _opencode_config(url: str, *, mcp: bool) -> str:
                 "everthread": {"type": "remote", "url": f"{url}/mcp", "enabled": True}
             }
         }
-        if mcp
+        if with_mcp
         else {}
     )
     return json.dumps({"provider": providers, **mcp_setting})
@@ -91,8 +91,8 @@ def _copy_cline_settings(folder: Path, url: str) -> Mapping[str, str]:
 
 
 CLIENTS = {
-    row.name: row
-    for row in (
+    client.name: client
+    for client in (
         WrappedClient(
             "claude",
             "claude",
@@ -100,7 +100,7 @@ CLIENTS = {
                 "ANTHROPIC_BASE_URL": "{url}",
                 "DISABLE_AUTO_COMPACT": "1",
                 "ENABLE_TOOL_SEARCH": "true",
-                "CLAUDE_CODE_BLOCKING_LIMIT_OVERRIDE": str(NEVER_TOKENS),
+                "CLAUDE_CODE_BLOCKING_LIMIT_OVERRIDE": str(UNREACHABLE_TOKENS),
             },
             mcp=(
                 "--mcp-config",
@@ -115,7 +115,7 @@ CLIENTS = {
                 "-c",
                 'openai_base_url="{url}/v1"',
                 "-c",
-                f"model_auto_compact_token_limit={NEVER_TOKENS}",
+                f"model_auto_compact_token_limit={UNREACHABLE_TOKENS}",
             ),
             mcp=("-c", 'mcp_servers.everthread.url="{url}/mcp"'),
             note="the built-in provider; its own compaction never comes due",
@@ -144,7 +144,7 @@ CLIENTS = {
                 "ANTHROPIC_BASE_URL": "{url}",
                 "ANTHROPIC_API_BASE": "{url}",
             },
-            ("--max-chat-history-tokens", str(NEVER_TOKENS)),
+            ("--max-chat-history-tokens", str(UNREACHABLE_TOKENS)),
             note="models of OpenAI and Anthropic; its own summaries are off",
         ),
         WrappedClient(
@@ -169,7 +169,7 @@ CLIENTS = {
             "copilot",
             {
                 "COPILOT_PROVIDER_BASE_URL": "{url}/v1",
-                "COPILOT_PROVIDER_MAX_PROMPT_TOKENS": str(NEVER_TOKENS),
+                "COPILOT_PROVIDER_MAX_PROMPT_TOKENS": str(UNREACHABLE_TOKENS),
             },
             note="with a provider's key of your own, not GitHub's models; its own compaction never comes due",
         ),
@@ -189,12 +189,12 @@ CLIENTS = {
 
 
 def make_settings(
-    client: WrappedClient, url: str, folder: Path, *, mcp: bool
+    client: WrappedClient, url: str, folder: Path, *, with_mcp: bool
 ) -> tuple[dict[str, str], list[str]]:
     """Return the variables and arguments that route a client through the gateway."""
     values = {
         "{url}": url,
-        "{opencode}": _opencode_config(url, mcp=mcp),
+        "{opencode}": _make_opencode_config(url, with_mcp=with_mcp),
         "{folder}": str(folder),
     }
 
@@ -210,7 +210,8 @@ def make_settings(
     if client.fill_folder is not None:
         variables |= client.fill_folder(folder, url)
     return variables, [
-        fill(argument) for argument in (*client.arguments, *(client.mcp if mcp else ()))
+        fill(argument)
+        for argument in (*client.arguments, *(client.mcp if with_mcp else ()))
     ]
 
 
@@ -219,10 +220,10 @@ def format_settings(
     folder: Path,
     url: str = URL_PLACEHOLDER,
     *,
-    mcp: bool = False,
+    with_mcp: bool = False,
 ) -> str:
     """Format the settings as shell commands; the temporary folder is called FOLDER."""
-    variables, arguments = make_settings(client, url, folder, mcp=mcp)
+    variables, arguments = make_settings(client, url, folder, with_mcp=with_mcp)
     lines = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
     return "\n".join(
         [*lines, shlex.join([client.program, *arguments]), f"# {client.note}"]

@@ -149,7 +149,7 @@ def _format_bound(bound: float | None) -> str:
 
 
 def _collect_bounds(field: Any) -> dict[str, float]:
-    """Return the range of a field (`ge`, `le`), also if it may be null."""
+    """Return the bounds of a field (`ge`, `le`). A field that may be null holds them in its inner type."""
     bounds: dict[str, float] = {}
     for constraint in getattr(field, "metadata", None) or ():
         bounds |= {

@@ -302,7 +302,7 @@ class ToolOutputOptions(ConfigSection):
 
 
 class AgentOptions(ConfigSection):
-    """The agent of `chat` and `run`. `approvals.txt` in the home lists what it may do without asking."""
+    """The agent of `chat` and `run`. `approvals.txt` in the home lists the commands and writes it may do unasked."""
 
     max_rounds: Annotated[int, Field(ge=1, le=10_000)] = Field(
         agent.MAX_ROUNDS,

@@ -29,7 +29,7 @@ from everthread.thread.accounting import read_usage
 from everthread.thread.events import LimitLearnt
 from everthread.wire.codecs import CODECS
 
-INTERRUPTED = "[The answer was interrupted here.]"
+INTERRUPTED_ANSWER_TEXT = "[The answer was interrupted here.]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def _as_json(value: Any) -> Any:
 
 
 def make_storable(message: Message) -> Message:
-    """Return the message; if needed, with a unique id for each call and with content.
+    """Return the message with a unique id for each call, and with content.
 
     Some servers give calls no ids, or the same id to all of them, so results could not be matched to calls.
     """
@@ -118,9 +118,8 @@ class AnswerRecorder:
         conversation: ConversationState,
         learn_usage: Callable[[CanonicalUsage, Mapping[str, Any]], None],
     ) -> None:
-        """Set up recording.
-
-        `learn_usage` receives the usage reported for the conversation's own model, and the request's parameters.
+        """`learn_usage` receives each usage that the provider reports for the conversation's own model, and the
+        parameters of its request.
         """
         self._conversation = conversation
         self._learn_usage = learn_usage
@@ -131,7 +130,7 @@ class AnswerRecorder:
 
     @property
     def _request_facts(self) -> tuple[Api, str, int]:
-        """Protocol, model and prompt tokens of the sent request; the model may have been changed since."""
+        """Protocol, model and prompt tokens of the sent request. The conversation may have another model by now."""
         sent_request = self.sent_request
         route = self._conversation.route
         return (
@@ -230,7 +229,9 @@ class AnswerRecorder:
         conversation = self._conversation
         message: Message = {
             "role": "assistant",
-            "content": f"{text}\n\n{INTERRUPTED}" if text else INTERRUPTED,
+            "content": f"{text}\n\n{INTERRUPTED_ANSWER_TEXT}"
+            if text
+            else INTERRUPTED_ANSWER_TEXT,
         }
         usage = CanonicalUsage(
             input_tokens=self._request_facts[2],

@@ -39,7 +39,7 @@ from everthread.thread.managed import CompactionOrder, ManagedThread, ProviderRe
 from everthread.thread.policy import (
     AUTOMATIC_REASONS,
     COLD_CACHE,
-    FADING_COMPACTIONS,
+    MIN_FADING_COMPACTIONS,
     CallPrices,
     ContextState,
     PromptSize,
@@ -60,7 +60,7 @@ class ConversationDraft:
     bodies: tuple[Message, ...]
 
     def is_current(self, conversation: ConversationState) -> bool:
-        """Return whether its input still begins the context."""
+        """Return whether the context still begins with the draft's input."""
         ids = [message.id for message in self.stored]
         return (
             conversation.session.id == self.session
@@ -74,7 +74,7 @@ def make_compaction_input(
     """Return the context in the form that an engine takes."""
     tokens = order.tokens or conversation.tokens
     if order.is_background and order.reason != COLD_CACHE:
-        # Make it for the time at which it will be used.
+        # A summary prepared ahead is used only when the prompt reaches the threshold.
         tokens = max(tokens, conversation.budget.threshold)
     return CompactionInput(
         list(conversation.bodies),
@@ -147,7 +147,7 @@ async def _continue_session(
     continuation = await conversation.setup.store.continue_session(
         old_session.id,
         _make_entries(conversation, draft),
-        seen=len(draft.stored),
+        seen_count=len(draft.stored),
         compaction=record,
         system=system,
         nodes=compaction.nodes,
@@ -199,7 +199,7 @@ async def _switch_session(
     conversation.compaction_count += 1
     conversation.state.tokens_after_compaction = conversation.tokens
     conversation.state.call_pattern = conversation.state.call_pattern.after_compaction()
-    conversation.state.pause.relieved = (
+    conversation.state.pause.unjudged_tokens_before = (
         compaction.tokens_before if record.reason in AUTOMATIC_REASONS else 0
     )
     conversation.engine.on_compacted(compaction)
@@ -234,7 +234,7 @@ async def _switch_session(
             background=is_background,
         )
     )
-    if conversation.compaction_count >= FADING_COMPACTIONS:
+    if conversation.compaction_count >= MIN_FADING_COMPACTIONS:
         conversation.notify(
             make_fading_notice(conversation.compaction_count, "/new starts afresh")
         )
@@ -322,7 +322,7 @@ class ConversationContext:
     async def can_compact(self, order: CompactionOrder) -> bool:
         conversation = self._conversation
         if not conversation.engine.should_compress(
-            conversation.size.as_when_due.tokens
+            conversation.size.grown_to_threshold.tokens
         ):
             return False
         if len(conversation.bodies) == 1 and conversation.size.is_full:
@@ -468,7 +468,7 @@ class ConversationContext:
 def make_overflow_error(
     conversation: ConversationState, attempts: RecoveryAttempts, error: Exception
 ) -> ContextOverflowError:
-    """Return an error that names the steps tried after a refusal for size, and the user's options."""
+    """Return an error that names the steps that were tried after a refusal for size, and the user's options."""
     name = conversation.route.name
     if not conversation.setup.options.enabled:
         return ContextOverflowError(
@@ -502,7 +502,7 @@ async def compact_for_hygiene(
 
 
 class FixedPromptWatch:
-    """Leave out tools before a session's first request; report once if the fixed part fills the threshold."""
+    """Keep system prompt and tools together below the threshold; report once if that is impossible."""
 
     def __init__(self, conversation: ConversationState) -> None:
         self._conversation = conversation

@@ -18,12 +18,7 @@ from everthread.conversation.compaction import (
     compact_for_hygiene,
     make_overflow_error,
 )
-from everthread.conversation.conversation_state import (
-    ConversationState,
-    create_session,
-    find_tip,
-    load_state,
-)
+from everthread.conversation.conversation_state import ConversationState
 from everthread.conversation.given_messages import (
     MessageInput,
     as_messages,
@@ -36,6 +31,7 @@ from everthread.conversation.requests import (
     build_request,
     find_excerpts,
 )
+from everthread.conversation.session_opening import create_session, find_tip, load_state
 from everthread.conversation.tool_results import MAX_READ_CHARS, limit_results
 from everthread.core.messages import Message, results_of
 from everthread.core.types import Reply, StreamDelta, StreamingModel, System
@@ -46,10 +42,10 @@ from everthread.store.records import (
     NewSession,
     Session,
     StoredMessage,
-    UsageRecord,
     new_id,
 )
 from everthread.store.store import Store
+from everthread.store.usage_records import UsageRecord
 from everthread.thread.events import Listener
 from everthread.thread.managed import (
     CompactionOrder,
@@ -82,8 +78,6 @@ class Conversation:
         self._injected: tuple[Message, ...] = ()
         self._turn_lock = asyncio.Lock()
         self._has_ended = False
-
-    # Opening and closing
 
     @classmethod
     async def open(
@@ -135,8 +129,6 @@ class Conversation:
         trace: TracebackType | None,
     ) -> None:
         await self.close()
-
-    # Identity and size
 
     @property
     def id(self) -> str:
@@ -213,8 +205,6 @@ class Conversation:
             await self._thread.cancel_idle_timer()
             yield
 
-    # Prepare and record
-
     async def prepare(
         self,
         message: MessageInput = None,
@@ -288,8 +278,6 @@ class Conversation:
             self._state, self._injected, cap=self._recovery.cap
         )
         return self._recorder.sent_request
-
-    # Send and stream
 
     async def send(
         self,
@@ -419,8 +407,6 @@ class Conversation:
         """
         return await self.toolbox.find(query, now=now)
 
-    # Manual actions
-
     async def compress(self, focus: str | None = None) -> Compaction:
         """Compact now, whatever the size."""
         if not self._state.setup.options.enabled:
@@ -544,8 +530,6 @@ class Conversation:
     def use_tools(self, tools: Sequence[dict[str, Any]]) -> None:
         """Offer other tools from the next request on. This loses the provider's cache."""
         self._state.replace_tools(tools)
-
-    # Helpers
 
     def _forget_failures(self) -> None:
         """Allow new attempts and reports, after a change of model, an undo or a manual compaction."""

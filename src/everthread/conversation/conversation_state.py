@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from everthread.compaction.engine import Original, Services, StartReason
+from everthread.compaction.engine import Services
 from everthread.conversation.offered_tools import Toolbox
+from everthread.conversation.session_archive import SessionArchive
 from everthread.core.messages import Call, Message, calls_of, results_of
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
@@ -17,7 +18,6 @@ from everthread.core.types import Request, System
 from everthread.errors import InputError
 from everthread.store.records import (
     NewMessage,
-    NewSession,
     Session,
     StoredMessage,
 )
@@ -33,7 +33,6 @@ from everthread.thread.policy import (
     ContextState,
     PromptSize,
 )
-from everthread.thread.store_lookup import StoreLookup
 from everthread.thread.used_window import (
     CONVERSATION_STATE,
     UsedWindow,
@@ -82,7 +81,7 @@ class ConversationState:
         self.summarizer = self._make_summarizer()
         self._report_in_loop = report_in_loop(self.emit_report)
         self.engine = SafeEngine(
-            setup.engine(self._services()),
+            setup.engine(self._make_services()),
             lambda text: self._report_in_loop("notice", text=text),
         )
         self.tools = self.toolbox.schemas
@@ -122,8 +121,6 @@ class ConversationState:
         """Emit a report of an engine or a summariser as an event of the session."""
         self.emit(events.make_engine_event(self.session.id, kind, details))
 
-    # Messages in view
-
     def show_session(
         self, session: Session, stored_messages: Sequence[StoredMessage]
     ) -> None:
@@ -133,7 +130,7 @@ class ConversationState:
         self.bodies = []
         self.open_calls = {}
         self.ids_in_view.clear()
-        self._recount()
+        self._recount_tokens()
         for message in stored_messages:
             self.add(message)
 
@@ -197,8 +194,6 @@ class ConversationState:
             self.last_request = None
         self.show_session(session, stored_messages)
 
-    # Sizes
-
     @property
     def estimate(self) -> int:
         return self._total_tokens
@@ -257,41 +252,39 @@ class ConversationState:
 
     def _fit_budget(self) -> None:
         """Compute the budget for this window, system prompt and tools, and pass a changed one to the engine."""
-        if self._fitting_budget() != self.budget:
+        if self._compute_budget() != self.budget:
             self.use_window(self.window)
 
-    def _fitting_budget(self) -> Budget:
+    def _compute_budget(self) -> Budget:
         return self.setup.options.for_model(self.route.name).budget(
             self.window, fixed_tokens=self.fixed_tokens
         )
 
-    def _recount(self) -> None:
+    def _recount_tokens(self) -> None:
         self._total_tokens = self.counter.request(
             (), system=self.system, tools=self.tools
         )
         for body in self.bodies:
             self._total_tokens += self.counter.message(body)
 
-    # Model, engine and summariser
-
     def use_route(self, route: Route) -> None:
         """Switch to another model, with its window and token counter."""
         self.state.cache_change = f"the model is {route.name} now"
-        self.state.pause.relieved = 0
+        self.state.pause.unjudged_tokens_before = 0
         self.route = route
         self.counter = TokenCounter(route.name)
         self.summarizer = self._make_summarizer()
         self.last_marked_index = None
         self.last_request = None
         self.state.calibration.reset()
-        self._recount()
+        self._recount_tokens()
         self.use_window(route.window)
 
     def use_window(self, window: int) -> None:
         """Apply another window."""
         self.window = window
-        self.budget = self._fitting_budget()
-        self.engine.update_model(self._services())
+        self.budget = self._compute_budget()
+        self.engine.update_model(self._make_services())
 
     @property
     def limit_key(self) -> LimitKey:
@@ -323,15 +316,15 @@ class ConversationState:
     def offer_tools(self, tools: list[dict[str, Any]]) -> None:
         """Offer these tools to the model."""
         self.tools = tools
-        self._recount()
+        self._recount_tokens()
         self._fit_budget()
 
     def _make_summarizer(self) -> LoopSummarizer:
         return LoopSummarizer(
-            self.setup.summarizer(self._summarizer_context()), self.counter
+            self.setup.summarizer(self._make_summarizer_context()), self.counter
         )
 
-    def _summarizer_context(self) -> SummarizerContext:
+    def _make_summarizer_context(self) -> SummarizerContext:
         return SummarizerContext(
             self.route,
             self.counter,
@@ -343,7 +336,7 @@ class ConversationState:
             is_warm=lambda: not self.cold_reason,
         )
 
-    def _services(self) -> Services:
+    def _make_services(self) -> Services:
         archive = SessionArchive(self)
         return Services(
             self.summarizer,
@@ -356,8 +349,6 @@ class ConversationState:
             is_stored=True,
             summary_key=self.setup.summary_key,
         )
-
-    # Saved state
 
     async def save(self) -> None:
         """Save engine, calibration, call pattern and tools per session, so that an undo finds the parent's."""
@@ -453,95 +444,3 @@ class ConversationState:
 
 def _read_tools(saved_state: Any) -> Any:
     return saved_state.get(TOOLS_KEY) if isinstance(saved_state, dict) else None
-
-
-# The store, for an engine
-
-
-class SessionArchive(StoreLookup):
-    """`Lookup` and `Archive` of one conversation, for its engine."""
-
-    def __init__(self, conversation: ConversationState) -> None:
-        super().__init__(
-            conversation.setup.store,
-            conversation.session.tenant,
-            conversation.session.thread,
-            reach="all",
-        )
-        self._conversation = conversation
-
-    async def originals(self, ids: Sequence[int]) -> list[Original]:
-        """Return the originals of these messages; messages in view are not read again.
-
-        For a shortened message, return the message that it replaces.
-        """
-        in_view = {
-            stored_message.id: stored_message
-            for stored_message in self._conversation.stored
-        }
-        originals: list[Original] = []
-        for message_id in ids:
-            stored_message = in_view.get(message_id) or await self.load_message(
-                message_id
-            )
-            if stored_message is not None and stored_message.origin is not None:
-                stored_message = await self.load_message(stored_message.origin)
-            if stored_message is not None:
-                originals.append(
-                    Original(
-                        stored_message.id, stored_message.body, stored_message.created
-                    )
-                )
-        return originals
-
-    async def covered(self) -> list[int]:
-        records = await self.store.compactions(self._conversation.session.thread)
-        return sorted(
-            {
-                number
-                for record in records
-                if record.reverted is None
-                for number in record.record.covered
-            }
-        )
-
-
-# Opening
-
-
-async def create_session(setup: Setup, new_session: NewSession) -> Session:
-    """Create a session, with a system prompt written for it."""
-    model = new_session.model or setup.route.name
-    system = setup.build_system() if new_session.system is None else new_session.system
-    return await setup.store.create_session(
-        replace(new_session, model=model, system=system)
-    )
-
-
-async def find_tip(setup: Setup, prefix: str, *, tenant: str | None) -> Session:
-    """Return the tip of the thread with this id or id prefix."""
-    session = await setup.store.resolve(prefix, tenant=tenant)
-    return await setup.store.session(await setup.store.get_compression_tip(session.id))
-
-
-async def load_state(
-    setup: Setup,
-    session: Session,
-    tools: Sequence[dict[str, Any]],
-    *,
-    reason: StartReason,
-) -> ConversationState:
-    """Load a session: its messages, the engine's state, and the limits learnt of the model."""
-    conversation = ConversationState(setup, session, tools)
-    store = setup.store
-    messages, records = await asyncio.gather(
-        store.messages(session.id), store.compactions(session.thread)
-    )
-    conversation.show_session(session, messages)
-    conversation.compaction_count = sum(record.reverted is None for record in records)
-    await conversation.restore()
-    await conversation.load_limits()
-    conversation.engine.on_session_start(
-        session.id, reason=reason, previous=session.parent
-    )
-    return conversation

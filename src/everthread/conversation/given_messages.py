@@ -95,7 +95,9 @@ def split_results(messages: Iterable[Message]) -> tuple[list[Message], list[Mess
             continue
         parts = parts_of(message)
         results += [
-            _result_message(part) for part in parts if kind_of(part) in RESULT_BLOCKS
+            _make_result_message(part)
+            for part in parts
+            if kind_of(part) in RESULT_BLOCKS
         ]
         other_parts = with_content(
             message, [part for part in parts if kind_of(part) not in RESULT_BLOCKS]
@@ -105,7 +107,7 @@ def split_results(messages: Iterable[Message]) -> tuple[list[Message], list[Mess
     return results, others
 
 
-def _result_message(part: Part) -> Message:
+def _make_result_message(part: Part) -> Message:
     message: Message = {
         "role": "tool",
         "tool_call_id": part.get("tool_use_id", ""),

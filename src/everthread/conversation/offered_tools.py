@@ -24,7 +24,7 @@ from everthread.conversation.tool_selection import (
     ToolCard,
     choose_left_out,
     compute_max_tool_tokens,
-    exceed_share,
+    exceeds_share,
     find_matching,
     make_card,
     tool_name,
@@ -67,10 +67,10 @@ class FoundTools:
     tools: tuple[ToolCard, ...]
     others: tuple[str, ...]
     """The names of the other tools left out."""
-    now: bool = False
+    is_offered_now: bool = False
     """Whether they are offered again from the next request on."""
     was_refused: bool = False
-    """Whether `now` was requested and not allowed."""
+    """Whether the model asked for them at once and the user did not allow it."""
 
     @property
     def text(self) -> str:
@@ -94,8 +94,8 @@ class FoundTools:
             else f"- {card.name}"
             for card in self.tools
         ]
-        availability = f"They are shown to you again from {'now' if self.now else 'the next compaction'} on."
-        if self.was_refused and not self.now:
+        availability = f"They are shown to you again from {'now' if self.is_offered_now else 'the next compaction'} on."
+        if self.was_refused and not self.is_offered_now:
             availability = (
                 f"The user did not allow to show them at once. {availability}"
             )
@@ -129,7 +129,7 @@ class Toolbox:
     @property
     def schemas(self) -> list[dict[str, Any]]:
         """Return the offered tools: those given and not left out, the engine's own, and `find_tools`."""
-        return self._offer(self.left_out)
+        return self._list_offered_tools(self.left_out)
 
     @property
     def own_schemas(self) -> list[dict[str, Any]]:
@@ -142,9 +142,9 @@ class Toolbox:
     @property
     def next_schemas(self) -> list[dict[str, Any]]:
         """Return the tools that a compaction made now would offer."""
-        return self._offer(self.choose_left_out(self._conversation.system))
+        return self._list_offered_tools(self.choose_left_out(self._conversation.system))
 
-    def _offer(self, left_out: Sequence[str]) -> list[dict[str, Any]]:
+    def _list_offered_tools(self, left_out: Sequence[str]) -> list[dict[str, Any]]:
         offered_tools = (
             [tool for tool in self.all_tools if tool_name(tool) not in left_out]
             if left_out
@@ -177,12 +177,10 @@ class Toolbox:
         self._names = frozenset(map(tool_name, self.all_tools))
         self.left_out = tuple(name for name in self.left_out if name in self._names)
 
-    # Tools left out
-
     @property
     def is_settled(self) -> bool:
         """Whether the tools to leave out are chosen, for this model and these tools."""
-        return self._last_choice_key == self._selection_key()
+        return self._last_choice_key == self._make_selection_key()
 
     def choose_tools(self) -> None:
         """Choose the tools to leave out: at the start of a session, and after a change of model or tools."""
@@ -208,7 +206,7 @@ class Toolbox:
         )
         cards = self._make_cards()
         share = conversation.setup.options.tools_share
-        if not exceed_share(
+        if not exceeds_share(
             sum(card.tokens for card in cards),
             threshold=threshold,
             other_tokens=other_tokens,
@@ -221,7 +219,7 @@ class Toolbox:
             cards,
             max_tokens=max_tokens,
             used_names=used_names,
-            task_text=self._task_text(),
+            task_text=self._get_task_text(),
             previously_left_out=self.left_out,
         )
 
@@ -243,7 +241,7 @@ class Toolbox:
         """Leave these tools out, and emit an event if the choice changed."""
         previous = self.left_out
         self.left_out = tuple(left_out)
-        self._last_choice_key = self._selection_key()
+        self._last_choice_key = self._make_selection_key()
         if not now:
             self._requested_names = {
                 name: None for name in self._requested_names if name in self.left_out
@@ -268,8 +266,6 @@ class Toolbox:
                 now=now,
             )
         )
-
-    # Search
 
     async def answer_call(self, arguments: Mapping[str, Any]) -> str:
         """Return the result of an unapproved `find_tools` call: matches are offered after the next compaction."""
@@ -299,7 +295,9 @@ class Toolbox:
             )
         if names:
             await self._conversation.save()
-        return replace(matches, now=now and bool(names), was_refused=was_refused)
+        return replace(
+            matches, is_offered_now=now and bool(names), was_refused=was_refused
+        )
 
     def search(self, query: str) -> FoundTools:
         """Search without changing the offered tools."""
@@ -342,8 +340,6 @@ class Toolbox:
             else f"about ${miss_cost:.4f}: {explanation}"
         )
 
-    # Saved state
-
     def dump(self) -> dict[str, Any]:
         return {
             "for": self._last_choice_key,
@@ -366,9 +362,7 @@ class Toolbox:
         self.left_out = tuple(name for name in names if name in self._names)
         self._conversation.offer_tools(self.schemas)
 
-    # Helpers
-
-    def _selection_key(self) -> str:
+    def _make_selection_key(self) -> str:
         if not self._tools_digest and self.all_tools:
             self._tools_digest = hashlib.blake2b(
                 json_text(self.all_tools).encode("utf-8", "replace"), digest_size=8
@@ -380,15 +374,15 @@ class Toolbox:
         )
 
     def _make_cards(self) -> list[ToolCard]:
-        """Return the cards of all tools, counted for the current model; its counter caches the counts."""
-        count = self._conversation.counter.tools
+        """Return the cards of all tools, with their tokens for the current model."""
+        count_tokens = self._conversation.counter.tools
         # Without the tokens of the list around them.
         return [
-            make_card(tool, count([tool, tool]) - count([tool]))
+            make_card(tool, count_tokens([tool, tool]) - count_tokens([tool]))
             for tool in self.all_tools
         ]
 
-    def _task_text(self) -> str:
+    def _get_task_text(self) -> str:
         user_texts = (
             text
             for body in reversed(self._conversation.bodies)

@@ -10,14 +10,14 @@ from everthread.conversation.conversation_state import ConversationState
 from everthread.conversation.summary_note import without_note_marks
 from everthread.core.caching.claude_cache_marks import (
     apply_cache_control,
+    find_first_markable_index,
     find_last_marked_index,
-    first_markable_index,
     mark_system,
 )
 from everthread.core.caching.openai_cache_breakpoints import mark_system_breakpoint
 from everthread.core.messages import Message
 from everthread.core.types import Api, Request
-from everthread.providers.catalog import output_cap_field
+from everthread.providers.catalog import choose_output_cap_field
 from everthread.thread.events import RequestReady
 from everthread.thread.recalled_excerpts import ExcerptFinder, VisibleThread
 from everthread.thread.recovery import compute_max_output
@@ -81,7 +81,11 @@ def build_request(
         system=system,
         tools=conversation.tools,
         params={
-            **({output_cap_field(route.api, route.base_url): limit} if limit else {}),
+            **(
+                {choose_output_cap_field(route.api, route.base_url): limit}
+                if limit
+                else {}
+            ),
             **route.ask_for_diagnosis(conversation.last_answer_id),
         },
     )
@@ -147,9 +151,12 @@ def _limit_output(
 
 
 def _mark_messages(conversation: ConversationState, messages: list[Message]) -> None:
-    """Mark the last three messages, and the one the last request marked last if it is far back."""
+    """Set cache marks on the last three messages, and again on the last one that the previous request marked.
+
+    The earlier mark lets the provider find its cached prefix if many messages were added since.
+    """
     previous_index = conversation.last_marked_index
-    start = first_markable_index(len(messages), previous_index)
+    start = find_first_markable_index(len(messages), previous_index)
     marked_messages = apply_cache_control(
         messages[start:],
         ttl=conversation.setup.options.cache_ttl,

@@ -38,16 +38,16 @@ class ToolCard:
 
 def tool_name(tool: Mapping[str, Any]) -> str:
     """Return the name of a tool in OpenAI's or Anthropic's form; empty if it lacks a name."""
-    name = _definition(tool).get("name")
+    name = _get_definition(tool).get("name")
     return name if isinstance(name, str) else ""
 
 
 def make_card(tool: Mapping[str, Any], tokens: int = 0) -> ToolCard:
-    holder = _definition(tool)
+    definition = _get_definition(tool)
     name = tool_name(tool)
-    raw_description = holder.get("description")
+    raw_description = definition.get("description")
     description = raw_description if isinstance(raw_description, str) else ""
-    schema = holder.get("parameters") or holder.get("input_schema")
+    schema = definition.get("parameters") or definition.get("input_schema")
     properties = schema.get("properties") if isinstance(schema, Mapping) else None
     parameters = (
         [name for name in properties if isinstance(name, str)]
@@ -65,7 +65,7 @@ def make_card(tool: Mapping[str, Any], tokens: int = 0) -> ToolCard:
     )
 
 
-def exceed_share(
+def exceeds_share(
     tool_tokens: int, *, threshold: int, other_tokens: int, share: float = TOOLS_SHARE
 ) -> bool:
     """Return whether tools exceed their share, or leave nothing of the threshold beside `other_tokens`."""
@@ -73,14 +73,14 @@ def exceed_share(
 
 
 def compute_max_tool_tokens(
-    threshold: int, system_tokens: int, share: float = TOOLS_SHARE
+    threshold: int, other_tokens: int, share: float = TOOLS_SHARE
 ) -> int:
-    """Return the tokens for tools: their share of the threshold, less if the system prompt needs most of it."""
+    """Return the most tokens for tools: their share of the threshold, or less if `other_tokens` leave too little."""
     return max(
         0,
         min(
             round(share * threshold),
-            round((1 - MIN_CONVERSATION_SHARE) * threshold) - system_tokens,
+            round((1 - MIN_CONVERSATION_SHARE) * threshold) - other_tokens,
         ),
     )
 
@@ -145,11 +145,11 @@ def find_matching(cards: Sequence[ToolCard], query: str) -> list[ToolCard]:
 
 
 def score_cards(cards: Sequence[ToolCard], text: str) -> list[float]:
-    """Score how well each tool matches a text, by the rarity of the words they share in any form."""
+    """Score how well each tool matches a text: rare words that both have, in any form, count more."""
     words = dict.fromkeys(terms(text))
     ignored_words = stop_words(list(words))
     word_counts = Counter(word for card in cards for word in card.words)
-    points = [0.0] * len(cards)
+    scores = [0.0] * len(cards)
     for word in words:
         if word in ignored_words or len(word) < 2:
             continue
@@ -158,12 +158,12 @@ def score_cards(cards: Sequence[ToolCard], text: str) -> list[float]:
         weight = math.log(1 + len(cards) / count) if count else 0.0
         for index, card in enumerate(cards):
             if matching_forms & card.words:
-                points[index] += weight * (
+                scores[index] += weight * (
                     _NAME_WEIGHT if matching_forms & card.name_words else 1.0
                 )
-    return points
+    return scores
 
 
-def _definition(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+def _get_definition(tool: Mapping[str, Any]) -> Mapping[str, Any]:
     function = tool.get("function")
     return function if isinstance(function, Mapping) else tool

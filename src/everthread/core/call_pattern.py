@@ -56,12 +56,12 @@ class CallPattern:
         read_share = self.read_share
         if self.prompt and prompt > self.prompt:
             growth = (
-                _fading_average(self.growth, prompt - self.prompt)
+                _update_average(self.growth, prompt - self.prompt)
                 if self.growth
                 else float(prompt - self.prompt)
             )
         if not is_cold and prompt >= self.prompt > 0:
-            read_share = _fading_average(
+            read_share = _update_average(
                 self.read_share, min(1.0, usage.cache_read_tokens / self.prompt)
             )
         return CallPattern(
@@ -77,7 +77,7 @@ class CallPattern:
     def _learn_lifetime(
         self, usage: CanonicalUsage, timestamp: float, ttl: float
     ) -> float:
-        """Return the cache's lifetime, from one-hour writes or from reads after a pause."""
+        """Return how long the cache seems to live, judged by one-hour writes or by reads after a pause."""
         if usage.cache_write_1h_tokens:
             return max(self.lifetime, _HOUR_SECONDS)
         known_lifetime = max(self.lifetime, ttl)
@@ -101,7 +101,7 @@ class CallPattern:
         return self.last is None or timestamp - self.last >= (self.lifetime or ttl)
 
     def after_compaction(self) -> CallPattern:
-        """Return the pattern after a compaction: the next prompt is compared with none."""
+        """Return the pattern after a compaction, so that the next prompt is not compared with an earlier one."""
         return replace(self, prompt=0, since_rewrite=0)
 
     @property
@@ -127,5 +127,5 @@ class CallPattern:
         )
 
 
-def _fading_average(average: float, newest: float) -> float:
+def _update_average(average: float, newest: float) -> float:
     return _OLD_AVERAGE_WEIGHT * average + (1 - _OLD_AVERAGE_WEIGHT) * newest

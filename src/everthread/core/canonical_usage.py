@@ -210,13 +210,13 @@ def normalize_usage(raw: Any, *, api: str | None = None) -> CanonicalUsage:
     """
     if isinstance(raw, CanonicalUsage):
         return raw
-    fields_by_name = _fields_by_name(raw)
+    fields_by_name = _index_fields(raw)
     counts = _read_counts(fields_by_name)
     names = _detect_names(fields_by_name, counts, api)
     if names is None:
         fields_by_name = next(
             (
-                _fields_by_name(fields_by_name[key])
+                _index_fields(fields_by_name[key])
                 for key in _ENVELOPE_FIELDS
                 if key in fields_by_name
             ),
@@ -224,11 +224,12 @@ def normalize_usage(raw: Any, *, api: str | None = None) -> CanonicalUsage:
         )
         counts = _read_counts(fields_by_name)
         names = _detect_names(fields_by_name, counts, api) or _ANTHROPIC_NAMES
-    read_tokens = _largest_count(counts, names.cache_read)
-    write_tokens = _largest_count(counts, names.cache_write)
-    write_1h_tokens = _largest_count(counts, _CACHE_WRITE_1H_NAMES)
+    read_tokens = _find_largest_count(counts, names.cache_read)
+    write_tokens = _find_largest_count(counts, names.cache_write)
+    write_1h_tokens = _find_largest_count(counts, _CACHE_WRITE_1H_NAMES)
     write_tokens = max(
-        write_tokens, write_1h_tokens + _largest_count(counts, _CACHE_WRITE_5M_NAMES)
+        write_tokens,
+        write_1h_tokens + _find_largest_count(counts, _CACHE_WRITE_5M_NAMES),
     )
     prompt_tokens = _sum_counts(counts, names.prompt, names.prompt_parts)
     if names.includes_cache and prompt_tokens is not None:
@@ -240,7 +241,7 @@ def normalize_usage(raw: Any, *, api: str | None = None) -> CanonicalUsage:
         output_tokens=_sum_counts(counts, names.output, names.fallback_output) or 0,
         cache_read_tokens=read_tokens,
         cache_write_tokens=write_tokens,
-        reasoning_tokens=_largest_count(counts, names.reasoning),
+        reasoning_tokens=_find_largest_count(counts, names.reasoning),
         cache_write_1h_tokens=min(write_1h_tokens, write_tokens),
         raw=raw,
     )
@@ -270,12 +271,12 @@ def _sum_counts(
     counts: Mapping[str, int], names: Iterable[str], fallback_names: Iterable[str]
 ) -> int | None:
     values = [counts[name] for name in names if name in counts] or [
-        counts[n] for n in fallback_names if n in counts
+        counts[name] for name in fallback_names if name in counts
     ]
     return sum(values) if values else None
 
 
-def _largest_count(counts: Mapping[str, int], names: Iterable[str]) -> int:
+def _find_largest_count(counts: Mapping[str, int], names: Iterable[str]) -> int:
     return max((counts[name] for name in names if name in counts), default=0)
 
 
@@ -289,7 +290,7 @@ def _read_counts(fields_by_name: Mapping[str, Any]) -> dict[str, int]:
     for name in _NESTED_FIELDS.intersection(fields_by_name):
         flat_fields |= {
             f"{name}.{inner_name}": value
-            for inner_name, value in _fields_by_name(fields_by_name[name]).items()
+            for inner_name, value in _index_fields(fields_by_name[name]).items()
         }
     return {name: int(value) for name, value in flat_fields.items() if _is_count(value)}
 
@@ -314,7 +315,7 @@ _TYPES_WITHOUT_FIELDS = (type(None), str, int, float, list, tuple, Mapping)
 """Types without attributes to read."""
 
 
-def _fields_by_name(raw: Any) -> dict[str, Any]:
+def _index_fields(raw: Any) -> dict[str, Any]:
     """Return the fields of a mapping or an object by normalized name; empty for other values."""
     items: dict[Any, Any] = {}
     # A foreign object may fail in any way; it then reports nothing.

@@ -59,7 +59,7 @@ class Rates:
         return tokens * (self.write - self.read) if self.has_cache_discount else 0.0
 
     def at_read_share(self, share: float) -> Rates:
-        """Return the rates if only this share of the cached tokens is read."""
+        """Return the rates for a cache from which only this share of the expected tokens is read."""
         return Rates(
             self.input,
             self.output,

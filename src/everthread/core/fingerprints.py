@@ -20,7 +20,8 @@ from collections.abc import Callable
 from hashlib import blake2b
 from typing import Any
 
-from everthread.core.messages import json_value, strip_surroundings
+from everthread.core.messages import json_value
+from everthread.core.user_words import strip_surroundings
 
 OPAQUE_FIELDS = frozenset({"input", "arguments", "parameters", "input_schema"})
 """Fields with a tool's data or schema, in which a `cache_control` or `_id` is content, not protocol."""
@@ -46,7 +47,7 @@ def message_fingerprint(message: Any) -> str:
 
 
 def canonical_form(message: Any) -> Any:
-    """Return the parts of a message that identify it. The assistant's texts are only trimmed."""
+    """Return the canonical form of a message. Texts of the assistant are trimmed, but not cleaned of reminders."""
     role = message.get("role") if isinstance(message, dict) else None
     clean_text = str.strip if role == "assistant" else strip_surroundings
     return _rebuild(message, functools.partial(_convert_canonical_field, clean_text), 0)
@@ -85,10 +86,10 @@ def _rebuild(value: Any, convert_field: _FieldConverter, depth: int) -> Any:
     if not isinstance(value, dict):
         return [_rebuild(item, convert_field, depth + 1) for item in value]
     fields = {}
-    for key, old in value.items():
-        new = convert_field(str(key), old, depth + 1)
-        if new is not _DROPPED:
-            fields[str(key)] = new
+    for key, field_value in value.items():
+        converted_value = convert_field(str(key), field_value, depth + 1)
+        if converted_value is not _DROPPED:
+            fields[str(key)] = converted_value
     return fields
 
 
@@ -122,7 +123,7 @@ def _convert_canonical_field(
             depth,
         )
     if key == "content":
-        value = _canonical_parts(clean_text, value)
+        value = _convert_canonical_parts(clean_text, value)
     if isinstance(value, str):
         return value or _DROPPED
     canonical_value = _rebuild(
@@ -131,7 +132,7 @@ def _convert_canonical_field(
     return _DROPPED if canonical_value in (None, "", [], {}) else canonical_value
 
 
-def _canonical_parts(clean_text: Callable[[str], str], content: Any) -> Any:
+def _convert_canonical_parts(clean_text: Callable[[str], str], content: Any) -> Any:
     """Return the content with every text cleaned, without empty parts."""
     parts = [content] if isinstance(content, str) else content
     if not isinstance(parts, list):

@@ -95,7 +95,7 @@ def repair(messages: Sequence[Mapping[str, Any]], *, in_flight: bool = False) ->
 
 def _repair_simple_list(messages: Sequence[Any], *, in_flight: bool) -> Repair | None:
     """Add a stub for every call without a result, in one fast pass; None if more may be needed."""
-    result = Repair([], [], [])
+    repaired = Repair([], [], [])
     call_ids: set[str] = set()
     open_calls: dict[str, int] = {}
     has_user_message = False
@@ -120,26 +120,26 @@ def _repair_simple_list(messages: Sequence[Any], *, in_flight: bool) -> Repair |
             )
             if not has_role or not _is_usual_form(message, calls):
                 return None
-            _add_stubs(result, open_calls)
+            _add_stubs(repaired, open_calls)
             open_calls = {call["id"]: index for call in calls}
             if len(open_calls) < len(calls) or not call_ids.isdisjoint(open_calls):
                 return None
             call_ids.update(open_calls)
-        result.messages.append(message)
-        result.original_indexes.append(index)
+        repaired.messages.append(message)
+        repaired.original_indexes.append(index)
     if not in_flight:
-        _add_stubs(result, open_calls)
-    return result
+        _add_stubs(repaired, open_calls)
+    return repaired
 
 
-def _add_stubs(result: Repair, open_calls: Mapping[str, int]) -> None:
+def _add_stubs(repaired: Repair, open_calls: Mapping[str, int]) -> None:
     """Add a stub result for each open call."""
     for call_id, source in open_calls.items():
-        result.actions.append(_describe_stub(source, call_id))
-        result.messages.append(
+        repaired.actions.append(_describe_stub(source, call_id))
+        repaired.messages.append(
             {"role": "tool", "tool_call_id": call_id, "content": STUB_RESULT}
         )
-        result.original_indexes.append(None)
+        repaired.original_indexes.append(None)
 
 
 def _describe_stub(source: int, call_id: str) -> str:
@@ -185,7 +185,7 @@ class _RepairBuilder:
     def __init__(self) -> None:
         self.messages: list[Message] = []
         self.sources: list[int | None] = []
-        """For each message its index in the original list, or that of the message it was made from."""
+        """For each message, the index of the original message that it is, or that it was made from."""
         self.actions: list[str] = []
         self.used_ids: dict[str, int] = {}
 
@@ -218,7 +218,10 @@ class _RepairBuilder:
     def pair_results(
         self, entries: Sequence[_Entry]
     ) -> dict[int, dict[int, tuple[Part, int]]]:
-        """Map the position of each call to its first result, for each message with calls, in the results' order."""
+        """Return, for each message with calls (by its index), the first result of each call (by the call's position).
+
+        Results keep their order, each with the index of its own message.
+        """
         results_by_source: dict[int, dict[int, tuple[Part, int]]] = {}
         open_calls: dict[str, list[tuple[int, int]]] = {}
         last_other_source = -1
@@ -259,7 +262,9 @@ class _RepairBuilder:
         old_ids = [call.id for call in entry.calls]
         has_call_blocks = any(part["type"] in CALL_BLOCKS for part in parts_of(message))
         ids = [
-            self.make_unique_id(_block_id(call_id) if has_call_blocks else call_id)
+            self.make_unique_id(
+                _clean_block_id(call_id) if has_call_blocks else call_id
+            )
             for call_id in old_ids
         ]
         if ids != old_ids:
@@ -337,7 +342,11 @@ class _RepairBuilder:
     def insert_opening(self) -> None:
         """Insert an opening user message if the list begins with the assistant, which Anthropic refuses."""
         first_index = next(
-            (i for i, m in enumerate(self.messages) if m["role"] not in SYSTEM_ROLES),
+            (
+                index
+                for index, message in enumerate(self.messages)
+                if message["role"] not in SYSTEM_ROLES
+            ),
             None,
         )
         if (
@@ -434,13 +443,13 @@ def _is_name(value: Any) -> bool:
     return isinstance(value, str) and bool(value)
 
 
-def _block_id(call_id: str) -> str:
+def _clean_block_id(call_id: str) -> str:
     """Return the id with only those characters that Anthropic accepts in the id of a call block."""
     return re.sub(r"[^a-zA-Z0-9_-]", "_", call_id)
 
 
 def _collect_result_blocks(message: Message) -> list[Part]:
-    """Return the results of a message as `tool_result` blocks; a tool message is kept in `_message`."""
+    """Return the results of a message as `tool_result` blocks. The block of a tool message keeps it in `_message`."""
     if message["role"] == "tool":
         return [
             {"tool_use_id": as_text(message.get("tool_call_id")), "_message": message}

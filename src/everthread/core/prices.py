@@ -137,7 +137,7 @@ def find_configured_prices(model: str) -> Prices | None:
     return _configured_prices.get(best_pattern)
 
 
-def missing_price_notice(model: str) -> str:
+def make_missing_price_notice(model: str) -> str:
     """Return the notice about a model without a known price."""
     return (
         f"No price is known for {model}: costs are not shown, and compactions are decided "
@@ -207,7 +207,7 @@ def _load_fallback_table() -> tuple[str, dict[str, Any]]:
 
 
 def _read_price(table: ModelPrice, prompt_tokens: int, *keys: str) -> Decimal | None:
-    """Return the first of these prices that is set; of a tiered one, the prompt's tier."""
+    """Return the first of these prices that is set. If it has tiers, use the tier of the prompt's size."""
     value = None
     for key in keys:
         value = getattr(table, key) if value is None else value
@@ -231,8 +231,8 @@ def _look_up_model(model: str, provider: str | None) -> ModelInfo | None:
 
     snapshot = get_snapshot()
     for name, provider_name in (
-        *_possible_names(model, provider),
-        *_possible_names(f"{model}-preview", provider),
+        *_list_possible_names(model, provider),
+        *_list_possible_names(f"{model}-preview", provider),
     ):
         try:
             return snapshot.find_provider_model(name, None, provider_name, None)[1]
@@ -241,10 +241,10 @@ def _look_up_model(model: str, provider: str | None) -> ModelInfo | None:
     return None
 
 
-def _possible_names(
+def _list_possible_names(
     model: str, provider: str | None
 ) -> Iterator[tuple[str, str | None]]:
-    """Yield the possible readings of a name: the whole, then each prefix as provider."""
+    """Yield possible pairs of model and provider: the whole name, then the name after each prefix (its provider)."""
     yield model, provider
     for _ in range(MAX_MODEL_PREFIXES):
         prefix, slash, model = model.partition("/")

@@ -33,12 +33,12 @@ _HEX = re.compile(r"[0-9a-fA-F]+")
 def shannon_entropy(text: str) -> float:
     """Return the bits per character, from the text's own character counts; 0.0 for an empty text."""
     size = len(text)
-    return sum(-n / size * log2(n / size) for n in Counter(text).values())
+    return sum(-count / size * log2(count / size) for count in Counter(text).values())
 
 
 def is_sequence(text: str) -> bool:
     """Return whether a third or more of the neighbours count up by one: the alphabet or the digits, written out."""
-    steps = sum(ord(b) - ord(a) == 1 for a, b in pairwise(text))
+    steps = sum(ord(next_char) - ord(char) == 1 for char, next_char in pairwise(text))
     return steps >= 4 and steps * 3 >= len(text)
 
 
@@ -67,10 +67,12 @@ def is_random(text: str) -> bool:
     pair_count = unusual_count = 0
     for part in parts:
         lower_part = part.lower()
-        for a, b in pairwise(lower_part):
-            if a.isalpha() or b.isalpha():
+        for char, next_char in pairwise(lower_part):
+            if char.isalpha() or next_char.isalpha():
                 pair_count += 1
                 unusual_count += (
-                    a.isdigit() or b.isdigit() or a + b not in _COMMON_PAIRS
+                    char.isdigit()
+                    or next_char.isdigit()
+                    or char + next_char not in _COMMON_PAIRS
                 )
     return unusual_count >= 4 and unusual_count * 2 > pair_count

@@ -27,9 +27,9 @@ from everthread.core.messages import (
     part_text,
     parts_of,
     results_of,
-    user_words_in,
     with_content,
 )
+from everthread.core.user_words import user_words_in
 
 SUMMARY_START = "[EVERTHREAD SUMMARY"
 """Start of a summary's first line; the rest of that line is for the reader."""
@@ -60,7 +60,7 @@ def is_summary(message: Mapping[str, Any]) -> bool:
 
 def mark_summary(message: Message, key: bytes | None = None) -> Message:
     """Return the message marked as containing a summary; with `key`, the mark is the tag that the key proves."""
-    texts = _text_parts(message) if key is not None else []
+    texts = _list_text_parts(message) if key is not None else []
     tags = (
         _read_tag(text[slice(*span)])
         for text in texts
@@ -73,7 +73,9 @@ def mark_summary(message: Message, key: bytes | None = None) -> Message:
 def summary_text(message: Mapping[str, Any]) -> str:
     """Return the summary in a message, markers included; empty if there is none."""
     location = _locate_summary(message) if is_summary(message) else None
-    return _text_parts(message)[location[0]][slice(*location[1])] if location else ""
+    return (
+        _list_text_parts(message)[location[0]][slice(*location[1])] if location else ""
+    )
 
 
 def is_unproven(summary: str) -> bool:
@@ -88,7 +90,7 @@ def is_summary_first(message: Mapping[str, Any]) -> bool:
     return (
         location is not None
         and location[0] == 0
-        and not _text_parts(message)[0][: location[1][0]].strip()
+        and not _list_text_parts(message)[0][: location[1][0]].strip()
     )
 
 
@@ -103,7 +105,7 @@ def without_summary(message: Message) -> Message | None:
     if location is None:
         return unmarked_message
     text_index, (start, end) = location
-    text = _text_parts(message)[text_index]
+    text = _list_text_parts(message)[text_index]
     remaining: Any = f"{text[:start]}{text[end:]}".strip()
     content: Any = message.get("content")
     if isinstance(content, list):
@@ -149,7 +151,7 @@ def _recognize_summary(message: Message, key: bytes) -> Message:
         message = strip_summary_marks([message])[0]
     if message.get("role") not in ("user", "assistant"):
         return message
-    texts = _text_parts(message)
+    texts = _list_text_parts(message)
     for text in texts:
         for span in _find_summary_spans(text) if SUMMARY_START in text else ():
             if _has_valid_tag(text, span, key):
@@ -186,7 +188,7 @@ def _is_whole_text(text: str, span: tuple[int, int]) -> bool:
     return text.strip() == text[slice(*span)].strip()
 
 
-def _text_parts(message: Mapping[str, Any]) -> list[str]:
+def _list_text_parts(message: Mapping[str, Any]) -> list[str]:
     content = message.get("content")
     if isinstance(content, str):
         return [content]
@@ -212,8 +214,8 @@ def _find_summary_spans(text: str) -> list[tuple[int, int]]:
 
 
 def _locate_summary(message: Mapping[str, Any]) -> tuple[int, tuple[int, int]] | None:
-    """Return the place of the summary in a marked message: the number of the text, and the span in it."""
-    texts = _text_parts(message)
+    """Find the summary in a marked message: the index of the text that contains it, and its span in that text."""
+    texts = _list_text_parts(message)
     locations = [
         (text_index, span)
         for text_index, text in enumerate(texts)
@@ -279,7 +281,7 @@ class TurnSpan:
 
 
 def find_call_groups(messages: Messages) -> list[CallGroup]:
-    """Return every group, in order. A result belongs to the latest earlier call of its id; a second result to none."""
+    """Return every group, in order. A result belongs to the latest earlier call of its id that has no result yet."""
     open_calls: dict[str, list[int]] = {}
     result_indexes: dict[int, list[int]] = {}
     unanswered_ids: dict[int, list[str]] = {}
@@ -300,8 +302,10 @@ def find_call_groups(messages: Messages) -> list[CallGroup]:
                 if index not in result_indexes[owner]:
                     result_indexes[owner].append(index)
     return [
-        CallGroup(i, ids, tuple(result_indexes[i]), tuple(unanswered_ids[i]))
-        for i, ids in call_ids.items()
+        CallGroup(
+            index, ids, tuple(result_indexes[index]), tuple(unanswered_ids[index])
+        )
+        for index, ids in call_ids.items()
     ]
 
 
@@ -338,7 +342,7 @@ def user_text(message: Mapping[str, Any]) -> str:
 
 
 def is_user_message(message: Mapping[str, Any]) -> bool:
-    """Return whether the message is from a person: it has words of their own, an image, a file or a recording."""
+    """Return whether the message is from a person: it has the person's own words, an image, a file or a recording."""
     if message.get("role") != "user":
         return False
     return bool(user_text(message)) or any(
@@ -346,7 +350,7 @@ def is_user_message(message: Mapping[str, Any]) -> bool:
     )
 
 
-def latest_user_index(messages: Messages) -> int | None:
+def find_latest_user_index(messages: Messages) -> int | None:
     """Return the index of the latest user message."""
     for index in range(len(messages) - 1, -1, -1):
         if is_user_message(messages[index]):

@@ -107,7 +107,7 @@ class StreamingModel(Model, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One summary in a thread's graph: a leaf over messages, or a condensed one over nodes."""
+    """One summary in a thread's graph. A leaf summarises messages; a condensed node summarises other nodes."""
 
     id: str
     thread: str
@@ -123,5 +123,5 @@ class Node:
     since: float
     until: float
     sources: tuple[str, ...]
-    """Ids that it covers: message ids as text for a leaf, node ids above."""
+    """Ids of the summarised messages, as text, or of the summarised nodes."""
     degraded: bool = False

@@ -250,7 +250,12 @@ def is_provider_compaction(message: Mapping[str, Any]) -> bool:
 
 def _check_anthropic(messages: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
     first_index = next(
-        (i for i, m in enumerate(messages) if m["role"] not in SYSTEM_ROLES), None
+        (
+            index
+            for index, message in enumerate(messages)
+            if message["role"] not in SYSTEM_ROLES
+        ),
+        None,
     )
     if (
         first_index is not None

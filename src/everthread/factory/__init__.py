@@ -1,6 +1,6 @@
-"""The only package that names concrete classes: it builds them from a configuration or a URL.
+"""The only package that names concrete classes. It creates objects from a configuration or a URL.
 
-A name is loaded when it is first used: `compress` needs no store, and a store needs no model.
+Each function is imported on first use, because `compress` needs no store, and a store needs no model.
 """
 
 from __future__ import annotations

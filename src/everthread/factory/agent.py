@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from everthread.agent.tool_interface import Approver, Tool
     from everthread.conversation.conversation import Conversation
     from everthread.gateway.api.agents import OpenAgent, PreviewThread
-    from everthread.gateway.api.threads_api import NativeApp
+    from everthread.gateway.api.threads_api import ThreadsApi
     from everthread.gateway.contracts import Limits
     from everthread.thread.events import Listener
     from everthread.thread.options import Route
@@ -62,10 +62,10 @@ async def open_agent(
     """Open an agent in a workspace (default: the current folder): a new one, or one resumed by any id of its thread.
 
     `async with open_agent(…) as agent`, `agent = await open_agent(…)`, or in a script `with open_agent(…) as agent`.
-    `approve` decides on permissions; without it only the rules of `approvals.txt` in the home allow anything; `yes`
-    allows everything. `tools`: your own instead of the built-in ones; with `builtin_tools=True` it has both.
-    `chat_only`: a prompt for conversation, without a workspace. `window`: the model's window, instead of the known one.
-    Everything opened here is closed with the agent.
+    `approve` decides on permissions; without it, only the rules in `approvals.txt` in the home folder allow anything.
+    `yes` allows everything. `tools`: your own tools instead of the built-in ones; with `builtin_tools=True` the agent
+    has both. `chat_only`: use a prompt for conversation, without a workspace. `window`: the model's window, instead of
+    the known one. Everything that is opened here is closed with the agent.
     """
     from everthread.agent.builder import AgentBuilder
 
@@ -77,7 +77,7 @@ async def open_agent(
             workspace=_resolve_workspace(workspace),
             memory=await _open_memory(opened_store, resume, session),
             approve=_choose_approver(approve, yes=yes),
-            instructions_chars=settings.agent.instructions_chars,
+            max_instructions_chars=settings.agent.instructions_chars,
             extra_tools=tuple(tools or ()),
             has_builtin_tools=tools is None if builtin_tools is None else builtin_tools,
             is_chat_only=chat_only,
@@ -109,13 +109,15 @@ def _make_agent(
     listener: Listener | None,
     close_callbacks: list[CloseCallback],
 ) -> Agent:
-    """Build the agent of an open conversation; `close_callbacks` gets the callback that ends its processes."""
+    """Build the agent of an open conversation. Add the callback that ends its processes to `close_callbacks`."""
     from everthread.agent.loop import Agent
-    from everthread.agent.processes import ProcessFamily, child_environment
+    from everthread.agent.processes import ProcessFamily, make_child_environment
     from everthread.agent.tool_interface import ToolContext
-    from everthread.agent.turn_events import CauseLog
+    from everthread.agent.turn_events import CacheMissLog
 
-    children = ProcessFamily(child_environment(os.environ, _list_key_variables(config)))
+    children = ProcessFamily(
+        make_child_environment(os.environ, _list_key_variables(config))
+    )
     close_callbacks.insert(0, children.end)
     builder.agent = Agent(
         conversation,
@@ -130,10 +132,10 @@ def _make_agent(
         max_rounds=config.agent.max_rounds,
         max_parallel_tools=config.agent.parallel,
         listener=listener,
-        journal=CauseLog(ttl=CACHE_SECONDS[config.prompt_caching.cache_ttl]),
+        cache_misses=CacheMissLog(ttl=CACHE_SECONDS[config.prompt_caching.cache_ttl]),
         memory=builder.memory,
-        routes=_make_route_finder(config, builder, close_callbacks),
-        closing=close_callbacks,
+        find_route=_make_route_finder(config, builder, close_callbacks),
+        close_callbacks=close_callbacks,
     )
     return builder.agent
 
@@ -141,7 +143,7 @@ def _make_agent(
 def _make_route_finder(
     config: Config, builder: AgentBuilder, close_callbacks: list[CloseCallback]
 ) -> FindRoute:
-    """Return a function that finds the route to a model; `close_callbacks` gets the callback that closes it."""
+    """Return a function that finds the route to a model, and adds the callback that closes it to `close_callbacks`."""
 
     async def find_named_route(name: str) -> Route:
         route = await find_route(
@@ -160,7 +162,7 @@ def _make_route_finder(
 
 
 def _check_tools(tools: Any, builtin_tools: Any) -> None:
-    """Raise an error that explains what a tool is if a value is not one."""
+    """Raise `InputError` with an explanation if the arguments for tools are invalid."""
     if builtin_tools not in (None, True, False):
         raise InputError(
             f"builtin_tools={builtin_tools!r} is not allowed; give True or False, and your own in `tools`"
@@ -189,7 +191,7 @@ def _resolve_workspace(path: str | Path | None) -> Path:
 
 
 def _choose_approver(approve: Approver | None, *, yes: bool) -> Approver:
-    """Return the caller's approver; by default one that asks the rules in the home."""
+    """Return the caller's approver, or by default one that uses the rules in the home folder."""
     from everthread.agent.approval import Approvals, read_rules
 
     if yes:
@@ -201,17 +203,17 @@ async def _open_memory(
     store: Store, resume: str | None, session: NewSession | None
 ) -> MemoryFiles:
     """Return the memory of the tenant whose thread the agent opens."""
-    from everthread.agent.memory import MemoryFiles, memory_folder
+    from everthread.agent.memory import MemoryFiles, find_tenant_memory_folder
 
     if session is not None or resume is None:
         tenant = (session or NewSession()).tenant
     else:
         tenant = (await store.resolve(resume)).tenant
-    return MemoryFiles(memory_folder(home_directory(), tenant))
+    return MemoryFiles(find_tenant_memory_folder(home_directory(), tenant))
 
 
 def _list_key_variables(config: Config) -> list[str]:
-    """Return the environment variables that any section of the configuration names for keys and secrets."""
+    """List the environment variables with keys and secrets that the configuration names."""
     names = []
     values = [config.model_dump()]
     for value in values:  # the list grows while it is read
@@ -227,20 +229,20 @@ def _list_key_variables(config: Config) -> list[str]:
     return names
 
 
-def make_native_app(
+def make_threads_api(
     config: Config, store: Store, limits: Limits, *, has_no_keys: bool
-) -> NativeApp:
-    """Build the threads API. `has_no_keys`: clients have no key, so the configuration alone decides on tools."""
+) -> ThreadsApi:
+    """Build the threads API. `has_no_keys`: whether clients have no key, so that the configuration decides on tools."""
     from everthread.gateway.api import QueueOptions
     from everthread.gateway.api.queue import TurnQueue
-    from everthread.gateway.api.threads_api import NativeApp
+    from everthread.gateway.api.threads_api import ThreadsApi
 
     native = config.gateway.native
     options = native.model_dump(
         exclude={"enabled", "tools", "workspace", "heartbeat_seconds"}
     )
     queue = TurnQueue(store, make_agent_opener(config), QueueOptions(**options))
-    return NativeApp(
+    return ThreadsApi(
         queue,
         preview=make_preview_function(config),
         limits=limits,
@@ -252,8 +254,8 @@ def make_native_app(
 def make_agent_opener(
     config: Config, fixed_model: StreamingModel | None = None
 ) -> OpenAgent:
-    """Return a function that opens agents as configured. `fixed_model`: one model for every thread."""
-    from everthread.agent.memory import MemoryFiles, memory_folder
+    """Return a function that opens agents as configured. `fixed_model`: use this model for every thread."""
+    from everthread.agent.memory import MemoryFiles, find_tenant_memory_folder
     from everthread.agent.tools.conversation_tools import MemoryTool, Recall, Todo
 
     async def open_thread_agent(
@@ -266,7 +268,7 @@ def make_agent_opener(
         resume: str | None = None,
         session: NewSession | None = None,
     ) -> Agent:
-        folder = memory_folder(home_directory(), tenant)
+        folder = find_tenant_memory_folder(home_directory(), tenant)
         chat_tools: list[Tool] | None = (
             None if tools else [Recall(), Todo(), MemoryTool(MemoryFiles(folder))]
         )
@@ -286,7 +288,7 @@ def make_agent_opener(
 
 
 def make_preview_function(config: Config) -> PreviewThread:
-    """Return a function that previews the compaction of a stored thread, whose model need not be configured here."""
+    """Return a function that previews the compaction of a stored thread, even if its model is not configured."""
     from everthread.agent.commands.context_commands import describe_preview
     from everthread.thread.used_window import load_caller_window
 
@@ -310,7 +312,7 @@ def make_preview_function(config: Config) -> PreviewThread:
 
 
 def _make_tenant_workspace(config: Config, folder: Path) -> Path:
-    """Return the workspace of a tenant's tools: the configured one, or a folder of the tenant."""
+    """Return the workspace for a tenant's tools: the configured folder, or one of the tenant's own."""
     configured_path = config.gateway.native.workspace
     if configured_path is not None:
         return Path(configured_path).expanduser()

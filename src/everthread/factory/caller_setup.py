@@ -1,4 +1,4 @@
-"""Build the threads of callers that send their whole history: a gateway's clients, a framework's agents."""
+"""Build the setup of threads whose callers send their whole history: clients of a gateway, agents of a framework."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def make_caller_setup(
     window: Callable[[Api, str, str, str], Awaitable[int]],
     listener: Listener,
 ) -> CallerSetup:
-    """Return the parts that callers' conversations need; the configured engine runs in this process."""
+    """Return the setup of callers' threads as configured. The engine runs in this process."""
     from everthread.thread.caller.caller_setup import CallerSetup
 
     engine = EngineChoice.from_config(config)

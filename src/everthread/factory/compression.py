@@ -1,6 +1,6 @@
-"""`compress`: a single compaction, without a store or a conversation.
+"""Compact a list of messages with `compress`, without a store or a conversation.
 
-Without a configuration it loads neither `config` nor the store, so that a script starts quickly.
+Without a configuration, neither `config` nor the store is imported, so that a script starts quickly.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ P = ParamSpec("P")
 
 
 def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run async work from a script, or from inside a running event loop (then in a thread)."""
+    """Run async work from synchronous code; in a thread if an event loop is running."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -78,13 +78,12 @@ async def acompress(
     config: Config | None = None,
     force: bool = False,
 ) -> Compaction:
-    """Make a history smaller: head, summary, tail. `compress` is the form without `await`.
+    """Make a history smaller by replacing its middle with a summary. `compress` is the same without `await`.
 
-    Below the threshold nothing changes, so it can be called before every request; `force` compacts at any size.
-    `summarizer`: `auto`, `journal`, or a summariser of your own. `template`: `handoff` or `classic`. `preview`
-    writes no summary and shows what would be kept, cut and summarised. `config`: settings other than the defaults: its
-    engine compacts, its auxiliary model, if configured, writes the summary, and the summary is tagged with the key
-    of its store, if it has one.
+    Below the threshold nothing changes, so this can be called before every request. `force`: compact at any size.
+    `summarizer`: `auto`, `journal`, or a summariser of your own. `template`: `handoff` or `classic`. `preview`: write
+    no summary, and report which messages would be kept, shortened and summarised. `config`: settings instead of the
+    defaults, with the engine, the auxiliary model that writes the summary, and the store whose key tags the summary.
     """
     _check_arguments(messages, template)
     check_window(window, min_tokens=1)
@@ -163,7 +162,7 @@ def _configured_settings(
 
 
 def _with_template(config: Config, template: TemplateName) -> Config:
-    """Return the configuration with this layout of summaries, even if the engine's own options name another."""
+    """Return the configuration with this template of summaries, also in the engine's own options."""
     compression = config.compression.model_copy(update={"template": template})
     compressor = config.engines.get("compressor", {}) | {"template": template}
     return config.model_copy(
@@ -183,7 +182,7 @@ def _make_configured_summarizer(
     notices: list[str],
     stack: AsyncExitStack,
 ) -> Summarizer:
-    """Return the configured summariser. Its notices are added to the list, its client is closed with the stack."""
+    """Return the configured summariser. Add its notices to `notices`, and close its client with the stack."""
     from everthread.factory.model_setup import make_summarizer_factory
     from everthread.thread.options import Route, SummarizerContext
 
@@ -205,7 +204,7 @@ def _make_configured_summarizer(
 def _make_unchanged(
     messages: Sequence[Message], tokens: int, budget: Budget
 ) -> Compaction:
-    """Return a compaction that did nothing, because the history is small enough."""
+    """Return a compaction without changes, because the history is small enough."""
     reason = f"{tokens:,} tokens are below the threshold of {budget.threshold:,}; force=True compacts anyway"
     return Compaction(
         messages=list(messages),
@@ -246,7 +245,7 @@ MIN_WINDOW = 1_000
 
 
 def check_window(window: Any, *, min_tokens: int = MIN_WINDOW) -> None:
-    """Refuse a window that is not a number of tokens."""
+    """Raise `InputError` if a window is not a number of at least `min_tokens`."""
     if not isinstance(window, int) or isinstance(window, bool) or window < min_tokens:
         raise InputError(
             f"window={window!r} is not allowed; give the model's window in tokens, at least {min_tokens:,}"
@@ -274,7 +273,7 @@ async def _load_summary_key(config: Config) -> bytes:
 
 
 def find_summarizer(summarizer: str | Summarizer, counter: Any) -> Summarizer:
-    """Return the named summariser, or the caller's own with the journal as fallback."""
+    """Return the named summariser, or the caller's own one with the journal as fallback."""
     if isinstance(summarizer, JournalWriter):
         return summarizer
     if isinstance(summarizer, str):

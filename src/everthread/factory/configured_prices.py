@@ -1,4 +1,4 @@
-"""Apply the prices of the configuration."""
+"""Apply configured prices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Build a conversation from a configuration, also for callers without `await`."""
+"""Open a conversation as configured, with or without `await`."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ Result = TypeVar("Result")
 
 
 class Opener(Generic[T]):
-    """Opens an object when it is awaited or entered, with or without `async`."""
+    """Open an object when this is awaited, or entered by `with` or `async with`."""
 
     def __init__(self, open_object: Callable[[], Coroutine[Any, Any, T]]) -> None:
         self._open_object = open_object
@@ -92,7 +92,7 @@ class Opener(Generic[T]):
 
 
 class LoopThread:
-    """An event loop in a thread of its own, for callers that have none."""
+    """An event loop in a separate thread, for callers without an event loop."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -102,7 +102,7 @@ class LoopThread:
         self._thread.start()
 
     def submit(self, coroutine: Coroutine[Any, Any, Result]) -> Future[Result]:
-        """Start the work; its future can be awaited in any loop or thread."""
+        """Start a coroutine; its future can be awaited in any loop or thread."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def run(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
@@ -120,7 +120,7 @@ class LoopThread:
 
 
 class SyncProxy:
-    """A conversation or an agent without `await`: async methods return their result, async generators iterate."""
+    """A conversation or an agent without `await`: its async methods block, and its async generators are iterators."""
 
     def __init__(self, target: Any, loop: LoopThread) -> None:
         self._target = target
@@ -150,7 +150,7 @@ class SyncProxy:
 def returns_opener(
     open_function: Callable[P, Coroutine[Any, Any, T]],
 ) -> Callable[P, Opener[T]]:
-    """Decorate a coroutine function that opens an object: its result is an `Opener`."""
+    """Decorate a coroutine function that opens an object, so that it returns an `Opener`."""
 
     @functools.wraps(open_function)
     def make_opener(*args: P.args, **kwargs: P.kwargs) -> Opener[T]:
@@ -163,9 +163,9 @@ def returns_opener(
 async def ensure_store(
     store: Store | str | Path | None, settings: Config
 ) -> AsyncIterator[tuple[Store, list[CloseCallback]]]:
-    """Yield the store and a list of callbacks, which close it if it was opened here.
+    """Yield the given or configured store, and a list of callbacks, which closes the store if it was opened here.
 
-    The block adds callbacks for everything it opens; all are called if it fails.
+    The `with` block adds callbacks for everything it opens. If the block fails, all callbacks are called.
     """
     close_callbacks: list[CloseCallback] = []
     if store is None or isinstance(store, str | Path):
@@ -203,11 +203,11 @@ async def open_conversation(
     """Open a conversation with a model: a new one, or one resumed by any id of its thread.
 
     `async with open_conversation(…) as talk`, `talk = await open_conversation(…)`, or in a script without an event loop
-    `with open_conversation(…) as talk`. `model`: a name, or a model of your own; None: as configured. `window`: its
-    window in tokens, instead of the known one. `own_client`: you send the request of `prepare` and pass the answer to
-    `record`; no key is needed here. `fallback`: models for when the first is out of service. `model_events` gets
-    retries instead of the conversation. `on_route` gets the route before the system prompt is written. Everything
-    opened here is closed with the conversation.
+    `with open_conversation(…) as talk`. `model`: a name, or a model of your own; None for the configured one. `window`:
+    its window in tokens, instead of the known one. `own_client`: you send the request of `prepare` yourself and pass
+    the answer to `record`; no key is needed. `fallback`: models to use if the first one is out of service.
+    `model_events`: called with retries, instead of the conversation. `on_route`: called with the route before the
+    system prompt is written. Everything that is opened here is closed with the conversation.
     """
     from everthread.conversation.conversation import Conversation
 
@@ -244,14 +244,14 @@ async def open_conversation(
 
 
 def _check_settings(config: Config, window: int | None) -> None:
-    """Raise an error for a bad window or engine, before an empty thread is stored."""
+    """Raise an error for an invalid window or engine before an empty thread is stored."""
     if window is not None:
         check_window(window)
     EngineChoice.from_config(config).check()
 
 
 class ModelEventRelay:
-    """Pass the events of a model to the conversation that is opened with it."""
+    """Pass the events of a model to its conversation once that is open."""
 
     conversation: Conversation | None = None
 
@@ -286,7 +286,7 @@ def make_summarizers(
     config: Config,
     on_open: Callable[[CloseCallback], object],
 ) -> Callable[[SummarizerContext], Summarizer]:
-    """Return a function that makes summarisers: the configured ones for `auto`, else the named or given one."""
+    """Return a function that makes summarisers: the configured ones for `auto`, or else the named or given one."""
     from everthread.compaction.summarizers.chain import DeferredJournal
 
     if summarizer == "auto":

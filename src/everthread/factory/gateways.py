@@ -21,7 +21,7 @@ from everthread.config import Config, home_directory, load_config
 from everthread.core.caching.cache_lifetimes import CACHE_SECONDS
 from everthread.core.types import Api
 from everthread.errors import ConfigError, InputError, StoreError
-from everthread.factory.agent import make_native_app
+from everthread.factory.agent import make_threads_api
 from everthread.factory.caller_setup import make_caller_setup
 from everthread.factory.conversations import make_session_options
 from everthread.factory.model_setup import EngineChoice, make_summarizer_factory
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from everthread.gateway.access.authentication import Authenticator
-    from everthread.gateway.api.threads_api import NativeApp
+    from everthread.gateway.api.threads_api import ThreadsApi
     from everthread.gateway.app import GatewayApp
     from everthread.gateway.contracts import Auth, Limits
     from everthread.gateway.dashboard.access import LoginMode
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from everthread.gateway.proxy import Proxy
     from everthread.gateway.router import Upstream
     from everthread.gateway.server import Gateway
-    from everthread.gateway.supervisor import WorkerPlace
+    from everthread.gateway.supervisor import WorkerSetup
     from everthread.thread.events import Listener
 
 
@@ -62,9 +62,9 @@ async def make_dashboard(
     announce: Callable[[str], None] | None = None,
     links: Path | None = None,
 ) -> Dashboard:
-    """Build the dashboard. `auth: none` needs a link, `keys` a key, `passthrough` the dashboard's own key.
+    """Build the dashboard. To log in, `auth: none` needs a link, `keys` a key, `passthrough` the dashboard's own key.
 
-    `links`: the folder in which several processes share login links.
+    `links`: the folder with login links that several processes share.
     """
     from everthread.gateway.dashboard.access import SECRET_NAME, Access, LoginLinks
     from everthread.gateway.dashboard.page_routes import Dashboard, PageSettings
@@ -108,7 +108,7 @@ def make_page_reader(config: Config, store: Store) -> PageReader:
 
 
 def make_window_source(config: Config) -> WindowSource:
-    """Return a function for a model's window and threshold, without network calls: configured, learnt or catalogued."""
+    """Return a function that finds a model's window and threshold without network calls."""
     from everthread.gateway.dashboard.views import WindowSize
     from everthread.providers.catalog import find_catalogue_window
 
@@ -144,7 +144,7 @@ async def open_dashboard(
     trial: RunTrial | None = None,
     announce: Callable[[str], None] | None = None,
 ) -> AsyncIterator[tuple[str, Dashboard]]:
-    """Serve the dashboard of a store without a gateway, on this machine only: its address and the application."""
+    """Serve the dashboard of a store without a gateway, on this machine only. Yield its address and the application."""
     from everthread.core.prices import find_listed_window
     from everthread.gateway.middleware import SitePolicy
     from everthread.gateway.server import LoopServer, listen
@@ -160,7 +160,7 @@ async def open_dashboard(
     listener = listen(port, host)
     address = f"http://{host}:{listener.getsockname()[1]}"
     server = LoopServer(
-        pages, listener, patience=1.0, server_header=False, log_level="critical"
+        pages, listener, grace_seconds=1.0, server_header=False, log_level="critical"
     )
     await server.start()
     # Load the table of windows now; the first page would wait for it.
@@ -188,15 +188,15 @@ def _read_operator_key(config: Config) -> str | None:
 
 _STORE_CHECK_SECONDS = 1.0
 STORE_WAIT_SECONDS = 0.7
-"""Seconds that a request waits for an unresponsive database before it continues without it."""
+"""Seconds that a request waits for an unresponsive database before it continues without the store."""
 STORE_SHUTDOWN_SECONDS = 10.0
 """Seconds that a gateway waits at its end for a database that does not answer."""
 _LOG = logging.getLogger("everthread.gateway")
 INDEX_NICENESS = 10
-"""Lower priority than compactions, because no caller waits for the background index."""
+"""A lower priority than that of compactions, because no caller waits for the index."""
 COMPACTION_SECONDS_SHARE = 0.75
 SUMMARY_SECONDS_SHARE = 0.5
-"""Shares of a request's time limit: for a compaction, and within it for a model's summary before the journal."""
+"""Shares of a request's time limit: for a compaction, and for a model's summary within it."""
 
 
 @asynccontextmanager
@@ -211,14 +211,14 @@ async def open_gateway(
     authenticator: Authenticator | None = None,
     trial: RunTrial | None = None,
     announce: Callable[[str], None] | None = None,
-    worker: WorkerPlace | None = None,
+    worker: WorkerSetup | None = None,
     is_gateway_process: bool = False,
 ) -> AsyncIterator[Gateway]:
     """Open a listening gateway. Arguments override the configuration; a store that is passed in stays open.
 
-    `trial` replays a stored thread for the dashboard; `announce` gets the path of a login link; `worker`: this is
-    one of several processes; `is_gateway_process`: the process runs nothing else, so the process for compactions starts
-    at once, and a separate process indexes.
+    `trial`: replays a stored thread for the dashboard. `announce`: called with the path of a login link. `worker`: the
+    setup of this process if it is one of several. `is_gateway_process`: whether the process runs nothing else, so that
+    the process for compactions starts at once and a separate process indexes.
     """
     from everthread.gateway.server import Gateway
 
@@ -262,16 +262,16 @@ async def open_gateway(
 
 
 def _warm_up(manager: ProxyManager, stack: AsyncExitStack) -> None:
-    """Start the process for compactions, and load in the background what the first request needs."""
+    """Start the process for compactions, and load the modules for the first request in the background."""
     manager.warm()
     preload_task = asyncio.create_task(preload())
     stack.callback(preload_task.cancel)
 
 
 def _choose_routes(
-    config: Config, upstreams: Sequence[Upstream] | None, worker: WorkerPlace | None
+    config: Config, upstreams: Sequence[Upstream] | None, worker: WorkerSetup | None
 ) -> list[Upstream]:
-    """Return the given or configured upstreams with their keys; a worker's upstreams have theirs already."""
+    """Return the given or configured upstreams with their keys; those of a worker have their keys already."""
     routes = list(upstreams) if upstreams is not None else list_upstreams(config)
     return add_keys(routes, config.gateway.auth) if worker is None else routes
 
@@ -291,9 +291,9 @@ async def _open_own_store(
     *,
     index_in_process: bool,
 ) -> Store:
-    """Open the configured store; it is closed with the stack, even if it does not answer any more.
+    """Open the configured store, and close it with the stack even if it no longer answers.
 
-    `index_in_process`: a process of its own indexes.
+    `index_in_process`: whether to index in a separate process.
     """
     from everthread.store.index_process import index_waiting
     from everthread.thread.worker import WorkerProcesses
@@ -320,10 +320,13 @@ async def _open_service(
     authenticator: Authenticator | None,
     trial: RunTrial | None,
     announce: Callable[[str], None] | None,
-    worker: WorkerPlace | None,
+    worker: WorkerSetup | None,
 ) -> tuple[ProxyManager, GatewayApp]:
-    """Build the application: the proxy, and everything that answers a path of its own."""
-    from everthread.gateway.access.authentication import SECRET, ForwardedAuthenticator
+    """Build the application: the proxy and the apps for the gateway's own paths."""
+    from everthread.gateway.access.authentication import (
+        TENANT_SECRET_NAME,
+        ForwardedAuthenticator,
+    )
     from everthread.gateway.api.compact import PATH, CompactApp
     from everthread.gateway.app import GatewayApp
     from everthread.gateway.contracts import Limits
@@ -336,13 +339,13 @@ async def _open_service(
     manager, proxy = await _open_proxy(
         config, store, upstreams, stack, limits=limits, watch=watch, workers=workers
     )
-    native: NativeApp | None = None
+    threads_api: ThreadsApi | None = None
     if options.native.enabled:
-        native = make_native_app(
+        threads_api = make_threads_api(
             config, store, limits, has_no_keys=authenticator is None
         )
-        stack.push_async_callback(native.close)
-        await native.start()
+        stack.push_async_callback(threads_api.close)
+        await threads_api.start()
     sites = SitePolicy(
         options.allowed_origins,
         (options.host, *options.allowed_hosts),
@@ -360,13 +363,15 @@ async def _open_service(
     return manager, GatewayApp(
         proxy,
         authenticator=authenticator,
-        native=native,
-        ready=lambda: _find_store_problem(store),
-        sites=sites,
-        mounted={"/mcp": mcp, PATH: compact_app},
+        threads_api=threads_api,
+        find_problem=lambda: _find_store_problem(store),
+        site_policy=sites,
+        mounted_apps={"/mcp": mcp, PATH: compact_app},
         pages=pages,
-        watch=watch,
-        forwarded=ForwardedAuthenticator(await store.shared_secret(SECRET)),
+        store_watch=watch,
+        forwarded_authenticator=ForwardedAuthenticator(
+            await store.shared_secret(TENANT_SECRET_NAME)
+        ),
     )
 
 
@@ -380,7 +385,7 @@ async def _open_proxy(
     watch: StoreWatch | None,
     workers: int,
 ) -> tuple[ProxyManager, Proxy]:
-    """Build the manager, which decides, and the proxy, which forwards; they share one log of failures."""
+    """Build the manager, which decides on requests, and the proxy, which forwards them."""
     from everthread.gateway.monitoring.event_reports import EventReporter, FailureLog
     from everthread.gateway.monitoring.metrics import Metrics
     from everthread.gateway.proxy import Proxy
@@ -404,7 +409,7 @@ async def _open_proxy(
     stack.push_async_callback(manager.close)
     features = make_features(
         include_usage=config.gateway.include_usage,
-        make_item=manager.compaction_item,
+        make_item=manager.make_compaction_item,
         telemetry=_make_telemetry(),
     )
     proxy = Proxy(
@@ -449,19 +454,19 @@ def make_features(
 def _claim_sole_use(
     store: Store, stack: AsyncExitStack, workers: int
 ) -> Callable[[], bool]:
-    """Claim to be the only gateway on the store; return a function that tells whether the claim still holds."""
-    from everthread.thread.caller.caller_setup import is_never_alone
+    """Claim to be the only gateway on the store; return a function that returns whether the claim still holds."""
+    from everthread.thread.caller.caller_setup import is_never_sole_writer
 
     claim = store.database.claim_sole_use() if workers == 1 else None
     if claim is None:
-        return is_never_alone
+        return is_never_sole_writer
     stack.callback(claim.close)
     return claim.check_is_alone
 
 
 async def preload() -> None:
     """Load, in a thread, the modules that the first request needs, then freeze the process's memory."""
-    from everthread.gateway.server import settle_process
+    from everthread.gateway.server import tune_process
 
     def load() -> None:
         import anyio
@@ -485,14 +490,14 @@ async def preload() -> None:
         _LOG.warning(
             "the gateway is not warmed up: %s: %s", type(error).__name__, error
         )
-    settle_process()
+    tune_process()
 
 
 class _McpMount:
-    """The app at `/mcp`. Its SDK takes most of a second to load, so the first call loads it, in a thread.
+    """The app at `/mcp`. The first call loads the SDK in a thread, which takes most of a second.
 
-    Without the SDK the path answers with what to install; it is never passed upstream. One task opens and closes the
-    application, as the SDK's task group requires.
+    Without the SDK, the answer says which package to install. One task opens and closes the application, as the SDK's
+    task group requires.
     """
 
     def __init__(self, store: Store) -> None:
@@ -542,7 +547,10 @@ class _McpMount:
 
 
 def list_upstreams(config: Config, mode: Mode | None = None) -> list[Upstream]:
-    """Return the configured upstreams with their keys; by default OpenAI, Anthropic and Google, with clients' keys."""
+    """Return the configured upstreams with their keys; by default OpenAI, Anthropic and Google, with clients' keys.
+
+    `mode`: replaces the configured modes.
+    """
     from everthread.gateway.router import CHATGPT_URL, Upstream
 
     options = config.gateway
@@ -581,11 +589,11 @@ _USUAL_KEY_VARIABLES = {
     "openrouter.ai": "OPENROUTER_API_KEY",
     "googleapis.com": "GEMINI_API_KEY",
 }
-"""The usual variable of each provider's key; it is sent to that provider only."""
+"""By domain of a provider, the usual environment variable of its key. A key is sent only to its provider."""
 
 
 def add_keys(upstreams: Sequence[Upstream], auth: Auth) -> list[Upstream]:
-    """Add the gateway's own keys, which only clients with a key of this gateway may use."""
+    """Add the gateway's own keys if clients need a key of this gateway; otherwise remove all keys."""
     # A ChatGPT login belongs to a person; no key of this gateway can replace it.
     if auth == "keys":
         return [
@@ -610,7 +618,7 @@ def add_keys(upstreams: Sequence[Upstream], auth: Auth) -> list[Upstream]:
 
 
 def _has_no_key(upstream: Upstream) -> bool:
-    """Return whether an upstream is left out because it has no key: logins, and Google without its usual key."""
+    """Return whether an upstream is left out because it can have no key (logins) or has none (Google by default)."""
     from everthread.providers.clients import GOOGLE_URL
 
     return upstream.serves_logins or (
@@ -619,9 +627,9 @@ def _has_no_key(upstream: Upstream) -> bool:
 
 
 def add_own_key(upstream: Upstream) -> Upstream:
-    """Add the provider's usual key if none is configured: under `auth: keys` the client's key is not forwarded.
+    """Add the provider's usual key if none is configured, because with `auth: keys` no client's key is forwarded.
 
-    A server in a private network may need none.
+    A server in a private network may need no key.
     """
     host = urlsplit(upstream.url).hostname or ""
     if (
@@ -707,7 +715,7 @@ async def _make_manager(
         uses_processes=EngineChoice.from_config(config).is_built_in,
         compaction_seconds=COMPACTION_SECONDS_SHARE * seconds,
         compaction_processes=processes,
-        is_alone=has_sole_use,
+        is_sole_writer=has_sole_use,
     )
     return ProxyManager(
         setup, recall=config.gateway.recall, cache_markers=config.gateway.cache_marks
@@ -722,11 +730,11 @@ def _make_telemetry() -> Telemetry | None:
         if (error.name or "").partition(".")[0] != "opentelemetry":
             raise
         return None
-    return Telemetry.of_process()
+    return Telemetry.from_process()
 
 
 def _make_store_watch(store: Store) -> StoreWatch | None:
-    """Return the watch of a database server; None for a file, which is always there."""
+    """Return the watch of a database server; None for a file, which is always reachable."""
     from everthread.gateway.monitoring.store_watch import StoreWatch
 
     if store.database.dialect.name != "postgresql":
@@ -758,7 +766,7 @@ async def _give_up_unresponsive_store(store: Store, end_event: asyncio.Event) ->
         await asyncio.sleep(STORE_SHUTDOWN_SECONDS)
         with suppress(StoreError):
             await store.get_state("gateway", "watch")
-        if store.is_away:
+        if store.is_unresponsive:
             _LOG.warning(
                 "the store does not answer; what was not stored yet is given up"
             )
@@ -770,7 +778,7 @@ async def _open_authenticator(
 ) -> Authenticator | None:
     """Return the authenticator; None for `auth: none`, which only a loopback address allows."""
     from everthread.gateway.access.authentication import (
-        SECRET,
+        TENANT_SECRET_NAME,
         AcceptedCredentials,
         KeyAuthenticator,
         PassthroughAuthenticator,
@@ -787,7 +795,9 @@ async def _open_authenticator(
     if auth == "passthrough":
         credentials = AcceptedCredentials(store)
         stack.push_async_callback(credentials.close)
-        return PassthroughAuthenticator(await store.shared_secret(SECRET), credentials)
+        return PassthroughAuthenticator(
+            await store.shared_secret(TENANT_SECRET_NAME), credentials
+        )
     keys = KeyAuthenticator(store)
     stack.push_async_callback(keys.close)
     if not is_loopback(host) and not await keys.has_keys():
@@ -797,7 +807,7 @@ async def _open_authenticator(
     return keys
 
 
-# The small model on this machine as an upstream: `local`, or `local:` and a model's name or file
+# A model on this machine as an upstream: `local`, or `local:` and a model's name or file
 
 LOCAL_URL = "local"
 
@@ -809,7 +819,7 @@ def is_local(url: str) -> bool:
 async def start_local_models(
     upstreams: Sequence[Upstream], config: Config, stack: AsyncExitStack
 ) -> list[Upstream]:
-    """Return the upstreams, with a local model started for each that names one; it ends with the stack."""
+    """Start a local model for each upstream that names one; return the upstreams with the models' addresses."""
     return [
         await _start_local_model(upstream, config, stack)
         if is_local(upstream.url)

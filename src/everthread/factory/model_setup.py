@@ -1,4 +1,4 @@
-"""Build models with their wrappers, summarisers and engines from settings."""
+"""Create models with their wrappers, summarisers and engines from settings."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def choose_from_section(
     *,
     api: Api | None = None,
 ) -> ModelChoice:
-    """Return the model of a section of the configuration, or the named one, and its provider.
+    """Choose the named model, or else that of a section of the configuration, and its provider.
 
-    Provider and key of the section belong to its own model; a name that implies another provider wins.
+    The section's provider and key belong to its own model. If a name implies another provider, that one is used.
     """
     from everthread.providers.model_choice import choose_model, find_provider_by_name
 
@@ -78,7 +78,7 @@ def choose_from_section(
 def check_choice(
     section: ModelOptions | SummaryModelOptions, model: str | None = None
 ) -> tuple[ModelChoice | None, str]:
-    """Return the model that `choose_from_section` finds, and why it cannot be used; empty if it can."""
+    """Return the model chosen by `choose_from_section`, and why it cannot be used; empty if it can."""
     try:
         choice = choose_from_section(section, model)
     except ConfigError as error:
@@ -106,7 +106,7 @@ async def load_window(
     *,
     offline: bool = False,
 ) -> Window:
-    """Return the window that would be used for a model: configured, learnt, reported by its server, or catalogued."""
+    """Return the window to use for a model: configured, learnt, reported by its server, or from the catalogue."""
     from everthread.providers.catalog import LearntLimit, Window, resolve_window
     from everthread.providers.local import DEFAULT_WINDOW
 
@@ -139,7 +139,7 @@ async def find_route(
     on_event: Callable[[ModelEvent], None],
     window: int | None = None,
 ) -> Route:
-    """Resolve a model, its window, and the wrappers around it. `window`: the caller's own figure."""
+    """Return the route to a model: the model with its wrappers, and its window. `window`: the caller's own figure."""
     from everthread.providers.catalog import resolve_window
     from everthread.providers.model_choice import create_model
     from everthread.thread.options import Route
@@ -194,7 +194,7 @@ def _wrap_model(
     fallback: Sequence[StreamingModel],
     on_event: Callable[[ModelEvent], None],
 ) -> StreamingModel:
-    """Add time limits, a fitting output cap, retries and the fallback models."""
+    """Wrap a model with time limits, a fitting output cap, retries and the fallback models."""
     from everthread.providers.resilience import (
         FallbackModel,
         FittingModel,
@@ -213,7 +213,7 @@ def _wrap_model(
 
 
 async def fit_request(request: Request, model: StreamingModel) -> Request:
-    """Make a request small enough for another model, for this call only; nothing is stored."""
+    """Make a request small enough for another model, for this call only, without storing anything."""
     from everthread.core.tokens import TokenCounter
 
     size = TokenCounter(model.name).request(
@@ -233,7 +233,7 @@ async def fit_request(request: Request, model: StreamingModel) -> Request:
 
 
 _MAX_AUXILIARY_MODELS = 100
-"""Maximum models of clients that write their own summaries; beyond it the journal writes them."""
+"""Maximum auxiliary models, whose names clients may choose; beyond this number the journal writes summaries."""
 
 
 def make_summarizer_factory(
@@ -243,11 +243,11 @@ def make_summarizer_factory(
     fallback_summarizer: Summarizer | None = None,
     seconds: float | None = None,
 ) -> Callable[[SummarizerContext], Summarizer]:
-    """Return a function that makes summarisers: the auxiliary model, else the main one, else the journal.
+    """Return a function that makes summarisers, which use the auxiliary model, else the main one, else the journal.
 
-    The journal always works; `fallback_summarizer` replaces it. The summarisers share the auxiliary models, and the
-    time until which a route is skipped after a failure. `on_open` gets the callbacks that close these models;
-    `seconds` limits a call to one.
+    `fallback_summarizer`: replaces the journal. `on_open`: called with the callbacks that close auxiliary models.
+    `seconds`: limits a call to an auxiliary model. The summarisers share these models, and the time until which a route
+    is skipped after a failure.
     """
     auxiliary_models: dict[str, StreamingModel | None] = {}
     skipped_until: dict[str, float] = {}
@@ -276,7 +276,7 @@ def make_summarizer_factory(
 def _choose_auxiliary(
     name: str, context: SummarizerContext, config: Config
 ) -> StreamingModel | None:
-    """Return the configured model for summaries; None if there is none or, with a notice, if it cannot be used."""
+    """Return the configured model for summaries; None if there is none, or (with a notice) if it cannot be used."""
     from everthread.providers.model_choice import create_model
 
     options = config.auxiliary.compression
@@ -308,11 +308,11 @@ class _SharedRoutes:
     """State that all summarisers of a process share."""
 
     fallback_summarizer: Summarizer | None
-    """The summariser for when no model can write; None means the journal."""
+    """The summariser to use if no model can write; None for the journal."""
     skipped_until: dict[str, float]
-    """When a route that failed is tried again, by its name."""
+    """By name of a route that failed, the time when it is tried again."""
     window_by_model: dict[str, int]
-    """Windows that models stated, by name."""
+    """By name of the model, the window that it has stated."""
 
 
 def _make_chain(
@@ -321,10 +321,10 @@ def _make_chain(
     auxiliary: StreamingModel | None,
     shared: _SharedRoutes,
 ) -> Summarizer:
-    """Return a summariser that tries the models in order and ends with the journal.
+    """Return a summariser that tries the models in order, and the journal last.
 
-    On a route whose prefix is cached by marks, the main model is first asked on that prefix. A local model writes
-    summaries only if it is configured for that: a small one does worse than the journal.
+    If the prefix is cached by marks, first ask the main model with that prefix. A local model writes summaries only if
+    it is configured for them, because a small model writes worse ones than the journal.
     """
     from everthread.compaction.journal.journal_writer import JournalWriter
 
@@ -403,7 +403,7 @@ def _list_model_summarizers(
 
 @dataclass(frozen=True, slots=True)
 class EngineChoice:
-    """The configured engine with its options; calling it makes an engine."""
+    """The configured engine and its options. Calling it creates an engine."""
 
     name: str
     options: Mapping[str, Any]
@@ -422,13 +422,13 @@ class EngineChoice:
 
     @property
     def is_built_in(self) -> bool:
-        """Whether the engine is built in: only such engines can run in worker processes."""
+        """Whether the engine is built in, so that it can run in worker processes."""
         from everthread.compaction.registry import find_engine
 
         return find_engine(self.name, home=home_directory()).source == "built-in"
 
     def check(self) -> None:
-        """Make one engine, so that a bad engine is reported at the start and not at each request."""
+        """Create an engine, so that an invalid one is reported at the start and not at each request."""
         from everthread.compaction.engine import Services
         from everthread.compaction.journal.journal_writer import JournalWriter
         from everthread.core.tokens import TokenCounter

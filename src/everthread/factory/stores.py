@@ -13,7 +13,7 @@ from everthread.store.store import Store
 STORE_FILE = "everthread.db"
 SERVER_SCHEMES = ("postgresql", "postgres")
 SUMMARY_KEY = "summary"
-"""The name of the stored key that summaries are tagged with."""
+"""The name of the stored key with which summaries are tagged."""
 
 
 def store_url(config: Config) -> str:
@@ -34,8 +34,8 @@ def open_store(
 ) -> Store:
     """Open the store at a URL (`sqlite:///path`, `postgresql://…`) or in a SQLite file, and update its schema.
 
-    `create=False`: a missing store is an error (`NoStoreError`). `away_seconds`: how long a read waits for a server
-    that does not answer; None: half a minute.
+    `create`: whether to create a missing store, or else raise `NoStoreError`. `away_seconds`: maximum wait of a read
+    for a server that does not answer; None for half a minute.
     """
     database = _make_database(url)
     database.prepare(create=create)
@@ -45,9 +45,9 @@ def open_store(
 def migrate_store(
     url: str | Path, *, backup: str | None = None
 ) -> tuple[str, int, int]:
-    """Update a store's schema; return its location and the schema's number before and after.
+    """Update a store's schema; return its location and the numbers of the old and the new schema.
 
-    `backup`: a new file for a copy of the store, made first.
+    `backup`: a new file for a copy of the store, which is made first.
     """
     database = _make_database(url)
     if backup is not None:

@@ -12,7 +12,7 @@ from everthread.core.canonical_usage import CanonicalUsage, normalize_usage
 from everthread.core.types import Api, Reply, StreamDelta
 from everthread.errors import WireError
 from everthread.gateway.error_answers import Refused
-from everthread.gateway.request.encoding import UNREADABLE, decoder
+from everthread.gateway.request.encoding import UNREADABLE, make_decoder
 from everthread.wire.codecs import CODECS
 from everthread.wire.sse import SseParser
 
@@ -34,7 +34,7 @@ class AnswerReader:
         self._api = api
         self._model = model
         self._decoder = (
-            decoder(headers.get("content-encoding", ""), MAX_DECODED_BYTES)
+            make_decoder(headers.get("content-encoding", ""), MAX_DECODED_BYTES)
             if status < 300
             else None
         )

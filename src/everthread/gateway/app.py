@@ -1,4 +1,4 @@
-"""The ASGI application: the list of paths, and the steps before a request is answered."""
+"""The ASGI application: choose the app for each path, and check each request before that app answers it."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from everthread.gateway.middleware import (
     is_preflight,
     preflight_headers,
 )
-from everthread.gateway.monitoring.health import Health, Ready
+from everthread.gateway.monitoring.health import FindProblem, Health
 from everthread.gateway.monitoring.log_lines import add_request_id
-from everthread.gateway.monitoring.store_watch import STORE_SECONDS, StoreWatch
+from everthread.gateway.monitoring.store_watch import MAX_STORE_WAIT_SECONDS, StoreWatch
 from everthread.gateway.proxy import Proxy
 from everthread.gateway.request.request_head import (
     ClientGone,
     RequestHead,
-    client_protocol,
-    conversation_at,
+    find_client_api,
+    find_conversation_api,
 )
 from everthread.gateway.streaming import ResponseWriter
 
 if TYPE_CHECKING:
-    from everthread.gateway.api.threads_api import NativeApp
+    from everthread.gateway.api.threads_api import ThreadsApi
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,20 +47,20 @@ class RoutePolicy:
     find_caller: Callable[[RequestHead], Awaitable[Caller]]
     """Raise `Refused` for a caller who may not use this path."""
     checks_site: bool = True
-    """False: the app checks `Origin` and `Host` itself."""
+    """Whether to check `Origin` and `Host`; False if the app checks them itself."""
     checks_host: bool = True
-    """False: any host name will do, because the path needs a key or reveals nothing."""
+    """Whether to check the host name; False if the path needs a key or reveals nothing."""
     needs_store: bool = False
     shows_threads: bool = False
-    """Its answers show threads, so the records that wait are made first."""
-    is_native: bool = False
-    """The threads API: its requests are counted here, and its errors have its own form."""
+    """Whether its answers show threads, so that the records that wait are made first."""
+    is_threads_api: bool = False
+    """Whether this is the threads API, whose requests are counted here and whose errors have their own form."""
 
 
 class GatewayApp:
-    """Let clients in, and send each to the app that answers its path.
+    """Check each request, and pass it to the app that answers its path.
 
-    All checks are made in one pass, `__call__`: every layer more would cost each proxied request.
+    `__call__` makes all checks, because each further layer of middleware would slow down every proxied request.
     """
 
     def __init__(  # noqa: PLR0913 - the apps, each by its name
@@ -68,28 +68,28 @@ class GatewayApp:
         proxy: Proxy,
         *,
         authenticator: Authenticator | None = None,
-        native: NativeApp | None = None,
-        mounted: Mapping[str, ASGIApp] | None = None,
-        ready: Ready | None = None,
-        sites: SitePolicy | None = None,
-        watch: StoreWatch | None = None,
+        threads_api: ThreadsApi | None = None,
+        mounted_apps: Mapping[str, ASGIApp] | None = None,
+        find_problem: FindProblem | None = None,
+        site_policy: SitePolicy | None = None,
+        store_watch: StoreWatch | None = None,
         pages: Dashboard | None = None,
-        forwarded: Authenticator | None = None,
+        forwarded_authenticator: Authenticator | None = None,
     ) -> None:
         """Wire up the apps. `authenticator`: None if no keys exist; the gateway then listens on this machine only.
 
-        `forwarded`: authenticates requests that another server forwarded, if no keys exist.
+        `forwarded_authenticator`: authenticates requests that another server forwarded, if no keys exist.
         """
-        callers = CallerFinder(authenticator, forwarded)
-        health = Health(proxy.metrics, ready)
+        callers = CallerFinder(authenticator, forwarded_authenticator)
+        health = Health(proxy.metrics, find_problem)
         self.proxy = proxy
         self.pages = pages
-        self._native = native
+        self._threads_api = threads_api
         self._health = health
         self._has_keys = callers.has_keys
-        self._sites = sites or SitePolicy(has_keys=callers.has_keys)
-        self._watch = watch
-        self._paths = {
+        self._site_policy = site_policy or SitePolicy(has_keys=callers.has_keys)
+        self._store_watch = store_watch
+        self._route_by_path = {
             "/healthz": RoutePolicy(
                 health.answer_alive, callers.admit_anybody, checks_host=False
             ),
@@ -98,32 +98,32 @@ class GatewayApp:
             ),
             "/metrics": RoutePolicy(health.show_metrics, callers.authenticate),
         }
-        for path, app in (mounted or {}).items():
-            self._paths.setdefault(
+        for path, app in (mounted_apps or {}).items():
+            self._route_by_path.setdefault(
                 path,
                 RoutePolicy(
-                    app, callers.admit_to_mounted, needs_store=True, shows_threads=True
+                    app, callers.admit_reader, needs_store=True, shows_threads=True
                 ),
             )
-        self._dashboard: RoutePolicy | None = None
+        self._dashboard_route: RoutePolicy | None = None
         if pages is not None:  # a link to a page may be followed from anywhere
-            self._dashboard = RoutePolicy(
+            self._dashboard_route = RoutePolicy(
                 pages, callers.admit_anybody, checks_site=False, shows_threads=True
             )
-        self._threads: RoutePolicy | None = None
-        if native is not None:
-            self._threads = RoutePolicy(
-                native,
+        self._threads_route: RoutePolicy | None = None
+        if threads_api is not None:
+            self._threads_route = RoutePolicy(
+                threads_api,
                 callers.admit_to_threads,
                 needs_store=True,
                 shows_threads=True,
-                is_native=True,
+                is_threads_api=True,
             )
-        self._proxied = RoutePolicy(
-            proxy, callers.admit_to_proxy, checks_host=not self._sites.has_keys
+        self._proxy_route = RoutePolicy(
+            proxy, callers.admit_to_proxy, checks_host=not self._site_policy.has_keys
         )
 
-    def may_listen(self, host: str) -> None:
+    def check_listen_host(self, host: str) -> None:
         """Raise `InputError` for an address that others can reach, if no key is needed."""
         if not self._has_keys and not is_loopback(host):
             raise InputError(
@@ -131,16 +131,16 @@ class GatewayApp:
                 "clients show a key"
             )
 
-    async def end(self, patience: float) -> None:
-        """Shut down; turns of the threads API have `patience` seconds to end."""
+    async def shut_down(self, grace_seconds: float) -> None:
+        """Shut down. Turns of the threads API have `grace_seconds` to end."""
         self._health.is_ending = True
         if self.pages is not None:
             self.pages.close()
-        if self._native is not None:
-            await self._native.close(patience)
+        if self._threads_api is not None:
+            await self._threads_api.close(grace_seconds)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request through all checks: its head, its path, its site, its caller. Then its app answers."""
+        """Check a request's head, path, site and caller, then let its app answer."""
         if scope["type"] != "http":
             return
         send = add_request_id(send)
@@ -151,8 +151,8 @@ class GatewayApp:
             self._check_path(head)
         except Refused as refused:
             await self._refuse(
-                self._proxied,
-                RequestHead.unchecked(scope, Caller()),
+                self._proxy_route,
+                RequestHead.read_unchecked(scope, Caller()),
                 send,
                 refused=refused,
             )
@@ -162,7 +162,7 @@ class GatewayApp:
         route = self._find_route(head.method, head.path)
         try:
             origin = (
-                self._sites.check(scope["headers"], checks_host=route.checks_host)
+                self._site_policy.check(scope["headers"], checks_host=route.checks_host)
                 if route.checks_site
                 else None
             )
@@ -181,47 +181,49 @@ class GatewayApp:
             )
             await send({"type": "http.response.body"})
             return
-        if route.is_native:
+        if route.is_threads_api:
             send = self._count_answers(send)
-        if route.needs_store and self._watch is not None:
+        if route.needs_store and self._store_watch is not None:
             await self._answer_with_store(
-                self._watch, route, scope, receive=receive, send=send
+                self._store_watch, route, scope, receive=receive, send=send
             )
         else:
             await self._answer(route, scope, receive, send=send)
 
     def _find_route(self, method: str, path: str) -> RoutePolicy:
-        """Return who answers a path: a page, the threads API, a path of our own, and else the proxy."""
-        if self._dashboard is not None and is_page(method, path):
-            return self._dashboard
-        if self._threads is not None and (path == "/api" or path.startswith("/api/")):
-            return self._threads
-        return self._paths.get(path, self._proxied)
+        """Return the route of a path: the dashboard, the threads API, another path of the gateway, else the proxy."""
+        if self._dashboard_route is not None and is_page(method, path):
+            return self._dashboard_route
+        if self._threads_route is not None and (
+            path == "/api" or path.startswith("/api/")
+        ):
+            return self._threads_route
+        return self._route_by_path.get(path, self._proxy_route)
 
     def _check_path(self, head: RequestHead) -> None:
-        """Raise `Refused` if a path means one thing here and another to an upstream that decodes it otherwise."""
+        """Raise `Refused` if an upstream that decodes the path differently would understand another path."""
         if b"%" not in head.raw_path:
             return
         if self._interpret_path(head.method, head.literal_path) != self._interpret_path(
             head.method, head.path
         ):
-            words = "The path means something else each time it is decoded; send it without percent-encoding."
-            raise Refused(400, "ambiguous_path", words)
+            message = "The path means something else each time it is decoded; send it without percent-encoding."
+            raise Refused(400, "ambiguous_path", message)
 
     def _interpret_path(self, method: str, path: str) -> tuple[object, ...]:
-        """Return every decision that depends on a path, to compare two spellings of it."""
+        """Return all decisions that depend on a path, to compare two spellings of the path."""
         is_for_feature = path in self.proxy.feature_paths
         return (
             self._find_route(method, path),
-            conversation_at(path),
-            client_protocol(path, {}),
+            find_conversation_api(path),
+            find_client_api(path, {}),
             is_for_feature,
         )
 
     async def _answer(
         self, route: RoutePolicy, scope: Scope, receive: Receive, *, send: Send
     ) -> None:
-        """Find out who calls, and have the app answer."""
+        """Authenticate the caller, then let the app answer."""
         head: RequestHead = scope["state"]["head"]
         try:
             caller = await route.find_caller(head)
@@ -235,17 +237,17 @@ class GatewayApp:
 
     async def _answer_with_store(
         self,
-        watch: StoreWatch,
+        store_watch: StoreWatch,
         route: RoutePolicy,
         scope: Scope,
         *,
         receive: Receive,
         send: Send,
     ) -> None:
-        """Answer a request that needs the store. If the store is away, say so within a second."""
+        """Answer a request that needs the store; refuse it within a second if the store does not answer."""
         has_begun = False
 
-        async def note(message: Message) -> None:
+        async def send_and_note(message: Message) -> None:
             nonlocal has_begun
             has_begun = True
             await send(message)
@@ -257,13 +259,17 @@ class GatewayApp:
             "The store does not answer; try again in a second.",
             retry_after=1,
         )
-        if await watch.is_away():
+        if await store_watch.is_away():
             await self._refuse(route, head, send, refused=refusal)
             return
-        work = asyncio.create_task(self._answer(route, scope, receive, send=note))
+        work = asyncio.create_task(
+            self._answer(route, scope, receive, send=send_and_note)
+        )
         try:
-            finished_tasks, _ = await asyncio.wait({work}, timeout=STORE_SECONDS / 2)
-            if not finished_tasks and await watch.is_away() and not has_begun:
+            finished_tasks, _ = await asyncio.wait(
+                {work}, timeout=MAX_STORE_WAIT_SECONDS / 2
+            )
+            if not finished_tasks and await store_watch.is_away() and not has_begun:
                 work.cancel()
                 await asyncio.wait({work})
             if work.cancelled() and not has_begun:
@@ -291,7 +297,7 @@ class GatewayApp:
         """Refuse a request in the form of the app that would have answered."""
         seconds = self.proxy.limits.write_seconds
         with contextlib.suppress(ClientGone):
-            if route.is_native:
+            if route.is_threads_api:
                 await Sender(send, seconds).answer(make_error_answer(refused))
             else:
                 writer = ResponseWriter(send, head, self.proxy.metrics, seconds)

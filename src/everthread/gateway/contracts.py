@@ -1,4 +1,4 @@
-"""Values and interfaces between the HTTP part, which forwards requests, and the manager, which rewrites them."""
+"""Values and interfaces between the proxy, which forwards requests, and the manager, which rewrites them."""
 
 from __future__ import annotations
 
@@ -20,69 +20,69 @@ TOKENS_HEADER = "x-everthread-tokens"
 NOTICE_HEADER = "x-everthread-notice"
 PLAN_HEADER = "x-everthread-plan"
 RECEIPT_HEADER = "x-everthread-receipt"
-"""Everthread headers in an answer."""
+"""Everthread's headers in an answer."""
 
 CREDENTIAL_HEADERS = ("authorization", "x-api-key", "api-key", "x-goog-api-key")
-"""Headers in which a client shows a credential."""
+"""Headers in which a client sends a credential."""
 
 Mode = Literal["managed", "observe", "off"]
-"""Rewritten where needed; only recorded; neither."""
+"""Whether requests are rewritten if needed, only recorded, or neither."""
 Auth = Literal["keys", "passthrough", "none"]
-"""Who may use the gateway: holders of its keys, of an upstream credential, or anyone on this machine."""
+"""Who may use the gateway: clients with a gateway key or with an upstream credential, or anyone on this machine."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What clients can ask of the gateway; its defaults are those of the config.
+    """Limits of the gateway; the defaults are those of the configuration.
 
-    Bytes are counted as they come and again once decoded; seconds are those of waiting, not of a whole answer.
+    Bytes are counted as received and again after decoding. Seconds limit a single wait, not a whole answer.
     """
 
     body_bytes: int = 64 * 1024 * 1024
     header_bytes: int = 64 * 1024
     concurrent: int = 256
     header_seconds: float = 15.0
-    """Until a request's headers are complete."""
+    """Time for a request's headers to arrive."""
     body_seconds: float = 120.0
-    """Until its body is."""
+    """Time for a request's body to arrive."""
     connect_seconds: float = 10.0
     answer_seconds: float = 600.0
-    """Between two pieces of an upstream's answer."""
+    """Time between two pieces of an upstream's answer."""
     write_seconds: float = 60.0
-    """Until a client took one piece of it."""
+    """Time for a client to read one piece of an answer."""
     manage_seconds: float = 180.0
-    """For a decision of the manager, summary included; then the original goes."""
+    """Time for a decision of the manager, including a summary; after it the original request is forwarded."""
     hold_seconds: float = 10.0
-    """How long the first events of a stream are held at most."""
+    """Maximum time for which the first events of a stream are held back."""
     keepalive_seconds: float = 3.0
-    """Between two comments to a client that waits for a stream."""
+    """Time between two comments to a client that waits for a stream."""
     silence_seconds: float = 20.0
-    """How long a compaction keeps such a client waiting without one; see `streaming`."""
+    """Time until the first comment to a client that waits for a compaction."""
 
 
 class Account(Protocol):
     """The remaining allowance of a client, for the whole day and all processes."""
 
     def admit(self) -> None:
-        """Count a request; `Refused` where a limit is reached."""
+        """Count a request. Raise `Refused` if a limit is reached."""
         ...
 
     def authorize(self, usage: CanonicalUsage, model: str) -> None:
-        """Raise `Refused` if a call that uses this much would go beyond a limit. Nothing is counted."""
+        """Raise `Refused` if a call with this usage would exceed a limit. Count nothing."""
         ...
 
     def spend(self, usage: CanonicalUsage, model: str) -> None:
-        """Count what a call to a model used."""
+        """Count the usage of a call to a model."""
         ...
 
 
 Authorize = Callable[[CanonicalUsage, str], Awaitable[None]]
-"""Raise `Refused` unless a client may spend this usage on the operator's own key; `auth.Caller.authorize`."""
+"""Raises `Refused` unless a client may spend this usage on the operator's own key (`Caller.authorize`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """One request of a client to a provider's protocol."""
+    """One request of a client in a provider's protocol."""
 
     api: Api
     path: str
@@ -91,45 +91,45 @@ class Incoming:
     raw: bytes
     """The received body, still encoded."""
     body: bytes
-    """The decoded body, which is inspected."""
+    """The decoded body."""
     tenant: str
     upstream: str
-    """The address it goes to."""
+    """The address of the upstream that the request is for."""
     mode: Mode = "managed"
     account: Account | None = field(default=None, compare=False)
     """The account that is charged for this request."""
     authorize: Authorize | None = field(default=None, compare=False, repr=False)
-    """Asked before the operator's own key is used for this request; None: there is one user, the operator."""
+    """Called before the operator's own key is used for this request; None if the operator is the only user."""
     outline: BodyOutline | None = field(default=None, compare=False, repr=False)
-    """Where its fields and messages are, as the manager found them."""
+    """The positions of the body's fields and messages, if they are located already."""
     replacement: Replacement | None = None
-    """The compaction that replaces earlier messages, if it holds an item made by a gateway."""
+    """The compaction that replaces earlier messages, if the request contains a compaction item made by a gateway."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """The request to send upstream; if not rewritten, the client's own bytes."""
+    """The request to send upstream: a rewritten one, or the client's own bytes."""
 
     body: bytes
     rewritten: bool = False
     headers: Mapping[str, str] = field(default_factory=dict)
-    """For the client: how often the thread was compacted, tokens before and after."""
+    """Headers for the client: number of compactions, tokens before and after."""
     compactions: int = 0
-    """How often the thread was compacted."""
+    """Number of compactions of the thread."""
     tokens: int | None = None
     """Estimated prompt tokens; None if not estimated."""
     hold: bool = False
-    """An overflow is likely, so hold a stream's first events until one shows success."""
+    """Whether an overflow is likely, so that a stream's first events are held back until one shows success."""
     recall: bool = False
-    """It offers our own tool: its calls are answered here and never reach the client."""
+    """Whether it offers our own tool, whose calls are answered here and never reach the client."""
 
 
 class ProxyTurn(Protocol):
-    """One request from its arrival to its answer."""
+    """The decisions about one request, from its arrival to its answer."""
 
     @property
     def thread(self) -> str:
-        """The id of the thread it belongs to; empty if it is not managed."""
+        """The id of the request's thread; empty if the request is not managed."""
         ...
 
     @property
@@ -138,17 +138,17 @@ class ProxyTurn(Protocol):
         ...
 
     async def recover(self, status: int, body: bytes) -> Outgoing | None:
-        """Return the request to send after an error of the provider; None if the client gets the error."""
+        """Return another request to send after an error of the provider; None to pass the error to the client."""
         ...
 
-    async def resume(self, reply: Reply) -> Outgoing | None:
-        """Return the next request after a round that called the gateway's own tool; None if the response ends."""
+    async def resume_after_recall(self, reply: Reply) -> Outgoing | None:
+        """Return the next request after a round that called the gateway's own tool; None if the round was the last."""
         ...
 
     async def retry_without_recall(self, reply: Reply) -> Outgoing | None:
-        """Return a smaller request, without the tool, after the one of `resume` was refused.
+        """Return a smaller request without the tool, after the request of `resume_after_recall` was refused.
 
-        If that is refused as well, ask again; None if there is none left.
+        If this request is refused too, call again; None means that no smaller one is left.
         """
         ...
 
@@ -165,7 +165,7 @@ class BodyReader(Protocol):
     """Locate the messages of a body, reusing results of earlier bodies."""
 
     def find_known(self, origin: BodyOrigin, body: bytes) -> BodyMatch | None:
-        """Find an earlier body that this one agrees with in part."""
+        """Find an earlier body that partly equals this one."""
         ...
 
     def locate(
@@ -176,7 +176,7 @@ class BodyReader(Protocol):
 
 
 class Manager(Protocol):
-    """Decide what goes upstream. Whatever it raises, the caller forwards the original bytes instead."""
+    """Decide on the request to send upstream. If a method raises, the caller forwards the original bytes."""
 
     @property
     def reader(self) -> BodyReader: ...
@@ -203,7 +203,7 @@ class UnmanagedTurn:
     async def recover(self, status: int, body: bytes) -> Outgoing | None:  # noqa: ARG002
         return None
 
-    async def resume(self, reply: Reply) -> Outgoing | None:  # noqa: ARG002
+    async def resume_after_recall(self, reply: Reply) -> Outgoing | None:  # noqa: ARG002
         return None
 
     async def retry_without_recall(self, reply: Reply) -> Outgoing | None:  # noqa: ARG002
@@ -213,4 +213,4 @@ class UnmanagedTurn:
         return self.sent.headers
 
     async def record(self, outcome: Outcome) -> None:
-        """Nothing is kept."""
+        """Store nothing."""

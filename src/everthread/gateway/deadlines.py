@@ -1,4 +1,4 @@
-"""Watchers that run beside some work and may end it."""
+"""Run a watcher beside some work, which ends the work if it fails."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-async def run_beside(
+async def run_with_watcher(
     work: Coroutine[Any, Any, T],
     watch: Callable[[], Coroutine[Any, Any, None]],
     *,
-    after: float = 0.0,
+    delay_seconds: float = 0.0,
 ) -> T:
-    """Return the result of the work. `watch` runs beside it from `after` seconds on; an error of it ends the work."""
+    """Run some work and return its result. After a delay, also run `watch`; an error of `watch` ends the work."""
     watcher = _Watcher(watch)
-    timer = asyncio.get_running_loop().call_later(after, watcher.start)
+    timer = asyncio.get_running_loop().call_later(delay_seconds, watcher.start)
     try:
         async with asyncio.timeout(None) as watcher.limit:
             return await work

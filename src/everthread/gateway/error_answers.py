@@ -8,7 +8,7 @@ from typing import Any
 
 from everthread.core.types import Api
 
-_ANTHROPIC = {
+_ANTHROPIC_ERROR_TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
     403: "permission_error",
@@ -18,7 +18,7 @@ _ANTHROPIC = {
     503: "overloaded_error",
     504: "timeout_error",
 }
-_GEMINI = {
+_GEMINI_STATUS_NAMES = {
     401: "UNAUTHENTICATED",
     403: "PERMISSION_DENIED",
     404: "NOT_FOUND",
@@ -26,7 +26,7 @@ _GEMINI = {
     503: "UNAVAILABLE",
     504: "DEADLINE_EXCEEDED",
 }
-_OPENAI = {
+_OPENAI_ERROR_TYPES = {
     401: "authentication_error",
     403: "permission_error",
     429: "rate_limit_error",
@@ -34,7 +34,7 @@ _OPENAI = {
 
 
 class Refused(Exception):  # noqa: N818  it is an answer, not a failure
-    """Not let in, or not now: a status, a short code, and a sentence for the person."""
+    """The gateway refuses a request, with an HTTP status, a short code and a message for a person."""
 
     def __init__(
         self, status: int, code: str, message: str, *, retry_after: float | None = None
@@ -46,19 +46,21 @@ class Refused(Exception):  # noqa: N818  it is an answer, not a failure
         self.retry_after = retry_after
 
 
-def error_body(api: Api, refused: Refused) -> bytes:
+def make_error_body(api: Api, refused: Refused) -> bytes:
     status = refused.status
     body: dict[str, Any]
     if api == "gemini":
-        name = _GEMINI.get(status, "INTERNAL" if status >= 500 else "INVALID_ARGUMENT")
+        name = _GEMINI_STATUS_NAMES.get(
+            status, "INTERNAL" if status >= 500 else "INVALID_ARGUMENT"
+        )
         body = {"error": {"code": status, "message": refused.message, "status": name}}
     elif api == "anthropic":
-        kind = _ANTHROPIC.get(
+        kind = _ANTHROPIC_ERROR_TYPES.get(
             status, "api_error" if status >= 500 else "invalid_request_error"
         )
         body = {"type": "error", "error": {"type": kind, "message": refused.message}}
     else:
-        kind = _OPENAI.get(
+        kind = _OPENAI_ERROR_TYPES.get(
             status, "server_error" if status >= 500 else "invalid_request_error"
         )
         body = {
@@ -72,7 +74,7 @@ def error_body(api: Api, refused: Refused) -> bytes:
     return json.dumps(body).encode()
 
 
-def error_event(api: Api, status: int, body: bytes) -> bytes:
+def make_error_event(api: Api, status: int, body: bytes) -> bytes:
     """Return a provider's error as an event, for a client whose stream has begun."""
     try:
         payload: Any = json.loads(body)
@@ -81,7 +83,9 @@ def error_event(api: Api, status: int, body: bytes) -> bytes:
     error = payload.get("error") if isinstance(payload, dict) else None
     if not isinstance(error, dict):
         words = f"The upstream answered with the status {status} instead of a stream."
-        payload = json.loads(error_body(api, Refused(status, "upstream_error", words)))
+        payload = json.loads(
+            make_error_body(api, Refused(status, "upstream_error", words))
+        )
         error = payload["error"]
     if api == "anthropic":
         return (
@@ -96,7 +100,7 @@ def error_event(api: Api, status: int, body: bytes) -> bytes:
     return b"event: error\ndata: " + json.dumps(event).encode() + b"\n\n"
 
 
-def error_headers(refused: Refused, body: bytes) -> list[tuple[bytes, bytes]]:
+def make_error_headers(refused: Refused, body: bytes) -> list[tuple[bytes, bytes]]:
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", str(len(body)).encode()),

@@ -1,4 +1,4 @@
-"""One request on its way: sent upstream, and its answer passed on to the client through the filters."""
+"""Send one request upstream, and pass its answer on to the client through the filters."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from everthread.gateway.contracts import Incoming, Limits
 from everthread.gateway.error_answers import Refused
 from everthread.gateway.filters import Feature, Filter
 from everthread.gateway.managed.fail_open import FailOpenManager
-from everthread.gateway.monitoring.log_lines import refusal_reason
+from everthread.gateway.monitoring.log_lines import read_error_reason
 from everthread.gateway.monitoring.metrics import Metrics
 from everthread.gateway.request.body_limits import Upload
 from everthread.gateway.request.encoding import decode_body
 from everthread.gateway.request.request_head import RequestHead
-from everthread.gateway.router import Upstream, family_of
+from everthread.gateway.router import Upstream, find_family
 from everthread.gateway.streaming import Pieces, ResponseWriter
 from everthread.gateway.upstream import (
     Headers,
@@ -24,8 +24,8 @@ from everthread.gateway.upstream import (
     UpstreamClient,
     UpstreamResponse,
     drop_body_headers,
-    for_client,
-    for_upstream,
+    select_client_headers,
+    select_upstream_headers,
 )
 from everthread.gateway.work_after_answers import PendingWork
 from everthread.thread.caller.sent_history import Outcome
@@ -54,9 +54,9 @@ class UpstreamRequest:
     headers: Headers
     body: bytes | AsyncIterator[bytes] | None
     is_changed: bool = False
-    """The body is not the client's own: headers about its length and encoding no longer fit."""
+    """Whether the body is not the client's own, so that its length and encoding headers no longer fit."""
     is_plain: bool = False
-    """Ask for an uncompressed answer, because the gateway will change it or add to it."""
+    """Whether to ask for an uncompressed answer, because the gateway will change it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Answer:
     headers: ResponseHeaders
     pieces: Pieces
     is_changed: bool = False
-    """The body is not the upstream's own: its stated length no longer fits."""
+    """Whether the body is not the upstream's own, so that its stated length no longer fits."""
     own_headers: Mapping[str, str] | None = None
     """Set if the gateway answers in place of the upstream: its headers for the client."""
 
@@ -87,13 +87,13 @@ class Answer:
 
     @property
     def client_headers(self) -> Headers:
-        headers = for_client(self.headers.raw)
+        headers = select_client_headers(self.headers.raw)
         if not self.is_changed:
             return headers
         return [(name, value) for name, value in headers if name != b"content-length"]
 
     async def read_error(self) -> bytes | None:
-        """Return the whole body, decoded; None if it is too long, or in an unknown encoding."""
+        """Return the whole decoded body; None if it is too long or its encoding is unknown."""
         raw = await self.pieces.read_all(MAX_ERROR_BYTES)
         try:
             return (
@@ -113,7 +113,7 @@ def answer_of(response: UpstreamResponse) -> Answer:
 
 
 class Exchange:
-    """An unmanaged request and its answer. `run` is the whole story."""
+    """An unmanaged request and its answer; `run` does all steps."""
 
     def __init__(
         self,
@@ -131,17 +131,17 @@ class Exchange:
         self.model = model
         self.body: bytes | Upload | None = None
         self.incoming: Incoming | None = None
-        """The request as a manager reads it; None if it is not managed."""
+        """The request in the form for the manager and features; None if none of them needs to read it."""
         self.notice: Mapping[str, str] = {}
-        """Headers for the client that say why the request is not managed."""
+        """Headers that tell the client why the request is not managed."""
         self.status = 0
-        """Of the upstream's last response; 0 before it answered."""
+        """The status of the upstream's last response; 0 if there is none yet."""
         self.filters: list[Filter] = []
         self._response: UpstreamResponse | None = None
 
     @property
     def is_stream_asked(self) -> bool:
-        """Whether the client asked for a stream, if that was read."""
+        """Whether the client asked for a stream; False if the body was not read."""
         return False
 
     async def run(self) -> None:
@@ -161,7 +161,7 @@ class Exchange:
         self.filters = [each for each in filters if each is not None]
 
     async def send(self, *, is_plain: bool = False) -> UpstreamResponse:
-        """Send the request upstream; a response that came before is closed. `is_plain`: uncompressed, please."""
+        """Send the request upstream, and close the previous response. `is_plain`: ask for an uncompressed answer."""
         request = self.make_request()
         if is_plain:
             request = replace(request, is_plain=True)
@@ -187,20 +187,20 @@ class Exchange:
     def make_request(self) -> UpstreamRequest:
         """Return the request for the upstream, before the filters."""
         content = self.body.pieces() if isinstance(self.body, Upload) else self.body
-        return UpstreamRequest(self.make_headers(self.head.speaks), content)
+        return UpstreamRequest(self.make_headers(self.head.client_api), content)
 
     def make_headers(self, api: Api) -> Headers:
         """Return the client's headers for an upstream of this protocol."""
         head = self.head
-        return for_upstream(
+        return select_upstream_headers(
             head.raw_headers,
             self.upstream,
-            family_of(api),
-            trusted=head.caller.passthrough,
+            find_family(api),
+            is_trusted=head.caller.is_passthrough,
         )
 
     async def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return the result of some work of the gateway, for which the client waits."""
+        """Do some work of the gateway for which the client has to wait; return its result."""
         return await work
 
     async def relay(self, answer: Answer) -> None:
@@ -238,21 +238,21 @@ class Exchange:
         await self.writer.end(last_bytes)
 
     async def _note_reason(self, answer: Answer) -> None:
-        """Have the log say why an upstream refused a request."""
+        """Add the upstream's reason for a refusal to the log line of the request."""
         error = await answer.read_error()
         if error:
-            self.writer.note(reason=refusal_reason(error))
+            self.writer.note(reason=read_error_reason(error))
 
     async def start(self, answer: Answer) -> bool:
-        """Send the first lines of an answer. Return False if the answer is complete with them."""
+        """Send the status and headers of an answer. Return False if the answer is complete after that."""
         own_headers = self.notice if answer.own_headers is None else answer.own_headers
         await self.writer.start(answer.status, answer.client_headers, own_headers)
         return True
 
     def finish(self) -> Outcome:
-        """End the filters; return how the exchange ended.
+        """End the filters and return the outcome of the exchange.
 
-        Filters refer to their exchange. They are dropped here: a cycle would keep the bodies until the next collection.
+        Drop the filters: they refer to the exchange, and the cycle would keep the bodies in memory for longer.
         """
         outcome = Outcome(self.status)
         ended_filters = self.filters

@@ -1,7 +1,7 @@
-"""What HTTP says about a conversation: the client, its session and the kind of call.
+"""Read the client, its session and the kind of call from an HTTP request.
 
-The owner is the request's tenant (`gateway/access/authentication.py`). Which thread of the owner's, or of
-the session's, a history belongs to is decided by the history: `thread/identity.py`.
+The owner is the request's tenant (`gateway/access/authentication.py`). `thread/identity.py` decides by the messages
+which thread of the owner or the session a history belongs to.
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ SCOPE_HEADERS = (
     "x-conversation-id",
     "conversation_id",
 )
-"""Headers in which clients name their session. One session may hold several
-conversations: subagents, titles."""
+"""Headers in which clients name their session. A session may have several conversations, such as subagents."""
 _SESSION_HEADERS = dict.fromkeys((SESSION_HEADER, *SCOPE_HEADERS))
 _PARENT_HEADERS = dict.fromkeys(("x-parent-session-id", "x-codex-parent-thread-id"))
 """Headers in which a subagent names the session it works for."""
@@ -45,15 +44,15 @@ _COPILOT_HEADER = "x-initiator"
 _CLAUDE_SESSION = "_session_"
 _PRODUCT = re.compile(r"[A-Za-z][\w.+-]{0,39}")
 BODY_SCOPE = "body:"
-"""Prefix of the scope of a session that is named in the request's fields."""
+"""Prefix of the scope if a field of the body names the session."""
 
 
 def read_client(headers: Mapping[str, str], fields: Mapping[str, Any]) -> ClientSession:
-    """Read the client's name and session from the headers, else from the fields."""
+    """Read the client's name and session from the headers, or else from the fields of the body."""
     product = _PRODUCT.match(headers.get("user-agent", ""))
     session_header = _find_header(headers, _SESSION_HEADERS)
     parent_header = _find_header(headers, _PARENT_HEADERS)
-    session = headers.get(session_header) or _session_in_body(headers, fields)
+    session = headers.get(session_header) or _read_body_session(headers, fields)
     return ClientSession(
         client=product[0] if product else "",
         session=session[:MAX_NAME_CHARS],
@@ -63,32 +62,32 @@ def read_client(headers: Mapping[str, str], fields: Mapping[str, Any]) -> Client
 
 
 def _find_header(headers: Mapping[str, str], names: Mapping[str, None]) -> str:
-    """Return the first of these names that is a header with a value; empty if none is."""
+    """Return the first of these names that is a header with a value; empty if there is none."""
     if names.keys().isdisjoint(headers):
         return ""  # most clients send none of them
     return next((name for name in names if headers.get(name)), "")
 
 
-def body_session(fields: Mapping[str, Any]) -> str:
-    """Return the session that a request's own fields name; empty if they name none."""
+def find_body_session(fields: Mapping[str, Any]) -> str:
+    """Return the session named in the fields of a body; empty if they name none."""
     candidates = [fields.get("session_id"), fields.get(_CACHE_KEY)]
     metadata = fields.get("metadata")
     if isinstance(metadata, dict):
-        claude = _claude_session(metadata.get("user_id"))
-        in_metadata = [metadata.get(name) for name in _METADATA_FIELDS]
-        candidates = [claude, *in_metadata, *candidates]
+        claude_session = _read_claude_session(metadata.get("user_id"))
+        metadata_sessions = [metadata.get(name) for name in _METADATA_FIELDS]
+        candidates = [claude_session, *metadata_sessions, *candidates]
     return next((value for value in candidates if isinstance(value, str) and value), "")
 
 
-def _session_in_body(headers: Mapping[str, str], fields: Mapping[str, Any]) -> str:
-    """Return the session that the fields name, without a cache key that is no name."""
+def _read_body_session(headers: Mapping[str, str], fields: Mapping[str, Any]) -> str:
+    """Return the session named in the fields. Ignore the cache key of Copilot CLI, which is not a session's name."""
     if headers.get(_COPILOT_HEADER):
         fields = {name: fields[name] for name in fields if name != _CACHE_KEY}
-    return body_session(fields)
+    return find_body_session(fields)
 
 
-def _claude_session(user: Any) -> str:
-    """Return Claude Code's session, from `user_…_account_…_session_…` or a JSON object."""
+def _read_claude_session(user: Any) -> str:
+    """Return Claude Code's session from `user_…_account_…_session_…` or a JSON object."""
     if not isinstance(user, str):
         return ""
     if user.startswith("{"):
@@ -99,31 +98,30 @@ def _claude_session(user: Any) -> str:
     return session if account else ""
 
 
-def scope_of(
+def find_scope(
     headers: Mapping[str, str], fields: Mapping[str, Any] | None = None
 ) -> str:
-    """Return the client's own session as the scope in which its threads are looked for.
+    """Return the scope in which a client's threads are searched: its session; empty if it names none.
 
-    A session that is named by our own header counts before any other. Empty if the
-    client names none.
+    A session named by our own header is preferred.
     """
     name = _find_header(headers, _SESSION_HEADERS)
     if name:
         return f"{name}:{shorten_session_name(headers[name])}"
-    inner = "" if fields is None else _session_in_body(headers, fields)
-    return f"{BODY_SCOPE}{shorten_session_name(inner)}" if inner else ""
+    body_session = "" if fields is None else _read_body_session(headers, fields)
+    return f"{BODY_SCOPE}{shorten_session_name(body_session)}" if body_session else ""
 
 
-def named_thread_id(tenant: str, name: str) -> str:
-    """Return the id of the thread that a client calls by a name of its own."""
-    scope = scope_of({SESSION_HEADER: name})
+def derive_named_thread_id(tenant: str, name: str) -> str:
+    """Return the id of a thread that the client has named itself."""
+    scope = find_scope({SESSION_HEADER: name})
     return derive_thread_id(tenant, scope, previous="", digest="")
 
 
-def thread_kind(client: ClientSession, *, has_tools: bool) -> SessionKind:
-    """Return what a new thread is: a conversation, a subagent's, or a side call.
+def choose_thread_kind(client: ClientSession, *, has_tools: bool) -> SessionKind:
+    """Return the kind of a new thread: a conversation, a subagent's thread, or a side call.
 
-    Within a client's session, a call without tools is a title or a count.
+    Within a client's session, a call without tools is a side call, such as one for a title.
     """
     if client.is_subagent:
         return "subagent"
@@ -133,8 +131,8 @@ def thread_kind(client: ClientSession, *, has_tools: bool) -> SessionKind:
 # Messages outside the conversation
 
 
-def leading_system(elements: Sequence[Element]) -> int:
-    """Count the messages at the start that are the system prompt."""
+def count_leading_system(elements: Sequence[Element]) -> int:
+    """Count the messages of the system prompt at the start."""
     for count in range(len(elements)):
         value = elements[count].value
         if not isinstance(value, dict) or value.get("role") not in SYSTEM_ROLES:
@@ -142,10 +140,10 @@ def leading_system(elements: Sequence[Element]) -> int:
     return len(elements)
 
 
-def count_trailing_system(elements: Sequence[Element], first: int) -> int:
+def count_trailing_system(elements: Sequence[Element], system_count: int) -> int:
     """Count the system reminders at the end, which clients renew with each request."""
     count = 0
-    while len(elements) - count > first + 1:
+    while len(elements) - count > system_count + 1:
         value = elements[len(elements) - 1 - count].value
         if not isinstance(value, dict) or not (
             value.get("role") in SYSTEM_ROLES or kind_of(value) == TRIGGER

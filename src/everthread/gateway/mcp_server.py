@@ -38,7 +38,7 @@ from everthread.gateway.server import LoopServer, http_url, listen
 PATH = "/mcp"
 ALWAYS_LOAD_KEY = "anthropic/alwaysLoad"
 _ALWAYS_LOADED_TOOLS = ("search", "expand")
-"""Claude Code keeps these in the prompt; the others it lists by name and loads when they are searched for."""
+"""Tools that Claude Code keeps in the prompt; it lists the others by name and loads them when it needs them."""
 INSTRUCTIONS = (
     "Everything said in the conversations that Everthread keeps, also what was summarised away. `search` finds words "
     "or patterns, `expand` gives an original by its id, `pin` keeps a text through compactions, `status` tells how a "
@@ -50,7 +50,7 @@ INSTRUCTIONS = (
 def make_server(
     tools: LookupTools, fixed_reach: LookupReach | None = None
 ) -> Server[Any]:
-    """Make the MCP server. `fixed_reach`: the reach of every call; None: the tenant of the gateway's caller."""
+    """Make the MCP server. `fixed_reach`: the threads that calls may use; None for those of the caller's tenant."""
 
     async def list_tools(
         _context: Any, _params: PaginatedRequestParams | None
@@ -75,22 +75,22 @@ def make_server(
 
 
 async def serve_streams(server: Server[Any]) -> None:
-    """Serve until the client closes its end. Only the protocol may write to standard output."""
+    """Serve over standard streams until the client closes them. Nothing else may write to standard output."""
     async with stdio_server() as (incoming, outgoing):
         await server.run(incoming, outgoing, server.create_initialization_options())
 
 
 _MAX_BODY_BYTES = 1024 * 1024
-"""The largest body: a tool call has only a query or an id, but the SDK reads bodies of any size."""
+"""Maximum size of a body, because the SDK reads bodies of any size. A tool call has only a query or an id."""
 
 
 @asynccontextmanager
 async def application(
     server: Server[Any], hosts: list[str] | None = None
 ) -> AsyncIterator[ASGIApp]:
-    """Yield an application that answers POST. It keeps no session, so that any process can answer any call.
+    """Yield an application that answers POST requests. It has no sessions, so that any process can answer any call.
 
-    `hosts`: the host names to accept; None if the server in front has checked the host already.
+    `hosts`: the host names to accept; None if the host is checked already.
     """
     security = TransportSecuritySettings(
         enable_dns_rebinding_protection=hosts is not None,

@@ -33,7 +33,7 @@ from everthread.errors import (
     InputError,
     UnknownIdError,
 )
-from everthread.gateway.identify import named_thread_id
+from everthread.gateway.identify import derive_named_thread_id
 from everthread.store.records import DEFAULT_TENANT
 from everthread.store.sql.accounts import make_usage_row, sum_usage
 from everthread.store.store import Store
@@ -41,24 +41,25 @@ from everthread.thread.store_lookup import LookupCache, StoreLookup
 from everthread.thread.stored_facts import (
     MAX_PIN_CHARS,
     add_pin,
+    describe_state,
     load_thread_state,
-    state_figures,
 )
 
 
 @dataclass(frozen=True, slots=True)
 class LookupReach:
-    """The threads that a client may look up; `confined`: only `thread`."""
+    """The threads that a client may look up."""
 
     tenant: str | None
-    """None: threads of every tenant."""
+    """The owner of the threads; None for threads of every tenant."""
     thread: str | None = None
-    """The default thread of a call: any of its ids, the beginning of one, or a client's own name for it."""
-    confined: bool = False
+    """The default thread of a call: any of its ids, the beginning of one, or the client's own name for it."""
+    is_confined: bool = False
+    """Whether the client may look up only `thread`."""
 
 
 async def find_thread(store: Store, reach: LookupReach, thread_name: str) -> str | None:
-    """Return the thread of a call; None if none is named. Raise `UnknownIdError` for another tenant's thread too."""
+    """Return the thread of a call; None if none is named. Raise `UnknownIdError` if it is unknown or out of reach."""
     if reach.thread is None:
         return (
             await _resolve_thread(store, reach.tenant, thread_name)
@@ -69,7 +70,7 @@ async def find_thread(store: Store, reach: LookupReach, thread_name: str) -> str
     if not thread_name:
         return default_thread
     named_thread = await _resolve_thread(store, reach.tenant, thread_name)
-    if reach.confined and named_thread != default_thread:
+    if reach.is_confined and named_thread != default_thread:
         raise UnknownIdError(
             f"there is no thread {thread_name[:80]!r} here; leave the thread out"
         )
@@ -77,7 +78,7 @@ async def find_thread(store: Store, reach: LookupReach, thread_name: str) -> str
 
 
 async def _resolve_thread(store: Store, tenant: str | None, name: str) -> str:
-    for candidate in (name, named_thread_id(tenant or DEFAULT_TENANT, name)):
+    for candidate in (name, derive_named_thread_id(tenant or DEFAULT_TENANT, name)):
         try:
             session = await store.resolve(candidate, tenant=tenant)
         except UnknownIdError:
@@ -212,7 +213,7 @@ STATE_SCHEMA = build_schema(
 
 
 def _add_thread_argument(tool: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a tool of the lossless engine with an argument for the thread."""
+    """Return a tool of the lossless engine with an additional argument for the thread."""
     function = tool["function"]
     parameters = tool["function"]["parameters"]
     return build_schema(
@@ -277,7 +278,7 @@ async def describe_thread(store: Store, thread: str) -> str:
 
 
 async def list_latest_threads(store: Store, tenant: str | None) -> str:
-    """List the latest threads of a tenant, or of all."""
+    """List the latest threads of a tenant, or of all tenants."""
     rows = await store.list_threads(tenant=tenant, limit=MAX_LISTED_THREADS)
     if not rows:
         return "Nothing was said yet: there is no thread."
@@ -302,7 +303,7 @@ _FINAL_NOTE = "That is final: asking again gives the same answer."
 
 
 class LookupTools:
-    """Answers tool calls by name. An error is a sentence, which says so if a repeated call cannot succeed."""
+    """Answer tool calls by name. The answer to an error says whether repeating the call is useless."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -380,7 +381,7 @@ class LookupTools:
         if scope == "thread":
             searched_text = "this thread"
             unsearched_text = "other threads" + (
-                "" if reach.confined else " (scope `all`)"
+                "" if reach.is_confined else " (scope `all`)"
             )
         elif reach.tenant is not None:
             searched_text = "all threads of this tenant"
@@ -445,7 +446,7 @@ class LookupTools:
         thread = await self._find_thread(reach, arguments)
         if thread is None:
             raise InputError("name the thread: `status` lists the latest ones")
-        figures = state_figures(await load_thread_state(self.store, thread))
+        figures = describe_state(await load_thread_state(self.store, thread))
         text = json.dumps(figures, ensure_ascii=False, indent=1)
         return (
             text
@@ -467,13 +468,13 @@ class LookupTools:
         return await GraphTools(lookup, lookup).call(name, tool_arguments)
 
     def _make_lookup(self, reach: LookupReach, thread: str | None) -> StoreLookup:
-        scope: SearchScope = "thread" if reach.confined else "all"
+        scope: SearchScope = "thread" if reach.is_confined else "all"
         return StoreLookup(
             self.store,
             reach.tenant,
             thread,
             reach=scope,
-            family=not reach.confined,
+            family=not reach.is_confined,
             cache=self._cache,
         )
 

@@ -15,26 +15,29 @@ from everthread.gateway.monitoring.log_lines import printable
 
 Headers = list[tuple[bytes, bytes]]
 
-_FETCH_SITES = frozenset({"same-origin", "none"})
+_OWN_FETCH_SITES = frozenset({"same-origin", "none"})
 """Values of `Sec-Fetch-Site` for requests that no other site's page made."""
 _PREFLIGHT_SECONDS = b"600"
 
 
 @dataclass(frozen=True, slots=True)
 class SitePolicy:
-    """Guard against web pages, which reach this machine through the user's browser without the user's consent."""
+    """Protect against web pages, which can reach this machine through the user's browser without consent."""
 
     allowed_origins: tuple[str, ...] = ()
-    """Origins whose pages may call, such as `https://app.example`; `null`; `chrome-extension://*` for any of a scheme
-    that is not of the web."""
+    """Origins whose pages may use the gateway, such as `https://app.example` or `null`. `chrome-extension://*` allows
+    all origins of a scheme other than http and https."""
     allowed_hosts: tuple[str, ...] = ()
-    """Names the gateway answers under, besides `localhost` and addresses."""
+    """Host names of the gateway, in addition to `localhost` and addresses."""
     has_keys: bool = False
-    """Clients show a gateway key, which no page has, so the host name does not matter on proxy paths."""
+    """Whether clients need a gateway key, which no page has, so that the host name does not matter on proxy paths."""
 
     def check(self, headers: Headers, *, checks_host: bool) -> str | None:
-        """Return the listed origin of a page that calls. `Refused` for foreign pages, foreign names and WebSockets."""
-        fields = _site_fields(headers)
+        """Return the origin of a page that may call; None if no page calls.
+
+        Raise `Refused` for other pages, unknown host names and WebSockets.
+        """
+        fields = _read_site_headers(headers)
         origin = self._check_origin(fields)
         if checks_host:
             self._check_host(fields[b"host"])
@@ -47,8 +50,8 @@ class SitePolicy:
         return origin
 
     def check_page(self, headers: Headers, *, is_change: bool) -> None:
-        """Check a request to the dashboard: links work from anywhere, changes only from its own pages."""
-        fields = _site_fields(headers)
+        """Check a request to the dashboard: any site may link to it, but only its own pages may change anything."""
+        fields = _read_site_headers(headers)
         self._check_host(fields[b"host"])
         if is_change:
             self._check_origin(fields)
@@ -64,7 +67,10 @@ class SitePolicy:
             raise Refused(403, "unknown_host", words)
 
     def _check_origin(self, fields: dict[bytes, list[str]]) -> str | None:
-        """Return the listed origin that the request comes from; None: from no other site's page. Else `Refused`."""
+        """Return the allowed origin of the page that sent a request; None if no other site's page did.
+
+        Raise `Refused` for a page of any other origin.
+        """
         origins = fields[b"origin"]
         sites = fields[b"sec-fetch-site"]
         foreign = [
@@ -72,7 +78,7 @@ class SitePolicy:
         ]
         if len(origins) == 1 and foreign and self._is_allowed(foreign[0]):
             return foreign[0]
-        if not foreign and all(site.lower() in _FETCH_SITES for site in sites):
+        if not foreign and all(site.lower() in _OWN_FETCH_SITES for site in sites):
             return None
         page = (
             f"The page {printable(', '.join(foreign)[:200])}"
@@ -108,7 +114,7 @@ class SitePolicy:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches the address."""
+    """Return whether the address can be reached from this machine only."""
     if host == "localhost":
         return True
     try:
@@ -125,7 +131,7 @@ def is_preflight(scope: Scope) -> bool:
 
 
 def preflight_headers(scope: Scope) -> Headers:
-    """Return the answer to a preflight of a listed origin: every method, and the requested headers."""
+    """Return the headers that answer a preflight of an allowed origin: allow every method and the requested headers."""
     answer = [
         (b"access-control-allow-methods", b"GET, POST, PUT, PATCH, DELETE"),
         (b"content-length", b"0"),
@@ -140,7 +146,7 @@ def preflight_headers(scope: Scope) -> Headers:
 
 
 def add_cors(send: Send, origin: str) -> Send:
-    """Add the headers that let pages of a listed origin read the answer."""
+    """Wrap `send` to add the headers that let pages of an allowed origin read the answer."""
     cors_headers = [
         (b"access-control-allow-origin", origin.encode("latin-1")),
         (b"access-control-expose-headers", b"*"),
@@ -159,7 +165,7 @@ def add_cors(send: Send, origin: str) -> Send:
 
 
 def _is_same_origin(origin: str, hosts: list[str]) -> bool:
-    """Return whether it is the gateway's own page. The scheme is ignored: TLS may end before the gateway."""
+    """Return whether an origin is the gateway's own. Ignore the scheme, because TLS may end before the gateway."""
     return len(hosts) == 1 and origin.lower() in (
         f"http://{hosts[0].lower()}",
         f"https://{hosts[0].lower()}",
@@ -175,8 +181,10 @@ def _is_address(host: str) -> bool:
     return True
 
 
-def _site_fields(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, list[str]]:
-    """Find the headers that show a request's origin, in one pass."""
+def _read_site_headers(
+    headers: Iterable[tuple[bytes, bytes]],
+) -> dict[bytes, list[str]]:
+    """Read the headers that show a request's origin, in one pass."""
     fields: dict[bytes, list[str]] = {
         b"host": [],
         b"origin": [],
@@ -190,69 +198,72 @@ def _site_fields(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, list[str
 
 
 class Admission:
-    """Limit the requests under way, or the bytes they hold. Requests never queue: a refusal says when to retry.
+    """Limit the number of concurrent requests, or of bytes in memory. Requests never queue; they are refused.
 
-    One tenant has at most half of the places, with all its keys, so that no tenant can take all of them.
+    A group of callers (a tenant with all its keys) may use at most half of the limit.
     """
 
-    def __init__(self, most: int, what: str = "requests") -> None:
-        self.inside = 0
-        self._most = most
-        self._what = what
-        self._by_tenant: Counter[str] = Counter()
+    def __init__(self, limit: int, unit: str = "requests") -> None:
+        self.count = 0
+        self._limit = limit
+        self._unit = unit
+        self._count_by_group: Counter[str] = Counter()
 
-    def enter(self, tenant: str | None = None) -> Reservation:
-        """Reserve one place. `tenant`: the tenant it counts for; None if there is only one user."""
-        return Reservation(self, tenant, 1)
+    def enter(self, group: str | None = None) -> Reservation:
+        """Return a reservation for one request. `group`: the group to count it for; None if there is only one user."""
+        return Reservation(self, group, 1)
 
-    def reserve(self, tenant: str | None = None) -> Reservation:
-        """Reserve no place yet; the caller adds places later."""
-        return Reservation(self, tenant, 0)
+    def reserve(self, group: str | None = None) -> Reservation:
+        """Return an empty reservation, to which the caller adds later."""
+        return Reservation(self, group, 0)
 
-    def take(self, tenant: str | None, number: int) -> None:
-        if self.inside + number > self._most:
-            raise _busy_error(
-                f"The gateway is busy with {self.inside:,} {self._what}, as many as it takes"
+    def acquire(self, group: str | None, added_count: int) -> None:
+        if self.count + added_count > self._limit:
+            raise _make_busy_error(
+                f"The gateway is busy with {self.count:,} {self._unit}, as many as it takes"
             )
-        if tenant is not None:
-            tenant_count = self._by_tenant[tenant]
-            if tenant_count + number > max(1, self._most // 2):
-                raise _busy_error(
-                    f"This tenant has {tenant_count:,} {self._what} under way, as many as one may have"
+        if group is not None:
+            group_count = self._count_by_group[group]
+            if group_count + added_count > max(1, self._limit // 2):
+                raise _make_busy_error(
+                    f"This tenant has {group_count:,} {self._unit} under way, as many as one may have"
                 )
-            self._by_tenant[tenant] = tenant_count + number
-        self.inside += number
+            self._count_by_group[group] = group_count + added_count
+        self.count += added_count
 
-    def give_back(self, tenant: str | None, number: int) -> None:
-        self.inside -= number
-        if tenant is not None:
-            self._by_tenant[tenant] -= number
-            if not self._by_tenant[tenant]:
-                del self._by_tenant[tenant]
+    def release(self, group: str | None, added_count: int) -> None:
+        self.count -= added_count
+        if group is not None:
+            self._count_by_group[group] -= added_count
+            if not self._count_by_group[group]:
+                del self._count_by_group[group]
 
 
 @dataclass(slots=True)
 class Reservation:
-    """Places taken until the end of a `with`. Call its value to take more; `Refused` is raised if none are left."""
+    """A number of requests or bytes that is reserved within a `with`, whose value is a function to reserve more.
+
+    Raise `Refused` if the limit is reached.
+    """
 
     admission: Admission
-    tenant: str | None
-    number: int
-    """The number of places it holds."""
+    group: str | None
+    count: int
+    """The reserved number."""
 
     def __enter__(self) -> Callable[[int], None]:
-        self.admission.take(self.tenant, self.number)
+        self.admission.acquire(self.group, self.count)
         return self.add
 
-    def add(self, number: int) -> None:
-        self.admission.take(self.tenant, number)
-        self.number += number
+    def add(self, count: int) -> None:
+        self.admission.acquire(self.group, count)
+        self.count += count
 
     def __exit__(self, *_error: object) -> None:
-        self.admission.give_back(self.tenant, self.number)
+        self.admission.release(self.group, self.count)
 
 
-def _busy_error(words: str) -> Refused:
+def _make_busy_error(words: str) -> Refused:
     return Refused(
         429, "rate_limit_exceeded", f"{words}; try again in a second.", retry_after=1
     )

@@ -1,6 +1,7 @@
-"""The proxy: takes a request in, decides whether it is managed, and starts its exchange with an upstream.
+"""The proxy: receive a request, decide whether it is managed, and start its exchange with an upstream.
 
-`exchange.py` is the path of the bytes, `managed_exchange.py` that of a conversation; features are in `filters/`.
+`exchange.py` sends requests and relays answers; `managed_exchange.py` does so for conversations; features are in
+`filters/`.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ from everthread.gateway.request.known_bodies import BodyOrigin
 from everthread.gateway.request.request_head import (
     ClientGone,
     RequestHead,
-    model_in_path,
+    find_model_in_path,
     run_while_connected,
 )
-from everthread.gateway.router import Routes, Upstream, family_of
+from everthread.gateway.router import Routes, Upstream, find_family
 from everthread.gateway.streaming import ResponseWriter
 from everthread.gateway.upstream import (
     UpstreamClient,
@@ -46,14 +47,14 @@ from everthread.gateway.upstream import (
 from everthread.gateway.work_after_answers import PendingWork
 
 _LOG = logging.getLogger("everthread.gateway")
-MAX_ARRIVALS = 4
-"""How many times as many bodies may be on their way as requests are answered at once."""
-MAX_BODIES = 32
-"""How many times the bytes of the largest body all bodies together may have."""
+ARRIVING_BODIES_FACTOR = 4
+"""The number of bodies that may be arriving at the same time, divided by the limit of concurrent requests."""
+BUFFERED_BYTES_FACTOR = 32
+"""The number of bytes of all bodies in memory, divided by the limit of one body."""
 
 
 class Proxy:
-    """Answer requests to a provider's protocol, and pass every other one on."""
+    """Answer requests of conversations, and pass all other requests on to an upstream."""
 
     def __init__(  # noqa: PLR0913 - what a proxy is made of
         self,
@@ -66,13 +67,13 @@ class Proxy:
         watch: StoreWatch | None = None,
         failures: FailureLog | None = None,
     ) -> None:
-        """`features`: from the client's side to the upstream's; `factory/gateways.py` lists them."""
+        """`features`: from the client's side to the upstream's; see `make_features` in `factory/gateways.py`."""
         self.limits = limits or Limits()
         self.metrics = metrics or Metrics()
         self.feature_paths = frozenset[str]().union(
             *(feature.paths for feature in features)
         )
-        """Paths without a conversation whose requests are read, because a feature wants them."""
+        """Paths without a conversation whose requests are read because a feature needs them."""
         self._routes = routes
         self._services = ProxyServices(
             client=UpstreamClient(self.limits),
@@ -89,12 +90,12 @@ class Proxy:
             pending=PendingWork(),
         )
         self._admission = Admission(self.limits.concurrent)
-        self._arrivals = Admission(MAX_ARRIVALS * self.limits.concurrent)
-        """Bodies on their way here: one that comes slowly takes no place of those that have arrived."""
-        self._bytes = Admission(MAX_BODIES * self.limits.body_bytes, "bytes")
+        self._arrivals = Admission(ARRIVING_BODIES_FACTOR * self.limits.concurrent)
+        """Limits the bodies that are arriving, separately, so that slow ones do not block complete requests."""
+        self._bytes = Admission(BUFFERED_BYTES_FACTOR * self.limits.body_bytes, "bytes")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request whose head is in its state."""
+        """Serve a request whose head `GatewayApp` has put into the scope's state."""
         head: RequestHead = scope["state"]["head"]
         writer = ResponseWriter(send, head, self.metrics, self.limits.write_seconds)
         try:
@@ -106,7 +107,7 @@ class Proxy:
         except ClientGone:
             _LOG.info("%s %s: the client left", head.method, head.path)
         except (UpstreamDisconnectedError, UpstreamTimeoutError) as error:
-            # An answer that has begun breaks off too: half of it must not look like all.
+            # An answer that has begun is broken off too, so that a part does not look like the whole.
             self.metrics.count(
                 "upstream_errors", upstream="", status=type(error).__name__
             )
@@ -124,17 +125,17 @@ class Proxy:
                 )
         except Exception as error:
             frame = traceback.extract_tb(error.__traceback__)[-1]
-            where = f"{frame.filename}:{frame.lineno}"  # not its words, which may be a client's
+            location = f"{frame.filename}:{frame.lineno}"  # not its words, which may be a client's
             _LOG.error(
                 "%s %s failed in the gateway: %s at %s",
                 head.method,
                 head.path,
                 type(error).__name__,
-                where,
+                location,
             )
             raise
         finally:
-            self.metrics.in_flight = self._admission.inside
+            self.metrics.in_flight = self._admission.count
             writer.log()
 
     async def finish_records(self) -> None:
@@ -142,7 +143,7 @@ class Proxy:
         await self._services.manager.finish_records()
 
     async def close(self) -> None:
-        """Close the client, after the pending records are stored."""
+        """Wait until pending records are stored, then close the HTTP client."""
         await self.finish_records()
         await self._services.pending.wait()
         await self._services.client.close()
@@ -155,29 +156,32 @@ class Proxy:
         *,
         writer: ResponseWriter,
     ) -> None:
-        """Stream a body through, or read it first, within the client's share."""
-        share = head.caller.share
+        """Stream a body to the upstream, or read it first, within the limits of the caller's group."""
+        admission_group = head.caller.admission_group
         if not self._should_read(head):
             upload = Upload(receive, head, self.limits.body_seconds)
-            exchange = self._pass(
-                head, model_in_path(head.path), writer, notice=self._path_notice(head)
+            exchange = self._make_unmanaged_exchange(
+                head,
+                find_model_in_path(head.path),
+                writer,
+                notice=self._make_path_notice(head),
             )
             exchange.body = upload if upload.is_there else None
-            with self._arrivals.enter(share):
+            with self._arrivals.enter(admission_group):
                 await run_while_connected(exchange.run(), scope)
             return
-        with self._bytes.reserve(share) as count:
-            with self._arrivals.enter(share):
+        with self._bytes.reserve(admission_group) as count:
+            with self._arrivals.enter(admission_group):
                 raw = await read_body(receive, head, self.limits, count)
-            with self._admission.enter(share):
-                self.metrics.in_flight = self._admission.inside
+            with self._admission.enter(admission_group):
+                self.metrics.in_flight = self._admission.count
                 await run_while_connected(self._answer(head, raw, writer), scope)
 
     def _should_read(self, head: RequestHead) -> bool:
-        """Return whether the body says something that the gateway needs: a conversation, or the model to route by."""
-        is_routed_by_model = self._routes.differ and head.is_json
+        """Return whether the gateway needs the body, for a conversation, a feature or the choice of the upstream."""
+        is_routed_by_model = self._routes.has_several and head.is_json
         return (
-            head.conversation is not None
+            head.conversation_api is not None
             or head.path in self.feature_paths
             or is_routed_by_model
         )
@@ -186,13 +190,15 @@ class Proxy:
         self, head: RequestHead, raw: bytes, writer: ResponseWriter
     ) -> None:
         """Answer a request whose body has arrived."""
-        if head.conversation is not None:
-            exchange = await self._converse(head, head.conversation, raw, writer=writer)
+        if head.conversation_api is not None:
+            exchange = await self._make_conversation_exchange(
+                head, head.conversation_api, raw, writer=writer
+            )
         else:
-            exchange = await self._read_and_pass(head, raw, writer)
+            exchange = await self._make_read_exchange(head, raw, writer)
         await exchange.run()
 
-    async def _converse(
+    async def _make_conversation_exchange(
         self, head: RequestHead, api: Api, raw: bytes, *, writer: ResponseWriter
     ) -> Exchange:
         """Return the exchange of a conversation: managed, unless a setting or its size forbids that."""
@@ -218,29 +224,31 @@ class Proxy:
             self._services.manager.warn_unmanaged(body.excess, body.excess)
             writer.note(reason=f"unmanaged: {body.excess}")
             notice = {NOTICE_HEADER: f"passed on unmanaged: {body.excess}"}
-        exchange = self._pass(head, body.model, writer, notice=notice)
+        exchange = self._make_unmanaged_exchange(
+            head, body.model, writer, notice=notice
+        )
         exchange.body = raw
         return exchange
 
-    async def _read_and_pass(
+    async def _make_read_exchange(
         self, head: RequestHead, raw: bytes, writer: ResponseWriter
     ) -> Exchange:
-        """Return the exchange of another request whose body is read, for its model or for a feature."""
+        """Return the exchange of a request that is no conversation but is read, for its model or for a feature."""
         body = await self._read(head, raw)
         is_for_feature = head.path in self.feature_paths and bool(body.plain)
-        notice = {} if is_for_feature else self._path_notice(head)
-        exchange = self._pass(
-            head, body.model or model_in_path(head.path), writer, notice=notice
+        notice = {} if is_for_feature else self._make_path_notice(head)
+        exchange = self._make_unmanaged_exchange(
+            head, body.model or find_model_in_path(head.path), writer, notice=notice
         )
         exchange.body = raw
         if is_for_feature:
             mode = head.caller.mode or exchange.upstream.mode
             exchange.incoming = _make_incoming(
-                head, head.speaks, body, upstream=exchange.upstream, mode=mode
+                head, head.client_api, body, upstream=exchange.upstream, mode=mode
             )
         return exchange
 
-    def _pass(
+    def _make_unmanaged_exchange(
         self,
         head: RequestHead,
         model: str | None,
@@ -260,10 +268,12 @@ class Proxy:
         return exchange
 
     def _choose_upstream(self, head: RequestHead, model: str | None) -> Upstream:
-        return self._routes.choose(model, family_of(head.speaks), login=head.has_login)
+        return self._routes.choose(
+            model, find_family(head.client_api), login=head.has_login
+        )
 
-    def _path_notice(self, head: RequestHead) -> Mapping[str, str]:
-        """Count and name a request to a path that is not managed; only POST may hold a conversation."""
+    def _make_path_notice(self, head: RequestHead) -> Mapping[str, str]:
+        """Count a POST request to a path that is not managed, and return the header that says so."""
         if head.method != "POST":
             return {}
         self.metrics.count("unmanaged", why="path")

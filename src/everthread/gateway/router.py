@@ -34,14 +34,14 @@ _USUAL_PATHS = frozenset(path.encode() for path in PATHS)
 
 
 _LOGIN_PARTS = [b"backend-api", b"codex"]
-"""A base address that ends with these, as that of logins with ChatGPT does, has no `/v1`."""
+"""The last parts of a base address that has no `/v1`, as for logins with ChatGPT."""
 
 
 def normalize_path(raw: bytes) -> bytes:
     """Return the canonical path: single slashes, no dots, one `/v1` before a provider's own names.
 
-    All spellings of a path become one, so that none bypasses a check. A client's base address may lack `/v1`, have it
-    twice, or end with `/backend-api/codex`.
+    All spellings of a path become the same, so that none bypasses a check. A client's base address may lack `/v1`, have
+    it twice, or end with `/backend-api/codex`.
     """
     if raw in _USUAL_PATHS:
         return raw
@@ -66,14 +66,14 @@ def normalize_path(raw: bytes) -> bytes:
 
 
 MAX_PATH_DECODINGS = 8
-"""Maximum rounds of decoding; a path that still changes is refused."""
+"""Maximum number of times to decode a path; a path that still changes is refused."""
 
 
 def decode_path(raw: bytes) -> str:
     """Return the canonical path after decoding it until it no longer changes.
 
-    An upstream that decodes more than once, or that takes `%2f` for a slash, reads it this way.
-    Raise `Refused` if it is encoded too often.
+    An upstream that decodes more than once, or treats `%2f` as a slash, reads the path in this way. Raise `Refused` if
+    it is encoded too often.
     """
     for _ in range(MAX_PATH_DECODINGS):
         decoded = unquote_to_bytes(raw)
@@ -90,7 +90,7 @@ def decode_path(raw: bytes) -> str:
 LOGIN_PATH = "/backend-api/codex"
 CHATGPT_URL = f"https://chatgpt.com{LOGIN_PATH}"
 LOGIN_HEADER = "chatgpt-account-id"
-"""A request with it carries a login with ChatGPT, which OpenAI's own API refuses."""
+"""A header of requests with a login with ChatGPT, which OpenAI's own API refuses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +99,11 @@ class Upstream:
 
     name: str
     url: str
-    """Its root; a `/v1` or `/v1beta` at the end is the path's and is left out."""
+    """The root of its address; a `/v1` or `/v1beta` at the end is ignored."""
     models: tuple[str, ...] = ()
-    """Patterns of model names, such as `claude-*`; the first upstream with one that fits gets the request."""
+    """Patterns of model names, such as `claude-*`. The first upstream with a matching pattern gets the request."""
     family: Family | None = None
-    """The provider family whose protocol it speaks; it gets requests that match no pattern. None: any."""
+    """The provider family of its protocol, for requests that match no pattern; None for any."""
     api_key: str | None = None
     """Replaces the client's credential."""
     mode: Mode = "managed"
@@ -114,16 +114,16 @@ class Upstream:
 
     @property
     def serves_logins(self) -> bool:
-        """Whether it is the server of logins with ChatGPT, whose paths have no `/v1`."""
+        """Whether it is the server for logins with ChatGPT, whose paths have no `/v1`."""
         return self.url.endswith(LOGIN_PATH)
 
-    def own_target(self, target: bytes) -> bytes:
-        """Return path and query as this provider spells them."""
+    def spell_target(self, target: bytes) -> bytes:
+        """Return path and query in the form that this provider expects."""
         return target.removeprefix(b"/v1") if self.serves_logins else target
 
 
 class Routes:
-    """The upstreams in their order."""
+    """Choose an upstream for each request."""
 
     def __init__(self, upstreams: Sequence[Upstream]) -> None:
         if not upstreams:
@@ -146,13 +146,16 @@ class Routes:
         }
 
     @property
-    def differ(self) -> bool:
+    def has_several(self) -> bool:
         return len(self.upstreams) > 1
 
     def choose(
         self, model: str | None, family: Family, *, login: bool = False
     ) -> Upstream:
-        """Choose by the model's name, else by the protocol, else the first, of those that serve such a login or key."""
+        """Choose the upstream by the model's name, or else by the protocol, or else the first one.
+
+        `login`: whether the request has a login with ChatGPT, which only some upstreams serve.
+        """
         upstreams = self._by_login[login]
         if model:
             for upstream in upstreams:
@@ -167,7 +170,7 @@ class Routes:
         return next(fitting, upstreams[0])
 
 
-def family_of(api: Api) -> Family:
+def find_family(api: Api) -> Family:
     return _FAMILIES.get(api, "openai")
 
 

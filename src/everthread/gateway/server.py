@@ -1,4 +1,4 @@
-"""The web server: uvicorn inside a running event loop, with limits for connections and headers."""
+"""Run uvicorn inside a running event loop, with limits for connections and headers."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from everthread.gateway.app import GatewayApp
 from everthread.gateway.request.request_head import DISCONNECT, DisconnectWatchers
 
 _BACKLOG = 512
-"""Connections that wait to be accepted."""
+"""Maximum connections that wait to be accepted."""
 _ACCEPTED_AT_ONCE = 32
-"""Connections accepted before the surplus is closed, so that a burst cannot exhaust file handles."""
+"""Maximum connections accepted at once before surplus ones are closed, so that a burst cannot exhaust file handles."""
 
 
 class LoopServer(Server):
-    """uvicorn on a bound socket, in the running loop. `patience`: seconds for open answers when it stops.
+    """Run uvicorn on a bound socket in the running event loop. `grace_seconds`: time for open answers when it stops.
 
-    It starts and stops on events; uvicorn itself polls ten times a second.
+    Unlike uvicorn, which polls ten times a second, it reacts to events.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class LoopServer(Server):
         listener: socket.socket,
         protocol: type[asyncio.Protocol] = H11Protocol,
         *,
-        patience: float = 2.0,
+        grace_seconds: float = 2.0,
         **settings: Any,
     ) -> None:
         super().__init__(
@@ -54,7 +54,7 @@ class LoopServer(Server):
             )
         )
         self._listener = listener
-        self._patience = patience
+        self._grace_seconds = grace_seconds
         self._ready = asyncio.Event()
         self._ending = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -93,7 +93,7 @@ class LoopServer(Server):
             connection.shutdown()
         if self.server_state.tasks:
             _, late_tasks = await asyncio.wait(
-                self.server_state.tasks, timeout=self._patience
+                self.server_state.tasks, timeout=self._grace_seconds
             )
             for task in late_tasks:
                 task.cancel()
@@ -110,7 +110,7 @@ class LoopServer(Server):
 def listen(port: int, host: str = "127.0.0.1") -> socket.socket:
     """Return a listening socket; raise `InputError` if the address cannot be used.
 
-    It names IPPROTO_TCP, so that asyncio enables TCP_NODELAY.
+    Set IPPROTO_TCP explicitly, so that asyncio enables TCP_NODELAY.
     """
     try:
         family, _, _, _, address = socket.getaddrinfo(
@@ -132,7 +132,7 @@ def listen(port: int, host: str = "127.0.0.1") -> socket.socket:
 def bind_socket(
     family: int, address: Any, *, shares_port: bool = False
 ) -> socket.socket:
-    """Return a bound socket. `shares_port`: between several sockets of a port the system shares out the connections."""
+    """Return a bound socket. `shares_port`: whether the system distributes connections among sockets on this port."""
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -155,26 +155,26 @@ _TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\n\r\n"
 )
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-"""Written by uvicorn before a response, if the client waits for permission to send its body."""
+"""The response that uvicorn writes first if the client waits for permission to send its body."""
 _MAX_FILES = 65_536
 _MAX_CONNECTIONS = 16_384
 _OTHER_FILES = 128
-_FRAMING = (b"content-length", b"transfer-encoding")
+_FRAMING_HEADERS = (b"content-length", b"transfer-encoding")
 
 
 class HeaderTimeoutProtocol(HttpToolsProtocol):
-    """uvicorn's protocol, with limits for a request's headers, which reads the body of a request with an upgrade.
+    """uvicorn's protocol with limits for a request's headers, which also reads the body of a request with an upgrade.
 
-    httptools drops such a body and reads what follows as the next request (request smuggling). Clients offer `h2c` by
-    default, and a server may ignore the offer (RFC 9110, 7.8): here every one is ignored.
+    httptools drops such a body and reads its bytes as the next request (request smuggling). Some clients offer an
+    upgrade to `h2c` by default. A server may ignore such an offer (RFC 9110, 7.8), and this one ignores all of them.
     """
 
     seconds: ClassVar[float]
     header_bytes: ClassVar[int]
-    most_connections: ClassVar[int]
-    waiting: ClassVar[dict[HeaderTimeoutProtocol, None]]
-    """Connections of one server without a request under way, the longest waiting first."""
-    _clock: asyncio.TimerHandle | None = None
+    max_connections: ClassVar[int]
+    idle_connections: ClassVar[dict[HeaderTimeoutProtocol, None]]
+    """Connections of one server that have no open request, the longest idle one first."""
+    _header_timer: asyncio.TimerHandle | None = None
     _in_headers = True
     _header_size = 0
     _watchers: DisconnectWatchers
@@ -182,13 +182,14 @@ class HeaderTimeoutProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(cast("asyncio.Transport", transport))
         self._watchers = DisconnectWatchers()
-        self.waiting[self] = None
-        if len(self.connections) > self.most_connections:
-            # So that one client with many connections locks no one out.
-            longest = next(iter(self.waiting))
-            del self.waiting[longest]  # it ends later than the next one comes
-            longest.transport.abort()
-        self._wait()
+        self.idle_connections[self] = None
+        if len(self.connections) > self.max_connections:
+            # Close an idle connection, so that one client with many connections does not lock others out.
+            longest_idle = next(iter(self.idle_connections))
+            # Remove it now: its transport reports the end later.
+            del self.idle_connections[longest_idle]
+            longest_idle.transport.abort()
+        self._start_header_timer()
 
     def data_received(self, data: bytes) -> None:
         self._header_size += len(data)
@@ -199,32 +200,32 @@ class HeaderTimeoutProtocol(HttpToolsProtocol):
             self.send_400_response("Invalid HTTP request received.")
             return
         if not self._in_headers:
-            self._stop()
+            self._stop_header_timer()
         elif self._header_size > self.header_bytes and not self.transport.is_closing():
             self.transport.write(_TOO_LARGE)
             self.transport.close()
-        elif self._clock is None:
-            self._wait()
+        elif self._header_timer is None:
+            self._start_header_timer()
 
     def on_message_begin(self) -> None:
         self._in_headers = True
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep a header. Fields after the body (trailers) are dropped: no decision waits for them."""
+        """Keep a header. Drop fields after the body (trailers), which come too late for any decision."""
         if self._in_headers:
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         self._in_headers = False
-        self.waiting.pop(self, None)
+        self.idle_connections.pop(self, None)
         if self.parser.get_method() == b"CONNECT":
-            # The parser makes an error of it, the client gets 400.
+            # The parser reports this as an error, and the client gets 400.
             raise ValueError("no tunnel is opened here")
         cast("dict[str, Any]", self.scope)["extensions"] = {DISCONNECT: self._watchers}
         super().on_headers_complete()
         self.cycle.transport = cast(
-            "asyncio.Transport", _HeldHead(self.transport, self.loop)
+            "asyncio.Transport", _HeadBuffer(self.transport, self.loop)
         )
 
     def on_message_complete(self) -> None:
@@ -240,11 +241,11 @@ class HeaderTimeoutProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if not self.pipeline and self in self.connections:
-            self.waiting[self] = None
+            self.idle_connections[self] = None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop()
-        self.waiting.pop(self, None)
+        self._stop_header_timer()
+        self.idle_connections.pop(self, None)
         super().connection_lost(exc)
         self._watchers.end()
 
@@ -259,27 +260,27 @@ class HeaderTimeoutProtocol(HttpToolsProtocol):
                 return
 
     def _decline_upgrade(self) -> None:
-        """Continue with a new parser that knows the request's framing, so that the next bytes are its body."""
+        """Continue with a new parser that knows the request's framing, so that it reads the next bytes as the body."""
         resumed = _ResumedRequest(self)
         self.parser = httptools.HttpRequestParser(resumed)
         framing = b"".join(
             name + b": " + value + b"\r\n"
             for name, value in self.headers
-            if name in _FRAMING
+            if name in _FRAMING_HEADERS
         )
         self.parser.feed_data(b"POST / HTTP/1.1\r\n" + framing + b"\r\n")
 
-    def _wait(self) -> None:
-        self._clock = self.loop.call_later(self.seconds, self.transport.close)
+    def _start_header_timer(self) -> None:
+        self._header_timer = self.loop.call_later(self.seconds, self.transport.close)
 
-    def _stop(self) -> None:
-        if self._clock is not None:
-            self._clock.cancel()
-            self._clock = None
+    def _stop_header_timer(self) -> None:
+        if self._header_timer is not None:
+            self._header_timer.cancel()
+            self._header_timer = None
 
 
-class _HeldHead:
-    """A response's transport that writes the head together with a body that follows in the same turn of the loop."""
+class _HeadBuffer:
+    """A transport that buffers a response's head, to write it together with a body that follows immediately."""
 
     __slots__ = ("_head", "_is_begun", "_loop", "_transport")
 
@@ -317,7 +318,7 @@ class _HeldHead:
 
 
 class _ResumedRequest:
-    """Parser callbacks after a declined upgrade: the head is known already, all that follows goes to the protocol."""
+    """Parser callbacks after a declined upgrade. Ignore the repeated head; pass everything else to the protocol."""
 
     def __init__(self, protocol: HttpToolsProtocol) -> None:
         self._protocol = protocol
@@ -344,23 +345,23 @@ class _ResumedRequest:
             self._protocol.on_headers_complete()
 
 
-def header_timeout_protocol(
-    seconds: float, header_bytes: int, most_connections: int
+def make_header_timeout_protocol(
+    seconds: float, header_bytes: int, max_connections: int
 ) -> type[HeaderTimeoutProtocol]:
-    """Return the protocol of one server, with its limits."""
+    """Return a protocol class with the limits of one server."""
     limits = {
         "seconds": seconds,
         "header_bytes": header_bytes,
-        "most_connections": most_connections,
-        "waiting": {},
+        "max_connections": max_connections,
+        "idle_connections": {},
     }
     return type("HeaderTimeout", (HeaderTimeoutProtocol,), limits)
 
 
-def connection_limit() -> int:
-    """Return how many connections of clients fit beside as many to upstreams, files and the store.
+def find_connection_limit() -> int:
+    """Return the maximum number of client connections, given as many to upstreams, and files and the store.
 
-    The soft limit of open files is raised to the hard one first: many systems begin at 1,024.
+    Raise the soft limit of open files to the hard limit first, because many systems start with 1,024.
     """
     try:
         import resource  # noqa: PLC0415  not on every system
@@ -382,12 +383,11 @@ def connection_limit() -> int:
 _SWITCH_SECONDS = 0.0005
 
 
-def settle_process() -> None:
-    """Shorten the pauses of a process that only runs a gateway. Call it once the process is ready.
+def tune_process() -> None:
+    """Shorten the pauses of a process that runs only a gateway. Call this once the process is ready.
 
-    Loaded modules and other lasting objects are left out of later garbage collections (`benchmarks gateway_parts` shows
-    how long one stops all requests with and without). Threads beside the event loop (writing, indexing) give way to it
-    sooner than after Python's five milliseconds.
+    Exclude loaded modules and other lasting objects from later garbage collections (`benchmarks gateway_parts` measures
+    the pauses with and without). Let other threads yield to the event loop sooner than after Python's default of 5 ms.
     """
     gc.collect()
     gc.freeze()
@@ -395,16 +395,16 @@ def settle_process() -> None:
 
 
 _IDLE_SECONDS = 120
-"""A connection without a request stays open longer than clients keep theirs (Go and reqwest: 90 s). One that is closed
-while its client sends the next request costs that client an error, which the provider would not have caused."""
+"""Seconds for which an idle connection stays open: longer than clients keep connections (Go and reqwest: 90 s), so that
+no request is sent on a connection that is just being closed."""
 _STOP_SECONDS = 30.0
-"""Seconds for answers that are being sent when the gateway stops."""
+"""Seconds that open answers have to end when the gateway stops."""
 _STOP_NOTICE_SECONDS = 2.0
-"""Seconds of `_STOP_SECONDS` reserved to send waiting callers the end of their turn."""
+"""Seconds of `_STOP_SECONDS` that are reserved to send the end of a turn to waiting callers."""
 
 
 class Gateway:
-    """The running gateway: it listens, serves, and lets open answers end before it stops."""
+    """Run the gateway: listen and serve, and let open answers end before stopping."""
 
     def __init__(  # noqa: PLR0913 - where and how long, each by its name
         self,
@@ -412,19 +412,19 @@ class Gateway:
         *,
         host: str = "127.0.0.1",
         port: int = 0,
-        patience: float = _STOP_SECONDS,
+        grace_seconds: float = _STOP_SECONDS,
         connections: int | None = None,
         listener: socket.socket | None = None,
     ) -> None:
-        service.may_listen(host)
+        service.check_listen_host(host)
         self._service = service
         self._host = host
         self._port = port
-        self._patience = patience
+        self._grace_seconds = grace_seconds
         self._connections = connections
-        """The most connections at the same time; None for as many as the system allows."""
+        """Maximum concurrent connections; None for as many as the system allows."""
         self._listener = listener
-        """A socket that is bound already; None to bind one."""
+        """A bound socket to use; None to bind one."""
         self._server: LoopServer | None = None
 
     @property
@@ -434,7 +434,7 @@ class Gateway:
         return http_url(self._host, self._port)
 
     def page(self) -> str | None:
-        """Return the address of the pages, with a one-time link if no key is needed; None if they are off."""
+        """Return the address of the dashboard, a one-time link if no key is needed; None if it is off."""
         pages = self._service.pages
         if pages is None or pages.access.login == "off":
             return None
@@ -451,12 +451,12 @@ class Gateway:
         self._server = LoopServer(
             self._service,
             listener,
-            header_timeout_protocol(
+            make_header_timeout_protocol(
                 limits.header_seconds,
                 limits.header_bytes,
-                self._connections or connection_limit(),
+                self._connections or find_connection_limit(),
             ),
-            patience=self._patience,
+            grace_seconds=self._grace_seconds,
             timeout_keep_alive=_IDLE_SECONDS,
             server_header=False,
             date_header=False,
@@ -469,7 +469,9 @@ class Gateway:
     async def __aexit__(self, *_error: object) -> None:
         async with asyncio.TaskGroup() as ending:
             ending.create_task(
-                self._service.end(max(0.0, self._patience - _STOP_NOTICE_SECONDS))
+                self._service.shut_down(
+                    max(0.0, self._grace_seconds - _STOP_NOTICE_SECONDS)
+                )
             )
             if self._server:
                 ending.create_task(self._server.stop())

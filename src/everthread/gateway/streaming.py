@@ -1,4 +1,4 @@
-"""Write an answer to the client as it arrives, keep the connection alive, hold the beginning of a stream."""
+"""Write an answer to the client as it arrives, keep the connection alive, and hold back the beginning of a stream."""
 
 from __future__ import annotations
 
@@ -14,8 +14,12 @@ from starlette.types import Send
 from everthread.core.types import StreamDelta
 from everthread.gateway.answer_reader import AnswerReader
 from everthread.gateway.contracts import Limits
-from everthread.gateway.deadlines import run_beside
-from everthread.gateway.error_answers import Refused, error_body, error_headers
+from everthread.gateway.deadlines import run_with_watcher
+from everthread.gateway.error_answers import (
+    Refused,
+    make_error_body,
+    make_error_headers,
+)
 from everthread.gateway.monitoring.log_lines import log_fields
 from everthread.gateway.monitoring.metrics import Metrics
 from everthread.gateway.request.request_head import ClientGone, RequestHead
@@ -28,23 +32,23 @@ BROWSER_GUARD = (
     (b"content-security-policy", b"sandbox"),
     (b"x-content-type-options", b"nosniff"),
 )
-"""For a browser that opens a proxied answer: it runs nothing, and never in the origin of our own pages."""
+"""Headers that prevent a browser from running a proxied answer in the origin of the gateway's own pages."""
 
 
 class ResponseWriter:
     """Write one response. Raise `ClientGone` if the client takes too long to read a piece."""
 
     def __init__(
-        self, send: Send, call: RequestHead, metrics: Metrics, seconds: float
+        self, send: Send, head: RequestHead, metrics: Metrics, seconds: float
     ) -> None:
         self._send = send
-        self._call = call
+        self._head = head
         self._metrics = metrics
         self._seconds = seconds
         self._started_at = time.monotonic()
         self.status: int | None = None
-        self._left = -1
-        """Bytes that are missing to the stated length; negative if none is stated."""
+        self._remaining_bytes = -1
+        """Bytes missing from the stated length; negative if no length is stated."""
         self._is_complete = False
         self._own_headers: Mapping[str, str] = {}
         self._facts: dict[str, Any] = {}
@@ -58,7 +62,7 @@ class ResponseWriter:
         self.status = status
         self._own_headers = dict(own_headers or {})
         self._metrics.count(
-            "requests", api=self._call.conversation or "other", status=str(status)
+            "requests", api=self._head.conversation_api or "other", status=str(status)
         )
         self._metrics.observe_first_byte(time.monotonic() - self._started_at)
         encoded_headers = [
@@ -70,8 +74,8 @@ class ResponseWriter:
             for name, value in headers
             if name == b"content-length" and value.isdigit()
         ]
-        self._left = lengths[0] if len(lengths) == 1 else -1
-        await self._put(
+        self._remaining_bytes = lengths[0] if len(lengths) == 1 else -1
+        await self._send_message(
             {
                 "type": "http.response.start",
                 "status": status,
@@ -80,7 +84,7 @@ class ResponseWriter:
         )
 
     async def send_late_headers(self, headers: Mapping[str, str]) -> None:
-        """Send headers that were not known in time, as comments of the stream, which clients ignore."""
+        """Send headers that were not known when the stream began, as comments, which clients ignore."""
         late_headers = {
             name: value
             for name, value in headers.items()
@@ -95,10 +99,10 @@ class ResponseWriter:
             await self.body(f"{lines}\n".encode())
 
     async def body(self, data: bytes) -> None:
-        """Send a piece; with the last of the stated length the response is complete."""
-        self._left -= len(data)
-        self._is_complete = self._left == 0
-        await self._put(
+        """Send a piece. The response is complete when the stated length is reached."""
+        self._remaining_bytes -= len(data)
+        self._is_complete = self._remaining_bytes == 0
+        await self._send_message(
             {
                 "type": "http.response.body",
                 "body": data,
@@ -108,7 +112,7 @@ class ResponseWriter:
 
     async def end(self, data: bytes = b"") -> None:
         if not self._is_complete:
-            await self._put(
+            await self._send_message(
                 {"type": "http.response.body", "body": data, "more_body": False}
             )
 
@@ -117,28 +121,28 @@ class ResponseWriter:
         if self.status is not None:
             return
         self.note(reason=refused.message)
-        body = error_body(self._call.speaks, refused)
-        await self.start(refused.status, error_headers(refused, body))
+        body = make_error_body(self._head.client_api, refused)
+        await self.start(refused.status, make_error_headers(refused, body))
         await self.end(body)
 
     def note(self, **facts: Any) -> None:
-        """Add facts to the request's line in the log; never text of a conversation."""
+        """Add facts to the request's log line, but never text of a conversation."""
         self._facts |= facts
 
     def log(self) -> None:
         """Log one line for the request, answered or not."""
         if not _LOG.isEnabledFor(logging.INFO):
             return
-        call = self._call
+        head = self._head
         seconds = time.monotonic() - self._started_at
         status = self.status or 0
         fields = {
-            "method": call.method,
-            "path": call.path,
+            "method": head.method,
+            "path": head.path,
             "status": status,
             "seconds": round(seconds, 4),
-            "tenant": call.caller.tenant,
-            "key": call.caller.key_id,
+            "tenant": head.caller.tenant,
+            "key": head.caller.key_id,
             **self._facts,
         }
         filled = {
@@ -149,11 +153,11 @@ class ResponseWriter:
         log_fields(
             _LOG,
             logging.INFO,
-            f"{call.method} {call.path} {status or 'unanswered'} in {seconds:.3f} s",
+            f"{head.method} {head.path} {status or 'unanswered'} in {seconds:.3f} s",
             filled,
         )
 
-    async def _put(self, message: dict[str, object]) -> None:
+    async def _send_message(self, message: dict[str, object]) -> None:
         try:
             async with asyncio.timeout(self._seconds):
                 await self._send(message)
@@ -166,7 +170,7 @@ _CONTENT = frozenset({"text", "reasoning", "refusal", "call", "stop"})
 
 
 class Pieces:
-    """The pieces of a body as they arrive; some can be read ahead and stay buffered."""
+    """The pieces of a body as they arrive. Pieces that are read ahead stay buffered."""
 
     def __init__(self, source: AsyncIterator[bytes]) -> None:
         self._source = source
@@ -175,18 +179,18 @@ class Pieces:
 
     @classmethod
     def of(cls, body: bytes) -> Pieces:
-        """Return a whole body as its only piece."""
+        """Return a body with a single piece."""
         pieces = cls(_yield_nothing())
         pieces._buffer.append(body)
         return pieces
 
     async def join(self) -> bytes:
-        """Return the whole body, however long."""
+        """Return the whole body, whatever its length."""
         return b"".join([piece async for piece in self.all()])
 
-    async def read_all(self, most: int) -> bytes | None:
-        """Return the whole body, which stays buffered; None if it has more than `most` bytes."""
-        while sum(map(len, self._buffer)) <= most:
+    async def read_all(self, max_bytes: int) -> bytes | None:
+        """Return the whole body, which stays buffered; None if it has more than `max_bytes` bytes."""
+        while sum(map(len, self._buffer)) <= max_bytes:
             piece = await anext(self._source, None)
             if piece is None:
                 return b"".join(self._buffer)
@@ -196,7 +200,7 @@ class Pieces:
     async def peek_error(
         self, reader: AnswerReader, seconds: float
     ) -> StreamDelta | None:
-        """Buffer a stream until its first words, at most `seconds`; return the error if it begins with one."""
+        """Buffer a stream until its first content or for at most `seconds`; return the error if it begins with one."""
         deadline = asyncio.get_running_loop().time() + seconds
         while True:
             self._next = asyncio.ensure_future(_next_piece(self._source))
@@ -217,7 +221,7 @@ class Pieces:
                 return error
 
     async def drop(self) -> None:
-        """Stop reading, and drop the rest."""
+        """Stop reading; the pieces that are left are dropped."""
         if self._next is not None:
             self._next.cancel()
             await asyncio.wait({self._next})
@@ -227,11 +231,11 @@ class Pieces:
         for piece in self._buffer:
             yield piece
         if self._next is not None:
-            awaited = await self._next
+            next_piece = await self._next
             self._next = None
-            if awaited is None:
+            if next_piece is None:
                 return
-            yield awaited
+            yield next_piece
         async for piece in self._source:
             yield piece
 
@@ -247,8 +251,8 @@ async def _next_piece(source: AsyncIterator[bytes]) -> bytes | None:
 
 
 T = TypeVar("T")
-COMMENT = b": everthread is waiting\n\n"
-_OWN: Headers = [
+KEEPALIVE_COMMENT = b": everthread is waiting\n\n"
+_KEEPALIVE_HEADERS: Headers = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
 ]
@@ -256,15 +260,15 @@ _OWN: Headers = [
 
 @dataclass(frozen=True, slots=True)
 class ResponseHead:
-    """The first lines of an answer."""
+    """The status and headers of an answer."""
 
     status: int = 200
-    headers: Headers = field(default_factory=lambda: list(_OWN))
+    headers: Headers = field(default_factory=lambda: list(_KEEPALIVE_HEADERS))
     own_headers: Mapping[str, str] = field(default_factory=dict)
 
 
 class StreamKeepAlive:
-    """Keeps the connection of a waiting client alive with comments."""
+    """Keep the connection of a waiting client alive by sending comments."""
 
     def __init__(
         self,
@@ -277,40 +281,40 @@ class StreamKeepAlive:
         self._limits = limits
         self._metrics = metrics
         self._streams = streams
-        """Whether the client asked for a stream; called only if the client has to wait."""
+        """Returns whether the client asked for a stream; called only if the client has to wait."""
         self.has_started = False
-        """The answer's first lines are sent."""
+        """Whether the answer's status and headers were sent."""
 
     async def wait_for_gateway(self, work: Coroutine[Any, Any, T]) -> T:
-        """Wait for work of the gateway, before the upstream has answered."""
-        first = (
+        """Wait for work of the gateway before the upstream has answered; return its result."""
+        first_delay = (
             self._limits.keepalive_seconds
             if self.has_started
             else self._limits.silence_seconds
         )
-        return await self._run_with_beats(work, first, ResponseHead)
+        return await self._run_with_comments(work, first_delay, ResponseHead)
 
     async def wait_for_words(
         self, work: Coroutine[Any, Any, T], head: ResponseHead | None
     ) -> T:
-        """Wait for the first words of a stream. `head`: None if it is compressed, since a comment would break it."""
-        return await self._run_with_beats(
+        """Wait for the first content of a stream. `head`: None if the stream is compressed and cannot have comments."""
+        return await self._run_with_comments(
             work, self._limits.keepalive_seconds, lambda: head
         )
 
-    async def _run_with_beats(
+    async def _run_with_comments(
         self,
         work: Coroutine[Any, Any, T],
-        first: float,
+        first_delay: float,
         head: Callable[[], ResponseHead | None],
     ) -> T:
-        async def beat() -> None:
-            while await self._beat(head()):  # noqa: ASYNC110  a comment at each interval
+        async def send_comments() -> None:
+            while await self._send_comment(head()):  # noqa: ASYNC110  a comment at each interval
                 await asyncio.sleep(self._limits.keepalive_seconds)
 
-        return await run_beside(work, beat, after=first)
+        return await run_with_watcher(work, send_comments, delay_seconds=first_delay)
 
-    async def _beat(self, head: ResponseHead | None) -> bool:
+    async def _send_comment(self, head: ResponseHead | None) -> bool:
         """Send one comment; return False if the response cannot carry one."""
         if not self.has_started:
             if head is None or not self._streams():
@@ -318,5 +322,5 @@ class StreamKeepAlive:
             self.has_started = True
             await self._writer.start(head.status, head.headers, head.own_headers)
         self._metrics.count("keepalives")
-        await self._writer.body(COMMENT)
+        await self._writer.body(KEEPALIVE_COMMENT)
         return True

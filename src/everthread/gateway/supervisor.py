@@ -1,12 +1,12 @@
-"""Run several processes of one gateway on one port: start them together, replace each one that dies.
+"""Run several worker processes of one gateway on one port, and replace each one that dies.
 
-On Linux every worker has a listening socket of its own on the same port (SO_REUSEPORT), between which the kernel shares
-out connections. The supervisor holds the sockets too: the connections that wait for a worker that died are answered by
-its successor. Elsewhere all workers accept from one socket.
+On Linux every worker has a listening socket of its own on the same port (SO_REUSEPORT), and the kernel distributes
+connections among them. The supervisor keeps the sockets open, so that connections that wait for a dead worker are
+answered by its successor. On other systems all workers accept connections from one socket.
 
-A worker reads its setup from standard input, and ends when that closes, so that it never outlives its supervisor. It
-answers with lines of JSON on its standard output: `ready`, `failed`, and messages to print. Each has its own session,
-so that Ctrl-C on a terminal reaches the supervisor alone.
+A worker reads its setup from standard input, and ends when that is closed, so that it never outlives the supervisor.
+It writes lines of JSON to standard output: `ready`, `failed`, and messages to print. Each worker has its own session,
+so that Ctrl-C in a terminal reaches only the supervisor.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ from everthread.gateway.monitoring.metrics import METRICS_VARIABLE
 from everthread.gateway.server import bind_socket, listen
 
 END_SECONDS = 40.0
-"""For a worker to end after what it is answering; then it is killed."""
+"""Seconds that a worker has to finish its answers before it is killed."""
 START_SECONDS = 180.0
-_PAUSES = (0.0, 1.0, 2.0, 5.0, 15.0)
-"""Seconds before a worker that did not get up is started again: longer each time."""
+_RESTART_PAUSE_SECONDS = (0.0, 1.0, 2.0, 5.0, 15.0)
+"""Seconds before a worker that failed to start is started again, by the number of failures."""
 _LOG = logging.getLogger("everthread.gateway")
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerPlace:
-    """A worker's place among the others."""
+class WorkerSetup:
+    """The setup of one worker."""
 
     listener: socket.socket
     count: int
-    """How many workers there are."""
+    """Number of workers."""
     links: Path
-    """The folder of the links that let people in: each opens the pages once, whichever worker is asked."""
+    """The folder of one-time login links, which all workers share."""
 
 
 class PortSockets:
-    """Sockets bound to one port, one for each worker, if the system distributes connections between them."""
+    """The sockets of the workers, bound to one port. On Linux each worker has its own, otherwise they share one."""
 
     def __init__(self, host: str, port: int, count: int) -> None:
-        # Who else has the port is found out without sharing it.
+        # Bind without sharing first, to find out whether another program uses the port.
         probe = listen(port, host)
         self._family = probe.family
         self._address = probe.getsockname()
@@ -72,7 +72,7 @@ class PortSockets:
         return self._sockets[index]
 
     def renew(self, index: int) -> None:
-        """A new socket, which listens once its worker is up: until then the others get its connections."""
+        """Replace a worker's socket. Other workers get its connections until its worker is ready and listens."""
         if not self.is_shared:
             self._sockets[index].close()
             self._sockets[index] = bind_socket(
@@ -86,19 +86,19 @@ class PortSockets:
 
 @dataclass(slots=True)
 class _Slot:
-    """A place for a worker, and who is in it."""
+    """A numbered position for a worker, with its current process."""
 
     index: int
     process: asyncio.subprocess.Process | None = None
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     failures: int = 0
-    """Starts in a row after which it did not get up."""
+    """Number of failed starts in a row."""
 
 
 class Supervisor:
-    """Start workers with `command` and restart them until closed.
+    """Start workers with a command, and restart them until closed.
 
-    `setup` returns the value, which must be picklable, for each worker. `tell` gets the messages to print.
+    `setup`: returns the picklable setup of the worker with a number. `print_message`: called with messages of workers.
     """
 
     def __init__(  # noqa: PLR0913 - each by its name
@@ -109,7 +109,7 @@ class Supervisor:
         folder: Path,
         *,
         count: int,
-        tell: Callable[[dict[str, Any]], None],
+        print_message: Callable[[dict[str, Any]], None],
     ) -> None:
         if sys.platform == "win32":
             raise InputError(
@@ -119,16 +119,16 @@ class Supervisor:
         self._setup = setup
         self._sockets = sockets
         self._metrics = folder / "metrics"
-        self._tell = tell
+        self._print_message = print_message
         self._slots = [_Slot(index) for index in range(count)]
-        self._keepers: list[asyncio.Task[None]] = []
+        self._keeper_tasks: list[asyncio.Task[None]] = []
         self._failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._ending = asyncio.Event()
 
     async def __aenter__(self) -> Self:
         """Start all workers. If one cannot start, end the others and raise `InputError`."""
         self._metrics.mkdir(exist_ok=True)
-        self._keepers = [
+        self._keeper_tasks = [
             asyncio.create_task(self._keep_running(slot)) for slot in self._slots
         ]
         ready_task = asyncio.create_task(self._wait_until_ready())
@@ -154,55 +154,62 @@ class Supervisor:
         await self.close()
 
     async def close(self) -> None:
-        """End all, each after what it is answering."""
+        """End all workers; kill those that do not finish their answers in time."""
         self._ending.set()
         self.signal(signal.SIGTERM)
-        if self._keepers:
-            _, late_keepers = await asyncio.wait(self._keepers, timeout=END_SECONDS)
+        if self._keeper_tasks:
+            _, late_keepers = await asyncio.wait(
+                self._keeper_tasks, timeout=END_SECONDS
+            )
             if late_keepers:
                 self.signal(signal.SIGKILL)
                 await asyncio.wait(late_keepers)
         self._sockets.close()
 
-    def signal(self, number: signal.Signals) -> None:
+    def signal(self, signal_number: signal.Signals) -> None:
         for slot in self._slots:
             if slot.process is not None and slot.process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
-                    slot.process.send_signal(number)
+                    slot.process.send_signal(signal_number)
 
     async def _keep_running(self, slot: _Slot) -> None:
-        """One worker after the other in this place."""
+        """Run a worker in this slot, and start another one whenever it ends, until the supervisor is closed."""
         while True:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(
-                    self._ending.wait(), _PAUSES[min(slot.failures, len(_PAUSES) - 1)]
+                    self._ending.wait(),
+                    _RESTART_PAUSE_SECONDS[
+                        min(slot.failures, len(_RESTART_PAUSE_SECONDS) - 1)
+                    ],
                 )
             if self._ending.is_set():
                 return
-            begun = time.monotonic()
-            code = await self._run(slot)
-            was_up = slot.ready.is_set()
+            started_at = time.monotonic()
+            exit_code = await self._run(slot)
+            was_ready = slot.ready.is_set()
             slot.process = None
             slot.ready.clear()
             if self._ending.is_set():
                 return
-            if was_up:
+            if was_ready:
                 slot.failures = 0
                 _LOG.warning(
                     "worker %d ended (%s) after %.0f s; another takes its place",
                     slot.index + 1,
-                    _end_text(code),
-                    time.monotonic() - begun,
+                    _describe_exit(exit_code),
+                    time.monotonic() - started_at,
                 )
             else:
                 slot.failures += 1
                 _LOG.error(
-                    "worker %d did not get up (%s)", slot.index + 1, _end_text(code)
+                    "worker %d did not get up (%s)",
+                    slot.index + 1,
+                    _describe_exit(exit_code),
                 )
                 self._sockets.renew(slot.index)
 
     async def _run(self, slot: _Slot) -> int:
-        """A worker from its start to its end; its exit code."""
+        """Run a worker until it ends; return its exit code."""
         listener = self._sockets[slot.index]
         environment = {
             **os.environ,
@@ -229,12 +236,14 @@ class Supervisor:
         with contextlib.suppress(ValueError, ConnectionError):
             while line := await stdout.readline():
                 self._handle_report(slot, json.loads(line))
-        code = await process.wait()
+        exit_code = await process.wait()
         stdin.close()
         _forget_gauges(process.pid, self._metrics)
         if not slot.ready.is_set() and not self._failed.done():
-            self._failed.set_result(f"a worker ended at its start ({_end_text(code)})")
-        return code
+            self._failed.set_result(
+                f"a worker ended at its start ({_describe_exit(exit_code)})"
+            )
+        return exit_code
 
     def _handle_report(self, slot: _Slot, message: dict[str, Any]) -> None:
         if "failed" in message:
@@ -244,18 +253,18 @@ class Supervisor:
             return
         if message.get("ready"):
             slot.ready.set()
-        self._tell(message)
+        self._print_message(message)
 
 
-def _end_text(code: int) -> str:
-    if code < 0:
+def _describe_exit(exit_code: int) -> str:
+    if exit_code < 0:
         with contextlib.suppress(ValueError):
-            return signal.Signals(-code).name
-    return f"code {code}"
+            return signal.Signals(-exit_code).name
+    return f"code {exit_code}"
 
 
 def _forget_gauges(pid: int, folder: Path) -> None:
-    """Keep the counts of a dead process, drop its gauges."""
+    """Delete the gauges of a dead process, but keep its counters."""
     for file in folder.glob(f"gauge_live*_{pid}.db"):
         file.unlink(missing_ok=True)
 
@@ -269,30 +278,30 @@ def report(**fields: Any) -> None:
     sys.stdout.flush()
 
 
-async def until_ended() -> None:
-    """Wait until the supervisor ends this worker, or is gone: then its end of our standard input is closed."""
+async def wait_until_ended() -> None:
+    """Wait until the supervisor ends this worker by a signal, or has ended itself, which closes standard input."""
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
-    number = sys.stdin.fileno()
+    input_descriptor = sys.stdin.fileno()
 
     def end_on_closed_input() -> None:
-        if not os.read(number, 1024):
-            loop.remove_reader(number)
+        if not os.read(input_descriptor, 1024):
+            loop.remove_reader(input_descriptor)
             ended.set()
 
     loop.add_signal_handler(signal.SIGTERM, ended.set)
-    loop.add_reader(number, end_on_closed_input)
+    loop.add_reader(input_descriptor, end_on_closed_input)
     try:
         await ended.wait()
     finally:
-        loop.remove_reader(number)
+        loop.remove_reader(input_descriptor)
 
 
 def serve_as_worker(work: Callable[[socket.socket, Any], Any]) -> None:
-    """Run `work(listener, setup)` with the supervisor's values; report to it if that fails."""
-    number, setup = pickle.load(sys.stdin.buffer)  # noqa: S301  # nosec B301  our own parent wrote it
+    """Run `work(listener, setup)` with the values from the supervisor, and report a failure to the supervisor."""
+    listener_descriptor, setup = pickle.load(sys.stdin.buffer)  # noqa: S301  # nosec B301  our own parent wrote it
     try:
-        asyncio.run(work(socket.socket(fileno=number), setup))
+        asyncio.run(work(socket.socket(fileno=listener_descriptor), setup))
     except EverthreadError as error:
         report(failed=str(error))
         raise SystemExit(2) from error

@@ -1,7 +1,7 @@
 """The HTTP client for upstreams, built on aiohttp: bodies and headers pass unchanged in both directions.
 
-aiohttp does connection reuse, framing and hop-by-hop rules; this module makes the decisions of a proxy. aiohttp cannot
-send a header value that is not UTF-8 unchanged: it is read as Latin-1 and sent as UTF-8.
+aiohttp handles connections, framing and hop-by-hop rules; this module makes the decisions of a proxy. aiohttp cannot
+send a header value unchanged that is not UTF-8; such a value is read as Latin-1 and sent as UTF-8.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ import yarl
 
 from everthread.gateway.contracts import CREDENTIAL_HEADERS, Limits
 from everthread.gateway.error_answers import Refused
-from everthread.gateway.request.encoding import readable_encodings
-from everthread.gateway.request.request_head import without_keys
+from everthread.gateway.request.encoding import keep_supported_encodings
+from everthread.gateway.request.request_head import remove_gateway_keys
 from everthread.gateway.router import Family, Upstream
 
 if TYPE_CHECKING:
@@ -40,31 +40,31 @@ _HOP_BY_HOP = frozenset(
     b"upgrade".split()
 )
 _CREDENTIALS = frozenset(name.encode() for name in CREDENTIAL_HEADERS)
-_OURS = b"x-everthread-"
-_ABOUT_ORIGIN = frozenset(
+_OUR_PREFIX = b"x-everthread-"
+_ORIGIN_HEADERS = frozenset(
     b"set-cookie set-cookie2 clear-site-data service-worker-allowed strict-transport-security public-key-pins alt-svc "
     b"nel report-to reporting-endpoints x-content-type-options".split()
 )
-"""Headers that a browser applies to the whole origin, or that are set here (`streaming.BROWSER_GUARD`)."""
+"""Headers that a browser applies to a whole origin, or that the gateway sets itself (`streaming.BROWSER_GUARD`)."""
 _IDLE_SECONDS = 4.0
-"""Less than the five for which many servers keep a connection: if we close first, no request meets a closed one."""
+"""Seconds for which an idle connection is kept. Many servers close one after five, perhaps during a request."""
 _HEADER_BYTES = 256 * 1024
 """Maximum length of a header line in an answer."""
 _PIECE_BYTES = 1024 * 1024
-_NOT_ADDED = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
+_SKIPPED_AUTO_HEADERS = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
 """Headers that aiohttp would add by default."""
 
 
 class UpstreamDisconnectedError(Exception):
-    """The upstream ended the connection, or speaks no HTTP, before its answer was complete."""
+    """The upstream closed the connection or sent invalid HTTP before its answer was complete."""
 
 
 class UpstreamTimeoutError(Exception):
-    """The upstream said nothing for too long."""
+    """The upstream sent nothing for too long."""
 
 
 class ResponseHeaders(dict[str, str]):
-    """An answer's headers by lower-case name, the last of each; `raw` holds all, unchanged."""
+    """An answer's headers by lower-case name, the last one of each name. `raw`: all headers, unchanged."""
 
     def __init__(self, raw: Headers) -> None:
         super().__init__(
@@ -75,7 +75,7 @@ class ResponseHeaders(dict[str, str]):
 
 
 class UpstreamResponse:
-    """The response of an upstream, whose body is still to come. Its user closes it."""
+    """The response of an upstream, whose body is not read yet. The user must close it."""
 
     def __init__(self, response: aiohttp.ClientResponse) -> None:
         self.status_code = response.status
@@ -83,13 +83,13 @@ class UpstreamResponse:
         self._response = response
 
     async def aiter_raw(self) -> AsyncIterator[bytes]:
-        """The body, piece by piece. `UpstreamDisconnectedError` or `UpstreamTimeoutError` where it does not end."""
+        """Yield the body's pieces. Raise `UpstreamDisconnectedError` or `UpstreamTimeoutError` if it breaks off."""
         content = self._response.content
         try:
             async for piece in content.iter_any():
                 yield piece
         except (aiohttp.ClientError, OSError) as error:  # a TimeoutError is an OSError
-            # Data before the end, which aiohttp would keep.
+            # Yield data that arrived before the error, which aiohttp would drop.
             if remaining_bytes := content._read_nowait(-1):
                 yield remaining_bytes
             kind = (
@@ -100,12 +100,12 @@ class UpstreamResponse:
             raise kind(str(error)) from error
 
     async def aclose(self) -> None:
-        """A connection whose answer was not read to its end is closed; one that was is already back in the pool."""
+        """Close the response. Its connection is closed unless the whole body was read."""
         self._response.close()
 
 
 class UpstreamClient:
-    """Send requests unchanged, with only the headers that the connection needs added."""
+    """Send requests unchanged; only headers that the connection needs are added."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -120,35 +120,37 @@ class UpstreamClient:
         headers: Headers,
         content: bytes | AsyncIterator[bytes] | None,
     ) -> UpstreamResponse:
-        """The answer, its body still to come. `Refused` where there is none."""
+        """Send a request and return the response, whose body is not read yet. Raise `Refused` if there is none."""
         endpoint = self._endpoint(upstream)
-        upload: _Upload | None = None
+        streamed_body: _StreamedBody | None = None
         fields = [
-            (name.decode("latin-1"), _text(value))
+            (name.decode("latin-1"), _decode_header(value))
             for name, value in headers
             if name != b"content-length"
         ]
         try:
             async with asyncio.timeout(
                 self._limits.connect_seconds + self._limits.answer_seconds
-            ) as patience:
+            ) as answer_timeout:
                 if content is not None and not isinstance(content, bytes):
-                    upload = _Upload(
+                    streamed_body = _StreamedBody(
                         content,
-                        _stated_length(headers),
-                        patience,
+                        _read_length(headers),
+                        answer_timeout,
                         self._limits.answer_seconds,
                     )
-                    if upload.length is not None:
-                        fields.append(("content-length", str(upload.length)))
+                    if streamed_body.length is not None:
+                        fields.append(("content-length", str(streamed_body.length)))
                 response = await (await self._open()).request(
                     method,
                     yarl.URL(
-                        endpoint.root + upstream.own_target(target).decode("latin-1"),
+                        endpoint.root + upstream.spell_target(target).decode("latin-1"),
                         encoded=True,
                     ),
                     headers=fields,
-                    data=_payload(content) if upload is None else upload.pieces(),
+                    data=_make_payload(content)
+                    if streamed_body is None
+                    else streamed_body.pieces(),
                     proxy=endpoint.proxy,
                     allow_redirects=False,
                 )
@@ -156,9 +158,9 @@ class UpstreamClient:
             words = f"The upstream {upstream.name} did not answer in time; nothing of the request was lost, try again."
             raise Refused(504, "upstream_timeout", words) from error
         except (aiohttp.ClientError, OSError) as error:
-            if upload is not None and upload.failure is not None:
-                raise upload.failure from error
-            words = f"The upstream {upstream.name} cannot be reached: {_reason(error)}."
+            if streamed_body is not None and streamed_body.failure is not None:
+                raise streamed_body.failure from error
+            words = f"The upstream {upstream.name} cannot be reached: {_describe_failure(error)}."
             raise Refused(502, "upstream_unreachable", words) from error
         except (
             ValueError
@@ -177,7 +179,7 @@ class UpstreamClient:
             await self._session.close()
 
     async def _open(self) -> aiohttp.ClientSession:
-        """The session. Certificates are read once, beside the event loop: there are hundreds of them."""
+        """Return the session. Read the certificates on first use, in a thread, because there are hundreds of them."""
         if self._session is not None:
             return self._session
         context = await asyncio.to_thread(_tls_context)
@@ -196,7 +198,7 @@ class UpstreamClient:
                 ),
                 auto_decompress=False,
                 cookie_jar=aiohttp.DummyCookieJar(),
-                skip_auto_headers=_NOT_ADDED,
+                skip_auto_headers=_SKIPPED_AUTO_HEADERS,
                 timeout=timeout,
                 max_line_size=_HEADER_BYTES,
                 max_field_size=_HEADER_BYTES,
@@ -211,10 +213,10 @@ class UpstreamClient:
 
 
 class _Connector(aiohttp.TCPConnector):
-    """Takes a kept connection only if no byte, and no end, came on it since its last answer.
+    """Reuse a connection only if nothing was received on it since its last answer.
 
-    aiohttp looks for such bytes when a connection is given back, and not when it is taken: an answer to nothing would
-    be given to the next request.
+    aiohttp checks this when a connection is returned to the pool, but not when it is taken from there. An unexpected
+    answer would be used for the next request.
     """
 
     async def _get(self, key: ConnectionKey, traces: list[Trace]) -> Connection | None:
@@ -223,40 +225,40 @@ class _Connector(aiohttp.TCPConnector):
             if (
                 protocol is not None
                 and not protocol.should_close
-                and not _has_news(protocol.transport)
+                and not _has_unread_data(protocol.transport)
             ):
                 return connection
             connection.close()
         return None
 
 
-def _has_news(transport: asyncio.BaseTransport | None) -> bool:
-    """Whether something came which the event loop has not read yet."""
-    sock = transport.get_extra_info("socket") if transport is not None else None
-    if sock is None or not hasattr(select, "poll"):
+def _has_unread_data(transport: asyncio.BaseTransport | None) -> bool:
+    """Return whether the socket has data, or its end, that the event loop has not read yet."""
+    raw_socket = transport.get_extra_info("socket") if transport is not None else None
+    if raw_socket is None or not hasattr(select, "poll"):
         return False
     poll = select.poll()
-    poll.register(sock.fileno(), select.POLLIN)
+    poll.register(raw_socket.fileno(), select.POLLIN)
     return bool(poll.poll(0))
 
 
-class _Upload:
-    """A body that is passed on while it arrives, as fast as the upstream takes it.
+class _StreamedBody:
+    """A body that is passed on while it arrives, as fast as the upstream reads it.
 
-    Its length must be the stated one: of a shorter body the rest would be taken from the next request.
+    It must have the stated length; otherwise the upstream would read the next request as a part of it.
     """
 
     def __init__(
         self,
         content: AsyncIterator[bytes],
         length: int | None,
-        patience: asyncio.Timeout,
+        answer_timeout: asyncio.Timeout,
         seconds: float,
     ) -> None:
         self.length = length
         self.failure: Exception | None = None
         self._content = content
-        self._patience = patience
+        self._answer_timeout = answer_timeout
         self._seconds = seconds
 
     async def pieces(self) -> AsyncIterator[bytes]:
@@ -266,9 +268,9 @@ class _Upload:
                 sent_bytes += len(piece)
                 if self.length is not None and sent_bytes > self.length:
                     break
-                # The answer is here already, and its time is its own.
+                # Rescheduling fails if the answer has already arrived, which then has its own time limit.
                 with contextlib.suppress(RuntimeError):
-                    self._patience.reschedule(
+                    self._answer_timeout.reschedule(
                         asyncio.get_running_loop().time() + self._seconds
                     )
                 yield piece
@@ -296,8 +298,8 @@ class _Endpoint:
         return cls(root, None if proxy is None or proxy_bypass(parts.netloc) else proxy)
 
 
-def end_to_end(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
-    """The headers without those of one connection, including the ones named in `connection`."""
+def drop_hop_by_hop(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
+    """Remove the headers of a single connection, including those named in `connection`."""
     fields = [(name.lower(), value) for name, value in headers]
     connection_value = b",".join(
         value for name, value in fields if name == b"connection"
@@ -308,49 +310,52 @@ def end_to_end(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
     return [(name, value) for name, value in fields if name not in dropped_names]
 
 
-def for_client(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
-    """Return the headers of an upstream's answer that a client gets.
+def select_client_headers(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
+    """Select the headers of an upstream's answer that the client gets.
 
-    An upstream says nothing about our own origin: no cookies, no other address for it, no word on which pages may read
-    it (`middleware.SitePolicy` decides that), and none of the headers by which the gateway itself speaks.
+    Drop headers that affect the gateway's own origin, such as cookies, headers on which pages may read the answer
+    (`middleware.SitePolicy` decides that), and the gateway's own headers.
     """
     return [
         (name, value)
-        for name, value in end_to_end(headers)
-        if name not in _ABOUT_ORIGIN
-        and not name.startswith((b"access-control-", _OURS))
+        for name, value in drop_hop_by_hop(headers)
+        if name not in _ORIGIN_HEADERS
+        and not name.startswith((b"access-control-", _OUR_PREFIX))
     ]
 
 
-def for_upstream(
+def select_upstream_headers(
     headers: Iterable[tuple[bytes, bytes]],
     upstream: Upstream,
     family: Family,
     *,
-    trusted: bool,
+    is_trusted: bool,
 ) -> Headers:
-    """Return the headers to send, without gateway keys. `trusted`: the client's credential is meant for it."""
+    """Select the headers to send upstream, without gateway keys.
+
+    `is_trusted`: whether the client's credential is meant for the upstream.
+    """
     dropped_names = {b"host", b"expect"}
-    if upstream.api_key is not None or not trusted:
+    if upstream.api_key is not None or not is_trusted:
         dropped_names |= _CREDENTIALS
     outgoing: Headers = []
-    for name, client_value in end_to_end(headers):
-        if name in dropped_names or name.startswith(_OURS):
+    for name, client_value in drop_hop_by_hop(headers):
+        if name in dropped_names or name.startswith(_OUR_PREFIX):
             continue
         # A gateway key may be anywhere, even in a cookie.
-        value = client_value if trusted else without_keys(client_value)
+        value = client_value if is_trusted else remove_gateway_keys(client_value)
         if name == b"accept-encoding":
-            value = readable_encodings(value)
+            value = keep_supported_encodings(value)
         elif name == b"cookie":
-            value = without_sessions(value)
+            value = remove_session_cookies(value)
         outgoing.append((name, value))
     if upstream.api_key is not None:
         key = upstream.api_key.encode()
-        outgoing.append(_credential(family, key))
+        outgoing.append(_make_credential_header(family, key))
     return outgoing
 
 
-def _credential(family: Family, key: bytes) -> tuple[bytes, bytes]:
+def _make_credential_header(family: Family, key: bytes) -> tuple[bytes, bytes]:
     if family == "anthropic":
         return b"x-api-key", key
     return (
@@ -360,14 +365,14 @@ def _credential(family: Family, key: bytes) -> tuple[bytes, bytes]:
     )
 
 
-def without_sessions(cookies: bytes) -> bytes:
-    """The cookies without those that open our own pages."""
+def remove_session_cookies(cookies: bytes) -> bytes:
+    """Remove the cookies that log in to the gateway's own pages."""
     parts = [part.strip() for part in cookies.split(b";")]
     return b"; ".join(part for part in parts if not part.startswith(b"everthread_"))
 
 
 def drop_body_headers(headers: Headers) -> Headers:
-    """The headers without length and encoding, for a rewritten body, which is not compressed."""
+    """Remove the length and the encoding, for a rewritten body, which is not compressed."""
     return [
         (name, value)
         for name, value in headers
@@ -375,14 +380,14 @@ def drop_body_headers(headers: Headers) -> Headers:
     ]
 
 
-def _stated_length(headers: Headers) -> int | None:
+def _read_length(headers: Headers) -> int | None:
     """Return the stated content length; None if the body is chunked."""
     lengths = [value for name, value in headers if name == b"content-length"]
     return int(lengths[0]) if len(lengths) == 1 else None
 
 
-def _payload(content: Any) -> bytes | io.BytesIO | None:
-    """A large body is written piece by piece, as the upstream takes it: aiohttp asks for that."""
+def _make_payload(content: Any) -> bytes | io.BytesIO | None:
+    """Return the body in the form for aiohttp, which writes a large body piece by piece from a file object."""
     return (
         io.BytesIO(content)
         if content is not None and len(content) > _PIECE_BYTES
@@ -390,7 +395,7 @@ def _payload(content: Any) -> bytes | io.BytesIO | None:
     )
 
 
-def _text(value: bytes) -> str:
+def _decode_header(value: bytes) -> str:
     try:
         return value.decode()
     except UnicodeDecodeError:
@@ -398,14 +403,14 @@ def _text(value: bytes) -> str:
 
 
 def _tls_context() -> ssl.SSLContext:
-    """Return a TLS context with the same trusted authorities as every other client of this package."""
+    """Return a TLS context that trusts the same authorities as all other HTTP clients of this package."""
     context = httpx2.create_ssl_context()
     context.set_alpn_protocols(["http/1.1"])
     return context
 
 
-def _reason(error: BaseException) -> str:
-    """Say why a request failed and what to do, without naming a header."""
+def _describe_failure(error: BaseException) -> str:
+    """Describe why a request failed and what to do, without quoting a header."""
     cause: BaseException | None = error
     while cause is not None:
         # Skip aiohttp's own SSL errors: their cause has the message.

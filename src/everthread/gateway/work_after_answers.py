@@ -1,4 +1,4 @@
-"""Work that is left when a client has its answer: records and charges."""
+"""Run work after the client has its answer, such as storing records and charging accounts."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ T = TypeVar("T")
 
 
 class PendingWork:
-    """Run work after answers, and wait for it before the gateway ends."""
+    """Work that runs after answers. The gateway waits for it before it ends."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run something after the answer; `wait` waits for it."""
+        """Start some work in the background."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def settle(
+    def charge_when_measured(
         self, size: int, measure: Callable[[], T], charge: Callable[[T], None]
     ) -> None:
-        """Charge a call: at once, or later if measuring it reads more than a few bytes of the request."""
+        """Measure and charge a call, in the background if measuring has to read a large request of `size` bytes."""
         if size <= MAX_BYTES_ON_LOOP:
             charge(measure())
         else:
-            self.start(self._settle_later(size, measure, charge))
+            self.start(self._charge_later(size, measure, charge))
 
     async def wait(self) -> None:
-        """Wait until all of it is done."""
+        """Wait until all work is done."""
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    async def _settle_later(
+    async def _charge_later(
         self, size: int, measure: Callable[[], T], charge: Callable[[T], None]
     ) -> None:
         charge(await run_in_thread_if_large(size, measure))

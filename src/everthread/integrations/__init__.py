@@ -1,5 +1,5 @@
-"""Everthread inside agent frameworks: one thin file per framework, on top of `threads.py`.
+"""Everthread inside agent frameworks: one thin module per framework, on top of `threads.py`.
 
-A framework keeps its own history. For each model call it passes the history in, sends the messages that it gets back,
-which fit the window, and passes the answer in. No framework is imported that is not used.
+A framework keeps its own history. For each model call it passes its history, sends the returned messages, which fit the
+window, and passes the answer. Only the frameworks in use are imported.
 """

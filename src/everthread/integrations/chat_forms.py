@@ -1,4 +1,4 @@
-"""Usage, calls and tools in the form of OpenAI's chat protocol, from the fields that frameworks have."""
+"""Convert frameworks' usage, calls and tools to the form of OpenAI's chat protocol."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def make_chat_usage(
     cache_write_tokens: Any = 0,
     reasoning_tokens: Any = 0,
 ) -> dict[str, Any] | None:
-    """Return usage in the form of OpenAI's chat, whose prompt includes the cached part; None without a prompt."""
+    """Return usage in chat form, in which `prompt_tokens` include cached ones; None if there are no prompt tokens."""
     if not prompt_tokens:
         return None
     return {

@@ -11,7 +11,7 @@ from importlib import metadata
 def check_framework(
     package: str, min_version: str, extra: str, hook: str
 ) -> Iterator[None]:
-    """Wrap imports from a framework. Raise an `ImportError` with advice if it is missing, too old or lacks the hook."""
+    """Wrap imports from a framework. Raise `ImportError` with advice if it is missing, too old or lacks the hook."""
     install_command = f"pip install 'everthread[{extra}]'"
     try:
         version = metadata.version(package)

@@ -1,7 +1,7 @@
 """Google ADK: `App(name=…, root_agent=agent, plugins=[EverthreadPlugin()])`.
 
-The session's events are not changed; only the contents of each model request are changed to fit. A thread belongs to
-one session: app, user and id.
+The session's events stay unchanged; only the contents of each model request are changed to fit. A thread belongs to
+one session, which is identified by app, user and id.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ with check_framework("google-adk", "2.0", "google-adk", "on_model_error_callback
 __all__ = ["EverthreadPlugin"]
 logger = logging.getLogger("google_adk.everthread")
 MAX_OPEN_CALLS = 1_000
-"""Maximum calls in progress."""
+"""Maximum number of calls in progress."""
 
 
 class EverthreadPlugin(BasePlugin):
-    """Keeps agents inside their models' windows. `recall_tool`: whether they get the tool `recall`.
+    """Keep agents inside their models' windows. `recall_tool`: whether they get the tool `recall`.
 
     Events are logged by `google_adk.everthread`.
     """
@@ -91,7 +91,7 @@ class EverthreadPlugin(BasePlugin):
     async def on_model_error_callback(
         self, *, callback_context: Any, llm_request: Any, error: Exception
     ) -> Any:
-        """After a refusal for size, ask again with less; return None to leave the error unchanged."""
+        """After a refusal for size, send a smaller request; return None to leave the error unchanged."""
         fitted_call = self._calls.pop(_call_key(callback_context), None)
         model = getattr(
             callback_context.get_invocation_context().agent, "canonical_model", None
@@ -122,7 +122,7 @@ class EverthreadPlugin(BasePlugin):
         return None
 
     async def close(self) -> None:
-        """Close the store. Everything is stored already."""
+        """Close the store; all messages are stored already."""
         self.threads.close()
 
 
@@ -157,7 +157,7 @@ class _NativeParts:
     role: str
     parts: list[Any] = field(default_factory=list)
     content: Any = None
-    """The content they come from."""
+    """The content that contains these parts."""
 
 
 def _read_call(context: Any, request: Any) -> ModelCall:
@@ -186,7 +186,7 @@ def _read_call(context: Any, request: Any) -> ModelCall:
 
 
 def _apply_call(request: Any, fitted_call: FittedCall) -> None:
-    """Apply a prepared call to the request, which ADK made for this call alone."""
+    """Apply a prepared call to the request, which ADK made only for this call."""
     names = {
         call.id: call.name
         for message in fitted_call.call.messages
@@ -240,7 +240,7 @@ def _read_usage(usage: Any) -> dict[str, Any] | None:
 
 
 def to_core(contents: Sequence[Any]) -> tuple[list[Message], list[_NativeParts]]:
-    """Return the contents as messages, and the native parts of each. Calls without an id get one from their index."""
+    """Return the contents as messages, and the native parts of each message. Generate ids for calls without one."""
     messages: list[Message] = []
     native_parts: list[_NativeParts] = []
     open_calls: list[tuple[str, str]] = []
@@ -311,7 +311,7 @@ def from_core(message: Message, names: dict[str, str] | None = None) -> _NativeP
 
 
 def join_contents(items: Sequence[_NativeParts]) -> list[Any]:
-    """Join native parts into contents: the results of one answer's calls are one content."""
+    """Join native parts into contents; the results of one answer's calls become one content."""
     contents: list[Any] = []
     for item in items:
         if (
@@ -358,7 +358,7 @@ def _read_answer(
 
 
 def _read_result(response: Any, open_calls: list[tuple[str, str]]) -> Message:
-    """Return a function's response as a message; without an id it answers the first open call of its name."""
+    """Return a function's response as a message. If it has no id, match it with the first open call of its name."""
     open_call = next(
         (
             pair

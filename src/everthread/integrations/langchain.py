@@ -1,6 +1,6 @@
 """LangChain and LangGraph: `create_agent(model, tools, middleware=[EverthreadMiddleware()])`.
 
-The graph's state is not changed; only the model's request is changed to fit. The thread is the run's `thread_id`.
+The graph's state stays unchanged; only the model's request is changed to fit. The thread is the run's `thread_id`.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ MAX_USER_WORDS_TOKENS = 4_000
 JOURNAL_TOKENS = 2_000
 STATE_TOKENS = 800
 MAX_EARLIER_CHARS = 8_000
-"""Limits of a summary for LangChain's own middleware, which sets none."""
+"""Limits for the parts of a summary for LangChain's own middleware, which has no limits."""
 
 
 class EverthreadMiddleware(AgentMiddleware):
-    """Keeps an agent inside its model's window. `recall_tool`: whether the agent gets the tool `recall`.
+    """Keep an agent inside its model's window. `recall_tool`: whether the agent gets the tool `recall`.
 
     Events are logged by `langchain.everthread`, and streamed under `everthread` with `stream_mode="custom"`.
     """
@@ -71,7 +71,7 @@ class EverthreadMiddleware(AgentMiddleware):
         self.tools = [self._make_recall_tool()] if recall_tool else []
 
     def wrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
-        """Send a request that fits; after a refusal for size, a smaller one."""
+        """Send a request that fits, and after a refusal for size a smaller one."""
         fitted_call = self.threads.run(self.threads.prepare(_read_call(request)))
         while True:
             try:
@@ -87,7 +87,7 @@ class EverthreadMiddleware(AgentMiddleware):
     async def awrap_model_call(
         self, request: Any, handler: Callable[[Any], Awaitable[Any]]
     ) -> Any:
-        """Like `wrap_model_call`, in an event loop."""
+        """Do the same as `wrap_model_call`, in an event loop."""
         fitted_call = await self.threads.arun(self.threads.prepare(_read_call(request)))
         while True:
             try:
@@ -103,7 +103,7 @@ class EverthreadMiddleware(AgentMiddleware):
                 return response
 
     def close(self) -> None:
-        """Close the store. Everything is stored already."""
+        """Close the store; all messages are stored already."""
         self.threads.close()
 
     def _make_recall_tool(self) -> Any:
@@ -127,7 +127,7 @@ class EverthreadMiddleware(AgentMiddleware):
 def summarize(messages: list[Any]) -> str:
     """Summarise without a model, for `SummarizationMiddleware(model, summarizer=summarize)`.
 
-    The summary holds the user's words and a journal; an earlier summary stays, shortened if it is long.
+    The summary has the user's words, a journal, and an earlier summary, which is shortened if it is long.
     """
     count = TokenCounter().text
     earlier_summaries = [
@@ -187,7 +187,7 @@ def _read_call(request: Any) -> ModelCall:
 
 
 def _apply_call(request: Any, fitted_call: FittedCall | None) -> Any:
-    """Return the request changed to fit; the same object if nothing changes."""
+    """Return the request, changed to fit; the same object if nothing changes."""
     if fitted_call is None:
         return request
     for event in fitted_call.events:
@@ -223,7 +223,7 @@ def _read_answer(response: Any) -> tuple[Message, dict[str, Any] | None, str | N
 
 
 def read_usage(usage: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Convert LangChain's usage; its input contains the cached and the cache-written tokens."""
+    """Convert LangChain's usage, whose input tokens include cached and cache-written ones."""
     input_details = usage.get("input_token_details") or {}
     output_details = usage.get("output_token_details") or {}
     cache_write_tokens = input_details.get("cache_creation") or sum(
@@ -289,7 +289,7 @@ def _read_content(content: Any) -> Any:
 
 
 def _read_content_part(part: Any) -> dict[str, Any]:
-    """Convert a part of any provider's form; media other than images become a placeholder."""
+    """Convert a part in any provider's form. Media other than images become a placeholder."""
     if isinstance(part, str):
         return {"type": "text", "text": part}
     if isinstance(part.get("text"), str):

@@ -30,14 +30,14 @@ with check_framework(
 __all__ = ["EverthreadLogger"]
 logger = logging.getLogger("LiteLLM.everthread")
 MAX_OPEN_CALLS = 10_000
-"""Maximum calls in progress."""
+"""Maximum number of calls in progress."""
 _CHAT_CALL_TYPES = ("completion", "acompletion")
 
 
 class EverthreadLogger(CustomLogger):
-    """Keeps the clients of LiteLLM inside their models' windows; `/chat/completions` only.
+    """Keep the clients of LiteLLM inside their models' windows, for `/chat/completions` only.
 
-    Events are logged by `LiteLLM.everthread`. After a refusal for size the router sends a smaller request, where
+    Events are logged by `LiteLLM.everthread`. After a refusal for size the router sends a smaller request, if
     `router_settings.retry_policy` allows retries (`BadRequestErrorRetries: 3`).
     """
 
@@ -65,7 +65,7 @@ class EverthreadLogger(CustomLogger):
     async def async_pre_call_deployment_hook(
         self, kwargs: dict[str, Any], call_type: Any
     ) -> dict[str, Any] | None:
-        """Make the request fit before each try."""
+        """Make the request fit before each attempt."""
         if _call_type_name(call_type) not in _CHAT_CALL_TYPES or not kwargs.get(
             "litellm_call_id"
         ):
@@ -94,7 +94,7 @@ class EverthreadLogger(CustomLogger):
         response: Any,
         request_data: dict[str, Any],
     ) -> AsyncIterator[Any]:
-        """Pass a stream on in the proxy, and record it before its end."""
+        """Pass a stream on in the proxy, and record it when it is complete."""
         call_id = request_data.get("litellm_call_id")
         chunks: list[Any] = []
         async for chunk in response:
@@ -111,7 +111,7 @@ class EverthreadLogger(CustomLogger):
         start_time: Any,  # noqa: ARG002
         end_time: Any,  # noqa: ARG002
     ) -> None:
-        """Record a stream outside the proxy, at its end."""
+        """Record a complete stream outside of the proxy."""
         if kwargs.get("complete_streaming_response") is not None or not kwargs.get(
             "stream"
         ):
@@ -124,7 +124,7 @@ class EverthreadLogger(CustomLogger):
         start_time: Any,  # noqa: ARG002
         end_time: Any,  # noqa: ARG002
     ) -> None:
-        """After a refusal for size, prepare a smaller request for the next try."""
+        """After a refusal for size, prepare a smaller request for the next attempt."""
         call_id = kwargs.get("litellm_call_id")
         error = kwargs.get("exception")
         fitted_call = self._calls.get(call_id)
@@ -143,7 +143,7 @@ class EverthreadLogger(CustomLogger):
         return await self.threads.arun(self.threads.recall(session_id, arguments))
 
     def close(self) -> None:
-        """Close the store. Everything is stored already."""
+        """Close the store; all messages are stored already."""
         self.threads.close()
 
     async def _prepare(self, data: dict[str, Any], owner: str = "") -> None:

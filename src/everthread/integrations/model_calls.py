@@ -1,4 +1,4 @@
-"""A framework's model call, before and after it is made to fit the window."""
+"""The values of a framework's model call, before and after it is made to fit the window."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ class ModelCall:
     """A model call that a framework is about to send."""
 
     messages: Sequence[Message]
-    """Its whole history in core form, without the system prompt."""
+    """The whole history in core form, without the system prompt."""
     native_messages: Sequence[Any]
-    """The same messages in the framework's form; unchanged ones are sent from here."""
+    """The same messages in the framework's form, in which unchanged messages are sent."""
     model: str
     conversation_key: str = ""
-    """The framework's name for the conversation; if empty, it is identified by its messages."""
+    """The framework's name for the conversation; if empty, the messages identify it."""
     system: System = None
     tools: Sequence[dict[str, Any]] = ()
     owner: str = ""
-    """The owner of the conversation, if one framework serves several; threads of two owners never mix."""
+    """The owner of the conversation, if the framework serves several. Owners never share threads."""
     window: int | None = None
     """The model's window, if the framework knows it."""
     base_url: str = ""
@@ -39,12 +39,12 @@ class ModelCall:
 
 
 class HistoryMessage:
-    """One message of a framework's history (`SentMessage`)."""
+    """A `SentMessage`: one message of a framework's history."""
 
     def __init__(self, value: Message, *, is_native: bool = True) -> None:
         self.value = value
         self.is_native = is_native
-        """Whether the framework's own form of it is sent."""
+        """Whether the message is sent in the framework's own form."""
 
     @cached_property
     def text(self) -> str:
@@ -61,15 +61,15 @@ SentItem = int | Message
 
 @dataclass(frozen=True, slots=True)
 class FittedCall:
-    """A model call that fits the window, and the call of the thread that records its answer."""
+    """A model call that fits the window, and the thread's call that will record its answer."""
 
     call: ModelCall
     prepared: PreparedCall
     items: Sequence[SentItem]
     note: str = ""
-    """Note about summaries, to append to the system prompt."""
+    """The note about summaries, to append to the system prompt."""
     output_cap: int | None = None
-    """The output cap, if the provider asked for a lower one."""
+    """The output cap to send; None for the framework's own."""
     events: Sequence[Event] = field(default_factory=list)
     """Events since the previous call, for the framework's own log."""
 
@@ -89,7 +89,7 @@ class FittedCall:
 def cite_large_outputs(
     messages: Sequence[Message], limits: OutputLimits, reader: str | None
 ) -> tuple[list[HistoryMessage], list[LargeOutput]]:
-    """Return a history in which too large results are cited, and the outputs to store.
+    """Return the history with citations in place of results that are too large, and the outputs to store.
 
     `reader`: the framework's tool that reads stored outputs; None if it has none.
     """
@@ -118,7 +118,7 @@ def cite_large_outputs(
 def make_items(
     prepared: PreparedCall, history: Sequence[HistoryMessage]
 ) -> list[SentItem]:
-    """Return the messages to send; a message that was cited on arrival is not the framework's own."""
+    """Return the messages to send: indexes into the framework's history, and messages that were changed or added."""
     items: list[SentItem] = []
     for item in prepared.items():
         if not isinstance(item, int):

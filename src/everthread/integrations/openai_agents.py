@@ -1,7 +1,7 @@
 """OpenAI Agents: `Runner.run(agent, text, session=session, run_config=session.run_config())`.
 
-The session keeps every item unchanged. Each model call is changed to fit; after a refusal for size a smaller request is
-sent.
+The session stores every item unchanged. Each model call is changed to fit, and after a refusal for size a smaller
+request is sent.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ with check_framework(
 __all__ = ["EverthreadSession"]
 logger = logging.getLogger("openai.agents.everthread")
 ITEMS_PER_WRITE = 50
-"""Items that are stored together."""
+"""Number of items that are stored together."""
 
 Item = dict[str, Any]
 
@@ -61,12 +61,12 @@ class EverthreadSession:
         model: str | None = None,
         **options: Unpack[ThreadOptions],
     ) -> None:
-        """Set up a session. `model`: name of the model, if neither the agent nor its model has one."""
+        """Set up a session. `model`: the name of the model, if the agent does not name it."""
         self.session_id = session_id
         self.threads = FrameworkThreads("openai-agents", logger, **options)
         self._model = model
         self._prepared: FittedCall | None = None
-        """The prepared call for the model call that follows."""
+        """The prepared call for the next model call."""
 
     # The session's protocol
 
@@ -80,7 +80,7 @@ class EverthreadSession:
         await self.threads.arun(self._append_items(items))
 
     async def pop_item(self) -> Item | None:
-        """Remove the latest item. The thread keeps it: the next message starts a branch."""
+        """Remove and return the latest item. It stays in the thread, and the next message starts a branch."""
         items = await self.get_items()
         if not items:
             return None
@@ -110,7 +110,7 @@ class EverthreadSession:
         )
 
     async def filter(self, data: CallModelData[Any]) -> ModelInputData:
-        """The `call_model_input_filter`: makes the input fit, for any model."""
+        """Make the input of any model fit, as the `call_model_input_filter` of a run."""
         call = self._make_call(data, await self.threads.arun(self._read_key()))
         self._prepared = fitted_call = await self.threads.arun(
             self.threads.prepare(call)
@@ -124,7 +124,7 @@ class EverthreadSession:
         )
 
     def wrap(self, model: Model) -> Model:
-        """Wrap a model object with recovery and recording, for an agent that has one of its own."""
+        """Add recovery and recording to a model object, for an agent with a model of its own."""
         return model if isinstance(model, _ManagedModel) else _ManagedModel(self, model)
 
     @property
@@ -145,7 +145,7 @@ class EverthreadSession:
         )
 
     def close(self) -> None:
-        """Close the store. Everything is stored already."""
+        """Close the store; all messages are stored already."""
         self.threads.close()
 
     # Inside
@@ -184,7 +184,7 @@ class EverthreadSession:
         return f"integration:openai-agents:items:{self.session_id}"
 
     async def _read_key(self) -> str:
-        """Return the name of the conversation: the session's, and how often it was cleared."""
+        """Return the name of the conversation: the session's id, and the number of times it was cleared."""
         store = await self.threads.get_store()
         clear_count = await store.get_state(self._state_scope, "cleared") or 0
         return f"{self.session_id}#{clear_count}" if clear_count else self.session_id
@@ -211,7 +211,7 @@ class EverthreadSession:
         )
 
     async def _write_items(self, items: list[Item], start: int) -> None:
-        """Write the chunks from `start` on, then the count: a reader sees the old items or the new ones."""
+        """Write the chunks from `start` on, then the count, so that a reader sees either the old or the new items."""
         store = await self.threads.get_store()
         for offset in range(start, len(items), ITEMS_PER_WRITE):
             await store.put_state(
@@ -223,7 +223,7 @@ class EverthreadSession:
 
 
 class _ManagedProvider(ModelProvider):
-    """Wraps the models of another provider."""
+    """Wrap the models of another provider."""
 
     def __init__(self, session: EverthreadSession, provider: ModelProvider) -> None:
         self._session = session
@@ -323,7 +323,7 @@ class _ManagedModel(Model):
 
 
 def to_core(items: Sequence[Any]) -> tuple[list[Message], list[list[Item]]]:
-    """Return the messages and the items of each: an answer's reasoning, text and calls are one message."""
+    """Return the messages and the items of each message. An answer's reasoning, text and calls are one message."""
     messages: list[Message] = []
     groups: list[list[Item]] = []
     for message in decode_messages([_as_dict(item) for item in items]):
@@ -334,7 +334,7 @@ def to_core(items: Sequence[Any]) -> tuple[list[Message], list[list[Item]]]:
 
 
 def from_core(message: Message) -> list[Item]:
-    """Return a message as items. The model's text is a string, because Chat Completions refuse parts without an id."""
+    """Return a message as items. An answer's text is a string, because Chat Completions refuse parts without an id."""
     items = [dict(item) for item in encode_messages([message])]
     return [
         {

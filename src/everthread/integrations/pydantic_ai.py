@@ -1,6 +1,6 @@
 """pydantic-ai: `Agent(model, capabilities=[Everthread()])`.
 
-`RunContext.messages` is not changed; only the messages of each request are changed to fit. The thread is the run's
+`RunContext.messages` stays unchanged; only the messages of each request are changed to fit. The thread is the run's
 `conversation_id`, which pydantic-ai keeps with the messages.
 """
 
@@ -49,7 +49,7 @@ with check_framework(
 __all__ = ["Everthread"]
 logger = logging.getLogger("pydantic_ai.everthread")
 MAX_RUNS = 1_000
-"""Maximum runs in progress."""
+"""Maximum number of runs in progress."""
 _TEXT_KINDS = (
     "user-prompt",
     "system-prompt",
@@ -57,11 +57,11 @@ _TEXT_KINDS = (
     "retry-prompt",
     "retry-feedback",
 )
-"""Kinds of request parts that are messages; other parts belong to the part before them."""
+"""Kinds of request parts that are messages; a part of another kind belongs to the previous part."""
 
 
 class Everthread(AbstractCapability):
-    """Keeps an agent inside its model's window. `recall_tool`: whether the agent gets the tool `recall`.
+    """Keep an agent inside its model's window. `recall_tool`: whether the agent gets the tool `recall`.
 
     Events are logged by `pydantic_ai.everthread`, and a compaction is a span of the run's trace.
     """
@@ -75,7 +75,7 @@ class Everthread(AbstractCapability):
         self._calls: RecentDict[str, tuple[FittedCall | None, bool]] = RecentDict(
             MAX_RUNS
         )
-        """For each run: the prepared call, and whether it is a retry after a refusal."""
+        """By run, the prepared call, and whether it is a retry after a refusal."""
 
     def get_toolset(self) -> Any:
         """Return the toolset with the tool `recall`; None if it is not offered."""
@@ -123,7 +123,7 @@ class Everthread(AbstractCapability):
         request_context: Any,  # noqa: ARG002
         error: Exception,
     ) -> Any:
-        """After a refusal for size ask again with less; every other error is raised."""
+        """After a refusal for size send a smaller request; raise every other error."""
         run_id = ctx.run_id or ""
         fitted_call, _ = self._calls.pop(run_id, (None, False))
         self._calls[run_id] = (
@@ -133,7 +133,7 @@ class Everthread(AbstractCapability):
         raise RetryModelRequest from error
 
     def close(self) -> None:
-        """Close the store. Everything is stored already."""
+        """Close the store; all messages are stored already."""
         self.threads.close()
 
     def _make_recall_tool(self) -> Tool[Any]:
@@ -260,7 +260,7 @@ def split_history(messages: Sequence[Any]) -> tuple[list[Any], list[_NativePart]
 def join_history(
     system_parts: Sequence[Any], items: Sequence[_NativePart]
 ) -> list[Any]:
-    """Join native parts into messages: request parts that follow one another are one request."""
+    """Join native parts into messages; adjacent request parts become one request."""
     messages: list[Any] = []
     parts: list[Any] = list(system_parts)
     holder: Any = None

@@ -1,6 +1,6 @@
-"""All conversations of one framework: makes its model calls fit, and records their answers.
+"""Make the model calls of a framework fit the window, and record their answers.
 
-A framework sends its whole history with every call, like a client of the gateway: `thread/caller` does the work.
+A framework sends its whole history with every call, like a client of the gateway, so `thread/caller` does the work.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ from everthread.thread.store_lookup import StoreLookup
 
 T = TypeVar("T")
 API: Api = "openai_chat"
-"""The protocol whose messages have the core form; every integration converts to it."""
+"""The protocol whose messages have the core form. Every integration converts its messages to this form."""
 RECALL = RECALL_SCHEMA["function"]
 """The tool `recall` for the agent: its name, description and parameters."""
 MAX_THREADS_WITH_EVENTS = 1_000
-"""Threads whose events wait for their next call."""
+"""Maximum threads whose events wait for the thread's next call."""
 MAX_WAITING_EVENTS = 100
 """Maximum events of a thread that wait for the next call."""
 
@@ -84,21 +84,21 @@ class ThreadOptions(TypedDict, total=False):
     """Options that every integration takes."""
 
     store: Store | str | Path | None
-    """Where conversations are stored; None: as configured."""
+    """The store of the conversations; None for the configured one."""
     config: Config | None
     window: int | None
     """The model's window in tokens, instead of the known one."""
     summarizer: str | Summarizer
-    """`auto`, `journal`, or one of your own."""
+    """`auto`, `journal`, or a summariser of your own."""
     listener: Listener | None
-    """Gets every event of every conversation."""
+    """Called with every event of every conversation."""
 
 
 class FrameworkThreads:
     """The conversations of one framework, in one store.
 
-    They run in an event loop of their own, so that a framework may call from any loop or thread, with or without
-    `await`. A program may end without `close`.
+    The work runs in a separate event loop, so that a framework may call from any loop or thread, with or without
+    `await`. A program may end without calling `close`.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class FrameworkThreads:
         self._reset()
 
     def _reset(self) -> None:
-        """Forget store and threads, which belong to an earlier loop and are closed."""
+        """Forget the store and the threads, which belong to an earlier event loop and are closed."""
         self._open_lock = asyncio.Lock()
         self._exit_stack = AsyncExitStack()
         self._store: Store | None = None
@@ -124,15 +124,15 @@ class FrameworkThreads:
     # From a framework
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine in the own loop, for a caller without `await`."""
+        """Run a coroutine in the separate event loop, for a caller without `await`."""
         return self._ensure_loop().run(coroutine)
 
     async def arun(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine in the own loop, for a caller in another loop."""
+        """Run a coroutine in the separate event loop, for a caller in another loop."""
         return await asyncio.wrap_future(self._ensure_loop().submit(coroutine))
 
     async def prepare(self, call: ModelCall) -> FittedCall | None:
-        """Make a call fit. After a failure log it and return None, so that the framework sends its own messages."""
+        """Make a call fit. If that fails, log it and return None, so that the framework sends its own messages."""
         if not call.messages:
             return None
         try:
@@ -155,7 +155,7 @@ class FrameworkThreads:
     async def recover(
         self, fitted_call: FittedCall | None, error: BaseException
     ) -> FittedCall:
-        """Return a smaller call after a refusal for size. Raise the error itself if there is none."""
+        """Return a smaller call after a refusal for size. Raise the error if it is another one or nothing helps."""
         if (
             fitted_call is None
             or not isinstance(error, Exception)
@@ -209,7 +209,7 @@ class FrameworkThreads:
             )
 
     async def recall(self, key: str, arguments: Mapping[str, Any]) -> str:
-        """Answer the tool `recall` in the conversations of this name; an error is part of the answer."""
+        """Answer a call of the tool `recall` in the conversation of this name. An error is part of the answer."""
         store = await self.get_store()
         thread = await store.find_conversation(
             DEFAULT_TENANT, shorten_session_name(key), self._client
@@ -228,7 +228,7 @@ class FrameworkThreads:
             return await self._open_store()
 
     def close(self) -> None:
-        """Close the store. A further call opens it again."""
+        """Close the store. The next call opens it again."""
         with self._start_lock:
             loop = self._loop
             self._loop = None
@@ -255,7 +255,7 @@ class FrameworkThreads:
     async def _cite_large_outputs(
         self, threads: CallerThreads, call: ModelCall, frame: CallFrame
     ) -> tuple[list[HistoryMessage], list[LargeOutput]]:
-        """Cite results that are too large for the model's nominal window, whatever limit was learnt since."""
+        """Cite results that are too large for the model's nominal window, regardless of limits learnt since."""
         options = threads.setup.options
         window = await threads.load_window(frame)
         limits = options.output_limits(options.for_model(call.model).budget(window))
@@ -266,7 +266,7 @@ class FrameworkThreads:
     def _read_history(
         self, call: ModelCall, messages: Sequence[HistoryMessage]
     ) -> SentHistory:
-        """Return the history; a cited message is identified by its original."""
+        """Return the history. Messages with citations are identified by their original content."""
         originals = [
             message if message.is_native else HistoryMessage(original)
             for message, original in zip(messages, call.messages, strict=True)
@@ -323,7 +323,7 @@ class FrameworkThreads:
         prepared: PreparedCall,
         history: Sequence[HistoryMessage],
     ) -> FittedCall:
-        """Return the call in the form to send now."""
+        """Return the call with the messages, note and output cap to send now."""
         threads.measure(prepared)
         excerpts = await threads.find_excerpts(prepared)
         return FittedCall(
@@ -412,7 +412,7 @@ class FrameworkThreads:
             listener(event)
 
     def _log_event(self, event: Event) -> None:
-        """Log the events that matter to a reader of the framework's log."""
+        """Log important events to the framework's log."""
         if isinstance(event, CompactionDone):
             self._logger.info(
                 "Everthread compacted the conversation (%s): %d -> %d messages, %d -> %d tokens, written by %s",
@@ -451,7 +451,7 @@ def _make_tenant(client: str, owner: str) -> str:
 
 
 def _read_refusal(error: Exception) -> ProviderRefusal:
-    """Return a framework's exception as a refusal, with the provider's status and body from its chain of causes."""
+    """Convert a framework's exception to a refusal, with the provider's status and body from its chain of causes."""
     current: BaseException | None = error
     while current is not None:
         status = getattr(current, "status_code", None) or getattr(current, "code", None)
@@ -466,7 +466,7 @@ _OPEN_THREADS: weakref.WeakSet[FrameworkThreads] = weakref.WeakSet()
 
 
 def _close_at_exit(threads: FrameworkThreads) -> None:
-    """Close open threads before the interpreter shuts its thread pools down; `atexit` alone would be too late."""
+    """Close the threads when the interpreter ends, before it shuts down thread pools; `atexit` would be too late."""
     if not _OPEN_THREADS:
         register = getattr(threading, "_register_atexit", atexit.register)
         register(_close_all)

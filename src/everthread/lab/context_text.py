@@ -64,7 +64,7 @@ def write_context_text(
 
 
 def _cut_text(text: str, max_units: int) -> str:
-    """Return the text; of a longer one its beginning, in whole words."""
+    """Return the text, or the beginning of a longer text, in whole words."""
     if count_utf16_units(text) <= max_units:
         return text
     start = text[: max_units // 2].rpartition(" ")[0] or text[: max_units // 2]
@@ -74,7 +74,7 @@ def _cut_text(text: str, max_units: int) -> str:
 def _find_largest_body(
     messages: Sequence[Message], max_units: int, *, model: str | None
 ) -> str:
-    """Return the longest body that fits, over windows of different sizes; the shortest is cut if none does."""
+    """Write the body for windows of different sizes; return the longest that fits. If none fits, cut the shortest."""
     bodies = [
         body
         for window in TRIED_WINDOWS
@@ -110,7 +110,7 @@ def _write_body(messages: Sequence[Message], window: int, *, model: str | None) 
 
 
 def _write_step(message: Message) -> str:
-    """Return a message in short: the user's words, the words and calls of an answer, the start of a result."""
+    """Shorten a message to a few lines: the user's words, the words and calls of an answer, the start of a result."""
     lines = []
     user_words = user_text(message).strip() if message["role"] == "user" else ""
     if user_words:

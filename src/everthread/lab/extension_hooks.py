@@ -64,7 +64,7 @@ class ExtensionHooks:
         thread, _ = await import_log(self.store, log)
         messages = hook_input.get("messages")
         if isinstance(messages, list):
-            return await _write_compaction(messages, hook_input)
+            return await _make_compaction_answer(messages, hook_input)
         recall_hint = f"Recall the rest with the MCP server everthread: search (thread {thread[:12]}), expand."
         text = write_context_text(
             log.messages,
@@ -116,7 +116,7 @@ class ExtensionHooks:
         return Log("", self.client, [], session=text_in(hook_input, "session"))
 
 
-async def _write_compaction(
+async def _make_compaction_answer(
     messages: Sequence[Message], hook_input: Mapping[str, Any]
 ) -> dict[str, Any] | None:
     """Return the compaction of messages that the agent wants to replace by a summary."""
@@ -131,15 +131,15 @@ async def _write_compaction(
     if not compaction.changed:
         return None
     return {
-        "summary": "\n\n".join(filter(None, map(_write_message, compaction.messages))),
+        "summary": "\n\n".join(filter(None, map(_format_message, compaction.messages))),
         "messages": compaction.messages,
         "tokens_before": compaction.tokens_before,
         "tokens_after": compaction.tokens_after,
     }
 
 
-def _write_message(message: Message) -> str:
-    """Return a message as text; one that is not the user's begins with its role."""
+def _format_message(message: Message) -> str:
+    """Format a message as text. A message that is not the user's begins with its role."""
     calls = [f"{call.name}({call.arguments})" for call in calls_of(message)]
     text = "\n".join(filter(None, [text_of(message), *calls]))
     return (

@@ -27,7 +27,7 @@ MAX_ARGUMENT_CHARS = 2_000
 CLIENTS = ("claude", "codex")
 CLAUDE_VERSION = "2.1.0"
 CODEX_VERSION = "0.142.0"
-"""Versions that the written logs state: these forms have been read since then."""
+"""Versions that the written logs state: each client reads the written form since this version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +171,7 @@ def _write_codex(
         home / "sessions" / f"{started_at:%Y}" / f"{started_at:%m}" / f"{started_at:%d}"
     )
     file = folder / f"rollout-{started_at:%Y-%m-%dT%H-%M-%S}-{session}.jsonl"
-    meta = {
+    session_meta = {
         "id": session,
         "session_id": session,
         "timestamp": _format_now(),
@@ -181,7 +181,7 @@ def _write_codex(
         "source": "cli",
     }
     lines: list[dict[str, Any]] = [
-        {"timestamp": _format_now(), "type": "session_meta", "payload": meta}
+        {"timestamp": _format_now(), "type": "session_meta", "payload": session_meta}
     ]
     for turn in turns:
         kind = "output_text" if turn["role"] == "assistant" else "input_text"

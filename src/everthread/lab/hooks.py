@@ -25,7 +25,7 @@ from everthread.store.records import NewSession
 from everthread.store.store import Store
 
 MAX_HOOK_CHARS = 9_900
-"""A hook may return 10,000 characters; of more, Claude Code shows 2,000."""
+"""Limit for a hook's answer. If it has more than 10,000 characters, Claude Code shows only 2,000 of them."""
 MAX_RESULT_CHARS = 16_000
 """A longer result of a tool becomes a preview."""
 PREVIEW_CHARS = 3_000
@@ -55,7 +55,7 @@ class Hooks:
         if event == "PreCompact":
             await self._keep_context(hook_input)
         elif event == "SessionStart" and hook_input.get("source") == "compact":
-            return await self._give_back(hook_input)
+            return await self._return_kept_text(hook_input)
         elif event == "PostToolUse" and self.client == "claude-code":
             return await self._shorten_result(hook_input)
         return None
@@ -83,7 +83,9 @@ class Hooks:
         file.write_text(text, "utf-8")
         return text
 
-    async def _give_back(self, hook_input: Mapping[str, Any]) -> dict[str, Any] | None:
+    async def _return_kept_text(
+        self, hook_input: Mapping[str, Any]
+    ) -> dict[str, Any] | None:
         file = self._find_kept_file(hook_input)
         text = (
             file.read_text("utf-8")

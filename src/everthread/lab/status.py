@@ -12,10 +12,7 @@ from everthread.config import Config
 from everthread.core.canonical_usage import CanonicalUsage, normalize_usage
 from everthread.core.prices import compute_cost, format_dollars, prices_for
 from everthread.factory.conversations import make_session_options
-from everthread.lab.importers.claude_code import (
-    DEFAULT_CLAUDE_WINDOW,
-    LARGE_CLAUDE_WINDOW,
-)
+from everthread.lab.client_window import find_client_window
 from everthread.lab.importers.log import (
     Log,
     LoggedMessage,
@@ -23,7 +20,6 @@ from everthread.lab.importers.log import (
     object_in,
     text_in,
 )
-from everthread.providers.catalog import find_catalogue_window
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +62,9 @@ def read_log_status(log: Log, config: Config) -> ContextStatus:
         log.model,
     )
     last_usage = entries_with_usage[-1][0] if entries_with_usage else CanonicalUsage()
-    window = log.window or _find_window(
-        log.kind,
-        model,
-        max((usage.prompt_tokens for usage, _ in entries_with_usage), default=0),
+    prompt_sizes = [usage.prompt_tokens for usage, _ in entries_with_usage]
+    window = log.window or find_client_window(
+        log.kind, model, largest_prompt=max(prompt_sizes, default=0)
     )
     amounts = [
         entry.cost
@@ -108,8 +103,8 @@ def read_client_status(
     if usage is None or not usage.prompt_tokens:
         return None
     model = text_in(object_in(client_input, "model"), "id")
-    window = count_in(context, "context_window_size") or _find_window(
-        "claude-code", model, usage.prompt_tokens
+    window = count_in(context, "context_window_size") or find_client_window(
+        "claude-code", model, largest_prompt=usage.prompt_tokens
     )
     total_cost = object_in(client_input, "cost").get("total_cost_usd")
     return ContextStatus(
@@ -138,18 +133,6 @@ def _estimate_context(log: Log) -> int:
     return estimate_request_tokens(
         messages, system=log.system, tools=log.tools, model=log.model or None
     )
-
-
-def _find_window(kind: str, model: str, largest: int) -> int:
-    size = find_catalogue_window(model).tokens
-    if (
-        kind == "claude-code"
-        and size == LARGE_CLAUDE_WINDOW
-        and largest <= DEFAULT_CLAUDE_WINDOW
-        and not model.endswith("[1m]")
-    ):
-        return DEFAULT_CLAUDE_WINDOW
-    return size
 
 
 def _find_threshold(config: Config, model: str, window: int) -> int:

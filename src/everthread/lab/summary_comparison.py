@@ -51,7 +51,7 @@ _EXTENSION = re.compile(r"\.[A-Za-z0-9]{1,6}")
 _SOURCE_FILE = re.compile(
     r"(?<![A-Za-z0-9_\-])[A-Za-z0-9_\-]++\.(?:go|ts|tsx|py|md|json|yaml|yml|ex|exs|sh|toml|js|rs|css|html)\b"
 )
-_MIN_NAME_START = 2
+_MIN_EXTENSION_OFFSET = 2
 """A slash and one character come before the extension of a path."""
 _IDENTIFIER = re.compile(
     r"\b(?:[a-z0-9]+_[a-z0-9_]{4,}|[A-Za-z]*[a-z][A-Z][A-Za-z0-9]{4,})\b"
@@ -86,13 +86,13 @@ class Names:
 
 
 def _find_paths(run: str) -> list[str]:
-    """Return the paths in a run of path characters: one with a slash and an extension, else names of source files."""
+    """Return the paths in a run of path characters: a path with a slash and an extension, or names of source files."""
     slash = run.find("/")
     if slash >= 0:
         extensions = [
             extension
             for extension in _EXTENSION.finditer(run)
-            if extension.start() >= slash + _MIN_NAME_START
+            if extension.start() >= slash + _MIN_EXTENSION_OFFSET
         ]
         if extensions:
             end = extensions[-1].end()
@@ -115,21 +115,21 @@ def find_names(text: str) -> Names:
 
 
 @dataclass(frozen=True, slots=True)
-class HandOff:
+class MeasurableCompaction:
     """A compaction of the client: the messages before it, the context that it made, and the needs after it."""
 
     number: int
     messages: list[Message]
-    own: str
+    client_context: str
     is_readable: bool
-    """False if the client's summary cannot be read; then `own` has only the text put back beside it."""
+    """False if the client's summary is encrypted; `client_context` is then only the text beside the summary."""
     needs: Names
 
     @property
     def user_messages(self) -> list[list[str]]:
         """The user's words in each part of each message; parts that the client wrote may be between them."""
         messages = [
-            _user_pieces(message)
+            _list_user_pieces(message)
             for message in self.messages
             if is_user_message(message)
         ]
@@ -151,8 +151,11 @@ class HeldCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class ComparedHandOff:
-    """One compaction of the client beside Everthread's. `held` has `own`, `same_size` and `default_size`."""
+class ComparedCompaction:
+    """One compaction of the client beside Everthread's.
+
+    `held`: the counts of the client's context (`own`) and of Everthread's in two sizes (`same_size`, `default_size`).
+    """
 
     number: int
     files: int
@@ -172,24 +175,24 @@ class Comparison:
 
     source: str
     client: str
-    compactions: list[ComparedHandOff] = field(default_factory=list)
+    compactions: list[ComparedCompaction] = field(default_factory=list)
     skipped: int = 0
 
 
 def compare_log(log: Log) -> Comparison:
     """Compare each compaction that the client made itself with Everthread's."""
-    hand_offs = list(find_hand_offs(log))
-    compared_hand_offs = [_compare(hand_off) for hand_off in hand_offs]
+    compactions = list(find_measurable_compactions(log))
+    compared_compactions = [_compare(compaction) for compaction in compactions]
     client = CLIENT_NAMES.get(log.kind, log.kind)
     return Comparison(
         log.source,
         client,
-        compared_hand_offs,
-        len(log.compactions) - len(compared_hand_offs),
+        compared_compactions,
+        len(log.compactions) - len(compared_compactions),
     )
 
 
-def find_hand_offs(log: Log) -> Iterator[HandOff]:
+def find_measurable_compactions(log: Log) -> Iterator[MeasurableCompaction]:
     """Yield the compactions of a log that can be measured."""
     start = 0
     previous: ClientCompaction | None = None
@@ -205,12 +208,12 @@ def find_hand_offs(log: Log) -> Iterator[HandOff]:
         )
         if previous is not None and previous.context:
             messages.insert(0, make_injected_message(previous.context))
-        known_names = find_names("\n".join(map(full_text, messages)))
+        known_names = find_names("\n".join(map(join_texts, messages)))
         needs = _find_needs(known_names, log.entries[compaction.next_entry_index : end])
         start = compaction.next_entry_index
         previous = compaction
         if len(messages) >= MIN_MESSAGES and len(needs) >= MIN_NEEDED_NAMES:
-            yield HandOff(
+            yield MeasurableCompaction(
                 number,
                 messages,
                 compaction.context,
@@ -227,7 +230,7 @@ def _find_needs(known_names: Names, entries: Sequence[LoggedMessage]) -> Names:
         message = entry.message
         if message["role"] != "assistant":
             if block_count:
-                shown_text += f"\n{user_text(message) if message['role'] == 'user' else full_text(message)}"
+                shown_text += f"\n{user_text(message) if message['role'] == 'user' else join_texts(message)}"
             continue
         block_count += _count_blocks(message)
         typed_text = "\n".join(
@@ -247,7 +250,7 @@ def _count_blocks(message: Message) -> int:
     )
 
 
-def full_text(message: Message) -> str:
+def join_texts(message: Message) -> str:
     """Return all text of a message: words, arguments of calls, results."""
     results = (
         (result.text for result in results_of(message))
@@ -260,19 +263,23 @@ def full_text(message: Message) -> str:
     return "\n".join([text_of(message), *results, *arguments])
 
 
-def _compare(hand_off: HandOff) -> ComparedHandOff:
+def _compare(compaction: MeasurableCompaction) -> ComparedCompaction:
     size = (
-        estimate_request_tokens([{"role": "user", "content": hand_off.own}])
-        if hand_off.own
+        estimate_request_tokens(
+            [{"role": "user", "content": compaction.client_context}]
+        )
+        if compaction.client_context
         else 0
     )
     text_and_tokens_by_name = {
-        OWN_CONTEXT: (hand_off.own, size),
-        SAME_SIZE: read_context(compact_to_size(hand_off.messages, size)),
-        DEFAULT_SIZE: read_context(compact_messages(hand_off.messages, DEFAULT_WINDOW)),
+        OWN_CONTEXT: (compaction.client_context, size),
+        SAME_SIZE: read_context(compact_to_size(compaction.messages, size)),
+        DEFAULT_SIZE: read_context(
+            compact_messages(compaction.messages, DEFAULT_WINDOW)
+        ),
     }
-    user_messages = hand_off.user_messages
-    needs = hand_off.needs
+    user_messages = compaction.user_messages
+    needs = compaction.needs
     held = {
         name: HeldCounts(
             _count_contained(needs.files, text),
@@ -282,17 +289,17 @@ def _compare(hand_off: HandOff) -> ComparedHandOff:
         )
         for name, (text, tokens) in text_and_tokens_by_name.items()
     }
-    return ComparedHandOff(
-        hand_off.number,
+    return ComparedCompaction(
+        compaction.number,
         len(needs.files),
         len(needs.identifiers),
         user_messages=len(user_messages),
-        is_readable=hand_off.is_readable,
+        is_readable=compaction.is_readable,
         held=held,
     )
 
 
-def _user_pieces(message: Message) -> list[str]:
+def _list_user_pieces(message: Message) -> list[str]:
     pieces = (
         user_text({"role": "user", "content": [part]}) for part in parts_of(message)
     )
@@ -345,17 +352,17 @@ def compact_messages(messages: Sequence[Message], window: int) -> list[Message]:
 
 def read_context(messages: Sequence[Message]) -> tuple[str, int]:
     """Return all text of a context, and its tokens."""
-    text = "\n".join(map(full_text, messages))
+    text = "\n".join(map(join_texts, messages))
     return text, estimate_request_tokens(list(messages)) if messages else 0
 
 
 def sum_held_counts(comparisons: Sequence[Comparison], name: str) -> HeldCounts:
     """Return the sum over all compactions whose own summary can be read; the tokens are their mean."""
     readable_counts = [
-        hand_off.held[name]
+        compaction.held[name]
         for comparison in comparisons
-        for hand_off in comparison.compactions
-        if hand_off.is_readable
+        for compaction in comparison.compactions
+        if compaction.is_readable
     ]
     return HeldCounts(
         sum(held.files for held in readable_counts),
@@ -368,18 +375,18 @@ def sum_held_counts(comparisons: Sequence[Comparison], name: str) -> HeldCounts:
 
 def describe(comparisons: Sequence[Comparison]) -> str:
     """Return one sentence: the share of the needs in the client's summaries, and in Everthread's."""
-    readable_hand_offs = [
-        hand_off
+    readable_compactions = [
+        compaction
         for comparison in comparisons
-        for hand_off in comparison.compactions
-        if hand_off.is_readable
+        for compaction in comparison.compactions
+        if compaction.is_readable
     ]
-    names = sum(hand_off.names for hand_off in readable_hand_offs)
+    names = sum(compaction.names for compaction in readable_compactions)
     if not names:
         unreadable_count = sum(
-            not hand_off.is_readable
+            not compaction.is_readable
             for comparison in comparisons
-            for hand_off in comparison.compactions
+            for compaction in comparison.compactions
         )
         if unreadable_count:
             return (
@@ -389,14 +396,14 @@ def describe(comparisons: Sequence[Comparison]) -> str:
     readable_clients = [
         comparison.client
         for comparison in comparisons
-        if any(hand_off.is_readable for hand_off in comparison.compactions)
+        if any(compaction.is_readable for compaction in comparison.compactions)
     ]
     clients = " and ".join(dict.fromkeys(readable_clients))
     own_share = sum_held_counts(comparisons, OWN_CONTEXT).names / names
     same_size_share = sum_held_counts(comparisons, SAME_SIZE).names / names
     times = (
-        f"its {len(readable_hand_offs)} compactions"
-        if len(readable_hand_offs) > 1
+        f"its {len(readable_compactions)} compactions"
+        if len(readable_compactions) > 1
         else "its compaction"
     )
     return (

@@ -69,7 +69,7 @@ def _tune_model(
     model: str, logs: Sequence[Log], options: SessionOptions, progress: Progress | None
 ) -> Tuning:
     replays = [_replay_log(log, options, progress) for log in logs]
-    window = max(replayed.window for replayed in replays)
+    window = max(replay_at_share.window for replay_at_share in replays)
     current_trial = _sum_replays(
         replays, replays[0].threshold / replays[0].window, is_current=True
     )
@@ -85,8 +85,8 @@ def _tune_model(
         )
         if trial.tokens <= share * window * MAX_RAISE_FACTOR:
             tried.append(trial)
-    tried.sort(key=lambda replayed: replayed.share)
-    calls = sum(len(replayed.everthread.calls) for replayed in replays)
+    tried.sort(key=lambda replay_at_share: replay_at_share.share)
+    calls = sum(len(replay_at_share.everthread.calls) for replay_at_share in replays)
     return Tuning(
         model,
         window,

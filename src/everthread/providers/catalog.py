@@ -13,6 +13,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote, urlsplit
 
+from everthread.core.caching.claude_cache_marks import host_of
 from everthread.core.prices import find_listed_window
 from everthread.core.types import Api, Request
 from everthread.wire.anthropic import DEFAULT_MAX_TOKENS
@@ -65,7 +66,8 @@ def find_known_model(name: str) -> KnownModel | None:
 def normalize_model_name(name: str) -> str:
     """Return a model's name without vendor, variant and punctuation.
 
-    `openrouter/anthropic/claude-3.5-haiku:beta` becomes `claude-3-5-haiku`, as do Bedrock's and Vertex's forms of it.
+    `openrouter/anthropic/claude-3.5-haiku:beta` becomes `claude-3-5-haiku`, and so do Bedrock's and Vertex's names for
+    this model.
     """
     text = name.strip().lower().rsplit("/", 1)[-1]
     text = _BEDROCK_PREFIX.sub("", text).split(":", 1)[0]
@@ -138,7 +140,7 @@ class EndpointReport:
 
     window: int | None
     source: str = ""
-    """Address and field that the window was read from."""
+    """The address and the field in which the server states the window."""
     note: str = ""
 
 
@@ -159,11 +161,11 @@ async def ask_endpoint(
     is_reachable = True
     # Its code and the certificates are read beside the event loop, which may have others waiting.
     httpx2 = await asyncio.to_thread(import_module, "httpx2")
-    headers = endpoint_headers(api, api_key)
+    headers = make_endpoint_headers(api, api_key)
     async with await asyncio.to_thread(
         httpx2.AsyncClient, timeout=PROBE_SECONDS, headers=headers
     ) as client:
-        for url in _probe_urls(base_url, model, api):
+        for url in _list_probe_urls(base_url, model, api):
             try:
                 body = (await client.get(url)).raise_for_status().json()
             except (httpx2.HTTPError, ValueError) as error:
@@ -173,11 +175,11 @@ async def ask_endpoint(
                     break
                 continue
             entry = _find_entry(body, model)
-            for name, value in _stated_windows(entry):
+            for name, value in _find_stated_windows(entry):
                 return EndpointReport(value, f"{url} ({name})")
-            trained_report = trained_report or _trained_window(entry, url)
+            trained_report = trained_report or _find_trained_window(entry, url)
         if trained_report is None and api == "openai_chat" and is_reachable:
-            trained_report = await _ask_ollama(client, _server_root(base_url), model)
+            trained_report = await _ask_ollama(client, _remove_version(base_url), model)
     return trained_report or EndpointReport(
         None,
         note=f"The server did not tell the window ({'; '.join(notes) or base_url}).",
@@ -187,7 +189,7 @@ async def ask_endpoint(
 async def _ask_ollama(
     client: httpx2.AsyncClient, root: str, model: str
 ) -> EndpointReport | None:
-    """Return the window that Ollama shows: `num_ctx` if it is set, else the trained one."""
+    """Return the window that Ollama reports: `num_ctx` if it is set, else the trained window."""
     url = f"{root}/api/show"
     http_error = import_module("httpx2").HTTPError
     try:
@@ -200,41 +202,43 @@ async def _ask_ollama(
     setting = re.search(
         r"^num_ctx\s+(\d+)", str(model_details.get("parameters")), re.MULTILINE
     )
-    if setting and (size := _plausible_size(setting[1])):
+    if setting and (size := _read_plausible_size(setting[1])):
         return EndpointReport(size, f"{url} (num_ctx)")
     info = model_details.get("model_info")
     for name, value in info.items() if isinstance(info, Mapping) else ():
-        if str(name).endswith(".context_length") and (size := _plausible_size(value)):
+        if str(name).endswith(".context_length") and (
+            size := _read_plausible_size(value)
+        ):
             return EndpointReport(size, f"{url} ({name})")
     return None
 
 
-def _probe_urls(base_url: str, model: str, api: Api) -> Iterator[str]:
-    models = models_url(base_url, api)
-    # A client's word: it names a model and leads nowhere else.
+def _list_probe_urls(base_url: str, model: str, api: Api) -> Iterator[str]:
+    models = make_models_url(base_url, api)
+    # The name comes from a client: do not let it lead to another path of the server.
     if not {"", ".", ".."} & set(model.split("/")):
         yield f"{models}/{quote(model, safe='/:')}"
     yield models
     if api not in ("anthropic", "gemini"):
-        yield f"{_server_root(base_url)}/props"
+        yield f"{_remove_version(base_url)}/props"
 
 
-def models_url(base_url: str, api: Api) -> str:
+def make_models_url(base_url: str, api: Api) -> str:
     """Return the address of a server's model list."""
     if api == "gemini":
-        return f"{_server_root(base_url)}/v1beta/models"
+        return f"{_remove_version(base_url)}/v1beta/models"
     return (
-        f"{_server_root(base_url)}/v1/models"
+        f"{_remove_version(base_url)}/v1/models"
         if api == "anthropic"
         else f"{base_url.rstrip('/')}/models"
     )
 
 
-def _server_root(base_url: str) -> str:
+def _remove_version(base_url: str) -> str:
     return re.sub(r"/v\d+(?:beta)?$", "", base_url.rstrip("/"))
 
 
-def endpoint_headers(api: Api, api_key: str | None) -> dict[str, str]:
+def make_endpoint_headers(api: Api, api_key: str | None) -> dict[str, str]:
     """Return the headers that authorise a request."""
     if api == "anthropic":
         return {
@@ -262,18 +266,18 @@ def _find_entry(body: Any, model: str) -> Mapping[str, Any]:
     return entries[0] if len(entries) == 1 else {}
 
 
-def _stated_windows(entry: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+def _find_stated_windows(entry: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
     """Yield the windows that the entry states, with their fields; the smallest first if a field occurs twice.
 
     OpenRouter states the model's window and that of the provider it would choose.
     """
     settings = entry.get("default_generation_settings")
     if isinstance(settings, Mapping) and (
-        size := _plausible_size(settings.get("n_ctx"))
+        size := _read_plausible_size(settings.get("n_ctx"))
     ):
         yield "default_generation_settings.n_ctx", size
     for name in _WINDOW_FIELDS:
-        holders = [
+        sections = [
             ("", entry),
             *(
                 (f"{key}.", entry[key])
@@ -283,22 +287,24 @@ def _stated_windows(entry: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
         ]
         sizes = [
             (f"{prefix}{name}", size)
-            for prefix, holder in holders
-            if (size := _plausible_size(holder.get(name)))
+            for prefix, section in sections
+            if (size := _read_plausible_size(section.get(name)))
         ]
         yield from sorted(sizes, key=lambda item: item[1])
 
 
-def _trained_window(entry: Mapping[str, Any], url: str) -> EndpointReport | None:
+def _find_trained_window(entry: Mapping[str, Any], url: str) -> EndpointReport | None:
     """Return the context length that a model was trained with, as an upper bound if the server states no window."""
     meta = entry.get("meta")
     size = (
-        _plausible_size(meta.get("n_ctx_train")) if isinstance(meta, Mapping) else None
+        _read_plausible_size(meta.get("n_ctx_train"))
+        if isinstance(meta, Mapping)
+        else None
     )
     return EndpointReport(size, f"{url} (meta.n_ctx_train)") if size else None
 
 
-def _plausible_size(value: Any) -> int | None:
+def _read_plausible_size(value: Any) -> int | None:
     if isinstance(value, str) and value.isdecimal():
         value = int(value)
     is_number = isinstance(value, int) and not isinstance(value, bool)
@@ -350,7 +356,7 @@ async def resolve_window(
 ) -> Window:
     """Return the window of `model`. `ask_server` is called only if neither a setting nor a learnt limit decides.
 
-    `betas`: the `window_headers` of the request, which may ask for a longer window than the model's usual one.
+    `betas`: the result of `read_window_betas`, because a request may ask for a longer window than usual.
     """
     if learnt_limit is not None and (setting is None or learnt_limit.limit < setting):
         return Window(
@@ -395,7 +401,7 @@ def find_catalogue_window(model: str, *, note: str = "") -> Window:
     )
 
 
-def window_headers(headers: Mapping[str, str] | None) -> str:
+def read_window_betas(headers: Mapping[str, str] | None) -> str:
     """Return the beta headers that change the window, normalized; learnt limits are stored per value."""
     header = next(
         (
@@ -439,7 +445,7 @@ def with_output_cap(
     old_field = next(
         (field for field in OUTPUT_CAP_FIELDS if field in request.params), None
     )
-    name = output_cap_field(api, base_url)
+    name = choose_output_cap_field(api, base_url)
     params = {
         name if key == old_field else key: value
         for key, value in request.params.items()
@@ -448,15 +454,7 @@ def with_output_cap(
     return replace(request, params={**params, name: tokens})
 
 
-def host_of(base_url: str) -> str:
-    """Return the host of an address; empty if it is not an address."""
-    try:
-        return urlsplit(base_url).hostname or ""
-    except ValueError:
-        return ""
-
-
-def output_cap_field(api: Api, base_url: str = "") -> str:
+def choose_output_cap_field(api: Api, base_url: str = "") -> str:
     """Return the field for the output cap. OpenAI's reasoning models refuse `max_tokens`; others know only that."""
     if api == "openai_responses":
         return "max_output_tokens"
@@ -469,7 +467,7 @@ def output_cap_field(api: Api, base_url: str = "") -> str:
     )
 
 
-def default_output_cap(model: str, window: int) -> int:
+def find_default_output_cap(model: str, window: int) -> int:
     """Return the model's largest output, at most half of the window."""
     catalogue_entry = find_known_model(model)
     return min(

@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Iterator, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from everthread.core.caching.claude_cache_marks import host_of
 from everthread.core.messages import text_of
 from everthread.core.packages import require_package
 from everthread.core.types import Api, Reply, Request, StreamDelta
@@ -18,9 +19,8 @@ from everthread.errors import ModelError, WireError
 from everthread.providers import model_errors as errors
 from everthread.providers.catalog import (
     PLACEHOLDER_KEY,
-    default_output_cap,
+    find_default_output_cap,
     get_output_cap,
-    host_of,
     with_output_cap,
 )
 from everthread.providers.model_errors import ModelAddress
@@ -134,10 +134,12 @@ class HttpModel(ABC):
             reply = CODECS[self.api].decode_reply(body, model=request.model)
         except WireError as error:
             if isinstance(body, dict) and (inner_error := _find_error(body)):
-                raise errors.answer_error(route, inner_error, body, None) from error
-            raise errors.unreadable_error(route, error, body) from error
+                raise errors.make_answer_error(
+                    route, inner_error, body, None
+                ) from error
+            raise errors.make_unreadable_error(route, error, body) from error
         if inner_error := _find_error(body):
-            raise errors.answer_error(route, inner_error, body, reply)
+            raise errors.make_answer_error(route, inner_error, body, reply)
         return reply
 
     @abstractmethod
@@ -149,7 +151,7 @@ class HttpModel(ABC):
     def _encode(self, request: Request, *, stream: bool) -> dict[str, Any]:
         """Return the body. The output cap is the request's, else the configured one; Anthropic requires one."""
         cap = self.max_tokens or (
-            default_output_cap(request.model, self.window)
+            find_default_output_cap(request.model, self.window)
             if self.api == "anthropic"
             else None
         )
@@ -163,7 +165,7 @@ class HttpModel(ABC):
 
     async def _send(self, request: Request, *, stream: bool) -> httpx2.Response:
         """Return the answer, or its stream once it has begun. Raise `ModelError` if anything fails before that."""
-        content = json_bytes(self._encode(request, stream=stream))
+        content = encode_json_body(self._encode(request, stream=stream))
         if self._client is None:
             # Import it in a thread, so that the loop is not blocked.
             await asyncio.to_thread(import_module, self.sdk)
@@ -188,17 +190,17 @@ class HttpModel(ABC):
             )
         except sdk.APIStatusError as error:
             response = error.response
-            raise errors.refusal_error(
+            raise errors.make_refusal_error(
                 route, response.status_code, response.headers, response.content
             ) from error
         except (sdk.APITimeoutError, httpx2.TimeoutException) as error:
-            raise errors.timeout_error(route, error) from error
+            raise errors.make_timeout_error(route, error) from error
         except (
             sdk.APIConnectionError,
             httpx2.TransportError,
             httpx2.InvalidURL,
         ) as error:
-            raise errors.connection_error(route, error) from error
+            raise errors.make_connection_error(route, error) from error
 
     def _address(self, request: Request) -> ModelAddress:
         return ModelAddress(request.model, self.base_url, self._key_env, self._api_key)
@@ -218,13 +220,13 @@ class _StreamReader:
         try:
             deltas = self._decoder.feed(event)
         except WireError as error:
-            raise errors.unreadable_error(
+            raise errors.make_unreadable_error(
                 self._address, error, event.data, self.partial()
             ) from error
         for delta in deltas:
             if delta.kind == "error":
                 body = errors.read_body(event.data.encode("utf-8", "replace"))
-                raise errors.answer_error(
+                raise errors.make_answer_error(
                     self._address, delta.raw, body, self.partial()
                 )
         if event.data.strip() in _LAST_EVENTS or event.event in _LAST_EVENTS:
@@ -234,10 +236,10 @@ class _StreamReader:
     def finish(self) -> Reply:
         """Return the reply. Some servers omit the end mark, but none the stop reason."""
         if not self._event_count:
-            raise errors.empty_stream_error(self._address)
+            raise errors.make_empty_stream_error(self._address)
         reply = self.partial()
         if reply is None or (reply.stop is None and not self.is_finished):
-            raise errors.truncation_error(self._address, reply)
+            raise errors.make_truncation_error(self._address, reply)
         return reply
 
     def partial(self) -> Reply | None:
@@ -255,9 +257,11 @@ class _StreamReader:
         try:
             yield
         except httpx2.TimeoutException as error:
-            raise errors.timeout_error(self._address, error, self.partial()) from error
+            raise errors.make_timeout_error(
+                self._address, error, self.partial()
+            ) from error
         except (httpx2.TransportError, httpx2.DecodingError) as error:
-            raise errors.connection_error(
+            raise errors.make_connection_error(
                 self._address, error, self.partial()
             ) from error
 
@@ -289,7 +293,7 @@ def _is_stream(response: httpx2.Response) -> bool:
     return not content_type.startswith(("application/json", "text/html"))
 
 
-def json_bytes(body: Mapping[str, Any]) -> bytes:
+def encode_json_body(body: Mapping[str, Any]) -> bytes:
     """Return the body as bytes. A lone surrogate, which a model may write, is escaped."""
     try:
         return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()

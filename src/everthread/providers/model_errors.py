@@ -69,7 +69,7 @@ class ModelAddress:
         return f"{self.model} at {self.base_url}"
 
 
-def refusal_error(
+def make_refusal_error(
     address: ModelAddress, status: int, headers: Mapping[str, str], content: bytes
 ) -> ModelError:
     """Return the exception for an answer with an error status."""
@@ -81,7 +81,7 @@ def refusal_error(
     return ModelError(text, status=status, body=body, retry_after=wait_seconds)
 
 
-def answer_error(
+def make_answer_error(
     address: ModelAddress, error: Mapping[str, Any], body: Any, partial: Reply | None
 ) -> ModelError:
     """Return the exception for an error inside an answer with status 200."""
@@ -95,7 +95,7 @@ def answer_error(
 
 def _describe_failure(
     address: ModelAddress,
-    event: str,
+    failure_text: str,
     error: Any,
     status: int | None,
     wait_seconds: float | None,
@@ -107,7 +107,7 @@ def _describe_failure(
         error if isinstance(error, str) else json.dumps(error, ensure_ascii=False)
     )
     message = address.clean_message(error_message)
-    sentence = f"{address} {event}{f': {message}' if message else ''}"
+    sentence = f"{address} {failure_text}{f': {message}' if message else ''}"
     advice = _ADVICE_BY_STATUS.get(
         status or 0, f"Wait {wait_seconds:g} s." if wait_seconds else ""
     )
@@ -121,7 +121,7 @@ def _describe_failure(
     return f"{sentence}{'' if sentence[-1] in '.!?…' else '.'} {advice}".strip()
 
 
-def truncation_error(address: ModelAddress, partial: Reply | None) -> ModelError:
+def make_truncation_error(address: ModelAddress, partial: Reply | None) -> ModelError:
     """Return the exception for a stream that ended in the middle of the answer."""
     return ModelUnreachableError(
         f"{address} closed the connection in the middle of its answer. Ask again.",
@@ -130,7 +130,7 @@ def truncation_error(address: ModelAddress, partial: Reply | None) -> ModelError
     )
 
 
-def empty_stream_error(address: ModelAddress) -> ModelError:
+def make_empty_stream_error(address: ModelAddress) -> ModelError:
     """Return the exception for a stream without events, with which local servers refuse a prompt."""
     return ModelError(
         f"{address} answered with an empty stream, as servers do when the prompt is too long.",
@@ -139,7 +139,7 @@ def empty_stream_error(address: ModelAddress) -> ModelError:
     )
 
 
-def unreadable_error(
+def make_unreadable_error(
     address: ModelAddress, reason: object, body: Any, partial: Reply | None = None
 ) -> ModelError:
     """Return the exception for an answer in no known protocol, such as a proxy's login page."""
@@ -150,7 +150,7 @@ def unreadable_error(
     return ModelError(sentence, body=body, partial=partial)
 
 
-def timeout_error(
+def make_timeout_error(
     address: ModelAddress, error: Exception, partial: Reply | None = None
 ) -> ModelTimeoutError:
     kind = type(error.__cause__ or error).__name__
@@ -159,7 +159,7 @@ def timeout_error(
     )
 
 
-def connection_error(
+def make_connection_error(
     address: ModelAddress, error: Exception, partial: Reply | None = None
 ) -> ModelUnreachableError:
     cause = error.__cause__ or error

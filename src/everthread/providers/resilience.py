@@ -23,7 +23,7 @@ from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api, Reply, Request, StreamDelta, StreamingModel
 from everthread.errors import InputError, ModelError, ModelTimeoutError
 from everthread.providers.catalog import (
-    default_output_cap,
+    find_default_output_cap,
     find_known_model,
     get_output_cap,
     with_output_cap,
@@ -75,7 +75,7 @@ async def closing_stream(
 
 
 class ModelWrapper:
-    """A model around another: everything not overridden is the inner model's.
+    """A model that passes every call on to an inner model, unless a subclass overrides the method.
 
     A wrapper overrides `_ask`, which yields a stream, or a whole answer as one piece.
     """
@@ -155,17 +155,17 @@ async def ask_until_first_word(
 
 @dataclass(frozen=True, slots=True)
 class RetryOptions:
-    """Limits of retries: `attempts` includes the first; the others are in seconds."""
+    """Limits of retries. `attempts` includes the first attempt."""
 
     attempts: int = 4
-    first_wait: float = 0.5
-    max_wait: float = 30.0
+    first_wait_seconds: float = 0.5
+    max_wait_seconds: float = 30.0
     """Limit for waits that the provider does not set."""
     max_total_seconds: float = 300.0
     """Maximum seconds since the first attempt; a provider that asks for a longer wait is not waited for."""
     rate_limit_attempts: int = 12
-    rate_limit_wait: float = 4.0
-    """First wait after a rate limit if the provider names none: such limits last minutes."""
+    rate_limit_wait_seconds: float = 4.0
+    """First wait after a rate limit if the provider names no wait; rate limits last minutes."""
 
 
 class RetryingModel(ModelWrapper):
@@ -215,7 +215,7 @@ class RetryingModel(ModelWrapper):
     ) -> None:
         if not is_transient(error):
             raise error
-        wait = self._next_wait(error, attempt)
+        wait = self._compute_wait(error, attempt)
         exceeds_total = (
             self._clock() - start_time + wait > self._options.max_total_seconds
         )
@@ -243,16 +243,18 @@ class RetryingModel(ModelWrapper):
         self._events(ModelEvent("retry", self.name, message, error, wait))
         await self._sleep(wait)
 
-    def _next_wait(self, error: ModelError, attempt: int) -> float:
+    def _compute_wait(self, error: ModelError, attempt: int) -> float:
         """Return the next wait: at least as long as the provider asks, else exponential with jitter."""
         if error.retry_after is not None:
             return error.retry_after * (1 + self._random_share() / 10)
-        first_wait = (
-            self._options.rate_limit_wait
+        first_wait_seconds = (
+            self._options.rate_limit_wait_seconds
             if error.status == _RATE_LIMIT
-            else self._options.first_wait
+            else self._options.first_wait_seconds
         )
-        max_next_wait = min(self._options.max_wait, first_wait * 2.0 ** (attempt - 1))
+        max_next_wait = min(
+            self._options.max_wait_seconds, first_wait_seconds * 2.0 ** (attempt - 1)
+        )
         return max_next_wait * (1 + self._random_share()) / 2
 
 
@@ -305,12 +307,12 @@ class TimeLimitedModel(ModelWrapper):
                     ),
                     default=None,
                 )
-                scope = asyncio.timeout_at(deadline)
+                timeout = asyncio.timeout_at(deadline)
                 try:
-                    async with scope:
+                    async with timeout:
                         piece = await anext(pieces, None)
                 except TimeoutError:
-                    if not scope.expired():
+                    if not timeout.expired():
                         raise
                     problem = (
                         "has fallen silent in the middle of its answer"
@@ -377,7 +379,7 @@ class FallbackModel(ModelWrapper):
     async def _ask(
         self, request: Request, *, stream: bool
     ) -> AsyncGenerator[AnswerPiece, None]:
-        for index, is_last in self._models_to_ask():
+        for index, is_last in self._list_models_to_ask():
             has_begun = False
             try:
                 fitted_request = await self._fit_request(request, index)
@@ -400,7 +402,7 @@ class FallbackModel(ModelWrapper):
         for model in self._models:
             await close_model(model)
 
-    def _models_to_ask(self) -> Iterator[tuple[int, bool]]:
+    def _list_models_to_ask(self) -> Iterator[tuple[int, bool]]:
         """Yield the index of each model to ask, those in service first, and whether it is the last."""
         now = self._clock()
         in_service = [
@@ -441,7 +443,7 @@ class FallbackModel(ModelWrapper):
         self._out_of_service_until[index] = self._clock() + max(
             self._out_of_service_seconds, error.retry_after or 0.0
         )
-        self.inner = self._models[next(self._models_to_ask())[0]]
+        self.inner = self._models[next(self._list_models_to_ask())[0]]
         if is_last:
             raise error
         name = self._models[index].name
@@ -476,7 +478,7 @@ class FittingModel(ModelWrapper):
     def _fit_request(self, request: Request) -> Request:
         cap = get_output_cap(request)
         if cap is None and self.api == "anthropic":
-            cap = default_output_cap(request.model, self.window)
+            cap = find_default_output_cap(request.model, self.window)
         if cap is None:
             return request
         prompt = self._counter.request(

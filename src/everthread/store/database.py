@@ -31,6 +31,8 @@ SqlQuery = tuple[str, Sequence[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
+    """The SQL in which the databases differ."""
+
     name: str
     now: str
     """The database's clock, in seconds since 1970."""
@@ -39,16 +41,16 @@ class Dialect:
     for_share: str
     """Ends a SELECT whose rows must not change until the transaction ends."""
     skip_locked: str
-    """The same, but rows that others have locked are passed over."""
+    """Ends a SELECT whose rows are about to be changed, and leaves out rows that other transactions have locked."""
     notify: str
     """Notifies other processes of a change to a thread (`?`) on commit; empty if the database has no notifications."""
     select_new_ids: str
-    """A SELECT of the given number (`?`) of unused ids, in order, for the table `{0}`; of the first alone if the others
-    follow it. `read_ids` reads both."""
+    """A SELECT of the given number (`?`) of unused ids, in order, for the table `{0}`. It may select the first id alone
+    if the others are consecutive; `read_ids` reads both forms."""
     utc_date: str
     """`{0}`, seconds since 1970, as a UTC date."""
     select_newest: str
-    """A SELECT that identifies the newest row of the table `{0}`; empty if that would need a search."""
+    """A SELECT that identifies the newest row of the table `{0}`; empty if it would have to search the table."""
 
 
 class Tx(ABC):
@@ -81,7 +83,7 @@ class Tx(ABC):
         ]
 
     def all_of_each(self, queries: Sequence[SqlQuery]) -> list[list[Row]]:
-        """Return the rows of each SELECT; a server gets all of them in one message, run in order."""
+        """Return the rows of each SELECT. A server gets all SELECTs in one message and runs them in order."""
         return [self.all(*query) for query in queries]
 
     @abstractmethod
@@ -130,14 +132,14 @@ class Connection(Tx):
         self.run(self._begin)
 
     def commit(self) -> None:
-        """Commit: every process sees the changes, and they survive the end of this process."""
+        """Commit, so that every process sees the changes, and they survive the end of this process."""
         self.run("COMMIT")
 
     def sync(self) -> None:
-        """Write all commits to the disk. A server does that before it answers a commit."""
+        """Write all commits to the disk. A server has done so when it answers a commit."""
 
     def maintain(self) -> None:
-        """Do regular maintenance while no request waits. A server does it itself."""
+        """Do regular maintenance while no request waits. A server maintains itself."""
 
     def rollback(self) -> None:
         if self.in_transaction:
@@ -223,7 +225,7 @@ class Database(ABC):
 
     @abstractmethod
     def find_problems(self, tx: Tx) -> list[str]:
-        """Return the problems that the database's own check finds."""
+        """Run the database's own check, and return the problems it finds."""
 
     @abstractmethod
     def size(self, tx: Tx) -> int: ...
@@ -274,8 +276,10 @@ MAX_ID = 2**62
 """Larger than any number that the store assigns."""
 
 
-def columns_equal(values_by_column: Mapping[str, Any]) -> tuple[str, list[Any]]:
-    """Return an SQL condition that the columns equal the values, and its values. None matches any value."""
+def make_equality_condition(
+    values_by_column: Mapping[str, Any],
+) -> tuple[str, list[Any]]:
+    """Return an SQL condition that the columns equal the values, and the values to pass. None matches any value."""
     given_values = {
         column: value for column, value in values_by_column.items() if value is not None
     }

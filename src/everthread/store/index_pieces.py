@@ -1,4 +1,4 @@
-"""The pieces of text that the search index holds: redacted terms, with tenant, thread, role and tool as names."""
+"""Cut texts into the pieces of the search index: redacted terms, with tenant, thread, role and tool as filter names."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from everthread.core.secrets.redaction import redact
 PIECE_CHARS = 1_500
 MIN_PIECE_CHARS = 250
 OVERLAP_CHARS = 200
-"""Characters that neighbouring pieces share, so that a phrase at the seam is found."""
+"""Characters that neighbouring pieces share, so that a phrase across their border is found."""
 MAX_PIECE_TERMS = 16_383
+"""PostgreSQL's limit of terms in a text, which SQLite keeps to as well, so that both find the same."""
 MAX_TERM_REPEATS = 255
-"""PostgreSQL's limits: terms in a text, and repetitions of a term. Both stores keep to them to find the same."""
+"""PostgreSQL's limit of repetitions of a term in a text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ def searchable_text(message: Mapping[str, Any]) -> str:
 
 
 def redact_and_split(text: str) -> tuple[list[TextPiece], bool]:
-    """Return the pieces of a text without secrets, and whether there were secrets."""
+    """Redact a text and split it into pieces; return the pieces, and whether anything was redacted."""
     redacted_text = redact(text)
     return [
         piece for piece in split_text(redacted_text) if piece.terms
@@ -61,7 +62,7 @@ def redact_and_split(text: str) -> tuple[list[TextPiece], bool]:
 
 
 def split_text(text: str) -> Iterator[TextPiece]:
-    """Yield the text in pieces; smaller pieces if there are more terms than the index can distinguish."""
+    """Yield the text in pieces, which are smaller where a piece would exceed the index's limits of terms."""
     start = 0
     size = PIECE_CHARS
     while True:
@@ -83,7 +84,7 @@ def split_text(text: str) -> Iterator[TextPiece]:
 
 
 def _find_split_point(text: str, position: int, max_distance: int) -> int:
-    """Return the position after the last white space within `max_distance` before this one; else this one."""
+    """Return the position after the last white space within `max_distance` before, or else the position itself."""
     space = max(
         text.rfind(separator, position - max_distance, position) for separator in " \n"
     )
@@ -103,8 +104,8 @@ def _fits_index_limits(terms: str) -> bool:
 
 
 @functools.lru_cache(maxsize=1 << 12)
-def filter_name(kind: str, value: str) -> str:
-    """Return a property as one name that no tokenizer splits or changes: `role` and `user` become `role_user`."""
+def make_filter_name(kind: str, value: str) -> str:
+    """Join a property and its value to one name that no tokenizer splits or changes, such as `role_user`."""
     if (
         len(value) <= 64
         and value.isascii()
@@ -115,5 +116,5 @@ def filter_name(kind: str, value: str) -> str:
     return f"{kind}__{hashlib.sha256(value.encode('utf-8', 'surrogatepass')).hexdigest()[:40]}"
 
 
-PART_OF_LONG_TEXT = filter_name("part", "of")
+PART_OF_LONG_TEXT = make_filter_name("part", "of")
 """The filter name of pieces whose text has several pieces."""

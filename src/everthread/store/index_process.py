@@ -1,7 +1,7 @@
 """Index waiting messages and outputs in a process that does nothing else.
 
-Redaction and terms are pure Python: in a thread of a gateway they would take the interpreter from its requests. The
-queue is in the store, so this process may be killed at any moment; another one continues.
+Redaction and the extraction of terms are pure Python: in a thread of a gateway they would delay its requests. The queue
+is in the store, so this process may be killed at any moment; another process continues.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ IndexInOtherProcess = Callable[[Database, float], Awaitable[bool]]
 
 
 def index_waiting(database: Database, max_seconds: float) -> bool:
-    """Index for at most `max_seconds`, a little in each transaction; return whether entries still wait.
+    """Index waiting entries for at most `max_seconds`, a few in each transaction; return whether entries still wait.
 
     Only one process at a time prepares the texts of a SQLite file, so that no text is prepared twice.
     """

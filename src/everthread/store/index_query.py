@@ -1,8 +1,8 @@
-"""Parse a search text into questions to the index.
+"""Parse a search text into queries to the index.
 
-Words, "phrases" and prefix* are the whole syntax, so every text is a query. It is asked in up to three ways, the
-strictest first: identifiers as whole words; everything as typed, also inside something longer; and every word anywhere
-in the text. Quoted text is matched as typed in all three.
+Words, "phrases" and prefix* are the whole syntax, so every text is a query. A text becomes up to four queries, the
+strictest first: all words in a row; identifiers as whole words; every word as typed, also inside a longer one; and
+every word in any form. Quoted text is matched as typed in all of them.
 """
 
 from __future__ import annotations
@@ -23,21 +23,22 @@ from everthread.core.search.terms import (
 from everthread.store.index_pieces import MAX_TERM_REPEATS
 
 MAX_QUERY_WORDS = 32
-"""The most words of a query that are searched for. Of a phrase, the first `MAX_PHRASE_TERMS` terms are."""
+"""Maximum words of a query that are searched for."""
 MAX_PHRASE_TERMS = 64
+"""Maximum terms of a phrase that are searched for."""
 _QUERY_WORD = re.compile(r'"([^"]*)"|(\S+)')
 
 
 @dataclass(frozen=True, slots=True)
 class QueryPhrase:
-    """Consecutive terms, the last of which may be a prefix."""
+    """Consecutive terms. The last one may be a prefix."""
 
     terms: tuple[str, ...]
     last_is_prefix: bool = False
 
     @property
     def ranking_term(self) -> str | None:
-        """Return the term that ranks a text: the longest, as likely the rarest. A prefix matches too many terms."""
+        """The term that ranks a text: the longest, which is probably the rarest. A prefix matches too many terms."""
         return max(
             self.terms[:-1] if self.last_is_prefix else self.terms,
             key=len,
@@ -60,7 +61,7 @@ class ParsedQuery:
 
 @dataclass(frozen=True, slots=True)
 class IndexQuery:
-    """A query to the index: pieces with all phrases and one name of each list, within a range of ids and a condition.
+    """A query to the index for pieces that have all phrases, one filter name of each list, and an id in a range.
 
     An empty list of names restricts nothing.
     """
@@ -77,7 +78,7 @@ class IndexQuery:
 
     @property
     def ranking_terms(self) -> list[str]:
-        """Return the terms that a piece is ranked by."""
+        """The terms that a piece is ranked by."""
         return list(
             dict.fromkeys(
                 phrase.ranking_term
@@ -88,14 +89,14 @@ class IndexQuery:
 
 
 class IndexMatch(NamedTuple):
-    """A piece that matches, and the strength of each ranking term in it."""
+    """A matching piece, and the strength of each ranking term in the piece."""
 
     id: int
     strengths: tuple[float, ...]
 
 
 def round_strength(value: float) -> float:
-    """Round a strength so that both databases give the same: PostgreSQL computes only six digits."""
+    """Round a strength, so that both databases give the same: PostgreSQL computes only six digits."""
     return round(value, 4)
 
 
@@ -104,7 +105,7 @@ TERM_STRENGTHS = [
     0.0,
     *(round_strength(total / 1.64493406685) for total in _STRENGTH_SUMS),
 ]
-"""The strength of a term, 0 to 1, by its count: each repetition adds less. Same as PostgreSQL's `ts_rank`."""
+"""The strength of a term, 0 to 1, by its count in a piece: each repetition adds less, as in PostgreSQL's `ts_rank`."""
 
 
 def parse_query(text: str) -> ParsedQuery:
@@ -149,7 +150,7 @@ def parse_query(text: str) -> ParsedQuery:
 def _make_typed_phrases(
     text: str, terms: list[str], *, is_prefix: bool
 ) -> list[QueryPhrase]:
-    """Return the phrases that a text with this word holds. Add pairs of characters, which are rarer than characters."""
+    """Return the phrases for a word as typed. Add pairs of characters, which are rarer than single characters."""
     pairs = [first + second for first, second in pairwise(terms)]
     single_terms = query_terms(text)
     if (
@@ -182,7 +183,7 @@ def _make_identifier_phrases(word: str) -> list[QueryPhrase]:
 
 @functools.lru_cache(maxsize=1024)
 def _is_single_character(term: str) -> bool:
-    """Return whether this is a character of a script without spaces, where every character is a term."""
+    """Return whether a term is one character of a script without spaces, in which every character is a term."""
     return len(term) == 1 and len(phrase_terms(term + term)) == 2
 
 

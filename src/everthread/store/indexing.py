@@ -17,7 +17,7 @@ from everthread.store.index_pieces import (
     PART_OF_LONG_TEXT,
     IndexPiece,
     TextPiece,
-    filter_name,
+    make_filter_name,
     redact_and_split,
     searchable_text,
 )
@@ -26,18 +26,20 @@ from everthread.store.value_encoding import clean_text, decode_body
 
 log = logging.getLogger(__name__)
 MAX_BATCH_ENTRIES = 500
+"""Maximum entries of the queue to prepare at once."""
 MAX_BATCH_CHARS = 1_000_000
-"""The most entries of the queue, and about the most characters, that are prepared at once."""
+"""About the maximum characters to prepare at once."""
 BACKGROUND_BATCH_CHARS = 20_000
-"""The most text at once in the background: some milliseconds of work."""
+"""About the maximum characters to prepare at once in the background: some milliseconds of work."""
 ENTRIES_PER_READ = 50
-"""Messages read at once; often only a few of the waiting ones are prepared."""
+"""Waiting messages to read at once; often only a few of them are prepared."""
 PIECES_PER_WRITE = 250
-"""Pieces indexed in one transaction; other writes wait for it."""
+"""Pieces to index in one transaction, for which other writes wait."""
 NO_OUTPUT_COLUMNS = (None, None, None)
-"""Output, tool and time of a piece that is not of an output."""
+"""Output, tool and time of a piece of a message."""
 PIECES_PER_ERA = 4_096
-"""Ids of pieces whose times are known together."""
+"""Number of consecutive piece ids that form an era. The earliest and the latest time of each era are stored, so that a
+search within a period skips the other eras."""
 
 
 class IndexEntry(NamedTuple):
@@ -45,7 +47,7 @@ class IndexEntry(NamedTuple):
 
     id: int
     indexed_pieces: int
-    """How many of its pieces are indexed already."""
+    """How many of the entry's pieces are indexed already."""
     message: int | None
     output: str | None
     thread_number: int = 0
@@ -65,29 +67,29 @@ class IndexPart:
 
     entry: IndexEntry
     first_piece: int
-    """The number of the first of these pieces."""
+    """The position of the first of these pieces in the entry."""
     pieces: Sequence[TextPiece]
     is_last: bool
-    """Whether nothing of the entry is left."""
+    """Whether this is the last part of the entry."""
     is_of_long_text: bool
     """Whether the entry has several pieces."""
     is_redacted: bool
-    """Whether secrets were taken out of the entry."""
+    """Whether secrets were redacted in the entry."""
 
 
 def has_waiting_entries(tx: Tx) -> bool:
-    """Return whether something waits to be indexed."""
+    """Return whether any text waits to be indexed."""
     return tx.one("SELECT 1 FROM unindexed LIMIT 1") is not None
 
 
 def prepare_index(tx: Tx, max_chars: int = MAX_BATCH_CHARS) -> list[list[IndexPart]]:
-    """Prepare waiting entries, oldest first, up to about `max_chars` characters; return the parts of each transaction.
+    """Prepare waiting entries of about `max_chars` characters, oldest first; return the parts for each transaction.
 
-    Empty if nothing waits.
+    The list is empty if no entry waits.
     """
     batches: list[list[IndexPart]] = []
     pieces_left = chars = 0
-    for entry in _list_waiting(tx):
+    for entry in _load_waiting_entries(tx):
         for part in _split_entry(entry):
             if pieces_left < len(part.pieces) or not batches:
                 batches.append([])
@@ -118,7 +120,7 @@ def _split_entry(entry: IndexEntry) -> Iterator[IndexPart]:
         start += len(next_pieces)
 
 
-def _list_waiting(tx: Tx) -> Iterator[IndexEntry]:
+def _load_waiting_entries(tx: Tx) -> Iterator[IndexEntry]:
     rows = tx.all(
         "SELECT id, done, message_id, output_id, thread_id FROM unindexed ORDER BY id LIMIT ?",
         (MAX_BATCH_ENTRIES,),
@@ -143,7 +145,7 @@ def _list_waiting(tx: Tx) -> Iterator[IndexEntry]:
 
 
 def _load_output_fields(tx: Tx, thread: str, output_id: str) -> Row:
-    """Return the fields of `IndexEntry` from `thread_number` on for an output; none if the thread does not cite it."""
+    """Return the fields of `IndexEntry` from `thread_number` on for an output; empty if the thread does not cite it."""
     row = tx.one(
         "SELECT s.number, c.tenant, MIN(c.tool), MIN(c.created) FROM citations c JOIN sessions s ON s.id = c.thread_id "
         "WHERE c.thread_id = ? AND c.output_id = ? GROUP BY s.number, c.tenant",
@@ -152,11 +154,11 @@ def _load_output_fields(tx: Tx, thread: str, output_id: str) -> Row:
     if row is None:
         return ()
     number, tenant, tool, created = row
-    text = output_text(tx, output_id, tenant)
+    text = load_output_text(tx, output_id, tenant)
     return number, tenant, thread, "tool", tool, created, text
 
 
-def output_text(tx: Tx, output_id: str, tenant: str) -> str:
+def load_output_text(tx: Tx, output_id: str, tenant: str) -> str:
     """Return the text of an output; empty if it is damaged, so that the search still succeeds."""
     try:
         return load_output(tx, output_id, tenant=tenant)
@@ -166,9 +168,9 @@ def output_text(tx: Tx, output_id: str, tenant: str) -> str:
 
 
 def index_parts(tx: Tx, parts: Sequence[IndexPart], *, wait: bool) -> None:
-    """Index the parts that no other process has indexed since. The queue and the index change together.
+    """Index the parts that no other process has indexed meanwhile. The queue and the index change in one transaction.
 
-    `wait`: wait for entries that another process is indexing; else skip them.
+    `wait`: wait for entries that another process is indexing, instead of skipping them.
     """
     parts_and_pieces = [
         (part, text_piece)
@@ -201,7 +203,7 @@ def index_parts(tx: Tx, parts: Sequence[IndexPart], *, wait: bool) -> None:
             else NO_OUTPUT_COLUMNS
         )
         rows.append((piece_id, *location, *output_columns))
-        pieces.append(IndexPiece(piece_id, text_piece.terms, _filter_names(part)))
+        pieces.append(IndexPiece(piece_id, text_piece.terms, _list_filter_names(part)))
         times.setdefault(piece_id // PIECES_PER_ERA, []).append(entry.created)
     tx.run_many(
         "INSERT INTO pieces (id, thread, message_id, start, length, said, output_id, tool, created) "
@@ -221,7 +223,7 @@ def index_parts(tx: Tx, parts: Sequence[IndexPart], *, wait: bool) -> None:
 
 
 def _claim_parts(tx: Tx, parts: Sequence[IndexPart], *, wait: bool) -> list[IndexPart]:
-    """Mark parts as indexed, and return those that are not indexed yet and whose message still exists."""
+    """Mark parts as indexed, and return the parts that were not indexed yet and whose message still exists."""
     lock = tx.dialect.for_update if wait else tx.dialect.skip_locked
     ids = [part.entry.id for part in parts]
     progress_by_id: dict[int, int] = dict(
@@ -264,18 +266,23 @@ def _is_indexed(tx: Tx, entry: IndexEntry) -> bool:
     )
 
 
-def _filter_names(part: IndexPart) -> tuple[str, ...]:
+def _list_filter_names(part: IndexPart) -> tuple[str, ...]:
+    """Return the filter names of the pieces of a part."""
     entry = part.entry
-    names = _name_filters(entry.tenant, entry.thread, role=entry.role, tool=entry.tool)
+    names = _make_filter_names(
+        entry.tenant, entry.thread, role=entry.role, tool=entry.tool
+    )
     return (*names, PART_OF_LONG_TEXT) if part.is_of_long_text else names
 
 
 @functools.lru_cache(maxsize=1024)
-def _name_filters(tenant: str, thread: str, *, role: str, tool: str) -> tuple[str, ...]:
+def _make_filter_names(
+    tenant: str, thread: str, *, role: str, tool: str
+) -> tuple[str, ...]:
     tools = (tool_name for tool_name in dict.fromkeys(tool.split(",")) if tool_name)
     return (
-        filter_name("tenant", tenant),
-        filter_name("thread", thread),
-        filter_name("role", role),
-        *(filter_name("tool", tool_name) for tool_name in tools),
+        make_filter_name("tenant", tenant),
+        make_filter_name("thread", thread),
+        make_filter_name("role", role),
+        *(make_filter_name("tool", tool_name) for tool_name in tools),
     )

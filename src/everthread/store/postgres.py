@@ -1,4 +1,4 @@
-"""PostgreSQL: the store for several gateways on several machines. Needs nothing a plain server lacks."""
+"""PostgreSQL: the store for several gateways on several machines. No extensions of the server are needed."""
 
 from __future__ import annotations
 
@@ -63,9 +63,11 @@ DIALECT = Dialect(
     select_newest="",
 )
 MAX_IDLE_SECONDS = 60
+"""Seconds after which the server ends an idle transaction."""
 PREPARE_AFTER_RUNS = 3
 """Runs of a writer's statement after which its plan is kept."""
 DOUBT_LOCK_SECONDS = 1
+"""Seconds to wait for the lock of a batch whose outcome is unknown."""
 log = logging.getLogger(__name__)
 _PLACEHOLDER = re.compile(r"\?")
 _INSERT_STATEMENT = re.compile(r"(INSERT INTO .* VALUES )(\([^()]*\))")
@@ -143,7 +145,7 @@ class PostgresConnection(Connection):
         rows = []
         for piece in pieces:
             blocks = (
-                block_name(piece.id, block_bits) for block_bits in BLOCK_SIZES_BITS
+                make_block_name(piece.id, block_bits) for block_bits in BLOCK_SIZES_BITS
             )
             rows.append(
                 (
@@ -219,7 +221,8 @@ class PostgresWriter(PostgresConnection):
 
     def commit(self) -> None:
         if not self._is_begun_on_server:
-            self._wait_for_server()  # else the batch could be taken for lost, and be found by the server later
+            # Otherwise the batch could seem lost although the server receives it later.
+            self._wait_for_server()
         self.in_doubt = self._batch
         self.run("COMMIT")
         self._finish_pipeline()
@@ -229,8 +232,9 @@ class PostgresWriter(PostgresConnection):
         try:
             self._finish_pipeline()
         except psycopg.Error as error:
-            log.debug("an error in what is taken back: %s", error)
-        self.raw.rollback()  # the driver's own: it forgets what it has prepared, as some of that failed with the rest
+            log.debug("an error in a statement that is undone: %s", error)
+        # The driver's own rollback also forgets prepared statements, some of which failed with the others.
+        self.raw.rollback()
 
     def savepoint(self) -> None:
         # A failure after a savepoint undoes prepared statements that the driver believes exist.
@@ -250,7 +254,7 @@ class PostgresWriter(PostgresConnection):
         try:
             self._wait_for_server()
         except psycopg.Error as error:
-            log.debug("an error in what is taken back: %s", error)
+            log.debug("an error in a statement that is undone: %s", error)
         super().rollback_to_savepoint()
         self._wait_for_server()
 
@@ -273,7 +277,10 @@ class PostgresWriter(PostgresConnection):
 
 
 def match_newest_first(tx: Tx, query: IndexQuery, limit: int) -> list[Row]:
-    """Return matches, read in windows, newest first, so that the cost grows with the matches, not with the store."""
+    """Return the newest matches, newest first.
+
+    Ids are read in windows, so that the cost grows with the matches, not with the store.
+    """
     newest_id: int | None = tx.value("SELECT MAX(piece_id) FROM search")
     end_id = 0 if newest_id is None else min(query.before_id, newest_id + 1)
     matches: list[Row] = []
@@ -310,15 +317,16 @@ def match_id_window(
 ) -> list[Row]:
     """Return the newest matches between two ids. `scan_texts`: read the texts instead of the index."""
     filter_conditions = [
-        " | ".join(f"'{filter_name}'" for filter_name in filter_conditions)
-        for filter_conditions in query.filter_names
-        if filter_conditions
+        " | ".join(f"'{name}'" for name in names)
+        for names in query.filter_names
+        if names
     ]
     if block_bits is not None:
         blocks = range(first_id >> block_bits, (before_id - 1 >> block_bits) + 1)
         filter_conditions.append(
             " | ".join(
-                f"'{block_name(number << block_bits, block_bits)}'" for number in blocks
+                f"'{make_block_name(number << block_bits, block_bits)}'"
+                for number in blocks
             )
         )
     has_terms = (
@@ -372,7 +380,7 @@ BLOCK_SIZES_BITS = (10, 13, 16)
 """Every piece is indexed under the block of ids it is in, of these sizes in bits, to find the newest."""
 
 
-def block_name(piece_id: int, block_bits: int) -> str:
+def make_block_name(piece_id: int, block_bits: int) -> str:
     return f"block{block_bits}_{piece_id >> block_bits}"
 
 
@@ -415,6 +423,7 @@ CONNECTION_SETTINGS: dict[str, Any] = {
 LISTEN_POLL_SECONDS = 0.5
 RELISTEN_SECONDS = 2.0
 MIGRATION_LOCK = 0x45_56_54_48
+"""The number of the advisory lock that a migration holds."""
 
 
 TRANSIENT_ERRORS = (
@@ -518,7 +527,7 @@ class PostgresDatabase(Database):
         try:
             return PostgresWriter(raw, self._pool, self._writer_id, self._batch_numbers)
         except BaseException:
-            # Return it, or the pool has one connection less forever.
+            # If the connection is not returned, the pool has one less forever.
             self._pool.putconn(raw)
             raise
 

@@ -1,4 +1,6 @@
-"""The values that callers pass to a store and get from it.
+"""The values that callers pass to a store and get from it: sessions, messages, compactions, outputs, limits.
+
+Values of other topics are in `usage_records`, `search_records`, `rewrite_records`, `key_records` and `turn_records`.
 
 Times are seconds since 1970 (UTC). A session is a stored sequence of messages; sessions joined by compaction form a
 thread, whose id is the id of its first session. A message is stored once and *placed* in sessions, so a continuation
@@ -14,17 +16,12 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from decimal import Decimal
 from hashlib import sha256
 from typing import Any, Literal
 
-from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.messages import Message
-from everthread.core.prices import format_dollars
-from everthread.core.search.search_results import Neighbour
-from everthread.core.transcript import is_lookup_tool
 from everthread.core.types import Node as Node  # noqa: PLC0414 - a value of the core that a store keeps
 from everthread.core.types import System
 
@@ -33,11 +30,6 @@ SessionKind = Literal["main", "continuation", "subagent", "side", "branch", "rev
 LimitKind = Literal["window", "output"]
 MessageKind = Literal["message", "summary", "derived"]
 """`derived`: a smaller form of a message (pruned, cited, a stub) that only the context shows, never the history."""
-UNDONE_PREFIX = "undone:"
-"""The prefix of the digest of a rewrite that was undone."""
-UNDONE_STATE_KEY = "undone"
-"""The state of a proxied thread after an undo: `until` its messages have this size, it is not compacted again."""
-UsageTask = Literal["main", "auxiliary"]
 DEFAULT_TENANT = "default"
 
 
@@ -53,7 +45,7 @@ def new_event_id() -> str:
 
 @dataclass(frozen=True, slots=True)
 class NewSession:
-    """A session to create. `parent` is for subagents; branches and continuations are made by their own calls."""
+    """A session to create. `parent` is for subagents; `Store.branch` and `continue_session` make other sessions."""
 
     id: str = field(default_factory=new_id)
     kind: SessionKind = "main"
@@ -66,13 +58,15 @@ class NewSession:
     system: System = None
     started: float | None = None
     client: str = ""
-    """The program whose conversation it is."""
+    """The program that holds the conversation."""
     client_session: str = ""
-    """That program's own name for its session."""
+    """The name that this program gives its session."""
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
+    """A stored session."""
+
     id: str
     thread: str
     parent: str | None
@@ -87,9 +81,9 @@ class Session:
     ended: float | None
     end_reason: str | None
     messages: int
-    """How many messages it places."""
+    """Number of messages that the session shows."""
     branched_at: int | None = None
-    """For a branch: the last message that it shares with its parent."""
+    """For a branch: the last message that the session shares with its parent."""
     client: str = ""
     client_session: str = ""
 
@@ -99,7 +93,7 @@ class Session:
 
     @property
     def shown_kind(self) -> str:
-        """Return the kind shown to people: a side call without a conversation is shown as a conversation."""
+        """The kind shown to people: a side call without a conversation is shown as a conversation."""
         return "main" if self.kind == "side" and self.parent is None else self.kind
 
 
@@ -108,7 +102,7 @@ class ThreadRow:
     """A thread as a list shows it."""
 
     first: Session
-    """The session it began with; its id is the thread's."""
+    """The session that the thread began with; its id is the thread's."""
     tip: Session
     """The session in which the thread continues."""
     messages: int
@@ -116,7 +110,7 @@ class ThreadRow:
     tokens: int
     """Tokens of those messages that were counted."""
     last_active: float
-    """The time of its last message; if there is none, when the thread began."""
+    """The time of the last message, or of the thread's beginning if it has no message."""
     compactions: int
     """Compactions, except those that were undone."""
     side_calls: int = 0
@@ -125,7 +119,7 @@ class ThreadRow:
 
 @dataclass(frozen=True, slots=True)
 class NewMessage:
-    """A message to store. The same `event` in the same thread is stored once, however often it is given."""
+    """A message to store. A message whose `event` is already in the thread is not stored again."""
 
     body: Message
     kind: MessageKind = "message"
@@ -138,11 +132,13 @@ class NewMessage:
 
 @dataclass(frozen=True, slots=True)
 class StoredMessage:
+    """A message of a session."""
+
     id: int
     session: str
-    """The session it was read from, or landed in."""
+    """The session that it was read from or appended to."""
     seq: int
-    """Its place there, from 0."""
+    """The message's position in the session, from 0."""
     kind: MessageKind
     body: Message
     event: str
@@ -153,7 +149,7 @@ class StoredMessage:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The right to write to a thread. A write with a `fence` that is not the newest is refused."""
+    """The right to write to a thread. A write is refused unless its lease has the newest `fence`, a growing number."""
 
     thread: str
     holder: str
@@ -181,11 +177,14 @@ class NewCompaction:
 
 @dataclass(frozen=True, slots=True)
 class CompactionRecord:
+    """A stored compaction."""
+
     id: int
     thread: str
     parent: str
+    """The session that was compacted."""
     session: str
-    """The continuation it made."""
+    """The session that continues it."""
     created: float
     reverted: float | None
     record: NewCompaction
@@ -200,101 +199,8 @@ class Continuation:
 
 
 @dataclass(frozen=True, slots=True)
-class NewUsage:
-    """One call to a model. `cost` is None if a price is unknown."""
-
-    session: str
-    model: str
-    usage: CanonicalUsage
-    task: UsageTask = "main"
-    cost: Decimal | None = None
-    estimated: bool = False
-    event: str = field(default_factory=new_event_id)
-    created: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class UsageRecord:
-    id: int
-    session: str
-    thread: str
-    model: str
-    task: UsageTask
-    usage: CanonicalUsage
-    cost: Decimal | None
-    estimated: bool
-    created: float
-
-
-@dataclass(frozen=True, slots=True)
-class UsageRow:
-    """The sums of a group of calls. `cost` leaves out `unpriced_calls`."""
-
-    key: str
-    calls: int = 0
-    input: int = 0
-    output: int = 0
-    cache_read: int = 0
-    cache_write: int = 0
-    reasoning: int = 0
-    cost: Decimal = Decimal(0)
-    unpriced_calls: int = 0
-
-    @property
-    def prompt(self) -> int:
-        return self.input + self.cache_read + self.cache_write
-
-    @property
-    def cost_text(self) -> str:
-        """Return the dollars as text: `unknown` if no price is known, `free` if every call cost nothing."""
-        if self.calls and not self.cost:
-            return "unknown" if self.unpriced_calls else "free"
-        return (
-            f"{format_dollars(self.cost)}{' + unknown' if self.unpriced_calls else ''}"
-        )
-
-    @property
-    def cache_share(self) -> float | None:
-        """Return the share of the prompt that was read from the cache; None without a prompt."""
-        return self.cache_read / self.prompt if self.prompt else None
-
-
-@dataclass(frozen=True, slots=True)
-class ToolRow:
-    """The results that one tool added to conversations."""
-
-    tool: str
-    results: int
-    tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class Insights:
-    """Usage, sessions and savings of a period."""
-
-    total: UsageRow
-    by_day: list[UsageRow]
-    by_model: list[UsageRow]
-    by_platform: list[UsageRow]
-    by_task: list[UsageRow]
-    by_tool: list[ToolRow]
-    sessions: int
-    """Sessions that began in the period, the number of their threads, and the messages of the period."""
-    threads: int
-    messages: int
-    compactions: int
-    tokens_saved: int
-    """Tokens that compactions removed, by their own figures."""
-
-    @property
-    def lookups(self) -> int:
-        """Return how often models used a lookup tool to find earlier messages."""
-        return sum(row.results for row in self.by_tool if is_lookup_tool(row.tool))
-
-
-@dataclass(frozen=True, slots=True)
 class StoredOutput:
-    """A tool result kept in full. `id` is made from the content, so equal results are stored once."""
+    """A tool result stored in full. Its id is a hash of the content, so that equal results are stored once."""
 
     id: str
     thread: str
@@ -305,84 +211,12 @@ class StoredOutput:
     created: float
 
 
-MIN_QUESTION_WORDS = 3
-"""A query of at least this many words is a question."""
-MIN_SENTENCE_WORDS = 5
-"""A query with this many words is a whole question, with or without a question mark."""
-
-
-@dataclass(frozen=True, slots=True)
-class SearchQuery:
-    """A search text and its bounds. `text`: words, "phrases", prefix*; anything else is taken literally."""
-
-    text: str
-    tenant: str | None = DEFAULT_TENANT
-    """None: all tenants'."""
-    thread: str | None = None
-    include_family: bool = False
-    """With a thread: also in all threads of its client's session, and in those it branched from."""
-    session: str | None = None
-    role: str | None = None
-    tool: str | None = None
-    path: str | None = None
-    """Only calls with this path, or a part of one, among their arguments, and their results."""
-    since: float | None = None
-    until: float | None = None
-    limit: int = 20
-    offset: int = 0
-
-    @property
-    def is_literal(self) -> bool:
-        """Return whether it is searched as typed: it has a phrase, a prefix or a path."""
-        return bool(self.path or {'"', "*"} & set(self.text))
-
-    @property
-    def is_question(self) -> bool:
-        """Return whether it has several words that are not searched as typed."""
-        return len(self.text.split()) >= MIN_QUESTION_WORDS and not self.is_literal
-
-    @property
-    def is_sentence(self) -> bool:
-        """Return whether it is a whole question rather than a few words."""
-        ends_as_question = self.text.rstrip().endswith(("?", "？"))
-        is_long = len(self.text.split()) >= MIN_SENTENCE_WORDS
-        return self.is_question and (ends_as_question or is_long)
-
-
-@dataclass(frozen=True, slots=True)
-class SearchHit:
-    """One search result. `message` is None for a stored output, `output` is None for a message."""
-
-    message: int | None
-    output: str | None
-    thread: str
-    session: str
-    role: str
-    tool: str
-    created: float
-    snippet: str
-    score: float
-    before: Neighbour | None = None
-    """The messages before and after it; None if not shown. `Store.find` looks them up."""
-    after: Neighbour | None = None
-    is_passage: bool = False
-    """Whether `snippet` is a passage that may answer the query, in the length in which it is shown."""
-
-
-@dataclass(frozen=True, slots=True)
-class HitPage:
-    """A page of hits, each with its neighbours."""
-
-    hits: tuple[SearchHit, ...]
-    has_more: bool
-    """Another page follows."""
-    is_approximate: bool
-    """True if no text holds every word: the results hold the most distinctive ones."""
-
-
 @dataclass(frozen=True, slots=True)
 class ModelLimit:
-    """A window or an output cap learnt from a provider. `headers` are those that change the window, in one text."""
+    """A window or an output cap learnt from a provider.
+
+    `headers`: the request headers that change the window, in one text.
+    """
 
     base_url: str
     model: str
@@ -417,14 +251,14 @@ class Pin:
     created: float
 
 
-def pin_id(text: str) -> str:
-    """Return the id of a pin. It is made from the text, so that a text is pinned once."""
+def make_pin_id(text: str) -> str:
+    """Return the id of a pin: a hash of its text, so that a text is pinned once."""
     return f"pin:{sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
 
 
 @dataclass(frozen=True, slots=True)
 class StoreHealth:
-    """The result of `Store.check`. Without problems the store is sound."""
+    """The result of `Store.check`."""
 
     backend: str
     location: str
@@ -434,364 +268,3 @@ class StoreHealth:
     sessions: int
     messages: int
     problems: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ThreadLink:
-    """A point of a thread at which a request or an answer ended."""
-
-    tenant: str
-    scope: str
-    """Identifies one of the tenant's clients; histories of different scopes are never the same thread."""
-    digest: str
-    previous: str
-    """The digest of the point before it; empty for a thread's first."""
-    skeleton: str
-    thread: str
-    length: int
-    """How many of the client's messages lead to it."""
-    message: int | None
-    """The last message that was stored for it."""
-    results: str = ""
-    """Hashes of the tool results since the point before."""
-
-
-@dataclass(frozen=True, slots=True)
-class NewThreadLink:
-    """A point to append to a thread."""
-
-    link: ThreadLink
-    follows: str
-    """The digest of the thread's last point as the writer knows it; empty for a new thread. It is appended only if the
-    thread still ends there."""
-    session: NewSession
-    """The first session of the thread, if the thread is new."""
-    branch_of: tuple[str, int] | None = None
-    """For a branch: the thread and the message it leaves at."""
-    messages: Sequence[NewMessage] = ()
-    client_parent: str = ""
-    """The client's session whose conversation a side call is listed under; empty for none."""
-
-
-@dataclass(frozen=True, slots=True)
-class ThreadLinkMatch:
-    """The longest known beginning of a history."""
-
-    link: ThreadLink
-    next_digest: str | None
-    """The digest with which the thread continued from there."""
-    results: str
-    """Hashes of the tool results of all messages up to it."""
-
-
-@dataclass(frozen=True, slots=True)
-class ConversationEnd:
-    """The end of the conversation that a client's session used last."""
-
-    thread: str
-    last_message: int
-    """The last message."""
-    last_bodies: Sequence[Message]
-    """The last few messages, the newest first."""
-
-
-@dataclass(frozen=True, slots=True)
-class RewriteSearch:
-    """A finished search for the rewrites of a history; the search for a longer history resumes from it."""
-
-    engines: tuple[str, ...]
-    length: int
-    """How many messages the history had."""
-    digest: str
-    newest_rewrite: Any
-    """The newest rewrite of any tenant at that time."""
-    found_digests: tuple[str, ...] = ()
-    """The digests of those that were found, the shortest first."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rewrite:
-    """The replacement of a history's beginning. Its key is tenant, engine, digest and strength; it is never changed."""
-
-    tenant: str
-    engine: str
-    """The engine with its options, and the protocol the replacement is written in."""
-    digest: str
-    strength: int
-    length: int
-    """How many of the client's messages it covers."""
-    skeleton: str
-    results: str
-    thread: str
-    replacement: bytes
-    """JSON messages, separated by commas."""
-    session: str = ""
-    """The continuation that the compaction began; empty if it covers nothing (see `SLIM`)."""
-    depth: int = 1
-    """How many compactions led to it."""
-    state: Mapping[str, Any] = field(default_factory=dict)
-    """State of the engine that made it."""
-
-
-@dataclass(frozen=True, slots=True)
-class ContextEntry:
-    """One message of a compacted context, for a thread whose client keeps the history."""
-
-    position: int | None = None
-    """Its place among the messages that were compacted; None for a summary."""
-    body: Message | None = None
-    """The message; None if it is certainly one of the stored ones."""
-    tokens: int | None = None
-    is_changed: bool = False
-    """Whether it is a smaller form of the stored message."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProxiedContext:
-    """The result of compacting the messages sent upstream: those of the last rewrite, then the client's own."""
-
-    entries: Sequence[ContextEntry]
-    covered: Sequence[int]
-    """Positions of the messages that the summary replaces."""
-    compacted_count: int
-    """How many messages were compacted."""
-    inherited_count: int
-    """How many of them are the last rewrite's."""
-    leading_count: int = 0
-    """How many stored messages come before them and stay."""
-
-
-@dataclass(frozen=True, slots=True)
-class NewRewrite:
-    """A rewrite with the compaction that made it."""
-
-    rewrite: Rewrite
-    record: NewCompaction
-    context: ProxiedContext
-    scope: str
-    """The client session of the request."""
-    digest: str
-    """The digest of the request's whole history, which is stored."""
-    base_session: str = ""
-    """The session of the rewrite that this one continues; empty if it is the first."""
-    digests: Sequence[str] = ()
-    """The digests of the request's history: a rewrite of one of them, made by another process, is used instead."""
-
-
-@dataclass(frozen=True, slots=True)
-class KeyLimits:
-    """The limits of a key for one UTC day; None: no limit."""
-
-    requests: int | None = None
-    tokens: int | None = None
-    dollars: Decimal | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class KeyUse:
-    """The use of a key in a period."""
-
-    requests: int = 0
-    tokens: int = 0
-    dollars: Decimal = Decimal(0)
-
-    def __add__(self, other: KeyUse) -> KeyUse:
-        return KeyUse(
-            self.requests + other.requests,
-            self.tokens + other.tokens,
-            self.dollars + other.dollars,
-        )
-
-
-NO_USE = KeyUse()
-
-
-@dataclass(frozen=True, slots=True)
-class NewKey:
-    id: str
-    """The readable part of the key; not secret."""
-    digest: str
-    """SHA-256 of the key, in hex."""
-    tenant: str
-    scopes: frozenset[str]
-    limits: KeyLimits = field(default_factory=KeyLimits)
-    name: str = ""
-    mode: str | None = None
-    """Overrides the setting of the upstream."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoredKey:
-    key: NewKey
-    created: float
-    revoked: float | None
-    last_used: float | None
-    use_of_day: KeyUse
-    """The use on the day that the caller asked for."""
-
-
-TurnState = Literal[
-    "queued", "running", "answered", "failed", "cancelled", "interrupted"
-]
-OPEN_TURN_STATES: tuple[TurnState, ...] = ("queued", "running")
-
-
-@dataclass(frozen=True, slots=True)
-class NewQueuedTurn:
-    """A message to be answered. The same `key` in the same thread is queued once, however often it is given."""
-
-    id: str
-    thread: str
-    tenant: str
-    message: Mapping[str, Any]
-    """JSON values."""
-    key: str
-    options: Mapping[str, Any] = field(default_factory=dict)
-    """Further options for the answering process."""
-
-
-@dataclass(frozen=True, slots=True)
-class QueuedTurn:
-    """A message and its answer."""
-
-    id: str
-    thread: str
-    tenant: str
-    position: int
-    """Among the messages of its thread, from 1 on."""
-    key: str
-    state: TurnState
-    message: Mapping[str, Any]
-    options: Mapping[str, Any]
-    result: Mapping[str, Any] | None
-    """The outcome; None while the turn is open."""
-    cancel_requested: bool
-    """Whether a client asked to cancel it."""
-    created: float
-    started: float | None = None
-    ended: float | None = None
-
-    @property
-    def is_open(self) -> bool:
-        """Return whether it has not ended."""
-        return self.state in OPEN_TURN_STATES
-
-
-@dataclass(frozen=True, slots=True)
-class TurnClaim:
-    """The next turn of a thread, if there is one, and running turns whose process ended."""
-
-    turn: QueuedTurn | None
-    lost_turns: tuple[QueuedTurn, ...] = ()
-    """Still marked as running; the holder of the lease ends them."""
-
-
-@dataclass(frozen=True, slots=True)
-class RecallQuery:
-    """A message, and the bounds of a search for passages that answer it. Unlike in a search, no word is required.
-
-    Calls of lookup tools are skipped: they would be found instead of the original passages.
-    """
-
-    text: str
-    tenant: str | None
-    """None: every tenant's."""
-    thread: str | None = None
-    """None: in all of the tenant's threads."""
-    include_family: bool = False
-    """With a thread: also in all threads of its client's session, and in those it branched from."""
-    visible_messages: AbstractSet[int] = frozenset()
-    """Ids of messages in the context, which are left out."""
-    speech_only: bool = False
-    """Leave out calls and results, which a tool can repeat."""
-    limit: int = 10
-    min_closeness: float = 0.0
-    """Return nothing unless one of the best passages holds at least this share of the query (0 to 1)."""
-    min_other_closeness: float = 0.0
-    """The share of the query that every passage after the best ones must hold."""
-    max_chars: int = 600
-    """The most characters of one passage."""
-    role: str | None = None
-    tool: str | None = None
-    for_page: bool = False
-    """Make a page to be read: users' words count more than the model's and tools', a call and its result are one
-    passage, no passage repeats another, and long passages use the room that short ones leave."""
-    now: float | None = None
-    """The moment that `yesterday` refers to; None: now."""
-
-
-@dataclass(frozen=True, slots=True)
-class RecallPassage:
-    """A passage that may answer. `message` is None for a stored output, `output` is None for a message."""
-
-    message: int | None
-    output: str | None
-    thread: str
-    role: str
-    tool: str
-    turn: int
-    """The number of its turn in the thread, from 1; 0 before the first turn."""
-    created: float
-    text: str
-    """The original words without secrets; `…` marks a cut."""
-    score: float
-    closeness: float
-    """The share of the query that the passage itself holds, 0 to 1."""
-
-
-@dataclass(frozen=True, slots=True)
-class ThreadFigures:
-    """A thread's calls and compactions, summed up."""
-
-    thread: str
-    calls: int = 0
-    """Calls to the main model."""
-    cost: Decimal | None = None
-    """Dollars of all calls with a known price; None if no call has one."""
-    unpriced_calls: int = 0
-    prompt_tokens: int = 0
-    cache_read_tokens: int = 0
-    output_tokens: int = 0
-    last_model: str = ""
-    """The model of the last call."""
-    last_prompt_tokens: int = 0
-    """Tokens of the last call's prompt."""
-    compactions: int = 0
-    last_compacted: float | None = None
-    """When it was compacted last."""
-
-
-@dataclass(frozen=True, slots=True)
-class CallRow:
-    """One call to a model."""
-
-    thread: str
-    created: float
-    model: str
-    task: str
-    tenant: str
-    client: str
-    """The client's own name if it gave one, else the platform."""
-    input: int
-    output: int
-    cache_read: int
-    cache_write: int
-    cost: Decimal | None
-    estimated: bool = False
-    cache_miss: str = ""
-    """The provider's reason for a cache miss; empty if the provider gave none."""
-
-    @property
-    def prompt(self) -> int:
-        return self.input + self.cache_read + self.cache_write
-
-
-@dataclass(frozen=True, slots=True)
-class MessageSize:
-    """The size of a message."""
-
-    id: int
-    role: str
-    tool: str
-    tokens: int
-    created: float

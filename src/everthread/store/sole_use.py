@@ -1,4 +1,4 @@
-"""Whether this process is the only gateway on a SQLite store, known by a lock on a file beside the store."""
+"""Find out whether this process is the only gateway on a SQLite store, by a lock on a file beside the store."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ LOCK_FILE_SUFFIX = "-gateway"
 class SoleUse:
     """The lock of the only gateway. The operating system frees it when the process ends, even after a kill.
 
-    The first gateway locks the file exclusively. A second one writes to the file to ask for a shared lock. The first
-    one checks for that before each time it relies on being alone, and then gives up the exclusive lock for good.
+    The first gateway locks the file exclusively. A second gateway writes to the file to ask for a shared lock. Each
+    time before the first gateway relies on being alone, it checks for such a request, and then gives up the exclusive
+    lock for good.
     """
 
     def __init__(self, store: Path) -> None:
@@ -22,7 +23,7 @@ class SoleUse:
         self._file: int | None = None
         self._is_exclusive = False
         self._is_shared = False
-        with suppress(OSError):  # no such file can be made: then never alone
+        with suppress(OSError):  # without a lock file the process never counts as alone
             self._file = os.open(
                 self._path, os.O_CREAT | os.O_RDWR | os.O_APPEND, 0o600
             )
@@ -32,7 +33,10 @@ class SoleUse:
         self.check_is_alone()
 
     def check_is_alone(self) -> bool:
-        """Return whether this process is alone. Share the lock if another process asked; ask if another is alone."""
+        """Return whether this process is alone.
+
+        Share the lock if another process asked for it, and ask for it if another process holds it alone.
+        """
         if self._file is None or self._is_shared:
             return False
         if self._is_exclusive and not os.fstat(self._file).st_size:

@@ -66,9 +66,9 @@ PRAGMAS = (
     "cache_size = -6000",
 )
 INDEX_LOCK_SUFFIX = "-index"
-"""Of the file whose lock a process holds while it prepares texts for the index."""
+"""The suffix of the file that a process locks while it prepares texts for the index."""
 CHECKPOINT_PAGES = 1_000
-"""Pages in the write-ahead log from which on it is moved into the database file."""
+"""Move the write-ahead log into the database file once it has this many pages."""
 
 
 UNWRITABLE_ERRORS = apsw.ReadOnlyError | apsw.CantOpenError | apsw.PermissionsError
@@ -125,7 +125,7 @@ class SqliteConnection(Connection):
 
     def maintain(self) -> None:
         if self._wal_pages >= CHECKPOINT_PAGES:
-            # Another process does it, or the disk is full: try later.
+            # If another process moves it or the disk is full, try later.
             with suppress(apsw.Error):
                 self.raw.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
             self._wal_pages = 0
@@ -155,7 +155,7 @@ class SqliteConnection(Connection):
         )
 
     def match(self, query: IndexQuery, limit: int) -> list[IndexMatch]:
-        """Return matches, read newest first, so that the cost grows with the matches, not with the store."""
+        """Return matches. Pieces are read newest first, so that the cost grows with the matches, not with the store."""
         rank_column, rank_values = (
             (", counts(search, ?)", (len(query.ranking_terms),))
             if query.ranking_terms
@@ -172,14 +172,14 @@ class SqliteConnection(Connection):
         ]
 
     def match_ids(self, query: IndexQuery, limit: int) -> list[int]:
-        """Return the ids of matching pieces. They are read as one text: a row for each would cost more."""
+        """Return the ids of matching pieces. The ids are read as one text, because a row for each costs more."""
         sql, values = _make_match_query(query, "", limit)
         ids = self.value(f"SELECT group_concat(rowid) FROM ({sql})", values)
         return list(map(int, ids.split(","))) if ids else []
 
 
 def _sync_file(file: int) -> None:
-    """Sync to the disk itself, past its cache if the system distinguishes the two (macOS)."""
+    """Write a file to the disk, also past the disk's cache if the system distinguishes the two (macOS)."""
     if hasattr(fcntl, "F_FULLFSYNC"):
         fcntl.fcntl(file, fcntl.F_FULLFSYNC)
     else:
@@ -196,7 +196,7 @@ def _lock_file(file: int) -> bool:
 
 
 class SqliteDatabase(Database):
-    """A file. It is private to the user, written ahead (WAL) and synced after every commit."""
+    """A database in one file, which is private to the user, written ahead (WAL) and synced after every commit."""
 
     dialect = DIALECT
     error_translations = (
@@ -336,7 +336,7 @@ class SqliteDatabase(Database):
         return connection
 
     def _open(self, *, begin: str) -> SqliteConnection:
-        """Open a connection. Never create a file: one deleted while we run must not come back empty."""
+        """Open a connection. Never create a file: one that was deleted meanwhile must not come back empty."""
         raw = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READWRITE)
         raw.set_busy_timeout(int(BUSY_TIMEOUT_SECONDS * 1000))
         for pragma in PRAGMAS:
@@ -351,8 +351,8 @@ class SqliteDatabase(Database):
         is_full = isinstance(error, OSError) and error.errno == errno.ENOSPC
         return super().explain(apsw.FullError() if is_full else error)
 
-    def find_problems(self, tx: Tx) -> list[str]:  # noqa: ARG002 - looked at with fresh eyes
-        """Check on a new connection: a used one caches the index and takes others' changes for damage."""
+    def find_problems(self, tx: Tx) -> list[str]:  # noqa: ARG002 - a new connection is used
+        """Check on a new connection: a used one caches the index and mistakes other processes' changes for damage."""
         with closing(self._open(begin="BEGIN")) as connection:
             problems = [
                 str(row[0])
@@ -366,7 +366,7 @@ class SqliteDatabase(Database):
             else [*problems, f"journal mode is {mode}, not wal"]
         )
 
-    def size(self, tx: Tx) -> int:  # noqa: ARG002 - the file tells
+    def size(self, tx: Tx) -> int:  # noqa: ARG002 - the files are measured
         files = (
             self.path,
             *(
@@ -386,7 +386,7 @@ class SqliteDatabase(Database):
                 closing(apsw.Connection(target)) as copy,
                 copy.backup("main", source.raw, "main") as backup,
             ):
-                # In one step: readers of a WAL stop no writer, and writers would make a backup in steps begin anew.
+                # One step: a reader of a WAL blocks no writer, but a writer would restart a backup made in steps.
                 backup.step()
         except apsw.Error as error:
             raise self.explain(error) from error
@@ -401,7 +401,7 @@ def _make_match_query(
     query: IndexQuery, rank_column: str, limit: int
 ) -> tuple[str, tuple[Any, ...]]:
     """Return the SELECT of the newest matching ids with their computed columns, and its values."""
-    # Ranked terms come first: the function `counts` knows phrases by their number.
+    # Ranked terms come first, because the function `counts` identifies phrases by their number.
     phrases = [f'"{term}"' for term in query.ranking_terms]
     phrases += [
         _fts_phrase(phrase)
@@ -442,7 +442,7 @@ def _fts_phrase(phrase: QueryPhrase) -> str:
 
 
 def _count_phrases(fts: apsw.FTS5ExtensionApi, *values: apsw.SQLiteValue) -> bytes:
-    """Count each of the first phrases of a question in the text; `values` holds the number of phrases."""
+    """Return how often a text holds each of the first phrases of a query. `values`: the number of these phrases."""
     phrase_numbers = range(cast("int", values[0]))
     return bytes(
         min(len(fts.phrase_column_offsets(phrase_number, 0)), MAX_TERM_REPEATS)

@@ -1,4 +1,4 @@
-"""The store: one class, over SQLite or PostgreSQL. One thread writes, a few read, the search index follows."""
+"""The store of conversations, on SQLite or PostgreSQL. One thread writes, a few read; texts are indexed later."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from everthread.core.search.query import read_question
@@ -19,41 +18,40 @@ from everthread.errors import EverthreadError, StoreClosedError
 from everthread.store import indexing
 from everthread.store.database import Database, Tx
 from everthread.store.index_process import IndexInOtherProcess
+from everthread.store.key_records import KeyUse, NewKey
+from everthread.store.reader_pool import ReaderPool
 from everthread.store.records import (
     DEFAULT_TENANT,
     Continuation,
-    HitPage,
-    KeyUse,
     LearntLimits,
     Lease,
     LimitKind,
     ModelLimit,
     NewCompaction,
-    NewKey,
     NewMessage,
-    NewQueuedTurn,
-    NewRewrite,
     NewSession,
-    NewThreadLink,
-    NewUsage,
     Pin,
-    QueuedTurn,
-    RecallPassage,
-    RecallQuery,
-    Rewrite,
-    RewriteSearch,
-    SearchHit,
-    SearchQuery,
     Session,
     StoredMessage,
     StoredOutput,
     StoreHealth,
-    ThreadLink,
-    TurnClaim,
-    TurnState,
     new_id,
 )
+from everthread.store.rewrite_records import (
+    NewRewrite,
+    NewThreadLink,
+    Rewrite,
+    RewriteSearch,
+    ThreadLink,
+)
 from everthread.store.schema import load_version
+from everthread.store.search_records import (
+    HitPage,
+    RecallPassage,
+    RecallQuery,
+    SearchHit,
+    SearchQuery,
+)
 from everthread.store.sql import accounts as usage_sql
 from everthread.store.sql import api_keys as key_sql
 from everthread.store.sql import (
@@ -79,28 +77,35 @@ from everthread.store.sql import (
     thread_state as state,
 )
 from everthread.store.sql import turn_queue as turn_sql
-from everthread.store.writer import RETRY_SECONDS, ReaderPool, StoreWriter
+from everthread.store.turn_records import (
+    NewQueuedTurn,
+    QueuedTurn,
+    TurnClaim,
+    TurnState,
+)
+from everthread.store.usage_records import NewUsage
+from everthread.store.writer import RETRY_SECONDS, StoreWriter
 
 P = ParamSpec("P")
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 MAX_REMEMBERED_PROMPTS = 10_000
-"""The most models whose largest prompt is remembered, so that only a larger one is written."""
+"""Maximum number of models whose largest prompt is remembered, so that only a larger one is written."""
 INDEX_DELAY_SECONDS = 0.2
 """Seconds within which appended messages are indexed together, unless many wait."""
 INDEX_PROCESS_SECONDS = 0.5
-"""Seconds for which another process indexes before it is asked again."""
+"""Seconds that one call of the index process takes at most."""
 INDEX_PAUSE_FACTOR = 3.0
-"""Pause of background indexing, as a multiple of the time it worked."""
+"""The pause after each step of background indexing, as a multiple of the step's duration."""
 MAX_PREPARED_BY_WRITER = 32
-"""More messages than these are made ready for the database outside the writing thread."""
+"""More messages than this are prepared for the database outside the writing thread."""
 
 
-def read_method(
+def make_read_method(
     query: Callable[Concatenate[Tx, P], T],
 ) -> Callable[Concatenate[Store, P], Coroutine[Any, Any, T]]:
-    """Make a method of the store that returns the result of `query`, read in one snapshot."""
+    """Return a method of the store that runs `query` in one snapshot and returns its result."""
 
     @functools.wraps(query)
     async def method(self: Store, /, *args: P.args, **keywords: P.kwargs) -> T:
@@ -110,10 +115,10 @@ def read_method(
 
 
 class Store:
-    """Stores conversations. Every call is safe from any task of one event loop; none blocks it.
+    """A store of conversations, made by `open_store`. No call blocks the event loop.
 
-    Made by `open_store`. A thread can be named by the id of any of its sessions. State whose scope is a session's id is
-    deleted with it. Bound functions are documented beside their SQL.
+    A thread can be named by the id of any of its sessions. State whose scope is a session's id is deleted with the
+    session. Methods made by `make_read_method` are documented at their functions in `sql/`.
     """
 
     def __init__(
@@ -124,9 +129,10 @@ class Store:
         retry_seconds: float = RETRY_SECONDS,
         max_silence_seconds: float | None = None,
     ) -> None:
-        """Use a database. `max_silence_seconds`: how long a read waits for one that does not answer.
+        """Use a database.
 
-        None: as long as `retry_seconds`.
+        `retry_seconds`: how long failed reads and writes are retried. `max_silence_seconds`: how long a read waits for
+        a database that does not answer; None: as long as `retry_seconds`.
         """
         self.database = database
         self._clock = clock
@@ -147,13 +153,13 @@ class Store:
     async def _read(
         self, work: Callable[Concatenate[Tx, P], T], *args: P.args, **keywords: P.kwargs
     ) -> T:
-        """Return the result of `work`, read in one snapshot."""
+        """Run `work` in one snapshot, and return its result."""
         return await self._readers.read(lambda tx: work(tx, *args, **keywords))
 
     async def _write(
         self, work: Callable[Concatenate[Tx, P], T], *args: P.args, **keywords: P.kwargs
     ) -> T:
-        """Return the result of `work`, which changes no thread, once it is durable."""
+        """Run `work`, which changes no thread, and return its result once the changes are on the disk."""
         result: T = await self._writer.write(lambda tx: work(tx, *args, **keywords))
         return result
 
@@ -164,7 +170,7 @@ class Store:
         *args: P.args,
         **keywords: P.kwargs,
     ) -> T:
-        """Return the result of `work`, which changes a thread, once it is durable."""
+        """Run `work`, which changes a thread, and return its result once the changes are on the disk."""
         result: T = await self._writer.write(
             lambda tx: work(tx, *args, **keywords), session=thread
         )
@@ -176,15 +182,15 @@ class Store:
         """Create a session that begins a new thread; return the stored one if it exists."""
         return await self._change(new.id, sessions.create_session, new, self._clock())
 
-    session = read_method(sessions.load_session)
-    resolve = read_method(sessions.resolve_session)
-    list_sessions = read_method(sessions.list_sessions)
-    list_threads = read_method(sessions.list_threads)
-    count_threads = read_method(sessions.count_threads)
-    threads_started_by = read_method(sessions.list_child_threads)
-    subagents = read_method(sessions.list_subagents)
-    family = read_method(sessions.list_family)
-    thread_sessions = read_method(sessions.list_thread_sessions)
+    session = make_read_method(sessions.load_session)
+    resolve = make_read_method(sessions.resolve_session)
+    list_sessions = make_read_method(sessions.list_sessions)
+    list_threads = make_read_method(sessions.list_threads)
+    count_threads = make_read_method(sessions.count_threads)
+    threads_started_by = make_read_method(sessions.list_child_threads)
+    subagents = make_read_method(sessions.list_subagents)
+    family = make_read_method(sessions.list_family)
+    thread_sessions = make_read_method(sessions.list_thread_sessions)
 
     async def end_session(
         self, session_id: str, reason: str, *, lease: Lease | None = None
@@ -199,7 +205,7 @@ class Store:
             lease=lease,
         )
 
-    get_compression_tip = read_method(sessions.find_tip)
+    get_compression_tip = make_read_method(sessions.find_tip)
 
     # Messages
 
@@ -217,9 +223,9 @@ class Store:
         self._index_soon()
         return stored_messages
 
-    messages = read_method(message_sql.list_messages)
-    history = read_method(message_sql.load_history)
-    message = read_method(message_sql.load_message)
+    messages = make_read_method(message_sql.list_messages)
+    history = make_read_method(message_sql.load_history)
+    message = make_read_method(message_sql.load_message)
 
     # Compaction
 
@@ -228,7 +234,7 @@ class Store:
         session_id: str,
         compacted: Sequence[int | NewMessage],
         *,
-        seen: int,
+        seen_count: int,
         pending: Sequence[NewMessage] = (),
         compaction: NewCompaction | None = None,
         system: System = None,
@@ -236,13 +242,16 @@ class Store:
         new: str | None = None,
         lease: Lease | None = None,
     ) -> Continuation:
-        """End a session and continue in a new one with the compacted messages, then those that arrived meanwhile."""
+        """End a session, and continue in a new one with the compacted messages, followed by messages added since.
+
+        `seen_count`: how many messages of the session were compacted. `pending`: messages to append first.
+        """
         result = await self._change(
             session_id,
             compaction_sql.continue_session,
             session_id,
             compacted,
-            seen=seen,
+            seen_count=seen_count,
             pending=pending,
             compaction=compaction,
             system=system,
@@ -254,7 +263,7 @@ class Store:
         self._index_soon()
         return result
 
-    compactions = read_method(compaction_sql.list_compactions)
+    compactions = make_read_method(compaction_sql.list_compactions)
 
     async def undo(self, session_id: str, *, lease: Lease | None = None) -> Session:
         """Undo the thread's last compaction: reopen the session before it, with the messages added since."""
@@ -295,17 +304,19 @@ class Store:
 
     # Usage
 
-    async def record_usage(self, new: NewUsage, *, early: bool = False) -> None:
-        """Record a call's usage. `early`: return before it is on the disk, which it is a moment later."""
+    async def record_usage(
+        self, new: NewUsage, *, return_before_sync: bool = False
+    ) -> None:
+        """Record a call's usage. `return_before_sync`: do not wait until the record is on the disk."""
         now = self._clock()
         await self._writer.write(
             lambda tx: usage_sql.record_usage(tx, new, now),
             session=new.session,
-            early=early,
+            return_before_sync=return_before_sync,
         )
 
-    usage = read_method(usage_sql.list_usage)
-    insights = read_method(usage_sql.load_insights)
+    usage = make_read_method(usage_sql.list_usage)
+    insights = make_read_method(usage_sql.load_insights)
 
     # Stored tool outputs
 
@@ -327,8 +338,8 @@ class Store:
         self._index_soon()
         return output
 
-    output = read_method(output_sql.load_output)
-    outputs = read_method(output_sql.list_outputs)
+    output = make_read_method(output_sql.load_output)
+    outputs = make_read_method(output_sql.list_outputs)
 
     # Search and recall
 
@@ -340,7 +351,7 @@ class Store:
         """Return a page of hits; see `find_page`."""
         return await self._read_indexed(hit_pages.find_page, query, self._clock())
 
-    neighbours = read_method(neighbour_sql.find_neighbours)
+    neighbours = make_read_method(neighbour_sql.find_neighbours)
 
     async def recall(self, query: RecallQuery) -> list[RecallPassage]:
         """Return passages that may answer a message, the best first."""
@@ -354,7 +365,7 @@ class Store:
     async def _read_indexed(
         self, work: Callable[Concatenate[Tx, P], T], *args: P.args, **keywords: P.kwargs
     ) -> T:
-        """Return the result of `work` on an index that holds everything appended before. Index the rest first."""
+        """Run `work` on an index that holds everything appended so far, and return its result."""
 
         def read_if_indexed(tx: Tx) -> list[T]:
             return (
@@ -370,20 +381,20 @@ class Store:
         return results[0]
 
     async def index_appended(self) -> None:
-        """Index everything that was appended, so that the next search does not wait."""
+        """Index everything that was appended, so that the next search need not."""
         await self._index_all()
 
     def use_index_process(self, index_in_other_process: IndexInOtherProcess) -> None:
-        """Index in the background with `index_in_other_process`. If that fails, this process indexes."""
+        """From now on, index in the background with `index_in_other_process`; if that fails, in this process."""
         self._index_process = index_in_other_process
 
     def _index_soon(self) -> None:
-        """Start indexing in the background, unless it is running."""
+        """Start to index in the background, unless that is running."""
         if self._indexing is None or self._indexing.done():
             self._indexing = asyncio.get_running_loop().create_task(self._index_later())
 
     async def _index_later(self) -> None:
-        """Index a little at a time, with pauses, so that other work in this process is hardly slowed."""
+        """Index in small steps with pauses, so that other work in this process is hardly slowed."""
         await asyncio.sleep(INDEX_DELAY_SECONDS)
         if await self._index_in_other_process():
             return
@@ -434,23 +445,23 @@ class Store:
                 pass
 
     def _index_lock(self) -> asyncio.Lock:
-        """Return a lock of this event loop, so that two tasks do not index the same entries."""
+        """Return the lock for indexing in this event loop: two tasks must not index the same entries."""
         loop = asyncio.get_running_loop()
         if self._index_lock_of_loop is None or self._index_lock_of_loop[0] is not loop:
             self._index_lock_of_loop = loop, asyncio.Lock()
         return self._index_lock_of_loop[1]
 
     async def _index_some(self, max_chars: int, *, wait: bool) -> int | None:
-        """Index waiting texts up to about `max_chars` characters; return their length, or None if nothing waits.
+        """Index waiting texts of about `max_chars` characters; return their length, or None if no text waits.
 
-        Terms are extracted in a reading thread, so that no write waits for it. The index reaches the disk with the next
-        write; lost parts are indexed again.
+        Terms are extracted in a reading thread, so that no write waits. The index reaches the disk with the next write;
+        parts lost before that are indexed again.
         """
         batches = await self._read(indexing.prepare_index, max_chars)
         for parts in batches:
             await self._writer.write(
                 functools.partial(indexing.index_parts, parts=parts, wait=wait),
-                lazy=True,
+                can_sync_later=True,
             )
         return (
             sum(
@@ -501,7 +512,7 @@ class Store:
         headers: str = "",
         tenant: str = DEFAULT_TENANT,
     ) -> LearntLimits:
-        """Return the limits for a tenant: its own, and those that at least two credentials met."""
+        """Return the limits for a tenant: those it learnt itself, else those that at least two credentials met."""
         return await self._read(
             state.load_limits,
             base_url,
@@ -517,7 +528,7 @@ class Store:
     async def forget_limits(
         self, *, base_url: str | None = None, model: str | None = None
     ) -> int:
-        """Delete learnt limits of an address, of a model, or all; return how many."""
+        """Delete the learnt limits of an address or a model, or all limits; return the number of deleted limits."""
         return await self._write(state.forget_limits, base_url, model)
 
     async def record_success(
@@ -529,7 +540,7 @@ class Store:
         headers: str = "",
         tenant: str = DEFAULT_TENANT,
     ) -> None:
-        """Record that a prompt of this size was accepted. Written only if it is the largest of its day."""
+        """Record that a provider accepted a prompt of this size. Written only if no larger one was that day."""
         now = self._clock()
         key = (base_url, model, headers, tenant, int(now // state.DAY_SECONDS))
         if prompt > self._successes.get(key, 0):
@@ -538,32 +549,35 @@ class Store:
             self._successes[key] = prompt
             values = (base_url, model, headers, tenant, prompt, now)
             await self._writer.write(
-                lambda tx: state.record_success(tx, *values), lazy=True
+                lambda tx: state.record_success(tx, *values), can_sync_later=True
             )
 
     async def put_pin(self, thread: str, text: str, *, max_pins: int = 50) -> Pin:
-        """Pin a text; a text that is already pinned is not changed."""
+        """Pin a text to a thread, and return the pin. A text that is already pinned keeps its pin."""
         return await self._change(
             thread, state.put_pin, thread, text, max_pins=max_pins, now=self._clock()
         )
 
-    pins = read_method(state.list_pins)
+    pins = make_read_method(state.list_pins)
 
     async def delete_pin(self, thread: str, pin: str) -> None:
         """Delete a pin; raise `UnknownIdError` if there is none with this id."""
         await self._change(thread, state.delete_pin, thread, pin)
 
     async def add_failures(self, counts: Mapping[tuple[str, str, str], int]) -> None:
-        """Count failed requests that were passed through: by tenant, thread (if the tenant is unknown) and kind."""
+        """Add to the counts of failed requests that were passed through.
+
+        The keys are tenant, thread and kind; without a tenant, the thread's is used.
+        """
         await self._write(state.add_failures, counts, self._clock())
 
-    failures = read_method(state.sum_failures)
+    failures = make_read_method(state.sum_failures)
 
     async def put_state(self, scope: str, key: str, value: Any) -> None:
         """Store a JSON value under a key of a scope, replacing an earlier one."""
         await self._write(state.put_state, scope, key, value, self._clock())
 
-    get_state = read_method(state.get_state)
+    get_state = make_read_method(state.get_state)
 
     async def put_nodes(
         self, nodes: Sequence[Node], *, lease: Lease | None = None
@@ -573,25 +587,25 @@ class Store:
             nodes[0].thread if nodes else None, state.put_nodes, nodes, lease
         )
 
-    nodes = read_method(state.list_nodes)
+    nodes = make_read_method(state.list_nodes)
 
     # Other processes
 
     @property
-    def is_away(self) -> bool:
-        """Return whether the database did not answer a read a moment ago."""
-        return self._readers.is_away
+    def is_unresponsive(self) -> bool:
+        """Whether the database did not answer a read a moment ago."""
+        return self._readers.is_unresponsive
 
     @property
     def answered_at(self) -> float:
-        """Return when the database last answered in this process, on the monotonic clock."""
+        """When the database last answered in this process, on the monotonic clock."""
         return max(self._readers.answered_at, self._writer.answered_at)
 
     def listen(self, on_change: Callable[[str], None]) -> None:
         """Until `close`, call `on_change` in this event loop with each thread whose queue another process changed.
 
-        An empty text: anything may have changed. It only saves polling: it may miss a change, and
-        SQLite reports none.
+        An empty text means that anything may have changed. Callers must still poll, less often: a change may be missed,
+        and SQLite reports none.
         """
         loop = asyncio.get_running_loop()
         stop = threading.Event()
@@ -611,71 +625,49 @@ class Store:
     async def extend_thread(
         self,
         thread: str,
-        points: Sequence[NewThreadLink],
+        new_links: Sequence[NewThreadLink],
         usage: Sequence[NewUsage] = (),
         thread_state: tuple[str, Any] | None = None,
     ) -> list[ThreadLink | None]:
-        """Store points that follow each other, with their messages, usage and the thread's state: one transaction.
+        """Store links that follow each other, their messages, usage and the thread's state in one transaction.
 
-        Return the stored point for each, up to the first that was stored before. None instead of a point: the thread
-        does not end any more at the point that it follows; if that is the first one, nothing at all is stored. Usage
-        and state go to the thread that the first point is in. A new thread is on the disk when this returns. For one
-        that continues, every process sees the new points, and they are on the disk a moment later.
+        Return the stored link for each, up to the first that was stored before. A link is None if the thread no longer
+        ends at the link that it follows; if this is the first one, nothing is stored at all. Usage and state go to the
+        thread of the first link. A new thread is on the disk when this returns, a continued one a moment later.
         """
         now = self._clock()
-        prepared_points = [
-            client_threads.PreparedPoint(
+        prepared_links = [
+            client_threads.PreparedLink(
                 new, message_sql.AppendRequest(new.link.thread, new.messages, now)
             )
-            for new in points
+            for new in new_links
         ]
-
-        def prepare() -> None:
-            for point in prepared_points:
-                point.append_request.prepare()
-
-        def work(tx: Tx) -> list[ThreadLink | None]:
-            links = client_threads.extend_thread(tx, prepared_points, now)
-            first = links[0] if links else None
-            if links and first is None:
-                return links
-            thread_id = first.thread if first is not None else thread
-            store_usage = usage_sql.insert_usage if links else usage_sql.record_usage
-            for call in usage:
-                store_usage(
-                    tx,
-                    call
-                    if call.session == thread_id
-                    else replace(call, session=thread_id),
-                    now,
-                )
-            if thread_state is not None:
-                state.put_state(tx, thread_id, *thread_state, now)
-            return links
-
-        is_continuation = not points or (
-            bool(points[0].link.previous) and points[0].branch_of is None
+        extension = client_threads.ThreadExtension(
+            thread, prepared_links, usage, thread_state
         )
-        is_long = sum(len(new.messages) for new in points) > MAX_PREPARED_BY_WRITER
+        is_continuation = not new_links or (
+            bool(new_links[0].link.previous) and new_links[0].branch_of is None
+        )
+        is_long = sum(len(new.messages) for new in new_links) > MAX_PREPARED_BY_WRITER
         # The writing thread is shared: a long history would delay other callers.
         if is_long:
-            await asyncio.to_thread(prepare)
+            await asyncio.to_thread(extension.prepare)
         links: list[ThreadLink | None] = await self._writer.write(
-            work,
+            lambda tx: extension.store(tx, now),
             session=thread,
-            prepare=None if is_long else prepare,
-            early=is_continuation,
+            prepare=None if is_long else extension.prepare,
+            return_before_sync=is_continuation,
         )
-        if points:
+        if new_links:
             self._index_soon()
         return links
 
-    find_link = read_method(client_threads.find_link)
-    last_link = read_method(client_threads.load_last_link)
-    find_conversation = read_method(sessions.find_conversation)
-    conversation_end = read_method(client_threads.load_conversation_end)
-    continues_other_thread = read_method(client_threads.continues_other_thread)
-    find_skeletons = read_method(client_threads.find_links_by_skeleton)
+    find_link = make_read_method(client_threads.find_link)
+    last_link = make_read_method(client_threads.load_last_link)
+    find_conversation = make_read_method(sessions.find_conversation)
+    conversation_end = make_read_method(client_threads.load_conversation_end)
+    continues_other_thread = make_read_method(client_threads.continues_other_thread)
+    find_skeletons = make_read_method(client_threads.find_links_by_skeleton)
 
     async def put_rewrite(self, new: Rewrite) -> Rewrite:
         """Store a rewrite; return the stored one, which another process may have made first."""
@@ -693,7 +685,7 @@ class Store:
         self._index_soon()
         return rewrite
 
-    find_rewrites = read_method(client_threads.find_rewrites)
+    find_rewrites = make_read_method(client_threads.find_rewrites)
 
     async def match_rewrites(
         self,
@@ -728,16 +720,16 @@ class Store:
         read = self._readers.read if is_long else self._readers.read_short
         return await read(work)
 
-    find_similar_rewrites = read_method(client_threads.find_similar_rewrites)
-    list_rewrite_engines = read_method(client_threads.list_rewrite_engines)
+    find_similar_rewrites = make_read_method(client_threads.find_similar_rewrites)
+    list_rewrite_engines = make_read_method(client_threads.list_rewrite_engines)
 
     # Keys of the gateway. A day is written 2026-01-31.
 
     async def create_key(self, new: NewKey) -> None:
         await self._write(key_sql.create_key, new, self._clock())
 
-    find_key = read_method(key_sql.find_key)
-    list_keys = read_method(key_sql.list_keys)
+    find_key = make_read_method(key_sql.find_key)
+    list_keys = make_read_method(key_sql.list_keys)
 
     async def revoke_key(self, key_id: str) -> float:
         """Revoke a key; return when it was first revoked. Raise `UnknownIdError` if there is no such key."""
@@ -750,7 +742,7 @@ class Store:
         return await self._write(key_sql.add_use, day, uses, self._clock())
 
     async def shared_secret(self, name: str) -> bytes:
-        """Return a random 256-bit secret, the same for every caller that asks this store for this name."""
+        """Return the random 256-bit secret of this name, which every process on the store shares."""
         secret = await self._read(key_sql.find_secret, name)
         if secret is not None:
             return secret
@@ -763,16 +755,19 @@ class Store:
     async def queue_turn(
         self, new: NewQueuedTurn, *, max_waiting: int
     ) -> QueuedTurn | None:
-        """Queue a turn; return it, or the stored one with the same key. Return None if `max_waiting` turns wait."""
+        """Queue a turn, and return it, or the stored turn with the same key; None if `max_waiting` turns wait."""
         return await self._change(
             new.thread, turn_sql.queue_turn, new, max_waiting, self._clock()
         )
 
-    turn = read_method(turn_sql.load_turn)
-    turns = read_method(turn_sql.list_turns)
+    turn = make_read_method(turn_sql.load_turn)
+    turns = make_read_method(turn_sql.list_turns)
 
     async def begin_turn(self, lease: Lease) -> TurnClaim:
-        """Begin the first waiting turn. If turns are lost, return those instead: they must be ended first."""
+        """Begin the first waiting turn. If the process of a running turn is gone, return lost turns instead.
+
+        The caller must end lost turns first.
+        """
         return await self._change(
             lease.thread, turn_sql.begin_turn, lease, self._clock()
         )
@@ -792,28 +787,28 @@ class Store:
         )
 
     async def cancel_turn(self, turn_id: str, *, tenant: str) -> QueuedTurn:
-        """Cancel a waiting turn, or ask the process of a running one to cancel it."""
+        """Cancel a waiting turn. For a running turn, ask the process that runs it to cancel."""
         return await self._write(turn_sql.cancel_turn, turn_id, tenant, self._clock())
 
-    list_idle_queues = read_method(turn_sql.list_idle_queues)
+    list_idle_queues = make_read_method(turn_sql.list_idle_queues)
 
     # Pages that show many threads
 
-    thread_figures = read_method(overview_sql.sum_threads)
-    call_rows = read_method(overview_sql.list_calls)
-    recent_compactions = read_method(overview_sql.list_recent_compactions)
-    sum_usage_by = read_method(overview_sql.sum_usage_by)
-    heaviest_messages = read_method(overview_sql.list_largest_messages)
-    tool_sizes = read_method(overview_sql.list_tool_sizes)
-    thread_row = read_method(overview_sql.load_thread_row)
-    context_sizes = read_method(overview_sql.list_context_sizes)
-    shown_messages = read_method(overview_sql.split_shown_messages)
-    session_summaries = read_method(overview_sql.list_summaries)
-    last_change = read_method(overview_sql.make_change_marker)
+    thread_figures = make_read_method(overview_sql.sum_threads)
+    call_rows = make_read_method(overview_sql.list_calls)
+    recent_compactions = make_read_method(overview_sql.list_recent_compactions)
+    sum_usage_by = make_read_method(overview_sql.sum_usage_by)
+    heaviest_messages = make_read_method(overview_sql.list_largest_messages)
+    tool_sizes = make_read_method(overview_sql.list_tool_sizes)
+    thread_row = make_read_method(overview_sql.load_thread_row)
+    context_sizes = make_read_method(overview_sql.list_context_sizes)
+    shown_messages = make_read_method(overview_sql.split_shown_messages)
+    session_summaries = make_read_method(overview_sql.list_summaries)
+    last_change = make_read_method(overview_sql.make_change_marker)
 
     # The whole
 
-    export = read_method(export_sql.export_thread)
+    export = make_read_method(export_sql.export_thread)
 
     async def salvage(self, thread: str) -> tuple[list[dict[str, Any]], list[str]]:
         """Return the readable lines of a thread in a damaged store, and a list of what could not be read."""
@@ -827,9 +822,9 @@ class Store:
 
     async def check(self) -> StoreHealth:
         """Check the store for damage and inconsistencies."""
-        return await self._read(self._examine)
+        return await self._read(self._check_health)
 
-    def _examine(self, tx: Tx) -> StoreHealth:
+    def _check_health(self, tx: Tx) -> StoreHealth:
         return StoreHealth(
             backend=self.database.dialect.name,
             location=self.database.location,
@@ -841,7 +836,7 @@ class Store:
         )
 
     async def backup(self, target: str) -> None:
-        """Copy the store into a new file. Others may read and write meanwhile."""
+        """Copy the store into a new file. Other processes may read and write meanwhile."""
         await asyncio.to_thread(self.database.backup, target)
 
     async def vacuum(self) -> None:
@@ -856,7 +851,7 @@ class Store:
             raise self.database.explain(error) from error
 
     def fail_all(self) -> None:
-        """Fail all waiting and running writes, without retries, if the database does not answer."""
+        """Make all waiting and running writes fail without retries, because the database does not answer."""
         self._writer.fail_all()
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Python values as the databases store them: JSON, message bodies, text, dollars."""
+"""Encode Python values for the databases, and decode them: JSON, message bodies, text, dollars."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _JSON_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 def encode_json(value: Any) -> str:
-    """Return compact JSON that every database keeps exactly; escaped only if the text is not valid Unicode."""
+    """Return compact JSON that every database stores unchanged; escape it only if the text is not valid Unicode."""
     try:
         text = _JSON_ENCODER.encode(value)
         if not text.isprintable():
@@ -34,7 +34,7 @@ def decode_json(text: str | bytes) -> Any:
     try:
         return msgspec.json.decode(text)
     except (msgspec.MsgspecError, ValueError, RecursionError):
-        # Refuses values that the standard library writes and reads: NaN, lone surrogates.
+        # msgspec refuses values that the standard library writes and reads: NaN, lone surrogates.
         return _decode_with_standard_library(text)
 
 
@@ -48,10 +48,10 @@ def _decode_with_standard_library(text: str | bytes) -> Any:
 
 
 MIN_COMPRESSED_BYTES = 300
-"""Compressing a shorter body saves too little."""
+"""Minimum size of a body to compress; a shorter one saves too little."""
 _COMPRESSION_LEVEL = 1
 _UNCOMPRESSED_FIRST_BYTE = b"{"[0]
-"""The first byte of a body that is not compressed; compressed ones begin otherwise."""
+"""The first byte of every body that is not compressed, and of no compressed body."""
 
 
 def pack_body(body: str) -> bytes:
@@ -85,7 +85,7 @@ def checksum(stored: bytes) -> int:
 
 
 def clean_text(text: str) -> str:
-    """Replace characters that a database refuses by question marks. For names and labels, never for content."""
+    """Replace characters that a database refuses by question marks. Use it for names and labels, never for content."""
     if text.isascii() and "\0" not in text:
         return text
     return text.encode("utf-8", "replace").decode().replace("\0", "?")

@@ -1,9 +1,9 @@
-"""One thread writes, a few read. The writer runs all queued items in one transaction, with a savepoint for each.
+"""The writing thread of a store. It runs all queued items in one transaction, with a savepoint for each if one fails.
 
 Thus many small writes cost one commit, and each thread's writes keep the order of their calls. Queued items are
 committed even if their caller is cancelled. Callers are woken once per batch. A batch that fails for a transient reason
 (a busy file, a deadlock, a lost connection) is retried as a whole; if the answer to its commit was lost, the writer
-first asks the database for the outcome. Each reader has its own connection and a snapshot for every query.
+first asks the database for the outcome.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from everthread.errors import EverthreadError, StoreClosedError, StoreUnreachableError
+from everthread.errors import StoreClosedError
 from everthread.store.database import Connection, Database, Tx
 from everthread.store.sql.session_rows import find_threads
 
@@ -31,24 +30,30 @@ SYNC_DELAY_SECONDS = 0.05
 RETRY_SECONDS = 30.0
 """Seconds for which reads and writes are retried before their callers get the error."""
 MAX_CLOSE_SECONDS = 5.0
-"""Seconds that a running read has to finish when the store is closed."""
+"""Seconds that a running read or write has to finish when the store is closed."""
 BatchWork = Callable[[Tx, list[Any]], list[Any]]
 """Work for several callers at once, with a result for each."""
 
 
 @dataclass(slots=True)
 class _WriteItem:
+    """A write that a caller waits for."""
+
     work: Callable[[Tx], Any]
     batch_work: BatchWork | None
+    """Work that is done once for several requests; None if the item cannot be combined with others."""
     request: Any
+    """The argument of `batch_work`."""
     session: str | None
+    """A session of the thread that is changed."""
     prepare: Callable[[], None] | None
+    """Called before the transaction."""
     loop: asyncio.AbstractEventLoop
     waiter: asyncio.Future[Any]
-    answer_before_sync: bool = False
-    """The caller is answered after the commit, before the item is on the disk."""
-    sync_with_others: bool = False
-    """Early, and synced to the disk only with other items."""
+    returns_before_sync: bool = False
+    """Whether the caller is answered after the commit, before the item is on the disk."""
+    can_sync_later: bool = False
+    """Whether the item is synced to the disk only together with later items."""
     result: Any = None
     error: BaseException | None = field(default=None)
 
@@ -74,14 +79,15 @@ class StoreWriter:
         *,
         session: str | None = None,
         prepare: Callable[[], None] | None = None,
-        early: bool = False,
-        lazy: bool = False,
+        return_before_sync: bool = False,
+        can_sync_later: bool = False,
     ) -> Any:
-        """Return the result of `work` once it is durable.
+        """Run `work` in a transaction, and return its result once the changes are on the disk.
 
-        `session`: a session of the thread that it changes. `prepare` runs in the writing thread, before the
-        transaction. `early`: return once it is committed, which the end of this process does not undo; a failure of the
-        machine may, within `SYNC_DELAY_SECONDS`. `lazy`: like `early`, but it reaches the disk with later writes.
+        `session`: a session of the thread that is changed. `prepare`: called in the writing thread, before the
+        transaction. `return_before_sync`: return once the changes are committed. They survive the end of this process,
+        but within `SYNC_DELAY_SECONDS` not a failure of the machine. `can_sync_later`: like `return_before_sync`, and
+        the changes reach the disk only with later writes.
         """
         loop, waiter = _new_waiter()
         item = _WriteItem(
@@ -92,8 +98,8 @@ class StoreWriter:
             prepare=prepare,
             loop=loop,
             waiter=waiter,
-            answer_before_sync=early or lazy,
-            sync_with_others=lazy,
+            returns_before_sync=return_before_sync or can_sync_later,
+            can_sync_later=can_sync_later,
         )
         return await self._enqueue(item)
 
@@ -105,9 +111,9 @@ class StoreWriter:
         session: str,
         prepare: Callable[[], None] | None = None,
     ) -> Any:
-        """Like `write`, for work that is cheaper together: simultaneous requests to `batch_work` are done in one call.
+        """Like `write`, but combine simultaneous requests to the same `batch_work` in one call, which is cheaper.
 
-        If that fails, each request is done alone, and only the caller at fault gets the error.
+        If the call fails, each request is done alone, and only the caller at fault gets the error.
         """
         loop, waiter = _new_waiter()
         item = _WriteItem(
@@ -134,7 +140,7 @@ class StoreWriter:
         return await item.waiter
 
     def close(self) -> None:
-        """Write all queued items, then stop. Block until done, but break the connection after `retry_seconds`."""
+        """Write all queued items, then stop the thread. Break the connection if that takes longer than the retries."""
         with self._start_lock:
             self._closed = True
             thread = self._thread
@@ -152,19 +158,18 @@ class StoreWriter:
         self._database.interrupt()
 
     def _run(self) -> None:
+        """Write batches until the store is closed; sync to the disk as soon as a caller waits for it."""
         connection: Connection | None = None
         sync_time: float | None = None
         """When commits must be on the disk at the latest."""
         is_running = True
         while is_running:
             batch, is_running = self._take_batch(sync_time)
-            waiting_items = [item for item in batch if not item.answer_before_sync]
+            waiting_items = [item for item in batch if not item.returns_before_sync]
             if batch:
                 connection = self._write_batch(connection, batch)
-                _deliver_results([item for item in batch if item.answer_before_sync])
-                if sync_time is None and not all(
-                    item.sync_with_others for item in batch
-                ):
+                _deliver_results([item for item in batch if item.returns_before_sync])
+                if sync_time is None and not all(item.can_sync_later for item in batch):
                     sync_time = time.monotonic() + SYNC_DELAY_SECONDS
             if (
                 waiting_items
@@ -180,7 +185,10 @@ class StoreWriter:
             connection.close()
 
     def _take_batch(self, sync_time: float | None) -> tuple[list[_WriteItem], bool]:
-        """Return the queued items, up to a full batch, and whether to continue; none if none come by `sync_time`."""
+        """Return up to a full batch of queued items, and whether the thread continues.
+
+        The batch is empty if no item is queued before `sync_time`.
+        """
         batch: list[_WriteItem] = []
         try:
             item = self._queue.get(
@@ -215,7 +223,7 @@ class StoreWriter:
                     self._try_batch(connection, ready_items)
                 self.answered_at = time.monotonic()
                 break
-            except BaseException as error:  # noqa: BLE001 - every caller of the batch is told
+            except BaseException as error:  # noqa: BLE001 - every caller of the batch gets the error
                 in_doubt = (connection.in_doubt if connection else None) or in_doubt
                 connection = _reset_connection(connection)
                 attempt += 1
@@ -235,18 +243,18 @@ class StoreWriter:
     def _sync(
         self, connection: Connection | None, waiting_items: list[_WriteItem]
     ) -> Connection | None:
-        """Sync to the disk. If that fails, waiting callers get the error."""
+        """Sync commits to the disk, and return the connection. If syncing fails, waiting callers get the error."""
         try:
             if connection is not None:
                 connection.sync()
-        except Exception as error:  # noqa: BLE001 - every caller of the batch is told
+        except Exception as error:  # noqa: BLE001 - every caller of the batch gets the error
             for item in waiting_items:
                 item.error = item.error or self._database.explain(error)
             return _reset_connection(connection)
         return connection
 
     def _try_batch(self, connection: Connection, batch: list[_WriteItem]) -> None:
-        """Run the batch in one transaction: first without savepoints, then, if that fails, each item in its own."""
+        """Run the batch in one transaction: first without savepoints, and if an item fails, with one for each item."""
         if len(batch) > 1 and self._run_without_savepoints(connection, batch):
             return
         connection.begin()
@@ -328,7 +336,7 @@ def _new_waiter() -> tuple[asyncio.AbstractEventLoop, asyncio.Future[Any]]:
 
 
 def _group_items(items: list[_WriteItem]) -> Iterator[list[_WriteItem]]:
-    """Yield groups of neighbours that can be run together, and every other item alone."""
+    """Yield groups of consecutive items that one call can do, and every other item alone."""
     for _, group in itertools.groupby(
         enumerate(items),
         lambda numbered_item: numbered_item[1].batch_work or numbered_item[0],
@@ -339,9 +347,10 @@ def _group_items(items: list[_WriteItem]) -> Iterator[list[_WriteItem]]:
 def _order_by_thread(
     connection: Connection, batch: list[_WriteItem]
 ) -> list[_WriteItem]:
-    """Order the batch by thread: with row locks, every process locks the threads in the same order.
+    """Order the batch by thread, so that every process locks threads in the same order.
 
-    Otherwise two processes that change the same two threads would wait for each other.
+    Otherwise two processes that change the same two threads could wait for each other forever. A database without row
+    locks needs no order.
     """
     sessions = {item.session for item in batch if item.session is not None}
     if len(batch) < 2 or not connection.dialect.for_update:
@@ -367,7 +376,7 @@ def _prepare_item(item: _WriteItem) -> None:
     try:
         if item.prepare is not None:
             item.prepare()
-    except Exception as error:  # noqa: BLE001 - the caller is told
+    except Exception as error:  # noqa: BLE001 - the caller gets the error
         item.error = error
 
 
@@ -377,7 +386,7 @@ def _reset_connection(connection: Connection | None) -> Connection | None:
         return None
     try:
         connection.rollback()
-    except Exception as error:  # noqa: BLE001 - whatever is wrong with it, a new connection follows
+    except Exception as error:  # noqa: BLE001 - a new connection is opened after any error
         log.info("a broken connection is closed: %s", error)
         connection.close()
         return None
@@ -407,176 +416,3 @@ def _resolve_waiters(items: list[_WriteItem]) -> None:
 
 
 T = TypeVar("T")
-READER_THREADS = 4
-
-
-AWAY_PAUSE_SECONDS = 2.0
-"""Seconds without reads after the database did not answer; then the next read tries again."""
-
-
-@dataclass(slots=True)
-class _ReadJob:
-    """A read for a reading thread, with its progress."""
-
-    work: Callable[[Tx], Any]
-    has_database_answered: bool = False
-    """Whether the database has answered."""
-    has_started: bool = False
-    is_abandoned: bool = False
-    """Whether no caller waits for it any more."""
-
-
-class ReaderPool:
-    """The reading threads of a store. They start when they are needed.
-
-    With `max_silence_seconds` a server that does not answer delays a caller by that time, and later callers not at all.
-    """
-
-    def __init__(
-        self,
-        database: Database,
-        *,
-        retry_seconds: float = RETRY_SECONDS,
-        max_silence_seconds: float | None = None,
-    ) -> None:
-        self._database = database
-        self._retry_seconds = retry_seconds
-        self._max_silence_seconds = max_silence_seconds if database.is_remote else None
-        self._away_until = 0.0
-        self._is_failing = False
-        self._pool = ThreadPoolExecutor(
-            READER_THREADS, thread_name_prefix="everthread-reader"
-        )
-        self._thread_local = threading.local()
-        self._open_connections: set[Connection] = set()
-        self._lock = threading.Lock()
-        self._closed = False
-        self.answered_at = 0.0
-        """When the database last answered any reader, on the monotonic clock."""
-
-    async def read(self, work: Callable[[Tx], T]) -> T:
-        if self._closed:
-            raise StoreClosedError("the store was closed; open it again to read")
-        if self.is_away:
-            raise self._make_unreachable_error()
-        job = _ReadJob(work)
-        reading = asyncio.get_running_loop().run_in_executor(
-            self._pool, self._read_with_retries, job
-        )
-        try:
-            await self._wait_for_server(job, reading)
-            result: T = await reading
-        except (asyncio.CancelledError, StoreUnreachableError):
-            job.is_abandoned = True
-            reading.add_done_callback(_log_abandoned_error)
-            raise
-        return result
-
-    async def read_short(self, work: Callable[[Tx], T]) -> T:
-        """Like `read`, for a short query: a SQLite file is read in this thread, which is faster than another thread."""
-        if self._closed or self._database.is_remote:
-            return await self.read(work)
-        try:
-            result: T = self._read_once(_ReadJob(work))
-        except EverthreadError:
-            raise
-        except Exception as error:  # noqa: BLE001 - what does not pass is raised by the next try
-            log.info("a short read is retried: %s", error)
-            self._drop_connection()
-            return await self.read(work)
-        return result
-
-    async def _wait_for_server(
-        self, job: _ReadJob, reading: asyncio.Future[Any]
-    ) -> None:
-        while self._max_silence_seconds is not None:
-            start_time = time.monotonic()
-            finished_reads, _ = await asyncio.wait(
-                {reading}, timeout=self._max_silence_seconds
-            )
-            if finished_reads:
-                break
-            is_waiting = not job.has_database_answered and (
-                job.has_started or self._is_failing
-            )
-            # One that answers others meanwhile is slow, not away.
-            if is_waiting and self.answered_at < start_time:
-                self._away_until = time.monotonic() + AWAY_PAUSE_SECONDS
-                raise self._make_unreachable_error()
-
-    @property
-    def is_away(self) -> bool:
-        """Return whether the database did not answer a moment ago."""
-        return time.monotonic() < self._away_until
-
-    def _make_unreachable_error(self) -> StoreUnreachableError:
-        return StoreUnreachableError(
-            f"{self._database.location}: does not answer; try again in a few seconds"
-        )
-
-    def close(self) -> None:
-        """Finish running reads, then stop. Block until done, but interrupt reads after `MAX_CLOSE_SECONDS`."""
-        self._closed = True
-        interrupt_timer = threading.Timer(MAX_CLOSE_SECONDS, self._database.interrupt)
-        interrupt_timer.start()
-        self._pool.shutdown(wait=True)
-        interrupt_timer.cancel()
-        for connection in self._open_connections:
-            connection.close()
-        self._open_connections.clear()
-
-    def _read_with_retries(self, job: _ReadJob) -> Any:
-        deadline = time.monotonic() + self._retry_seconds
-        attempt = 0
-        while True:
-            try:
-                return self._read_once(job)
-            except EverthreadError:
-                raise
-            except Exception as error:
-                self._drop_connection()
-                attempt += 1
-                job.has_database_answered = False
-                self._is_failing = True
-                if (
-                    self._closed
-                    or time.monotonic() > deadline
-                    or not self._database.is_transient(error)
-                ):
-                    raise self._database.explain(error) from error
-                wait_before_retry("a read", error, attempt)
-
-    def _read_once(self, job: _ReadJob) -> Any:
-        if job.is_abandoned:
-            raise self._make_unreachable_error()
-        job.has_started = True
-        connection: Connection | None = getattr(self._thread_local, "connection", None)
-        if connection is None:
-            connection = self._thread_local.connection = self._database.connect_reader()
-            with self._lock:
-                self._open_connections.add(connection)
-        connection.begin()
-        job.has_database_answered = True
-        self._is_failing = False
-        self._away_until = 0.0
-        self.answered_at = time.monotonic()
-        try:
-            return job.work(connection)
-        finally:
-            connection.rollback()
-            self.answered_at = time.monotonic()
-
-    def _drop_connection(self) -> None:
-        """Close this thread's connection, so that the next read opens a new one."""
-        connection: Connection | None = getattr(self._thread_local, "connection", None)
-        if connection is not None:
-            self._thread_local.connection = None
-            with self._lock:
-                self._open_connections.discard(connection)
-            connection.close()
-
-
-def _log_abandoned_error(reading: asyncio.Future[Any]) -> None:
-    """Log the error of a read that no caller waits for."""
-    if not reading.cancelled() and reading.exception() is not None:
-        log.debug("an abandoned read failed: %s", reading.exception())

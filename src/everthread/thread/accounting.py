@@ -1,4 +1,4 @@
-"""Account for every call: the main one and those for summaries; finished, interrupted or abandoned."""
+"""Record usage and cost of every call: answers and summaries, also if they were interrupted or cancelled."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from everthread.core.messages import calls_of, text_of
 from everthread.core.prices import compute_call_cost
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api, Reply, Request
-from everthread.store.records import NewUsage, UsageTask
 from everthread.store.store import Store
+from everthread.store.usage_records import NewUsage, UsageTask
 from everthread.thread.events import Listener, UsageRecorded
 from everthread.thread.policy import PROVIDERS_WITHOUT_PRICES
 
@@ -33,13 +33,13 @@ class Accounting:
         wall_clock: Callable[[], float],
         listener: Listener,
         *,
-        writes_early: bool = False,
+        skips_disk_wait: bool = False,
     ) -> None:
-        """Set up the accounting. If `writes_early` is set, do not wait for the disk."""
+        """Set up the accounting. `skips_disk_wait`: do not wait until usage has reached the disk."""
         self._store = store
         self._wall_clock = wall_clock
         self._listener = listener
-        self._writes_early = writes_early
+        self._skips_disk_wait = skips_disk_wait
         self._cancelled_calls: dict[str, list[tuple[Request, Payer | None]]] = {}
 
     def price_call(
@@ -52,7 +52,7 @@ class Accounting:
         estimated: bool = False,
         provider: str = "auto",
     ) -> NewUsage:
-        """Return the record of a call, with its price in dollars, None if that is unknown."""
+        """Return the record of a call with its price in dollars; the price is None if it is unknown."""
         has_no_provider = provider in PROVIDERS_WITHOUT_PRICES and provider != "local"
         priced_provider = None if has_no_provider else provider
         price = compute_call_cost(
@@ -66,11 +66,11 @@ class Accounting:
         )
 
     async def record(
-        self, session: str, model: str, usage: CanonicalUsage, **known: Any
+        self, session: str, model: str, usage: CanonicalUsage, **details: Any
     ) -> Decimal | None:
-        """Record the usage of a call and return its price. `known`: further arguments of `price_call`."""
-        record = self.price_call(session, model, usage, **known)
-        await self._store.record_usage(record, early=self._writes_early)
+        """Record the usage of a call and return its price. `details`: further arguments of `price_call`."""
+        record = self.price_call(session, model, usage, **details)
+        await self._store.record_usage(record, return_before_sync=self._skips_disk_wait)
         self.report(record)
         return record.cost
 
@@ -80,7 +80,7 @@ class Accounting:
         calls: Iterable[Mapping[str, Any]],
         payer: Payer | None = None,
     ) -> Decimal | None:
-        """Record the usage of writing a summary, cancelled calls included; return the price, None if unknown."""
+        """Record the usage of a summary, cancelled calls included; return its price, or None if it is unknown."""
         await self.record_cancelled(session)
         total: Decimal | None = Decimal(0)
         for call in calls:
@@ -117,8 +117,10 @@ class Accounting:
 
     async def record_cancelled(self, session: str | None = None) -> None:
         """Record the cancelled calls for summaries: the provider has read their prompts."""
-        for key in [session] if session is not None else list(self._cancelled_calls):
-            for request, payer in self._cancelled_calls.pop(key, []):
+        for session_id in (
+            [session] if session is not None else list(self._cancelled_calls)
+        ):
+            for request, payer in self._cancelled_calls.pop(session_id, []):
                 counter = TokenCounter(request.model)
                 prompt = counter.request(
                     request.messages, system=request.system, tools=request.tools
@@ -127,33 +129,38 @@ class Accounting:
                 if payer is not None:
                     payer.spend(usage, request.model)
                 await self.record(
-                    key, request.model, usage, task="auxiliary", estimated=True
+                    session_id, request.model, usage, task="auxiliary", estimated=True
                 )
 
 
 def read_usage(
-    reply: Reply, prompt: int, *, api: Api, counter: TokenCounter
+    reply: Reply, prompt_tokens: int, *, api: Api, counter: TokenCounter
 ) -> tuple[CanonicalUsage, bool]:
-    """Return the usage of a reply, and whether it had to be estimated because the provider did not report all of it."""
+    """Return the usage of a reply, and whether a part of it is estimated because the provider did not report it."""
     reported = (
         normalize_usage(reply.usage, api=api) if reply.usage else CanonicalUsage()
     )
-    return complete_usage(reported, reply, prompt, counter)
+    return complete_usage(reported, reply, prompt_tokens, counter)
 
 
 def complete_usage(
-    reported: CanonicalUsage, reply: Reply | None, prompt: int, counter: TokenCounter
+    reported: CanonicalUsage,
+    reply: Reply | None,
+    prompt_tokens: int,
+    counter: TokenCounter,
 ) -> tuple[CanonicalUsage, bool]:
     """Complete the reported figures with estimates from the prompt and the reply."""
-    reply_words = "" if reply is None else join_reply_text(reply)
-    if reported.prompt_tokens and (reported.output_tokens or not reply_words):
+    reply_text = "" if reply is None else join_reply_text(reply)
+    if reported.prompt_tokens and (reported.output_tokens or not reply_text):
         return reported, False
-    output = counter.text(reply_words)
+    output = counter.text(reply_text)
     if reported.prompt_tokens:
         return reported + CanonicalUsage(output_tokens=output), True
     raw = None if reply is None else reply.usage
     return CanonicalUsage(
-        input_tokens=prompt, output_tokens=max(reported.output_tokens, output), raw=raw
+        input_tokens=prompt_tokens,
+        output_tokens=max(reported.output_tokens, output),
+        raw=raw,
     ), True
 
 

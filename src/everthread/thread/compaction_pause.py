@@ -8,10 +8,11 @@ from typing import Any
 
 MAX_EFFECTIVE_SHARE = 0.90
 """A compaction is effective if the next reported prompt has at most this share of the one before."""
-MAX_STRIKES = 2
+MAX_INEFFECTIVE_COMPACTIONS = 2
 """Ineffective compactions in a row that begin a pause."""
 PAUSE_SECONDS = 300.0
 PAUSE_GROWTH_FACTOR = 1.10
+"""A pause ends when the prompt has grown by this factor."""
 
 
 @dataclass(slots=True)
@@ -21,57 +22,59 @@ class CompactionPause:
     Wall-clock times, so that another process can resume.
     """
 
-    judged: int = 0
-    """Number of the last compaction whose effect is known."""
-    strikes: int = 0
-    since: float | None = None
-    tokens: int = 0
+    last_judged_number: int = 0
+    """Number of the last compaction whose effect was judged."""
+    ineffective_count: int = 0
+    """Number of ineffective compactions in a row."""
+    paused_at: float | None = None
+    """Time when the pause began; None if there is no pause."""
+    paused_tokens: int = 0
     """Size of the prompt when the pause began."""
-    relieved: int = 0
-    """Size of the prompt before a compaction whose effect is not reported yet."""
+    unjudged_tokens_before: int = 0
+    """Size of the prompt before a compaction that was not judged yet."""
 
     def judge_compaction(
         self, compaction_number: int, tokens_before: int, tokens_after: int, now: float
     ) -> bool:
         """Record the size that the provider counted after a compaction; return whether a pause begins."""
-        if compaction_number <= self.judged:
+        if compaction_number <= self.last_judged_number:
             return False
-        self.judged = compaction_number
-        self.strikes = (
+        self.last_judged_number = compaction_number
+        self.ineffective_count = (
             0
             if tokens_after <= MAX_EFFECTIVE_SHARE * tokens_before
-            else self.strikes + 1
+            else self.ineffective_count + 1
         )
-        if self.strikes < MAX_STRIKES:
+        if self.ineffective_count < MAX_INEFFECTIVE_COMPACTIONS:
             return False
-        self.since = now
-        self.tokens = tokens_after
+        self.paused_at = now
+        self.paused_tokens = tokens_after
         return True
 
     def judge_first_prompt(self, tokens_after: int, now: float) -> bool:
         """Judge the last compaction by the first prompt after it; return whether a pause begins."""
-        tokens_before = self.relieved
-        self.relieved = 0
+        tokens_before = self.unjudged_tokens_before
+        self.unjudged_tokens_before = 0
         return tokens_before > 0 and self.judge_compaction(
-            self.judged + 1, tokens_before, tokens_after, now
+            self.last_judged_number + 1, tokens_before, tokens_after, now
         )
 
     def skip_judging(self, compaction_number: int) -> None:
-        """Do not judge a compaction after an overflow by its savings."""
-        self.judged = max(self.judged, compaction_number)
+        """Mark a compaction as judged, because one after an overflow is not judged by its savings."""
+        self.last_judged_number = max(self.last_judged_number, compaction_number)
 
     def is_active(self, tokens: int, now: float) -> bool:
         """Return whether compactions pause for a prompt of this size."""
-        if self.since is None:
+        if self.paused_at is None:
             return False
         if (
-            tokens < PAUSE_GROWTH_FACTOR * self.tokens
-            and 0 <= now - self.since < PAUSE_SECONDS
+            tokens < PAUSE_GROWTH_FACTOR * self.paused_tokens
+            and 0 <= now - self.paused_at < PAUSE_SECONDS
         ):
             return True
-        self.strikes = 0
-        self.since = None
-        self.tokens = 0
+        self.ineffective_count = 0
+        self.paused_at = None
+        self.paused_tokens = 0
         return False
 
     def dump(self) -> dict[str, Any]:
@@ -86,9 +89,9 @@ class CompactionPause:
             for name in cls.__slots__
             if isinstance(values.get(name), int | float)
         }
-        since = numbers.pop("since", None)
+        paused_at = numbers.pop("paused_at", None)
         counts = {name: int(value) for name, value in numbers.items()}
-        return cls(**counts, since=None if since is None else float(since))
+        return cls(**counts, paused_at=None if paused_at is None else float(paused_at))
 
 
 def make_pause_notice(tokens: int) -> str:

@@ -1,4 +1,4 @@
-"""Guards around engines and summarisers, including third-party ones: a failure must not end a conversation."""
+"""Wrappers of engines and summarisers, so that a failure of third-party code does not end a conversation."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def wrap_failure(engine: str) -> Iterator[None]:
 
 
 class SafeEngine(ContextEngine):
-    """An engine whose failures are reported once. Only `compress` and `refit` raise, always an `EverthreadError`."""
+    """Wrap an engine so that each failure is reported once. Only `compress` and `refit` raise, an `EverthreadError`."""
 
     def __init__(
         self, engine: ContextEngine, report_failure: Callable[[str], None]
@@ -82,7 +82,7 @@ class SafeEngine(ContextEngine):
         return self._call(bool, "should_compress", prompt_tokens)
 
     def has_work(self, engine_input: CompactionInput) -> bool:
-        """Return whether there is anything to compact; a planning engine checks exactly this input."""
+        """Return whether there is anything to compact. A planning engine gets the whole input, others the messages."""
         if self.planning is None:
             return self.has_content_to_compress(engine_input.messages)
         return self._call(bool, "has_work", engine_input)
@@ -124,7 +124,7 @@ class SafeEngine(ContextEngine):
         self._notify("on_compacted", compaction)
 
     def report_method_failure(self, method: str, error: object) -> None:
-        """Report a failure; the same one only once."""
+        """Report the failure of a method, only once per method."""
         if method not in self._reported:
             self._reported.add(method)
             self._report_failure(

@@ -1,7 +1,8 @@
-"""Compact a history beside the event loop.
+"""Compact a history off the event loop.
 
-A built-in engine plans and finishes: in worker processes for a gateway, in a thread for a conversation. In between, the
-summariser runs in the loop. Any other engine runs in a thread of this process, as every engine of a framework does.
+A built-in engine runs `plan` and `finish` in worker processes for a gateway, and in a thread for a conversation. In
+between, the summariser runs in the event loop. Plug-in engines, and all engines of a framework's agents, run in a
+thread of this process.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class EngineSetup:
     def create(
         self, summarizer: Summarizer | None = None, events: Events = ignore_event
     ) -> ContextEngine:
-        """Make the engine; if there is no summariser, the journal writes."""
+        """Create the engine. Without a summariser, the journal writes the summary."""
         counter = TokenCounter(self.model)
         return self.engine(
             Services(
@@ -88,9 +89,9 @@ class SummarySource:
 
 
 class EngineJob(Protocol):
-    """A history for an engine, and a method that turns its compaction into a result. It can be pickled."""
+    """A history to compact, and a method that turns the engine's compaction into a result. It can be pickled."""
 
-    def restore(self, engine: ContextEngine) -> None:
+    def restore_engine(self, engine: ContextEngine) -> None:
         """Load the engine's stored state into it."""
         ...
 
@@ -98,7 +99,7 @@ class EngineJob(Protocol):
         """Return the history."""
         ...
 
-    def conclude(
+    def make_result(
         self,
         engine: ContextEngine,
         engine_input: CompactionInput,
@@ -109,9 +110,9 @@ class EngineJob(Protocol):
 
 
 class RefitJob(Protocol):
-    """Messages since a compaction was prepared, for an engine, and a method that makes the result; can be pickled."""
+    """A prepared compaction and the messages since, to be fitted together by an engine. It can be pickled."""
 
-    def restore(self, engine: ContextEngine) -> None:
+    def restore_engine(self, engine: ContextEngine) -> None:
         """Load the engine's stored state into it."""
         ...
 
@@ -119,21 +120,21 @@ class RefitJob(Protocol):
         """Return the messages."""
         ...
 
-    def conclude(self, engine_input: RefitInput, compaction: Compaction) -> Any:
+    def make_result(self, engine_input: RefitInput, compaction: Compaction) -> Any:
         """Return the result of the job."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class OpenPlan:
-    """A plan that waits for drafts, pickled: only the worker needs to read it."""
+class PausedPlan:
+    """A plan that waits for drafts of summaries. It stays pickled here, because only the worker reads it."""
 
     requests: Sequence[SummaryRequest]
     data: bytes
 
 
 class CompactionRunner:
-    """The runner of the compactions of callers' histories."""
+    """Run the compactions of callers' histories, in worker processes or threads."""
 
     def __init__(
         self,
@@ -150,7 +151,7 @@ class CompactionRunner:
     async def run(
         self, setup: EngineSetup, job: EngineJob, source: SummarySource
     ) -> Any:
-        """Return the result of a job. End it if it takes too long or its caller is cancelled."""
+        """Run a job and return its result. End the job if it takes too long or its caller is cancelled."""
         async with self._limit_time():
             if self._uses_processes:
                 return await self._plan_and_finish(setup, job, source)
@@ -162,7 +163,7 @@ class CompactionRunner:
                 return await loop_summarizer.run(lambda: compress_job(engine, job))
 
     async def refit(self, setup: EngineSetup, job: RefitJob) -> Any:
-        """Return the result of a job that needs no model."""
+        """Run a refit, which needs no model, and return its result."""
         async with self._limit_time():
             if self._uses_processes:
                 return await self._processes.call(refit_job, setup, job)
@@ -182,16 +183,16 @@ class CompactionRunner:
             ) from error
 
     def start_ahead(self, setup: EngineSetup) -> None:
-        """Start a process that has loaded its code, so that the first compaction need not wait for it."""
+        """Start a process and load the engine's code there, so that the first compaction need not wait for it."""
         if self._uses_processes:
             self._processes.call_soon(load_engine_code, setup)
 
     async def call_if_free(self, function: Callable[..., T], *values: Any) -> T | None:
-        """Call a function in a process that no compaction needs now; None if there is none or it fails."""
+        """Call a function in an idle process and return its result; None if no process is idle or the call fails."""
         return await self._processes.call_if_free(function, *values)
 
     async def close(self, seconds: float = 1.0) -> None:
-        """End the processes; give cancelled compactions this long to end."""
+        """End the processes. Cancelled compactions get `seconds` to end."""
         await self._processes.close(seconds)
 
     async def _plan_and_finish(
@@ -200,7 +201,7 @@ class CompactionRunner:
         """Run a job step by step in worker processes, and ask for drafts in between."""
         call = self._processes.call
         step = await call(plan_job, setup, job, may_call_model(source.summarizer))
-        while isinstance(step, OpenPlan):
+        while isinstance(step, PausedPlan):
             drafts = await source.wait.ask(source.summarizer, step.requests)
             step = await call(finish_job, setup, job, step.data, drafts)
         return step
@@ -213,10 +214,10 @@ def load_engine_code(setup: EngineSetup) -> None:
 
 
 def plan_job(setup: EngineSetup, job: EngineJob, has_model: bool) -> Any:  # noqa: FBT001 - called in a worker
-    """Begin a job; finish it if no draft is needed."""
+    """Plan a job, and finish it if no draft is needed."""
     engine = _create_planning_engine(setup)
     with wrap_failure(engine.name):
-        job.restore(engine)
+        job.restore_engine(engine)
         engine_input = replace(job.read(), has_model=has_model)
         plan = engine.plan(engine_input, engine.current_state())
         return _continue_job(engine, job, engine_input, plan)
@@ -228,7 +229,7 @@ def finish_job(
     """Continue a job with the drafts that its plan requested."""
     engine = _create_planning_engine(setup)
     with wrap_failure(engine.name):
-        job.restore(engine)
+        job.restore_engine(engine)
         engine_input, plan = pickle.loads(data)  # noqa: S301  # nosec B301  a plan of our own
         return _continue_job(engine, job, engine_input, engine.finish(plan, drafts))
 
@@ -237,7 +238,7 @@ def refit_job(setup: EngineSetup, job: RefitJob) -> Any:
     """Run a refit with a built-in engine."""
     engine = _create_planning_engine(setup)
     with wrap_failure(engine.name):
-        job.restore(engine)
+        job.restore_engine(engine)
         engine_input = job.read()
         compaction = engine.refit_with_state(engine_input, engine.current_state())
         check_compaction(
@@ -245,7 +246,7 @@ def refit_job(setup: EngineSetup, job: RefitJob) -> Any:
             compaction,
             engine_input.prepared_count + len(engine_input.new_messages),
         )
-        return job.conclude(engine_input, compaction)
+        return job.make_result(engine_input, compaction)
 
 
 def _continue_job(
@@ -257,10 +258,10 @@ def _continue_job(
     """Return the result of a finished job, or the plan that waits for drafts, pickled."""
     while not isinstance(step, Compaction):
         if step.requests:
-            return OpenPlan(step.requests, pickle.dumps((engine_input, step)))
+            return PausedPlan(step.requests, pickle.dumps((engine_input, step)))
         step = engine.finish(step, ())
     check_compaction(engine.name, step, len(engine_input.messages))
-    return job.conclude(engine, engine_input, step)
+    return job.make_result(engine, engine_input, step)
 
 
 def _create_planning_engine(setup: EngineSetup) -> PlanningEngine:
@@ -273,21 +274,21 @@ def _create_planning_engine(setup: EngineSetup) -> PlanningEngine:
 
 
 async def compress_job(engine: ContextEngine, job: EngineJob) -> Any:
-    """Run a job with an engine that may only have `compress`."""
+    """Run a job with a plug-in engine, which may only have `compress`."""
     with wrap_failure(engine.name):
-        job.restore(engine)
+        job.restore_engine(engine)
         engine_input = job.read()
         compaction = await engine.compress(
             engine_input.messages, **engine_input.compress_arguments()
         )
         check_compaction(engine.name, compaction, len(engine_input.messages))
-        return job.conclude(engine, engine_input, compaction)
+        return job.make_result(engine, engine_input, compaction)
 
 
 async def refit_plugin_job(engine: ContextEngine, job: RefitJob) -> Any:
-    """Run a refit with any engine."""
+    """Run a refit with a plug-in engine."""
     with wrap_failure(engine.name):
-        job.restore(engine)
+        job.restore_engine(engine)
         engine_input = job.read()
         compaction = await engine.refit(
             engine_input.prepared,
@@ -299,7 +300,7 @@ async def refit_plugin_job(engine: ContextEngine, job: RefitJob) -> Any:
             compaction,
             engine_input.prepared_count + len(engine_input.new_messages),
         )
-        return job.conclude(engine_input, compaction)
+        return job.make_result(engine_input, compaction)
 
 
 async def compress_off_loop(
@@ -334,7 +335,7 @@ async def compress_off_loop(
 async def refit_off_loop(
     engine: SafeEngine, engine_input: RefitInput, summarizer: LoopSummarizer
 ) -> Compaction:
-    """Do the `refit` of a conversation whose engine lives in this process."""
+    """Run the `refit` of a conversation whose engine lives in this process."""
     planning = engine.planning
     if planning is None:
         return await summarizer.run(

@@ -1,4 +1,4 @@
-"""The events of a conversation. A front end needs nothing else."""
+"""The events of a conversation, from which a front end can show all that happens."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Estimated(Event):
 
 @dataclass(frozen=True, slots=True)
 class RequestReady(Event):
-    """The request about to be sent; the last `injected` messages are for this call only."""
+    """A request is about to be sent; its last `injected` messages are for this call only."""
 
     kind = "request"
     request: Request
@@ -178,7 +178,7 @@ class OutputStored(Event):
 
 @dataclass(frozen=True, slots=True)
 class Recalled(Event):
-    """Excerpts of messages out of view were injected for this call: their ids and tokens."""
+    """Excerpts of messages that are no longer in view were injected for this call."""
 
     kind = "recalled"
     cited: tuple[str, ...]
@@ -187,7 +187,7 @@ class Recalled(Event):
 
 @dataclass(frozen=True, slots=True)
 class ToolsChanged(Event):
-    """Other tools are offered from the next request on; `find_tools` finds those left out."""
+    """From the next request on, other tools are offered; `find_tools` finds the ones left out."""
 
     kind = "tools"
     left_out: tuple[str, ...]
@@ -200,7 +200,7 @@ class ToolsChanged(Event):
     """Tokens that each request saves, compared with offering all tools."""
     why: str
     now: bool = False
-    """Whether it changes within a session, because a person accepted the cache miss."""
+    """Whether the tools change within a session, because a person accepted the cache miss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +215,7 @@ class Notice(Event):
 
 @dataclass(frozen=True, slots=True)
 class Drifted(Event):
-    """A client dropped thinking or results in the compacted part of the history, which is still used."""
+    """A client dropped thinking or results in the compacted part of its history; the compaction is still used."""
 
     kind = "drift"
     covered: int
@@ -250,7 +250,7 @@ class Slimmed(Event):
     chars_before: int
     chars_after: int
     stored: int
-    """Results that are kept in the store and cited."""
+    """Number of results that were stored and replaced by citations."""
 
 
 @dataclass(frozen=True, slots=True)

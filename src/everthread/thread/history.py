@@ -30,7 +30,7 @@ from everthread.core.messages import (
     text_of,
 )
 from everthread.core.types import Api
-from everthread.wire.gemini import comparable_content
+from everthread.wire.gemini import make_comparable_content
 
 _CLEARED_NOTICE = re.compile(
     r"\b(?:clear|remov|omit|truncat|prun|elid|compact|trimm|delet|redact|drop|snip|no longer|not shown|old tool)",
@@ -58,7 +58,7 @@ class MessageIdentity(NamedTuple):
 
     fingerprint: str
     skeleton: str
-    """Empty if the skeleton leaves out the whole message."""
+    """A digest without thinking and the contents of results; empty for a message that is only thinking."""
     result_hashes: tuple[str, ...] = ()
     """A short hash of each tool result in it."""
     cleared_flags: tuple[bool, ...] = ()
@@ -71,7 +71,7 @@ class MessageIdentity(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The chained digests of a client's messages: entry `i` is about the first `i + 1` of them."""
+    """The chained digests of a client's messages: entry `i` covers the first `i + 1` messages."""
 
     digests: tuple[str, ...]
     skeletons: tuple[str, ...]
@@ -149,7 +149,7 @@ class History:
             initial=self.digest(length),
         )
         skeletons = accumulate(
-            (piece.skeleton for piece in new_identities),
+            (identity.skeleton for identity in new_identities),
             _chain_skeleton,
             initial=self.skeleton(length),
         )
@@ -160,8 +160,8 @@ class History:
                     self.result_hashes,
                     *(
                         result
-                        for piece in new_identities
-                        for result in piece.result_hashes
+                        for identity in new_identities
+                        for result in identity.result_hashes
                     ),
                 ],
             )
@@ -203,7 +203,7 @@ def identify_message(api: Api, value: Any, key: bytes = b"") -> MessageIdentity:
     if api == "openai_responses":
         value = _normalize_item(value)
     elif api == "gemini":
-        value = comparable_content(value)
+        value = make_comparable_content(value)
     fields = _identity_fields(value)
     results = _list_result_contents(fields)
     fingerprint = message_fingerprint(fields)
@@ -371,10 +371,10 @@ def parse_arguments(text: str) -> Any:
 
 
 def _hash_result(content: Any) -> str:
-    comparable_content = cast(
+    canonical_message = cast(
         "dict[str, Any]", canonical_form({"role": "tool", "content": content})
     )
-    return _hash(comparable_content.get("content"))[:_HASH_CHARS]
+    return _hash(canonical_message.get("content"))[:_HASH_CHARS]
 
 
 _JSON = json.JSONEncoder(

@@ -1,6 +1,6 @@
 """Decide which stored thread a history continues, branches from or repeats.
 
-Everything here is pure: `finding/` reads the store, and asks here how the stored messages relate to a history.
+All functions are pure: `finding/` reads the store and calls them to compare stored messages with a history.
 `history.py` identifies messages; `rewording.py` compares wordings.
 """
 
@@ -13,26 +13,24 @@ from dataclasses import dataclass
 from hashlib import blake2b, sha256
 from typing import Any, Literal
 
-from everthread.core.messages import (
-    strip_surroundings,
-    text_of,
-)
+from everthread.core.messages import text_of
 from everthread.core.types import Api
-from everthread.store.records import ThreadLinkMatch
+from everthread.core.user_words import strip_surroundings
+from everthread.store.rewrite_records import ThreadLinkMatch
 from everthread.thread.history import History
 from everthread.thread.rewording import count_matching_messages
 
 Relation = Literal["new", "continues", "repeats", "branches"]
-"""Relation of a history to a thread: it shares nothing with it, extends it, is part of
-it, or leaves it at an earlier message."""
+"""Relation of a history to a thread: it shares nothing with the thread, extends the thread, is a part of the thread, or
+differs from an earlier message on."""
 
-_RUN_WORDS = 6
+_WORDS_PER_RUN = 6
 MIN_REPEATED_RUNS = 20
 _MIN_REPEATED_SHARE = 0.25
-"""A summary that the client requested comes back nearly whole.
+"""Minimum share of the runs of words that a client's own summary has in common with the answer it was taken from.
 
-Conversations of one project share at most 0.12 of the word runs of their first messages (measured on eight recorded
-sessions).
+Unrelated conversations of one project share at most 0.12 of the runs of their first messages (measured on eight
+recorded sessions).
 """
 _WORD = re.compile(r"\w+")
 MAX_NAME_CHARS = 200
@@ -102,7 +100,7 @@ class KnownPoint:
 
 
 def is_at_point(history: History, length: int, point: ThreadLinkMatch) -> bool:
-    """Return whether the first messages lead to a point, or did before their results were cleared."""
+    """Return whether the first messages end at a point, ignoring results that were cleared since."""
     if history.digest(length) == point.link.digest:
         return True
     return history.skeleton(
@@ -117,8 +115,8 @@ def find_longest_point(
 ) -> KnownPoint | None:
     """Return the known point farthest along a history.
 
-    `exact`: the longest beginning that is stored word for word. `similar`: points of
-    longer beginnings by their skeletons; they count if only cleared results differ.
+    `exact`: the point of the longest beginning that is stored word for word. `similar`: points of
+    longer beginnings with equal skeletons, used if only cleared results differ.
     """
     matched_length = history.digests.index(exact.link.digest) + 1 if exact else 0
     by_length = sorted(
@@ -141,10 +139,10 @@ def relate_remainder(
     *,
     reaches_thread_end: bool,
 ) -> tuple[Relation, int]:
-    """Compare the messages after a shared point; return the relation and how many sent ones agree.
+    """Compare the messages after a shared point; return the relation and the number of sent messages that agree.
 
-    An answer may be re-worded (`count_matching_messages`). `reaches_thread_end`: whether `stored` reaches the thread's
-    end.
+    An answer may be re-worded (`count_matching_messages`). `reaches_thread_end`: whether `stored` includes the thread's
+    last message.
     """
     sent_count, stored_count = count_matching_messages(
         api, sent, stored, is_model_answer
@@ -173,8 +171,8 @@ def list_opening_runs(values: Sequence[Any]) -> set[tuple[str, ...]]:
 def repeats_stored_words(runs: set[tuple[str, ...]], bodies: Sequence[Any]) -> bool:
     """Return whether many runs of words of a history's opening are in stored messages.
 
-    Then the client compacted its history itself: the opening is a summary that the model wrote in the conversation
-    before.
+    If so, the client compacted its history itself: the opening is a summary that the model wrote in the previous
+    conversation.
     """
     stored_runs = set().union(*(_list_word_runs(text_of(body)) for body in bodies))
     return len(runs & stored_runs) >= max(
@@ -185,7 +183,7 @@ def repeats_stored_words(runs: set[tuple[str, ...]], bodies: Sequence[Any]) -> b
 def _list_word_runs(text: str) -> set[tuple[str, ...]]:
     """Return every run of adjacent words in a text."""
     words = _WORD.findall(text.lower())
-    return set(zip(*(words[start:] for start in range(_RUN_WORDS)), strict=False))
+    return set(zip(*(words[start:] for start in range(_WORDS_PER_RUN)), strict=False))
 
 
 # A part of a conversation
@@ -200,7 +198,7 @@ MAX_END_MESSAGES = 8
 def list_end_skeletons(history: History) -> tuple[str, ...]:
     """Return the skeletons of the last messages of a history, the newest last."""
     last_skeletons = [
-        piece.skeleton for piece in history.identities[-2 * MAX_END_MESSAGES :]
+        identity.skeleton for identity in history.identities[-2 * MAX_END_MESSAGES :]
     ]
     return tuple(skeleton for skeleton in last_skeletons if skeleton)[
         -MAX_END_MESSAGES:
@@ -228,9 +226,11 @@ _MAX_ROLE_CHARS = 200
 _MIN_LINE_CHARS = 20
 _MIN_ROLE_LINES = 8
 _MAX_ROLE_LINES = 64
-_MIN_SHARED_LINES = 0.5
-"""Of the lines of two system prompts. Prompts of one client in two modes share far more;
-Qwen Code's prompts for the conversation and for its memory share 0.23."""
+_MIN_SHARED_LINES_SHARE = 0.5
+"""Minimum share of lines that two system prompts of the same role have in common.
+
+A client's prompts in two modes share far more; Qwen Code's prompts for the conversation and for its memory share
+0.23."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +241,7 @@ class Role:
     lines: tuple[int, ...]
     """The smallest hashes of its lines, to estimate the share of lines that two prompts have in common."""
     tools: frozenset[str] | None = None
-    """None if they are not known."""
+    """None if the tools are not known."""
 
 
 def describe_role(system: str, tools: frozenset[str] | None = None) -> Role:
@@ -253,10 +253,10 @@ def describe_role(system: str, tools: frozenset[str] | None = None) -> Role:
 
 
 def is_same_role(role: Role, other: Role) -> bool:
-    """Return whether two requests may belong to one conversation by their roles.
+    """Return whether two requests give the assistant the same role, so that they may belong to one conversation.
 
-    They do not if the prompts begin differently, share few lines, and the tools differ.
-    Prompts of a few lines are not judged.
+    The roles differ if the prompts begin differently and share few lines, and the tools differ. Prompts of a few lines
+    always count as equal.
     """
     if (
         role.start == other.start
@@ -265,8 +265,8 @@ def is_same_role(role: Role, other: Role) -> bool:
         return True
     if role.tools is not None and role.tools == other.tools:
         return True
-    union = sorted({*role.lines, *other.lines})
-    sample = union[: min(len(role.lines), len(other.lines), _MAX_ROLE_LINES)]
+    all_lines = sorted({*role.lines, *other.lines})
+    sample = all_lines[: min(len(role.lines), len(other.lines), _MAX_ROLE_LINES)]
     shared_sample = set(role.lines) & set(other.lines)
-    shared = sum(line in shared_sample for line in sample)
-    return shared >= _MIN_SHARED_LINES * len(sample)
+    shared_count = sum(line in shared_sample for line in sample)
+    return shared_count >= _MIN_SHARED_LINES_SHARE * len(sample)

@@ -1,4 +1,4 @@
-"""Tool results on their way into the context: those that are too large are cited, and stored by the caller."""
+"""Replace tool results that are too large for the context by citations of a stored output."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def cite_large_results(
     *,
     lookups: Container[str] = (),
 ) -> tuple[list[Message], list[LargeOutput]]:
-    """Return the results of one assistant turn, the largest replaced if they are too large, and the outputs to store.
+    """Return one assistant turn's results, with those that are too large replaced, and the outputs to store.
 
-    `calls`: the turn's calls by id. Results of `lookups` are never replaced: they are short, and would have to be
-    looked up again.
+    `calls`: the turn's calls by id. `lookups`: tools whose results are never replaced, because they are short and would
+    have to be looked up again.
     """
     results = [result for message in messages for result in results_of(message)]
     outputs = [_as_output(result, calls, lookups) for result in results]

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 from everthread.compaction.compaction_result import Compaction, CompactionLevel
-from everthread.core.caching.cache_lifetimes import cache_lifetime
+from everthread.core.caching.cache_lifetimes import find_cache_lifetime
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.economics import MIN_THRESHOLD_SHARE
 from everthread.core.provider_errors.classification import (
@@ -62,7 +62,7 @@ class ProviderRefusal:
     """The exception that reported it, if there was one."""
 
     def classify(self, *, near_limit: bool) -> ErrorVerdict:
-        """Classify the refusal. Near the limit, treat one without a reason as a refusal for size."""
+        """Classify the refusal. Near the limit, treat a refusal without a reason as one for size."""
         if self.error is None:
             return classify_error(
                 status=self.status, body=self.body, near_limit=near_limit
@@ -80,14 +80,14 @@ class CompactionOrder:
     reason: str
     level: CompactionLevel = CompactionLevel.NORMAL
     tokens: int | None = None
-    """Prompt tokens by the provider's count; None: use the estimate."""
+    """Prompt tokens as counted by the provider; None to use the estimate."""
     focus: str | None = None
     is_manual: bool = False
     is_preview: bool = False
     is_background: bool = False
-    """Whether the thread continues while it is made."""
+    """Whether the thread continues while the compaction is made."""
     decision: str = ""
-    """The reason to make it now, in dollars; empty if that was not weighed."""
+    """The reason in dollars to compact now; empty if costs were not weighed."""
 
 
 class CompactionDraft(Protocol):
@@ -129,7 +129,7 @@ class ThreadContext(Protocol[DraftT]):
         ...
 
     async def draft(self, order: CompactionOrder, wait: SummaryWait) -> DraftT:
-        """Ask the engine, and a model through `wait`. Only the usage of calls is recorded; nothing else changes."""
+        """Make a compaction with the engine, and a model through `wait`. Record only the usage of calls."""
         ...
 
     def is_usable(self, draft: DraftT) -> bool:
@@ -137,7 +137,7 @@ class ThreadContext(Protocol[DraftT]):
         ...
 
     async def commit(self, draft: DraftT, order: CompactionOrder) -> str:
-        """Continue with the compacted messages. Return the reason if that was not possible, else ""."""
+        """Continue with the compacted messages. Return the reason if that is not possible, else an empty text."""
         ...
 
     async def discard(self, draft: DraftT, reason: str) -> None:
@@ -170,9 +170,9 @@ class Preparation(Generic[DraftT]):
 
     def __init__(self) -> None:
         self.task: asyncio.Task[DraftT] | None = None
-        """Makes the draft; None if none was started, or it was taken."""
+        """The task that makes the draft; None if none was started or the draft was taken."""
         self.idle_timer: Timer | None = None
-        """Fires shortly before the provider's cache expires."""
+        """A timer that fires shortly before the provider's cache expires, or the task it has started."""
         self._wait: SummaryWait | None = None
 
     @property
@@ -187,7 +187,7 @@ class Preparation(Generic[DraftT]):
     def start(
         self, coroutine: Coroutine[Any, Any, DraftT], wait: SummaryWait | None = None
     ) -> None:
-        """Start making a draft. `wait`: its wait for a model, unless it bounds that itself."""
+        """Start making a draft. `wait`: limits the wait for a model, unless the coroutine limits it itself."""
         self._wait = wait
         self.task = asyncio.get_running_loop().create_task(coroutine)
 
@@ -198,21 +198,21 @@ class Preparation(Generic[DraftT]):
         return await self._wait.wait_for(self.task, seconds)
 
     def leave_to_journal(self) -> None:
-        """Stop waiting for a model, so that the journal writes."""
+        """Stop waiting for a model, so that the journal writes the summary."""
         if self._wait is not None:
             self._wait.end()
 
     async def take(self) -> DraftT | None:
-        """Wait for the draft and hand it to the caller; None without one.
+        """Wait for the draft and return it; None if none was started.
 
-        Raise any error that occurred while making it.
+        Raise any error that occurred while making the draft.
         """
         task = self.task
         self.task = None
         return None if task is None else await task
 
     async def cancel(self) -> asyncio.Task[DraftT] | None:
-        """Stop making the draft; return its task, which has ended."""
+        """Stop making the draft; return the ended task, or None if there was none."""
         task = self.task
         self.task = None
         if task is not None:
@@ -237,18 +237,18 @@ class ManagedThread(Generic[DraftT]):
     def __init__(
         self,
         context: ThreadContext[DraftT],
-        tools: ThreadServices,
+        services: ThreadServices,
         preparation: Preparation[DraftT] | None = None,
     ) -> None:
         self.context = context
         self.preparation = preparation or Preparation()
-        self._tools = tools
+        self._services = services
         self._is_wait_reported = False
 
     async def compact_if_needed(self, *, reason: str) -> PolicyDecision:
-        """Compact if the policy says so. Wait for a model's summary only if the call cannot be sent without it."""
+        """Compact if the policy says so. Wait for a model's summary only if the call does not fit without it."""
         context = self.context
-        decision = self._tools.policy.decide(
+        decision = self._services.policy.decide(
             context.size,
             context.state,
             context.prices,
@@ -260,7 +260,7 @@ class ManagedThread(Generic[DraftT]):
             self._report_plan(decision)
         order = CompactionOrder(
             decision.reason,
-            is_background=self._tools.options.background,
+            is_background=self._services.options.background,
             decision=str(decision.cost_decision or ""),
         )
         if decision.should_compact and (
@@ -272,7 +272,7 @@ class ManagedThread(Generic[DraftT]):
         return decision
 
     async def compact_now(self, order: CompactionOrder) -> bool:
-        """Compact and wait for it. A failing engine emits an event; return whether the prompt is smaller."""
+        """Compact and wait for the result. Return whether the prompt became smaller; report a failure as an event."""
         await self.drop_preparation("another compaction takes its place")
         order = replace(order, is_background=False)
         self.preparation.start(self._make_draft(order))
@@ -293,12 +293,12 @@ class ManagedThread(Generic[DraftT]):
         return compaction
 
     async def prepare_ahead(self) -> None:
-        """Start at 80 % of the threshold to let a model write the next summary while the thread continues."""
+        """From 80 % of the threshold on, let a model write the next summary while the thread continues."""
         context = self.context
         size = context.size
         if self.preparation.is_under_way or size.tokens < size.budget.background_start:
             return  # most calls end here: prices, which need a summariser, are not looked up
-        if self._tools.policy.should_prepare(size, context.state, context.prices):
+        if self._services.policy.should_prepare(size, context.state, context.prices):
             await self._prepare_summary("in-loop")
 
     async def recover(
@@ -336,7 +336,7 @@ class ManagedThread(Generic[DraftT]):
                 return step
 
     async def drop_preparation(self, reason: str) -> None:
-        """Cancel the compaction that is under way; one that is finished is discarded."""
+        """Cancel the compaction that is being prepared, or discard it if it is finished."""
         task = await self.preparation.cancel()
         await self.context.account_cancelled()
         if task is None or task.cancelled():
@@ -349,15 +349,15 @@ class ManagedThread(Generic[DraftT]):
 
     def start_idle_timer(self) -> None:
         """Start a timer that, shortly before the provider's cache expires, compacts or prepares a summary."""
-        options = self._tools.options
+        options = self._services.options
         if not options.idle and (
             not options.background or self.preparation.is_under_way
         ):
             return
         size = self.context.size
         if size.tokens >= MIN_THRESHOLD_SHARE * size.budget.threshold:
-            lifetime = self._tools.policy.cache_lifetime(self.context.state)
-            self.preparation.idle_timer = self._tools.timer(
+            lifetime = self._services.policy.find_cache_lifetime(self.context.state)
+            self.preparation.idle_timer = self._services.timer(
                 CACHE_LIFETIME_SHARE * lifetime, self._use_idle_time
             )
 
@@ -378,13 +378,15 @@ class ManagedThread(Generic[DraftT]):
     def learn_from_usage(
         self, usage: CanonicalUsage, params: Mapping[str, Any]
     ) -> None:
-        """Learn from a call that the provider counted; pause compactions after two in a row that hardly helped.
+        """Learn from the usage of a call; pause compactions after two in a row that hardly helped.
 
-        `params`: those of the call, which may ask for a lifetime of the cache.
+        `params`: the parameters of the call, which may set the lifetime of the cache.
         """
         state = self.context.state
-        now = self._tools.wall_clock()
-        ttl = cache_lifetime(self.context.model, self._tools.options.cache_ttl, params)
+        now = self._services.wall_clock()
+        ttl = find_cache_lifetime(
+            self.context.model, self._services.options.cache_ttl, params
+        )
         state.observe(usage, now, ttl=ttl)
         if usage.prompt_tokens and state.pause.judge_first_prompt(
             usage.prompt_tokens, now
@@ -399,7 +401,7 @@ class ManagedThread(Generic[DraftT]):
         """Compact if the options say so, or else prepare a summary if that pays."""
         self.preparation.idle_timer = None
         context = self.context
-        policy = self._tools.policy
+        policy = self._services.policy
         work: Coroutine[Any, Any, None] | None = None
         if policy.should_compact_when_idle(context.size, context.state):
             work = self._compact_when_idle()
@@ -443,9 +445,9 @@ class ManagedThread(Generic[DraftT]):
             await self._commit_draft(draft, order)
 
     def _is_outdated(self, draft: DraftT | None, *, was_prepared: bool) -> bool:
-        """Return whether a draft tells nothing about the present messages.
+        """Return whether a draft does not fit the present messages.
 
-        One that was prepared earlier and shortened nothing, or failed, had fewer messages to shorten.
+        A draft that was prepared earlier and failed or shortened nothing is outdated, because it had fewer messages.
         """
         if draft is None or not draft.compaction.changed:
             return was_prepared
@@ -471,12 +473,12 @@ class ManagedThread(Generic[DraftT]):
     def _start_draft(self, order: CompactionOrder) -> None:
         """Start making a compaction while the thread continues, unless one is being made."""
         if not self.preparation.is_under_way:
-            wait = SummaryWait(self._tools.timer)
+            wait = SummaryWait(self._services.timer)
             self.preparation.start(self.context.draft(order, wait), wait)
 
     async def _make_draft(self, order: CompactionOrder) -> DraftT:
-        """Run a compaction and wait for it. Unless a person asked, the journal replaces a model that is late."""
-        wait = SummaryWait(self._tools.timer)
+        """Make a compaction and wait for it. If a model is late, the journal writes, unless a person asked."""
+        wait = SummaryWait(self._services.timer)
         task = asyncio.get_running_loop().create_task(self.context.draft(order, wait))
         try:
             if not order.is_manual and not await wait.wait_for(
@@ -497,7 +499,7 @@ class ManagedThread(Generic[DraftT]):
             return None
 
     async def _commit_draft(self, draft: DraftT | None, order: CompactionOrder) -> bool:
-        """Commit a compaction. After one that failed or did not help, wait until the thread has grown."""
+        """Commit a compaction and return whether it helped. If not, the next one waits until the thread has grown."""
         context = self.context
         tokens = context.size.tokens
         is_done = False

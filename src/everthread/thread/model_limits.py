@@ -19,7 +19,7 @@ REFRESH_SECONDS = 30.0
 """Seconds after which limits are read from the store again, because other processes learn some too."""
 MAX_CACHED_KEYS = 10_000
 _OVERFLOW_STATUSES = frozenset({400, 413, 422, 500})
-"""Statuses of a refusal for size; a stream that begins with an error has 200."""
+"""Statuses of a refusal for size, besides those below 300, which a stream has that begins with an error."""
 _OVERFLOW_CODE = re.compile(
     r"context|length|too_?(?:long|large|big|many)|exceed|max|token|size|^\d+$",
     re.IGNORECASE,
@@ -27,7 +27,7 @@ _OVERFLOW_CODE = re.compile(
 _GENERIC_CODE = re.compile(
     r"^(?:(?:api_)?error)?$|invalid.?(?:request|argument)|bad.?request", re.IGNORECASE
 )
-"""Generic codes, which only say that the request is at fault."""
+"""Codes that only say that the request is at fault."""
 _SIZE_FIELDS = re.compile(
     r"^(?:messages|input|prompt|contents|max_\w+)(?:_tokens)?\b", re.IGNORECASE
 )
@@ -37,14 +37,14 @@ MIN_CONFIRMING_SHARE = 0.25
 
 @dataclass(frozen=True, slots=True)
 class LimitKey:
-    """The tenant, address and model that a limit applies to. `headers`: those that change the window, in one text."""
+    """The tenant, address and model that a limit applies to. `headers`: the headers that change the window, joined."""
 
     tenant: str
     base_url: str
     model: str
     headers: str = ""
     credential: str = field(default="", compare=False)
-    """Digest of the credential; a limit that two credentials met applies to all tenants."""
+    """Digest of the credential. A limit that two credentials have met applies to all tenants."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +132,10 @@ class ModelLimits:
         is_credible: bool = True,
         is_shared: bool = False,
     ) -> LearntWindow | None:
-        """Keep the limit that a refusal for size states, or else guess the next usual window.
+        """Store the limit that a refusal for size states; if it states none, guess the next smaller usual window.
 
-        `is_credible`: status and code are those of an overflow. `is_shared`: the limit includes the output, so it
-        is useful even if it equals the known window.
+        `is_credible`: whether status and code are those of an overflow. `is_shared`: whether the limit includes the
+        output, so that it is useful even if it equals the known window.
         """
         limits = await self._load_limits(key)
         limit = verdict.context_limit
@@ -195,7 +195,7 @@ class ModelLimits:
         )
 
     async def record_success(self, key: LimitKey, prompt_tokens: int) -> bool:
-        """Record that a prompt of this size was accepted; return whether it removed a smaller limit."""
+        """Record that a prompt of this size was accepted; return whether this removed a smaller limit."""
         limits = await self._load_limits(key)
         limits.largest_success = max(limits.largest_success, prompt_tokens)
         await self._store.record_success(
@@ -214,7 +214,7 @@ class ModelLimits:
     async def _check_guess(
         self, key: LimitKey, limits: _LearntLimits, prompt_tokens: int
     ) -> None:
-        """Drop a guessed window after a success above it; store it after a success of about its size."""
+        """Drop a guessed window after a larger prompt succeeded; store it after one of about its size succeeded."""
         guess = limits.guessed_window
         if guess is None or prompt_tokens < MIN_CONFIRMING_SHARE * guess:
             return
@@ -247,9 +247,9 @@ class ModelLimits:
 
 
 def is_overflow_error(status: int | None, body: Any) -> bool:
-    """Return whether the status and code can mean an overflow; the text of another error may quote anything.
+    """Return whether the status and code can mean an overflow.
 
-    Values from the client, such as a role or a model's name, can appear in an error's text.
+    The text of an error does not count: it may quote values from the client, such as a role or a model's name.
     """
     if status is not None and status >= 300 and status not in _OVERFLOW_STATUSES:
         return False

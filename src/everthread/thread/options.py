@@ -1,4 +1,4 @@
-"""The settings of a conversation, its model, and everything that is injected."""
+"""The settings of a conversation, its model, and its other dependencies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Literal
 from everthread.compaction.engine import ContextEngine, Events, Services
 from everthread.compaction.summarizers.summarizer import Summarizer
 from everthread.core.caching.cache_diagnosis import ask_for_diagnosis
-from everthread.core.caching.claude_cache_marks import cache_route
+from everthread.core.caching.claude_cache_marks import find_cache_route
 from everthread.core.caching.openai_cache_breakpoints import accepts_breakpoints
 from everthread.core.outputs import OutputLimits
 from everthread.core.tokens import TokenCounter
@@ -43,7 +43,7 @@ class RecallOptions:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The model of a conversation and how to reach it. Without `model` the caller sends the requests."""
+    """The model of a conversation and how to reach it. If `model` is None, the caller sends the requests."""
 
     name: str
     api: Api
@@ -53,12 +53,12 @@ class Route:
     base_url: str = ""
     provider: str = "auto"
     headers: str = ""
-    """Headers that change the window, in one text."""
+    """The headers that change the window, joined into one text."""
     model: StreamingModel | None = None
 
     @property
     def caches_by_marks(self) -> bool:
-        return cache_route(self.name, self.provider, self.base_url) is not None
+        return find_cache_route(self.name, self.provider, self.base_url) is not None
 
     def ask_for_diagnosis(self, previous_id: str) -> dict[str, Any]:
         """Return the field that asks the provider why its cache missed, if it answers."""
@@ -114,11 +114,11 @@ class SummarizerContext:
     is_warm: Callable[[], bool] = lambda: True
     """Whether the provider's cache may still hold the last request."""
     check_permission: CheckPermission | None = None
-    """Called before each call of a model; None: every call is allowed."""
+    """Called before each call of a model; None if every call is allowed."""
 
 
 class CompactionHooks:
-    """Hooks around a compaction, for memory and similar features; these do nothing."""
+    """Hooks around a compaction, for memory and similar features. The defaults do nothing."""
 
     async def before_compaction(self, session: str) -> None:
         """Called before the commit, to save data that must outlive the compaction."""
@@ -149,7 +149,7 @@ class Setup:
     wall_clock: Callable[[], float] = time.time
     timer: StartTimer = call_later
     limits: ModelLimits | None = None
-    """Limits learnt from providers, if conversations share them; None: separate ones."""
+    """Limits learnt from providers, if conversations share them; None for separate limits."""
     close_callbacks: Sequence[Callable[[], Coroutine[Any, Any, Any]]] = ()
     """Called when the conversation is closed."""
     summary_key: bytes = b""

@@ -1,4 +1,4 @@
-"""Run a third-party engine: in a thread of this process, with its summariser and its events in the loop."""
+"""Run a third-party engine in a thread of this process, with its summariser and events in the event loop."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class LoopSummarizer:
     def __init__(self, summarizer: Summarizer, counter: TokenCounter) -> None:
         self.summarizer = summarizer
         self.wait = SummaryWait()
-        """The wait of the compaction that is being made."""
+        """Limits the wait for the summary of the current compaction."""
         self._counter = counter
         self._loop = asyncio.get_running_loop()
 
@@ -45,7 +45,7 @@ class LoopSummarizer:
         return self.summarizer.name
 
     async def run(self, function: Callable[[], Awaitable[T]]) -> T:
-        """Run a function that uses this summariser in a thread. If it is cancelled, cancel the summary too."""
+        """Run a function that uses this summariser in a thread. If the caller is cancelled, cancel the summary too."""
         try:
             return await run_in_thread(function)
         except asyncio.CancelledError:
@@ -53,7 +53,7 @@ class LoopSummarizer:
             raise
 
     async def summarize(self, request: SummaryRequest) -> SummaryDraft:
-        """Write the journal here, or ask the summariser in its own event loop."""
+        """Write the journal in this thread, or ask the summariser in its own event loop."""
         if isinstance(self.summarizer, JournalWriter):
             return self.summarizer.write(request)
         coroutine = self._ask(request)
@@ -119,7 +119,7 @@ async def _await_result(function: Callable[[], Awaitable[T]]) -> T:
 
 
 def report_in_loop(events: Events) -> Events:
-    """Return an event function for any thread that reports in the caller's loop."""
+    """Wrap an event function so that any thread can call it; it runs in the caller's event loop."""
     loop = asyncio.get_running_loop()
     home_thread = threading.get_ident()
 

@@ -1,4 +1,4 @@
-"""Decide when to compact a context, with a reason, for the conversation and the gateway alike.
+"""Decide when to compact a context, and why. Conversations and the gateway use the same policy.
 
 The caller passes the size of the next prompt and the state learnt from the thread's calls, and carries out the
 decision.
@@ -31,22 +31,22 @@ from everthread.core.tokens.calibration import Calibration
 from everthread.thread.compaction_pause import CompactionPause
 
 COLD_CACHE = "cold-cache"
-"""The reason of an early compaction, because the provider no longer caches the prompt."""
+"""The reason of an early compaction: the provider no longer caches the prompt."""
 IDLE = "idle"
 """The reason of a compaction shortly before the provider's cache expires."""
 AUTOMATIC_REASONS = frozenset({"in-loop", "preflight", "hygiene", COLD_CACHE, IDLE})
-FADING_COMPACTIONS = 2
+MIN_FADING_COMPACTIONS = 2
 """From this compaction of a thread on, warn the user that detail may fade."""
 RETRY_GROWTH_FACTOR = 1.10
-"""After a compaction that could make nothing smaller, the next automatic one waits for this growth."""
+"""After a compaction that could not shrink the prompt, the next automatic one waits for this growth."""
 MAX_DELAY_FACTOR = 1.7
-"""A compaction soon after the last one waits, but at most until this many times the threshold."""
+"""A compaction soon after the last one is delayed until the prompt has at most this many times the threshold."""
 MIN_CALLS_BETWEEN_COMPACTIONS = 8
 """Minimum calls between two compactions in a small window."""
 MAX_CALLS_BETWEEN_COMPACTIONS = 20
 """Minimum calls between two compactions in a large window."""
 WINDOW_TOKENS_PER_CALL = 3_200
-"""Between these bounds, one call per this many tokens of the window."""
+"""Between these bounds, the minimum number of calls is the window divided by this."""
 MIN_HYGIENE_MESSAGES = 4
 CACHE_LIFETIME_SHARE = 0.8
 """Share of the cache's lifetime after which a summary is written, while reading the cache is still cheap."""
@@ -94,7 +94,7 @@ class ContextOptions:
         )
 
     def budget(self, window: int, *, fixed_tokens: int = 0) -> Budget:
-        """Return the budget of a window. If system prompt and tools alone reach T, T is 85 % of the window."""
+        """Return the budget of a window. If system prompt and tools alone reach the threshold, raise it to 85 %."""
         budget = Budget.for_window(
             window,
             threshold=self.threshold,
@@ -132,14 +132,14 @@ class ContextState:
     call_pattern: CallPattern = field(default_factory=CallPattern)
     pause: CompactionPause = field(default_factory=CompactionPause)
     retry_above_tokens: int = 0
-    """No automatic compaction below this size, because the last one did not help enough."""
+    """Prompt size below which no automatic compaction is made, because the last one did not help enough."""
     cache_change: str = ""
-    """The reason, other than time, why the next request does not match the cache."""
+    """Why the next request does not match the cache, unless the reason is time; empty if it matches."""
     tokens_after_compaction: int = 0
-    """Tokens after the last compaction."""
+    """Prompt tokens after the last compaction."""
 
     def observe(self, usage: CanonicalUsage, now: float, *, ttl: float) -> None:
-        """Record an answered call. After a compaction its prompt is not compared with an earlier one."""
+        """Record an answered call. If its prompt is smaller than the last one, assume that it was compacted."""
         pattern = (
             self.call_pattern.after_compaction()
             if usage.prompt_tokens < self.call_pattern.prompt
@@ -149,13 +149,13 @@ class ContextState:
         self.cache_change = ""
 
     def record_failure(self, tokens: int) -> None:
-        """Record a compaction of this size that achieved nothing: the next one waits until the prompt has grown."""
+        """Record a compaction that did not shrink a prompt of this size; the next one waits until it has grown."""
         self.retry_above_tokens = round(tokens * RETRY_GROWTH_FACTOR)
 
     def record_success(self, tokens: int, threshold: int) -> None:
-        """Record a compaction that left `tokens`.
+        """Record a compaction after which the prompt has this size.
 
-        If that still reaches the threshold, the next one waits until the prompt has grown.
+        If that still reaches the threshold, the next compaction waits until the prompt has grown.
         """
         self.retry_above_tokens = (
             round(tokens * RETRY_GROWTH_FACTOR) if tokens >= threshold else 0
@@ -203,14 +203,14 @@ class PromptSize:
 
     @property
     def hard_limit(self) -> int:
-        """Size from which a request leaves no tokens for its answer, so that a compaction is required."""
+        """The size from which on a prompt leaves too few tokens for an answer, so that it must be compacted."""
         window = self.budget.window
         reserve = min(self.output_cap or defaults.DEFAULT_OUTPUT_RESERVE, window // 8)
         return max(self.budget.threshold, window - reserve - window // 50)
 
     @property
     def delay_limit(self) -> int:
-        """Size up to which a due compaction may be delayed."""
+        """The size up to which a compaction that is due may be delayed."""
         window = self.budget.window
         reserve = min(self.output_cap or defaults.DEFAULT_OUTPUT_RESERVE, window // 4)
         limit = min(
@@ -225,8 +225,8 @@ class PromptSize:
         return self.tokens >= self.hard_limit
 
     @property
-    def as_when_due(self) -> PromptSize:
-        """This prompt, as if it had grown to the threshold by the end of the turn."""
+    def grown_to_threshold(self) -> PromptSize:
+        """This size, as it will be when the prompt has grown to the threshold and the turn has ended."""
         tokens = max(self.tokens, self.budget.threshold)
         return replace(self, tokens=tokens, is_mid_turn=False)
 
@@ -255,7 +255,7 @@ class CallPrices:
 
     @property
     def is_journal(self) -> bool:
-        """Whether the journal writes the summary; it takes milliseconds, so it is never prepared ahead."""
+        """Whether the journal writes the summary, which takes milliseconds and is never prepared ahead."""
         return self.summarizer.name == JOURNAL
 
     @property
@@ -275,14 +275,14 @@ class PolicyDecision:
     """The action before a call, with its reason."""
 
     action: Literal["send", "wait", "compact"]
-    """`send`: nothing is due; `wait`: due but postponed; `compact`."""
+    """`send`: no compaction is due; `wait`: one is due but postponed; `compact`: compact now."""
     explanation: str
     reason: str = ""
     """The reason of the compaction: `in-loop`, `preflight`, `cold-cache` …"""
     must_wait: bool = False
     """Whether the request must wait for the compaction."""
     cost_decision: CompactionDecision | None = None
-    """The dollars; None if economics are off or prices unknown."""
+    """The decision by cost; None if economics are off or prices are unknown."""
 
     @property
     def should_compact(self) -> bool:
@@ -290,7 +290,7 @@ class PolicyDecision:
 
 
 class CompactionPolicy:
-    """Decides when to compact. Its only side effect: an expired pause is cleared."""
+    """Decide when to compact. The only side effect is that an expired pause is cleared."""
 
     def __init__(
         self, options: ContextOptions, wall_clock: Callable[[], float]
@@ -307,7 +307,7 @@ class CompactionPolicy:
         reason: str,
         is_summary_ready: bool = False,
     ) -> PolicyDecision:
-        """Decide whether to compact before a call of this size. `is_summary_ready`: a summary is prepared already."""
+        """Decide whether to compact before a call of this size. `is_summary_ready`: whether a summary is prepared."""
         tokens = size.tokens
         threshold = size.budget.threshold
         if not self._options.enabled:
@@ -336,7 +336,9 @@ class CompactionPolicy:
             early_decision = PolicyDecision(
                 "compact", cost_decision.reason, COLD_CACHE, cost_decision=cost_decision
             )
-            return self._skip_if_ineffective(size.as_when_due, state, early_decision)
+            return self._skip_if_ineffective(
+                size.grown_to_threshold, state, early_decision
+            )
         if cost_decision is not None and cost_decision.action == "later":
             return PolicyDecision(
                 "wait", cost_decision.reason, cost_decision=cost_decision
@@ -382,21 +384,21 @@ class CompactionPolicy:
     def should_prepare(
         self, size: PromptSize, state: ContextState, prices: CallPrices
     ) -> bool:
-        """Return whether a model should write the next summary in the background: from 80 % of the threshold on."""
+        """Return whether a model should write the next summary in the background, from 80 % of the threshold on."""
         may_prepare = (
             self._options.enabled and self._options.background and not prices.is_journal
         )
         if not may_prepare or size.tokens < size.budget.background_start:
             return False
-        cost_decision = self.weigh_costs(size.as_when_due, state, prices)
+        cost_decision = self.weigh_costs(size.grown_to_threshold, state, prices)
         return (
             cost_decision is None or cost_decision.action == "now"
-        ) and not self.is_ineffective(size.as_when_due, state)
+        ) and not self.is_ineffective(size.grown_to_threshold, state)
 
     def should_prepare_when_idle(
         self, size: PromptSize, state: ContextState, prices: CallPrices
     ) -> bool:
-        """Return whether to write a summary shortly before the cache expires: its savings must be twice its cost."""
+        """Return whether to write a summary shortly before the cache expires; it must save twice its cost."""
         rates = self._find_rates(prices, size.tokens, state)
         may_prepare = (
             self._options.enabled and self._options.background and not prices.is_journal
@@ -412,7 +414,7 @@ class CompactionPolicy:
             cost_decision.action == "now"
             and cost_decision.savings > 2 * cost_decision.cost
         )
-        return is_worthwhile and not self.is_ineffective(size.as_when_due, state)
+        return is_worthwhile and not self.is_ineffective(size.grown_to_threshold, state)
 
     def should_compact_when_idle(self, size: PromptSize, state: ContextState) -> bool:
         """Return whether to compact shortly before the cache expires."""
@@ -438,7 +440,7 @@ class CompactionPolicy:
         return bool(self._find_obstacle(size, state))
 
     def _find_obstacle(self, size: PromptSize, state: ContextState) -> str:
-        """Return the reason why a compaction would not help yet; empty if it may."""
+        """Return the reason why a compaction would not help yet; empty if it may help."""
         if size.tokens < state.retry_above_tokens:
             return "the last compaction could not make it small enough"
         return (
@@ -465,12 +467,12 @@ class CompactionPolicy:
             return state.cache_change
         now = self._wall_clock()
         last_call = state.call_pattern.last
-        ttl = self.cache_lifetime(state)
+        ttl = self.find_cache_lifetime(state)
         if last_call is None or not state.call_pattern.is_cold(now, ttl=ttl):
             return ""
         return f"{now - last_call:,.0f} s passed since the last call, and it is kept for {ttl:,.0f} s"
 
-    def cache_lifetime(self, state: ContextState) -> float:
+    def find_cache_lifetime(self, state: ContextState) -> float:
         """Return how many seconds the provider keeps the thread's prefix in its cache, as its calls showed."""
         return state.call_pattern.lifetime or self._options.cache_seconds
 
@@ -513,7 +515,8 @@ class CompactionPolicy:
         )
         ttl = (
             "1h"
-            if prices.uses_marks and self.cache_lifetime(state) >= CACHE_SECONDS["1h"]
+            if prices.uses_marks
+            and self.find_cache_lifetime(state) >= CACHE_SECONDS["1h"]
             else "5m"
         )
         return Rates.from_prices(

@@ -1,7 +1,7 @@
 """Find exact excerpts of messages that are no longer in view, for one call only.
 
-After a user message, its words are matched with everything. Within a turn, the arguments of the latest calls are
-matched with messages only: a message may mention a file, while the file's earlier contents would mislead.
+After a user message, its words are searched in messages and tool results. Within a turn, the arguments of the latest
+calls are searched in messages only, because earlier contents of a file would mislead.
 """
 
 from __future__ import annotations
@@ -11,30 +11,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from everthread.core.messages import (
-    Message,
-    calls_of,
-    results_of,
-    text_of,
-    user_words_in,
-)
+from everthread.core.messages import Message, calls_of, results_of, text_of
 from everthread.core.search.search_results import quote_excerpt
 from everthread.core.search.terms import query_terms
 from everthread.core.tokens import TokenCounter
 from everthread.core.transcript import is_user_message
+from everthread.core.user_words import user_words_in
 from everthread.errors import StoreError
-from everthread.store.records import RecallPassage, RecallQuery, StoredMessage
+from everthread.store.records import StoredMessage
+from everthread.store.search_records import RecallPassage, RecallQuery
 from everthread.store.store import Store
 from everthread.thread.events import Listener, Notice, Recalled
 from everthread.thread.options import EXCERPT_CHARS, MAX_EXCERPTS, RecallOptions
 from everthread.thread.policy import PromptSize
 
 MIN_RECALL_TOKENS = 100
-"""Below this size an excerpt is not worth its frame."""
+"""Below this size an excerpt is not worth the text around it."""
 RECALL_WINDOW_DIVISOR = 20
 """Excerpts take at most the window divided by this."""
 MAX_ARGUMENT_CHARS = 2_000
-"""Characters to read of one call's arguments, because the contents of a written file do not help the search."""
+"""Maximum characters to read of a call's arguments; the contents of a written file do not help the search."""
 MIN_SCORE_SHARE = 0.5
 """Passages that score at most this share of the best one are dropped."""
 
@@ -55,16 +51,16 @@ class VisibleThread:
     session: str
     messages: Sequence[StoredMessage]
     is_complete: bool
-    """Whether nothing of the thread is out of view."""
+    """Whether the prompt shows all messages of the thread."""
 
     @property
     def bodies(self) -> list[Message]:
-        """Return the messages themselves."""
+        """The bodies of the visible messages."""
         return [message.body for message in self.messages]
 
 
 class ExcerptFinder:
-    """Find excerpts of a store for one call."""
+    """Find excerpts in a store for one call."""
 
     def __init__(
         self, store: Store, options: RecallOptions, counter: TokenCounter
@@ -85,35 +81,39 @@ class ExcerptFinder:
         return max_tokens if max_tokens >= MIN_RECALL_TOKENS else 0
 
     async def find(
-        self, view: VisibleThread, max_tokens: int, listener: Listener
+        self, visible_thread: VisibleThread, max_tokens: int, listener: Listener
     ) -> list[Message]:
         """Return the message to inject; empty if no message out of view matches and fits."""
-        if not max_tokens or (view.is_complete and self._options.scope == "thread"):
+        if not max_tokens or (
+            visible_thread.is_complete and self._options.scope == "thread"
+        ):
             return []
         try:
             passages = await self._find_passages(
-                view, min(EXCERPT_CHARS, 2 * max_tokens)
+                visible_thread, min(EXCERPT_CHARS, 2 * max_tokens)
             )
         except StoreError as error:
             text = f"Nothing was recalled for this call: {error}"
-            listener(Notice(view.session, text))
+            listener(Notice(visible_thread.session, text))
             return []
-        chosen_passages = self._choose_passages(view, passages, max_tokens)
+        chosen_passages = self._choose_passages(visible_thread, passages, max_tokens)
         if not chosen_passages:
             return []
-        message = _make_recall_message(chosen_passages, view.thread)
+        message = _make_recall_message(chosen_passages, visible_thread.thread)
         citations = tuple(_make_citation(passage) for passage in chosen_passages)
-        listener(Recalled(view.session, citations, self._counter.message(message)))
+        listener(
+            Recalled(visible_thread.session, citations, self._counter.message(message))
+        )
         return [message]
 
     async def _find_passages(
-        self, view: VisibleThread, chars: int
+        self, visible_thread: VisibleThread, chars: int
     ) -> list[RecallPassage]:
         """Find passages that match, the best first."""
-        last_body = view.messages[-1].body
+        last_body = visible_thread.messages[-1].body
         is_mid_turn = bool(results_of(last_body))
         text = (
-            _read_new_arguments(view.bodies)
+            _read_new_arguments(visible_thread.bodies)
             if is_mid_turn
             else "\n".join(user_words_in([text_of(last_body)]))
         )
@@ -121,9 +121,11 @@ class ExcerptFinder:
             return []
         query = RecallQuery(
             text,
-            view.tenant,
-            thread=view.thread if self._options.scope == "thread" else None,
-            visible_messages=frozenset(message.id for message in view.messages),
+            visible_thread.tenant,
+            thread=visible_thread.thread if self._options.scope == "thread" else None,
+            visible_messages=frozenset(
+                message.id for message in visible_thread.messages
+            ),
             speech_only=is_mid_turn,
             limit=2 * MAX_EXCERPTS,
             min_closeness=self._options.closeness,
@@ -137,12 +139,15 @@ class ExcerptFinder:
         ]
 
     def _choose_passages(
-        self, view: VisibleThread, passages: Sequence[RecallPassage], max_tokens: int
+        self,
+        visible_thread: VisibleThread,
+        passages: Sequence[RecallPassage],
+        max_tokens: int,
     ) -> list[RecallPassage]:
         """Choose the best passages that fit together, in order, without those that a summary quotes."""
         quoted_text = "\n".join(
             text_of(message.body)
-            for message in view.messages
+            for message in visible_thread.messages
             if message.kind == "summary"
         )
         chosen_passages: list[RecallPassage] = []
@@ -151,7 +156,9 @@ class ExcerptFinder:
                 continue
             with_passage = [*chosen_passages, passage]
             if (
-                self._counter.message(_make_recall_message(with_passage, view.thread))
+                self._counter.message(
+                    _make_recall_message(with_passage, visible_thread.thread)
+                )
                 <= max_tokens
             ):
                 chosen_passages = with_passage

@@ -1,6 +1,6 @@
 """Choose the steps after a refusal for size, each with its reason.
 
-For one request there are at most three compactions, each stronger than the one before, and three smaller output caps.
+For one request, try at most three compactions, each stronger than the previous one, and three smaller output caps.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from everthread.core.messages import (
 )
 from everthread.core.outputs import OutputToStore, make_output_to_store
 from everthread.core.provider_errors.classification import ErrorVerdict
-from everthread.core.transcript import latest_user_index
+from everthread.core.transcript import find_latest_user_index
 from everthread.wire.definitions import loads_tools
 
 ATTEMPT_LEVELS = (
@@ -36,17 +36,17 @@ _LEVEL_TEXTS = {
 }
 MAX_CAP_ATTEMPTS = 3
 MIN_OUTPUT_CAP = 256
-"""If fewer tokens are left for the answer, the prompt itself counts as too long."""
+"""Minimum tokens for an answer; if fewer are left, the prompt counts as too long."""
 LARGE_RESULT_CHARS = 4_000
 """If a request has too many bytes, results with more characters than this are stored and cited."""
 SIZE_REFUSALS = frozenset(
     {"prompt_too_long", "max_tokens_too_large", "payload_too_large"}
 )
-"""Kinds of refusal that a smaller request may fix."""
+"""Kinds of refusals that a smaller request may avoid."""
 DOCUMENT_BLOCKS = frozenset({"document", "file", "input_file"})
 REPORTED_MARGIN_DIVISOR = 50
 UNREPORTED_MARGIN_DIVISOR = 3
-"""Margins to keep free: the prompt, and its tokens not yet counted by the provider, divided by these."""
+"""The margin to keep free is the prompt's tokens, and those not yet counted by the provider, divided by these."""
 NEAR_LIMIT_SHARE = 0.85
 """From this share of the window on, a refusal without a reason counts as one for size."""
 
@@ -75,7 +75,7 @@ class RecoveryAttempts:
     """Compactions that made the request smaller."""
     cap_attempts: int = 0
     cap: int | None = None
-    """The output cap for the next try."""
+    """The output cap for the next attempt."""
     is_payload_shrunk: bool = False
 
     def next_step(
@@ -86,9 +86,9 @@ class RecoveryAttempts:
         enabled: bool,
         thinking_budget: int | None = None,
     ) -> RecoveryStep:
-        """Return the next step; a repeated call for the same refusal returns the one after it.
+        """Return the next step. If it does not help, call this again to get the following step.
 
-        `output_cap`: the cap of the request; `thinking_budget`: the budget the client set, which no cap may fall below.
+        `output_cap`: the cap of the request. `thinking_budget`: the client's own budget, which the cap must exceed.
         """
         if verdict.kind not in SIZE_REFUSALS:
             return GIVE_UP
@@ -127,7 +127,7 @@ class RecoveryAttempts:
 def find_lower_cap(
     verdict: ErrorVerdict, output_cap: int | None, thinking_budget: int | None = None
 ) -> int | None:
-    """Return the output cap to try after one that was too large; None if too little is left."""
+    """Return a smaller output cap to try after a refused one; None if too few tokens are left."""
     new_cap = verdict.available_output
     if new_cap is None and verdict.context_limit and verdict.input_tokens:
         new_cap = verdict.context_limit - verdict.input_tokens
@@ -141,8 +141,8 @@ def find_lower_cap(
 def compute_max_output(window: int, prompt_tokens: int, *, unreported: int) -> int:
     """Return the largest output cap that fits beside a prompt in a learnt window.
 
-    `unreported`: how many tokens of the prompt are estimated, because the provider has not counted them yet. At most
-    half of the room is kept free for their error: a refusal costs less than an answer that is cut off.
+    `unreported`: the prompt's tokens that are estimated, because the provider has not counted them yet. At most half of
+    the remaining tokens are kept free for errors of the estimate: a refusal costs less than an answer that is cut off.
     """
     room = window - prompt_tokens
     margin = (
@@ -159,7 +159,7 @@ def shrink_messages(
 
     Images and documents stay in the latest user message and in the latest results.
     """
-    latest_user = latest_user_index(bodies)
+    latest_user = find_latest_user_index(bodies)
     smaller_bodies = prune_messages(
         bodies,
         protect_from=len(bodies) if latest_user is None else latest_user,

@@ -22,7 +22,7 @@ def find_last_words(messages: Sequence[MessageIdentity], first: int, end: int) -
 
 
 def list_reminders(value: dict[str, Any]) -> Iterator[Reminder]:
-    """Yield possible reminders: the end of a message after a blank line or a block, the shortest first."""
+    """Yield possible reminders: each end of a message after a blank line or a block, the shortest first."""
     parts = _content_parts(value)
     text = str(parts[-1].get("text") or "")
     yield from (

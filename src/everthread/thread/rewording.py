@@ -1,4 +1,4 @@
-"""Compare two versions of a conversation: clients may re-word, shorten or decorate answers."""
+"""Compare two versions of a conversation, in which clients may re-word, shorten or decorate answers."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from everthread.core.messages import (
     calls_of,
     part_text,
     parts_of,
-    strip_surroundings,
     text_of,
 )
 from everthread.core.types import Api
+from everthread.core.user_words import strip_surroundings
 from everthread.thread.history import identify_message, parse_arguments
 
 _WORD = re.compile(r"\w+")
 _MIN_SHARED_WORDS_SHARE = 1 / 3
 """The minimum share of its words that an answer keeps when a client re-words it."""
 _MIN_START_WORDS = 5
-"""A shortened message begins with at least this many words of the stored one."""
+"""Minimum number of words of the stored message with which a shortened one begins."""
 _MAX_MARKER_WORDS = 8
-"""The marker at the end of a shortened message has at most this many words."""
+"""Maximum words of the marker at the end of a shortened message."""
 
 
 def count_matching_messages(
@@ -33,10 +33,10 @@ def count_matching_messages(
     stored: Sequence[Any],
     is_model_answer: Callable[[int], bool],
 ) -> tuple[int, int]:
-    """Count the sent messages, and the stored ones, that say the same from the start.
+    """Count the sent and the stored messages that agree from the start.
 
     Skip reasoning and reminders that only one side has. A re-worded answer counts as the same, unless it is another
-    answer of the model: `is_model_answer` returns this for the index of a sent message.
+    answer of the model; `is_model_answer` returns that for the index of a sent message.
     """
     sent_count = stored_count = 0
     while True:
@@ -72,7 +72,7 @@ def _is_skipped(api: Api, value: Any) -> bool:
 
 
 def _is_reminder(value: Any) -> bool:
-    """Return whether a message has nothing but a client's reminders."""
+    """Return whether a message contains only a client's reminders."""
     if not isinstance(value, dict) or value.get("role") != "user":
         return False
     text = text_of(value)
@@ -103,9 +103,9 @@ def _is_same_message(api: Api, sent: Any, stored: Any) -> bool:
 def _count_split_answer(
     api: Api, values: Sequence[Any], stored: Sequence[Any]
 ) -> tuple[int, int]:
-    """Return how many messages an answer takes on each side if only one side has it in two parts.
+    """Return how many messages the first answer takes on each side if one side has split it into text and calls.
 
-    Goose sends the newest answer's text and calls with a reminder between them. Return (0, 0) if neither side is split.
+    Goose splits the newest answer, with a reminder between the parts. Return (0, 0) if neither side has split it.
     """
     if parts := _count_parts_of(api, stored[0], values):
         return parts, 1
@@ -114,18 +114,18 @@ def _count_split_answer(
     return 0, 0
 
 
-def _count_parts_of(api: Api, whole: Any, parts: Sequence[Any]) -> int:
-    """Return how many messages together say what `whole` says: its text first, then its calls. 0 if they do not."""
+def _count_parts_of(api: Api, answer: Any, parts: Sequence[Any]) -> int:
+    """Return how many messages together say what `answer` says: its text first, then its calls. 0 if they do not."""
     text = parts[0]
-    if not _is_answer(whole) or not _is_answer(text):
+    if not _is_answer(answer) or not _is_answer(text):
         return 0
-    if calls_of(text) or not text_of(text) or text_of(text) != text_of(whole):
+    if calls_of(text) or not text_of(text) or text_of(text) != text_of(answer):
         return 0
     for index, message in enumerate(parts[1:], start=1):
         if _is_skipped(api, message):
             continue
         is_remainder = _is_answer(message) and not text_of(message)
-        if is_remainder and calls_of(message) and _is_reworded(message, whole):
+        if is_remainder and calls_of(message) and _is_reworded(message, answer):
             return index + 1
         return 0
     return 0
@@ -138,10 +138,10 @@ def _is_answer(value: Any) -> bool:
 def _begins_with_rewording(
     api: Api, values: Sequence[Any], stored: Sequence[Any]
 ) -> bool:
-    """Return whether both begin with the same answer in different words.
+    """Return whether both lists begin with the same answer in different words.
 
-    It must have no calls and be followed by the same message. At the end of the stored messages, any message of the
-    client may follow.
+    The answer must have no calls and be followed by the same message on both sides. If the stored answer is the last
+    message, any message of the client may follow.
     """
     sent_answer = values[0]
     stored_answer = stored[0]
@@ -160,7 +160,7 @@ def _begins_with_rewording(
 def _share_words(text: str, other: str) -> bool:
     """Return whether the longer text has enough words of the shorter one; unrelated texts share few."""
     shorter, longer = sorted(
-        (Counter(_WORD.findall(one.lower())) for one in (text, other)),
+        (Counter(_WORD.findall(words_text.lower())) for words_text in (text, other)),
         key=Counter.total,
     )
     return (shorter & longer).total() >= max(
@@ -171,8 +171,8 @@ def _share_words(text: str, other: str) -> bool:
 def _is_reworded(sent: Any, stored: Any) -> bool:
     """Return whether an assistant's message is the stored one in other words.
 
-    It may have other words around the same calls, its calls as text, or be shortened. A different answer to the same
-    question does not count.
+    The sent message may have other words around the same calls, have the calls as text, or be shortened. A different
+    answer to the same question does not count.
     """
     if not _is_answer(sent) or not _is_answer(stored):
         return False

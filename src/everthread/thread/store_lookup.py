@@ -1,4 +1,4 @@
-"""Lookup in a stored thread: by words, by pattern, by id. Excerpts are exact, bounded and redacted.
+"""Look up messages of stored threads by words, pattern or id. Excerpts are exact, bounded and redacted.
 
 Used by the tool `recall`, an engine's own tools, and `everthread mcp`.
 """
@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import math
 import re
 import time
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-
-import regex
 
 from everthread.core.messages import calls_of, results_of
 from everthread.core.recent_dict import RecentDict
@@ -25,97 +22,16 @@ from everthread.core.search.search_results import (
     SearchScope,
     format_heading,
 )
-from everthread.core.secrets.redaction import redact, redact_part
+from everthread.core.secrets.redaction import redact_part
 from everthread.core.transcript import is_lookup_tool, is_user_message
 from everthread.core.types import Node
 from everthread.errors import InputError, UnknownIdError
 from everthread.store.index_pieces import searchable_text
-from everthread.store.records import SearchHit, SearchQuery, StoredMessage
+from everthread.store.records import StoredMessage
+from everthread.store.search_records import SearchHit, SearchQuery
 from everthread.store.sql.snippets import RAW_SECRET_MARGIN, find_sentence_start
 from everthread.store.store import Store
-
-# Patterns
-
-MAX_PATTERN_CHARS = 1_000
-"""Maximum characters of a pattern."""
-PATTERN_SECONDS = 2.0
-"""Maximum seconds of a pattern for all texts of a search together."""
-MAX_REPEATS = 10_000
-"""Maximum product of counted repetitions, which are unrolled in memory."""
-_REPEAT_COUNTS = regex.compile(r"\{\s*(\d*)\s*(?:,\s*(\d*)\s*)?\}")
-
-
-def compile_pattern(pattern: str, flags: int) -> regex.Pattern[str]:
-    """Compile a pattern of a model. Raise `InputError` if it is invalid or would take too much memory."""
-    repeats = (
-        int(group or 0)
-        for match in _REPEAT_COUNTS.finditer(pattern)
-        for group in match.groups()
-    )
-    if (
-        math.prod(max(1, min(count, MAX_REPEATS + 1)) for count in repeats)
-        > MAX_REPEATS
-    ):
-        raise InputError(
-            f"the pattern {pattern[:80]!r} repeats too often; use * or + instead of large numbers"
-        )
-    try:
-        return regex.compile(pattern, flags)
-    except (regex.error, RecursionError, OverflowError) as error:
-        raise InputError(
-            f"{pattern[:80]!r} is no regular expression: {error}"
-        ) from error
-
-
-class PatternMatcher:
-    """One pattern and the seconds it may still take."""
-
-    def __init__(self, pattern: str) -> None:
-        if not pattern or len(pattern) > MAX_PATTERN_CHARS:
-            raise InputError(
-                f"a pattern has 1 to {MAX_PATTERN_CHARS:,} characters, not {len(pattern):,}"
-            )
-        self._pattern = compile_pattern(pattern, regex.MULTILINE)
-        self._seconds = PATTERN_SECONDS
-
-    def scan(self, texts: Sequence[str], snippet_chars: int) -> list[str]:
-        """Return the words around the first match in each text, without secrets; empty if nothing matches.
-
-        Return fewer results than `texts` if the time runs out. Raise `InputError` if a single text takes too long.
-        """
-        snippets = []
-        for text in texts:
-            if self._seconds <= 0:
-                break
-            start_time = time.monotonic()
-            snippets.append(self._show_match(text, snippet_chars))
-            self._seconds -= time.monotonic() - start_time
-        return snippets
-
-    def _show_match(self, text: str, snippet_chars: int) -> str:
-        if self._find_first(text) is None:
-            return ""
-        redacted_text = redact(text)
-        span = self._find_first(redacted_text)
-        if span is None:  # only a secret matches
-            return ""
-        context_chars = max(0, snippet_chars - (span[1] - span[0])) // 2
-        start = max(0, span[0] - context_chars)
-        end = min(len(redacted_text), start + snippet_chars)
-        return f"{'…' if start else ''}{redacted_text[start:end]}{'…' if end < len(redacted_text) else ''}"
-
-    def _find_first(self, text: str) -> tuple[int, int] | None:
-        try:
-            match = self._pattern.search(text, timeout=self._seconds, concurrent=True)
-        except TimeoutError as error:
-            raise InputError(
-                f"the pattern takes too long on a text of {len(text):,} characters; make it simpler (no repetition "
-                "inside a repetition), or search for words"
-            ) from error
-        return None if match is None else match.span()
-
-
-# Lookup
+from everthread.thread.search_pattern import PatternMatcher
 
 EXCERPT_CHARS = 600
 """Characters of one excerpt."""
@@ -147,9 +63,9 @@ MAX_CACHED_LAYOUTS = 256
 
 
 class LookupCache:
-    """Facts of the threads used last, for one conversation or a whole server.
+    """A cache of facts about recently used threads, for one conversation or a whole server.
 
-    It holds threads of any tenant: access is checked before.
+    It contains threads of all tenants; callers check access first.
     """
 
     def __init__(self) -> None:
@@ -157,7 +73,7 @@ class LookupCache:
         self.layouts: RecentDict[tuple[str, str], OriginalsLayout] = RecentDict(
             MAX_CACHED_LAYOUTS
         )
-        """By the thread and the id of a summary."""
+        """The layouts by thread and id of the summary."""
 
     def turns(self, thread: str) -> dict[int, int]:
         """Return the turns of a thread's messages that have been read so far, in order."""
@@ -173,9 +89,9 @@ class LookupCache:
 
 
 class StoreLookup:
-    """`Lookup` and `Graph` over a store. Without a thread, or with `reach="all"`, it searches all of the tenant's.
+    """`Lookup` and `Graph` over a store. Without a thread, or with `reach="all"`, search all threads of the tenant.
 
-    `tenant` None: in the threads of every tenant.
+    `tenant`: None to search the threads of every tenant.
     """
 
     def __init__(
@@ -197,13 +113,13 @@ class StoreLookup:
         self.cache = cache or LookupCache()
 
     async def threads(self) -> list[str]:
-        """List the threads that are searched; empty for all of the tenant's."""
+        """List the threads that are searched; empty if all threads of the tenant are."""
         if self.thread is None or self._reach == "all":
             return []
         return await self._list_family(self.thread)
 
     async def _list_family(self, thread: str) -> list[str]:
-        """Return the threads to search when this one is named."""
+        """List the threads to search for this one: itself, and its family if that is included."""
         return await self.store.family(thread) if self._has_family else [thread]
 
     # Searching
@@ -272,7 +188,7 @@ class StoreLookup:
         )
 
     async def _search_words(self, query: SearchQuery) -> SearchPage:
-        """Return a page of `Store.find`. Skip pages that hold only earlier searches."""
+        """Return a page of `Store.find`, skipping pages with nothing but earlier searches."""
         offset = query.offset
         while True:
             page = await self.store.find(replace(query, offset=offset))
@@ -388,48 +304,51 @@ class StoreLookup:
                 )
             ]
         for thread in threads:
-            turn = 0
-            tool_by_call = dict[str, str]()
-            for start in itertools.count(0, MESSAGES_PER_QUERY):
-                page = await self.store.history(
-                    thread, start=start, limit=MESSAGES_PER_QUERY
-                )
-                texts = []
-                for stored_message in page:
-                    turn += is_user_message(stored_message.body)
-                    calls = {
-                        call.id: call.name for call in calls_of(stored_message.body)
-                    }
-                    tool_by_call |= calls
-                    tool_names = (
-                        result.name or tool_by_call.get(result.call_id, "")
-                        for result in results_of(stored_message.body)
-                    )
-                    tools = [*filter(None, tool_names)]
-                    if not any(map(is_lookup_tool, (*tools, *calls.values()))):
-                        texts.append(
-                            _make_excerpt(stored_message, thread, turn, ",".join(tools))
-                        )
+            async for texts in self._read_messages(thread):
                 yield texts
-                if len(page) < MESSAGES_PER_QUERY:
-                    break
-            outputs = [
-                output
-                for output in await self.store.outputs(thread)
-                if not is_lookup_tool(output.tool)
-            ]
-            yield [
-                Excerpt(
-                    output.id,
-                    thread,
-                    turn=None,
-                    role="tool",
-                    tool=output.tool,
-                    created=output.created,
-                    text=await self.store.output(output.id, tenant=self.tenant),
+            yield await self._read_outputs(thread)
+
+    async def _read_messages(self, thread: str) -> AsyncIterator[list[Excerpt]]:
+        """Yield the texts of a thread's messages, page by page."""
+        turn = 0
+        tool_by_call: dict[str, str] = {}
+        for start in itertools.count(0, MESSAGES_PER_QUERY):
+            page = await self.store.history(
+                thread, start=start, limit=MESSAGES_PER_QUERY
+            )
+            texts = []
+            for stored_message in page:
+                turn += is_user_message(stored_message.body)
+                calls = {call.id: call.name for call in calls_of(stored_message.body)}
+                tool_by_call |= calls
+                tool_names = (
+                    result.name or tool_by_call.get(result.call_id, "")
+                    for result in results_of(stored_message.body)
                 )
-                for output in outputs
-            ]
+                tools = [*filter(None, tool_names)]
+                if not any(map(is_lookup_tool, (*tools, *calls.values()))):
+                    texts.append(
+                        _make_excerpt(stored_message, thread, turn, ",".join(tools))
+                    )
+            yield texts
+            if len(page) < MESSAGES_PER_QUERY:
+                break
+
+    async def _read_outputs(self, thread: str) -> list[Excerpt]:
+        """Return the whole stored outputs of a thread."""
+        return [
+            Excerpt(
+                output.id,
+                thread,
+                turn=None,
+                role="tool",
+                tool=output.tool,
+                created=output.created,
+                text=await self.store.output(output.id, tenant=self.tenant),
+            )
+            for output in await self.store.outputs(thread)
+            if not is_lookup_tool(output.tool)
+        ]
 
     # Reading
 
@@ -504,7 +423,7 @@ class StoreLookup:
     async def turns(
         self, thread: str, *, needed_ids: Collection[int] = ()
     ) -> Mapping[int, int]:
-        """Return the turn of every message, in order. Read nothing if the cache covers all of `needed_ids`.
+        """Return the turn of every message, in order. If the cache has all of `needed_ids`, return only the cache.
 
         Stored messages do not change, so only those added since the last call are read.
         """
@@ -656,7 +575,7 @@ class StoreLookup:
             )
             if compaction_record is None:
                 return None
-        # A proxied client's: it covers all messages before it.
+        # A compaction of a proxied client covers all messages before it.
         if not compaction_record.record.covered:
             history = await self.store.history(thread)
             return [

@@ -1,4 +1,4 @@
-"""The facts of a thread, read from its store: title, files, commands, open errors, to-do list; and its pins."""
+"""Load facts about a thread from its store: title, usage, state of the work, pins."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from everthread.core.messages import calls_of, content_text
 from everthread.core.secrets.redaction import redact
 from everthread.core.transcript import user_text
 from everthread.errors import InputError, UnknownIdError
-from everthread.store.records import Pin, Session, StoredMessage, UsageRecord
+from everthread.store.records import Pin, Session, StoredMessage
 from everthread.store.store import Store
+from everthread.store.usage_records import UsageRecord
 
 _SEARCHED_MESSAGES = 8
-"""Messages to search for the user's first words."""
+"""Number of messages that are searched for the user's first words."""
 _MAX_READ_CHARS = 4_000
-"""Characters to read of those words, enough to recognise a secret."""
+"""Maximum characters to read of the user's first words, enough to recognise a secret."""
 
 
 async def load_title(store: Store, session: Session) -> str:
     """Return a thread's title; if it has none, the user's first words without secrets and headings.
 
-    A branch with its parent's title is named after the user's first words in the branch. A side request of a client may
-    begin in the middle of a conversation and hold no words of the user; it is named after the first line of its
-    instructions.
+    A branch with its parent's title is named after the user's first words in the branch. A side call that has no words
+    of the user is named after the first line of its instructions.
     """
     if session.branched_at is not None and await _has_parents_title(store, session):
         messages = await store.history(
@@ -65,7 +65,7 @@ def _title_from_words(messages: Sequence[StoredMessage]) -> str:
 
 
 async def load_thread_usage(store: Store, thread: str) -> dict[str, list[UsageRecord]]:
-    """Return the calls of a thread: `main`, `auxiliary`, those of its `subagents`, and `all`."""
+    """Return the usage records of a thread by kind: `main`, `auxiliary`, `subagents` and `all`."""
     own_records = await store.usage(thread)
     subagent_records = [
         record
@@ -83,10 +83,10 @@ async def load_thread_usage(store: Store, thread: str) -> dict[str, list[UsageRe
 
 
 async def load_thread_state(store: Store, thread: str) -> ThreadState:
-    """Read the state from every message of a thread's family, in the order they were stored.
+    """Read the state of the work from every message of a thread's family, in the order they were stored.
 
-    The family is the thread, those it branched from or works for, and those of the same
-    client session: subagents change files too. Threads without calls add nothing.
+    The family is the thread, the threads that it branched from or works for, and the threads of the same client
+    session, because subagents change files too.
     """
     messages = {
         stored_message.id: stored_message.body
@@ -103,7 +103,7 @@ async def load_thread_state(store: Store, thread: str) -> ThreadState:
     return build_state([messages[key] for key in sorted(messages)])
 
 
-def state_figures(state: ThreadState) -> dict[str, Any]:
+def describe_state(state: ThreadState) -> dict[str, Any]:
     """Return the state as JSON values, without the secrets that commands and errors may hold."""
     return {
         "messages": state.message_count,
@@ -139,7 +139,7 @@ def state_figures(state: ThreadState) -> dict[str, Any]:
 
 
 def changed_files(figures: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the changed files of `state_figures`, the latest first."""
+    """Return the changed files of `describe_state`, the latest first."""
     return [file for file in figures["files"] if file["last"] == CHANGED]
 
 
@@ -151,7 +151,7 @@ MAX_PINS = 50
 
 
 async def add_pin(store: Store, thread: str, text: str) -> Pin:
-    """Store a pin durably. Leave a text that is already pinned unchanged."""
+    """Store a pin, unless the same text is pinned already."""
     note = redact(text).strip()
     if not note:
         raise InputError("there is nothing to pin: give a text, or the id of a message")

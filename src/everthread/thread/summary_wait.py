@@ -1,4 +1,4 @@
-"""The wait of a turn for a model's summary."""
+"""Limit how long a turn waits for a model's summary."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from everthread.compaction.summarizers.summarizer import (
 )
 
 MAX_SUMMARY_WAIT_SECONDS = 30.0
-"""Maximum wait of a turn for a model's summary; then the journal writes one."""
+"""Maximum wait of a turn for a model's summary; after it the journal writes one."""
 OPTIONAL_WAIT_SECONDS = 0.25
-"""Maximum wait of a turn that can do without the summary."""
+"""Maximum wait of a turn that can continue without the summary."""
 T = TypeVar("T")
 
 
@@ -51,7 +51,7 @@ class SummaryWait:
     async def ask(
         self, summarizer: Summarizer, requests: Sequence[SummaryRequest]
     ) -> list[SummaryDraft]:
-        """Return a draft for each request. After `end` they are empty, so that the journal writes."""
+        """Return a draft for each request. After `end` the drafts are empty, so that the journal writes."""
         if not requests:
             return []
         drafts = await self.limit_wait(request_drafts(summarizer, requests))
@@ -104,7 +104,7 @@ class SummaryWait:
 
 
 def make_late_draft(summarizer: Summarizer) -> SummaryDraft:
-    """Return an empty draft for a summariser that took too long. In a chain, pause the route that was writing."""
+    """Return an empty draft for a summariser that took too long. In a chain, also pause the route that was writing."""
     warning = f"{summarizer.name} wrote no summary: {TOOK_TOO_LONG}"
     if isinstance(summarizer, SummarizerChain):
         warning = summarizer.pause_interrupted()

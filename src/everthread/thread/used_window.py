@@ -1,6 +1,6 @@
-"""The window that the last call of a thread used, stored with the thread's learnt state.
+"""The window that a thread's last call used, stored with the thread.
 
-Another process knows the settings and the catalogue, but not the window that a server reported.
+Other processes know the settings and the catalogue of models, but not the window that a server reported.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class UsedWindow:
     tokens: int
     threshold: int
     source: str = ""
-    """Empty if it is not known."""
+    """How the window was found; empty if that is not known."""
 
     def dump(self) -> dict[str, Any]:
         """Return the field to add to the stored state."""
@@ -42,7 +42,7 @@ class UsedWindow:
 
 
 def describe_window(window: int, route: Route) -> str:
-    """Return a window in use and its source; a limit learnt since the start replaces the first source."""
+    """Describe the window in use and its source: the route's, or the provider if the window was learnt since."""
     size = f"{window:,} tokens"
     if window != route.window:
         return f"{size}, learnt from the provider"

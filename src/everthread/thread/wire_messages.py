@@ -21,7 +21,7 @@ _JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 def decode_messages(
     api: Api, values: Sequence[Any], model: str, *, previous_value: Any = None
 ) -> list[Message]:
-    """Return wire messages in core form. `previous_value`: the message before them, for pairing Gemini's results."""
+    """Return wire messages in core form. `previous_value`: the message before, to pair Gemini's results with calls."""
     context = (
         {"previous_content": previous_value}
         if api == "gemini" and previous_value is not None
@@ -47,14 +47,14 @@ def decode_value(raw: bytes | str) -> Any:
 
 
 class JsonMessages(Sequence[Any]):
-    """Messages in the form of the protocol, sent to another process as texts and decoded there, once."""
+    """Messages in the form of the protocol. They are sent to another process as texts and decoded on first use."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         self._texts = texts
         self._values: list[Any] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the texts: values take ten times as long."""
+        """Pickle the texts, because pickling values takes ten times as long."""
         return JsonMessages, (self._texts,)
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""Run CPU work in processes of lower priority than their parent. End one that takes too long."""
+"""Run CPU work in processes of lower priority than their parent."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 MAX_PROCESSES = 2
 COMPACTION_NICENESS = 5
-"""Lower priority than requests, but not starved by other programs: a caller may be waiting."""
-MAX_CHUNK_BYTES = 64 * 1024
-"""A longer result is unpickled in a turn of the event loop of its own."""
+"""A lower priority than that of requests, but high enough not to starve, because a caller may be waiting."""
+MAX_SMALL_RESULT_BYTES = 64 * 1024
+"""After unpickling a longer result, let other tasks of the event loop run before it is used."""
 _LENGTH_HEADER = struct.Struct(">Q")
 _WORKER_COMMAND = "from everthread.thread.worker import main; main({})"
 
 
 class WorkerProcesses:
-    """The processes of a gateway. A process runs one call at a time and is reused."""
+    """A pool of worker processes. Each runs one call at a time and is reused."""
 
     def __init__(
         self, max_processes: int = MAX_PROCESSES, *, niceness: int = COMPACTION_NICENESS
@@ -65,7 +65,7 @@ class WorkerProcesses:
         return await _Process.start(self._niceness)
 
     async def call_if_free(self, function: Callable[..., T], *values: Any) -> T | None:
-        """As `call`, but return None at once if no process is free, and None if the call fails."""
+        """Like `call`, but return None if no process is free or the call fails."""
         if not self._free_processes:
             return None
         try:
@@ -80,7 +80,7 @@ class WorkerProcesses:
             self._run_in_background(self.call(function, *values))
 
     async def close(self, seconds: float = 1.0) -> None:
-        """End the free processes; give cancelled calls this long to end."""
+        """End the free processes. Cancelled calls get `seconds` to end."""
         while self._free_processes:
             self._run_in_background(self._free_processes.pop().end())
         if self._running:
@@ -148,7 +148,7 @@ class _Process:
                 f"a worker process ended ({type(error).__name__})"
             ) from error
         failure, result = pickle.loads(answer)  # noqa: S301  # nosec B301  our own child wrote it
-        if size > MAX_CHUNK_BYTES:
+        if size > MAX_SMALL_RESULT_BYTES:
             await asyncio.sleep(
                 0
             )  # reading it took a while: let requests run before it is used
@@ -158,7 +158,7 @@ class _Process:
 
 
 def main(niceness: int) -> None:
-    """Serve the parent that started this process. Prints go to the log, so that they do not mix with the answers."""
+    """Serve the parent that started this process. Redirect prints to the log, so that they do not mix with answers."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     with contextlib.suppress(OSError, AttributeError):

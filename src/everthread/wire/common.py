@@ -26,13 +26,26 @@ def require_list(value: Any, path: str) -> Sequence[Any]:
     return value
 
 
+def list_or_empty(value: Any, path: str) -> Sequence[Any]:
+    """Return a list; an absent one is empty. Raise `WireError` for anything else."""
+    return () if value is None else require_list(value, path)
+
+
+def require_objects(value: Any, path: str) -> list[Mapping[str, Any]]:
+    """Return a list of objects. Raise `WireError` naming the item that is not an object."""
+    return [
+        require_object(item, f"{path}[{index}]")
+        for index, item in enumerate(require_list(value, path))
+    ]
+
+
 def require_text(value: Any, path: str) -> str:
     if not isinstance(value, str):
         raise WireError(f"{path} must be a string, not {_describe_type(value)}")
     return value
 
 
-def event_object(event: SseEvent | Mapping[str, Any]) -> Mapping[str, Any] | None:
+def parse_event(event: SseEvent | Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Return the JSON object of a stream event; None for the mark that ends the stream."""
     if not isinstance(event, SseEvent):
         return require_object(event, "the event")
@@ -75,7 +88,7 @@ def write_reply_fields(
     *,
     is_native: bool,
 ) -> dict[str, Any]:
-    """Add id, model and usage to the body of a reply; to a native one only those that it had, usage unchanged.
+    """Add id, model and usage to the body of a reply. A native reply gets only those that it had, its usage unchanged.
 
     `prompt_name` and `output_name` are OpenAI's names of the two figures of another API's usage.
     """
@@ -102,7 +115,7 @@ def write_reply_fields(
     return body
 
 
-def error_delta(error: Any) -> StreamDelta:
+def make_error_delta(error: Any) -> StreamDelta:
     """Return the delta for an error in a stream."""
     raw = (
         error
@@ -172,15 +185,15 @@ def can_use_reasoning(message: Mapping[str, Any], api: str, model: str | None) -
     if not isinstance(record, dict) or record.get("api") != api:
         return False
     author = record.get("model")
-    return not author or not model or same_model(author, model)
+    return not author or not model or is_same_model(author, model)
 
 
-def same_model(name: str, other_name: str) -> bool:
+def is_same_model(name: str, other_name: str) -> bool:
     """Return whether two names mean the same model. Providers add a date, routers a prefix or a variant."""
-    return _model_family(name) == _model_family(other_name)
+    return _find_model_family(name) == _find_model_family(other_name)
 
 
-def _model_family(model: str) -> str:
+def _find_model_family(model: str) -> str:
     name = model.lower().rpartition("/")[2].partition(":")[0].replace(".", "-")
     return _DATE_SUFFIX.sub("", name)
 
@@ -211,7 +224,7 @@ EncodedMessageT = TypeVar("EncodedMessageT", bound=EncodedMessage)
 def group_by_role(
     encoded_messages: Iterable[EncodedMessageT],
 ) -> Iterator[list[EncodedMessageT]]:
-    """Yield neighbours of one role together, unless they were separate on the wire already."""
+    """Yield neighbouring messages of one role together, unless they were separate messages on the wire."""
     neighbours: list[EncodedMessageT] = []
     for encoded_message in encoded_messages:
         was_separate = (

@@ -61,18 +61,20 @@ def find_permanent_parts(message: Message) -> list[PermanentPart]:
         return []
     item = native_value(message, openai_responses.API)
     if role == "tool" or (isinstance(item, dict) and kind_of(item) in TOOL_ITEMS):
-        keys = _loaded_tool_keys(message)
+        keys = _find_loaded_tool_keys(message)
         return (
             []
             if keys is None
             else [PermanentPart(0, keys, json_text(item or message.get("content")))]
         )
     parts = (
-        _wire_blocks(message) if role in (*SYSTEM_ROLES, "assistant", "user") else []
+        _list_wire_blocks(message)
+        if role in (*SYSTEM_ROLES, "assistant", "user")
+        else []
     )
     return [
         PermanentPart(
-            position, _part_keys(part), content_text([part]) or json_text(part)
+            position, _find_part_keys(part), content_text([part]) or json_text(part)
         )
         for position, part in enumerate(parts)
         if _is_permanent(role, part)
@@ -87,7 +89,7 @@ def _is_plain(message: Message) -> bool:
 def loads_tools(message: Message) -> bool:
     """Return whether a message is or contains a tool result that loads tools: cutting it would unload them."""
     if message.get("role") == "tool":
-        return _loaded_tool_keys(message) is not None
+        return _find_loaded_tool_keys(message) is not None
     content = message.get("content")
     blocks = content if isinstance(content, list) else ()
     return any(
@@ -102,7 +104,7 @@ def find_answered_call_ids(message: Message, positions: Collection[int]) -> set[
         return set()
     if message.get("role") == "tool":
         return {as_text(message.get("tool_call_id"))}
-    blocks = _wire_blocks(message) if message.get("role") == "user" else []
+    blocks = _list_wire_blocks(message) if message.get("role") == "user" else []
     return {
         as_text(blocks[position].get("tool_use_id"))
         for position in positions
@@ -113,7 +115,7 @@ def find_answered_call_ids(message: Message, positions: Collection[int]) -> set[
 def keep_parts(
     message: Message, positions: Collection[int], call_ids: Collection[str] = ()
 ) -> Message:
-    """Return the message with only these parts, and of its calls those with these ids.
+    """Return the message with only these parts, and with its calls that have one of these ids.
 
     Reasoning and cache marks are dropped.
     """
@@ -124,7 +126,7 @@ def keep_parts(
     value = native_value(message, openai_responses.API)
     if isinstance(value, list):
         return _keep_items(message, value, positions, call_ids)
-    blocks = _wire_blocks(message)
+    blocks = _list_wire_blocks(message)
     answered_ids = {
         as_text(blocks[position].get("tool_use_id")) for position in positions
     }
@@ -174,7 +176,7 @@ def join_instructions(messages: Sequence[Message]) -> list[Message]:
     return result
 
 
-def _wire_blocks(message: Message) -> list[Mapping[str, Any]]:
+def _list_wire_blocks(message: Message) -> list[Mapping[str, Any]]:
     """Return the parts in wire form, so that a kept part stays verbatim."""
     items = native_value(message, openai_responses.API)
     if isinstance(items, list):
@@ -202,31 +204,33 @@ def has_tool_reference(content: Any) -> bool:
     )
 
 
-def _loaded_tool_keys(message: Message) -> frozenset[str] | None:
+def _find_loaded_tool_keys(message: Message) -> frozenset[str] | None:
     """Return the tools that a tool's result loads; None if it is an ordinary result."""
     item = native_value(message, openai_responses.API)
     if isinstance(item, dict) and kind_of(item) in TOOL_ITEMS:
-        return frozenset(_tool_keys(item))
+        return frozenset(_list_tool_keys(item))
     content = message.get("content")
     if not has_tool_reference(content):
         return None
     return frozenset(
-        name for part in cast("list[Any]", content) for name in _tool_keys(part)
+        name for part in cast("list[Any]", content) for name in _list_tool_keys(part)
     )
 
 
-def _part_keys(part: Mapping[str, Any]) -> frozenset[str]:
+def _find_part_keys(part: Mapping[str, Any]) -> frozenset[str]:
     if kind_of(part) in RESULT_BLOCKS:
         return frozenset(
-            name for inner in part.get("content") or () for name in _tool_keys(inner)
+            name
+            for inner in part.get("content") or ()
+            for name in _list_tool_keys(inner)
         )
-    names = frozenset(_tool_keys(part))
+    names = frozenset(_list_tool_keys(part))
     text = content_text([part]).strip()
-    return names or (frozenset({_text_key(text)}) if text else frozenset())
+    return names or (frozenset({_make_text_key(text)}) if text else frozenset())
 
 
-def _text_key(text: str) -> str:
-    """Return the tag that an instruction begins with, because a new version has the same tag; else the text."""
+def _make_text_key(text: str) -> str:
+    """Return the tag at the start of an instruction, which a newer version begins with too; else the whole text."""
     tag = text[1:].partition(">")[0] if text.startswith("<") else ""
     has_end_tag = f"</{tag.split(' ')[0]}" in text or f"</{tag}>" in text
     return (
@@ -236,7 +240,7 @@ def _text_key(text: str) -> str:
     )
 
 
-def _tool_keys(part: Any) -> Iterator[str]:
+def _list_tool_keys(part: Any) -> Iterator[str]:
     """Yield a key for each tool that a block or an item loads or unloads."""
     match part:
         case {"type": "tool_reference", "tool_name": str(name)} | {
@@ -261,7 +265,7 @@ def _tool_keys(part: Any) -> Iterator[str]:
             "content": {"tool_references": list(references)},
         }:
             for reference in references:
-                yield from _tool_keys(reference)
+                yield from _list_tool_keys(reference)
         case {"type": "tool_search_output" | "additional_tools", "tools": list(tools)}:
             yield from (
                 f"tool {name}"

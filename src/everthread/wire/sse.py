@@ -34,13 +34,13 @@ class SseSplitter:
 
     def take_pending(self) -> bytes:
         """Return the incomplete event at the end of the stream."""
-        rest = self.pending
+        incomplete_event = self.pending
         self.pending = b""
-        return rest
+        return incomplete_event
 
 
 class SseParser:
-    """Split bytes into events as soon as each is complete."""
+    """Parse a stream of bytes into events, each as soon as it is complete."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -69,7 +69,7 @@ class SseParser:
             self._skip_newline = False
             text = text.removeprefix("\n")
         self._skip_newline = self._skip_newline or text.endswith("\r")
-        *lines, rest = _LINE_END.split(text)
+        *lines, partial_line = _LINE_END.split(text)
         events: list[SseEvent] = []
         for line in lines:
             full_line = "".join((*self._pending_text, line))
@@ -78,8 +78,8 @@ class SseParser:
                 self._read_line(full_line)
             else:
                 events += self._finish_event()
-        if rest:
-            self._pending_text.append(rest)
+        if partial_line:
+            self._pending_text.append(partial_line)
         return events
 
     def _read_line(self, line: str) -> None:

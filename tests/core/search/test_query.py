@@ -15,14 +15,14 @@ from everthread.core.search.query import (
     read_question,
 )
 from everthread.core.search.relevance import (
+    CONVERSATION_SHARE,
     NEIGHBOUR_SHARES,
-    SITTING_SHARE,
     borrow_words,
     closeness,
     is_distinctive,
     length_penalty,
     rarity,
-    rate_sittings,
+    rate_conversations,
     weigh_question,
 )
 from everthread.core.search.terms import forms, stop_words
@@ -255,9 +255,9 @@ def test_a_message_gets_the_words_of_its_neighbours_in_the_same_sitting() -> Non
 
 
 def test_a_sitting_adds_a_share_of_its_best_messages() -> None:
-    added = rate_sittings([1.0, 4.0, 2.0, 0.0], [1, 1, 1, 2])
-    assert added == {1: SITTING_SHARE * 3.0, 2: 0.0}
-    assert rate_sittings([], []) == {}
+    added = rate_conversations([1.0, 4.0, 2.0, 0.0], [1, 1, 1, 2])
+    assert added == {1: CONVERSATION_SHARE * 3.0, 2: 0.0}
+    assert rate_conversations([], []) == {}
 
 
 def test_closeness_is_the_share_of_what_was_asked() -> None:

@@ -19,7 +19,7 @@ from everthread.factory.agent import make_agent_opener, make_preview_function
 from everthread.gateway.access.authentication import Caller
 from everthread.gateway.api import QueueOptions
 from everthread.gateway.api.queue import TurnQueue
-from everthread.gateway.api.threads_api import NativeApp
+from everthread.gateway.api.threads_api import ThreadsApi
 from everthread.gateway.app import GatewayApp
 from everthread.gateway.error_answers import Refused
 from everthread.gateway.proxy import Proxy
@@ -138,7 +138,7 @@ async def open_api(
     tools: bool = False,
     keys: bool = True,
     access: Callable[[Store], Any] = lambda _store: NamedKeys(),
-    patience: float = 5.0,
+    grace_seconds: float = 5.0,
     settings: str = "",
     wrap: Callable[[Any], Any] = lambda opened: opened,
 ) -> AsyncIterator[ApiSetup]:
@@ -146,7 +146,7 @@ async def open_api(
     store = await asyncio.to_thread(open_store, url)
     config = parse_config(settings)
     queue = TurnQueue(store, wrap(make_agent_opener(config, answering_model)), options)
-    app = NativeApp(
+    app = ThreadsApi(
         queue,
         preview=make_preview_function(parse_config("")),
         tools=tools,
@@ -157,11 +157,11 @@ async def open_api(
         Routes([Upstream("only", "http://127.0.0.1:9")]), PassThroughManager()
     )
     service = GatewayApp(
-        proxy, authenticator=access(store) if keys else None, native=app
+        proxy, authenticator=access(store) if keys else None, threads_api=app
     )
     made: ApiSetup | None = None
     try:
-        async with Gateway(service, patience=patience) as gateway:
+        async with Gateway(service, grace_seconds=grace_seconds) as gateway:
             made = ApiSetup(gateway.url, store, answering_model, queue)
             yield made
     finally:

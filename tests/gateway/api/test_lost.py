@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from everthread import open_store
-from everthread.conversation.answer_recorder import INTERRUPTED
+from everthread.conversation.answer_recorder import INTERRUPTED_ANSWER_TEXT
 from everthread.core.messages import Message, text_of
 from everthread.gateway.api.lost_turns import UNKNOWN_OUTCOME, repair_lost_turn
-from everthread.store.records import Lease, NewMessage, NewQueuedTurn, NewSession
+from everthread.store.records import Lease, NewMessage, NewSession
+from everthread.store.turn_records import NewQueuedTurn
 from tests.agent.agent_setup import call_reply
 from tests.gateway.api.api_setup import ApiSetup
 
@@ -29,9 +30,9 @@ def url_in(folder: Path) -> str:
 @pytest.mark.parametrize(
     ("there", "state", "added"),
     [
-        ([], "interrupted", ["pay", INTERRUPTED]),
-        ([USER], "interrupted", [INTERRUPTED]),
-        ([USER, CALL], "interrupted", [UNKNOWN_OUTCOME, INTERRUPTED]),
+        ([], "interrupted", ["pay", INTERRUPTED_ANSWER_TEXT]),
+        ([USER], "interrupted", [INTERRUPTED_ANSWER_TEXT]),
+        ([USER, CALL], "interrupted", [UNKNOWN_OUTCOME, INTERRUPTED_ANSWER_TEXT]),
         ([USER, SAID], "answered", []),
     ],
 )
@@ -84,7 +85,7 @@ async def test_a_process_that_was_stopped_too_long(
         503,
         "interrupted",
     )
-    assert await api.history(thread) == ["one", INTERRUPTED]
+    assert await api.history(thread) == ["one", INTERRUPTED_ANSWER_TEXT]
     assert api.model.begun == ["one"]
     assert (await api.say(thread, "two")).json()["answer"]["text"] == "re: two"
 

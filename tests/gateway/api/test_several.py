@@ -7,7 +7,7 @@ import asyncio
 from everthread.core.messages import text_of
 from everthread.gateway.access.authentication import KeyAuthenticator
 from everthread.gateway.access.key_creation import issue_key
-from everthread.store.records import KeyLimits
+from everthread.store.key_records import KeyLimits
 from everthread.store.store import Store
 from tests.gateway.api.api_setup import (
     FAST_OPTIONS,

@@ -14,8 +14,9 @@ from everthread.core.types import Reply
 from everthread.factory.gateways import open_gateway
 from everthread.gateway.api.lost_turns import UNKNOWN_OUTCOME
 from everthread.lab.provider import Provider, ServedModel
-from everthread.store.records import NewMessage, NewQueuedTurn
+from everthread.store.records import NewMessage
 from everthread.store.store import Store
+from everthread.store.turn_records import NewQueuedTurn
 from tests.agent.agent_setup import call_reply
 from tests.gateway.api.api_setup import ApiSetup, WaitingModel, open_api
 

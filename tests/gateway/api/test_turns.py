@@ -209,7 +209,7 @@ async def test_closing_lets_turns_end_and_keeps_what_waits(tmp_path: Path) -> No
 async def test_closing_interrupts_what_does_not_end(tmp_path: Path) -> None:
     model = WaitingModel()
     model.hold("one")
-    async with open_api(url_in(tmp_path), model, patience=2.2) as setup:
+    async with open_api(url_in(tmp_path), model, grace_seconds=2.2) as setup:
         thread = await setup.thread()
         first = asyncio.create_task(setup.say(thread, "one"))
         await model.until("one")

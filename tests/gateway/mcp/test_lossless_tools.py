@@ -90,8 +90,11 @@ async def test_everything_is_found_and_read_and_nothing_of_others(
             0
         ].startswith(f"expand {top[0]}: ")
         await _refused(ann, mine, theirs, store)
-    confined = make_server(tools, LookupReach("ann", mine.id, confined=True))
-    async with serve_http(confined, "127.0.0.1", 0) as url, open_client(url) as bound:
+    is_confined = make_server(tools, LookupReach("ann", mine.id, is_confined=True))
+    async with (
+        serve_http(is_confined, "127.0.0.1", 0) as url,
+        open_client(url) as bound,
+    ):
         other = await make_thread(
             store, "Ann's other talk names marigold-12.", tenant="ann"
         )

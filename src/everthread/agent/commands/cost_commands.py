@@ -14,8 +14,8 @@ from everthread.agent.commands.dispatch import (
 from everthread.core.messages import count_noun
 from everthread.core.prices import format_dollars
 from everthread.errors import InputError
-from everthread.store.records import UsageRow
 from everthread.store.sql.accounts import make_usage_figures, make_usage_row, sum_usage
+from everthread.store.usage_records import UsageRow
 from everthread.thread.stored_facts import load_thread_usage
 from everthread.thread.used_window import describe_window
 
@@ -65,7 +65,9 @@ async def run_usage(scope: CommandScope, _argument: str) -> CommandResult:
         return CommandResult(
             "No call to a model is recorded for this conversation yet.", data
         )
-    lines = [_usage_line(row) for row in ([*rows, total] if len(rows) > 1 else [total])]
+    lines = [
+        _format_usage(row) for row in ([*rows, total] if len(rows) > 1 else [total])
+    ]
     next_prompt_line = f"The next prompt: about {conversation.tokens:,} of {conversation.window:,} tokens."
     tools = count_noun(len(conversation.toolbox.all_tools), "tool")
     left_out_line = (
@@ -103,12 +105,14 @@ async def run_insights(scope: CommandScope, argument: str) -> CommandResult:
     blocks: list[str | list[str]] = [
         f"The last {count_noun(days, 'day')}: {', '.join(counts)}."
     ]
-    blocks.append([_usage_line(replace(figures.total, key="all"))])
+    blocks.append([_format_usage(replace(figures.total, key="all"))])
     for name in ("model", "platform"):
         rows = sorted(
             getattr(figures, f"by_{name}"), key=lambda row: -(row.prompt + row.output)
         )
-        blocks += [f"**By {name}**", [_usage_line(row) for row in rows]] if rows else []
+        blocks += (
+            [f"**By {name}**", [_format_usage(row) for row in rows]] if rows else []
+        )
     if figures.by_tool:
         tools = [
             f"{row.tool}: {count_noun(row.results, 'result')}, {row.tokens:,} tokens"
@@ -123,7 +127,7 @@ async def run_insights(scope: CommandScope, argument: str) -> CommandResult:
     return CommandResult(join_paragraphs(*blocks), data)
 
 
-def _usage_line(row: UsageRow) -> str:
+def _format_usage(row: UsageRow) -> str:
     cache_note = (
         "" if row.cache_share is None else f" ({row.cache_share:.0%} from the cache)"
     )

@@ -39,9 +39,9 @@ class CommandResult:
     text: str
     """Markdown, readable without rendering."""
     data: Mapping[str, Any] = field(default_factory=dict)
-    """The same as JSON values."""
-    switch: str | None = None
-    """The session to continue in."""
+    """The facts of `text` as JSON values."""
+    next_session: str | None = None
+    """The session in which the agent should continue."""
     failed: bool = False
 
 

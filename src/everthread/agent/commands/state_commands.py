@@ -11,7 +11,7 @@ from everthread.agent.commands.dispatch import (
     command,
     join_paragraphs,
 )
-from everthread.agent.turn_events import CauseLog
+from everthread.agent.turn_events import CacheMissLog
 from everthread.compaction.history.tool_calls import REFUSED
 from everthread.compaction.journal.journal import AUTHOR, describe_author
 from everthread.core.messages import count_noun, excerpt
@@ -23,8 +23,8 @@ from everthread.store.records import (
 )
 from everthread.thread.stored_facts import (
     changed_files,
+    describe_state,
     load_thread_state,
-    state_figures,
 )
 
 MAX_SHOWN_ROWS = 10
@@ -32,7 +32,7 @@ MAX_SHOWN_ROWS = 10
 
 @command("/state", "files, commands, tests, open errors and the to-do list")
 async def run_state(scope: CommandScope, _argument: str) -> CommandResult:
-    data = state_figures(await load_thread_state(scope.store, scope.conversation.id))
+    data = describe_state(await load_thread_state(scope.store, scope.conversation.id))
     changed_rows = changed_files(data)
     blocks: list[str | list[str]] = []
     directory = ", ".join(
@@ -47,10 +47,10 @@ async def run_state(scope: CommandScope, _argument: str) -> CommandResult:
             "Files changed",
             [f"`{file['path']}`, turn {file['turn']}" for file in changed_rows],
         ),
-        ("Tests", [_command_line(run) for run in data["commands"] if run["test"]]),
+        ("Tests", [_format_command(run) for run in data["commands"] if run["test"]]),
         (
             "Commands",
-            [_command_line(run) for run in data["commands"] if not run["test"]],
+            [_format_command(run) for run in data["commands"] if not run["test"]],
         ),
         (
             "Open errors",
@@ -79,7 +79,7 @@ async def run_state(scope: CommandScope, _argument: str) -> CommandResult:
     )
 
 
-def _command_line(run: Mapping[str, Any]) -> str:
+def _format_command(run: Mapping[str, Any]) -> str:
     mark = "✓" if run["ok"] else "✗"
     if run["outcome"] == REFUSED:
         mark = "–"
@@ -103,19 +103,19 @@ async def run_why(scope: CommandScope, _argument: str) -> CommandResult:
     all_records = await scope.store.compactions(scope.conversation.id)
     records = [record for record in all_records if record.reverted is None]
     last_record = records[-1] if records else None
-    journal = scope.agent.journal if scope.agent else None
+    cache_misses = scope.agent.cache_misses if scope.agent else None
     if last_record is not None:
         compaction_text = _describe_compaction(last_record, len(records))
     elif all_records:
         compaction_text = "No compaction is in force: the last one was undone."
     else:
         compaction_text = "This conversation was never compacted."
-    text = join_paragraphs(compaction_text, describe_cache(journal))
+    text = join_paragraphs(compaction_text, describe_cache(cache_misses))
     data: dict[str, Any] = {
         "compactions": len(records),
         "reason": last_record.record.reason if last_record else None,
     }
-    cache_miss = journal.last_miss if journal else None
+    cache_miss = cache_misses.last_miss if cache_misses else None
     data["cache_miss"] = cache_miss.reason if cache_miss else None
     data["cache_miss_source"] = cache_miss and (
         "provider" if cache_miss.is_from_provider else "worked out"
@@ -173,20 +173,20 @@ def _describe_checks(figures: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def describe_cache(journal: CauseLog | None) -> str:
+def describe_cache(cache_misses: CacheMissLog | None) -> str:
     """Describe the last cache miss, and how many calls ended without a report."""
-    if journal is None or not journal.requests:
+    if cache_misses is None or not cache_misses.requests:
         return "Cache: no call was made since this process began."
-    unreported = journal.requests - journal.calls
+    unreported = cache_misses.requests - cache_misses.calls
     unreported_note = (
         f" {count_noun(unreported, 'call')} ended without a report of tokens (stopped, refused, or not reported)."
         if unreported
         else ""
     )
-    if journal.last_miss is None:
-        calls = count_noun(journal.calls, "reported call")
+    if cache_misses.last_miss is None:
+        calls = count_noun(cache_misses.calls, "reported call")
         return f"Cache: no miss in {calls} since this process began.{unreported_note}"
-    miss = journal.last_miss
+    miss = cache_misses.last_miss
     return (
         f"Cache miss ({format_utc_time(miss.time)}): of {miss.expected_tokens:,} tokens the provider had just seen, "
         f"{miss.cached_tokens:,} were read from its cache, because {miss.reason} "

@@ -13,12 +13,8 @@ from everthread.agent.commands.dispatch import (
 from everthread.core.messages import count_noun, excerpt
 from everthread.core.search.search_results import format_utc_time
 from everthread.errors import InputError
-from everthread.store.records import (
-    NewSession,
-    SearchQuery,
-    Session,
-    ThreadRow,
-)
+from everthread.store.records import NewSession, Session, ThreadRow
+from everthread.store.search_records import SearchQuery
 from everthread.store.store import Store
 from everthread.thread.stored_facts import load_title
 
@@ -97,14 +93,14 @@ async def run_sessions(scope: CommandScope, argument: str) -> CommandResult:
         if row.first.id == current_thread
         or (row.first.kind != "subagent" and row.messages > 0)
     ]
-    threads = [await _thread_figures(scope, row) for row in shown_rows[:count]]
-    lines = [_thread_line(item) for item in threads]
+    threads = [await _make_thread_figures(scope, row) for row in shown_rows[:count]]
+    lines = [_format_thread(item) for item in threads]
     return CommandResult(
         "\n".join(lines) or "There are no conversations yet.", {"threads": threads}
     )
 
 
-async def _thread_figures(scope: CommandScope, row: ThreadRow) -> dict[str, Any]:
+async def _make_thread_figures(scope: CommandScope, row: ThreadRow) -> dict[str, Any]:
     title = await _load_short_title(
         scope.store, row.tip if row.tip.title else row.first
     )
@@ -119,11 +115,11 @@ async def _thread_figures(scope: CommandScope, row: ThreadRow) -> dict[str, Any]
     }
 
 
-def _thread_line(item: dict[str, Any]) -> str:
-    sizes = f"{count_noun(item['messages'], 'message')}, {count_noun(item['compactions'], 'compaction')}"
-    mark = " (this one)" if item["here"] else ""
-    title = item["title"] or "(nothing said)"
-    return f"- `{item['thread'][:8]}`{mark} {title}: {sizes}, {format_utc_time(item['active'])}"
+def _format_thread(thread: dict[str, Any]) -> str:
+    sizes = f"{count_noun(thread['messages'], 'message')}, {count_noun(thread['compactions'], 'compaction')}"
+    mark = " (this one)" if thread["here"] else ""
+    title = thread["title"] or "(nothing said)"
+    return f"- `{thread['thread'][:8]}`{mark} {title}: {sizes}, {format_utc_time(thread['active'])}"
 
 
 async def _load_short_title(store: Store, session: Session) -> str:
@@ -145,7 +141,7 @@ async def run_new(scope: CommandScope, argument: str) -> CommandResult:
     return CommandResult(
         text,
         {"thread": conversation.id, "previous": session.thread},
-        switch=conversation.session.id,
+        next_session=conversation.session.id,
     )
 
 
@@ -165,7 +161,9 @@ async def run_resume(scope: CommandScope, argument: str) -> CommandResult:
     current_model = scope.conversation.route.name
     if tip.model and tip.model != current_model:
         text += f" It was with {tip.model}; {current_model} answers now (`/model` changes it)."
-    return CommandResult(text, {"thread": tip.thread, "session": tip.id}, switch=tip.id)
+    return CommandResult(
+        text, {"thread": tip.thread, "session": tip.id}, next_session=tip.id
+    )
 
 
 @command(
@@ -181,5 +179,5 @@ async def run_branch(scope: CommandScope, argument: str) -> CommandResult:
     return CommandResult(
         text,
         {"thread": conversation.id, "parent": old_thread},
-        switch=conversation.session.id,
+        next_session=conversation.session.id,
     )

@@ -285,8 +285,10 @@ class FindTools:
         self, arguments: Mapping[str, Any], context: ToolContext
     ) -> Permission | None:
         """Return the permission to lose the provider's cache, with its price, if tools are requested at once."""
-        query, now = _read_query(arguments)
-        matches = context.conversation.toolbox.search(query) if now else None
+        query, should_show_now = _read_query(arguments)
+        matches = (
+            context.conversation.toolbox.search(query) if should_show_now else None
+        )
         if matches is None or not matches.tools:
             return None
         names = ", ".join(card.name for card in matches.tools)
@@ -305,7 +307,7 @@ class FindTools:
             (await context.conversation.find_tools(query, now=is_allowed)).text
         )
 
-    async def refused(
+    async def call_refused(
         self, arguments: Mapping[str, Any], context: ToolContext
     ) -> ToolReply:
         """Find the tools without approval, so that they are offered again at the next compaction."""

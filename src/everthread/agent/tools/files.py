@@ -257,7 +257,10 @@ class _FileWriter(ABC):
     def _compute_change(
         self, workspace: Workspace, path: Path, arguments: Mapping[str, Any]
     ) -> tuple[bytes | None, bytes, str]:
-        """Return the old content (None for a new file; at least as much as a diff shows), the new, and a report."""
+        """Return the old content, the new content, and a report for the model.
+
+        The old content is None for a new file, and may be cut after the bytes that a diff shows.
+        """
 
     def needs(self, arguments: Mapping[str, Any], context: ToolContext) -> Permission:
         """Return the permission to write the resolved path. An impossible change fails before the user is asked."""
@@ -273,9 +276,9 @@ class _FileWriter(ABC):
         workspace, path = self._resolve(arguments, context)
         name = workspace.relative_name(path)
         # A link may have been put there meanwhile.
-        if context.allowed is not None and context.allowed.what != name:
+        if context.allowed is not None and context.allowed.target != name:
             raise InputError(
-                f"the user allowed to write {quote_name(context.allowed.what)}, but the path now names "
+                f"the user allowed to write {quote_name(context.allowed.target)}, but the path now names "
                 f"{quote_name(name)}; nothing was written"
             )
         return await asyncio.to_thread(self._write, workspace, path, arguments)
@@ -454,7 +457,10 @@ MAX_HINT_LINES = 12
 
 
 def describe_nearest(text: str, wanted_text: str) -> str:
-    """Describe the lines most similar to the wanted ones, found by the longest of them, ignoring white space."""
+    """Describe the place in `text` that is most similar to `wanted_text`.
+
+    The place is found by the longest wanted line; white space is ignored.
+    """
     lines = text.split("\n")
     plain_lines = _collapse_lines(text)
     wanted_lines = _collapse_lines(wanted_text)

@@ -30,7 +30,7 @@ from everthread.agent.workspace import (
 )
 from everthread.core.messages import count_noun
 from everthread.errors import InputError
-from everthread.thread.store_lookup import compile_pattern
+from everthread.thread.search_pattern import compile_pattern
 
 DEFAULT_MATCHES = 100
 MAX_MATCHES = 500
@@ -192,7 +192,7 @@ class _Search:
     def run(self) -> str:
         status = self.workspace.status(self.start)
         if status is not None and stat.S_ISDIR(status.st_mode):
-            for path, folder in self._walk():
+            for path, folder in self._walk_files():
                 if self._name_matches(path):
                     self._search_file(path, folder)
                 if time.monotonic() > self.deadline:
@@ -204,43 +204,45 @@ class _Search:
                 self._search_file(self.workspace.relative_name(self.start), folder)
         return self._format_result()
 
-    def _walk(self) -> Iterator[tuple[str, int]]:
+    def _walk_files(self) -> Iterator[tuple[str, int]]:
         """Yield every file that is not ignored: its path and its open folder. `fwalk` follows no link."""
-        ignores = self._read_outer_ignores()
+        ignore_files = self._read_outer_ignores()
         start = self.workspace.relative_name(self.start)
-        with self.workspace.open_folder(self.start) as top_folder:
+        with self.workspace.open_folder(self.start) as top_folder_fd:
             for subpath, folders, names, folder in os.fwalk(
-                ".", dir_fd=top_folder, onerror=self._count_unreadable
+                ".", dir_fd=top_folder_fd, onerror=self._count_unreadable
             ):
                 folder_path = os.path.normpath(f"{start}/{subpath}")
                 prefix = "" if folder_path == "." else f"{folder_path}/"
-                ignores = [
-                    ignore for ignore in ignores if prefix.startswith(ignore.folder)
+                ignore_files = [
+                    ignore
+                    for ignore in ignore_files
+                    if prefix.startswith(ignore.folder)
                 ]
-                ignores += _read_ignores(folder, prefix)
+                ignore_files += _read_ignores(folder, prefix)
                 folders[:] = sorted(
                     name
                     for name in (folders if subpath.count("/") < _MAX_DEPTH else ())
                     if name not in TOOL_FOLDERS
-                    and not _is_ignored(f"{prefix}{name}/", ignores)
+                    and not _is_ignored(f"{prefix}{name}/", ignore_files)
                 )
                 for name in sorted(names):
-                    if _is_regular(name, folder) and not _is_ignored(
-                        prefix + name, ignores
+                    if _is_regular_file(name, folder) and not _is_ignored(
+                        prefix + name, ignore_files
                     ):
                         yield prefix + name, folder
 
     def _read_outer_ignores(self) -> list[_IgnoreFile]:
         """Return the .gitignore files above the start; none if they ignore the start itself."""
-        ignores: list[_IgnoreFile] = []
+        ignore_files: list[_IgnoreFile] = []
         path = ""
         for part in self.start.relative_to(self.workspace.root).parts:
             with self.workspace.open_folder(self.workspace.root / path) as folder:
-                ignores += _read_ignores(folder, path)
+                ignore_files += _read_ignores(folder, path)
             path += f"{part}/"
-            if part in TOOL_FOLDERS or _is_ignored(path, ignores):
-                ignores.clear()
-        return ignores
+            if part in TOOL_FOLDERS or _is_ignored(path, ignore_files):
+                ignore_files.clear()
+        return ignore_files
 
     def _count_unreadable(self, _error: OSError) -> None:
         self.skipped_count += 1
@@ -302,7 +304,7 @@ class _Search:
             [
                 self._describe_total(),
                 *self.shown_matches,
-                *(f"[{note}]" for note in self._notes()),
+                *(f"[{note}]" for note in self._list_notes()),
             ]
         )
 
@@ -320,7 +322,7 @@ class _Search:
             else f"{total} in {count_noun(self.matched_files, 'file')}"
         )
 
-    def _notes(self) -> Iterator[str]:
+    def _list_notes(self) -> Iterator[str]:
         if self.end_reason:
             yield f"the search ended early: {self.end_reason}"
         if self.skipped_count:
@@ -358,16 +360,16 @@ def _read_ignores(folder: int, path: str) -> list[_IgnoreFile]:
     return [_IgnoreFile(path, GitIgnoreSpec(patterns))] if patterns else []
 
 
-def _is_ignored(path: str, ignores: Sequence[_IgnoreFile]) -> bool:
+def _is_ignored(path: str, ignore_files: Sequence[_IgnoreFile]) -> bool:
     """Return whether a path is ignored, by the innermost .gitignore with a matching rule. Folders end in `/`."""
     verdicts = (
         ignore.spec.check_file(path[len(ignore.folder) :]).include
-        for ignore in reversed(ignores)
+        for ignore in reversed(ignore_files)
     )
     return next((verdict for verdict in verdicts if verdict is not None), False)
 
 
-def _is_regular(name: str, folder: int) -> bool:
+def _is_regular_file(name: str, folder: int) -> bool:
     try:
         return stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
     except OSError:

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from everthread.agent.approval import ApprovalAnswer, Denial
 from everthread.agent.tool_interface import Permission
-from everthread.cli.chat.terminal_view import Screen
+from everthread.cli.chat.screen import Screen
 from everthread.cli.output import escape_controls
 
 PROMPT = "› "
@@ -30,7 +30,7 @@ class InputReader(Protocol):
     """Reads what the user types. `read` and `ask` raise `EOFError` at the end and `KeyboardInterrupt` for Ctrl-C."""
 
     @property
-    def interactive(self) -> bool:
+    def is_interactive(self) -> bool:
         """Return whether a user can answer questions."""
         ...
 
@@ -56,11 +56,11 @@ class InputReader(Protocol):
 class LineReader:
     """Reads lines, for pipes and simple terminals. A backslash at the end of a line continues it."""
 
-    def __init__(self, console: Console, *, interactive: bool) -> None:
+    def __init__(self, console: Console, *, is_interactive: bool) -> None:
         self._console = console
-        self.interactive = interactive
+        self.is_interactive = is_interactive
         self._lines: asyncio.Queue[str | type[BaseException]] = asyncio.Queue()
-        self._started = False
+        self._is_reading = False
 
     async def read(self) -> str:
         text = ""
@@ -86,13 +86,13 @@ class LineReader:
         return contextlib.nullcontext()
 
     async def _read_line(self, prompt: str) -> str:
-        if not self._started:
-            self._started = True
+        if not self._is_reading:
+            self._is_reading = True
             # A daemon: a read that never returns must not keep the program from ending.
             threading.Thread(
                 target=self._read_stdin, args=(asyncio.get_running_loop(),), daemon=True
             ).start()
-        if self.interactive:
+        if self.is_interactive:
             self._console.print(Text(prompt), end="")
         line = await self._lines.get()
         if isinstance(line, str):
@@ -141,7 +141,7 @@ class StoppedError(Exception):
 
 
 class Interrupts:
-    """Sends a Ctrl-C to the work that runs, else to the reader of the keyboard."""
+    """Send a Ctrl-C to the running work, or to the keyboard reader if nothing runs."""
 
     def __init__(
         self, on_idle: Callable[[], None], print_notice: Callable[[str], None]
@@ -285,7 +285,9 @@ def render_permission(permission: Permission) -> RenderableType:
     }[permission.kind]
     heading = Text.assemble(("⚠ The model wants to ", "yellow"), (verb, "bold yellow"))
     body = Text(
-        "\n".join(f"  {line}" for line in escape_controls(permission.what).split("\n")),
+        "\n".join(
+            f"  {line}" for line in escape_controls(permission.target).split("\n")
+        ),
         "bold",
     )
     return (

@@ -13,7 +13,7 @@ from everthread.cli.shared_options import AsJson, number_option
 from everthread.errors import InputError
 
 if TYPE_CHECKING:
-    from everthread.lab.summary_comparison import ComparedHandOff, Comparison
+    from everthread.lab.summary_comparison import ComparedCompaction, Comparison
 
 MAX_NAME_CHARS = 24
 """Characters of a log's name in the table; most are ids."""
@@ -90,12 +90,14 @@ def _list_rows(comparison: Comparison) -> list[list[object]]:
         name = f"{name[: MAX_NAME_CHARS - 1]}…"
     return [
         row
-        for hand_off in comparison.compactions
-        for row in _list_hand_off_rows(name, hand_off)
+        for compaction in comparison.compactions
+        for row in _list_compaction_rows(name, compaction)
     ]
 
 
-def _list_hand_off_rows(log: str, hand_off: ComparedHandOff) -> list[list[object]]:
+def _list_compaction_rows(
+    log: str, compaction: ComparedCompaction
+) -> list[list[object]]:
     from everthread.lab.summary_comparison import DEFAULT_SIZE, OWN_CONTEXT, SAME_SIZE
 
     contexts = {
@@ -105,15 +107,15 @@ def _list_hand_off_rows(log: str, hand_off: ComparedHandOff) -> list[list[object
     }
     rows: list[list[object]] = []
     for variant, context in contexts.items():
-        kept_counts = hand_off.held[variant]
-        names = f"{kept_counts.names} of {hand_off.names} ({kept_counts.names / hand_off.names:.0%})"
-        is_hidden = variant == OWN_CONTEXT and not hand_off.is_readable
+        kept_counts = compaction.held[variant]
+        names = f"{kept_counts.names} of {compaction.names} ({kept_counts.names / compaction.names:.0%})"
+        is_hidden = variant == OWN_CONTEXT and not compaction.is_readable
         rows.append(
             [
-                f"{log}, {hand_off.number + 1}" if variant == OWN_CONTEXT else "",
+                f"{log}, {compaction.number + 1}" if variant == OWN_CONTEXT else "",
                 context,
                 "encrypted" if is_hidden else names,
-                f"{kept_counts.user_messages} of {hand_off.user_messages}",
+                f"{kept_counts.user_messages} of {compaction.user_messages}",
                 kept_counts.tokens,
             ]
         )
@@ -127,9 +129,9 @@ def _print_notes(comparisons: list[Comparison]) -> None:
             f"Not measured, because too little came before or after: {skipped:,} of the compactions."
         )
     if any(
-        not hand_off.is_readable
+        not compaction.is_readable
         for comparison in comparisons
-        for hand_off in comparison.compactions
+        for compaction in comparison.compactions
     ):
         print_text(
             "Encrypted summaries cannot be read; they do not count in the sentence above."

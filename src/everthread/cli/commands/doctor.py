@@ -13,7 +13,7 @@ from typing import Literal
 import httpx2
 import typer
 
-from everthread.cli.commands.models import provider_in_price_table
+from everthread.cli.commands.models import find_price_table_provider
 from everthread.cli.output import indent_further_lines, print_json, print_text
 from everthread.cli.shared_options import AsJson
 from everthread.cli.summary_writer import describe_client_writer, describe_own_writer
@@ -30,7 +30,7 @@ from everthread.errors import (
 from everthread.factory import open_store, store_file, store_url
 from everthread.factory.configured_prices import apply_prices
 from everthread.factory.model_setup import check_choice, load_window
-from everthread.providers.catalog import endpoint_headers, models_url
+from everthread.providers.catalog import make_endpoint_headers, make_models_url
 from everthread.providers.clients import require_sdk
 from everthread.providers.local import find_model_file
 from everthread.providers.model_choice import (
@@ -102,10 +102,10 @@ async def run_checks() -> list[CheckResult]:
 
 def check_home() -> CheckResult:
     folder = home_directory()
-    if blocked := _find_unwritable(folder):
+    if unwritable_folder := _find_unwritable(folder):
         advice = "make it writable, or set EVERTHREAD_HOME to a directory of yours"
         return CheckResult(
-            "home", "broken", f"{folder}: {blocked} cannot be written", advice
+            "home", "broken", f"{folder}: {unwritable_folder} cannot be written", advice
         )
     creation_note = " (created on first use)" if not folder.exists() else ""
     return CheckResult("home", "good", f"{folder}{creation_note}")
@@ -177,12 +177,12 @@ def find_missing_package(choice: ModelChoice) -> MissingPackageError | None:
 def check_summaries(config: Config) -> list[CheckResult]:
     """Check who writes the summaries of `chat`, `run` and the library."""
     options = config.auxiliary.compression
-    is_absent = (
+    is_unset = (
         options.model is None
         and options.base_url is None
         and options.provider == "auto"
     )
-    if options.provider == "main" or is_absent:
+    if options.provider == "main" or is_unset:
         main = check_choice(config.model)[0]
         if main is None:
             return []
@@ -207,8 +207,8 @@ def check_summaries(config: Config) -> list[CheckResult]:
 
 async def check_endpoint(choice: ModelChoice) -> CheckResult:
     """Ask for the list of models, which costs nothing. Any answer shows that the server runs."""
-    url = models_url(choice.base_url, choice.api)
-    headers = endpoint_headers(
+    url = make_models_url(choice.base_url, choice.api)
+    headers = make_endpoint_headers(
         choice.api, os.environ.get(choice.key_env or "", "").strip() or None
     )
     try:
@@ -269,10 +269,10 @@ async def check_store(config: Config, choice: ModelChoice | None) -> list[CheckR
 def _describe_missing_store(url: str) -> CheckResult:
     """Check whether the first use can create the store."""
     file = store_file(url)
-    blocked = None if file is None else _find_unwritable(file.parent)
-    if blocked is not None:
-        text = f"cannot be created at {file}: {blocked} cannot be written"
-        advice = f"make {blocked} writable, or name another place with EVERTHREAD_HOME or store.url"
+    unwritable_folder = None if file is None else _find_unwritable(file.parent)
+    if unwritable_folder is not None:
+        text = f"cannot be created at {file}: {unwritable_folder} cannot be written"
+        advice = f"make {unwritable_folder} writable, or name another place with EVERTHREAD_HOME or store.url"
         return CheckResult("store", "broken", text, advice)
     text = f"none yet at {_hide_password(url)}; created on first use"
     return CheckResult("store", "good", text)
@@ -316,7 +316,7 @@ def check_prices(config: Config, choice: ModelChoice) -> CheckResult:
     """Check that the model's prices are known, and name their source."""
     apply_prices(config)
     now = datetime.now(UTC)
-    provider = provider_in_price_table(choice)
+    provider = find_price_table_provider(choice)
     source = describe_price_source(choice.model, time=now, provider=provider)
     prices = prices_for(choice.model, time=now, provider=provider)
     if prices is None:

@@ -57,7 +57,7 @@ def mcp(
         reach = LookupReach(tenant)
         if thread is not None:
             session = await store.resolve(thread, tenant=tenant)
-            reach = LookupReach(session.tenant, session.thread, confined=True)
+            reach = LookupReach(session.tenant, session.thread, is_confined=True)
         app = server.make_server(LookupTools(store), reach)
         if address is None:
             await server.serve_streams(app)

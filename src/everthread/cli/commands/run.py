@@ -17,12 +17,7 @@ from rich.text import Text
 from everthread.agent.approval import Approvals, read_rules
 from everthread.agent.loop import Agent
 from everthread.agent.turn_events import TurnEnded
-from everthread.cli.chat.chat_session import (
-    StartOptions,
-    choose_model,
-    open_terminal_agent,
-    run_chat,
-)
+from everthread.cli.chat.chat_session import run_chat
 from everthread.cli.chat.input import (
     ApprovalPrompt,
     Interrupts,
@@ -30,7 +25,7 @@ from everthread.cli.chat.input import (
     StoppedError,
     is_at_terminal,
 )
-from everthread.cli.chat.terminal_view import Screen
+from everthread.cli.chat.screen import Screen
 from everthread.cli.output import (
     encode_json,
     escape_controls,
@@ -50,6 +45,11 @@ from everthread.cli.shared_options import (
     with_base_url,
 )
 from everthread.cli.store_access import find_latest_thread, store_address
+from everthread.cli.terminal_agent import (
+    StartOptions,
+    choose_model,
+    open_terminal_agent,
+)
 from everthread.config import home_directory, load_config
 from everthread.conversation.answer_recorder import ModelAnswer
 from everthread.conversation.conversation import Conversation
@@ -77,9 +77,9 @@ class TextOutput:
         if not self._quiet:
             self.screen.show_waiting("…")
 
-    def item(self, event: StreamDelta | Event) -> None:
+    def show_item(self, event: StreamDelta | Event) -> None:
         if isinstance(event, Event) and not self._quiet:
-            self.screen.event(event, idle="…")
+            self.screen.show_event(event, waiting_text="…")
 
     def show_answer(self, answer: ModelAnswer) -> None:
         self.screen.flush()
@@ -109,7 +109,7 @@ class JsonOutput:
             window_source=conversation.route.source,
         )
 
-    def item(self, item: StreamDelta | Event) -> None:
+    def show_item(self, item: StreamDelta | Event) -> None:
         if isinstance(item, Event):
             typer.echo(encode_json(item.as_dict()))
         elif item.kind in ("text", "reasoning", "refusal"):
@@ -239,7 +239,7 @@ async def _run(
 def _open_approvals(output: Output, *, yes: bool) -> Approvals:
     """Return the approvals of a run. Questions go to standard error, so that the answer can be redirected."""
     has_user = sys.stdin.isatty() and sys.stderr.isatty()
-    reader = LineReader(output.screen.console, interactive=True)
+    reader = LineReader(output.screen.console, is_interactive=True)
     return Approvals(
         read_rules(home_directory()),
         ApprovalPrompt(output.screen, reader, lambda: None) if has_user else None,
@@ -281,7 +281,7 @@ async def _stream_turn(
                 return item, turn_end
             if isinstance(item, TurnEnded):
                 turn_end = item
-            output.item(item)
+            output.show_item(item)
     raise AssertionError("a turn ends with its answer or an error")
 
 
@@ -299,4 +299,6 @@ def chat(
         workspace, base_url, resume, continue_, model, ask=is_at_terminal()
     )
     store = open_store(store_address(store_url))
-    asyncio.run(run_chat(start, store, let_user_pick=not continue_, yes=yes))
+    asyncio.run(
+        run_chat(start, store, let_user_pick=not continue_, allow_everything=yes)
+    )

@@ -115,8 +115,7 @@ def serve(
     config = load_config()
     _require_auxiliary_sdk(config)
     named_upstreams = [
-        parse_upstream(start_message, mode or config.gateway.mode)
-        for start_message in upstream or []
+        parse_upstream(text, mode or config.gateway.mode) for text in upstream or []
     ]
     auth = auth or config.gateway.auth
     upstreams = add_keys(named_upstreams or list_upstreams(config, mode), auth)
@@ -231,7 +230,7 @@ async def _serve_with_workers(
             sockets,
             folder,
             count=count,
-            tell=on_report,
+            print_message=on_report,
         )
 
         def on_end_signal() -> None:
@@ -260,16 +259,16 @@ def serve_worker() -> None:
 async def _serve_in_worker(
     listener: socket.socket, arguments: tuple[ServeTask, int, Path, bool]
 ) -> None:
-    from everthread.gateway.supervisor import WorkerPlace, report, until_ended
+    from everthread.gateway.supervisor import WorkerSetup, report, wait_until_ended
 
     task, count, link_folder, is_first = arguments
     task.set_up_logs()
-    worker_place = WorkerPlace(listener, count, link_folder)
+    worker_place = WorkerSetup(listener, count, link_folder)
     async with task.open_gateway(
         announce=lambda path: report(link=path), worker=worker_place
     ) as gateway:
         report(ready=True, page=gateway.page() if is_first else None)
-        await until_ended()
+        await wait_until_ended()
 
 
 class StartMessage:
@@ -281,10 +280,10 @@ class StartMessage:
         self._url = ""
 
     def print_start(self, url: str, page: str | None, workers: int = 1) -> None:
-        listens_everywhere = name_loopback(url) != url
+        listens_everywhere = replace_wildcard_host(url) != url
         upstreams = self._task.upstreams
-        self._url = url = name_loopback(url)
-        page = None if page is None else name_loopback(page)
+        self._url = url = replace_wildcard_host(url)
+        page = None if page is None else replace_wildcard_host(page)
         if self._as_json:
             self._print_start_as_json(page, workers)
             return
@@ -350,8 +349,8 @@ class StartMessage:
         )
 
 
-def name_loopback(url: str) -> str:
-    """Return the URL with an address that a client can use, instead of 0.0.0.0 or [::], which mean every address."""
+def replace_wildcard_host(url: str) -> str:
+    """Replace 0.0.0.0 or [::], which mean every address, by a loopback address that a client can use."""
     return url.replace("//0.0.0.0:", "//127.0.0.1:", 1).replace(
         "//[::]:", "//[::1]:", 1
     )

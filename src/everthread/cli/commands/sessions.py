@@ -116,11 +116,11 @@ def list_sessions_or_threads(
             sessions = await store.list_sessions(
                 tenant=tenant, limit=limit + 1, offset=offset
             )
-            return [await _session_row(store, session) for session in sessions]
+            return [await _make_session_row(store, session) for session in sessions]
         threads = await store.list_threads(
             tenant=tenant, limit=limit + 1, offset=offset
         )
-        return [await _thread_row(store, row) for row in threads]
+        return [await _make_thread_row(store, row) for row in threads]
 
     rows = with_store(store_url, load_rows, empty_if_missing=True)
     has_more = len(rows) > limit
@@ -166,7 +166,7 @@ def _print_list(rows: list[ListRow], now: float, *, show_all: bool) -> None:
     print_one_line_rows("sessions" if show_all else "threads", list(columns), values)
 
 
-async def _thread_row(store: Store, row: ThreadRow) -> ListRow:
+async def _make_thread_row(store: Store, row: ThreadRow) -> ListRow:
     title = await load_short_title(store, row.first)
     return ListRow(
         row.first,
@@ -180,7 +180,7 @@ async def _thread_row(store: Store, row: ThreadRow) -> ListRow:
     )
 
 
-async def _session_row(store: Store, session: Session) -> ListRow:
+async def _make_session_row(store: Store, session: Session) -> ListRow:
     last_messages = (
         await store.messages(session.id, start=session.messages - 1, limit=1)
         if session.messages
@@ -209,15 +209,15 @@ def state(
     """Show the state of a thread: files, commands and tests with their last outcome, open errors, to-do list."""
     from everthread.thread.stored_facts import (
         changed_files,
+        describe_state,
         load_thread_state,
-        state_figures,
     )
 
     async def load_state(store: Store) -> dict[str, Any]:
         thread = (await store.resolve(session_id, tenant=tenant)).thread
         return {
             "thread": thread,
-            **state_figures(await load_thread_state(store, thread)),
+            **describe_state(await load_thread_state(store, thread)),
         }
 
     figures = with_store(store_url, load_state)
@@ -235,6 +235,13 @@ def state(
         )
     )
     files = figures["files"] if show_all else changed_files(figures)
+    _print_state_tables(figures, files, max_rows=None if show_all else MAX_ROWS)
+
+
+def _print_state_tables(
+    figures: dict[str, Any], files: list[Any], *, max_rows: int | None
+) -> None:
+    """Print a table for each part of the state that is not empty."""
     errors = [
         {"of": entry["source"], "error": " ".join(entry["lines"])}
         for entry in figures["open_errors"]
@@ -254,9 +261,7 @@ def state(
     for name, columns, rows in tables:
         if rows:
             cells = ([entry[key] for key in columns.values()] for entry in rows)
-            print_table(
-                name, [*columns], cells, max_rows=None if show_all else MAX_ROWS
-            )
+            print_table(name, [*columns], cells, max_rows=max_rows)
     if not any(rows for _, _, rows in tables):
         print_text("no tool was called in this thread")
 
@@ -270,10 +275,10 @@ def undo(
 ) -> None:
     """Undo a thread's last compaction: all its messages are back in the context."""
 
-    async def work(store: Store) -> Session:
+    async def undo_compaction(store: Store) -> Session:
         return await store.undo((await store.resolve(session_id, tenant=tenant)).id)
 
-    session = with_store(store_url, work)
+    session = with_store(store_url, undo_compaction)
     if as_json:
         print_json(
             {

@@ -28,15 +28,15 @@ from everthread.cli.shared_options import (
     number_option,
 )
 from everthread.cli.store_access import with_store
-from everthread.cli.times import DAY, format_age, format_iso, parse_time
+from everthread.cli.times import DAY_SECONDS, format_age, format_iso, parse_time
 from everthread.core.messages import count_noun
 from everthread.errors import InputError
 from everthread.store.sql.accounts import make_usage_figures, make_usage_row, sum_usage
 from everthread.thread.stored_facts import load_thread_usage
 
 if TYPE_CHECKING:
-    from everthread.store.records import Insights, UsageRecord, UsageRow
     from everthread.store.store import Store
+    from everthread.store.usage_records import Insights, UsageRecord, UsageRow
 
 
 SessionIdArgument = Annotated[
@@ -142,7 +142,7 @@ DETAIL_COLUMNS = (
 INSIGHT_COLUMNS = ("calls", "prompt", "cache hits", "output", "cost")
 
 
-def _row_values(row: UsageRow, names: Sequence[str]) -> list[object]:
+def _list_values(row: UsageRow, names: Sequence[str]) -> list[object]:
     return [COLUMN_VALUES[name](row) for name in names]
 
 
@@ -179,7 +179,7 @@ def _print_usage(
                 format_age(record.created, now),
                 record.model,
                 record.task,
-                *_row_values(make_usage_row(record), DETAIL_COLUMNS),
+                *_list_values(make_usage_row(record), DETAIL_COLUMNS),
             )
             for record in records
         ]
@@ -195,9 +195,9 @@ def _print_usage(
             )
 
 
-MAX_DAYS = 62
-MAX_WEEKS = 400
-"""Up to 62 days a bar is a day, up to 400 days a week, beyond that a month."""
+MAX_DAYS_AS_DAYS = 62
+MAX_DAYS_AS_WEEKS = 400
+"""The longest periods with one bar for each day, and for each week. Longer periods have one for each month."""
 COUNT_FIELDS = (
     "threads",
     "sessions",
@@ -224,7 +224,7 @@ def insights(
 ) -> None:
     """Show usage and cost by day, model, platform, task and tool, and what compaction saved. Days are UTC."""
     end_time = time.time() + 1
-    start_time = (end_time // DAY - days + 1) * DAY
+    start_time = (end_time // DAY_SECONDS - days + 1) * DAY_SECONDS
     figures = with_store(
         store_url,
         lambda store: store.insights(
@@ -296,7 +296,7 @@ def _print_insights(figures: Insights, first_day: date, days: int) -> None:
         if group_rows:
             by_size = sorted(group_rows, key=lambda row: -(row.prompt + row.output))
             table = [
-                (row.key or "-", *_row_values(row, INSIGHT_COLUMNS)) for row in by_size
+                (row.key or "-", *_list_values(row, INSIGHT_COLUMNS)) for row in by_size
             ]
             print_table(
                 f"by {name}",
@@ -327,8 +327,8 @@ def group_by_period(
 
 
 def _choose_period(days: int) -> tuple[str, Callable[[date], str]]:
-    if days <= MAX_DAYS:
+    if days <= MAX_DAYS_AS_DAYS:
         return "day", lambda day: f"{day:%a %Y-%m-%d}"
-    if days <= MAX_WEEKS:
+    if days <= MAX_DAYS_AS_WEEKS:
         return "week", lambda day: f"{day - timedelta(day.weekday()):%Y-%m-%d}"
     return "month", lambda day: f"{day:%Y-%m}"

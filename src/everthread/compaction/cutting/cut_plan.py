@@ -7,13 +7,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from everthread.compaction.compaction_result import Compaction, CompactionLevel, Phase
-from everthread.compaction.cutting.boundaries import (
-    Cut,
-    CutFitter,
-    FittedCut,
-    TokenLimits,
-    running_sizes,
-)
+from everthread.compaction.cutting.boundaries import CutFitter
+from everthread.compaction.cutting.cut import Cut, FittedCut, TokenLimits, running_sizes
+from everthread.compaction.cutting.kept_messages import KeptMessages
 from everthread.compaction.cutting.permanent_messages import (
     PermanentMessages,
     find_permanent_messages,
@@ -359,13 +355,8 @@ class CutPlanner:
         limits = self._make_limits(tokens_before, provider_scale)
         pruner = Pruner(history)
         permanent = find_permanent_messages(history)
-        fitter = CutFitter(
-            pruner,
-            limits,
-            counter=self.counter,
-            user_words_sizes=word_sizes,
-            permanent=permanent,
-        )
+        kept = KeptMessages(pruner, self.counter, permanent)
+        fitter = CutFitter(kept, limits, word_sizes)
         fitted_cut = self._keep_small_middle(fitter.fit(level), pruner)
         cut = fitted_cut.cut
         middle = self._find_middle(cut, permanent)

@@ -15,16 +15,15 @@ from functools import partial
 from itertools import islice
 from typing import Any, cast
 
-from everthread.compaction.history.compaction_history import CompactionHistory
-from everthread.compaction.history.tool_calls import (
+from everthread.compaction.history.call_lines import (
     CUT_MARK,
     MAX_LINE_CHARS,
-    PATCHED_FILE,
     Action,
-    CallFacts,
-    describe_call,
     find_action,
 )
+from everthread.compaction.history.compaction_history import CompactionHistory
+from everthread.compaction.history.tool_calls import CallFacts, describe_call
+from everthread.compaction.history.tool_kinds import PATCHED_FILE
 from everthread.core.messages import (
     CALL_BLOCKS,
     IMAGE_BLOCKS,
@@ -88,7 +87,7 @@ class Pruner:
         self.history = history
         self._prunes_results = prune_results
         self._unanswered_index = find_unanswered_message(history.messages)
-        self._latest_user_index = history.latest_user_index
+        self._latest_user_index = history.find_latest_user_index
         self._pruned: dict[int, Message] = {}
 
     def pruned_message(self, index: int) -> Message:

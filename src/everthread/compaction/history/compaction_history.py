@@ -11,13 +11,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from everthread.compaction.history.tool_calls import (
-    MAX_LINE_CHARS,
-    CallFacts,
-    Effect,
-    NamedFiles,
-    find_named_files,
-)
+from everthread.compaction.history.call_lines import MAX_LINE_CHARS
+from everthread.compaction.history.effect_kinds import NamedFiles, find_named_files
+from everthread.compaction.history.tool_calls import CallFacts, Effect
 from everthread.compaction.summary.user_quotes import (
     UserQuote,
     count_quote_tokens,
@@ -30,7 +26,6 @@ from everthread.core.messages import (
     Messages,
     Result,
     calls_of,
-    find_typed_words,
     kind_of,
     message_key,
     results_of,
@@ -46,6 +41,7 @@ from everthread.core.transcript import (
     user_text,
     without_summary,
 )
+from everthread.core.user_words import find_typed_words
 from everthread.wire.definitions import PermanentPart, find_permanent_parts
 
 if TYPE_CHECKING:
@@ -290,7 +286,7 @@ class CompactionHistory:
     """The end of the group of each message with calls."""
 
     @property
-    def latest_user_index(self) -> int | None:
+    def find_latest_user_index(self) -> int | None:
         """The index of the latest user message, or None."""
         return self.user_indices[-1] if self.user_indices else None
 

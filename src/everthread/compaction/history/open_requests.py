@@ -33,7 +33,7 @@ def write_task(plan: CutPlan) -> str:
     requests = find_open_requests(plan.history.facts)
     if requests:
         return "\n".join(_write_request(plan, index) for index in requests)
-    latest = plan.history.latest_user_index
+    latest = plan.history.find_latest_user_index
     return (
         EMPTY_SECTION_TEXT
         if latest is None

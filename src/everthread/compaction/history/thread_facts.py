@@ -9,24 +9,24 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
+from everthread.compaction.history.call_records import read_calls
 from everthread.compaction.history.compaction_history import MessageFacts, number_turns
-from everthread.compaction.history.tool_calls import (
-    COMMAND_SEPARATOR,
-    EDIT_MARK,
-    RUNNING,
-    TRIMMING_PROGRAMS,
-    CallFacts,
-    Effect,
-    is_test_command,
-    looks_like_path,
-    read_edits,
+from everthread.compaction.history.error_lines import find_failure
+from everthread.compaction.history.failure_keys import (
+    command_key,
+    error_key,
+    resolves_failure,
 )
-from everthread.compaction.history.tool_outcomes import count_tests, find_failure
+from everthread.compaction.history.reported_tests import count_tests
+from everthread.compaction.history.shell_commands import (
+    COMMAND_SEPARATOR,
+    is_test_command,
+)
+from everthread.compaction.history.tool_calls import RUNNING, Effect
 from everthread.compaction.names.names_in_use import NamesInUse
-from everthread.core.messages import Call, Messages, one_line, text_of
+from everthread.core.messages import Messages, one_line
 from everthread.core.secrets.redaction import clip_words
 
 MAX_FILES = 400
@@ -41,16 +41,6 @@ MIN_ABSOLUTE_PATHS = 3
 CHANGED = "changed"
 READ = "read"
 
-_COMMAND_PREFIX = re.compile(
-    r"(?:cd\s+[^\s;&|]+\s*(?:&&|;)\s*|(?:[A-Z_]{2,40}=\S{0,200}|sudo|time|env)\s+)"
-)
-_FOLDER_CHANGE = re.compile(
-    r"(?:^|[;&(]\s{0,3})cd\s+(\"[^\"\n]{1,200}\"|'[^'\n]{1,200}'|[^\s;&|)]{1,200})"
-)
-_MAX_KEY_CHARS = 400
-_LONG_KEY_CHARS = _MAX_KEY_CHARS // 2
-_FOLDER_SEPARATOR = " in folder "
-"""Separates a command from its folder in the key of a failure."""
 _TODO_TEXT_FIELDS = ("content", "step", "title", "task", "text", "description")
 
 
@@ -85,6 +75,8 @@ class OpenError:
     """The number of tests, for a test run."""
     tool: str = ""
     """The tool of a call that neither runs a command nor changes a file."""
+    is_exit_reported: bool = False
+    """Whether the tool reported an exit code: it does so for failures, so without one a run succeeded."""
     is_passed_by: bool = False
     """Whether the same tool succeeded with another call since, so that the agent continued without this one."""
 
@@ -128,7 +120,7 @@ class ThreadState:
                     else turn,
                 )
             self._remove_files(effect)
-        self.todo = read_todo(effect) or self.todo
+        self.todo = update_todo(self.todo, effect)
         directory = effect.arguments.get("workdir") or effect.arguments.get("cwd")
         if isinstance(directory, str) and directory.strip():
             self.directory = clip_words(one_line(directory), 200)
@@ -164,6 +156,7 @@ class ThreadState:
             times=times,
             tests=_count_tests_run(effect),
             tool=effect.tool if effect.kind == "called" else "",
+            is_exit_reported="exit " in effect.outcome,
         )
 
     def _record_run(self, effect: Effect, key: str, turn: int) -> None:
@@ -223,13 +216,17 @@ class ThreadState:
         resolved_keys = [
             failure_key
             for failure_key in self.errors
-            if failure_key == key or _resolves_failure(effect, key, failure_key)
+            if failure_key == key or resolves_failure(effect, key, failure_key)
         ]
         resolved_keys += (
             self._find_resolved_by_tests(effect) if effect.tests and self.errors else []
         )
-        if resolved_keys and _states_no_error(effect):
-            for key in dict.fromkeys(resolved_keys):
+        if not resolved_keys:
+            return
+        states_no_error = _states_no_error(effect)
+        has_own_exit = _OTHER_EXIT.search(effect.target) is None
+        for key in dict.fromkeys(resolved_keys):
+            if states_no_error or (has_own_exit and self.errors[key].is_exit_reported):
                 del self.errors[key]
 
     def _mark_passed_by(self, effect: Effect) -> None:
@@ -497,6 +494,41 @@ def read_todo(effect: Effect) -> list[dict[str, str]]:
     return todo[:40] if any(entry["status"] for entry in todo) else []
 
 
+_CREATED_TASK = re.compile(r"\bTask #(\d{1,6}) created\b")
+
+
+def update_todo(todo: list[dict[str, str]], effect: Effect) -> list[dict[str, str]]:
+    """Return the to-do list after a call that may set it, add a task to it or change the status of one."""
+    if items := read_todo(effect):
+        return items
+    change = read_task_change(effect)
+    if change is None:
+        return todo
+    number = change["text"].partition(" ")[0]
+    for index, item in enumerate(todo):
+        if item["text"].partition(" ")[0] == number:
+            text = item["text"]
+            return [*todo[:index], {**change, "text": text}, *todo[index + 1 :]]
+    return [*todo, change] if " " in change["text"] else todo
+
+
+def read_task_change(effect: Effect) -> dict[str, str] | None:
+    """Return the task that a call creates or changes, with its number before its text; None for other calls.
+
+    A changed task has no text.
+    """
+    subject = effect.arguments.get("subject")
+    created = _CREATED_TASK.search(effect.outcome) if subject else None
+    if created and isinstance(subject, str):
+        text = clip_words(one_line(subject), 200)
+        return {"text": f"#{created[1]} {text}", "status": "pending"}
+    number = effect.arguments.get("task_id")
+    status = effect.arguments.get("status")
+    if isinstance(number, str | int) and isinstance(status, str) and not effect.failed:
+        return {"text": f"#{number}", "status": clip_words(one_line(status), 20)}
+    return None
+
+
 def _find_key_to_forget(entries: Mapping[str, Any]) -> str:
     """Return the key of the entry to forget: the oldest that was only read, or else the oldest."""
     return next(
@@ -505,135 +537,8 @@ def _find_key_to_forget(entries: Mapping[str, Any]) -> str:
     )
 
 
-def _carries_program(words: Sequence[str]) -> bool:
-    """Return whether a command carries its own program text: two such runs are not the same command."""
-    return any(word in ("-c", "-e") or word.startswith("<<") for word in words[:4])
-
-
-def strip_command_prefix(command: str) -> str:
-    """Return a command without the folder it is run in and the variables set for it."""
-    text = " ".join(command.split())
-    while (prefix_match := _COMMAND_PREFIX.match(text)) is not None:
-        text = text[prefix_match.end() :]
-    return text
-
-
-@lru_cache(maxsize=4_096)
-def command_key(command: str) -> str:
-    """Return the key that equal commands share: without the folder, and without filters that only trim the output."""
-    text = strip_command_prefix(command[:2_000])
-    if (
-        len(text) > _MAX_KEY_CHARS
-    ):  # between words: half a secret would not be recognised
-        text = text[:_MAX_KEY_CHARS].rpartition(" ")[0] or text[:_MAX_KEY_CHARS]
-    while True:
-        shortened = (
-            text.removesuffix("2>&1")
-            .removesuffix("> /dev/null")
-            .removesuffix(">/dev/null")
-            .rstrip()
-        )
-        earlier_stages, pipe, last_stage = shortened.rpartition("|")
-        if (
-            pipe
-            and not earlier_stages.endswith("|")
-            and last_stage.split()[:1]
-            and last_stage.split()[0] in TRIMMING_PROGRAMS
-        ):
-            shortened = earlier_stages.rstrip()
-        if shortened == text:
-            return text
-        text = shortened
-
-
-def error_key(effect: Effect) -> str:
-    """Return the key of a failure: a command with its folder, or the tool alone if it ran code.
-
-    Code is never the same twice.
-    """
-    if effect.kind == "changed":
-        return effect.target or effect.tool
-    if effect.kind != "ran":
-        return f"{effect.tool} {effect.target}".strip()
-    if "code" in effect.arguments:
-        return effect.tool
-    folder = _find_folder(effect)
-    return command_key(effect.target) + (
-        f"{_FOLDER_SEPARATOR}{folder}" if folder else ""
-    )
-
-
-def _find_folder(effect: Effect) -> str:
-    """Return the folder that a command names to run in, or an empty string."""
-    folder_changes = (
-        _FOLDER_CHANGE.findall(effect.target) if "cd " in effect.target else []
-    )
-    folder = (
-        folder_changes[-1]
-        if folder_changes
-        else effect.arguments.get("workdir") or effect.arguments.get("cwd")
-    )
-    return folder.strip("\"' ").rstrip("/") if isinstance(folder, str) else ""
-
-
-def _resolves_failure(effect: Effect, key: str, failure_key: str) -> bool:
-    """Return whether a successful run resolves a failure in the same folder: the same run, or one with fewer arguments.
-
-    A run that names fewer files is another one. A folder that is not named may be any.
-    """
-    if effect.kind != "ran":
-        return False
-    command, _, folder = key.partition(_FOLDER_SEPARATOR)
-    failed_command, _, failed_folder = failure_key.partition(_FOLDER_SEPARATOR)
-    if folder and failed_folder and folder != failed_folder:
-        return False
-    if _has_same_last_step(command, failed_command):
-        return True
-    words = command.split()
-    failed_words = failed_command.split()
-    if not words or words[:1] != failed_words[:1]:
-        return False
-    if command == failed_command:
-        return True
-    if (
-        _carries_program(words)
-        or _carries_program(failed_words)
-        or "&&" in failed_words
-        or not set(words) < set(failed_words)
-    ):
-        return False
-    if len(words) == 1:
-        return bool(effect.tests)
-    files, failed_files = (
-        {word for word in command_words[1:] if looks_like_path(word)}
-        for command_words in (words, failed_words)
-    )
-    return not files or files == failed_files
-
-
-def _has_same_last_step(command: str, failed_command: str) -> bool:
-    """Return whether a chain of commands ends with the last step of a failed chain, after steps of the same programs.
-
-    `git add a b && git commit -m M` resolves `git add a && git commit -m M`. Only the beginning of a long command is
-    known.
-    """
-    *first_steps, last_step = command.split(" && ")
-    *failed_steps, failed_last_step = failed_command.split(" && ")
-    compared_chars = (
-        min(len(last_step), len(failed_last_step))
-        if max(len(command), len(failed_command)) > _LONG_KEY_CHARS
-        else None
-    )
-    if (
-        not first_steps
-        or last_step[:compared_chars] != failed_last_step[:compared_chars]
-    ):
-        return False
-    return {step.split(" ", 1)[0] for step in first_steps} >= {
-        step.split(" ", 1)[0] for step in failed_steps
-    }
-
-
+_OTHER_EXIT = re.compile(r"\||;")
+"""A pipe or a second command: the exit code is that of the last one."""
 _EXIT_CODE = re.compile(r"exit (\d{1,3})\b")
 _TEST_FIGURE = re.compile(r"(\d{1,7}) (?:failed|errors?|passed|tests?)\b")
 
@@ -658,91 +563,6 @@ def _states_no_error(effect: Effect) -> bool:
     ):
         return True
     return not find_failure(effect.output)
-
-
-class CallRecord(NamedTuple):
-    """The effect of a call, the index of its message, and the turn it belongs to."""
-
-    message_index: int
-    turn: int
-    effect: Effect
-    unanswered_id: str
-    """Its id if it has no result; otherwise empty."""
-
-
-UnmatchedResults = dict[str, list[tuple[MessageFacts, int]]]
-"""Results that no call has taken yet, by the call's id: the message, and which of its results."""
-
-
-def read_calls(
-    facts: Sequence[MessageFacts],
-    turns: Sequence[int],
-    start: int = 0,
-    unmatched_results: UnmatchedResults | None = None,
-) -> list[CallRecord]:
-    """Return every call from `start` on with its first result, in order.
-
-    `unmatched_results`: results that no call has taken yet.
-    """
-    unmatched_results = {} if unmatched_results is None else unmatched_results
-    for message_facts in facts[start:]:
-        for number, result in enumerate(message_facts.results):
-            unmatched_results.setdefault(result.call_id, []).append(
-                (message_facts, number)
-            )
-    records: list[CallRecord] = []
-    for index in range(start, len(facts)):
-        message_facts = facts[index]
-        if message_facts.calls:
-            call_facts = tuple(
-                [
-                    _take_result(call, unmatched_results.get(call.id))
-                    for call in message_facts.calls
-                ]
-            )
-            if message_facts.effects is None or message_facts.effects[0] != call_facts:
-                pairs = zip(message_facts.calls, call_facts, strict=True)
-                message_facts.effects = (
-                    call_facts,
-                    tuple(
-                        [
-                            (reading or CallFacts(call, None)).effect()
-                            for call, reading in pairs
-                        ]
-                    ),
-                )
-            for call, effect, result_facts in zip(
-                message_facts.calls, message_facts.effects[1], call_facts, strict=True
-            ):
-                records.append(
-                    CallRecord(
-                        index, turns[index], effect, "" if result_facts else call.id
-                    )
-                )
-        elif (
-            message_facts.without_summary is not None
-            and message_facts.message.get("role") == "assistant"
-            and EDIT_MARK in (text := text_of(message_facts.without_summary))
-        ):
-            message_facts.effects = message_facts.effects or (
-                (),
-                tuple(read_edits(text)),
-            )
-            records += (
-                CallRecord(index, turns[index], effect, "")
-                for effect in message_facts.effects[1]
-            )
-    return records
-
-
-def _take_result(
-    call: Call, matching_results: list[tuple[MessageFacts, int]] | None
-) -> CallFacts | None:
-    """Take the first of these results for a call and return its facts; None if there is none."""
-    if not matching_results:
-        return None
-    facts, number = matching_results.pop(0)
-    return facts.read_result(number, call)
 
 
 def build_state(messages: Messages) -> ThreadState:

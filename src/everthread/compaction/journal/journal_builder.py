@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Sequence
 from copy import copy
 from dataclasses import replace
 from operator import is_
 from typing import Any
 
+from everthread.compaction.history.call_records import UnmatchedResults, read_calls
 from everthread.compaction.history.compaction_history import MessageFacts, number_turns
-from everthread.compaction.history.thread_facts import (
-    ThreadState,
-    UnmatchedResults,
-    read_calls,
-)
+from everthread.compaction.history.thread_facts import ThreadState
 from everthread.compaction.journal.entries import JournalEntry
 from everthread.compaction.journal.entry_shortening import merge_silent_entries
 from everthread.compaction.journal.journal import Journal
@@ -21,14 +18,13 @@ from everthread.compaction.journal.one_line_text import ERROR_START, clip_line
 from everthread.compaction.journal.steps import (
     FIXED_NOTE,
     Step,
-    count_paths,
+    join_changes,
     write_steps_and_closings,
 )
 from everthread.core.messages import Messages, text_of
 
 _MAX_ENTRY_LINES = 12
 """An entry has at most this many lines: a longer turn is several entries."""
-_CHANGED_LABEL = "changed "
 
 
 class GrowingJournal:
@@ -310,26 +306,11 @@ class _TurnPart:
             )
             full_entry = replace(
                 self._entry_without_lines,
-                lines=tuple(_join_changes(lines)),
+                lines=tuple(join_changes(lines)),
                 closing_words=self.closing,
             )
             self._entry = cache_key, full_entry.without_prefix(path_prefix)
         return self._entry[1]
-
-
-def _join_changes(lines: Iterable[str]) -> Iterator[str]:
-    """Yield the lines; adjacent ones that only name changed files become one."""
-    names: list[str] = []
-    for line in lines:
-        if line.startswith(_CHANGED_LABEL) and "; " not in line:
-            names += line.removeprefix(_CHANGED_LABEL).split(", ")
-            continue
-        if names:
-            yield f"{_CHANGED_LABEL}{', '.join(count_paths(names))}"
-            names = []
-        yield line
-    if names:
-        yield f"{_CHANGED_LABEL}{', '.join(count_paths(names))}"
 
 
 def _find_closing(facts: Sequence[MessageFacts], span: range) -> int | None:

@@ -93,6 +93,14 @@ def is_file(name: str) -> bool:
     return "." in name and _NOT_IN_FILE_NAMES.search(name) is None
 
 
+def is_folder(name: str) -> bool:
+    """Return whether a name is a path that ends with a folder: the last part has no extension."""
+    last_part = file_name_of(name)
+    return (
+        is_path(name) and "." not in last_part and last_part not in _load_table().files
+    )
+
+
 def is_short_lived(name: str) -> bool:
     """Return whether a name is a short identifier, like most local variables, or a hash."""
     return _SHORT_LIVED.fullmatch(name) is not None
@@ -170,7 +178,9 @@ def _is_file_path(run: str) -> bool:
     if not stem.strip(".") or ending.lower() not in table.extensions:
         return False
     is_plain = stem.isalpha() or "." in stem
-    return not (is_plain and ending in table.methods) and not _VERSION.fullmatch(base)
+    return not (
+        is_plain and ending.lower() in table.methods
+    ) and not _VERSION.fullmatch(base)
 
 
 def _changes_case(word: str) -> bool:

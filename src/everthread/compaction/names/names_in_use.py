@@ -10,8 +10,10 @@ Calls and texts are read once, when they are new. The result travels as JSON wit
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import chain
 from operator import mul
 from typing import Any, NamedTuple
 
@@ -20,6 +22,7 @@ from everthread.compaction.history.tool_calls import Effect
 from everthread.compaction.names.name_shapes import (
     file_name_of,
     is_file,
+    is_folder,
     is_path,
     is_short_lived,
     read_file_names,
@@ -45,10 +48,12 @@ ATTACHED_WEIGHT = 0.05
 """The weight of a name that a client attached to a user's message: a summary, a pasted file."""
 COMMAND_WEIGHT = 0.5
 """The weight of a command from its second run on: one that ran only once is over."""
-OUTPUT_WEIGHT = 0.002
+FIRST_COMMAND_WEIGHT = 0.002
 """About the weight of a name that was typed nine half-lives ago."""
-FILE_RANK_FACTOR = 4
+OUTPUT_WEIGHT = 0.05
+FILE_RANK_FACTOR = 2
 """A file ranks as if it weighed this many times as much."""
+FOLDER_RANK_FACTOR = 0.5
 SHORT_LIVED_RANK_FACTOR = 0.5
 """The same for short identifiers, which are mostly local variables, and for hashes."""
 LONG_NAME_CHARS = 20
@@ -110,7 +115,7 @@ class NamesInUse:
             self._add_uses(names.attached_names, ATTACHED_WEIGHT, facts)
             for command in names.commands:
                 ran_before = command in self._weights
-                weight = COMMAND_WEIGHT if ran_before else OUTPUT_WEIGHT
+                weight = COMMAND_WEIGHT if ran_before else FIRST_COMMAND_WEIGHT
                 self._add_uses((command,), weight, facts)
 
     def with_outputs(self, messages: Sequence[MessageFacts]) -> NamesInUse:
@@ -257,6 +262,8 @@ def _join_files(weights: Mapping[str, float]) -> dict[str, float]:
 def _rank_factor(name: str) -> float:
     """Return the factor for a name's kind and length that turns its weight into its rank."""
     length_factor = LONG_NAME_CHARS / max(len(name), LONG_NAME_CHARS)
+    if is_folder(name):
+        return FOLDER_RANK_FACTOR * length_factor
     if is_file(name):
         return FILE_RANK_FACTOR * length_factor
     return (
@@ -329,13 +336,17 @@ def read_message_names(facts: MessageFacts) -> MessageNames:
 def _read_answer_names(facts: MessageFacts) -> MessageNames:
     """Return the names in an assistant's message."""
     effects = facts.effects[1] if facts.effects else ()
-    call_names = _read_call_names(facts, effects) if facts.calls else {}
-    text = text_of(facts.without_summary or {})
-    text_names = (
-        [name for name in read_names(text) if name not in call_names] if text else ()
+    call_names, repeated_names = (
+        _read_call_names(facts, effects) if facts.calls else ({}, {})
     )
+    text = text_of(facts.without_summary or {})
+    text_names = dict.fromkeys(read_names(text)) if text else {}
     commands = _list_commands(effects) if effects else ()
-    return MessageNames(tuple(call_names), tuple(text_names), commands=tuple(commands))
+    return MessageNames(
+        tuple(call_names),
+        tuple(name for name in text_names | repeated_names if name not in call_names),
+        commands=tuple(commands),
+    )
 
 
 def _read_user_names(facts: MessageFacts) -> MessageNames:
@@ -349,28 +360,37 @@ def _read_user_names(facts: MessageFacts) -> MessageNames:
     )
 
 
-def _read_call_names(facts: MessageFacts, effects: Sequence[Effect]) -> dict[str, None]:
-    """Return the names in the values of a message's call arguments."""
+def _read_call_names(
+    facts: MessageFacts, effects: Sequence[Effect]
+) -> tuple[dict[str, None], dict[str, None]]:
+    """Return the names in the values of a message's call arguments, and those that only surround the change of an edit.
+
+    The latter are in several texts of one call: in the text that an edit replaces, and in the new one.
+    """
     arguments: list[Mapping[str, Any]] = [effect.arguments for effect in effects]
     if len(arguments) < len(facts.calls):
         arguments = [call.parsed for call in facts.calls]
     lines: list[str] = []
-    texts: list[str] = []
+    names: dict[str, None] = {}
+    repeated_names: dict[str, None] = {}
     for values in arguments:
+        texts: list[str] = []
+        commands: list[str] = []
         for key, value in values.items():
             for text in (value,) if isinstance(value, str) else iterate_strings(value):
                 if " " not in text and "\n" not in text:
                     lines.append(text)
-                    continue
-                is_command = key in _COMMAND_ARGUMENTS
-                if is_command:
-                    lines.append(_strip_quoted_texts(text))
-                if not is_command or lines[-1] != text:
+                elif key in _COMMAND_ARGUMENTS:
+                    commands.append(text)
+                else:
                     texts.append(text)
-    names = dict.fromkeys(read_names("\n".join(lines), is_typed=True))
-    if texts:
-        names |= dict.fromkeys(read_names("\n".join(texts)))
-    return names
+        lines += map(_strip_quoted_texts, commands)
+        text_counts = Counter(chain.from_iterable(map(read_names, texts)))
+        for name, text_count in text_counts.items():
+            (repeated_names if text_count > 1 else names)[name] = None
+        names |= dict.fromkeys(read_names("\n".join(commands)))
+    typed_names = dict.fromkeys(read_names("\n".join(lines), is_typed=True))
+    return typed_names | names, repeated_names
 
 
 def _strip_quoted_texts(command: str) -> str:

@@ -1,17 +1,18 @@
 """The section Names in Use: the highest-ranked names that fit, written and read back.
 
-A file is shown with its last folder only. Full folders would take half of the section, and the end of a path is enough
-to find the file again.
+A file is shown without its folders if no other file in use has the same name, else with its last folder. Folders would
+take a third of the section's files, and the name is enough to find the file again.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 
 from everthread.compaction.names.name_shapes import (
     file_name_of,
+    is_file,
     is_path,
     read_names_by_line,
 )
@@ -24,12 +25,10 @@ MAX_TOO_LONG_NAMES = 12
 """After this many names that do not fit, stop trying shorter ones."""
 MIN_SECTION_TOKENS = 24
 """With less room than this the section is left out."""
-FILES_LABEL = "- files (ends of paths): "
-USED_LABEL = "- used: "
-COMMANDS_LABEL = "- commands: "
+LABEL = "- used: "
 
-_FOLDER_OR_PATH = re.compile(r"([^\s{}]+)/\{([^{}]*)\}|(\S+)")
-_COMMAND = re.compile(r"`([^`]+)`")
+_NAME = re.compile(r"`([^`]+)`|([^\s{}]+)/\{([^{}]*)\}|(\S+)")
+"""A command, files of one folder, or another name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +51,10 @@ class NamesSection:
     ) -> str:
         """Return the names that neither the summary's text nor the messages beside it show, as many as fit."""
         visible_names = shown_names | read_names_by_line(summary_text)
-        listing = _Listing()
-        remaining = self.room
+        listing = _Listing(
+            shared_file_names=_find_shared_file_names(self.names[: self.room // 3])
+        )
+        remaining = self.room - count(LABEL)
         too_long_count = 0
         for name in self.names:
             if name in visible_names or (
@@ -76,79 +77,79 @@ class NamesSection:
         return listing.write()
 
 
+def _find_shared_file_names(names: Sequence[str]) -> set[str]:
+    """Return the file names, without folders, that several of these paths end with."""
+    file_names: set[str] = set()
+    shared_file_names: set[str] = set()
+    for name in names:
+        if is_path(name):
+            file_name = file_name_of(name)
+            (shared_file_names if file_name in file_names else file_names).add(
+                file_name
+            )
+    return shared_file_names
+
+
 @dataclass(slots=True)
 class _Listing:
     """The names chosen for the section so far."""
 
-    folders: dict[str, list[str]] = field(default_factory=dict)
-    """Names of files, by the folder that is shown with them."""
-    used: list[str] = field(default_factory=list)
-    commands: list[str] = field(default_factory=list)
+    shared_file_names: Set[str]
+    """File names that need their folder, because several files have them."""
+    names: dict[str, list[str]] = field(default_factory=dict)
+    """The names as they are written, in order; under a folder its files."""
     listed_text: str = ""
     """All names listed so far, as one text."""
 
     def __contains__(self, name: str) -> bool:
+        if is_file(name):
+            return "".join(self._split_name(name)) in self.names
         return name in self.listed_text
 
     def count_added_tokens(self, name: str, count: CountTokens) -> int:
         """Return the tokens that a name adds."""
-        if " " in name:
-            label_tokens = 0 if self.commands else count(COMMANDS_LABEL) + 2
-            return label_tokens + count(f" `{name}`")
-        if not is_path(name):
-            return (0 if self.used else count(USED_LABEL) + 2) + count(f" {name}")
-        folder, _, base = name.rpartition("/")
-        label_tokens = 0 if self.folders else count(FILES_LABEL) + 2
-        listed_names = self.folders.get(folder)
-        if listed_names is None:
-            return label_tokens + count(f" {name}")
-        return count(f" {base}") + (2 if len(listed_names) == 1 else 0)
+        folder, end = self._split_name(name)
+        files = self.names.get(folder)
+        if files is None:
+            return count(f" {folder}{end}")
+        return count(f" {end}") + (2 if len(files) == 1 else 0)
 
     def add(self, name: str) -> None:
-        self.listed_text += f"{name} "
-        if " " in name:
-            self.commands.append(f"`{name}`")
-        elif is_path(name):
-            folder, _, base = name.rpartition("/")
-            self.folders.setdefault(folder, []).append(base)
+        folder, end = self._split_name(name)
+        self.listed_text += f"{folder}{end} "
+        if folder:
+            self.names.setdefault(folder, []).append(end)
         else:
-            self.used.append(name)
+            self.names[end] = []
 
     def write(self) -> str:
-        """Return the lines of the section."""
-        files = [
-            f"{folder}/{{{' '.join(bases)}}}" if bases[1:] else f"{folder}/{bases[0]}"
-            for folder, bases in self.folders.items()
-        ]
-        lines = (
-            (FILES_LABEL, files),
-            (USED_LABEL, self.used),
-            (COMMANDS_LABEL, self.commands),
+        """Return the line of the section, empty if there are no names."""
+        names = (
+            f"{name}{{{' '.join(files)}}}" if files[1:] else f"{name}{''.join(files)}"
+            for name, files in self.names.items()
         )
-        return "\n".join(f"{label}{' '.join(names)}" for label, names in lines if names)
+        return LABEL + " ".join(names) if self.names else ""
+
+    def _split_name(self, name: str) -> tuple[str, str]:
+        """Return the folder to show with a file, if any, and the rest of the name as it is written."""
+        if not is_path(name):
+            return "", f"`{name}`" if " " in name else name
+        file_name = file_name_of(name)
+        is_clear = is_file(file_name) and file_name not in self.shared_file_names
+        return "" if is_clear else name.removesuffix(file_name), file_name
 
 
 def is_names_line(line: str) -> bool:
     """Return whether a line belongs to this section."""
-    return line.startswith((FILES_LABEL, USED_LABEL, COMMANDS_LABEL))
+    return line.startswith(LABEL)
 
 
 def parse_names(text: str) -> list[str]:
-    """Return the names that a section lists, most used first within each of its lines."""
+    """Return the names that a section lists, most used first."""
     names: list[str] = []
     for line in text.split("\n"):
-        if line.startswith(COMMANDS_LABEL):
-            names += _COMMAND.findall(line)
-        elif line.startswith(FILES_LABEL):
-            names += _parse_files(line.removeprefix(FILES_LABEL))
-        elif line.startswith(USED_LABEL):
-            names += line.removeprefix(USED_LABEL).split()
+        if not line.startswith(LABEL):
+            continue
+        for command, folder, files, name in _NAME.findall(line.removeprefix(LABEL)):
+            names += [f"{folder}/{file}" for file in files.split()] or [command or name]
     return names
-
-
-def _parse_files(line: str) -> Iterator[str]:
-    """Yield the paths in a line of files."""
-    for folder, bases, path in _FOLDER_OR_PATH.findall(line):
-        if path:
-            yield path
-        yield from (f"{folder}/{base}" for base in bases.split())

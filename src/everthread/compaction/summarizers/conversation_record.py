@@ -25,10 +25,10 @@ from everthread.core.messages import (
     part_text,
     parts_of,
     results_of,
-    strip_injected,
 )
 from everthread.core.secrets.redaction import redact
 from everthread.core.transcript import split_into_spans
+from everthread.core.user_words import strip_injected
 
 OPEN = "⟦"
 CLOSE = "⟧"

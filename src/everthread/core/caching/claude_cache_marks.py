@@ -89,8 +89,8 @@ def place_marks(  # noqa: PLR0913  which messages, and what of the route and the
         leading_count = next(
             (
                 index
-                for index, m in enumerate(messages)
-                if _role_of(m) not in SYSTEM_ROLES
+                for index, message in enumerate(messages)
+                if _role_of(message) not in SYSTEM_ROLES
             ),
             len(messages),
         )
@@ -111,7 +111,7 @@ def place_marks(  # noqa: PLR0913  which messages, and what of the route and the
     return {index: rules.mark(messages[index], ttl) for index in indexes}
 
 
-def first_markable_index(count: int, previous_index: int | None) -> int:
+def find_first_markable_index(count: int, previous_index: int | None) -> int:
     """Return the index of the first message that may carry a mark, of `count` messages.
 
     `previous_index`: the index of the last mark of the previous call. A caller whose earlier
@@ -154,7 +154,7 @@ def find_last_marked_index(messages: Messages) -> int | None:
     return None
 
 
-def cache_route(
+def find_cache_route(
     model: str, provider: str = "auto", base_url: str | None = None
 ) -> str | None:
     """Return the route on which a Claude model takes marks: `Anthropic` or `OpenRouter`.
@@ -186,11 +186,11 @@ def cache_route(
     return "OpenRouter" if name.startswith("anthropic/") else None
 
 
-def caching_notice(
+def make_caching_notice(
     model: str, provider: str = "auto", base_url: str | None = None, *, ttl: str = "5m"
 ) -> str | None:
     """Return the notice that `chat` prints at its start; None if the route takes no marks."""
-    route = cache_route(model, provider, base_url)
+    route = find_cache_route(model, provider, base_url)
     return (
         f"💾 Prompt caching: ENABLED (Claude via {route}, {ttl} TTL)" if route else None
     )
@@ -250,7 +250,7 @@ def _role_of(message: Any) -> Any:
 def _find_last_markable(
     messages: Sequence[Any], first_index: int, rules: _MarkRules
 ) -> list[int]:
-    """Return the indexes of the last messages that can carry a mark; too few are filled up with the last others."""
+    """Return the indexes of the last messages that can carry a mark. If there are too few, add the last others."""
     markable: list[int] = []
     others: list[int] = []
     for index in range(len(messages) - 1, first_index - 1, -1):
@@ -292,7 +292,7 @@ def _count_blocks(message: Any) -> int:
 
 
 def _mark_content(content: Any, ttl: str) -> list[Any] | None:
-    """Return the content as blocks with a mark on the last block that may carry one; None if none may."""
+    """Return the content as blocks with a mark on the last block that may carry one; None if no block may."""
     blocks = _as_blocks(content)
     index = find_markable_block(blocks)
     if index is None:
@@ -311,7 +311,7 @@ def _as_blocks(content: Any) -> list[Any]:
 
 
 def find_markable_block(blocks: list[Any]) -> int | None:
-    """Return the index of the last block that may carry a mark; None if none may."""
+    """Return the index of the last block that may carry a mark; None if no block may."""
     return next(
         (
             index

@@ -43,9 +43,9 @@ class PrefixDiff:
         )
 
 
-def compare_prefixes(a: Request, b: Request) -> PrefixDiff:
+def compare_prefixes(first: Request, second: Request) -> PrefixDiff:
     """Compare two requests byte for byte, without marks; a string equals one text block."""
-    for section, index, old, new in _pair_sections(a, b):
+    for section, index, old, new in _pair_sections(first, second):
         difference = _find_difference(old, new)
         if difference:
             path, old_excerpt, new_excerpt = difference
@@ -58,38 +58,43 @@ def compare_prefixes(a: Request, b: Request) -> PrefixDiff:
                 old_excerpt=old_excerpt,
                 new_excerpt=new_excerpt,
             )
-    return PrefixDiff(len(a.messages), is_extension=True)
+    return PrefixDiff(len(first.messages), is_extension=True)
 
 
 _ABSENT: Any = object()
 
 
 def _pair_sections(
-    a: Request, b: Request
+    first: Request, second: Request
 ) -> Iterator[tuple[RequestSection, int | None, Any, Any]]:
     """Yield the parts to compare, in the order in which a provider reads a request."""
-    yield "tools", None, byte_form(a.tools), byte_form(b.tools)
-    yield "system", None, _system_form(a.system), _system_form(b.system)
-    for index, old in enumerate(a.messages):
-        new = b.messages[index] if index < len(b.messages) else _ABSENT
+    yield "tools", None, byte_form(first.tools), byte_form(second.tools)
+    yield (
+        "system",
+        None,
+        _make_system_form(first.system),
+        _make_system_form(second.system),
+    )
+    for index, old in enumerate(first.messages):
+        new = second.messages[index] if index < len(second.messages) else _ABSENT
         if old is not new:
             yield "messages", index, byte_form(old), byte_form(new)
 
 
-def _system_form(system: System) -> Any:
+def _make_system_form(system: System) -> Any:
     return byte_form({"content": system or None})["content"]
 
 
 def _find_difference(old: Any, new: Any, path: str = "") -> tuple[str, str, str] | None:
-    """Return the path of the first difference and both values; None if the bytes are equal."""
+    """Return the path of the first difference with an excerpt of both values; None if the bytes are equal."""
     if old is _ABSENT or new is _ABSENT:
-        return path, _excerpt(old), _excerpt(new)
+        return path, _make_excerpt(old), _make_excerpt(new)
     if byte_form_text(old) == byte_form_text(new):
         return None
-    for path_step, x, y in _pair_children(old, new):
+    for path_step, old_child, new_child in _pair_children(old, new):
         difference = _find_difference(
-            x,
-            y,
+            old_child,
+            new_child,
             f"{path}{path_step}"
             if path or path_step.startswith("[")
             else path_step[1:],
@@ -97,11 +102,11 @@ def _find_difference(old: Any, new: Any, path: str = "") -> tuple[str, str, str]
         if difference:
             return difference
     position = (
-        _common_prefix_length(old, new)
+        _count_shared_chars(old, new)
         if isinstance(old, str) and isinstance(new, str)
         else 0
     )
-    return path, _excerpt(old, position), _excerpt(new, position)
+    return path, _make_excerpt(old, position), _make_excerpt(new, position)
 
 
 def _pair_children(old: Any, new: Any) -> list[tuple[str, Any, Any]]:
@@ -111,7 +116,10 @@ def _pair_children(old: Any, new: Any) -> list[tuple[str, Any, Any]]:
     """
     if isinstance(old, list) and isinstance(new, list):
         pairs = zip_longest(old, new, fillvalue=_ABSENT)
-        return [(f"[{index}]", x, y) for index, (x, y) in enumerate(pairs)]
+        return [
+            (f"[{index}]", old_item, new_item)
+            for index, (old_item, new_item) in enumerate(pairs)
+        ]
     if isinstance(old, dict) and isinstance(new, dict):
         keys = [*old, *(key for key in new if key not in old)]
         return [
@@ -120,19 +128,19 @@ def _pair_children(old: Any, new: Any) -> list[tuple[str, Any, Any]]:
     return []
 
 
-def _common_prefix_length(a: str, b: str) -> int:
+def _count_shared_chars(first: str, second: str) -> int:
     low = 0
-    high = min(len(a), len(b))
+    high = min(len(first), len(second))
     while low < high:
         middle = (low + high + 1) // 2
-        if a[low:middle] == b[low:middle]:
+        if first[low:middle] == second[low:middle]:
             low = middle
         else:
             high = middle - 1
     return low
 
 
-def _excerpt(value: Any, position: int = 0) -> str:
+def _make_excerpt(value: Any, position: int = 0) -> str:
     if value is _ABSENT:
         return "nothing"
     text = value if isinstance(value, str) else byte_form_text(value)

@@ -65,7 +65,7 @@ _OTHER_FAULT = re.compile(
     r"(?:does not|doesn ?t) exist|not (?:one of|found)|must be one of|not a valid"
     r"|(?:invalid|unknown|unsupported|unrecogni[sz]ed) (?:role|model|temperature|type|enum|api key)"
 )
-"""Errors that quote a value of the request; words in that value are not evidence."""
+"""Errors about a value of the request. They quote the value, whose words are no evidence."""
 _EMPTY_REFUSAL = re.compile(
     r"\W*+(?:(?:error code: |http )?400\b)?[\s:-]*+(?:bad request|status code \(no body\))?\W*+",
     re.IGNORECASE,
@@ -117,7 +117,7 @@ def classify_error(
     did, a 400 without a message means that it was too long. If that is unknown (None),
     so does the text that an SDK prints for an empty answer.
     """
-    evidence = Evidence(status=_http_status(status))
+    evidence = Evidence(status=_read_http_status(status))
     for value in (error, body, message):
         # A foreign object that cannot be read says nothing.
         with contextlib.suppress(Exception):
@@ -318,7 +318,7 @@ def _is_success(status: int | None) -> bool:
     return status is not None and 200 <= status < 300
 
 
-def _http_status(value: Any) -> int | None:
+def _read_http_status(value: Any) -> int | None:
     text = (
         str(int(value))
         if isinstance(value, int) and not isinstance(value, bool)

@@ -78,7 +78,7 @@ _COUNT_IN_TEXT = re.compile(r"""["'](n_ctx|n_prompt_tokens)\\?["']\s*:\s*(\d{1,9
 
 @dataclass(slots=True)
 class Evidence:
-    """The facts that an error states. `is_structured`: it came as an object or JSON, not as plain text."""
+    """The facts that an error states. `is_structured`: whether the error was an object or JSON, not plain text."""
 
     status: int | None = None
     codes: list[str] = field(default_factory=list)
@@ -87,7 +87,7 @@ class Evidence:
     is_structured: bool = False
 
     def add(self, value: Any, depth: int = 0) -> None:
-        """Read a value of any shape."""
+        """Collect the facts in a part of an error: a text, JSON, a list, or an SDK's object."""
         if value is None or isinstance(value, bool | int | float) or depth > _MAX_DEPTH:
             return
         if isinstance(value, bytes | bytearray):

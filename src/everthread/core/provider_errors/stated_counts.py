@@ -12,7 +12,10 @@ from everthread.core.provider_errors.sentences import OUTPUT_CAP_WORD
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Stated figures, in tokens. `limit` bounds the input (or input and output together), `cap` the output."""
+    """Stated figures, in tokens. `limit` bounds the input (or input and output together), `cap` the output.
+
+    `available`: tokens that the input leaves for the output.
+    """
 
     limit: int | None = None
     input: int | None = None
@@ -122,6 +125,8 @@ _LOWER_BOUND = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class _Number:
+    """A token count that a sentence states, and its role: a field of `Counts`."""
+
     value: int
     role: str
     is_part: bool = False
@@ -131,7 +136,7 @@ class _Number:
 
 
 def read_counts(sentences: list[str]) -> Counts:
-    """Return the counts that these sentences state together. If only the output is mentioned, all are about it."""
+    """Return the counts that these sentences state together. If they mention only the output, every count is its."""
     is_output_only = set(_find_nouns(" ; ".join(sentences))) - {"total"} == {"output"}
     by_role: dict[str, list[_Number]] = {}
     for sentence in sentences:
@@ -145,11 +150,11 @@ def read_counts(sentences: list[str]) -> Counts:
     return Counts(
         limit=limits[0].value if limits else None,
         **{
-            role: max((n.value for n in by_role.get(role, [])), default=None)
+            role: max((number.value for number in by_role.get(role, [])), default=None)
             for role in ("input", "output", "total")
         },
         **{
-            role: min((n.value for n in by_role.get(role, [])), default=None)
+            role: min((number.value for number in by_role.get(role, [])), default=None)
             for role in ("cap", "available")
         },
     )
@@ -204,10 +209,10 @@ class _Figure:
 def _find_figures(sentence: str) -> Iterator[_Figure]:
     """Yield the numbers of a sentence that may count tokens."""
     matches = list(_NUMBER.finditer(sentence))
-    consumed = 0
+    consumed_end = 0
     is_first = True
     for index, match in enumerate(matches):
-        text_before = sentence[consumed : match.start()][-160:]
+        text_before = sentence[consumed_end : match.start()][-160:]
         is_last = index + 1 == len(matches)
         end = None if is_last else matches[index + 1].start()
         text_after = sentence[match.end() : end][:80]
@@ -219,11 +224,11 @@ def _find_figures(sentence: str) -> Iterator[_Figure]:
         if value > _MAX_COUNT or _is_not_token_count(
             text_before, text_after, is_first=is_first, is_alone=is_alone, value=value
         ):
-            consumed = match.end()
+            consumed_end = match.end()
             continue
         is_first = False
         own_noun = _NOUN_AFTER.match(text_after)
-        consumed = match.end() + (own_noun.end() if own_noun else 0)
+        consumed_end = match.end() + (own_noun.end() if own_noun else 0)
         yield _Figure(value, text_before, text_after, is_alone=is_alone)
 
 

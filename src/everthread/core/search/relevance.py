@@ -1,6 +1,6 @@
 """Rate how well a text answers a question: rare words count more, long texts less, neighbours help.
 
-A sitting is a run of messages without a long pause between them.
+A conversation is a run of messages without a long pause between them.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ TYPICAL_CHARS = 150
 NEIGHBOUR_SHARES: Mapping[int, float] = {-1: 0.6, 1: 0.4, -2: 0.3, 2: 0.2}
 """Share of a word's score that a message gets if a neighbour has the word, by distance before (-) or after (+): an
 answer follows its question."""
-SITTING_SHARE = 0.75
-"""Share of a sitting's best scores that is added to each of its messages."""
-SITTING_BEST_COUNT = 2
-"""How many of the best messages rate their sitting."""
+CONVERSATION_SHARE = 0.75
+"""Share of a conversation's best scores that is added to each of its messages."""
+CONVERSATION_BEST_COUNT = 2
+"""How many of the best messages rate their conversation."""
 SPEAKER_BONUS = 0.2
 """How much more a text counts if the question names its speaker."""
 MIN_TEXTS_FOR_RARITY = 100
@@ -48,12 +48,12 @@ def length_penalty(length: int) -> float:
 
 
 def borrow_words(
-    words_by_message: Sequence[Mapping[int, float]], sittings: Sequence[int]
+    words_by_message: Sequence[Mapping[int, float]], conversation_numbers: Sequence[int]
 ) -> list[dict[int, float]]:
-    """Return the words that each message borrows from its neighbours in the same sitting, with their scores.
+    """Return the words that each message gets from its neighbours in the same conversation, with their scores.
 
-    `words_by_message`: the scores of each message's words, by the word's number. A word that several neighbours have
-    counts once, with its best score.
+    `words_by_message`: for each message, the score of each of its words, by the word's number. A word that several
+    neighbours have counts once, with its best score.
     """
     borrowed_words: list[dict[int, float]] = [{} for _ in words_by_message]
     for index, words in enumerate(words_by_message):
@@ -63,7 +63,7 @@ def borrow_words(
             neighbour = index - step
             if (
                 not 0 <= neighbour < len(words_by_message)
-                or sittings[neighbour] != sittings[index]
+                or conversation_numbers[neighbour] != conversation_numbers[index]
             ):
                 continue
             neighbour_words = borrowed_words[neighbour]
@@ -73,16 +73,18 @@ def borrow_words(
     return borrowed_words
 
 
-def rate_sittings(scores: Sequence[float], sittings: Sequence[int]) -> dict[int, float]:
-    """Return the score that each sitting adds to its messages: a share of the mean of their best scores."""
-    by_sitting: defaultdict[int, list[float]] = defaultdict(list)
-    for score, sitting in zip(scores, sittings, strict=True):
-        by_sitting[sitting].append(score)
+def rate_conversations(
+    scores: Sequence[float], conversation_numbers: Sequence[int]
+) -> dict[int, float]:
+    """Return the score that each conversation adds to its messages: a share of the mean of their best scores."""
+    by_conversation: defaultdict[int, list[float]] = defaultdict(list)
+    for score, conversation in zip(scores, conversation_numbers, strict=True):
+        by_conversation[conversation].append(score)
     return {
-        sitting: SITTING_SHARE
-        * sum(sorted(sitting_scores, reverse=True)[:SITTING_BEST_COUNT])
-        / SITTING_BEST_COUNT
-        for sitting, sitting_scores in by_sitting.items()
+        conversation: CONVERSATION_SHARE
+        * sum(sorted(conversation_scores, reverse=True)[:CONVERSATION_BEST_COUNT])
+        / CONVERSATION_BEST_COUNT
+        for conversation, conversation_scores in by_conversation.items()
     }
 
 

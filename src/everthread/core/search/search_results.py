@@ -72,7 +72,7 @@ class SearchPage:
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A part of an original, characters `start` to `end` of `size`."""
+    """A part of a stored message or output: the characters from `start` to `end`, of `size` in all."""
 
     id: str
     thread: str
@@ -110,7 +110,7 @@ class Lookup(Protocol):
     async def read(
         self, item_id: str, *, offset: int = 0, limit: int = 8_000
     ) -> Passage:
-        """Return a part of a message or stored output, by its id; `UnknownIdError` for one that is not there."""
+        """Return a part of a message or stored output, by its id. Raise `UnknownIdError` for an unknown id."""
         ...
 
     async def turn_of(self, message: int) -> int | None:

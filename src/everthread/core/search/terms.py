@@ -242,7 +242,7 @@ def phrase_terms(text: str) -> list[str]:
 
 
 def identifier_terms(text: str) -> list[str]:
-    """Return the identifiers of a query as typed. A text with a whole one should rank above one with its words."""
+    """Return the identifiers of a query as typed: a text with the whole identifier should rank above its words."""
     tokens = _script_patterns().compound.findall(_normalize(text))
     identifiers = (
         token.casefold()
@@ -395,7 +395,7 @@ def forms(word: str) -> tuple[str, ...]:
 
 
 def stop_words(words: Sequence[str]) -> frozenset[str]:
-    """Return the stop words of the language most of these are in; English if none is recognised."""
+    """Return the stop words of the language to which most of these words belong; English if none is recognised."""
     words_by_language = _stop_lists()
     best_language = max(
         words_by_language,
@@ -461,7 +461,7 @@ def _strip_endings(word: str) -> Iterator[str]:
 
 
 def _inflect(base: str) -> Iterator[str]:
-    """Return the possible forms of a word. Impossible ones are left out: each costs an index lookup."""
+    """Yield the possible forms of a word. Each form costs an index lookup, so impossible forms are left out."""
     yield base
     yield base + ("es" if base.endswith(_ENDINGS_BEFORE_ES) else "s")
     if base.endswith(_INFLECTED_ENDINGS) or (base[-1] == "s" and base[-2] != "s"):

@@ -170,7 +170,7 @@ class Rules:
 def _group_by_head(
     forms: Iterable[tuple[str, CredentialForm]],
 ) -> dict[str, list[tuple[str, CredentialForm]]]:
-    """Return the starts with their forms by their first characters; a shorter start also with heads that it begins."""
+    """Group starts and forms by the first characters of a start. A shorter start joins every group that it begins."""
     forms_by_head: dict[str, list[tuple[str, CredentialForm]]] = {}
     for start, form in sorted(forms, key=lambda pair: len(pair[0])):
         forms_by_head.setdefault(start[:HEAD_CHARS], []).append((start, form))

@@ -159,7 +159,10 @@ class Budget:
         return min(2_000, self.summary_max)
 
     def summary_size(self, middle_tokens: int) -> int:
-        """Return the summary size for a middle of this size, without the user's words: a fifth, at most half."""
+        """Return the size of the summary for a middle of this many tokens, without the user's words.
+
+        It is a fifth of the middle within `summary_min` and `summary_max`, and at most half of it.
+        """
         middle = max(middle_tokens, 0)
         return min(
             max(self.summary_min, min(middle * 20 // 100, self.summary_max)),

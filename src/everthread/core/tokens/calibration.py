@@ -18,6 +18,8 @@ _MAX_REPORTED_TOKENS = 1e12
 
 @dataclass(slots=True)
 class _Evidence:
+    """The sums of reported and estimated tokens of one model, from which its factor follows."""
+
     reported: float = 0.0
     estimated: float = 0.0
 

@@ -16,7 +16,7 @@ _PIECE_CHARS = 256
 
 
 def sample_text(text: str, size: int) -> str:
-    """Return evenly spaced pieces of a longer text, `size` characters in total."""
+    """Return evenly spaced pieces of a text that is longer than `size`, with `size` characters in total."""
     count = size // _PIECE_CHARS
     starts = (len(text) * index // count for index in range(count))
     return "".join(text[start : start + _PIECE_CHARS] for start in starts)

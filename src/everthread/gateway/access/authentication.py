@@ -18,36 +18,37 @@ from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.recent_dict import RecentDict
 from everthread.errors import EverthreadError
 from everthread.gateway.access.key_creation import digest_of, is_key
-from everthread.gateway.access.quotas import KeyAccount, KeyLedger
+from everthread.gateway.access.quotas import KeyAccount, KeyUsageCounter
 from everthread.gateway.contracts import CREDENTIAL_HEADERS, Account, Mode
 from everthread.gateway.error_answers import Refused
-from everthread.store.records import DEFAULT_TENANT, StoredKey
+from everthread.store.key_records import StoredKey
+from everthread.store.records import DEFAULT_TENANT
 from everthread.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """A client that was let in."""
+    """An authenticated client."""
 
     tenant: str = DEFAULT_TENANT
     key_id: str | None = None
     scopes: frozenset[str] = frozenset()
-    passthrough: bool = False
-    """Its credential is the upstream's own and goes there; a gateway key never leaves the gateway."""
+    is_passthrough: bool = False
+    """Whether its credential is the upstream's own and is forwarded; a gateway key never leaves the gateway."""
     mode: Mode | None = None
-    """The mode of its key; None: as the upstream is configured."""
+    """The mode of its key; None for the mode of the upstream."""
     account: Account | None = field(default=None, compare=False, repr=False)
-    """The remaining allowance of its key; None: no limit."""
+    """The remaining allowance of its key; None if it has no limit."""
     credential: PassthroughCredential | None = field(
         default=None, compare=False, repr=False
     )
-    """One that only the upstream can check; None: it was checked here."""
+    """The credential, if only the upstream can check it; None if the gateway has checked it."""
 
     @property
-    def share(self) -> str | None:
-        """The share of the gateway's capacity it uses: that of its tenant, for all the tenant's keys.
+    def admission_group(self) -> str | None:
+        """The group of callers that shares a limit of concurrent requests: the tenant, with all its keys.
 
-        All credentials that are not known yet, and so may be made up, use one share. None if there is only one user.
+        All unknown credentials, which may be made up, form one group. None if there is only one user.
         """
         if self.credential is not None and not self.credential.is_known:
             return ""
@@ -61,8 +62,8 @@ class Caller:
     async def authorize(self, usage: CanonicalUsage, model: str) -> None:
         """Raise `Refused` unless this client may spend this usage on the operator's own key.
 
-        Every use of that key asks here first: the summary of a proxied conversation, a compaction item and
-        `/v1/compact`. A credential that no upstream has accepted may be made up; a key has its limits.
+        Called before every use of the operator's key: for a summary of a proxied conversation, for a compaction item
+        and for `/v1/compact`. A credential that no upstream has accepted may be made up; a gateway key has limits.
         """
         if self.credential is not None and not await self.credential.is_accepted():
             raise Refused(
@@ -83,10 +84,10 @@ class Authenticator(Protocol):
 
 
 class OpenAuthenticator:
-    """Accept every request as the one owner's, whatever credential it carries for the upstream."""
+    """Accept every request as one of the gateway's only owner, whatever credential it has for the upstream."""
 
     async def authenticate(self, headers: Mapping[str, str]) -> Caller:  # noqa: ARG002  nothing in them matters
-        return Caller(passthrough=True)
+        return Caller(is_passthrough=True)
 
 
 class ForwardedAuthenticator:
@@ -99,41 +100,41 @@ class ForwardedAuthenticator:
         self._secret = secret
 
     async def authenticate(self, headers: Mapping[str, str]) -> Caller:
-        shown_credentials = credentials(headers)
+        sent_credentials = list_credentials(headers)
         return Caller(
-            credential_tenant(self._secret, shown_credentials)
-            if shown_credentials
+            derive_tenant(self._secret, sent_credentials)
+            if sent_credentials
             else FORWARDED_TENANT,
-            passthrough=True,
+            is_passthrough=True,
         )
 
 
 FORWARDED_TENANT = "forwarded"
 
 
-def credential_tenant(secret: bytes, shown_credentials: Iterable[str]) -> str:
-    """Return the tenant of the credentials that a request shows.
+def derive_tenant(secret: bytes, sent_credentials: Iterable[str]) -> str:
+    """Return the tenant of the credentials in a request.
 
-    All of them count, so that no client gets a tenant without the credential that the upstream accepts.
+    The tenant depends on all of them, so that no client gets a tenant without the credential that the upstream accepts.
     """
-    text = "\0".join(shown_credentials).encode("utf-8", "surrogatepass")
+    text = "\0".join(sent_credentials).encode("utf-8", "surrogatepass")
     return f"up_{hmac.digest(secret, text, 'sha256').hex()[:40]}"
 
 
 KEY_CACHE_SECONDS = 3.0
 """Seconds for which a looked-up key is cached; a revoked key may be accepted this long."""
-SECRET = "gateway.tenants"  # noqa: S105  the secret's name  # nosec B105
+TENANT_SECRET_NAME = "gateway.tenants"  # noqa: S105  the secret's name  # nosec B105
 _LOOKUP_SECONDS = 1.0
 _LATE_FACTOR = 1.1
-"""A wait that overran by this factor: the loop was busy, so the store is not to blame."""
-_MAX_KNOWN = 10_000
-_ACCEPTED = "gateway.accepted"
+"""If a wait took longer than its limit by this factor, the event loop was busy, and the store is not to blame."""
+_MAX_CACHED_CREDENTIALS = 10_000
+_ACCEPTED_STATE = "gateway.accepted"
 _ACCEPTED_SECONDS = 30 * 86_400
 _LOG = logging.getLogger("everthread.gateway")
 T = TypeVar("T")
 
 
-def credentials(headers: Mapping[str, str]) -> list[str]:
+def list_credentials(headers: Mapping[str, str]) -> list[str]:
     """Return a client's credentials: the token of `Authorization`, and the providers' own headers."""
     scheme, _, token = headers.get("authorization", "").strip().partition(" ")
     authorization = (
@@ -150,7 +151,7 @@ def credentials(headers: Mapping[str, str]) -> list[str]:
 
 
 async def _wait_for_answer(lookup: asyncio.Task[T]) -> T:
-    """Return the store's answer; raise `TimeoutError` if there is none. Waits again if the loop itself was late."""
+    """Return the store's answer; raise `TimeoutError` if there is none. If the event loop was late, wait once more."""
     for _attempt in range(2):
         start_time = time.monotonic()
         finished_tasks, _ = await asyncio.wait({lookup}, timeout=_LOOKUP_SECONDS)
@@ -168,28 +169,28 @@ class KeyAuthenticator:
         self,
         store: Store,
         *,
-        ledger: KeyLedger | None = None,
+        usage_counter: KeyUsageCounter | None = None,
         clock: Callable[[], float] = time.monotonic,
         ttl: float = KEY_CACHE_SECONDS,
     ) -> None:
         self._store = store
-        self._ledger = ledger or KeyLedger(store)
+        self._usage_counter = usage_counter or KeyUsageCounter(store)
         self._clock = clock
         self._ttl = ttl
         self._lookups: RecentDict[str, tuple[asyncio.Task[StoredKey | None], float]] = (
-            RecentDict(_MAX_KNOWN)
+            RecentDict(_MAX_CACHED_CREDENTIALS)
         )
-        """A cached lookup and its expiry."""
+        """By digest of the key, the cached lookup and its expiry."""
 
     async def authenticate(self, headers: Mapping[str, str]) -> Caller:
-        shown_credentials = credentials(headers)
-        if not shown_credentials:
+        sent_credentials = list_credentials(headers)
+        if not sent_credentials:
             raise Refused(
                 401,
                 "missing_api_key",
                 "No API key came with the request; send one as `Authorization: Bearer et_…`.",
             )
-        token = next(filter(is_key, shown_credentials), None)
+        token = next(filter(is_key, sent_credentials), None)
         stored_key = await self._find(digest_of(token)) if token is not None else None
         if stored_key is None or stored_key.revoked is not None:
             raise Refused(
@@ -204,17 +205,18 @@ class KeyAuthenticator:
             key.id,
             key.scopes,
             mode=mode,
-            account=KeyAccount(self._ledger, key),
+            account=KeyAccount(self._usage_counter, key),
         )
 
     async def has_keys(self) -> bool:
         """Return whether any key exists."""
         return any(
-            key.revoked is None for key in await self._store.list_keys(self._ledger.day)
+            key.revoked is None
+            for key in await self._store.list_keys(self._usage_counter.day)
         )
 
     async def close(self) -> None:
-        await self._ledger.close()
+        await self._usage_counter.close()
 
     async def _find(self, digest: str) -> StoredKey | None:
         """Return the key, at most `ttl` seconds old; concurrent callers share one lookup."""
@@ -235,64 +237,74 @@ class KeyAuthenticator:
             raise Refused(503, "keys_unavailable", words, retry_after=1) from error
 
     async def _read(self, digest: str) -> StoredKey | None:
-        day = self._ledger.day
+        day = self._usage_counter.day
         stored_key = await self._store.find_key(digest, day)
         if stored_key is None or not hmac.compare_digest(stored_key.key.digest, digest):
             return None
-        self._ledger.learn(stored_key.key.id, day, stored_key.use_of_day)
+        self._usage_counter.add_stored_use(
+            stored_key.key.id, day, stored_key.use_of_day
+        )
         return stored_key
 
 
 class AcceptedCredentials:
-    """Which credentials an upstream has accepted, by their digests: for 30 days, for every process on the store."""
+    """The digests of credentials that an upstream has accepted, stored for 30 days and used by all processes."""
 
-    def __init__(self, store: Store, *, wall: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, store: Store, *, wall_clock: Callable[[], float] = time.time
+    ) -> None:
         self._store = store
-        self._wall = wall
-        self._accepted_until: RecentDict[str, float] = RecentDict(_MAX_KNOWN)
+        self._wall_clock = wall_clock
+        self._accepted_until: RecentDict[str, float] = RecentDict(
+            _MAX_CACHED_CREDENTIALS
+        )
         """The expiry of each accepted credential, by its digest."""
         self._storing: set[asyncio.Task[None]] = set()
 
     async def has(self, digest: str) -> bool:
-        until = self._accepted_until.get(digest)
-        if until is None:
+        accepted_until = self._accepted_until.get(digest)
+        if accepted_until is None:
             try:
-                stored_time = await self._store.get_state(_ACCEPTED, digest)
+                stored_time = await self._store.get_state(_ACCEPTED_STATE, digest)
             except EverthreadError as error:
                 _LOG.warning(
                     "whether a credential was accepted cannot be looked up: %s", error
                 )
                 return False
-            until = float(stored_time) if isinstance(stored_time, int | float) else 0.0
-            if until > self._wall():
-                self._accepted_until[digest] = until
-        return until > self._wall()
+            accepted_until = (
+                float(stored_time) if isinstance(stored_time, int | float) else 0.0
+            )
+            if accepted_until > self._wall_clock():
+                self._accepted_until[digest] = accepted_until
+        return accepted_until > self._wall_clock()
 
     def is_known(self, digest: str) -> bool:
         """Return whether a credential is known in this process, without asking the store."""
-        return self._accepted_until.get(digest, 0.0) > self._wall()
+        return self._accepted_until.get(digest, 0.0) > self._wall_clock()
 
     def add(self, digest: str) -> None:
-        """Accept a credential at once in this process; store it without making the client wait."""
-        until = self._wall() + _ACCEPTED_SECONDS
-        self._accepted_until[digest] = until
-        task = asyncio.get_running_loop().create_task(self._store_one(digest, until))
+        """Accept a credential at once in this process, and store it in the background."""
+        accepted_until = self._wall_clock() + _ACCEPTED_SECONDS
+        self._accepted_until[digest] = accepted_until
+        task = asyncio.get_running_loop().create_task(
+            self._store_accepted(digest, accepted_until)
+        )
         self._storing.add(task)
         task.add_done_callback(self._storing.discard)
 
     async def close(self) -> None:
         await asyncio.gather(*self._storing)
 
-    async def _store_one(self, digest: str, until: float) -> None:
+    async def _store_accepted(self, digest: str, accepted_until: float) -> None:
         try:
-            await self._store.put_state(_ACCEPTED, digest, until)
+            await self._store.put_state(_ACCEPTED_STATE, digest, accepted_until)
         except EverthreadError as error:
             _LOG.warning("that a credential was accepted cannot be stored: %s", error)
 
 
 @dataclass(frozen=True, slots=True)
 class PassthroughCredential:
-    """A client's credential for the upstream: nothing is done for one that no upstream has accepted."""
+    """A client's credential for the upstream. Its requests are only forwarded until an upstream has accepted it."""
 
     digest: str
     accepted: AcceptedCredentials
@@ -305,31 +317,31 @@ class PassthroughCredential:
         return await self.accepted.has(self.digest)
 
     def accept(self) -> None:
-        """Remember it: an upstream answered to it with 2xx."""
+        """Remember that an upstream has answered to this credential with 2xx."""
         self.accepted.add(self.digest)
 
 
 class PassthroughAuthenticator:
-    """Pass the client's credential upstream, which checks it; a keyed digest of it names the tenant."""
+    """Forward the client's credential to the upstream, which checks it. The tenant is a keyed digest of it."""
 
     def __init__(self, secret: bytes, accepted: AcceptedCredentials) -> None:
         self._secret = secret
         self._accepted = accepted
 
     async def authenticate(self, headers: Mapping[str, str]) -> Caller:
-        shown_credentials = credentials(headers)
-        if not shown_credentials:
+        sent_credentials = list_credentials(headers)
+        if not sent_credentials:
             raise Refused(
                 401,
                 "missing_api_key",
                 "No credential came with the request; send the upstream's own, it goes there.",
             )
-        tenant = credential_tenant(self._secret, shown_credentials)
+        tenant = derive_tenant(self._secret, sent_credentials)
         credential = PassthroughCredential(tenant, self._accepted)
         return Caller(
             tenant,
             tenant,
             frozenset({"proxy"}),
-            passthrough=True,
+            is_passthrough=True,
             credential=credential,
         )

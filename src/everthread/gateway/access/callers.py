@@ -1,4 +1,4 @@
-"""Find out who sends a request, and whether that is enough for its path."""
+"""Find out who sends a request, and check that this caller may use its path."""
 
 from __future__ import annotations
 
@@ -12,23 +12,28 @@ from everthread.gateway.request.request_head import RequestHead
 
 
 class CallerFinder:
-    """One method for each kind of path; each raises `Refused` for a caller who may not use it."""
+    """Authenticate the callers of each kind of path. Each method raises `Refused` for a caller who may not use it."""
 
     def __init__(
-        self, authenticator: Authenticator | None, forwarded: Authenticator | None
+        self,
+        authenticator: Authenticator | None,
+        forwarded_authenticator: Authenticator | None,
     ) -> None:
-        """Set `authenticator` to None without keys; `forwarded` then handles requests that another server forwarded."""
+        """`authenticator`: None for a gateway without keys, which uses the other one for forwarded requests."""
         self.has_keys = authenticator is not None
         self._authenticator: Authenticator = authenticator or OpenAuthenticator()
-        self._forwarded = None if self.has_keys else forwarded
+        self._forwarded_authenticator = (
+            None if self.has_keys else forwarded_authenticator
+        )
 
     async def admit_anybody(self, head: RequestHead) -> Caller:
+        """Accept every caller, also an unknown one."""
         return head.caller
 
     async def authenticate(self, head: RequestHead) -> Caller:
-        """Accept any caller that is known."""
-        if self._forwarded is not None and head.is_forwarded:
-            return await self._forwarded.authenticate(head.credentials)
+        """Accept every caller that can be authenticated."""
+        if self._forwarded_authenticator is not None and head.is_forwarded:
+            return await self._forwarded_authenticator.authenticate(head.credentials)
         return await self._authenticator.authenticate(head.credentials)
 
     async def admit_to_threads(self, head: RequestHead) -> Caller:
@@ -42,12 +47,12 @@ class CallerFinder:
             )
         return caller
 
-    async def admit_to_mounted(self, head: RequestHead) -> Caller:
-        """Accept a caller who reads conversations; the request is counted here."""
+    async def admit_reader(self, head: RequestHead) -> Caller:
+        """Accept a caller who may read conversations, and count the request."""
         caller = await self.authenticate(head)
         if (
             caller.key_id is not None
-            and not caller.passthrough
+            and not caller.is_passthrough
             and "threads" not in caller.scopes
         ):
             raise Refused(

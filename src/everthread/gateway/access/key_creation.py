@@ -10,8 +10,9 @@ from hashlib import sha256
 
 from everthread.errors import InputError
 from everthread.gateway.contracts import Mode
-from everthread.gateway.request.request_head import KEY, KEY_PREFIX
-from everthread.store.records import DEFAULT_TENANT, KeyLimits, NewKey
+from everthread.gateway.request.request_head import KEY_PATTERN, KEY_PREFIX
+from everthread.store.key_records import KeyLimits, NewKey
+from everthread.store.records import DEFAULT_TENANT
 
 SCOPES = {
     "proxy": "the providers' endpoints",
@@ -32,7 +33,7 @@ def issue_key(
     name: str = "",
     mode: Mode | None = None,
 ) -> tuple[str, NewKey]:
-    """Create a key; return it and the record to store."""
+    """Create a key; return the key and the record to store."""
     key_scopes = frozenset(scopes)
     if unknown := sorted(key_scopes - SCOPES.keys()):
         raise InputError(
@@ -69,13 +70,13 @@ def digest_of(token: str) -> str:
 
 
 def is_key(text: str) -> bool:
-    """Return whether it has the form of a key of a gateway."""
-    return KEY.fullmatch(text) is not None
+    """Return whether a text has the form of a gateway key."""
+    return KEY_PATTERN.fullmatch(text) is not None
 
 
 def key_id_in(text: str) -> str:
-    """Return the id of a key as a person writes it: the id, with `et_` or without, or the whole key."""
-    match = KEY.fullmatch(text)
+    """Return the key's id from a person's input: the id with or without `et_`, or the whole key."""
+    match = KEY_PATTERN.fullmatch(text)
     return match[1] if match else text.removeprefix(KEY_PREFIX)
 
 

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import TYPE_CHECKING
 
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.messages import text_of
@@ -18,19 +17,16 @@ from everthread.core.types import Request
 from everthread.errors import EverthreadError, SummaryError
 from everthread.gateway.contracts import Authorize
 from everthread.gateway.error_answers import Refused
-from everthread.store.records import NO_USE, KeyUse, NewKey
+from everthread.store.key_records import NO_USE, KeyUse, NewKey
 from everthread.store.store import Store
 from everthread.thread.options import CheckPermission
 
-if TYPE_CHECKING:
-    pass
-
 _LOG = logging.getLogger("everthread.gateway")
-_DAY = 86_400
+_DAY_SECONDS = 86_400
 FLUSH_SECONDS = 0.1
 """Seconds for which usage is collected before it is written."""
 RETRY_SECONDS = 5.0
-"""Seconds until another attempt, when the store did not take it."""
+"""Seconds until the next attempt after the store has failed to write."""
 BYTES_PER_TOKEN = 4
 """Bytes of text per token, for estimates."""
 
@@ -39,29 +35,31 @@ def utc_day(seconds: float) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d}"
 
 
-class KeyLedger:
-    """The accounts of the keys this process has seen. Usage is written in batches."""
+class KeyUsageCounter:
+    """Count the daily usage of keys and enforce their limits. Usage is written to the store in batches."""
 
-    def __init__(self, store: Store, *, wall: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, store: Store, *, wall_clock: Callable[[], float] = time.time
+    ) -> None:
         self._store = store
-        self._wall = wall
-        self._stored: dict[str, KeyUse] = {}
-        """The usage last read from the store, by key, of `_stored_day`."""
+        self._wall_clock = wall_clock
+        self._stored_uses: dict[str, KeyUse] = {}
+        """By key, the usage on `_stored_day` that was last read from the store."""
         self._stored_day = ""
-        self._writing: dict[tuple[str, str], KeyUse] = {}
-        """The usage that is being written, by day and key."""
-        self._waiting: dict[tuple[str, str], KeyUse] = {}
+        self._uses_being_written: dict[tuple[str, str], KeyUse] = {}
+        """By day and key, the usage that is being written now."""
+        self._unwritten_uses: dict[tuple[str, str], KeyUse] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[bool] | None = None
 
     @property
     def day(self) -> str:
-        return utc_day(self._wall())
+        return utc_day(self._wall_clock())
 
-    def learn(self, key_id: str, day: str, use: KeyUse) -> None:
-        """Read the stored usage. During a write the stored value may include it; the write then corrects it."""
-        if day == self.day and (day, key_id) not in self._writing:
-            uses_of_day = self._stored_of(day)
+    def add_stored_use(self, key_id: str, day: str, use: KeyUse) -> None:
+        """Use a stored figure that was just read, except during a write, which returns the new figures itself."""
+        if day == self.day and (day, key_id) not in self._uses_being_written:
+            uses_of_day = self._stored_uses_of(day)
             old_use = uses_of_day.get(key_id, NO_USE)
             uses_of_day[key_id] = KeyUse(
                 max(old_use.requests, use.requests),
@@ -75,30 +73,32 @@ class KeyLedger:
         self._add((self.day, key.id), KeyUse(requests=1))
 
     def authorize(self, key: NewKey, usage: CanonicalUsage, model: str) -> None:
-        """Raise `Refused` if a call that uses this much would go beyond a limit. Nothing is counted."""
+        """Raise `Refused` if a call with this usage would exceed a limit. Count nothing."""
         cost = compute_call_cost(
-            usage, model, time=datetime.fromtimestamp(self._wall(), UTC)
+            usage, model, time=datetime.fromtimestamp(self._wall_clock(), UTC)
         )
         self._check(key, KeyUse(tokens=usage.total_tokens, dollars=cost or Decimal(0)))
 
     def _check(self, key: NewKey, added_use: KeyUse) -> None:
-        """Raise `Refused` if a limit is reached, or would be exceeded by this addition."""
+        """Raise `Refused` if a limit is reached, or would be exceeded with this additional use."""
         day = self.day
         entry = day, key.id
-        total_use = self._stored_of(day).get(key.id, NO_USE)
-        total_use += self._writing.get(entry, NO_USE) + self._waiting.get(entry, NO_USE)
+        total_use = self._stored_uses_of(day).get(key.id, NO_USE)
+        total_use += self._uses_being_written.get(
+            entry, NO_USE
+        ) + self._unwritten_uses.get(entry, NO_USE)
         for unit in ("requests", "tokens", "dollars"):
             limit = getattr(key.limits, unit)
             spent = getattr(total_use, unit)
             if limit is not None and (
                 spent >= limit or spent + getattr(added_use, unit) > limit
             ):
-                raise self._limit_error(key, unit, limit, spent)
+                raise self._make_limit_error(key, unit, limit, spent)
 
     def spend(self, key: NewKey, usage: CanonicalUsage, model: str) -> None:
-        """Count the usage of a call. A model without a price adds no dollars; this is logged if dollars are limited."""
+        """Count the usage of a call. A model without a price adds no dollars; log that if dollars are limited."""
         cost = compute_call_cost(
-            usage, model, time=datetime.fromtimestamp(self._wall(), UTC)
+            usage, model, time=datetime.fromtimestamp(self._wall_clock(), UTC)
         )
         if cost is None and key.limits.dollars is not None:
             _LOG.warning(
@@ -118,13 +118,13 @@ class KeyLedger:
             self._timer = None
         if self._task is not None:
             await self._task
-        while self._waiting and await self._write():
+        while self._unwritten_uses and await self._write():
             pass
 
-    def _limit_error(
+    def _make_limit_error(
         self, key: NewKey, unit: str, limit: int | Decimal, spent: int | Decimal
     ) -> Refused:
-        wait = _DAY - self._wall() % _DAY
+        wait_seconds = _DAY_SECONDS - self._wall_clock() % _DAY_SECONDS
         figures = (
             f"${spent:,.4f} of ${limit:,.4f}"
             if unit == "dollars"
@@ -133,32 +133,34 @@ class KeyLedger:
         return Refused(
             429,
             f"{unit}_per_day_exceeded",
-            f"The key et_{key.id} has used {figures} of this day (UTC); it may go on in {wait:,.0f} seconds.",
-            retry_after=wait,
+            f"The key et_{key.id} has used {figures} of this day (UTC); it may go on in {wait_seconds:,.0f} seconds.",
+            retry_after=wait_seconds,
         )
 
-    def _stored_of(self, day: str) -> dict[str, KeyUse]:
+    def _stored_uses_of(self, day: str) -> dict[str, KeyUse]:
         if self._stored_day != day:
             self._stored_day = day
-            self._stored = {}
-        return self._stored
+            self._stored_uses = {}
+        return self._stored_uses
 
     def _add(self, entry: tuple[str, str], use: KeyUse) -> None:
-        self._waiting[entry] = self._waiting.get(entry, NO_USE) + use
+        self._unwritten_uses[entry] = self._unwritten_uses.get(entry, NO_USE) + use
         self._write_soon()
 
     def _write_soon(self, delay: float = FLUSH_SECONDS) -> None:
         if self._timer is None and (self._task is None or self._task.done()):
-            self._timer = asyncio.get_running_loop().call_later(delay, self._begin)
+            self._timer = asyncio.get_running_loop().call_later(
+                delay, self._start_write
+            )
 
-    def _begin(self) -> None:
+    def _start_write(self) -> None:
         self._timer = None
         self._task = asyncio.get_running_loop().create_task(self._write())
-        self._task.add_done_callback(self._continue_day)
+        self._task.add_done_callback(self._write_remaining_uses)
 
-    def _continue_day(self, write_task: asyncio.Task[bool]) -> None:
+    def _write_remaining_uses(self, write_task: asyncio.Task[bool]) -> None:
         if (
-            self._waiting
+            self._unwritten_uses
             and not write_task.cancelled()
             and write_task.exception() is None
         ):
@@ -166,12 +168,12 @@ class KeyLedger:
 
     async def _write(self) -> bool:
         """Write collected usage, day by day. Return False if the store fails; a later write retries."""
-        self._writing = self._waiting
-        self._waiting = {}
-        for day in sorted({day for day, _ in self._writing}):
+        self._uses_being_written = self._unwritten_uses
+        self._unwritten_uses = {}
+        for day in sorted({day for day, _ in self._uses_being_written}):
             uses = {
                 key: use
-                for (of_day, key), use in self._writing.items()
+                for (of_day, key), use in self._uses_being_written.items()
                 if of_day == day
             }
             try:
@@ -181,14 +183,16 @@ class KeyLedger:
                     "what keys used cannot be written now; it is kept and tried again: %s",
                     error,
                 )
-                for entry, use in self._writing.items():
-                    self._waiting[entry] = self._waiting.get(entry, NO_USE) + use
-                self._writing = {}
+                for entry, use in self._uses_being_written.items():
+                    self._unwritten_uses[entry] = (
+                        self._unwritten_uses.get(entry, NO_USE) + use
+                    )
+                self._uses_being_written = {}
                 return False
             for key in uses:
-                del self._writing[day, key]
+                del self._uses_being_written[day, key]
             if day == self.day:
-                self._stored_of(day).update(sums)
+                self._stored_uses_of(day).update(sums)
         return True
 
 
@@ -196,21 +200,21 @@ class KeyLedger:
 class KeyAccount:
     """The account of one key; see `gateway.contracts.Account`."""
 
-    ledger: KeyLedger
+    usage_counter: KeyUsageCounter
     key: NewKey
 
     def admit(self) -> None:
-        self.ledger.admit(self.key)
+        self.usage_counter.admit(self.key)
 
     def authorize(self, usage: CanonicalUsage, model: str) -> None:
-        self.ledger.authorize(self.key, usage, model)
+        self.usage_counter.authorize(self.key, usage, model)
 
     def spend(self, usage: CanonicalUsage, model: str) -> None:
-        self.ledger.spend(self.key, usage, model)
+        self.usage_counter.spend(self.key, usage, model)
 
 
-def spending_permit(authorize: Authorize) -> CheckPermission:
-    """Return the check that each summary call passes first: whether its caller may spend its estimated usage."""
+def make_spending_check(authorize: Authorize) -> CheckPermission:
+    """Return a check to run before each summary call: it refuses if the caller may not spend the estimated usage."""
 
     async def permit(request: Request) -> None:
         chars = sum(len(text_of(message)) for message in request.messages)

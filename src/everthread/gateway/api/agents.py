@@ -1,4 +1,4 @@
-"""Keep the agents of threads: open one when needed, close it when unused. Each writes under its thread's lease."""
+"""Open and close the agents of threads as needed. Each agent writes under the lease of its thread."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from everthread.store.records import (
     Lease,
     NewMessage,
     NewSession,
-    QueuedTurn,
     Session,
     StoredMessage,
     new_id,
 )
 from everthread.store.store import Store
+from everthread.store.turn_records import QueuedTurn
 from everthread.thread.events import Event, Listener
 
 
 class LeasedStore:
-    """A store that writes to one thread under its current lease. Other threads (subagents, branches) need no lease.
+    """A store that writes to one thread under the thread's lease. Other threads (subagents, branches) need no lease.
 
     Reads, and writes that are safe to repeat, are passed to the store unchanged.
     """
@@ -128,7 +128,7 @@ class NewThread:
 
     title: str = ""
     model: str | None = None
-    """None: the configured model."""
+    """None for the configured model."""
     metadata: Mapping[str, str] = field(default_factory=dict)
     user: str = ""
     platform: str = "api"
@@ -139,7 +139,7 @@ class AgentSlot:
     """One thread's agent and its lease."""
 
     store: LeasedStore
-    tools: bool
+    has_tools: bool
     model: str | None
     next_fence: int
     """The fence of the next lease if no other process takes the thread first."""
@@ -235,7 +235,7 @@ class AgentPool:
         thread = turn.thread
         tools = turn.options.get("tools") is True
         slot = self._slots.get(thread)
-        if slot is None or slot.tools != tools or lease.fence != slot.next_fence:
+        if slot is None or slot.has_tools != tools or lease.fence != slot.next_fence:
             await self.close_agent(thread)
             model = (await self.load_settings(thread)).get("model")
             slot = AgentSlot(
@@ -282,7 +282,7 @@ class AgentPool:
         slot.agent = await self._open_agent(
             store=cast("Store", slot.store),
             tenant=tenant,
-            tools=slot.tools,
+            tools=slot.has_tools,
             model=slot.model,
             listener=slot.forward_event,
             **thread_options,

@@ -16,7 +16,11 @@ from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.types import Api
 from everthread.errors import EverthreadError, StoreError
 from everthread.gateway.contracts import Incoming, Limits
-from everthread.gateway.error_answers import Refused, error_body, error_headers
+from everthread.gateway.error_answers import (
+    Refused,
+    make_error_body,
+    make_error_headers,
+)
 from everthread.gateway.managed.manager import ProxyManager
 from everthread.gateway.middleware import Admission
 from everthread.gateway.request.body_limits import read_body
@@ -35,30 +39,30 @@ class CompactApp:
         self._manager = manager
         self._limits = limits
         self._upstream = upstream
-        """Returns the window of a model, for requests that name only the model."""
+        """The upstream that knows the windows of models, for requests that do not state a window."""
         self._admission = Admission(limits.concurrent)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        call: RequestHead = scope["state"]["head"]
+        head: RequestHead = scope["state"]["head"]
         try:
-            await _check_access(call)
-            with self._admission.enter(call.caller.share):
+            await _check_access(head)
+            with self._admission.enter(head.caller.admission_group):
                 body = await self._compact(
-                    call, await read_body(receive, call, self._limits)
+                    head, await read_body(receive, head, self._limits)
                 )
             text = json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
             answer = Response(text, media_type="application/json")
         except ClientGone:
             return
         except Refused as refused:
-            error = error_body(call.speaks, refused)
+            error = make_error_body(head.client_api, refused)
             answer = Response(error, refused.status)
-            answer.raw_headers = error_headers(refused, error)
+            answer.raw_headers = make_error_headers(refused, error)
         await answer(scope, receive, send)
 
-    async def _compact(self, call: RequestHead, raw: bytes) -> dict[str, Any]:
+    async def _compact(self, head: RequestHead, raw: bytes) -> dict[str, Any]:
         request_body = await read_request(
-            raw, call.headers.get("content-encoding", ""), self._limits.body_bytes
+            raw, head.headers.get("content-encoding", ""), self._limits.body_bytes
         )
         if request_body.excess:
             raise Refused(
@@ -81,13 +85,13 @@ class CompactApp:
                 "invalid_request",
                 f"`window` is a number of tokens from {_MIN_WINDOW:,} on.",
             )
-        api = _find_api(request_body, call)
+        api = _find_api(request_body, head)
         body = request_body.plain or b""
-        caller = call.caller
+        caller = head.caller
         incoming = Incoming(
             api=api,
-            path=call.path,
-            headers=call.headers,
+            path=head.path,
+            headers=head.headers,
             raw=body,
             body=body,
             tenant=caller.tenant,
@@ -109,19 +113,19 @@ class CompactApp:
         return {LIST_FIELD[api]: messages, **compacted}
 
 
-async def _check_access(call: RequestHead) -> None:
+async def _check_access(head: RequestHead) -> None:
     """Raise `Refused` for a wrong method, and for a client that may not spend the operator's own key."""
-    if call.method != "POST":
+    if head.method != "POST":
         raise Refused(405, "method_not_allowed", "Only POST is answered here.")
-    await call.caller.authorize(CanonicalUsage(), "")
+    await head.caller.authorize(CanonicalUsage(), "")
 
 
-def _find_api(request_body: RequestBody, call: RequestHead) -> Api:
+def _find_api(request_body: RequestBody, head: RequestHead) -> Api:
     if request_body.outer.has("input"):
         return "openai_responses"
     if request_body.outer.has("contents"):
         return "gemini"
     is_anthropic = (
-        request_body.outer.has("system") or "anthropic-version" in call.headers
+        request_body.outer.has("system") or "anthropic-version" in head.headers
     )
     return "anthropic" if is_anthropic else "openai_chat"

@@ -24,12 +24,12 @@ from everthread.gateway.request.request_head import (
     RequestHead,
     run_while_connected,
 )
-from everthread.store.records import QueuedTurn
+from everthread.store.turn_records import QueuedTurn
 
 
 @dataclass(frozen=True, slots=True)
 class JsonAnswer:
-    """One JSON answer."""
+    """An answer with a JSON body."""
 
     body: BaseModel | Mapping[str, Any]
     status: int = 200
@@ -53,12 +53,12 @@ def make_error_answer(refusal: Refused) -> JsonAnswer:
 
 
 class Sender:
-    """Sends an answer to one client; raises `ClientGone` if the client takes too long to read a part of it."""
+    """Send an answer to one client. Raise `ClientGone` if the client takes too long to read a part of it."""
 
     def __init__(self, send: Send, seconds: float) -> None:
         self._send = send
         self._seconds = seconds
-        self.started = False
+        self.has_started = False
         """Whether an answer has begun, so that no other can be sent."""
 
     async def answer(self, answer: JsonAnswer) -> None:
@@ -72,7 +72,7 @@ class Sender:
         await self.send_body(data, has_more=False)
 
     async def send_start(self, status: int, headers: Mapping[str, str]) -> None:
-        self.started = True
+        self.has_started = True
         raw = [
             (name.encode("latin-1"), value.encode("latin-1", "replace"))
             for name, value in headers.items()
@@ -95,7 +95,7 @@ class Sender:
 
 
 T = TypeVar("T")
-M = TypeVar("M", bound=BaseModel)
+ModelT = TypeVar("ModelT", bound=BaseModel)
 _MAX_LISTED_PROBLEMS = 5
 """Number of problems of one body that an error lists."""
 
@@ -105,8 +105,8 @@ class ApiRequest:
     """A request that was authenticated and read."""
 
     caller: Caller
-    tools: bool
-    """Whether it may use commands and files."""
+    may_use_tools: bool
+    """Whether the caller may use commands and files."""
     path_values: Mapping[str, str]
     """The values of the path's parameters."""
     query: Any
@@ -129,7 +129,7 @@ class ApiRequest:
 
 
 Handler = Callable[[Any, ApiRequest], Awaitable[JsonAnswer | None]]
-"""A method that answers a request. None: it has sent a stream already."""
+"""A method that answers a request; it returns None if it has sent a stream itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +144,9 @@ class Endpoint:
     query: type[Query] = NoQuery
     status: int = 200
     errors: tuple[int, ...] = ()
-    """Error statuses besides those of every path."""
+    """Error statuses in addition to those that every path may have."""
     streams: bool = False
-    """Whether it can answer with events."""
+    """Whether the endpoint can answer with a stream of events."""
 
     @property
     def summary(self) -> str:
@@ -177,11 +177,11 @@ def list_endpoints(routes: type) -> tuple[Endpoint, ...]:
 
 
 async def read_request(
-    endpoint: Endpoint, call: RequestHead, receive: Receive, limits: Limits
+    endpoint: Endpoint, head: RequestHead, receive: Receive, limits: Limits
 ) -> tuple[Query, Body]:
     """Read the query and the body of a request. Raise `Refused` if they are invalid."""
     pairs = parse_qsl(
-        call.target.partition(b"?")[2].decode("latin-1"),
+        head.target.partition(b"?")[2].decode("latin-1"),
         keep_blank_values=True,
         max_num_fields=50,
     )
@@ -194,19 +194,19 @@ async def read_request(
     )
     if endpoint.method != "POST":
         return query, NoBody()
-    media_type = call.headers.get("content-type", "").partition(";")[0].strip().lower()
-    # Also without a body: no page of another origin can send this type unasked.
+    media_type = head.headers.get("content-type", "").partition(";")[0].strip().lower()
+    # Required even without a body: a page of another origin cannot send this type without a preflight.
     if media_type != "application/json":
         raise Refused(
             415,
             "unsupported_media_type",
             "Send JSON, with `content-type: application/json`.",
         )
-    if call.headers.get("content-encoding", "identity").lower() != "identity":
+    if head.headers.get("content-encoding", "identity").lower() != "identity":
         raise Refused(
             415, "unsupported_encoding", "Send the body without a content-encoding."
         )
-    raw = await read_body(receive, call, limits) or b"{}"
+    raw = await read_body(receive, head, limits) or b"{}"
     return query, _validate(
         endpoint.body,
         "invalid_body",
@@ -214,7 +214,9 @@ async def read_request(
     )
 
 
-def _validate(schema: type[M], code: str, parse: Callable[[type[M]], M]) -> M:
+def _validate(
+    schema: type[ModelT], code: str, parse: Callable[[type[ModelT]], ModelT]
+) -> ModelT:
     try:
         return parse(schema)
     except ValidationError as error:

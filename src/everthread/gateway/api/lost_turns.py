@@ -5,16 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from everthread.agent import commands
-from everthread.conversation.answer_recorder import INTERRUPTED
+from everthread.conversation.answer_recorder import INTERRUPTED_ANSWER_TEXT
 from everthread.core.messages import Message, calls_of, results_of, text_of
-from everthread.store.records import (
-    Lease,
-    NewMessage,
-    QueuedTurn,
-    StoredMessage,
-    TurnState,
-)
+from everthread.store.records import Lease, NewMessage, StoredMessage
 from everthread.store.store import Store
+from everthread.store.turn_records import QueuedTurn, TurnState
 
 UNKNOWN_OUTCOME = (
     "[Outcome unknown: the process that ran this tool ended before it told the result. It may have been done; "
@@ -28,7 +23,11 @@ PROCESS_ENDED = (
 async def repair_lost_turn(
     store: Store, turn: QueuedTurn, lease: Lease
 ) -> tuple[TurnState, dict[str, Any]]:
-    """Repair the history of a lost turn: its message is stored, open calls get a result. A complete answer counts."""
+    """Repair the history of a turn whose process has ended; return the turn's state and result.
+
+    Store its message if that is missing, and a result for each open call. The turn counts as answered if a complete
+    answer is stored.
+    """
     content = turn.message.get("content")
     interrupted: dict[str, Any] = {"code": "interrupted", "message": PROCESS_ENDED}
     if isinstance(content, str) and commands.parse(content):
@@ -36,10 +35,13 @@ async def repair_lost_turn(
     message_event = f"{turn.id}.0"  # as a conversation names the message of this event
     tip = await store.get_compression_tip(turn.thread)
     stored_messages = await store.messages(tip)
-    is_new = not any(item.event == message_event for item in stored_messages)
+    is_new = not any(
+        stored_message.event == message_event for stored_message in stored_messages
+    )
     if is_new:  # in view; a compaction may have covered it since
         is_new = not any(
-            item.event == message_event for item in await store.history(tip)
+            stored_message.event == message_event
+            for stored_message in await store.history(tip)
         )
     last_message = stored_messages[-1] if stored_messages and not is_new else None
     if (
@@ -48,7 +50,7 @@ async def repair_lost_turn(
         and not calls_of(last_message.body)
     ):
         text = text_of(last_message.body)
-        if text.endswith(INTERRUPTED):  # the interruption is stored already
+        if text.endswith(INTERRUPTED_ANSWER_TEXT):  # the interruption is stored already
             return "interrupted", interrupted
         return "answered", {
             "text": text,
@@ -64,7 +66,7 @@ async def repair_lost_turn(
         )
         for call in _list_open_calls(stored_messages)
     ]
-    end_message: Message = {"role": "assistant", "content": INTERRUPTED}
+    end_message: Message = {"role": "assistant", "content": INTERRUPTED_ANSWER_TEXT}
     # Calls that are open came before a message that is new, and after one that was stored.
     message = NewMessage(body, event=message_event)
     new_messages = [*results, message] if is_new else [message, *results]
@@ -78,8 +80,8 @@ async def repair_lost_turn(
 
 def _list_open_calls(stored_messages: list[StoredMessage]) -> list[str]:
     calls: dict[str, None] = {}
-    for item in stored_messages:
-        for result in results_of(item.body):
+    for stored_message in stored_messages:
+        for result in results_of(stored_message.body):
             calls.pop(result.call_id, None)
-        calls |= dict.fromkeys(call.id for call in calls_of(item.body))
+        calls |= dict.fromkeys(call.id for call in calls_of(stored_message.body))
     return list(calls)

@@ -16,11 +16,11 @@ from everthread.core.types import StreamDelta
 from everthread.gateway.api.agents import AgentPool, AgentSlot
 from everthread.gateway.api.turn_log import TurnLog
 from everthread.gateway.error_answers import Refused
-from everthread.store.records import QueuedTurn
+from everthread.store.turn_records import QueuedTurn
 from everthread.thread.events import CompactionFailed, Event, UsageRecorded
 
 TEXT_DELTAS = ("text", "reasoning", "refusal")
-"""The kinds of deltas that are passed on; calls are reported by the tools' own events."""
+"""The kinds of deltas that clients get; calls are reported by the tools' own events."""
 
 
 @dataclass(slots=True)
@@ -54,7 +54,7 @@ class TurnUsage:
 
 
 class MessageRunner:
-    """Answers one message and writes its events to the log."""
+    """Answer one message and write its events to the log."""
 
     def __init__(
         self, pool: AgentPool, slot: AgentSlot, log: TurnLog, turn_usage: TurnUsage
@@ -101,8 +101,10 @@ class MessageRunner:
         if name == "model" and argument and not result.failed:
             await self._pool.choose_model(turn.thread, argument)
         thread = turn.thread
-        if result.switch is not None:
-            thread = (await agent.conversation.store.session(result.switch)).thread
+        if result.next_session is not None:
+            thread = (
+                await agent.conversation.store.session(result.next_session)
+            ).thread
             await self._pool.inherit_model(turn.thread, thread)
         return {
             "text": result.text,
@@ -114,7 +116,7 @@ class MessageRunner:
         }
 
     async def _run_hygiene(self) -> None:
-        """Run hygiene before the agent sees the message. A failure is reported; the message is still answered."""
+        """Compact a history that is far too large before the agent sees the message. Report a failure, but continue."""
         conversation = self._agent.conversation
         try:
             await conversation.compact_for_hygiene()

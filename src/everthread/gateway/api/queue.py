@@ -1,4 +1,4 @@
-"""A durable queue of turns: one turn of a thread at a time, taken over if its process is gone."""
+"""A durable queue of turns. A thread runs one turn at a time; if its process ends, another one takes over."""
 
 from __future__ import annotations
 
@@ -27,16 +27,10 @@ from everthread.gateway.api.message_runner import MessageRunner, TurnUsage
 from everthread.gateway.api.turn_failures import describe_failure
 from everthread.gateway.api.turn_log import TurnEvent, TurnLog, TurnLogs
 from everthread.gateway.error_answers import Refused
-from everthread.store.records import (
-    KeyUse,
-    Lease,
-    NewQueuedTurn,
-    QueuedTurn,
-    Session,
-    TurnState,
-    new_id,
-)
+from everthread.store.key_records import KeyUse
+from everthread.store.records import Lease, Session, new_id
 from everthread.store.store import Store
+from everthread.store.turn_records import NewQueuedTurn, QueuedTurn, TurnState
 
 _LOG = logging.getLogger("everthread.gateway")
 StopReason = Literal["cancelled", "interrupted", "lost"]
@@ -52,7 +46,7 @@ class RunningTurn:
 
     work: asyncio.Task[dict[str, Any]]
     stop_reason: StopReason | None = None
-    """Why it was stopped; None while it runs."""
+    """Why the turn was stopped; None if it was not."""
 
     def stop(self, reason: StopReason) -> None:
         if self.stop_reason is None:
@@ -61,7 +55,7 @@ class RunningTurn:
 
 
 class TurnQueue:
-    """Answers the messages of every thread in order, together with the other processes on the same store."""
+    """Answer the messages of each thread in order, together with the other processes on the same store."""
 
     def __init__(
         self, store: Store, open_agent: OpenAgent, options: QueueOptions | None = None
@@ -72,31 +66,31 @@ class TurnQueue:
         self._logs = TurnLogs()
         self._holder_id = new_id()
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        """A task for each thread with open turns, and the event that wakes it."""
+        """By thread, the task that works on its open turns; `_wake_events` wake the tasks."""
         self._wake_events: dict[str, asyncio.Event] = {}
-        self._runs: dict[str, RunningTurn] = {}
+        self._running_turns: dict[str, RunningTurn] = {}
         self._leases: dict[str, Lease] = {}
         """Leases of the threads that this process answers; renewed regularly."""
         self._sweep_task: asyncio.Task[None] | None = None
-        self._closing = False
+        self._is_closing = False
 
     async def start(self) -> None:
         """Start to answer messages whose process has ended."""
         self._sweep_task = asyncio.create_task(self._sweep())
         self.store.listen(self._wake_waiters)
 
-    async def close(self, patience: float = 0.0) -> None:
-        """Accept no more turns; let running ones end within `patience` seconds, then interrupt them."""
-        self._closing = True
+    async def close(self, grace_seconds: float = 0.0) -> None:
+        """Accept no more turns. Interrupt running turns that do not end within `grace_seconds`."""
+        self._is_closing = True
         if self._sweep_task is not None:
             self._sweep_task.cancel()
             await asyncio.wait([self._sweep_task])
         for wake_event in self._wake_events.values():
             wake_event.set()
-        for seconds in (patience, MAX_STOP_SECONDS):
+        for seconds in (grace_seconds, MAX_STOP_SECONDS):
             if tasks := list(self._tasks.values()):
                 await asyncio.wait(tasks, timeout=seconds)
-            for run in self._runs.values():
+            for run in self._running_turns.values():
                 run.stop("interrupted")
         for task in list(self._tasks.values()):
             task.cancel()
@@ -107,7 +101,7 @@ class TurnQueue:
     # Threads
 
     async def load_thread(self, tenant: str, thread: str) -> Session:
-        """Return the first session of a thread, by any of its ids. `Refused` 404 for another tenant's thread too."""
+        """Return the first session of a thread, given any of its ids. Raise `Refused` for another tenant's thread."""
         try:
             session = await self.store.session(thread)
             if session.tenant == tenant:
@@ -123,9 +117,9 @@ class TurnQueue:
     async def create(
         self, tenant: str, new_thread: NewThread | None = None, *, tools: bool = False
     ) -> Session:
-        """Create a thread. `tools`: as for a message; an agent is made ready for them."""
-        if self._closing:
-            raise _shutdown_error()
+        """Create a thread. `tools`: whether its agent is opened with commands and files."""
+        if self._is_closing:
+            raise _make_shutdown_error()
         return await self.agents.create(tenant, new_thread or NewThread(), tools=tools)
 
     # Turns
@@ -142,12 +136,12 @@ class TurnQueue:
     ) -> QueuedTurn:
         """Queue a message: text, content parts or a message of the user. It is stored when this returns.
 
-        `key`: the same request given again is one turn. `tools`: the sender may use commands and files. A text that is
-        a slash command is done in its turn, and not sent to the model. `payer`: the id of the key whose account the
-        turn's calls go to.
+        `key`: a repeated request with the same key is the same turn. `tools`: whether the sender may use commands and
+        files. A slash command is run when it is its turn, and not sent to the model. `payer`: the id of the key that
+        pays for the turn's calls.
         """
-        if self._closing:
-            raise _shutdown_error()
+        if self._is_closing:
+            raise _make_shutdown_error()
         first_session = await self.load_thread(tenant, thread)
         (body,) = [dict(item) for item in as_messages(message)] or [{}]
         if body.get("role") != "user":
@@ -186,8 +180,8 @@ class TurnQueue:
     ) -> AsyncGenerator[TurnEvent, None]:
         """Yield the events of a turn after this number; the last one is its end.
 
-        For a turn that runs in another process, yield only its end. A reader that stops affects neither the turn nor
-        other readers. The end event is missing if the queue is closed first.
+        For a turn that runs in another process, yield only its end. A reader may stop at any time. The last event is
+        missing if the queue is closed first.
         """
         log = self._follow_turn(turn)
         async for event in log.read(after_number):
@@ -196,7 +190,7 @@ class TurnQueue:
     async def wait(
         self, turn: QueuedTurn, *, seconds: float | None = None
     ) -> QueuedTurn:
-        """Return the turn when it is over, after these seconds, or when the queue closes."""
+        """Wait until the turn is over, the time is up, or the queue closes; return the turn."""
         log = self._follow_turn(turn)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -208,7 +202,7 @@ class TurnQueue:
         await self.turn(tenant, turn_id)
         turn = await self.store.cancel_turn(turn_id, tenant=tenant)
         # Another process notices when it polls the store.
-        if turn.is_open and (run := self._runs.get(turn.id)):
+        if turn.is_open and (run := self._running_turns.get(turn.id)):
             run.stop("cancelled")
         self._follow_turn(turn)
         return turn
@@ -216,32 +210,32 @@ class TurnQueue:
     # Who answers
 
     def _follow_turn(self, turn: QueuedTurn) -> TurnLog:
-        """Return the log of a turn; a worker answers the turn from now on."""
+        """Return the log of a turn, and make sure that the turn will be answered."""
         log = self._logs.get_or_create(turn)
         if not turn.is_open:
             log.end(turn)
-        elif self._closing:
+        elif self._is_closing:
             log.close()
         else:
             self._wake(turn.thread)
         return log
 
     def _wake(self, thread: str) -> None:
-        """Wake the worker of a thread: there may be something to do."""
+        """Wake the task of a thread, which may have something to do."""
         if thread in self._tasks:
             self._wake_events[thread].set()
-        elif not self._closing:
+        elif not self._is_closing:
             self._wake_events[thread] = asyncio.Event()
             self._tasks[thread] = asyncio.create_task(self._work_on_thread(thread))
 
     def _wake_waiters(self, thread: str) -> None:
-        """Wake the waiters of a queue that another process changed; of all queues if the name is empty."""
+        """Wake the task of a thread whose queue another process has changed; all tasks if `thread` is empty."""
         for name in (thread,) if thread else tuple(self._wake_events):
             if wake_event := self._wake_events.get(name):
                 wake_event.set()
 
     async def _sweep(self) -> None:
-        """Wake the threads whose messages wait and whose process has ended."""
+        """Regularly wake the threads with waiting messages whose process has ended."""
         while True:
             try:
                 for thread in await self.store.list_idle_queues():
@@ -256,7 +250,7 @@ class TurnQueue:
     async def _work_on_thread(self, thread: str) -> None:
         wake_event = self._wake_events[thread]
         try:
-            while not self._closing:
+            while not self._is_closing:
                 wake_event.clear()
                 if await self._serve_thread(thread) and not wake_event.is_set():
                     break
@@ -266,7 +260,7 @@ class TurnQueue:
             del self._tasks[thread], self._wake_events[thread]
 
     async def _serve_thread(self, thread: str) -> bool:
-        """Answer the waiting turns if this process holds the lease; return True when none is open."""
+        """Answer the waiting turns if this process can get the lease; return whether no turn is open any more."""
         try:
             if await self.store.turns(thread, only_open=True, limit=1):
                 await self._answer_queue(thread)
@@ -294,7 +288,7 @@ class TurnQueue:
         return not still_open
 
     async def _answer_queue(self, thread: str) -> None:
-        if len(self._runs) >= self.options.running:
+        if len(self._running_turns) >= self.options.running:
             return
         lease = await self.store.acquire(
             thread, self._holder_id, self.options.lease_seconds
@@ -303,7 +297,7 @@ class TurnQueue:
             return
         self._leases[thread] = lease
         try:
-            while not self._closing:
+            while not self._is_closing:
                 begin_result = await self.store.begin_turn(self._leases[thread])
                 for lost_turn in begin_result.lost_turns:
                     await self._end_turn(
@@ -341,17 +335,17 @@ class TurnQueue:
             {"event": "turn_started", "turn": turn.id, "thread": turn.thread},
         )
         turn_usage = TurnUsage()
-        run = self._runs[turn.id] = RunningTurn(
+        run = self._running_turns[turn.id] = RunningTurn(
             asyncio.create_task(self._answer_turn(turn, log, turn_usage))
         )
-        watch = asyncio.create_task(self._watch_turn(turn, run))
+        watch_task = asyncio.create_task(self._watch_turn(turn, run))
         try:
             await asyncio.wait([run.work])
         finally:
-            run.stop("interrupted")  # a turn that is over is not changed by it
-            watch.cancel()
-            await asyncio.wait([run.work, watch])
-            del self._runs[turn.id]
+            run.stop("interrupted")  # without effect on a turn that is over
+            watch_task.cancel()
+            await asyncio.wait([run.work, watch_task])
+            del self._running_turns[turn.id]
         state, result = self._find_outcome(turn, run)
         if state != "answered":
             await self.agents.close_agent(turn.thread)
@@ -369,7 +363,7 @@ class TurnQueue:
         return await MessageRunner(self.agents, slot, log, turn_usage).answer(turn)
 
     async def _charge_turn(self, turn: QueuedTurn, turn_usage: TurnUsage) -> None:
-        """Charge a turn, delegated work included, to the account of its key, which all processes share."""
+        """Charge a turn, including delegated work, to the account of its key."""
         payer = turn.options.get("payer")
         if isinstance(payer, str) and turn_usage.calls:
             use = KeyUse(0, turn_usage.usage.total_tokens, turn_usage.dollars)
@@ -412,17 +406,17 @@ class TurnQueue:
     async def _watch_turn(self, turn: QueuedTurn, run: RunningTurn) -> None:
         """Renew the lease, and stop the turn if it was cancelled in another process."""
         options = self.options
-        now = asyncio.get_running_loop().time
-        renewed_at = now()
+        loop_time = asyncio.get_running_loop().time
+        renewed_at = loop_time()
         while True:
             await asyncio.sleep(min(options.poll_seconds, options.lease_seconds / 4))
             try:
-                if now() - renewed_at >= options.lease_seconds / 4:
+                if loop_time() - renewed_at >= options.lease_seconds / 4:
                     lease = await self.store.renew(
                         self._leases[turn.thread], options.lease_seconds
                     )
                     self._leases[turn.thread] = lease
-                    renewed_at = now()
+                    renewed_at = loop_time()
                 if (
                     await self.store.turn(turn.id, tenant=turn.tenant)
                 ).cancel_requested:
@@ -438,7 +432,7 @@ class TurnQueue:
                 )
 
 
-def _shutdown_error() -> Refused:
+def _make_shutdown_error() -> Refused:
     return Refused(
         503,
         "shutting_down",

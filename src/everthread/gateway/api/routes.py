@@ -49,13 +49,15 @@ from everthread.gateway.api.schemas import (
 )
 from everthread.gateway.api.turn_failures import STATUS_BY_CODE
 from everthread.gateway.error_answers import Refused
-from everthread.store.records import NewSession, QueuedTurn, SearchQuery, Session
+from everthread.store.records import NewSession, Session
+from everthread.store.search_records import SearchQuery
 from everthread.store.sql.accounts import make_usage_figures, make_usage_row, sum_usage
+from everthread.store.turn_records import QueuedTurn
 from everthread.thread.stored_facts import (
+    describe_state,
     load_thread_state,
     load_thread_usage,
     load_title,
-    state_figures,
 )
 
 _DAY_SECONDS = 86_400
@@ -97,7 +99,7 @@ class ThreadRoutes:
         )
         try:
             session = await self._queue.create(
-                request.tenant, new_thread, tools=request.tools
+                request.tenant, new_thread, tools=request.may_use_tools
             )
         except InputError as error:
             if request.body.model is not None:
@@ -321,7 +323,7 @@ class ThreadRoutes:
     async def state(self, request: ApiRequest) -> JsonAnswer:
         """Return the current state of the work: files, commands, open errors, to-do list."""
         first_session = await self._load_first_session(request)
-        figures = state_figures(await load_thread_state(self._store, first_session.id))
+        figures = describe_state(await load_thread_state(self._store, first_session.id))
         return JsonAnswer(StateView(thread=first_session.id, **figures))
 
     @endpoint("GET", f"{_THREAD_PATH}/usage", UsageView, errors=(404,))
@@ -481,7 +483,7 @@ class ThreadRoutes:
                 request.path_values["thread"],
                 message,
                 key=key,
-                tools=request.tools,
+                tools=request.may_use_tools,
                 payer=request.caller.key_id,
             )
         except InputError as error:

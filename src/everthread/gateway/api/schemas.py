@@ -16,14 +16,8 @@ from pydantic import (
 
 from everthread.core.secrets.redaction import redact
 from everthread.gateway.api import WAIT_SECONDS
-from everthread.store.records import (
-    CompactionRecord,
-    QueuedTurn,
-    Session,
-    StoredMessage,
-    ThreadRow,
-    TurnState,
-)
+from everthread.store.records import CompactionRecord, Session, StoredMessage, ThreadRow
+from everthread.store.turn_records import QueuedTurn, TurnState
 
 Title = Annotated[str, StringConstraints(max_length=200)]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]

@@ -191,10 +191,10 @@ _ID_PATTERN = r"[0-9A-Za-z_-]{1,64}"
 OPENAPI_PATH = "/api/openapi.json"
 
 
-class NativeApp:
-    """Answer `/api/…`. The service has authenticated the caller and put it into the request's state.
+class ThreadsApi:
+    """Answer `/api/…` for callers that `GatewayApp` has authenticated.
 
-    `tools`: callers without a key may use commands and files.
+    `tools`: whether callers without a key may use commands and files.
     """
 
     def __init__(
@@ -220,23 +220,23 @@ class NativeApp:
     async def start(self) -> None:
         await self.queue.start()
 
-    async def close(self, patience: float = 0.0) -> None:
-        """Close the API; running turns have `patience` seconds to end."""
-        await self.queue.close(patience)
+    async def close(self, grace_seconds: float = 0.0) -> None:
+        """Close the API. Running turns have `grace_seconds` to end."""
+        await self.queue.close(grace_seconds)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        call: RequestHead = scope["state"]["head"]
+        head: RequestHead = scope["state"]["head"]
         sender = Sender(send, self._limits.write_seconds)
         with contextlib.suppress(ClientGone):
             try:
-                with self._admission.enter(call.caller.share):
-                    answer = await self._answer(call, scope, receive, sender)
+                with self._admission.enter(head.caller.admission_group):
+                    answer = await self._answer(head, scope, receive, sender)
             except Refused as refused:
                 answer = make_error_answer(refused)
             except ClientGone:
                 raise
             except Exception:  # noqa: BLE001 - logged with its traceback; the client gets JSON all the same
-                _LOG.exception("%s %s failed", call.method, redact(call.path))
+                _LOG.exception("%s %s failed", head.method, redact(head.path))
                 answer = make_error_answer(
                     Refused(
                         500,
@@ -244,25 +244,25 @@ class NativeApp:
                         "Something went wrong here; the gateway's log tells what.",
                     )
                 )
-            if answer is not None and not sender.started:
+            if answer is not None and not sender.has_started:
                 await sender.answer(answer)
 
     async def _answer(
-        self, call: RequestHead, scope: Scope, receive: Receive, sender: Sender
+        self, head: RequestHead, scope: Scope, receive: Receive, sender: Sender
     ) -> JsonAnswer | None:
-        if call.path == OPENAPI_PATH and call.method == "GET":
+        if head.path == OPENAPI_PATH and head.method == "GET":
             return self._document
-        endpoint, names = self._find_endpoint(call)
+        endpoint, names = self._find_endpoint(head)
         if endpoint.method == "POST":
-            call.caller.admit()
-        query, body = await read_request(endpoint, call, receive, self._limits)
+            head.caller.admit()
+        query, body = await read_request(endpoint, head, receive, self._limits)
         request = ApiRequest(
-            call.caller,
-            self._may_use_tools(call.caller),
+            head.caller,
+            self._may_use_tools(head.caller),
             path_values=names,
             query=query,
             body=body,
-            headers=call.headers,
+            headers=head.headers,
             scope=scope,
             sender=sender,
         )
@@ -273,7 +273,7 @@ class NativeApp:
         except InputError as error:
             raise Refused(400, "invalid_request", redact(str(error))) from error
         except StoreError as error:
-            _LOG.warning("%s %s: %s", call.method, endpoint.path, redact(str(error)))
+            _LOG.warning("%s %s: %s", head.method, endpoint.path, redact(str(error)))
             raise Refused(
                 503,
                 "store_failed",
@@ -281,21 +281,21 @@ class NativeApp:
                 retry_after=2,
             ) from error
         except EverthreadError as error:
-            _LOG.warning("%s %s: %s", call.method, endpoint.path, redact(str(error)))
+            _LOG.warning("%s %s: %s", head.method, endpoint.path, redact(str(error)))
             raise Refused(503, "failed", redact(str(error))) from error
 
-    def _find_endpoint(self, call: RequestHead) -> tuple[Endpoint, dict[str, str]]:
+    def _find_endpoint(self, head: RequestHead) -> tuple[Endpoint, dict[str, str]]:
         matches = [
             (endpoint, match)
             for pattern, endpoint in self._routes
-            if (match := pattern.fullmatch(call.path))
+            if (match := pattern.fullmatch(head.path))
         ]
         for endpoint, match in matches:
-            if endpoint.method == call.method:
+            if endpoint.method == head.method:
                 return endpoint, match.groupdict()
-        if matches or call.path == OPENAPI_PATH:
+        if matches or head.path == OPENAPI_PATH:
             raise Refused(
-                405, "method_not_allowed", f"{call.method[:20]} is not possible here."
+                405, "method_not_allowed", f"{head.method[:20]} is not possible here."
             )
         raise Refused(404, "not_found", "There is no such thread.")
 

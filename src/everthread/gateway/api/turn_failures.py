@@ -38,7 +38,7 @@ STATUS_BY_CODE = {
 
 
 def describe_failure(error: BaseException) -> dict[str, Any]:
-    """Return a code and a sentence. The text of an unexpected error is left out, since it may hold secrets."""
+    """Return the code and message of a failure, without the text of an unexpected error, which may hold secrets."""
     if isinstance(error, Refused):
         return {"code": error.code, "message": error.message}
     if isinstance(error, EverthreadError):

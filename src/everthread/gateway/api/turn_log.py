@@ -9,30 +9,31 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from everthread.store.records import QueuedTurn
+from everthread.store.turn_records import QueuedTurn
 
 TURN_ENDED = "turn"
-"""Name of the last event of a turn, which says how it ended."""
+"""Name of the last event of a turn, which contains the turn's final state."""
 EVENTS_MISSED = "gap"
 MAX_EVENTS = 4_096
-"""Events kept of one turn."""
+"""Maximum events kept per turn."""
 MAX_FINISHED_TURNS = 256
-"""Finished turns whose events can still be read."""
+"""Maximum finished turns whose events can still be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class TurnEvent:
-    """An event of a turn. `turn` is set in the last event: the turn in its final state."""
+    """An event of a turn."""
 
     number: int
     name: str
     data: Mapping[str, Any]
     """JSON values."""
     turn: QueuedTurn | None = None
+    """The turn in its final state; set in the last event only."""
 
 
 class TurnLog:
-    """The newest events of one turn, at most `MAX_EVENTS`. Any number of readers, each at its own pace."""
+    """The newest events of one turn, at most `MAX_EVENTS`, for any number of readers."""
 
     def __init__(self, turn: QueuedTurn) -> None:
         self.turn_id = turn.id
@@ -67,9 +68,9 @@ class TurnLog:
         self._wake_readers()
 
     async def read(self, after_number: int = 0) -> AsyncIterator[TurnEvent]:
-        """Yield the events after this number, also those to come.
+        """Yield the events after this number, including future ones.
 
-        The last event is repeated to a reader that has it: one that reconnects must still learn how the turn ended.
+        Repeat the last event to a reader that has it already, so that one that reconnects learns how the turn ended.
         """
         has_ended = False
         while not has_ended:
@@ -104,7 +105,7 @@ class TurnLog:
 
 
 class TurnLogs:
-    """The logs of the turns that clients of this process asked for, and of the last finished ones."""
+    """The logs of open turns that clients of this process follow, and of the last finished turns."""
 
     def __init__(self) -> None:
         self._logs: OrderedDict[str, TurnLog] = OrderedDict()

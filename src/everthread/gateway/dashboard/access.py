@@ -1,7 +1,7 @@
-"""Access to the pages: by a one-time link on this machine, or by a key; then by a signed cookie.
+"""Log in to the pages with a one-time link on this machine or with a key, and stay logged in with a signed cookie.
 
 The cookie names the tenant and the key. It is signed with a secret of the store, so that every gateway on the store
-accepts it, and it ends if the key is revoked. A form that changes something needs a token of the same session.
+accepts it, and becomes invalid if the key is revoked. A form that changes something needs a token of the same session.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from everthread.gateway.access.quotas import utc_day
 from everthread.store.store import Store
 
 LOGIN_SECONDS = 7 * 86_400.0
-"""Seconds after which a key or a link must be given again."""
+"""Seconds after which one must log in again."""
 SECRET_NAME = "gateway.dashboard"  # noqa: S105  the secret's name  # nosec B105
 MAX_LINKS = 20
-"""Number of unused links that stay valid."""
+"""Maximum unused links that stay valid."""
 
 LoginMode = Literal["local", "keys", "operator", "off"]
 """How to log in: by a link, by a key of a tenant or the operator, by the operator's key alone, or not at all."""
@@ -38,14 +38,14 @@ class Viewer:
     name: str
     csrf: str
 
-    def sees(self, tenant: str) -> bool:
+    def may_see(self, tenant: str) -> bool:
         return self.tenant is None or self.tenant == tenant
 
 
 class LoginLinks:
     """The newest `MAX_LINKS` unused links, by the digests of their codes.
 
-    Processes that share links keep them as files in a folder; the process that removes the file has used the link.
+    Processes that share links store them as files in a folder. A link is used by removing its file.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -88,7 +88,7 @@ def _modified_time(file: Path) -> float:
 
 
 class Access:
-    """Decides who sees the pages."""
+    """Decide who may see the pages."""
 
     def __init__(  # noqa: PLR0913 - each by its name
         self,
@@ -97,20 +97,22 @@ class Access:
         *,
         login: LoginMode,
         operator_key: str | None = None,
-        wall: Callable[[], float] = time.time,
+        wall_clock: Callable[[], float] = time.time,
         links: LoginLinks | None = None,
     ) -> None:
         self._store = store
         self._secret = hmac.digest(secret, b"cookie", "sha256")
         self.login = login
         self._operator_digest = digest_of(operator_key) if operator_key else None
-        self.cookie = f"everthread_{hmac.digest(secret, b'name', 'sha256').hex()[:8]}"
-        """A name of its own for each store, because cookies are shared by all ports of a host."""
-        self._wall = wall
+        self.cookie_name = (
+            f"everthread_{hmac.digest(secret, b'name', 'sha256').hex()[:8]}"
+        )
+        """The name of the cookie, which differs between stores, because all ports of a host share cookies."""
+        self._wall_clock = wall_clock
         self._links = links or LoginLinks()
 
     def make_login_link(self) -> str:
-        """Return the path of a link that logs one browser in, once."""
+        """Return the path of a link that logs in one browser, once."""
         code = secrets.token_urlsafe(32)
         self._links.add(digest_of(code))
         return f"/dashboard/login?code={code}"
@@ -141,7 +143,7 @@ class Access:
         if self.login != "keys" or not is_key(key):
             return None
         digest = digest_of(key)
-        stored_key = await self._store.find_key(digest, utc_day(self._wall()))
+        stored_key = await self._store.find_key(digest, utc_day(self._wall_clock()))
         if stored_key is None or stored_key.revoked is not None:
             return None
         return self._sign_cookie(
@@ -155,7 +157,7 @@ class Access:
 
     async def find_viewer(self, cookies: Mapping[str, str]) -> Viewer | None:
         """Return the viewer of a valid cookie; None without one."""
-        claims = self._read_cookie(cookies.get(self.cookie, ""))
+        claims = self._read_cookie(cookies.get(self.cookie_name, ""))
         if claims is None or not await self._is_valid(claims):
             return None
         return Viewer(
@@ -171,7 +173,7 @@ class Access:
         )
 
     def format_cookie(self, value: str, *, max_age: float = LOGIN_SECONDS) -> str:
-        return f"{self.cookie}={value}; Path=/; Max-Age={max_age:.0f}; HttpOnly; SameSite=Strict"
+        return f"{self.cookie_name}={value}; Path=/; Max-Age={max_age:.0f}; HttpOnly; SameSite=Strict"
 
     async def _is_valid(self, claims: Mapping[str, Any]) -> bool:
         kind = claims["kind"]
@@ -184,7 +186,7 @@ class Access:
         if self.login != "keys":
             return False
         stored_key = await self._store.find_key(
-            str(claims.get("key")), utc_day(self._wall())
+            str(claims.get("key")), utc_day(self._wall_clock())
         )
         return (
             stored_key is not None
@@ -195,7 +197,7 @@ class Access:
     def _sign_cookie(self, claims: dict[str, Any]) -> str:
         claims |= {
             "nonce": secrets.token_hex(12),
-            "until": self._wall() + LOGIN_SECONDS,
+            "until": self._wall_clock() + LOGIN_SECONDS,
         }
         text = (
             base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
@@ -211,7 +213,7 @@ class Access:
         claims: dict[str, Any] = json.loads(
             base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
         )
-        return claims if claims["until"] > self._wall() else None
+        return claims if claims["until"] > self._wall_clock() else None
 
     def _make_signature(self, text: str) -> str:
         return hmac.new(

@@ -1,4 +1,4 @@
-"""Draw charts as SVG. They need no script, and screen readers read their titles and descriptions."""
+"""Draw charts as SVG, without a script. Screen readers read their titles and descriptions."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ TOP_MARGIN = 18
 BOTTOM_MARGIN = 34
 
 ChartForm = Literal["lines", "areas", "columns"]
-"""Areas and columns are stacked."""
+"""The form of a chart; areas and columns are stacked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A series of a chart."""
+    """One series of values in a chart."""
 
     name: str
     style: str
-    """The class that gives the colour: `a` to `d`."""
+    """The CSS class that gives the colour."""
     values: Sequence[float]
 
 
@@ -80,7 +80,7 @@ class Chart:
     axis: str = "call"
     """The name of one step of the horizontal axis."""
     names: Sequence[str] = ()
-    """Names of the steps; without any they are numbered."""
+    """Names of the steps; if empty, the steps are numbered."""
     width: int = PAGE_WIDTH
 
     @property
@@ -93,7 +93,7 @@ class Chart:
 
     @cached_property
     def tops(self) -> list[list[float]]:
-        """Return the upper edge of every line; stacked lines lie on those before."""
+        """Return the upper edge of every line; stacked lines are placed on top of the previous ones."""
         tops: list[list[float]] = []
         for line in self.lines:
             lower_edges = (
@@ -123,7 +123,7 @@ class Chart:
         ]
 
     def x(self, step: float) -> float:
-        """Return the x position of a step: its point, or the middle of its column."""
+        """Return the x position of a step's point, or of the middle of its column."""
         plot_width = self.width - LEFT_MARGIN - RIGHT_MARGIN
         if self.form == "columns":
             return LEFT_MARGIN + plot_width * (step + 0.5) / max(self.count, 1)
@@ -201,7 +201,7 @@ class Chart:
 
     @property
     def data(self) -> Markup:
-        """Return the values for the script as JSON, with `<` escaped so that they cannot end its element."""
+        """Return the values for the script as JSON, with `<` escaped so that it cannot end the script's element."""
         values = {
             "unit": self.unit,
             "axis": self.axis,
@@ -267,7 +267,7 @@ def _load_environment() -> Environment:
 
 
 def make_environment() -> Environment:
-    """Return an environment that escapes everything and raises an error for an undefined name."""
+    """Return a template environment that escapes all values and raises an error for an undefined name."""
     return Environment(
         loader=PackageLoader("everthread.gateway.dashboard"),
         autoescape=True,

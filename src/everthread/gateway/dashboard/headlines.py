@@ -1,4 +1,4 @@
-"""The figures at the top of a page: calls beyond the window, messages kept, dollars with their base."""
+"""The figures at the top of a page: calls beyond the window, stored messages, dollars spent and saved."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from everthread.core.messages import count_noun
 from everthread.core.prices import format_dollars
 from everthread.gateway.dashboard.savings import CostComparison
 from everthread.gateway.dashboard.text import format_share, format_short
-from everthread.store.records import Insights, ThreadFigures
+from everthread.store.usage_records import Insights, ThreadFigures
 
 MIN_DOLLARS = 0.005
-"""A smaller difference is shown as none."""
+"""Smaller differences are shown as equal cost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class KeptMessages:
-    """How many messages a thread stores, and how many of them left the prompt."""
+    """The number of messages that a thread stores, and of those that left the prompt."""
 
     stored_count: int
     removed_count: int
@@ -139,7 +139,7 @@ def _describe_stored(messages: int) -> str:
 def _describe_dollars(
     cost: object, unpriced_calls: int, comparison: CostComparison | None
 ) -> list[Figure]:
-    """Return the dollars spent, and those saved if they are known."""
+    """Return the dollars spent, and the dollars saved if they are known."""
     if cost == 0 and not unpriced_calls:
         return [Figure("free", "cost", "a model on this machine, or at no charge")]
     spent_text = f"${cost:,.2f}" if cost is not None else "unknown"
@@ -155,7 +155,7 @@ def _describe_dollars(
 
 
 def describe_difference(comparison: CostComparison) -> Figure | None:
-    """Compare the dollars with those of the whole history; None if they are not known."""
+    """Compare the cost with the cost of sending the whole history; None if that is unknown."""
     saved = comparison.saved
     if saved is None:
         return None
@@ -172,7 +172,7 @@ def describe_difference(comparison: CostComparison) -> Figure | None:
 
 
 def _describe_cache(prompt_tokens: int, read_tokens: int) -> Sequence[Figure]:
-    """Return the share of the prompts that the provider's cache served; nothing if it reported none."""
+    """Return the share of prompt tokens read from the provider's cache; empty if it reported none."""
     if not read_tokens:
         return ()
     return (

@@ -22,12 +22,13 @@ from everthread.gateway.dashboard.charts import (
 from everthread.gateway.dashboard.savings import CostComparison
 from everthread.gateway.dashboard.text import message_text
 from everthread.gateway.dashboard.views import WindowSize
-from everthread.store.records import StoredMessage, UsageRow
+from everthread.store.records import StoredMessage
+from everthread.store.usage_records import UsageRow
 
 DAY_SECONDS = 86_400.0
 MAX_DAYS = 367
 MAX_CLIENT_BARS = 8
-"""Clients with a bar of their own."""
+"""Maximum clients that are shown, each with a bar."""
 
 
 def draw_side_bar(messages: Sequence[StoredMessage], total: int) -> str:
@@ -129,7 +130,7 @@ class DrawnChart:
 def draw_days(
     by_day: Sequence[UsageRow], savings: CostComparison, start_time: float
 ) -> list[DrawnChart]:
-    """Draw prompt tokens, dollars and the cached share of each day; nothing for a single day."""
+    """Draw the prompt tokens, dollars and cached share of each day; return no charts for a single day."""
     if len(by_day) < 2:
         return []
     days = _fill_days({row.key: row for row in by_day}, start_time)
@@ -210,7 +211,7 @@ def _make_share_chart(days: Sequence[UsageRow]) -> Chart:
 
 
 def draw_beyond_by_client(savings: CostComparison) -> list[tuple[str, int, str]]:
-    """Return each client with its calls beyond the window and a bar of them, the most first."""
+    """Return each client with its number of calls beyond the window and a bar, the largest number first."""
     calls_by_client = Counter(
         views.translate_client_name(call.client) for call in savings.outgrown
     )

@@ -1,4 +1,4 @@
-"""Load the values of each page from the store, never more than one page needs."""
+"""Load the values of each page from the store, and no more than the page needs."""
 
 from __future__ import annotations
 
@@ -45,17 +45,10 @@ from everthread.gateway.dashboard.text import (
 )
 from everthread.gateway.dashboard.trials import TrialRequest
 from everthread.gateway.dashboard.views import ThreadEntry, WindowSize
-from everthread.store.records import (
-    CallRow,
-    CompactionRecord,
-    SearchHit,
-    SearchQuery,
-    Session,
-    StoredMessage,
-    ThreadFigures,
-    ThreadRow,
-)
+from everthread.store.records import CompactionRecord, Session, StoredMessage, ThreadRow
+from everthread.store.search_records import SearchHit, SearchQuery
 from everthread.store.store import Store
+from everthread.store.usage_records import CallRow, ThreadFigures
 from everthread.thread.stored_facts import load_title
 from everthread.thread.used_window import UsedWindow, load_used_window
 
@@ -65,15 +58,15 @@ LISTED_MESSAGE_CHARS = 1_500
 """Characters of a message in a list."""
 EXCERPT_CHARS = 300
 MAX_MESSAGE_CHARS = 100_000
-"""Characters of a message on its own page; a longer one is shown in parts."""
+"""Characters of a message on its own page; a longer message is shown in parts."""
 MAX_SIDE_MESSAGES = 60
-"""Messages of one side of a compaction: the first and the last of them."""
+"""Maximum messages shown before or after a compaction: the first and the last ones."""
 MAX_HITS = 60
 DAY_SECONDS = 86_400.0
 MAX_STATE_MESSAGES = 300
 """Number of last messages from which the thread's state is read."""
 MAX_CACHED_THREADS = 32
-"""Threads whose figures are held until they change."""
+"""Maximum threads whose figures are cached until the thread changes."""
 
 
 class NotFoundError(Exception):
@@ -85,7 +78,7 @@ class WindowSource(Protocol):
 
 
 class PageReader:
-    """Loads the values of a page for a viewer."""
+    """Load the values of a page for a viewer."""
 
     def __init__(
         self,
@@ -93,12 +86,12 @@ class PageReader:
         window: WindowSource,
         *,
         ttl: float = 300.0,
-        wall: Callable[[], float] = time.time,
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self.store = store
-        self._window = window
-        self._ttl = ttl
-        self._wall = wall
+        self._find_window = window
+        self._cache_seconds = ttl
+        self._wall_clock = wall_clock
         self._accounts: RecentDict[str, _ThreadAccount] = RecentDict(MAX_CACHED_THREADS)
 
     # The list
@@ -117,7 +110,7 @@ class PageReader:
     async def _group_branches(
         self, entries: Sequence[ThreadEntry]
     ) -> list[ThreadEntry]:
-        """Put branches under the thread they began in; one whose thread is on another page names it."""
+        """Put branches under their parent thread. If that is on another page, the branch names it."""
         listed_threads = {entry.row.first.id for entry in entries}
         parents = {
             entry.row.first.id: await self._find_parent_thread(entry.row.first)
@@ -145,7 +138,7 @@ class PageReader:
         ]
 
     async def _find_parent_thread(self, branch: Session) -> str:
-        """Return the thread that a branch began in; empty if it is gone."""
+        """Return the thread that a branch began in; empty if it was deleted."""
         if branch.parent is None:
             return ""
         try:
@@ -189,7 +182,7 @@ class PageReader:
             row = await self.store.thread_row(thread)
         except UnknownIdError:
             return None
-        return row if viewer.sees(row.first.tenant) else None
+        return row if viewer.may_see(row.first.tenant) else None
 
     async def _make_entries(
         self, rows: Sequence[ThreadRow], snippets: Mapping[str, Sequence[views.Snippet]]
@@ -260,8 +253,8 @@ class PageReader:
     def _find_window_size(
         self, model: str, limits: Mapping[str, int], used_window: UsedWindow | None
     ) -> WindowSize:
-        """Return a model's window: as the thread used it, else as it is known here."""
-        known_size = self._window(model, limits.get(model))
+        """Return a model's window: the one that the thread used, or else the one known to this process."""
+        known_size = self._find_window(model, limits.get(model))
         if used_window is None or used_window.model != model:
             return known_size
         source = used_window.source.rstrip(".")
@@ -317,7 +310,7 @@ class PageReader:
             records,
             price=PriceTable(),
             window=windows.__getitem__,
-            ttl=self._ttl,
+            ttl=self._cache_seconds,
         )
 
     # A thread
@@ -449,7 +442,7 @@ class PageReader:
         texts = [text_of(message.body) for message in summaries]
         sizes = views.sum_part_sizes(await store.context_sizes(tip.id), texts)
         window = views.make_window_view(tip.system, sizes, size, calls)
-        calls_shown = views.make_calls_view(calls, records, ttl=self._ttl)
+        calls_shown = views.make_calls_view(calls, records, ttl=self._cache_seconds)
         kept_messages = _count_kept(row, records)
         has_saving = kept_messages.compactions > 0
         saving = (
@@ -607,7 +600,7 @@ class PageReader:
     # The overview
 
     async def overview(self, viewer: Viewer, days: int) -> dict[str, Any]:
-        end_time = self._wall() + 1
+        end_time = self._wall_clock() + 1
         start_time = (end_time // DAY_SECONDS - days + 1) * DAY_SECONDS
         tenant = viewer.tenant
         insights, clients, failures, records, limits = await asyncio.gather(
@@ -656,7 +649,7 @@ class PageReader:
         }
 
     async def savings(self, start_time: float) -> CostComparison:
-        """Return the savings by compactions of all threads from a time on."""
+        """Return the savings by compactions of all threads since a time."""
         records, limits = await asyncio.gather(
             self.store.recent_compactions(limit=5_000), self._load_learnt_windows()
         )
@@ -721,7 +714,7 @@ class _ThreadAccount:
 
 @dataclass(frozen=True, slots=True)
 class _CompactionSides:
-    """The messages before and after a compaction, and the ids of those that it removed and of the last one before."""
+    """The messages before and after a compaction, the ids of the removed ones, and the last id before it."""
 
     before: Sequence[StoredMessage]
     after: Sequence[StoredMessage]
@@ -732,7 +725,7 @@ class _CompactionSides:
 def _make_side_rows(
     messages: Sequence[StoredMessage], removed_ids: frozenset[int]
 ) -> list[views.MessageRow | None]:
-    """Return the messages as short rows; None replaces those in the middle that are not shown."""
+    """Return the messages as short rows; None stands for the messages in the middle, which are not shown."""
 
     def make_brief_row(message: StoredMessage) -> views.MessageRow:
         visibility = (
@@ -773,7 +766,7 @@ def _make_usage_row(row: Any, saved: float) -> tuple[str, ...]:
 def _estimate_saved_dollars(
     item: views.CompactionItem, calls: Sequence[CallRow]
 ) -> float | None:
-    """Return the dollars for the tokens that later calls did not carry, at the cache's price if they used one."""
+    """Return the dollars for the tokens that later calls did not send, at the price of cached tokens if possible."""
     later_calls = [
         call
         for call in calls
@@ -846,7 +839,7 @@ def _list_state(state: ThreadState, todo: Any) -> list[tuple[str, list[str]]]:
 
 
 def _count_kept(row: ThreadRow, records: Sequence[CompactionRecord]) -> KeptMessages:
-    """Count the stored messages of a thread, and those that compactions in force took out of the prompt."""
+    """Count the stored messages of a thread, and the messages that compactions removed from the prompt."""
     kept_compactions = [
         compaction.record for compaction in records if compaction.reverted is None
     ]

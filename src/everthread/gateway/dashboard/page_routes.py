@@ -1,4 +1,4 @@
-"""The pages as an ASGI application: routes, access, changes, live updates."""
+"""The pages as an ASGI application: routes, login, forms and live updates."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ class Dashboard:
         page: Callable[[Request, Viewer], Awaitable[Response]],
         failure_text: str = "This page cannot be shown now.",
     ) -> Callable[[Request], Awaitable[Response]]:
-        """Return an endpoint that shows the page to a logged-in viewer, and the login page to others."""
+        """Return an endpoint that shows the page to a logged-in viewer, and the login page to anyone else."""
 
         async def answer(request: Request) -> Response:
             viewer = await self.access.find_viewer(request.cookies)
@@ -218,7 +218,7 @@ class Dashboard:
         self,
         change: Callable[[Request, Viewer, Mapping[str, str]], Awaitable[Response]],
     ) -> Callable[[Request], Awaitable[Response]]:
-        """Return an endpoint that makes a change if the form has the token of the session."""
+        """Return an endpoint that makes a change if the form has the session's token."""
 
         async def answer_form(request: Request, viewer: Viewer) -> Response:
             form = await _read_form(request)
@@ -335,7 +335,7 @@ class Dashboard:
         live_url = f"/dashboard/live?thread={quote(thread, safe='')}"
 
         async def body() -> AsyncIterator[str]:
-            """Yield the page's head first: the rest of a long thread takes a moment to compute."""
+            """Yield the head of the page first, because the rest of a long thread takes a moment to compute."""
             yield _cut_after_main(
                 self._render("base.html", viewer, live=live_url, title=title)
             )
@@ -624,7 +624,7 @@ class Dashboard:
 
 
 def is_page(method: str, path: str) -> bool:
-    """Return whether a request is for the pages: reading the root, or anything below `/dashboard`."""
+    """Return whether a request is for the pages: GET or HEAD of `/`, or anything below `/dashboard`."""
     return (
         (path == "/" and method in ("GET", "HEAD"))
         or path == "/dashboard"
@@ -636,7 +636,7 @@ _MAIN_TAG = '<main id="main">\n'
 
 
 def _cut_after_main(page: str) -> str:
-    """Return the part of a page before its own content; it is the same for every page."""
+    """Return the beginning of a page up to its own content, which is the same for every page."""
     return page[: page.index(_MAIN_TAG) + len(_MAIN_TAG)]
 
 

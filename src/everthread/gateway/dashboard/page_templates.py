@@ -1,4 +1,4 @@
-"""The templates and static files of the pages."""
+"""Load the templates and static files of the pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compare the calls of threads with the same calls carrying the whole history."""
+"""Compare the cost of a thread's calls with the cost of the same calls with the whole history."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 
 from everthread.core.prices import Prices, prices_for
-from everthread.store.records import CallRow, CompactionRecord
+from everthread.store.records import CompactionRecord
+from everthread.store.usage_records import CallRow
 
 _MILLION = 1_000_000
 LONG_PROMPT_TOKENS = 200_000
@@ -33,29 +34,29 @@ class PriceTable:
 
 @dataclass(frozen=True, slots=True)
 class PricedCall:
-    """A call's price, and its price with the whole history and the same cache."""
+    """A call's price, and the price of the same call with the whole history and the same cache."""
 
     call: CallRow
     cost: float
     cost_without: float
     is_shorter: bool = False
-    """A compaction came before it, so that the two prices can differ."""
+    """Whether a compaction came before the call, so that the two prices can differ."""
 
 
 @dataclass(frozen=True, slots=True)
 class CostComparison:
     """The calls of one or more threads compared with the same calls without compaction.
 
-    Dollars compare the calls that fit the window either way and have a price.
+    Dollars are compared for calls that have a price and fit the window with the whole history too.
     """
 
     rows: tuple[PricedCall, ...] = ()
     outgrown: tuple[CallRow, ...] = ()
     """Calls whose whole history would not have fit the window."""
     auxiliary: tuple[CallRow, ...] = ()
-    """Calls that wrote summaries; part of the cost."""
+    """Calls that wrote summaries, which are part of the cost."""
     saved_by: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """Dollars saved by `day`, `model`, `client` and `tenant`; for several threads."""
+    """Dollars saved per `day`, `model`, `client` and `tenant`; set for several threads."""
 
     @property
     def beyond(self) -> int:
@@ -90,10 +91,10 @@ def compare_thread(
     window: Callable[[str], int],
     ttl: float,
 ) -> CostComparison:
-    """Price a thread's calls again without compaction, as the replay does.
+    """Compute the price of a thread's calls without compaction, as the replay does.
 
-    A compaction takes effect at the first call with a smaller prompt than the call before. A call that found the
-    cache warm finds it warm with the whole history too; otherwise the removed tokens are paid in full.
+    A compaction takes effect at the first call whose prompt is smaller than the previous one. A call that read from the
+    cache would also have read the whole history from the cache; otherwise the removed tokens are paid in full.
     """
     history = _WholeHistory(compactions)
     has_cache = any(call.cache_read or call.cache_write for call in calls)
@@ -136,7 +137,7 @@ def compare_thread(
 
 
 class _WholeHistory:
-    """Track how large each prompt would have been without compaction."""
+    """Track the size that each prompt would have without compaction."""
 
     def __init__(self, compactions: Sequence[CompactionRecord]) -> None:
         kept_compactions = [
@@ -195,7 +196,7 @@ def sum_savings(
     start_time: float,
     day: Callable[[float], str],
 ) -> CostComparison:
-    """Add up the calls of several threads from a time on."""
+    """Add up the comparisons of several threads for calls since a time."""
     saved_by: dict[str, dict[str, float]] = {
         "day": {},
         "model": {},

@@ -15,7 +15,7 @@ class SummaryLine:
     """One line of a summary: its text in pieces, and the messages it was taken from."""
 
     pieces: tuple[tuple[str, str], ...]
-    """`text`, `code` or `strong`, and the words."""
+    """Pairs of a kind (`text`, `code` or `strong`) and the text."""
     is_item: bool = False
     sources: tuple[int, ...] = ()
 
@@ -47,7 +47,7 @@ def split_summary(
         elif line.strip():
             if not sections:
                 sections.append(("", []))
-            # Text before the first heading is the gateway's.
+            # The gateway wrote the text before the first heading.
             sources_of_line = line_sources.find(line) if sections[-1][0] else ()
             sections[-1][1].append(
                 SummaryLine(
@@ -75,7 +75,7 @@ def split_markup(line: str) -> tuple[tuple[str, str], ...]:
 
 
 class LineSources:
-    """Find the messages that a line may come from: those that hold several of its rarest words."""
+    """Find the messages that a line may come from, which contain several of its rarest words."""
 
     MAX_READ_CHARS = 6_000
     """Characters read of each message."""

@@ -1,4 +1,4 @@
-"""Format text and figures for a page. Text of a conversation must be cleaned here before a page shows it."""
+"""Format text and figures for a page. Clean text of a conversation with `clean` before a page shows it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from everthread.core.prices import format_dollars
 from everthread.core.secrets.redaction import redact_part
 
 REDACTION_MARGIN_CHARS = 400
-"""Characters around an excerpt that are searched too: a secret may begin or end there."""
+"""Characters around an excerpt that are also searched for secrets, which may begin or end there."""
 _SPECIAL_CHARS = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]"
 )
@@ -59,7 +59,7 @@ def one_line_excerpt(text: str, max_chars: int) -> str:
 
 
 def highlight(text: str, query: str) -> list[tuple[bool, str]]:
-    """Split a text into pieces, each with whether it is a word of the query."""
+    """Split a text into pairs: whether the piece is a word of the query, and the piece."""
     words = sorted(
         {word.lower() for word in re.findall(r"[^\s\"*]{2,60}", query)},
         key=len,
@@ -77,7 +77,7 @@ def message_text(message: Mapping[str, Any]) -> str:
     parts += (f"→ {call.name}({call.arguments})" for call in calls_of(message))
     if message.get("role") != "tool":
         parts += (f"← {content_text(result.content)}" for result in results_of(message))
-    text = "\n".join(format_share for format_share in parts if format_share)
+    text = "\n".join(part for part in parts if part)
     return text or (json_text(message["content"]) if message.get("content") else "")
 
 
@@ -96,7 +96,7 @@ def format_short(number: float) -> str:
 
 
 def format_money(amount: Decimal | float | None) -> str:
-    """Format dollars with cents; less than a cent with four digits."""
+    """Format dollars with cents, or with four digits if less than a cent."""
     if amount is None or 0 < abs(float(amount)) < 0.01:
         return format_dollars(amount)
     sign = "\u2212" if amount < 0 else ""

@@ -32,7 +32,7 @@ class TrialRun:
     """Indexes of the calls after each compaction."""
     cost: float | None
     facts: tuple[int, int, int] | None = None
-    """Counts of facts in the context at the end, found by search, and lost."""
+    """Numbers of facts that are in the context at the end, found by search, and lost."""
     refused: bool = False
 
 
@@ -41,7 +41,7 @@ class TrialResult:
     """The replays of a thread, to compare."""
 
     runs: Sequence[TrialRun]
-    """With the configured settings, with the settings to try, and without compaction."""
+    """The replays with the configured settings, with the settings to try, and without compaction."""
     notes: Sequence[str] = ()
 
 

@@ -25,14 +25,13 @@ from everthread.gateway.dashboard.text import (
     one_line_excerpt,
 )
 from everthread.store.records import (
-    CallRow,
     CompactionRecord,
     NewCompaction,
     Session,
     StoredMessage,
-    ThreadFigures,
     ThreadRow,
 )
+from everthread.store.usage_records import CallRow, ThreadFigures
 
 MIN_CACHED_TOKENS = 1_024
 """Prompt tokens below which no provider caches anything."""
@@ -65,7 +64,7 @@ class Snippet:
 
     role: str
     words: Sequence[tuple[bool, str]]
-    """The text in pieces, each with whether it was searched for."""
+    """The text in pairs: whether the piece was searched for, and the piece."""
     message: int | None
     before: str
     after: str
@@ -80,12 +79,12 @@ class ThreadEntry:
     window: WindowSize
     title: str
     comparison: CostComparison | None
-    """Comparison with the whole history; None without a compaction."""
+    """Comparison with the cost of the whole history; None if there was no compaction."""
     snippets: Sequence[Snippet] = ()
     """Matches of a search."""
     branches: Sequence[ThreadEntry] = ()
     parent: str = ""
-    """For a branch that is listed alone: the thread it began in."""
+    """For a branch whose parent is not listed on the page: the parent thread."""
 
     @property
     def client(self) -> str:
@@ -93,7 +92,7 @@ class ThreadEntry:
 
     @property
     def difference(self) -> str:
-        """Return the dollars saved or paid more than with the whole history, in words; empty if unknown."""
+        """The dollars saved or lost compared with the whole history, in words; empty if unknown."""
         figure = self.comparison and describe_difference(self.comparison)
         return f"{figure.value} {figure.label.partition(',')[0]}" if figure else ""
 
@@ -124,11 +123,11 @@ CLIENT_NAMES = {
     "gateway": "other clients",
     "terminal": "terminal agent",
 }
-"""Display names of programs, by the names that they send."""
+"""Display names of client programs, by the names that they send."""
 
 
 def name_client(session: Session) -> str:
-    """Return the client's name, else how its messages arrived."""
+    """Return the client's name, or else the platform by which its messages arrived."""
     return translate_client_name(session.client or session.platform or "library")
 
 
@@ -145,7 +144,7 @@ class ContextPart:
 
 @dataclass(frozen=True, slots=True)
 class WindowView:
-    """The parts that fill the window now."""
+    """The parts of the prompt that fill the window now."""
 
     size: WindowSize
     parts: tuple[ContextPart, ...]
@@ -173,7 +172,7 @@ PART_LABELS = {
 def sum_part_sizes(
     rows: Sequence[tuple[str, str, bool, int]], summaries: Sequence[str]
 ) -> dict[str, int]:
-    """Return the tokens of each part of a session's context; the user's words are counted apart from summaries."""
+    """Return the tokens of each part of a session's context. The user's words in summaries are a part of their own."""
     sizes = dict.fromkeys(PART_LABELS, 0)
     for kind, role, is_tool, tokens in rows:
         part_kind = (
@@ -212,7 +211,7 @@ def estimate_tokens(text: str) -> int:
 def make_window_view(
     system: Any, sizes: Mapping[str, int], size: WindowSize, calls: Sequence[CallRow]
 ) -> WindowView:
-    """Return the parts of the next prompt. Tokens that the provider counted beyond them are tools and framing."""
+    """Return the parts of the next prompt. Any further tokens that the provider counted are tools and framing."""
     parts = {**sizes, "system": estimate_tokens(content_text(system)) if system else 0}
     main_calls = [call for call in calls if call.task == "main"]
     estimated_tokens = sum(parts.values())
@@ -253,7 +252,11 @@ def find_user_words(summary: str) -> list[str]:
     sections = []
     for start in heading_lines:
         end = next(
-            (n for n in range(start + 1, len(lines)) if lines[n].startswith("## ")),
+            (
+                number
+                for number in range(start + 1, len(lines))
+                if lines[number].startswith("## ")
+            ),
             len(lines),
         )
         sections.append("\n".join(lines[start + 1 : end]))
@@ -268,7 +271,7 @@ _COMPACTION_CONDITION = (
 def _describe_next_compaction(
     main_calls: Sequence[CallRow], used_tokens: int, threshold: int
 ) -> str:
-    """Describe how many calls are left before the threshold, at the pace of the last ones."""
+    """Describe how many calls are left before the threshold if the prompt grows as in the last calls."""
     if used_tokens >= threshold:
         return f"The prompt is past the threshold: {_COMPACTION_CONDITION}"
     steps = [
@@ -287,7 +290,7 @@ def _describe_next_compaction(
 
 @dataclass(frozen=True, slots=True)
 class CacheMissRow:
-    """A call that read less from the cache than the one before had left there."""
+    """A call that read less from the cache than the previous call had written there."""
 
     call: int
     cause: str
@@ -301,12 +304,12 @@ class CallsView:
     calls: tuple[CallRow, ...]
     """Calls to the main model, in order."""
     marks: tuple[tuple[int, str], ...]
-    """For each compaction, the index of the call after it, and its size in words."""
+    """For each compaction, the index of the next call, and the tokens before and after in words."""
     misses: tuple[CacheMissRow, ...]
 
     @property
     def causes(self) -> list[tuple[str, int, int]]:
-        """Return cause, calls and tokens, the most expensive cause first."""
+        """The causes of cache misses with their calls and tokens, the most expensive cause first."""
         sums: dict[str, tuple[int, int]] = {}
         for miss in self.misses:
             calls, tokens = sums.get(miss.cause, (0, 0))
@@ -333,8 +336,8 @@ def make_calls_view(
     for compaction in kept_compactions:
         call_index = next(
             (
-                n
-                for n, call in enumerate(main_calls)
+                number
+                for number, call in enumerate(main_calls)
                 if call.created > compaction.created
             ),
             len(main_calls),
@@ -409,7 +412,7 @@ VISIBILITY_LABELS = {
 
 @dataclass(frozen=True, slots=True)
 class ContextView:
-    """The model's current view: ids of whole and of shortened messages, and the summary's text."""
+    """The context that the model sees now: ids of whole and of shortened messages, and the summary's text."""
 
     shown_ids: frozenset[int]
     shortened_ids: frozenset[int]
@@ -417,7 +420,7 @@ class ContextView:
     words: str
 
     def visibility(self, message: StoredMessage) -> str:
-        """Return where the model still sees a message: a key of `VISIBILITY_LABELS`."""
+        """Return how the model can still see a message, as a key of `VISIBILITY_LABELS`."""
         if message.id in self.shortened_ids:
             return "short"
         if message.id in self.shown_ids:
@@ -491,7 +494,7 @@ class CompactionItem:
 
     stored: CompactionRecord
     number: int
-    """Its number among the compactions of its thread, in order; undone ones keep theirs."""
+    """Its number among all compactions of the thread, including undone ones."""
     calls_since: int
 
     @property
@@ -512,7 +515,7 @@ class CompactionItem:
 
     @property
     def spared(self) -> int:
-        """Return the tokens that later calls did not carry because of it."""
+        """The tokens that later calls did not send because of the compaction."""
         return self.calls_since * max(
             0, self.record.tokens_before - self.record.tokens_after
         )
@@ -585,7 +588,7 @@ def describe_phases(figures: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def pick_points(values: Sequence[Any], max_points: int = MAX_CHART_POINTS) -> list[int]:
-    """Return the indexes of the values that a chart shows: the first, the last, and evenly between."""
+    """Return the indexes of the values that a chart shows, evenly spaced from the first to the last."""
     if len(values) <= max_points:
         return list(range(len(values)))
     return sorted(

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class Filter:
-    """One feature at work on one exchange. Each method is a moment of the exchange, and does nothing by default."""
+    """The work of one feature on one exchange. Each method is a moment of the exchange, and does nothing by default."""
 
     def request(self, request: UpstreamRequest) -> UpstreamRequest:
-        """Return the request to send upstream in place of this one. Called before every attempt and every round."""
+        """Return the request to send upstream instead of this one. Called before every attempt and every round."""
         return request
 
     async def refused(self, status: int, body: bytes) -> bool:  # noqa: ARG002
@@ -29,22 +29,22 @@ class Filter:
         return False
 
     async def answer(self, answer: Answer) -> Answer:
-        """Return the answer for the client in place of this one, before its first byte is sent."""
+        """Return the answer for the client instead of this one, before its first byte is sent."""
         return answer
 
     def event(self, piece: bytes) -> bytes:
-        """Return the bytes for the client in place of a piece of the answer; empty to send nothing yet."""
+        """Return the bytes to send instead of a piece of the answer; empty to send nothing yet."""
         return piece
 
     def end(self) -> bytes:
-        """Return the bytes that `event` still holds, after the last piece."""
+        """Return the bytes that `event` has held back, after the last piece."""
         return b""
 
     def seen(self, piece: bytes) -> None:
         """Read a piece of the answer after it was sent to the client, in its form before any filter's `event`."""
 
     def done(self, outcome: Outcome) -> Outcome:
-        """Return the outcome, completed or unchanged. Called after the exchange, however it ended."""
+        """Return the outcome, to which the filter may add. Called after the exchange, however it ended."""
         return outcome
 
 

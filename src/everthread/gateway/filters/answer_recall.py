@@ -1,4 +1,4 @@
-"""Answer the model's calls of `recall` in the gateway: the rounds of an answer become one response to the client."""
+"""Answer the model's calls of `recall` in the gateway, and merge all rounds into one response to the client."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from everthread.core.messages import calls_of
 from everthread.core.types import Reply
 from everthread.errors import WireError
 from everthread.gateway.answer_reader import usage_of
-from everthread.gateway.error_answers import error_event
+from everthread.gateway.error_answers import make_error_event
 from everthread.gateway.exchange import Answer, Exchange, UpstreamRequest, answer_of
 from everthread.gateway.filters import Feature, Filter
 from everthread.gateway.managed.managed_exchange import ManagedExchange
 from everthread.gateway.recall.recall_watch import RecallWatch, may_call_recall
 from everthread.gateway.recall.stream_merge import (
-    MERGED,
+    MERGED_STREAMS,
     RECALL,
     merge_bodies,
 )
@@ -41,10 +41,10 @@ class _RecallFilter(Filter):
     def __init__(self, exchange: ManagedExchange) -> None:
         self._exchange = exchange
         self._api = exchange.incoming.api
-        self._last: CanonicalUsage | None = None
-        """Usage of the last of several rounds."""
-        self._hidden: list[CanonicalUsage] = []
-        """Usage of the rounds before it."""
+        self._last_usage: CanonicalUsage | None = None
+        """Usage of the last round, if there are several."""
+        self._hidden_usage: list[CanonicalUsage] = []
+        """Usage of the earlier rounds."""
 
     def request(self, request: UpstreamRequest) -> UpstreamRequest:
         return (
@@ -52,7 +52,7 @@ class _RecallFilter(Filter):
         )
 
     async def answer(self, answer: Answer) -> Answer:
-        """Return the answer with all its rounds. A whole one is complete here; a stream asks for them as it goes."""
+        """Return the answer with all its rounds. A stream requests further rounds while it is sent."""
         if (
             not self._exchange.sent.recall
             or answer.status >= 300
@@ -77,47 +77,51 @@ class _RecallFilter(Filter):
         )
 
     def done(self, outcome: Outcome) -> Outcome:
-        if self._last is None and not self._hidden:
+        if self._last_usage is None and not self._hidden_usage:
             return outcome
-        if self._hidden:
-            self._exchange.writer.note(recall_rounds=len(self._hidden))
-        return replace(outcome, usage=self._last, hidden_usage=tuple(self._hidden))
+        if self._hidden_usage:
+            self._exchange.writer.note(recall_rounds=len(self._hidden_usage))
+        return replace(
+            outcome, usage=self._last_usage, hidden_usage=tuple(self._hidden_usage)
+        )
 
     async def _merge_streams(self, pieces: Pieces) -> AsyncIterator[bytes]:
         """Yield the streams of all rounds as one; an error of a later round is its last event."""
-        watch = RecallWatch()
+        recall_watch = RecallWatch()
         stream = pieces.all()
         async for piece in stream:
-            passed = watch.feed(piece)
-            if watch.is_found:
+            passed_bytes = recall_watch.feed(piece)
+            if recall_watch.is_found:
                 break
-            if passed:
-                yield passed
-        if not watch.is_found:
-            yield watch.rest
+            if passed_bytes:
+                yield passed_bytes
+        if not recall_watch.is_found:
+            yield recall_watch.held_bytes
             return
-        merged = MERGED[self._api](model=self._exchange.model)
-        merged.feed(watch.passed)  # the client has these events
-        yield merged.feed(watch.rest)
+        merged = MERGED_STREAMS[self._api](model=self._exchange.model)
+        merged.feed(recall_watch.passed_bytes)  # the client has these events
+        yield merged.feed(recall_watch.held_bytes)
         while True:
             async for piece in stream:
                 yield merged.feed(piece)
             reply, last_events = merged.end_round()
             yield last_events
-            outcome = await self._exchange.wait(self._next_round(reply, merged.recalls))
+            outcome = await self._exchange.wait(
+                self._next_round(reply, merged.recall_count)
+            )
             if outcome is None:
                 yield merged.finish()
                 return
-            following = answer_of(outcome)
-            if following.status >= 300:
-                refusal = await following.read_error() or b""
-                yield error_event(self._api, following.status, refusal)
+            next_response = answer_of(outcome)
+            if next_response.status >= 300:
+                refusal = await next_response.read_error() or b""
+                yield make_error_event(self._api, next_response.status, refusal)
                 return
             merged.continue_round()
-            stream = following.pieces.all()
+            stream = next_response.pieces.all()
 
     async def _merge_whole(self, raw: bytes) -> bytes:
-        """Return the rounds of an answer that does not stream as one; an error of a later round in their place.
+        """Return the rounds of an answer that is not a stream as one body; if a later round fails, return its error.
 
         `raw`: the answer of the first round.
         """
@@ -129,36 +133,38 @@ class _RecallFilter(Filter):
             except (WireError, ValueError, RecursionError):
                 return raw
             bodies.append(body)
-            recalls = sum(call.name == RECALL for call in calls_of(reply.message))
-            if not recalls and len(bodies) == 1:
+            recall_count = sum(call.name == RECALL for call in calls_of(reply.message))
+            if not recall_count and len(bodies) == 1:
                 return raw
-            following = await self._next_round(reply, recalls)
-            if following is None:
+            next_response = await self._next_round(reply, recall_count)
+            if next_response is None:
                 return json.dumps(
                     merge_bodies(self._api, bodies), ensure_ascii=False
                 ).encode("utf-8", "replace")
-            raw = await answer_of(following).pieces.join()
-            if following.status_code >= 300:
+            raw = await answer_of(next_response).pieces.join()
+            if next_response.status_code >= 300:
                 return raw
 
-    async def _next_round(self, reply: Reply, recalls: int) -> UpstreamResponse | None:
-        """Answer the calls of a round and ask again; return None if the response ends with this round."""
-        if not recalls and not self._hidden:
-            self._last = None
+    async def _next_round(
+        self, reply: Reply, recall_count: int
+    ) -> UpstreamResponse | None:
+        """Answer the calls of a round and send the next request; return None if this round was the last."""
+        if not recall_count and not self._hidden_usage:
+            self._last_usage = None
             return None
         exchange = self._exchange
-        self._last = usage_of(self._api, reply)
-        outgoing = await exchange.turn.resume(reply)
+        self._last_usage = usage_of(self._api, reply)
+        outgoing = await exchange.turn.resume_after_recall(reply)
         if outgoing is None:
             return None
-        if self._last is not None:
-            self._hidden.append(self._last)
-        exchange.services.metrics.count("recalls", recalls)
-        following = await exchange.send_next(outgoing)
-        while following.status_code >= 300:
-            exchange.writer.note(recall_refused=following.status_code)
+        if self._last_usage is not None:
+            self._hidden_usage.append(self._last_usage)
+        exchange.services.metrics.count("recalls", recall_count)
+        next_response = await exchange.send_next(outgoing)
+        while next_response.status_code >= 300:
+            exchange.writer.note(recall_refused=next_response.status_code)
             smaller = await exchange.turn.retry_without_recall(reply)
             if smaller is None:
                 break
-            following = await exchange.send_next(smaller)
-        return following
+            next_response = await exchange.send_next(smaller)
+        return next_response

@@ -8,7 +8,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from everthread.core.caching.claude_cache_marks import (
-    cache_route,
+    find_cache_route,
     mark_system,
     place_marks,
 )
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class MarkMemory:
-    """The cache marks of a thread's last request. It may be lost at any moment."""
+    """The cache marks of a thread's last request. They may be lost at any moment."""
 
-    begins: bytes = b""
+    replacement_digest: bytes = b""
     """A digest of the text that replaced the beginning of the history."""
-    last: int = -1
-    """The place of the last mark."""
+    last_index: int = -1
+    """The index of the message with the last mark; -1 if there is none."""
 
 
-def mark_changes(
+def make_mark_changes(
     request: ClientRequest,
     call: PreparedCall,
     body: bytes,
@@ -54,10 +54,10 @@ def mark_changes(
     api = call.frame.api
     is_same = body is request.sliced.body
     has_marks = request.has_marks if is_same else b'"cache_control"' in body
-    # A mark anywhere is the client's own way.
-    if has_marks or not takes_marks(api, call.model, call.frame.upstream):
+    # A client that sets a mark anywhere manages the cache itself.
+    if has_marks or not uses_cache_marks(api, call.model, call.frame.upstream):
         return []
-    if not call.is_continued:
+    if not call.expects_more_calls:
         return []
     return place_cache_marks(
         api,
@@ -65,7 +65,7 @@ def mark_changes(
         ttl,
         memory=memory,
         replacement=call.rewrite.replacement if call.rewrite else b"",
-        leading=request.first if is_same else None,
+        leading_count=request.system_count if is_same else None,
     )
 
 
@@ -76,17 +76,22 @@ def place_cache_marks(  # noqa: PLR0913 - a body and what is known of it
     *,
     memory: MarkMemory,
     replacement: bytes = b"",
-    leading: int | None = None,
+    leading_count: int | None = None,
 ) -> list[Change]:
-    """Return the changes that put the marks into a body, and remember the place of the last mark.
+    """Return the changes that put the marks into a body, and remember the index of the last mark.
 
-    `replacement`: the text that replaces the beginning of the history. `leading`: the number of system messages.
+    `replacement`: the text that replaces the beginning of the history. `leading_count`: the number of system messages.
     """
     count = len(sliced.elements)
     replacement_digest = blake2b(replacement, digest_size=8).digest()
-    is_known = memory.begins == replacement_digest and 0 <= memory.last < count
-    previous = memory.last if is_known else None
-    marked_texts = mark_messages(api, sliced.elements, ttl, previous, leading)
+    is_known = (
+        memory.replacement_digest == replacement_digest
+        and 0 <= memory.last_index < count
+    )
+    previous_index = memory.last_index if is_known else None
+    marked_texts = mark_messages(
+        api, sliced.elements, ttl, previous_index, leading_count
+    )
     changes = [
         (sliced.elements[index].start, sliced.elements[index].end, new)
         for index, new in marked_texts.items()
@@ -98,45 +103,51 @@ def place_cache_marks(  # noqa: PLR0913 - a body and what is known of it
     )
     if system is not None:
         changes.append((*sliced.spans["system"], system))
-    memory.begins = replacement_digest
-    memory.last = max(marked_texts, default=count - 1)
+    memory.replacement_digest = replacement_digest
+    memory.last_index = max(marked_texts, default=count - 1)
     return changes
 
 
-def breakpoint_changes(
+def make_breakpoint_changes(
     request: ClientRequest, call: PreparedCall, body: bytes
 ) -> list[Change]:
     """Set a cache breakpoint after tools and system prompt, if the client set none."""
     api = call.frame.api
-    if request.has_breakpoints or not call.is_continued:
+    if request.has_breakpoints or not call.expects_more_calls:
         return []
     if not accepts_breakpoints(api, call.model, base_url=call.frame.upstream):
         return []
     is_same = body is request.sliced.body
     sliced = request.sliced if is_same else slice_body(body, api)
-    return place_breakpoint(api, sliced, request.first, call.note)
+    return place_breakpoint(api, sliced, request.system_count, call.note)
 
 
 def place_breakpoint(
-    api: Api, sliced: SlicedBody, leading: int, note: str = ""
+    api: Api, sliced: SlicedBody, leading_count: int, note: str = ""
 ) -> list[Change]:
-    """Return the changes that set a breakpoint after the `leading` system messages, which may end with our note."""
-    values = [element.value for element in sliced.elements[: leading + 2]]
-    if note and leading < len(values) and values[leading].get("content") == note:
-        leading += 1
-    place = find_breakpoint_index(values, leading, note)
-    if place is None:
+    """Return the changes that set a breakpoint after the system messages and our note, if they end with one."""
+    values = [element.value for element in sliced.elements[: leading_count + 2]]
+    if (
+        note
+        and leading_count < len(values)
+        and values[leading_count].get("content") == note
+    ):
+        leading_count += 1
+    index = find_breakpoint_index(values, leading_count, note)
+    if index is None:
         return []
-    element = sliced.elements[place]
-    marked_text = encode_value(mark_message(api, values[place], note))
+    element = sliced.elements[index]
+    marked_text = encode_value(mark_message(api, values[index], note))
     return [(element.start, element.end, marked_text)]
 
 
-def takes_marks(api: Api, model: str, upstream: str) -> bool:
+def uses_cache_marks(api: Api, model: str, upstream: str) -> bool:
     """Return whether the model uses cache marks."""
     if api == "anthropic":
         return "claude" in model.lower()
-    return api == "openai_chat" and cache_route(model, base_url=upstream) is not None
+    return (
+        api == "openai_chat" and find_cache_route(model, base_url=upstream) is not None
+    )
 
 
 def mark_system_field(system: Any, ttl: str) -> str | None:
@@ -153,26 +164,26 @@ def mark_messages(
     api: Api,
     elements: Sequence[Element],
     ttl: str,
-    previous: int | None,
-    leading: int | None = None,
+    previous_index: int | None,
+    leading_count: int | None = None,
 ) -> dict[int, str]:
-    """Return the marked messages as text, by index. `previous`: the index of the last request's last mark."""
-    native = api == "anthropic"
-    placed = place_marks(
+    """Return the marked messages as text, by index. `previous_index`: the index of the previous request's last mark."""
+    is_anthropic = api == "anthropic"
+    marked_messages = place_marks(
         Values(elements),
         ttl=ttl,
-        native_anthropic=native,
-        previous_index=previous,
-        mark_tool_results=not native,
-        leading_count=leading,
+        native_anthropic=is_anthropic,
+        previous_index=previous_index,
+        mark_tool_results=not is_anthropic,
+        leading_count=leading_count,
     )
     return {
         index: encode_value(message)
-        for index, message in placed.items()
+        for index, message in marked_messages.items()
         if _is_on_block(message)
     }
 
 
 def _is_on_block(message: Any) -> bool:
-    """Return whether the mark is on a block; the API does not know marks on a message itself."""
+    """Return whether the mark is on a block of the message: the API rejects marks on the message itself."""
     return "cache_control" not in message

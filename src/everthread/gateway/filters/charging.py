@@ -1,4 +1,4 @@
-"""Charge calls to the accounts of keys: by the usage that the provider reported, else by an estimate."""
+"""Charge calls to the accounts of keys, by the usage that the provider reported or else by an estimate."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from everthread.gateway.exchange import Answer, Exchange
 from everthread.gateway.filters import Feature, Filter
 from everthread.gateway.managed.managed_exchange import ManagedExchange
 from everthread.gateway.request.body_limits import Upload
-from everthread.gateway.request.encoding import UNREADABLE, decoder
+from everthread.gateway.request.encoding import UNREADABLE, make_decoder
 from everthread.thread.caller.sent_history import Outcome
 from everthread.wire.sse import SseParser
 
 MAX_WHOLE_BYTES = 8 * 1024 * 1024
-END_BYTES = 64 * 1024
+TAIL_BYTES = 64 * 1024
 """Bytes read from the end of an answer longer than `MAX_WHOLE_BYTES`, to find its usage."""
 MAX_DECODED_BYTES = 1 << 40
 _USAGE = re.compile(rb'"usage"\s*:\s*(?={)')
-_FILE = re.compile(rb"(?<![A-Za-z0-9+/=_-])[A-Za-z0-9+/=_-]{2000,}+")
-"""Base64: a picture or a document, which is not charged by its length. Each run is checked once."""
-PIECE_BYTES = 256 * 1024
-FILE_TOKENS = 1_500
-_ONE = CanonicalUsage(1, 1)
+_BASE64_RUN = re.compile(rb"(?<![A-Za-z0-9+/=_-])[A-Za-z0-9+/=_-]{2000,}+")
+"""A long run of base64: an image or a document, which is not charged by its length."""
+SCAN_PIECE_BYTES = 256 * 1024
+TOKENS_PER_FILE = 1_500
+_MINIMAL_USAGE = CanonicalUsage(1, 1)
 
 
 class Charging(Feature):
@@ -64,7 +64,7 @@ class _ManagedCharge(Filter):
         def charge(last_usage: CanonicalUsage | None) -> None:
             if last_usage is None:
                 return
-            model = charged_model(requested_model, answered_model)
+            model = choose_charged_model(requested_model, answered_model)
             for call_usage in (*outcome.hidden_usage, last_usage):
                 self._account.spend(call_usage, model)
 
@@ -73,8 +73,8 @@ class _ManagedCharge(Filter):
             if outcome.usage is None and outgoing.tokens is None
             else 0
         )
-        self._exchange.services.pending.settle(
-            unread_bytes, lambda: usage_to_charge(outcome, outgoing), charge
+        self._exchange.services.pending.charge_when_measured(
+            unread_bytes, lambda: find_charged_usage(outcome, outgoing), charge
         )
         return outcome
 
@@ -98,7 +98,7 @@ class _PassthroughCharge(Filter):
 
     def done(self, outcome: Outcome) -> Outcome:
         if self._meter is not None:
-            self._exchange.services.pending.settle(
+            self._exchange.services.pending.charge_when_measured(
                 self._meter.unread_bytes, self._meter.measure, self._charge
             )
         return outcome
@@ -109,8 +109,8 @@ class _PassthroughCharge(Filter):
             self._account.spend(usage, model)
 
 
-def usage_to_charge(outcome: Outcome, sent: Outgoing) -> CanonicalUsage | None:
-    """Return the usage of a call; None if there was no answer. A truncated answer is counted by its text."""
+def find_charged_usage(outcome: Outcome, sent: Outgoing) -> CanonicalUsage | None:
+    """Return the usage of a call; None if there was no answer. Count a truncated answer by its text."""
     if not 200 <= outcome.status < 300:
         return outcome.usage
     reply = outcome.reply
@@ -125,7 +125,7 @@ def usage_to_charge(outcome: Outcome, sent: Outgoing) -> CanonicalUsage | None:
         )
     if outcome.usage is None:
         return CanonicalUsage(
-            rough_tokens(sent.body) if sent.tokens is None else sent.tokens,
+            estimate_body_tokens(sent.body) if sent.tokens is None else sent.tokens,
             output_tokens,
         )
     if (
@@ -137,37 +137,40 @@ def usage_to_charge(outcome: Outcome, sent: Outgoing) -> CanonicalUsage | None:
     return outcome.usage
 
 
-def charged_model(requested: str, answered: str) -> str:
-    """Return the model that the answer names, or the requested one if that has no price."""
+def choose_charged_model(requested_model: str, answered_model: str) -> str:
+    """Return the model named in the answer, or the requested one if that model has no known price."""
     return (
-        answered
-        if answered
-        and compute_call_cost(_ONE, answered, time=datetime.now(UTC)) is not None
-        else requested
+        answered_model
+        if answered_model
+        and compute_call_cost(_MINIMAL_USAGE, answered_model, time=datetime.now(UTC))
+        is not None
+        else requested_model
     )
 
 
-def rough_tokens(body: bytes) -> int:
-    """Count a request's tokens roughly, for a provider that reported none; in pieces, so that other threads can run."""
+def estimate_body_tokens(body: bytes) -> int:
+    """Estimate a request's tokens if the provider reported none, in pieces, so that other threads can run."""
     files = 0
     file_bytes = 0
     is_inside = False
-    for start in range(0, len(body), PIECE_BYTES):
-        piece = body[start : start + PIECE_BYTES]
+    for start in range(0, len(body), SCAN_PIECE_BYTES):
+        piece = body[start : start + SCAN_PIECE_BYTES]
         end = 0
-        for run in _FILE.finditer(piece):
+        for run in _BASE64_RUN.finditer(piece):
             end = run.end()
             file_bytes += end - run.start()
             files += not (is_inside and run.start() == 0)
         is_inside = end == len(piece)
-    return (len(body) - file_bytes) // BYTES_PER_TOKEN + files * FILE_TOKENS
+    return (len(body) - file_bytes) // BYTES_PER_TOKEN + files * TOKENS_PER_FILE
 
 
-class StatedUsage:
-    """Read the `usage` in an answer to another request than a conversation's: a JSON object or a stream of events."""
+class ReportedUsage:
+    """Read the `usage` in an answer that is not part of a conversation: a JSON object or a stream of events."""
 
     def __init__(self, headers: Mapping[str, str]) -> None:
-        self._decoder = decoder(headers.get("content-encoding", ""), MAX_DECODED_BYTES)
+        self._decoder = make_decoder(
+            headers.get("content-encoding", ""), MAX_DECODED_BYTES
+        )
         self._events = (
             SseParser()
             if headers.get("content-type", "").startswith("text/event-stream")
@@ -176,8 +179,8 @@ class StatedUsage:
         self._text = b""
         self._is_whole = True
         self._usage: dict[str, Any] = {}
-        self.count = 0
-        """Events of a stream."""
+        self.event_count = 0
+        """Number of events of a stream."""
         self.model = ""
         """Model named in the response; used for billing."""
 
@@ -194,22 +197,22 @@ class StatedUsage:
                 self._read_event(event.data)
             return
         self._text += data
-        if len(self._text) > (MAX_WHOLE_BYTES if self._is_whole else 2 * END_BYTES):
-            self._text = self._text[-END_BYTES:]
+        if len(self._text) > (MAX_WHOLE_BYTES if self._is_whole else 2 * TAIL_BYTES):
+            self._text = self._text[-TAIL_BYTES:]
             self._is_whole = False
 
     def usage(self) -> CanonicalUsage | None:
         if self._events is None and self._is_whole:
             self._read(self._text)
         for match in _USAGE.finditer(self._text) if not self._is_whole else ():
-            # The word may be part of a text.
+            # The match may be inside of a text.
             with contextlib.suppress(ValueError, RecursionError):
                 end = self._text[match.end() :].decode("utf-8", "replace")
                 self._usage = json.JSONDecoder().raw_decode(end)[0]
         return normalize_usage(self._usage) if self._usage else None
 
     def _read_event(self, data: str) -> None:
-        self.count += 1
+        self.event_count += 1
         if '"usage"' in data or not self.model:
             self._read(data.encode("utf-8", "replace"))
 
@@ -220,7 +223,7 @@ class StatedUsage:
             return  # no JSON
         if not isinstance(value, dict):
             return
-        # The places in which events of the providers state it.
+        # Providers report usage and model at one of these levels.
         for part in (
             value,
             value.get("response"),
@@ -239,7 +242,7 @@ class PassthroughMeter:
     """Measure the usage of an answer that is passed on unmanaged."""
 
     def __init__(self, exchange: Exchange, answer: Answer) -> None:
-        self._api = exchange.head.conversation
+        self._api = exchange.head.conversation_api
         self._model = exchange.model or ""
         self._sent = exchange.body
         self._status = answer.status
@@ -248,46 +251,52 @@ class PassthroughMeter:
             self._reader = AnswerReader(
                 self._api, answer.status, answer.headers, model=exchange.model
             )
-        self._stated = StatedUsage(answer.headers)
+        self._reported = ReportedUsage(answer.headers)
 
     def feed(self, piece: bytes) -> None:
         if self._reader is not None:
             self._reader.feed(piece)
         else:
-            self._stated.feed(piece)
+            self._reported.feed(piece)
 
     @property
     def unread_bytes(self) -> int:
-        """The size of the request that may have to be read for its tokens."""
+        """The size of the request, which may have to be read to estimate its tokens."""
         return len(self._sent) if isinstance(self._sent, bytes) else 0
 
     def measure(self) -> tuple[CanonicalUsage, str] | None:
-        """Return the usage that was read and the model to charge; None if nothing was used."""
-        usage, answered = (
-            self._measure_stated()
+        """Return the usage and the model to charge; None if there is nothing to charge."""
+        usage, answered_model = (
+            self._measure_reported()
             if self._reader is None
             else self._measure_reply(self._reader)
         )
-        return None if usage is None else (usage, charged_model(self._model, answered))
+        return (
+            None
+            if usage is None
+            else (usage, choose_charged_model(self._model, answered_model))
+        )
 
     def _measure_reply(self, reader: AnswerReader) -> tuple[CanonicalUsage | None, str]:
         """Return usage and model of an answer to a conversation."""
         reply = reader.end()
         usage = usage_of(self._api, reply) if self._api is not None else None
         outgoing = Outgoing(self._sent if isinstance(self._sent, bytes) else b"")
-        charged_usage = usage_to_charge(Outcome(self._status, reply, usage), outgoing)
+        charged_usage = find_charged_usage(
+            Outcome(self._status, reply, usage), outgoing
+        )
         return charged_usage, reply.model if reply is not None else ""
 
-    def _measure_stated(self) -> tuple[CanonicalUsage | None, str]:
-        """Return usage and model of another answer, such as embeddings; a stream that states none counts by size."""
-        statement = self._stated
-        usage = statement.usage()
-        if usage is None and statement.count:
+    def _measure_reported(self) -> tuple[CanonicalUsage | None, str]:
+        """Return usage and model of another answer, such as embeddings; estimate the usage of a stream without one."""
+        reported = self._reported
+        usage = reported.usage()
+        if usage is None and reported.event_count:
             request_body = self._sent
             size = (
                 request_body.size // BYTES_PER_TOKEN
                 if isinstance(request_body, Upload)
-                else rough_tokens(request_body or b"")
+                else estimate_body_tokens(request_body or b"")
             )
-            usage = CanonicalUsage(size, statement.count)
-        return usage, statement.model
+            usage = CanonicalUsage(size, reported.event_count)
+        return usage, reported.model

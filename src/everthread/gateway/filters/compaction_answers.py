@@ -18,10 +18,10 @@ from everthread.gateway.filters import Feature, Filter
 from everthread.gateway.managed.compaction_items import (
     PATH,
     asks_compaction,
-    compact_body,
-    is_refusal,
-    response_body,
-    response_events,
+    is_compaction_unsupported,
+    make_compact_body,
+    make_response_body,
+    make_response_events,
 )
 from everthread.gateway.streaming import Pieces
 from everthread.gateway.upstream import ResponseHeaders
@@ -29,11 +29,11 @@ from everthread.gateway.upstream import ResponseHeaders
 _LOG = logging.getLogger("everthread.gateway")
 NOTICE = "compacted by the gateway: the upstream makes no compactions"
 MakeItem = Callable[[Incoming], Coroutine[Any, Any, tuple[dict[str, Any], int]]]
-"""Make a compaction item for a request; with the number of tokens in it."""
+"""Make a compaction item for a request; return it with its number of tokens."""
 
 
 class CompactionAnswers(Feature):
-    """Compaction items that the gateway makes in place of an upstream."""
+    """Make compaction items in the gateway if the upstream makes none."""
 
     paths = frozenset({PATH})
 
@@ -60,7 +60,7 @@ class _CompactionFilter(Filter):
         self._make_item = make_item
 
     async def answer(self, answer: Answer) -> Answer:
-        """Return an answer with an item of the gateway in place of a refusal."""
+        """If the upstream refuses to compact, return an answer with an item made by the gateway."""
         has_own_path = self._incoming.path == PATH
         if answer.status < 400 or not (
             has_own_path or asks_compaction(self._incoming.body)
@@ -68,18 +68,18 @@ class _CompactionFilter(Filter):
             return answer
         refusal = await answer.read_error() or b""
         own_item = None
-        if is_refusal(answer.status, refusal):
+        if is_compaction_unsupported(answer.status, refusal):
             own_item = await self._exchange.wait(self._try_to_make())
         if own_item is None:
             return answer
         item, tokens = own_item
         if has_own_path:
             return _own_answer(
-                "application/json", json.dumps(compact_body(item, tokens)).encode()
+                "application/json", json.dumps(make_compact_body(item, tokens)).encode()
             )
-        body = response_body(item, self._exchange.model or "", tokens)
+        body = make_response_body(item, self._exchange.model or "", tokens)
         if self._exchange.is_stream_asked:
-            return _own_answer("text/event-stream", response_events(body))
+            return _own_answer("text/event-stream", make_response_events(body))
         return _own_answer("application/json", json.dumps(body).encode())
 
     async def _try_to_make(self) -> tuple[dict[str, Any], int] | None:

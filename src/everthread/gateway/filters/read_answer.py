@@ -11,7 +11,7 @@ from everthread.gateway.filters import Feature, Filter
 from everthread.gateway.managed.managed_exchange import ManagedExchange
 from everthread.thread.caller.sent_history import Outcome
 
-BUCKETS = ("input", "output", "cache_read", "cache_write")
+TOKEN_KINDS = ("input", "output", "cache_read", "cache_write")
 
 
 class ReadAnswer(Feature):
@@ -43,7 +43,7 @@ class _ReadAnswerFilter(Filter):
             self._reader.feed(piece)
 
     def done(self, outcome: Outcome) -> Outcome:
-        """Add reply and usage. If a filter has set the usage already, it is that of the last round."""
+        """Add reply and usage, unless another filter has already set the usage (of the last round)."""
         reply = None if self._reader is None else self._reader.end()
         usage = outcome.usage or usage_of(self._exchange.incoming.api, reply)
         if usage is not None:
@@ -63,7 +63,7 @@ class _ReadAnswerFilter(Filter):
         )
 
     def _count(self, usage: CanonicalUsage) -> None:
-        for bucket in BUCKETS:
+        for bucket in TOKEN_KINDS:
             tokens = getattr(usage, f"{bucket}_tokens")
             if tokens:
                 self._exchange.services.metrics.count(

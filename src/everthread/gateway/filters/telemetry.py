@@ -21,11 +21,11 @@ from everthread.gateway.exchange import Exchange
 from everthread.gateway.filters import Feature, Filter
 from everthread.gateway.managed.managed_exchange import ManagedExchange
 from everthread.gateway.monitoring.log_lines import request_id
-from everthread.gateway.router import family_of
+from everthread.gateway.router import find_family
 from everthread.thread.caller.sent_history import Outcome
 
-_NAME = "everthread.gateway"
-_TOKENS = (
+_METER_NAME = "everthread.gateway"
+_TOKEN_BUCKETS = (
     1,
     4,
     16,
@@ -41,7 +41,7 @@ _TOKENS = (
     16777216,
     67108864,
 )
-_SECONDS = (
+_SECONDS_BUCKETS = (
     0.01,
     0.02,
     0.04,
@@ -68,33 +68,38 @@ class Telemetry(Feature):
     seconds: Histogram
 
     @classmethod
-    def of_process(cls) -> Telemetry | None:
+    def from_process(cls) -> Telemetry | None:
         """Use the providers that were set up for the process; return None if there are none."""
-        tracers = trace.get_tracer_provider()
-        meters = metrics.get_meter_provider()
+        tracer_provider = trace.get_tracer_provider()
+        meter_provider = metrics.get_meter_provider()
         # The default providers, which record nothing, have no `shutdown`.
-        if any(hasattr(provider, "shutdown") for provider in (tracers, meters)):
-            return cls.by(tracers, meters)
+        if any(
+            hasattr(provider, "shutdown")
+            for provider in (tracer_provider, meter_provider)
+        ):
+            return cls.from_providers(tracer_provider, meter_provider)
         return None
 
     @classmethod
-    def by(
-        cls, tracers: trace.TracerProvider, meters: metrics.MeterProvider
+    def from_providers(
+        cls,
+        tracer_provider: trace.TracerProvider,
+        meter_provider: metrics.MeterProvider,
     ) -> Telemetry:
-        meter = meters.get_meter(_NAME, __version__)
+        meter = meter_provider.get_meter(_METER_NAME, __version__)
         return cls(
-            tracers.get_tracer(_NAME, __version__),
+            tracer_provider.get_tracer(_METER_NAME, __version__),
             meter.create_histogram(
                 "gen_ai.client.token.usage",
                 unit="{token}",
                 description="Tokens used by a call.",
-                explicit_bucket_boundaries_advisory=_TOKENS,
+                explicit_bucket_boundaries_advisory=_TOKEN_BUCKETS,
             ),
             meter.create_histogram(
                 "gen_ai.client.operation.duration",
                 unit="s",
                 description="How long a call took.",
-                explicit_bucket_boundaries_advisory=_SECONDS,
+                explicit_bucket_boundaries_advisory=_SECONDS_BUCKETS,
             ),
         )
 
@@ -104,54 +109,54 @@ class Telemetry(Feature):
             return None
         model = exchange.model
         address = urlsplit(exchange.upstream.root)
-        common: dict[str, Any] = {
+        shared_attributes: dict[str, Any] = {
             "gen_ai.operation.name": "chat",
-            "gen_ai.provider.name": family_of(exchange.incoming.api),
+            "gen_ai.provider.name": find_family(exchange.incoming.api),
             "server.address": address.hostname or "",
             "server.port": address.port or (443 if address.scheme == "https" else 80),
         }
         if model:
-            common["gen_ai.request.model"] = model
-        attributes = {**common, "everthread.request.id": request_id()}
+            shared_attributes["gen_ai.request.model"] = model
+        attributes = {**shared_attributes, "everthread.request.id": request_id()}
         name = f"chat {model}" if model else "chat"
         span = self.tracer.start_span(
             name, extract(exchange.incoming.headers), SpanKind.CLIENT, attributes
         )
-        return ObservedCall(self, exchange, span, common)
+        return ObservedCall(self, exchange, span, shared_attributes)
 
 
 class ObservedCall(Filter):
-    """One call, with all its attempts."""
+    """The span of one call, with all its attempts."""
 
     def __init__(
         self,
         telemetry: Telemetry,
         exchange: ManagedExchange,
         span: Span,
-        common: dict[str, Any],
+        shared_attributes: dict[str, Any],
     ) -> None:
         self._telemetry = telemetry
         self._exchange = exchange
         self._span = span
-        self._common = common
-        """Attributes of the span and of the metrics."""
+        self._shared_attributes = shared_attributes
+        """Attributes of both the span and the metrics."""
         self._started_at = time.monotonic()
 
     def done(self, outcome: Outcome) -> Outcome:
-        """End the span: the client has its answer, or gets none."""
-        common = dict(self._common)
+        """End the span and record the metrics."""
+        shared_attributes = dict(self._shared_attributes)
         reply = outcome.reply
         if reply is not None and reply.model:
-            common["gen_ai.response.model"] = reply.model
+            shared_attributes["gen_ai.response.model"] = reply.model
         if not 200 <= outcome.status < 300:
-            common["error.type"] = str(outcome.status or "no_answer")
+            shared_attributes["error.type"] = str(outcome.status or "no_answer")
             self._span.set_status(Status(StatusCode.ERROR))
         seconds = time.monotonic() - self._started_at
         if self._span.is_recording():
             self._span.set_attributes(
-                {**common, **_span_attributes(self._exchange, outcome)}
+                {**shared_attributes, **_span_attributes(self._exchange, outcome)}
             )
-        self._telemetry.seconds.record(seconds, common)
+        self._telemetry.seconds.record(seconds, shared_attributes)
         if outcome.usage is not None:
             token_counts = {
                 "input": outcome.usage.prompt_tokens,
@@ -159,14 +164,14 @@ class ObservedCall(Filter):
             }
             for kind, number in token_counts.items():
                 self._telemetry.tokens.record(
-                    number, {**common, "gen_ai.token.type": kind}
+                    number, {**shared_attributes, "gen_ai.token.type": kind}
                 )
         self._span.end()
         return outcome
 
 
 def _span_attributes(exchange: ManagedExchange, outcome: Outcome) -> dict[str, Any]:
-    """Return the attributes for the span only: metrics would have a series for each value."""
+    """Return the attributes for the span only. As metric attributes they would create too many series."""
     reply = outcome.reply
     usage = outcome.usage
     attributes: dict[str, Any] = {

@@ -14,7 +14,7 @@ from everthread.gateway.request.outer_fields import OuterFields, peek_field
 from everthread.wire.sse import SseSplitter
 
 MAX_EVENT_BYTES = 1024 * 1024
-"""A longer event is passed on unread."""
+"""Longer events are passed on unread."""
 INVALID_STATUSES = (400, 422)
 
 
@@ -70,19 +70,19 @@ class _UsageOptionFilter(Filter):
         return b"" if self._chunks is None else self._chunks.end()
 
     def _add_option(self, request: UpstreamRequest) -> bytes | None:
-        """Return the body with `include_usage`; None if the client or the upstream does not want it."""
+        """Return the body with `include_usage`; None if the client has set it or the upstream refuses it."""
         exchange = self._exchange
         if exchange.upstream.name in self._unsupported:
             return None
         if isinstance(request.body, bytes) and request.is_changed:
-            return ask_for_usage(request.body)
-        return ask_for_usage(exchange.incoming.body, exchange.outer)
+            return add_usage_option(request.body)
+        return add_usage_option(exchange.incoming.body, exchange.outer)
 
 
-def ask_for_usage(body: bytes, outer: OuterFields | None = None) -> bytes | None:
-    """Return a streaming chat request that asks for the usage; None if the client states what it wants.
+def add_usage_option(body: bytes, outer: OuterFields | None = None) -> bytes | None:
+    """Add `include_usage` to a streaming chat request; return None if the client has set it, or if it is no stream.
 
-    `outer`: its fields, if they were read before.
+    `outer`: the fields of the body, if they were read before.
     """
     find = outer.find if outer is not None else functools.partial(peek_field, body)
     stream = find("stream")
@@ -99,26 +99,26 @@ def ask_for_usage(body: bytes, outer: OuterFields | None = None) -> bytes | None
     if (
         not isinstance(options.value, dict)
         or "include_usage" in options.value
-        or options.at < 0
+        or options.start < 0
     ):
         return None
     separator = b"," if options.value else b""
     return (
-        body[: options.at + 1]
+        body[: options.start + 1]
         + b'"include_usage":true'
         + separator
-        + body[options.at + 1 :]
+        + body[options.start + 1 :]
     )
 
 
 class UsageChunkFilter:
-    """Pass a chat stream on without the usage chunk at its end."""
+    """Remove the usage chunk at the end of a chat stream."""
 
     def __init__(self) -> None:
         self._events = SseSplitter()
 
     def feed(self, chunk: bytes) -> bytes:
-        """Return the complete events; the beginning of one waits for its end."""
+        """Return the events that are complete; keep the beginning of an event until its end arrives."""
         events = [
             event for event in self._events.feed(chunk) if not _is_usage_chunk(event)
         ]

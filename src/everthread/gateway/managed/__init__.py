@@ -1,1 +1,1 @@
-"""Requests of conversations: decide what goes upstream, render it, record the answer."""
+"""Requests of conversations: decide on the request to send, render it, and record the answer."""

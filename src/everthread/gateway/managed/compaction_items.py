@@ -1,8 +1,9 @@
 """Compaction items of the Responses protocol, made by the gateway if the upstream makes none.
 
-A client asks for one with a `compaction_trigger` at the end of its input, or at `/v1/responses/compact`, and sends it
-back in place of the messages it represents. The gateway's item holds the compacted messages themselves, with a tag
-that only this store can make. Any gateway of the store that gets the item back replaces it by these messages.
+A client asks for an item with a `compaction_trigger` at the end of its input, or at `/v1/responses/compact`. It later
+sends the item back instead of the messages that the item represents. The gateway's item contains the compacted
+messages themselves, with a tag that only this store can make. A gateway of the same store that receives the item
+replaces it by these messages.
 """
 
 from __future__ import annotations
@@ -30,31 +31,31 @@ TRIGGER = "compaction_trigger"
 """A request that ends with this item asks the provider for a compaction."""
 _PREFIX = "everthread1."
 _MAX_BYTES = 64 * 1024 * 1024
-_REFUSALS = (404, 405, 501)
+_MISSING_PATH_STATUSES = (404, 405, 501)
 """Statuses of an upstream that lacks the compaction path."""
-_INVALID = (400, 422)
+_INVALID_STATUSES = (400, 422)
 
 
 def make_item(values: Sequence[Any], key: bytes) -> dict[str, Any]:
-    """Return one item that represents these messages."""
+    """Return a compaction item that contains these messages."""
     packed = base64.urlsafe_b64encode(
         zlib.compress(json.dumps(list(values)).encode(), 6)
     ).decode()
     return {
         "id": f"cmp_everthread_{uuid.uuid4().hex}",
         "type": "compaction",
-        "encrypted_content": f"{_PREFIX}{_tag(packed, key)}.{packed}",
+        "encrypted_content": f"{_PREFIX}{_make_tag(packed, key)}.{packed}",
     }
 
 
 def read_item(item: Any, key: bytes) -> list[Any] | None:
-    """Return the messages that an item represents; None if it was not made with this key."""
+    """Return the messages in a compaction item; None if it was not made with this key."""
     content = item.get("encrypted_content") if kind_of(item) == "compaction" else None
     if not isinstance(content, str) or not content.startswith(_PREFIX):
         return None
     tag, _, packed = content.removeprefix(_PREFIX).partition(".")
     if not hmac.compare_digest(
-        tag.encode("utf-8", "replace"), _tag(packed, key).encode()
+        tag.encode("utf-8", "replace"), _make_tag(packed, key).encode()
     ):
         return None
     values: list[Any] = json.loads(
@@ -63,36 +64,35 @@ def read_item(item: Any, key: bytes) -> list[Any] | None:
     return values
 
 
-def _tag(packed: str, key: bytes) -> str:
+def _make_tag(packed: str, key: bytes) -> str:
     return hmac.new(key, packed.encode("utf-8", "replace"), sha256).hexdigest()
 
 
-def has_item(body: bytes) -> bool:
-    """Return whether a body may hold an item made by a gateway."""
+def may_have_item(body: bytes) -> bool:
+    """Return whether a body may contain an item made by a gateway."""
     return _PREFIX.encode() in body
 
 
 @dataclass(frozen=True, slots=True)
 class ExpandedBody:
-    """A request after its items were replaced by the messages they represent."""
+    """A request whose compaction items are replaced by the messages in them."""
 
     body: bytes
-    key: str
-    """Names the last item."""
+    item_key: str
+    """Identifies the last item."""
     end: int
-    """The number of messages up to the end of the last item's."""
+    """Number of messages up to the last one of the last item."""
 
 
 def expand_items(body: bytes, key: bytes) -> ExpandedBody | None:
-    """Replace our items in a request's body by the messages they represent.
+    """Replace our items in a request's body by the messages in them. Return None if there is no item of ours.
 
-    A client may keep some messages before the item: those are not repeated. Return None
-    if the request has no item made by a gateway.
+    A client may send some of these messages before the item too; they are not repeated.
     """
     changes = []
     earlier_messages: Counter[str] = Counter()
     end = 0
-    last: tuple[str, int] | None = None
+    last_item: tuple[str, int] | None = None
     for element in slice_body(body, "openai_responses").elements:
         values = read_item(element.value, key)
         if values is None:
@@ -103,21 +103,21 @@ def expand_items(body: bytes, key: bytes) -> ExpandedBody | None:
         text = ",".join(map(encode_value, new_messages))
         changes.append((element.start, element.end, text))
         end += len(new_messages)
-        last = item_key(element.value), end
-    if last is None:
+        last_item = read_item_key(element.value), end
+    if last_item is None:
         return None
-    return ExpandedBody(splice(body, changes), *last)
+    return ExpandedBody(splice(body, changes), *last_item)
 
 
-def item_key(item: Mapping[str, Any]) -> str:
-    """Return the name of an item that a gateway made: its tag."""
+def read_item_key(item: Mapping[str, Any]) -> str:
+    """Return the key that identifies an item made by a gateway: its tag."""
     return str(item["encrypted_content"]).removeprefix(_PREFIX).partition(".")[0]
 
 
 def _without_repeated(
     values: Sequence[Any], earlier_messages: Counter[str]
 ) -> list[Any]:
-    """Return the messages of an item that the client does not send before it; at least one."""
+    """Return the messages of an item that the client has not sent before it, and at least the last one."""
     counts = Counter(earlier_messages)
     new_messages = []
     for value in values:
@@ -141,16 +141,18 @@ def asks_compaction(body: bytes) -> bool:
     return bool(elements) and kind_of(elements[-1].value) == TRIGGER
 
 
-def is_refusal(status: int, body: bytes) -> bool:
-    """Return whether an upstream says that it makes no compactions."""
-    return status in _REFUSALS or (status in _INVALID and b"compaction" in body)
+def is_compaction_unsupported(status: int, body: bytes) -> bool:
+    """Return whether an upstream's error means that it does not support compactions."""
+    return status in _MISSING_PATH_STATUSES or (
+        status in _INVALID_STATUSES and b"compaction" in body
+    )
 
 
 # Answers with an item
 
 
-def response_body(item: dict[str, Any], model: str, tokens: int) -> dict[str, Any]:
-    """Return a response with the item alone. `tokens`: those of the messages it represents."""
+def make_response_body(item: dict[str, Any], model: str, tokens: int) -> dict[str, Any]:
+    """Return a response with only the item. `tokens`: the tokens of the messages in the item."""
     return {
         "id": f"resp_everthread_{uuid.uuid4().hex}",
         "object": "response",
@@ -165,22 +167,22 @@ def response_body(item: dict[str, Any], model: str, tokens: int) -> dict[str, An
         "parallel_tool_calls": True,
         "tool_choice": "auto",
         "tools": [],
-        "usage": _usage(tokens),
+        "usage": _make_usage(tokens),
     }
 
 
-def compact_body(item: dict[str, Any], tokens: int) -> dict[str, Any]:
+def make_compact_body(item: dict[str, Any], tokens: int) -> dict[str, Any]:
     """Return the body that answers a request at the compaction path."""
     return {
         "id": f"resp_everthread_{uuid.uuid4().hex}",
         "object": "response.compaction",
         "created_at": int(time.time()),
         "output": [item],
-        "usage": _usage(tokens),
+        "usage": _make_usage(tokens),
     }
 
 
-def response_events(body: dict[str, Any]) -> bytes:
+def make_response_events(body: dict[str, Any]) -> bytes:
     """Return the response as a stream of events."""
     in_progress = {**body, "status": "in_progress", "output": [], "usage": None}
     [item] = body["output"]
@@ -200,7 +202,7 @@ def response_events(body: dict[str, Any]) -> bytes:
     )
 
 
-def _usage(tokens: int) -> dict[str, Any]:
+def _make_usage(tokens: int) -> dict[str, Any]:
     return {
         "input_tokens": 0,
         "input_tokens_details": {"cached_tokens": 0},

@@ -1,4 +1,4 @@
-"""Fail open: if the manager fails, takes too long or cannot read a request, the client's own bytes are forwarded."""
+"""Forward the client's own bytes if the manager fails, takes too long or cannot read a request (fail open)."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("everthread.gateway")
 T = TypeVar("T")
 HEADER_SECONDS = 1.0
-"""How long an answer waits for the headers that the turn adds to it."""
+"""Maximum wait of an answer for the headers that the turn adds."""
 MIN_SECRET_CHARS = 8
-"""Shorter values in a credential header are not redacted: they could be part of any word."""
+"""Minimum length of values in a credential header that are redacted; shorter ones could be part of any word."""
 MAX_LOGGED_CHARS = 300
 
 
@@ -58,10 +58,10 @@ class FailOpenManager:
         self._seconds = seconds
         self._watch = watch
         self._warned: set[str] = set()
-        """Kinds of unmanaged requests that were warned of."""
+        """Kinds of unmanaged requests for which a warning was logged."""
 
     def find_known(self, origin: BodyOrigin, body: bytes) -> BodyMatch | None:
-        """Find an earlier body that this one agrees with in part; None if that fails."""
+        """Find an earlier body that partly equals this one; return None if there is none or the search fails."""
         try:
             return self._manager.reader.find_known(origin, body)
         except Exception as error:  # noqa: BLE001  counted and logged; the body is read as a new one
@@ -107,7 +107,7 @@ class FailOpenManager:
         return FailOpenTurn(self, incoming, turn)
 
     async def _prepare(self, incoming: Incoming) -> ProxyTurn:
-        """Ask the manager. An unreadable request is not a failure: the upstream may accept or refuse it."""
+        """Let the manager prepare a turn. Forward an unreadable request, which the upstream may accept or refuse."""
         try:
             return await self._manager.prepare(incoming)
         except WireError as error:
@@ -121,7 +121,7 @@ class FailOpenManager:
             return _unmanaged_turn(incoming, printable(reason))
 
     def warn_unmanaged(self, kind: str, why: str) -> None:
-        """Count a request that is passed on unmanaged; the first of each kind is a warning in the log."""
+        """Count a request that is passed on unmanaged, and log it; the first one of each kind as a warning."""
         self._metrics.count("unmanaged", why=kind)
         level = logging.INFO if kind in self._warned else logging.WARNING
         self._warned.add(kind)
@@ -135,10 +135,13 @@ class FailOpenManager:
         *,
         is_awaited: bool = True,
     ) -> T | None:
-        """Return the result of the work; None if it fails, takes too long, or a client waits and the store is away."""
+        """Return the result of the work; None if it fails or takes too long.
+
+        `is_awaited`: whether a client waits; then also return None as soon as the store is known to be unreachable.
+        """
         try:
             guarded = (
-                self._watch.during(work)
+                self._watch.run_with_store(work)
                 if self._watch is not None and is_awaited
                 else work
             )
@@ -183,9 +186,9 @@ class FailOpenTurn:
             "refused", self._incoming, self._turn.recover(status, body)
         )
 
-    async def resume(self, reply: Reply) -> Outgoing | None:
+    async def resume_after_recall(self, reply: Reply) -> Outgoing | None:
         return await self._manager.attempt(
-            "recall", self._incoming, self._turn.resume(reply)
+            "recall", self._incoming, self._turn.resume_after_recall(reply)
         )
 
     async def retry_without_recall(self, reply: Reply) -> Outgoing | None:
@@ -194,7 +197,7 @@ class FailOpenTurn:
         )
 
     async def response_headers(self) -> Mapping[str, str]:
-        """Return the headers for the client; without the thread id if the store does not answer in time."""
+        """Return the headers for the client, without the thread id if the store does not answer in time."""
         if THREAD_HEADER in self.sent.headers:
             return self.sent.headers
         headers: Mapping[str, str] | None

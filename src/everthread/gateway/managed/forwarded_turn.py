@@ -15,7 +15,7 @@ from everthread.thread.caller.sent_history import Outcome
 from everthread.thread.finding.thread_match import Family
 
 READ_SECONDS = 1.0
-"""A forwarded request is read after this time, or once it is answered."""
+"""Seconds after which a forwarded request is read, if it is not answered earlier."""
 
 
 class ForwardedRequests(Protocol):
@@ -27,7 +27,9 @@ class ForwardedRequests(Protocol):
         """Read a request and find its thread."""
         ...
 
-    def hold_while_reading(self, family: Family) -> AbstractContextManager[None]:
+    def hold_session_while_reading(
+        self, family: Family
+    ) -> AbstractContextManager[None]:
         """Make other requests of a session wait while one is read that is answered."""
         ...
 
@@ -44,19 +46,21 @@ class ForwardedTurn:
         self.sent = request.sent
         self._requests = requests
         self._request = request
-        self._reading: asyncio.Task[ManagedTurn] | None = None
-        self._timer = asyncio.get_running_loop().call_later(READ_SECONDS, self._read)
+        self._read_task: asyncio.Task[ManagedTurn] | None = None
+        self._timer = asyncio.get_running_loop().call_later(
+            READ_SECONDS, self._start_read
+        )
 
     async def recover(self, status: int, body: bytes) -> Outgoing | None:
-        turn = await asyncio.shield(self._read())
+        turn = await asyncio.shield(self._start_read())
         return await turn.recover(status, body)
 
-    async def resume(self, reply: Reply) -> Outgoing | None:
-        turn = await asyncio.shield(self._read())
-        return await turn.resume(reply)
+    async def resume_after_recall(self, reply: Reply) -> Outgoing | None:
+        turn = await asyncio.shield(self._start_read())
+        return await turn.resume_after_recall(reply)
 
     async def retry_without_recall(self, reply: Reply) -> Outgoing | None:
-        turn = await asyncio.shield(self._read())
+        turn = await asyncio.shield(self._start_read())
         return await turn.retry_without_recall(reply)
 
     async def response_headers(self) -> Mapping[str, str]:
@@ -66,21 +70,21 @@ class ForwardedTurn:
         self._timer.cancel()
         requests = self._requests
         request = self._request
-        if self._reading is None and await requests.record_later(request, outcome):
+        if self._read_task is None and await requests.record_later(request, outcome):
             return
-        with requests.hold_while_reading(request.family):
+        with requests.hold_session_while_reading(request.family):
             if (
-                self._reading is None
+                self._read_task is None
             ):  # nothing else will wait for it: no task is needed
                 turn = await requests.read_forwarded(request, is_answered=True)
             else:
-                turn = await asyncio.shield(self._reading)
+                turn = await asyncio.shield(self._read_task)
         await turn.record(outcome)
 
-    def _read(self) -> asyncio.Task[ManagedTurn]:
+    def _start_read(self) -> asyncio.Task[ManagedTurn]:
         """Read the request in the background, once."""
         self._timer.cancel()
-        if self._reading is None:
+        if self._read_task is None:
             reading = self._requests.read_forwarded(self._request, is_answered=False)
-            self._reading = asyncio.get_running_loop().create_task(reading)
-        return self._reading
+            self._read_task = asyncio.get_running_loop().create_task(reading)
+        return self._read_task

@@ -1,8 +1,8 @@
 """Forward a request before it is read, if it cannot need a change.
 
-Most requests continue a known thread far below its threshold. For these the messages need not be decoded, counted and
-matched before the upstream can have them. That is done while the upstream answers, and the request is stored with its
-answer. If the process ends before that, the client's next request holds all of it, and stores it.
+Most requests continue a known thread far below its threshold. The messages of such a request are decoded, counted and
+matched while the upstream answers, and the request is stored with its answer. If the process ends before that, the
+client's next request contains the same messages and stores them.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from everthread.gateway.filters.cache_marks import (
     MarkMemory,
     place_breakpoint,
     place_cache_marks,
-    takes_marks,
+    uses_cache_marks,
 )
-from everthread.gateway.managed.compaction_items import has_item
+from everthread.gateway.managed.compaction_items import may_have_item
 from everthread.gateway.recall.recall_offer import (
     RECALL_HEADER,
+    make_tool_change,
     offers_recall,
-    tool_change,
 )
 from everthread.gateway.request.client_request import (
     ClientRequest,
@@ -43,8 +43,8 @@ from everthread.gateway.request.json_slices import Change, splice
 from everthread.gateway.request.known_bodies import BodyMatch
 from everthread.gateway.request.request_reader import (
     BREAKPOINT_MARK,
-    MARK,
-    OURS,
+    CACHE_MARK,
+    OUR_NAME,
     BodyOutline,
     RequestReader,
 )
@@ -62,13 +62,13 @@ class ForwardingTerms:
     upstream: str
     model: str
     length: int
-    """How many messages the thread has, its last answer included."""
+    """Number of messages of the thread, including its last answer."""
     digest: str
     """Digest of those messages."""
     body_bytes: int
     """The size of the last body."""
     tokens: int
-    """Tokens of the last prompt and its answer, as the provider counted them."""
+    """Tokens of the last prompt and its answer, as counted by the provider."""
     max_tokens: int
     """Half of the compaction threshold."""
     offers_recall: bool
@@ -77,7 +77,7 @@ class ForwardingTerms:
     """The value of the client's recall header."""
 
     def estimate(self, outline: BodyOutline) -> int:
-        """Return the most tokens the next prompt can have: one for every new byte."""
+        """Return the maximum tokens of the next prompt, assuming one token for every new byte."""
         grown = len(outline.sliced.body) - self.body_bytes
         return self.tokens + max(outline.added_bytes, grown)
 
@@ -88,7 +88,7 @@ class BodyMemory:
 
     marks: MarkMemory = field(default_factory=MarkMemory)
     forwarding: ForwardingTerms | None = None
-    """When the next request can be forwarded before it is read; None if it cannot."""
+    """The conditions for forwarding the next request before it is read; None if it has to be read first."""
 
 
 class BodyMemories:
@@ -123,7 +123,7 @@ def make_forwarding_terms(
         call.rewrite is not None
         or not call.rounds.is_empty
         or memory.has_hidden_rounds
-        or call.is_undone
+        or call.is_compaction_undone
         or call.output_cap is not None
     )
     if (
@@ -133,7 +133,7 @@ def make_forwarding_terms(
         or has_plans(memory)
     ):
         return None
-    if call.sent.is_single or not options.enabled:
+    if call.sent.is_single_text or not options.enabled:
         return None
     return ForwardingTerms(
         call.frame.upstream,
@@ -169,7 +169,7 @@ def continue_terms(
 
 
 def has_plans(memory: ThreadMemory) -> bool:
-    """Return whether a compaction is being prepared, or will be if the thread stays idle."""
+    """Return whether a compaction is being prepared, or is planned if the thread stays idle."""
     preparation = memory.preparation
     return preparation.is_under_way or preparation.idle_timer is not None
 
@@ -182,9 +182,9 @@ def forward(
     reader: RequestReader,
     ttl: str | None,
 ) -> Outgoing | None:
-    """Return the client's bytes, with our tool, and cache marks if it sets none; None if it has to be read first.
+    """Return the client's bytes with our tool and cache marks; None if the request has to be read first.
 
-    `ttl`: the lifetime of the marks; None if we set none.
+    `ttl`: the lifetime of the cache marks; None to set none.
     """
     terms = memory.forwarding
     match = outline.match
@@ -203,7 +203,7 @@ def forward(
     }
     changes: list[Change] = []
     if terms.offers_recall:
-        changes.append(tool_change(incoming.api, outline.sliced))
+        changes.append(make_tool_change(incoming.api, outline.sliced))
     if ttl is not None and tokens >= MIN_CACHED_TOKENS:
         changes += _cache_changes(incoming, outline, memory.marks, model=model, ttl=ttl)
     return Outgoing(
@@ -227,12 +227,16 @@ def _cache_changes(
     api = incoming.api
     upstream = incoming.upstream
     sliced = outline.sliced
-    if MARK not in outline.holds and takes_marks(api, model, upstream):
-        return place_cache_marks(api, sliced, ttl, memory=memory, leading=outline.first)
-    if BREAKPOINT_MARK in outline.holds or CACHE_OPTIONS_FIELD in sliced.fields:
+    if CACHE_MARK not in outline.watched_words and uses_cache_marks(
+        api, model, upstream
+    ):
+        return place_cache_marks(
+            api, sliced, ttl, memory=memory, leading_count=outline.system_count
+        )
+    if BREAKPOINT_MARK in outline.watched_words or CACHE_OPTIONS_FIELD in sliced.fields:
         return []
     if accepts_breakpoints(api, model, base_url=upstream):
-        return place_breakpoint(api, sliced, outline.first)
+        return place_breakpoint(api, sliced, outline.system_count)
     return []
 
 
@@ -249,7 +253,7 @@ def _fits(
         return False
     if terms.estimate(outline) >= terms.max_tokens:
         return False
-    if OURS in outline.holds and has_item(incoming.body):
+    if OUR_NAME in outline.watched_words and may_have_item(incoming.body):
         return False
     if incoming.headers.get(RECALL_HEADER, "") != terms.recall_header:
         return False
@@ -259,7 +263,7 @@ def _fits(
 def _continues(
     terms: ForwardingTerms, outline: BodyOutline, reader: RequestReader
 ) -> bool:
-    """Return whether a request continues its thread from the end; only messages since the last request are read."""
+    """Return whether a request continues its thread at the end. Read only the messages since the last request."""
     if len(outline.elements) <= terms.length:
         return False
     history = reader.read_history(outline, terms.length)

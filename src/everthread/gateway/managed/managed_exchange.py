@@ -1,4 +1,4 @@
-"""A conversation's request on its way: prepared by the manager, sent again after a recovery, recorded at the end."""
+"""Handle a conversation's request: prepare it, send it, send it again after a recovery, record it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from everthread.core.provider_errors.classification import classify_error
 from everthread.gateway.answer_reader import AnswerReader
 from everthread.gateway.contracts import Incoming, Outgoing, ProxyTurn, UnmanagedTurn
-from everthread.gateway.error_answers import Refused, error_body, error_event
+from everthread.gateway.error_answers import Refused, make_error_body, make_error_event
 from everthread.gateway.exchange import (
     Answer,
     Exchange,
@@ -21,7 +21,7 @@ from everthread.gateway.exchange import (
     answer_of,
 )
 from everthread.gateway.monitoring.event_reports import REFUSED
-from everthread.gateway.monitoring.log_lines import about_thread
+from everthread.gateway.monitoring.log_lines import set_log_thread
 from everthread.gateway.request.gemini_path import remove_path
 from everthread.gateway.request.outer_fields import OuterFields
 from everthread.gateway.request.request_head import RequestHead
@@ -31,13 +31,13 @@ from everthread.gateway.upstream import UpstreamResponse
 
 MAX_RESENDS = 3
 COUNTED_STATUSES = (400, 422)
-"""Statuses of an upstream that counted a prompt's tokens. A 413 may come from a server in front of it, which has not
-checked the credential."""
+"""Statuses that show that an upstream has counted the prompt. A 413 may come from a server in front of the upstream,
+which has not checked the credential."""
 T = TypeVar("T")
 
 
 class ManagedExchange(Exchange):
-    """A request of a conversation: the request sent last, and its answer."""
+    """A request of a conversation, with the request that was sent last."""
 
     def __init__(  # noqa: PLR0913 - an exchange and what was read of its request
         self,
@@ -61,14 +61,14 @@ class ManagedExchange(Exchange):
             functools.partial(_takes_comments, incoming, outer),
         )
         self._added_seconds = 0.0
-        """How long the client waited for the gateway before its request was sent."""
+        """Time that the gateway added before the request was sent."""
 
     @property
     def is_stream_asked(self) -> bool:
         return self.outer.streams
 
     async def run(self) -> None:
-        """Have the request prepared, send it, again after each recovery, pass the answer on, and record it."""
+        """Prepare the request, send it (again after each recovery), pass the answer on, and record both."""
         self.begin_filters()
         try:
             if not await self._introduce():
@@ -82,12 +82,12 @@ class ManagedExchange(Exchange):
             await self.close()
 
     async def send_next(self, outgoing: Outgoing) -> UpstreamResponse:
-        """Send another request of the same turn; the headers for the client stay those of the first."""
+        """Send another request of the same turn, keeping the headers for the client."""
         self.sent = replace(outgoing, headers=self.sent.headers)
         return await self.send(is_plain=True)
 
     async def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return the result of some work, and keep the client's connection alive meanwhile."""
+        """Do some work and keep the client's connection alive meanwhile; return the result."""
         return await self._keep_alive.wait_for_gateway(work)
 
     def make_request(self) -> UpstreamRequest:
@@ -104,11 +104,13 @@ class ManagedExchange(Exchange):
         return response
 
     async def start(self, answer: Answer) -> bool:
-        """Send the first lines of an answer, or its headers as comments if the stream was started to keep it alive."""
+        """Send status and headers; if the stream was started early to keep it alive, send the headers as comments."""
         keep_alive = self._keep_alive
         if keep_alive.has_started and not (answer.streams and answer.status < 300):
             body = await answer.read_error() or b""
-            await self.writer.end(error_event(self.incoming.api, answer.status, body))
+            await self.writer.end(
+                make_error_event(self.incoming.api, answer.status, body)
+            )
             return False
         if answer.own_headers is None:
             await self._update_headers()
@@ -125,10 +127,10 @@ class ManagedExchange(Exchange):
     async def _introduce(self) -> bool:
         """Forward a request unchanged if no upstream has accepted its credential yet. Return whether it is answered.
 
-        A client can make up a credential, so nothing is stored, learnt or paid for it. Only an answer of 2xx shows that
-        it is good: that answer is recorded, so that the client's next request, which may come before its last byte,
-        continues from it. A prompt that an upstream counted and found too long is compacted and sent again, without
-        the operator's key (`Caller.authorize`).
+        A client can make up a credential, so nothing is stored, learnt or paid for it. An answer of 2xx shows that the
+        credential is good. Such an answer is recorded, because the client's next request may arrive before the answer's
+        last byte. A prompt that an upstream has counted and found too long is compacted and sent again, without the
+        operator's key (`Caller.authorize`).
         """
         credential = self.head.caller.credential
         if credential is None or await credential.is_accepted():
@@ -155,7 +157,7 @@ class ManagedExchange(Exchange):
             credential.accept()
 
     async def _prepare(self) -> None:
-        """Have the manager decide what goes upstream."""
+        """Let the manager decide on the request to send."""
         started_at = time.monotonic()
         turn = self.services.manager.forward_first(self.incoming)
         if turn is None:
@@ -163,7 +165,7 @@ class ManagedExchange(Exchange):
         self.turn = turn
         self._added_seconds = time.monotonic() - started_at
         self.sent = self.turn.sent
-        about_thread(self.turn.thread)
+        set_log_thread(self.turn.thread)
         self._count_rewrite("managed")
 
     async def _send_until_answered(self) -> None:
@@ -184,11 +186,11 @@ class ManagedExchange(Exchange):
                 raise
             api = self.incoming.api
             await self.writer.end(
-                error_event(api, refused.status, error_body(api, refused))
+                make_error_event(api, refused.status, make_error_body(api, refused))
             )
 
     async def _handle(self, answer: Answer, *, is_last: bool) -> bool:
-        """Pass an answer on to the client; return True if the request is to be sent again instead."""
+        """Pass an answer on to the client, unless a recovery is possible; return whether to send a request again."""
         try:
             if not is_last and await self._recover(answer):
                 return True
@@ -198,7 +200,7 @@ class ManagedExchange(Exchange):
             await answer.pieces.drop()
 
     async def _recover(self, answer: Answer) -> bool:
-        """Return whether the request is to be sent again, after an error that a filter or the turn can mend."""
+        """Recover from an error, by a filter or the turn; return whether to send a request again."""
         if answer.status < 400:
             error = await self._hold_stream(answer)
             return error is not None and await self._recover_turn(answer.status, error)
@@ -225,7 +227,7 @@ class ManagedExchange(Exchange):
         return True
 
     async def _hold_stream(self, answer: Answer) -> bytes | None:
-        """Hold the beginning of a stream that may fail until its first words; return the error if it has one."""
+        """Hold back the beginning of a stream that may fail; return the error if it begins with one."""
         if not (self.sent.hold and answer.streams):
             return None
         head = None
@@ -248,14 +250,14 @@ class ManagedExchange(Exchange):
         headers = await self.turn.response_headers()
         if headers != self.sent.headers:
             self.sent = replace(self.sent, headers=headers)
-        about_thread(self.turn.thread)
+        set_log_thread(self.turn.thread)
 
     def _count_rewrite(self, kind: str) -> None:
         if self.sent.rewritten:
             self.services.metrics.count("rewrites", kind=kind)
 
     def _note_facts(self) -> None:
-        """Add what is known without the filters to the request's line in the log."""
+        """Add model, thread, tokens and delay to the request's log line."""
         facts: dict[str, Any] = {
             "model": self.model or "",
             "added_ms": round(1_000 * self._added_seconds, 1),
@@ -268,12 +270,12 @@ class ManagedExchange(Exchange):
 
 
 def _takes_comments(incoming: Incoming, outer: OuterFields) -> bool:
-    """Return whether the client asked for a stream and skips its comments: Google's SDK reads them as data."""
+    """Return whether the client asked for a stream and ignores its comments; Google's SDK reads them as data."""
     return outer.streams and incoming.api != "gemini"
 
 
 async def _is_too_long(answer: Answer) -> bool:
-    """Return whether an upstream counted the tokens of a prompt and found it too long."""
+    """Return whether an upstream has counted the tokens of a prompt and found it too long."""
     if answer.status not in COUNTED_STATUSES:
         return False
     body = await answer.read_error()

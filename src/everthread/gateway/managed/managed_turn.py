@@ -18,7 +18,7 @@ from everthread.gateway.contracts import (
     Outgoing,
 )
 from everthread.gateway.managed.forwarding import BodyMemory, make_forwarding_terms
-from everthread.gateway.managed.render import Rendering, render_request
+from everthread.gateway.managed.render import RenderOptions, render_request
 from everthread.gateway.recall.recall_offer import (
     answer_round,
     offers_recall,
@@ -33,11 +33,11 @@ from everthread.thread.caller.sent_history import Outcome
 from everthread.thread.events import CompactionReceipt, RecallAnswered, Unmanaged
 from everthread.thread.history import identify_message
 from everthread.thread.managed import ProviderRefusal
-from everthread.thread.policy import FADING_COMPACTIONS, make_fading_notice
+from everthread.thread.policy import MIN_FADING_COMPACTIONS, make_fading_notice
 from everthread.thread.wire_messages import encode_messages
 
 HOLD_SHARE = 0.70
-"""From this share of the window on an overflow is likely."""
+"""Share of the window from which on an overflow is likely, so that the beginning of a stream is held back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class TurnServices:
 
     threads: CallerThreads
     mark_ttl: str | None
-    """The lifetime of the cache marks that we set; None if we set none."""
+    """The lifetime of the cache marks to set; None to set none."""
 
 
 @dataclass(slots=True)
@@ -58,7 +58,7 @@ class ManagedTurn:
     call: PreparedCall
     body_memory: BodyMemory
     is_expanded: bool = False
-    """Messages were put in or taken out on arrival: the client's own bytes never go upstream."""
+    """Whether compaction items were replaced on arrival, so that the client's own bytes are never sent upstream."""
     headers: dict[str, str] = field(default_factory=dict)
     """Headers for the client."""
     sent: Outgoing = field(init=False)
@@ -77,7 +77,7 @@ class ManagedTurn:
             self._leave_untouched()
 
     async def recover(self, status: int, body: bytes) -> Outgoing | None:
-        """Return the request to send after an error of the provider; None if the client gets the error."""
+        """Return another request to send after an error of the provider; None to pass the error to the client."""
         if not self.call.frame.is_rewritable:
             return None
         refusal = ProviderRefusal(status, body.decode("utf-8", "replace"))
@@ -86,8 +86,8 @@ class ManagedTurn:
         self.sent = self._render()
         return self.sent
 
-    async def resume(self, reply: Reply) -> Outgoing | None:
-        """Return the request to send after a round that called our own tool; None if the response ends."""
+    async def resume_after_recall(self, reply: Reply) -> Outgoing | None:
+        """Return the next request after a round that called our own tool; None if the round was the last."""
         threads = self.services.threads
         rounds = self.call.rounds
         now = threads.setup.clock()
@@ -96,16 +96,18 @@ class ManagedTurn:
         if not await answer_round(threads.setup.store, self.call, reply):
             return None
         if now - rounds.started_at > RECALL_SECONDS:
-            rounds.count = MAX_RECALL_ROUNDS
+            rounds.round_count = MAX_RECALL_ROUNDS
         self.sent = self._render()
-        threads.setup.listener(RecallAnswered(self.thread, rounds.count, rounds.calls))
+        threads.setup.listener(
+            RecallAnswered(self.thread, rounds.round_count, rounds.call_count)
+        )
         return self.sent
 
     async def retry_without_recall(self, reply: Reply) -> Outgoing | None:
-        """Return a smaller request after the one of `resume` was refused, and no longer offer the tool.
+        """Return a smaller request after the request of `resume_after_recall` was refused, without offering the tool.
 
-        The first one tells the model that its calls have no answer. After that there is the one without any round, as
-        if the tool did not exist, and then None.
+        The first call returns a request that tells the model that its calls have no answer. The second one returns a
+        request without any round, as if the tool did not exist; the third returns None.
         """
         rounds = self.call.rounds
         if not rounds.texts:
@@ -118,12 +120,12 @@ class ManagedTurn:
         return self.sent
 
     async def response_headers(self) -> Mapping[str, str]:
-        """Return the headers for the client; the thread id is among them once the thread is stored."""
+        """Return the headers for the client, with the thread id if the thread is stored."""
         storage = self.call.storage
         if storage.storing_task is None or (
             self.call.match.is_named and not storage.storing_task.done()
         ):
-            # The thread is known: an answer that is quicker than the store does not wait for it.
+            # The thread is known, so a fast answer does not wait for the store.
             return {THREAD_HEADER: self.thread, **self.sent.headers}
         match = await self.services.threads.store(self.call)
         if not storage.is_stored:
@@ -167,18 +169,18 @@ class ManagedTurn:
         ]
 
     def _render(self) -> Outgoing:
-        """Return the request to send as things are now."""
+        """Return the request to send with the current rewrite, rounds and limits."""
         call = self.call
         has_recall = offers_recall(call, self.request.sliced)
         tokens = self.services.threads.measure(call)
         self._set_headers(tokens, has_recall=has_recall)
         marks_pay = tokens.with_rewrite >= MIN_CACHED_TOKENS
-        how = Rendering(
+        options = RenderOptions(
             has_recall,
             self.services.mark_ttl if marks_pay else None,
             self.body_memory.marks,
         )
-        body = render_request(self.request, call, how)
+        body = render_request(self.request, call, options)
         return Outgoing(
             self.request.incoming.raw if body is None else body,
             rewritten=body is not None or self.is_expanded,
@@ -204,10 +206,10 @@ class ManagedTurn:
             )
         self.headers[COMPACTIONS_HEADER] = str(depth)
         self.headers[TOKENS_HEADER] = f"{tokens.without_rewrite}/{tokens.with_rewrite}"
-        if depth >= FADING_COMPACTIONS:
+        if depth >= MIN_FADING_COMPACTIONS:
             self.headers[NOTICE_HEADER] = make_fading_notice(depth)
-        if self.call.plan_text:
-            self.headers[PLAN_HEADER] = self.call.plan_text
+        if self.call.cost_decision_text:
+            self.headers[PLAN_HEADER] = self.call.cost_decision_text
 
     def _leave_untouched(self) -> None:
         """Send the client's bytes unchanged."""

@@ -21,13 +21,13 @@ from everthread.gateway.contracts import (
     ProxyTurn,
     UnmanagedTurn,
 )
-from everthread.gateway.identify import scope_of
+from everthread.gateway.identify import find_scope
 from everthread.gateway.managed.compaction_items import (
     TRIGGER,
     expand_items,
-    has_item,
-    item_key,
     make_item,
+    may_have_item,
+    read_item_key,
 )
 from everthread.gateway.managed.deferred_records import (
     DELAY_SECONDS,
@@ -48,7 +48,7 @@ from everthread.gateway.request.body_reading import MAX_BYTES_ON_LOOP
 from everthread.gateway.request.client_request import ClientRequest
 from everthread.gateway.request.known_bodies import BodyOrigin
 from everthread.gateway.request.request_reader import (
-    OURS,
+    OUR_NAME,
     BodyOutline,
     RequestReader,
 )
@@ -61,10 +61,10 @@ from everthread.thread.finding.thread_match import Family
 
 
 class ProxyManager:
-    """The `gateway.contracts.Manager` that stores, matches and rewrites requests.
+    """The `Manager` that stores, matches and rewrites requests.
 
-    `cache_markers`: set cache marks for clients that set none. `recall`: offer our own
-    tool `recall`. `record_delay`: how long the record of a forwarded request waits at most.
+    `cache_markers`: whether to set cache marks for clients that set none. `recall`: whether to offer the tool `recall`.
+    `record_delay`: how many seconds the record of a forwarded request waits at most.
     """
 
     def __init__(
@@ -78,7 +78,9 @@ class ProxyManager:
         self.setup = setup
         sizes = SizeCache()
         self.threads = CallerThreads(setup, sizes)
-        self.reader = RequestReader(sizes, elsewhere=self.threads.runner.call_if_free)
+        self.reader = RequestReader(
+            sizes, call_in_process=self.threads.runner.call_if_free
+        )
         self._bodies = BodyMemories()
         self._recall = RecallOffers(enabled=recall)
         self._deferred = DeferredRecords(self._record_deferred, delay=record_delay)
@@ -94,21 +96,21 @@ class ProxyManager:
 
     async def _open(self, incoming: Incoming, outline: BodyOutline) -> ManagedTurn:
         """Read a request and find its thread, once what its session said before is recorded."""
-        scope = scope_of(incoming.headers, outline.sliced.fields)
+        scope = find_scope(incoming.headers, outline.sliced.fields)
         await self._deferred.flush(Family(incoming.tenant, scope))
         return await self._open_now(incoming, outline)
 
     async def _open_now(
         self, incoming: Incoming, outline: BodyOutline, known_length: int = 0
     ) -> ManagedTurn:
-        """Read a request and find its thread; requests of a known thread in their order.
+        """Read a request and find its thread. Requests of a known thread are read in their order.
 
         `known_length`: how many of its messages, known to be those of its thread, were recorded before.
         """
         thread = None if outline.match is None else outline.match.known.thread
-        async with self.threads.reading_in_order(thread):
+        async with self.threads.hold_thread_while_opening(thread):
             parsed_request = await self.reader.read(outline)
-            tool = self._recall.tool_for(
+            tool = self._recall.choose_tool(
                 incoming, parsed_request.sliced, parsed_request.frame
             )
             request = ClientRequest(incoming, parsed_request, tool)
@@ -125,7 +127,7 @@ class ProxyManager:
         if (
             incoming.mode != "managed"
             or incoming.api != "openai_responses"
-            or not has_item(incoming.body)
+            or not may_have_item(incoming.body)
         ):
             return incoming
         key = self.setup.find_summary_key(incoming.tenant)
@@ -137,7 +139,7 @@ class ProxyManager:
             raw=expanded.body,
             body=expanded.body,
             outline=None,
-            replacement=Replacement(expanded.key, expanded.end),
+            replacement=Replacement(expanded.item_key, expanded.end),
         )
 
     # The moments of a request
@@ -161,7 +163,7 @@ class ProxyManager:
         )
         if terms is None or outgoing is None:
             return None
-        scope = scope_of(incoming.headers, outline.sliced.fields)
+        scope = find_scope(incoming.headers, outline.sliced.fields)
         family = Family(incoming.tenant, scope)
         request = ForwardedRequest(
             thread, family, incoming, outline, sent=outgoing, terms=terms
@@ -171,7 +173,7 @@ class ProxyManager:
     async def read_forwarded(
         self, request: ForwardedRequest, *, is_answered: bool
     ) -> ManagedTurn:
-        """Read a request that was forwarded, and store it once it is answered."""
+        """Read a request that was forwarded already, and start storing it."""
         await self._deferred.flush(request.family)
         return await self._read_forwarded(
             request, request.terms.length, is_answered=is_answered
@@ -185,9 +187,11 @@ class ProxyManager:
         self.threads.start_storing(turn.call, is_answered=is_answered)
         return turn
 
-    def hold_while_reading(self, family: Family) -> AbstractContextManager[None]:
+    def hold_session_while_reading(
+        self, family: Family
+    ) -> AbstractContextManager[None]:
         """Make other requests of a session wait while one is read that is answered."""
-        return self.threads.hold_while_reading(family)
+        return self.threads.hold_session_while_reading(family)
 
     # Records that wait
 
@@ -212,7 +216,7 @@ class ProxyManager:
         return True
 
     def _may_wait(self, request: ForwardedRequest, outcome: Outcome) -> bool:
-        """Return whether a record may wait: the thread has no other end yet, and no other process gets its next call."""
+        """Return whether a record may wait: the thread ends where it did, and no other process gets its next call."""
         terms = self._bodies.of(request.thread).forwarding
         reply = outcome.reply
         return (
@@ -225,13 +229,13 @@ class ProxyManager:
             and not outcome.hidden_usage
             and request.outline.new_bytes <= MAX_BYTES_ON_LOOP
             and self._deferred.can_take(request)
-            and self.setup.is_alone()
+            and self.setup.is_sole_writer()
         )
 
     async def _record_deferred(self, record: DeferredRecord) -> None:
         """Record the last request of a thread with all that came since the record before."""
         request = record.request
-        with self.threads.hold_while_reading(request.family):
+        with self.threads.hold_session_while_reading(request.family):
             turn = await self._read_forwarded(
                 request, record.stored_length, is_answered=True
             )
@@ -246,13 +250,15 @@ class ProxyManager:
             return UnmanagedTurn(incoming)
         outline = incoming.outline or self._locate(incoming)
         expanded_request = (
-            self._expand_own_items(incoming) if OURS in outline.holds else incoming
+            self._expand_own_items(incoming)
+            if OUR_NAME in outline.watched_words
+            else incoming
         )
         if expanded_request is not incoming:
             outline = self._locate(expanded_request)
         turn = await self._open(expanded_request, outline)
         if not len(turn.call.sent):
-            return UnmanagedTurn(incoming)  # without messages it belongs to no thread
+            return UnmanagedTurn(incoming)  # a request without messages has no thread
         turn.is_expanded = expanded_request is not incoming
         await turn.prepare()
         return turn
@@ -270,7 +276,9 @@ class ProxyManager:
         call = turn.call
         call.limits.window = window or call.limits.window
         tokens_before = self.threads.count_tokens(call, None)
-        reason = self._refusal(turn) or await self.threads.compact_manually(call, level)
+        reason = self._find_refusal_reason(turn) or await self.threads.compact_manually(
+            call, level
+        )
         receipt = {
             "changed": call.rewrite is not None,
             "reason": reason,
@@ -286,21 +294,23 @@ class ProxyManager:
             "handle": call.thread,
         }
 
-    async def compaction_item(self, incoming: Incoming) -> tuple[dict[str, Any], int]:
-        """Return one item that replaces a conversation, and the tokens it represents.
+    async def make_compaction_item(
+        self, incoming: Incoming
+    ) -> tuple[dict[str, Any], int]:
+        """Return an item that replaces a conversation, and the tokens of the messages in it.
 
-        The thread continues when a history begins with it.
+        A later history that begins with the item continues the thread.
         """
         turn = await self._read_to_compact(incoming)
-        if not self._refusal(turn):
+        if not self._find_refusal_reason(turn):
             await self.threads.compact_manually(turn.call, CompactionLevel.NORMAL)
         key = self.setup.find_summary_key(incoming.tenant)
         item = make_item(_compacted_messages(turn), key)
-        await self.threads.keep_replacement(turn.call, item_key(item))
+        await self.threads.keep_replacement(turn.call, read_item_key(item))
         return item, self.threads.count_tokens(turn.call, turn.call.rewrite)
 
     async def _read_to_compact(self, incoming: Incoming) -> ManagedTurn:
-        """Read and store a conversation that is to be compacted by hand."""
+        """Read and store a conversation that the client wants to compact."""
         expanded_request = self._expand_own_items(incoming)
         turn = await self._open(expanded_request, self._locate(expanded_request))
         await self.threads.store(turn.call)
@@ -310,8 +320,8 @@ class ProxyManager:
             )
         return turn
 
-    def _refusal(self, turn: ManagedTurn) -> str:
-        """Return why this conversation may not be compacted at all; empty if it may."""
+    def _find_refusal_reason(self, turn: ManagedTurn) -> str:
+        """Return why this conversation may not be compacted; empty if it may."""
         mode = turn.request.incoming.mode
         reason = turn.request.unmanaged_reason
         if not self.setup.options.enabled:
@@ -342,6 +352,6 @@ def _compacted_messages(turn: ManagedTurn) -> list[Any]:
     """Return the system messages, then the compacted messages."""
     request = turn.request
     system_messages = [
-        element.value for element in request.sliced.elements[: request.first]
+        element.value for element in request.sliced.elements[: request.system_count]
     ]
-    return [*system_messages, *turn.call.compacted_values()]
+    return [*system_messages, *turn.call.list_values_to_send()]

@@ -1,31 +1,34 @@
-"""The note about summaries, after the client's system prompt."""
+"""Append the note about summaries to the client's system prompt."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from everthread.core.caching.claude_cache_marks import cache_route
+from everthread.core.caching.claude_cache_marks import find_cache_route
 from everthread.core.caching.openai_cache_breakpoints import accepts_breakpoints
 from everthread.core.types import Api
 from everthread.gateway.request.json_slices import Change, SlicedBody
 from everthread.thread.wire_messages import encode_value
-from everthread.wire.gemini.fields import field_name, field_object
+from everthread.wire.gemini.fields import find_field_name, get_object_field
 
 _GAP = "\n\n"
 
 
-def takes_blocks(api: Api, model: str, upstream: str) -> bool:
-    """Return whether a plain-text system prompt may become blocks; not all OpenAI-compatible upstreams accept them."""
+def accepts_blocks(api: Api, model: str, upstream: str) -> bool:
+    """Return whether the upstream accepts a system prompt as blocks; some OpenAI-compatible ones accept only text."""
     if api == "openai_chat":
-        by_marks = cache_route(model, base_url=upstream) is not None
+        by_marks = find_cache_route(model, base_url=upstream) is not None
         return by_marks or accepts_breakpoints(api, model, base_url=upstream)
     return api == "anthropic"
 
 
-def note_change(
-    api: Api, sliced: SlicedBody, first: int, note: str, *, blocks: bool
+def make_note_change(
+    api: Api, sliced: SlicedBody, system_count: int, note: str, *, blocks: bool
 ) -> Change | None:
-    """Return the change that adds the note; None if it has no place. `first`: the number of system messages."""
+    """Return the change that adds the note; None if there is no system prompt.
+
+    `system_count`: number of system messages. `blocks`: whether a text may be replaced by blocks.
+    """
     if api == "gemini":
         return _gemini_note(sliced, note)
     field = {"anthropic": "system", "openai_responses": "instructions"}.get(api)
@@ -34,9 +37,9 @@ def note_change(
             *sliced.spans[field],
             encode_value(_append_note(sliced.fields[field], note, blocks=blocks)),
         )
-    if not first:
+    if not system_count:
         return None
-    last = sliced.elements[first - 1]
+    last = sliced.elements[system_count - 1]
     content = last.value.get("content")
     if not content:
         return None
@@ -54,8 +57,8 @@ def note_change(
 
 
 def _gemini_note(sliced: SlicedBody, note: str) -> Change | None:
-    field = field_name(sliced.fields, "systemInstruction")
-    system = field_object(sliced.fields, field)
+    field = find_field_name(sliced.fields, "systemInstruction")
+    system = get_object_field(sliced.fields, field)
     if system is None or not isinstance(system.get("parts"), list):
         return None
     noted = {**system, "parts": [*system["parts"], {"text": note}]}

@@ -9,37 +9,42 @@ from typing import Any
 from everthread.core.messages import content_text, json_value, kind_of
 from everthread.gateway.request.json_slices import Element
 
-_MARKS = (b"unchanged since", b"already in your context")
-_STUB = re.compile(
+_STUB_PHRASES = (b"unchanged since", b"already in your context")
+_STUB_PATTERN = re.compile(
     r"unchanged since (?:your |the |its )?last read|this file is already in your context",
     re.IGNORECASE,
 )
-_MAX_STUB = 600
-_MAX_CHARS = 60_000
+_MAX_STUB_CHARS = 600
+_MAX_RESTORED_CHARS = 60_000
 """Maximum characters of a restored file; the model has to read a longer one again in parts."""
 _PATH_ARGUMENTS = ("file_path", "path", "filePath", "absolute_path", "filename")
-_PARTS = ("offset", "limit")
+_RANGE_ARGUMENTS = ("offset", "limit")
 
 Reading = tuple[str, str, str]
-"""Tool, file and part of the file. A client reports "unchanged" for the same reading only."""
+"""Tool, file and part of the file that a call reads. A client reports "unchanged" only if all three are the same."""
 
 
 def restore_readings(
-    body: bytes, elements: Sequence[Element], covered: int
+    body: bytes, elements: Sequence[Element], covered_count: int
 ) -> dict[int, Any]:
-    """Return the messages after the covered ones that only call a file unchanged, with the file's text."""
-    if not 0 < covered < len(elements):
+    """Return, by index, the messages after the covered ones that call a file unchanged, with the file's text restored.
+
+    Restore a text only if the message that contains it is covered.
+    """
+    if not 0 < covered_count < len(elements):
         return {}
-    start = elements[covered].start
-    if not any(body.find(mark, start) >= 0 for mark in _MARKS):
+    start = elements[covered_count].start
+    if not any(body.find(mark, start) >= 0 for mark in _STUB_PHRASES):
         return {}
     values = [element.value for element in elements]
-    readings = {call: reading for value in values for call, reading in _readings(value)}
+    readings = {
+        call: reading for value in values for call, reading in _list_readings(value)
+    }
     contents: dict[Reading, tuple[int, str]] = {}
     restored: dict[int, Any] = {}
     for index, value in enumerate(values):
         new_value = value
-        for call, content in _results(value):
+        for call, content in _list_results(value):
             reading = readings.get(call)
             words = content_text(content)
             if reading is None:
@@ -47,10 +52,10 @@ def restore_readings(
             if not is_stub(words):
                 contents[reading] = index, words
             elif (
-                index >= covered
+                index >= covered_count
                 and reading in contents
-                and contents[reading][0] < covered
-                and len(contents[reading][1]) <= _MAX_CHARS
+                and contents[reading][0] < covered_count
+                and len(contents[reading][1]) <= _MAX_RESTORED_CHARS
             ):
                 new_value = _with_result(new_value, call, contents[reading][1])
         if new_value is not value:
@@ -59,11 +64,11 @@ def restore_readings(
 
 
 def is_stub(text: str) -> bool:
-    return len(text) <= _MAX_STUB and _STUB.search(text) is not None
+    return len(text) <= _MAX_STUB_CHARS and _STUB_PATTERN.search(text) is not None
 
 
-def _readings(value: Any) -> Iterator[tuple[str, Reading]]:
-    """Yield the calls in a message or item that name a file: their id and the part to read."""
+def _list_readings(value: Any) -> Iterator[tuple[str, Reading]]:
+    """Yield the calls in a message that read a file: the id of the call, and what it reads."""
     if not isinstance(value, dict):
         return
     content = value.get("content")
@@ -89,14 +94,14 @@ def _readings(value: Any) -> Iterator[tuple[str, Reading]]:
             (arguments[key] for key in _PATH_ARGUMENTS if key in arguments), None
         )
         if isinstance(path, str):
-            part = str([arguments.get(name) for name in _PARTS])
+            part = str([arguments.get(name) for name in _RANGE_ARGUMENTS])
             yield (
                 str(call.get("call_id") or call.get("id")),
                 (str(named_call.get("name")), path, part),
             )
 
 
-def _results(value: Any) -> Iterator[tuple[str, Any]]:
+def _list_results(value: Any) -> Iterator[tuple[str, Any]]:
     if not isinstance(value, dict):
         return
     if value.get("role") == "tool":

@@ -1,1 +1,1 @@
-"""What an operator sees: metrics, log lines, health."""
+"""Metrics, log lines and health checks for the operator."""

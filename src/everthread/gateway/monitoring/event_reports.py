@@ -1,4 +1,4 @@
-"""Count and log the manager's events and the failures that were passed through."""
+"""Count and log the manager's events, and failures after which a request was still served."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 
-from everthread.core.prices import missing_price_notice
+from everthread.core.prices import make_missing_price_notice
 from everthread.errors import EverthreadError
 from everthread.gateway.monitoring.log_lines import log_fields
 from everthread.gateway.monitoring.metrics import Metrics
@@ -22,7 +22,7 @@ from everthread.thread.events import (
 
 _LOG = logging.getLogger("everthread.gateway")
 _REASONS = ("error", "why", "text", "action", "source")
-"""Fields that hold our own explanations."""
+"""Fields of events that contain our own explanations."""
 
 
 FORWARDED = "a decision failed, the original was forwarded"
@@ -30,9 +30,9 @@ REFUSED = "an upstream answered with an error"
 
 
 class FailureLog:
-    """Count failures that were passed through, by tenant and day, in the store; the dashboard shows them.
+    """Count failures by tenant and day in the store, for the dashboard.
 
-    What cannot be stored now is kept and stored with the next one.
+    Counts that cannot be stored now are stored together with the next failure.
     """
 
     def __init__(
@@ -42,9 +42,9 @@ class FailureLog:
         self._counts: dict[tuple[str, str, str], int] = {}
         self._storing: asyncio.Task[None] | None = None
 
-    def note(self, what: str, *, tenant: str = "", thread: str = "") -> None:
-        self._counts[tenant, thread, what] = (
-            self._counts.get((tenant, thread, what), 0) + 1
+    def note(self, failure: str, *, tenant: str = "", thread: str = "") -> None:
+        self._counts[tenant, thread, failure] = (
+            self._counts.get((tenant, thread, failure), 0) + 1
         )
         if self._storing is None or self._storing.done():
             self._storing = asyncio.get_running_loop().create_task(self._store())
@@ -67,7 +67,7 @@ class FailureLog:
 
 
 MAX_UNPRICED_MODELS = 100
-"""The most models for which a missing price is logged: clients choose their names."""
+"""Maximum models for which a missing price is logged, because clients choose the names."""
 
 
 class EventReporter:
@@ -106,7 +106,7 @@ class EventReporter:
         """Log once that a model has no known price, with the key that sets one."""
         if model not in self._unpriced and len(self._unpriced) < MAX_UNPRICED_MODELS:
             self._unpriced.add(model)
-            _LOG.warning("%s", missing_price_notice(model))
+            _LOG.warning("%s", make_missing_price_notice(model))
 
     def _count(self, event: Event) -> None:
         count = self._metrics.count

@@ -1,4 +1,4 @@
-"""The paths by which an operator watches the gateway: `/healthz`, `/readyz`, `/metrics`."""
+"""Answer the paths for monitoring the gateway: `/healthz`, `/readyz`, `/metrics`."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from starlette.types import Receive, Scope, Send
 
 from everthread.gateway.monitoring.metrics import Metrics
 
-Ready = Callable[[], Awaitable[str | None]]
+FindProblem = Callable[[], Awaitable[str | None]]
 """Return why the gateway cannot serve now; None if it can."""
 
 
 class Health:
-    """Say how the gateway is."""
+    """Report whether the gateway is alive and ready, and its metrics."""
 
-    def __init__(self, metrics: Metrics, ready: Ready | None) -> None:
+    def __init__(self, metrics: Metrics, find_problem: FindProblem | None) -> None:
         self._metrics = metrics
-        self._ready = ready
+        self._find_own_problem = find_problem
         self.is_ending = False
-        """Set when the gateway shuts down: it is no longer ready."""
+        """Whether the gateway is shutting down, so that it is no longer ready."""
 
     async def answer_alive(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await _status(None)(scope, receive, send)
+        await _make_answer(None)(scope, receive, send)
 
     async def answer_ready(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await _status(await self._find_trouble())(scope, receive, send)
+        await _make_answer(await self._find_problem())(scope, receive, send)
 
     async def show_metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
         answer = Response(
@@ -35,17 +35,17 @@ class Health:
         )
         await answer(scope, receive, send)
 
-    async def _find_trouble(self) -> str | None:
+    async def _find_problem(self) -> str | None:
         if self.is_ending:
             return "the gateway is shutting down"
-        return await self._ready() if self._ready else None
+        return await self._find_own_problem() if self._find_own_problem else None
 
 
-def _status(trouble: str | None) -> Response:
-    if trouble is None:
+def _make_answer(problem: str | None) -> Response:
+    if problem is None:
         return Response(json.dumps({"status": "ok"}), media_type="application/json")
     return Response(
-        json.dumps({"status": "unavailable", "reason": trouble}),
+        json.dumps({"status": "unavailable", "reason": problem}),
         503,
         media_type="application/json",
     )

@@ -1,4 +1,4 @@
-"""The gateway's log: ids of requests, the forms of a line, and where lines are written."""
+"""The gateway's log: ids of requests, the formats of lines, and the set-up of handlers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def request_id() -> str:
     return _REQUEST.get()
 
 
-def about_thread(thread: str) -> None:
+def set_log_thread(thread: str) -> None:
     """Add this thread to all following log lines."""
     _THREAD.set(thread)
 
@@ -61,7 +61,7 @@ def about_thread(thread: str) -> None:
 def log_fields(
     logger: logging.Logger, level: int, words: str, fields: Mapping[str, Any]
 ) -> None:
-    """Log a line: `words` for people, and the same as fields for machines."""
+    """Log a line with a text for people and fields for programs."""
     logger.log(level, "%s", words, extra={"fields": dict(fields)})
 
 
@@ -75,7 +75,7 @@ def printable(text: str) -> str:
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line."""
+    """Format each record as one line of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -88,8 +88,8 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info and record.exc_info[0] is not None:
             line["error"] = record.exc_info[0].__name__  # its words may be a client's
-        around = {"request": _REQUEST.get(), "thread": _THREAD.get()}
-        line |= {name: value for name, value in around.items() if value}
+        context_fields = {"request": _REQUEST.get(), "thread": _THREAD.get()}
+        line |= {name: value for name, value in context_fields.items() if value}
         fields = getattr(record, "fields", None)
         for name, value in fields.items() if isinstance(fields, dict) else ():
             line[name] = redact(value) if isinstance(value, str) else value
@@ -97,7 +97,7 @@ class JsonLines(logging.Formatter):
 
 
 class TextLines(logging.Formatter):
-    """Lines for people, with the request's id at the end."""
+    """Format records as lines of text, with the request's id at the end."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -114,7 +114,7 @@ class TextLines(logging.Formatter):
 
 
 class TerminalLines(logging.Formatter):
-    """One line for each request and each compaction, on the terminal of `everthread serve`; it fits 80 columns."""
+    """Format requests and compactions as lines of 80 columns, for the terminal of `everthread serve`."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = getattr(record, "fields", {})
@@ -124,11 +124,11 @@ class TerminalLines(logging.Formatter):
             tokens_before = fields["tokens_before"]
             tokens_after = fields["tokens_after"]
             change = f"{tokens_before:,} -> {tokens_after:,} tokens"
-            return f"{clock}  compacted  {thread:8}  {change}, by {_plain(fields['author'])}"
+            return f"{clock}  compacted  {thread:8}  {change}, by {_format_for_terminal(fields['author'])}"
         parts = [
             clock,
             str(fields["status"]),
-            _plain(fields.get("model") or fields["path"]).ljust(18),
+            _format_for_terminal(fields.get("model") or fields["path"]).ljust(18),
             thread.ljust(8),
         ]
         if "tokens" in fields:
@@ -137,20 +137,20 @@ class TerminalLines(logging.Formatter):
             parts.append(f"{fields['cached'] / fields['tokens']:4.0%} cached")
         parts.append(f"{fields['seconds']:.1f} s")
         if fields.get("reason"):
-            parts.append(_plain(fields["reason"], MAX_REASON_CHARS))
+            parts.append(_format_for_terminal(fields["reason"], MAX_REASON_CHARS))
         return "  ".join(parts)
 
 
 MAX_REASON_CHARS = 200
 
 
-def _plain(text: object, most: int = 60) -> str:
-    """Return a client's text, safe for a terminal; keys are redacted before it is cut."""
-    return printable(redact(str(text)[:2_000])[:most])
+def _format_for_terminal(text: object, max_chars: int = 60) -> str:
+    """Return a client's text in a form that is safe for a terminal. Redact keys before shortening it."""
+    return printable(redact(str(text)[:2_000])[:max_chars])
 
 
-def refusal_reason(body: bytes) -> str:
-    """Return the words of an error body in one line, without secrets; empty if it has none."""
+def read_error_reason(body: bytes) -> str:
+    """Return the message of an error body on one line, without secrets; empty if there is none."""
     try:
         value: Any = json.loads(body)
     except (ValueError, RecursionError):
@@ -169,9 +169,9 @@ def _is_for_terminal(record: logging.LogRecord) -> bool:
 def set_up_logs(
     form: LogForm, *, verbose: bool, quiet: bool = True, file: Path | None = None
 ) -> None:
-    """Configure logging for a process that is only a gateway.
+    """Configure logging for a process that runs only a gateway.
 
-    Unless `quiet`, log a short line for each request and compaction. `file` gets everything as JSON.
+    `quiet`: do not log a short line for each request and compaction. `file`: a file for all lines as JSON.
     """
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines() if form == "json" else TextLines())
@@ -179,15 +179,15 @@ def set_up_logs(
     handler.setLevel(logging.INFO if is_detailed else logging.WARNING)
     logging.basicConfig(level=handler.level, handlers=[handler])
     if not quiet and not is_detailed:
-        lines = logging.StreamHandler()
-        lines.setFormatter(TerminalLines())
-        lines.addFilter(_is_for_terminal)
+        terminal_handler = logging.StreamHandler()
+        terminal_handler.setFormatter(TerminalLines())
+        terminal_handler.addFilter(_is_for_terminal)
         _LOG.setLevel(logging.INFO)
-        _LOG.addHandler(lines)
+        _LOG.addHandler(terminal_handler)
     if file is not None:
-        record = logging.FileHandler(file, encoding="utf-8")
-        record.setFormatter(JsonLines())
+        file_handler = logging.FileHandler(file, encoding="utf-8")
+        file_handler.setFormatter(JsonLines())
         _LOG.setLevel(logging.INFO)
-        _LOG.addHandler(record)
-    for noisy in ("httpx2", "httpcore2", "httpcore"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
+        _LOG.addHandler(file_handler)
+    for logger_name in ("httpx2", "httpcore2", "httpcore"):
+        logging.getLogger(logger_name).setLevel(logging.WARNING)

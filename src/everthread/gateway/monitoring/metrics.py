@@ -1,4 +1,4 @@
-"""The gateway's figures for Prometheus."""
+"""The gateway's metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -69,13 +69,13 @@ _COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
 
 
 METRICS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
-"""Names the folder of the figures that several processes share; prometheus-client reads it when it is imported."""
+"""The environment variable with the folder of metrics that several processes share; prometheus-client reads it."""
 
 
 class Metrics:
-    """Counts since the gateway started, in its own registry, since several gateways may run in one process.
+    """Metrics since the gateway started, in a registry of their own, because a process may run several gateways.
 
-    The workers of one gateway share a folder (`METRICS_VARIABLE`), and each reports the sums of all.
+    The workers of one gateway share a folder (`METRICS_VARIABLE`), and each worker reports the sums of all.
     """
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class Metrics:
             for name, (words, labels) in _COUNTERS.items()
         }
         self._series: dict[tuple[Any, ...], Counter] = {}
-        """The counters that were used, by name and labels: prometheus-client looks for them under a lock."""
+        """A cache of counters by name and labels, because prometheus-client looks them up under a lock."""
         self._in_flight = Gauge(
             "everthread_in_flight",
             "Requests being answered now.",
@@ -100,16 +100,16 @@ class Metrics:
             registry=self._registry,
         )
 
-    def count(self, name: str, by: float = 1, **labels: str) -> None:
+    def count(self, name: str, amount: float = 1, **labels: str) -> None:
         """Add to `everthread_<name>_total`."""
         if not labels:
-            self._counters[name].inc(by)
+            self._counters[name].inc(amount)
             return
         key = (name, *labels.items())
         series = self._series.get(key)
         if series is None:
             series = self._series[key] = self._counters[name].labels(**labels)
-        series.inc(by)
+        series.inc(amount)
 
     def value(self, name: str, **labels: str) -> float:
         """Return the sum over all series with these labels."""
@@ -117,7 +117,7 @@ class Metrics:
         return sum(
             sample.value
             for family in (
-                self._all().collect()
+                self._collect_workers().collect()
                 if self._folder
                 else self._counters[name].collect()
             )
@@ -140,9 +140,11 @@ class Metrics:
 
     def text(self) -> str:
         """Return the metrics in the text format of Prometheus."""
-        return generate_latest(self._all() if self._folder else self._registry).decode()
+        return generate_latest(
+            self._collect_workers() if self._folder else self._registry
+        ).decode()
 
-    def _all(self) -> CollectorRegistry:
+    def _collect_workers(self) -> CollectorRegistry:
         """Return the metrics of all workers."""
         shared = CollectorRegistry()
         MultiProcessCollector(shared, path=self._folder)  # type: ignore[no-untyped-call]

@@ -9,56 +9,55 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from everthread.errors import EverthreadError, StoreUnreachableError
-from everthread.gateway.deadlines import run_beside
+from everthread.gateway.deadlines import run_with_watcher
 
 _LOG = logging.getLogger("everthread.gateway")
-STORE_SECONDS = 1.0
-"""The longest that a request waits for a store that is away."""
+MAX_STORE_WAIT_SECONDS = 1.0
+"""Maximum wait of a request for a store that does not answer."""
 T = TypeVar("T")
 Clock = Callable[[], float]
 
 
 class StoreWatch:
-    """Check whether a store that may be unreachable (a database server) answers; no check takes more than a second.
+    """Check whether a database server answers. No check takes more than a second.
 
-    A result is valid for a second, so that in an outage one request waits and the others do not. A store that answers
-    other calls during a check is busy, not unreachable; that result is not kept.
+    A result is valid for a second, so that in an outage only one request has to wait. If the server answers other calls
+    during a check, it is busy, not unreachable, and the result of the check is not kept.
     """
 
     def __init__(
         self,
         probe: Callable[[], Awaitable[object]],
         *,
-        seconds: float = STORE_SECONDS / 2,
+        seconds: float = MAX_STORE_WAIT_SECONDS / 2,
         clock: Clock = time.monotonic,
         answered_at: Clock = lambda: -1.0,
     ) -> None:
-        """`answered_at`: when the store last answered, on the same clock."""
+        """`answered_at`: returns when the store last answered, on the same clock."""
         self._probe = probe
         self._answered_at = answered_at
         self._seconds = seconds
         self._clock = clock
-        self._until = 0.0
-        self._away = False
-        self._asking: asyncio.Task[bool] | None = None
+        self._valid_until = 0.0
+        self._was_away = False
+        self._check_task: asyncio.Task[bool] | None = None
 
     @property
     def is_known_away(self) -> bool:
-        return self._away and self._clock() < self._until
+        return self._was_away and self._clock() < self._valid_until
 
     async def is_away(self) -> bool:
-        """Check now if the state is unknown; concurrent callers share one check."""
-        if self._clock() < self._until:
-            return self._away
-        if self._asking is None or self._asking.done():
-            self._asking = asyncio.get_running_loop().create_task(self._ask())
-        return await asyncio.shield(self._asking)
+        """Return whether the store does not answer. Check it if the last result is too old; callers share one check."""
+        if self._clock() < self._valid_until:
+            return self._was_away
+        if self._check_task is None or self._check_task.done():
+            self._check_task = asyncio.get_running_loop().create_task(self._check())
+        return await asyncio.shield(self._check_task)
 
-    async def during(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return the result of work that needs the store.
+    async def run_with_store(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do some work that needs the store, and return its result.
 
-        Raise `StoreUnreachableError` if the store is unreachable before the work is done; this is checked only if the
-        work takes longer than usual.
+        If the work takes longer than usual, check the store, and raise `StoreUnreachableError` if it does not answer.
         """
         if self.is_known_away:
             work.close()
@@ -69,9 +68,9 @@ class StoreWatch:
                 await asyncio.sleep(self._seconds)
             raise StoreUnreachableError("the store does not answer")
 
-        return await run_beside(work, watch, after=self._seconds)
+        return await run_with_watcher(work, watch, delay_seconds=self._seconds)
 
-    async def _ask(self) -> bool:
+    async def _check(self) -> bool:
         started_at = self._clock()
         try:
             async with asyncio.timeout(self._seconds):
@@ -85,6 +84,6 @@ class StoreWatch:
                 "the store does not answer (%s); requests go through unmanaged",
                 type(error).__name__,
             )
-        self._away = away
-        self._until = self._clock() + 1.0
+        self._was_away = away
+        self._valid_until = self._clock() + 1.0
         return away

@@ -1,10 +1,8 @@
-"""The tool `recall`, offered to a proxied model and answered by the gateway.
+"""Offer the tool `recall` to a proxied model, and answer its calls in the gateway.
 
-A client that sends tools gets it from its first request: added later, it would change
-the cached prompt from its beginning (`python -m benchmarks recall_offer`). Other clients
-get it once something has left the context.
-
-The client never sees its calls: `thread/caller/recall_rounds.py` keeps them.
+A client that sends tools gets the tool from its first request on. If it were added later, the cached prompt would
+change from its beginning (`python -m benchmarks recall_offer`). Other clients get the tool once something has left the
+context. The client never sees the calls; `thread/caller/recall_rounds.py` keeps them.
 """
 
 from __future__ import annotations
@@ -12,6 +10,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from everthread.agent.tools.conversation_tools import RECALL_SCHEMA, answer_recall
@@ -23,6 +22,10 @@ from everthread.core.types import Api, Reply, Request
 from everthread.errors import EverthreadError, InputError
 from everthread.gateway.contracts import Incoming
 from everthread.gateway.recall.stream_merge import RECALL
+from everthread.gateway.recall.withdrawn_tools import (
+    are_withdrawn,
+    find_deferred_readers,
+)
 from everthread.gateway.request.json_slices import Change, SlicedBody
 from everthread.store.store import Store
 from everthread.thread.caller.prepared_call import PreparedCall
@@ -33,14 +36,14 @@ from everthread.thread.caller.recall_rounds import (
 from everthread.thread.store_lookup import StoreLookup
 from everthread.thread.wire_messages import encode_messages, encode_value
 from everthread.wire import anthropic, gemini, openai_responses
-from everthread.wire.gemini.fields import field_name, field_object, field_value
+from everthread.wire.gemini.fields import find_field_name, get_field, get_object_field
 
 RECALL_HEADER = "x-everthread-recall"
-"""Request header by which a client turns the tool `off`."""
+"""Request header with which a client turns the tool `off`."""
 MAX_FRAMES = 256
-"""System prompts and tools, of the clients seen last, that are not read again."""
-_NO_ROOM = "There is no room left to look that up; answer with what you have."
-_ALL_HERE = (
+"""Maximum remembered frames (system prompt and tools), which are not read again."""
+_NO_ROOM_TEXT = "There is no room left to look that up; answer with what you have."
+_ALL_IN_CONTEXT_TEXT = (
     "Nothing has left this conversation yet: every message and tool result is in your "
     "context above. These places hold it:"
 )
@@ -50,25 +53,47 @@ _ALL_HERE = (
 
 
 class RecallOffers:
-    """Tells which clients may get the tool; tools that did not change are not read again."""
+    """Decide which clients may get the tool. Tools that did not change are not read again."""
 
     def __init__(self, *, enabled: bool) -> None:
         self._is_enabled = enabled
-        self._known: RecentDict[int, tuple[Request, bool]] = RecentDict(MAX_FRAMES)
-        """For the ids of frames: the frame, and whether our own tool is not among its tools."""
+        self._lacking_tool_by_frame: RecentDict[int, _KnownFrame] = RecentDict(
+            MAX_FRAMES
+        )
+        """By the ids of the frames."""
 
-    def tool_for(
+    def choose_tool(
         self, incoming: Incoming, sliced: SlicedBody, frame: Request
     ) -> Mapping[str, Any] | None:
-        """Return the tool; None if the client has such a tool itself or turned this one off."""
+        """Return the tool; None if the client has such a tool itself or turned this one off.
+
+        A client that withdrew our MCP server gets it, too.
+        """
         setting = incoming.headers.get(RECALL_HEADER, "").lower()
         if not self._is_enabled or setting in ("off", "false", "0"):
             return None
-        entry = self._known.get(id(frame))
-        if entry is None or entry[0] is not frame:
-            entry = (frame, _lacks_recall(incoming.api, sliced, frame))
-        self._known[id(frame)] = entry
-        return RECALL_SCHEMA if entry[1] else None
+        known = self._lacking_tool_by_frame.get(id(frame))
+        if known is None or known.frame is not frame:
+            lacks_recall = _lacks_recall(incoming.api, sliced, frame)
+            deferred = () if lacks_recall else find_deferred_readers(sliced)
+            known = _KnownFrame(frame, lacks_recall, deferred)
+        self._lacking_tool_by_frame[id(frame)] = known
+        is_offered = known.lacks_recall or (
+            bool(known.deferred_readers)
+            and are_withdrawn(sliced.elements, known.deferred_readers)
+        )
+        return RECALL_SCHEMA if is_offered else None
+
+
+@dataclass(frozen=True, slots=True)
+class _KnownFrame:
+    """A frame, and what its tools say about ours."""
+
+    frame: Request
+    lacks_recall: bool
+    """Whether no tool of it reads earlier messages."""
+    deferred_readers: tuple[str, ...]
+    """The names of our MCP server's tools if the client defers them, so that it may withdraw them."""
 
 
 def _lacks_recall(api: Api, sliced: SlicedBody, frame: Request) -> bool:
@@ -77,13 +102,13 @@ def _lacks_recall(api: Api, sliced: SlicedBody, frame: Request) -> bool:
 
 
 def offers_recall(call: PreparedCall, sliced: SlicedBody) -> bool:
-    """Return whether the tool is offered with this request; only if the model may choose its tools freely."""
+    """Return whether to offer the tool with this request, which must let the model choose its tools freely."""
     fields = sliced.fields
     return (
         call.frame.recall_tool is not None
         and (call.has_left_messages or bool(call.frame.request.tools))
-        and call.rounds.count < MAX_RECALL_ROUNDS
-        and _is_free(fields.get("tool_choice"))
+        and call.rounds.round_count < MAX_RECALL_ROUNDS
+        and _allows_free_choice(fields.get("tool_choice"))
         and _gemini_may_call(call.frame.api, fields)
         and fields.get("n") in (None, 1)
         and not fields.get("functions")
@@ -95,65 +120,71 @@ def offers_recall(call: PreparedCall, sliced: SlicedBody) -> bool:
 
 
 async def answer_round(store: Store, call: PreparedCall, reply: Reply) -> bool:
-    """Answer the calls of a round; return whether the model continues at once, since no call is for the client."""
+    """Answer the recall calls of a round; return whether all its calls were recall calls, so that a round follows."""
     calls = calls_of(reply.message)
     recalls = [tool_call for tool_call in calls if tool_call.name == RECALL]
     results = [
-        _result(tool_call, await _look_up(store, call, tool_call))
+        _make_result(tool_call, await _look_up(store, call, tool_call))
         for tool_call in recalls
     ]
     api = call.frame.api
     values = encode_messages(api, [reply.message, *results], call.model)
     rounds = call.rounds
-    rounds.calls += len(recalls)
+    rounds.call_count += len(recalls)
     if recalls and len(recalls) == len(calls):
         rounds.texts += map(encode_value, values)
         rounds.values += values
-        rounds.count += 1
+        rounds.round_count += 1
         return True
     if recalls and api in RESULT_PARTS:
         parts = values.pop()[RESULT_PARTS[api]]
         rounds.blocks = ",".join(map(encode_value, parts))
-    rounds.last = list(map(encode_value, values))
+    rounds.last_round_texts = list(map(encode_value, values))
     return False
 
 
 def refuse_last_round(call: PreparedCall, reply: Reply) -> None:
-    """Replace the results of the last round, which was too large, by a short refusal."""
-    results = [_result(tool_call, _NO_ROOM) for tool_call in calls_of(reply.message)]
+    """Replace the results of the last round, which were too large, by a short refusal."""
+    results = [
+        _make_result(tool_call, _NO_ROOM_TEXT) for tool_call in calls_of(reply.message)
+    ]
     values = encode_messages(call.frame.api, [reply.message, *results], call.model)
     rounds = call.rounds
     rounds.texts[len(rounds.texts) - len(values) :] = map(encode_value, values)
     rounds.values[len(rounds.values) - len(values) :] = values
-    rounds.count = MAX_RECALL_ROUNDS
+    rounds.round_count = MAX_RECALL_ROUNDS
     rounds.is_refused = True
 
 
 async def _look_up(store: Store, call: PreparedCall, recall: Call) -> str:
-    """Return the text that answers a recall call, or says why it cannot be answered."""
+    """Return the answer to a recall call, or a text that says why it cannot be answered."""
     lookup = StoreLookup(store, call.sent.family.tenant, call.thread, family=True)
     try:
         arguments = json.loads(recall.arguments or "{}")
         if not isinstance(arguments, dict):
             raise InputError("the arguments are no object")
         answer = await answer_recall(lookup, arguments)
-        is_all_here = not call.has_left_messages and len(await lookup.threads()) == 1
+        is_all_in_context = (
+            not call.has_left_messages and len(await lookup.threads()) == 1
+        )
     except (EverthreadError, ValueError) as error:
         return redact(f"That could not be looked up: {error}")
-    return f"{_ALL_HERE}\n\n{answer}" if is_all_here else answer
+    return f"{_ALL_IN_CONTEXT_TEXT}\n\n{answer}" if is_all_in_context else answer
 
 
-def _result(call: Call, text: str) -> Message:
+def _make_result(call: Call, text: str) -> Message:
     return {"role": "tool", "tool_call_id": call.id, "content": text}
 
 
 # The tool in the request's text
 
 
-def tool_change(api: Api, sliced: SlicedBody, *, final: bool = False) -> Change:
-    """Return the change that adds the tool as the last one. `final`: describe it, but forbid calls."""
+def make_tool_change(
+    api: Api, sliced: SlicedBody, *, forbids_calls: bool = False
+) -> Change:
+    """Return the change that adds the tool as the last one. `forbids_calls`: whether to forbid all tool calls too."""
     if api == "gemini":
-        return _gemini_tool_change(sliced, final=final)
+        return _gemini_tool_change(sliced, forbids_calls=forbids_calls)
     tool = _tool_text(api)
     span = sliced.spans.get("tools")
     tools = sliced.fields.get("tools")
@@ -163,7 +194,7 @@ def tool_change(api: Api, sliced: SlicedBody, *, final: bool = False) -> Change:
         {"anthropic": ',"tool_choice":{"type":"none"}'}.get(
             api, ',"tool_choice":"none"'
         )
-        if final
+        if forbids_calls
         else ""
     )
     if span is not None:
@@ -172,16 +203,18 @@ def tool_change(api: Api, sliced: SlicedBody, *, final: bool = False) -> Change:
     return start, start, f'"tools":[{tool}]{tool_choice},'
 
 
-def _gemini_tool_change(sliced: SlicedBody, *, final: bool) -> Change:
+def _gemini_tool_change(sliced: SlicedBody, *, forbids_calls: bool) -> Change:
     """Return the change that adds the tool to the first group of function declarations."""
     [declaration] = gemini.encode_tools([RECALL_SCHEMA])[0]["functionDeclarations"]
     tools = [dict(tool) for tool in sliced.fields.get("tools") or ()]
     if not tools:
         tools = [{"functionDeclarations": []}]
-    name = field_name(tools[0], "functionDeclarations")
+    name = find_field_name(tools[0], "functionDeclarations")
     tools[0][name] = [*(tools[0].get(name) or ()), declaration]
     tool_config = (
-        ',"toolConfig":{"functionCallingConfig":{"mode":"NONE"}}' if final else ""
+        ',"toolConfig":{"functionCallingConfig":{"mode":"NONE"}}'
+        if forbids_calls
+        else ""
     )
     span = sliced.spans.get("tools")
     if span is not None:
@@ -191,20 +224,22 @@ def _gemini_tool_change(sliced: SlicedBody, *, final: bool) -> Change:
 
 
 def _gemini_may_call(api: Api, fields: Mapping[str, Any]) -> bool:
-    """Return whether a Gemini model may choose functions freely and has only function tools; True for other APIs."""
+    """Return whether a Gemini request has only function tools that the model may choose; True for other protocols."""
     if api != "gemini":
         return True
     config = (
-        field_object(field_object(fields, "toolConfig") or {}, "functionCallingConfig")
+        get_object_field(
+            get_object_field(fields, "toolConfig") or {}, "functionCallingConfig"
+        )
         or {}
     )
     tools = fields.get("tools") or []
     has_only_functions = all(
         isinstance(tool, dict)
-        and set(tool) == {field_name(tool, "functionDeclarations")}
+        and set(tool) == {find_field_name(tool, "functionDeclarations")}
         for tool in tools
     )
-    return has_only_functions and field_value(config, "mode") in (
+    return has_only_functions and get_field(config, "mode") in (
         None,
         "AUTO",
         "MODE_UNSPECIFIED",
@@ -221,7 +256,7 @@ def _tool_text(api: Api) -> str:
     return encode_value(RECALL_SCHEMA)
 
 
-def _is_free(choice: Any) -> bool:
+def _allows_free_choice(choice: Any) -> bool:
     return choice in (None, "auto") or (
         isinstance(choice, Mapping) and choice.get("type") == "auto"
     )

@@ -1,19 +1,19 @@
-"""Pass a stream on unchanged until the model calls `recall`: most answers never do."""
+"""Pass a stream on unchanged until the model calls `recall`, which most answers never do."""
 
 from __future__ import annotations
 
 import re
 
-_NAME = re.compile(rb'"name"\s*:\s*"(?:recall?|reca|rec|re|r|)"')
-"""The name of our tool, or the beginning of it: some servers stream a name in pieces."""
+_NAME_PATTERN = re.compile(rb'"name"\s*:\s*"(?:recall?|reca|rec|re|r|)"')
+"""The name of our tool or its beginning, because some servers stream a name in pieces."""
 _EVENT_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
 MAX_WATCHED_BYTES = 4 * 1024 * 1024
-"""A longer answer is merged from here on, so that what was passed on is not kept."""
+"""Maximum bytes that are kept for a later merge; longer answers are merged from here on."""
 
 
 def may_call_recall(data: bytes) -> bool:
-    """Return whether some bytes of an answer may begin a call of our tool."""
-    return b'"name"' in data and _NAME.search(data) is not None
+    """Return whether these bytes of an answer may contain the beginning of a call of our tool."""
+    return b'"name"' in data and _NAME_PATTERN.search(data) is not None
 
 
 class RecallWatch:
@@ -21,29 +21,29 @@ class RecallWatch:
 
     def __init__(self) -> None:
         self.is_found = False
-        """Whether the tool may be called in `rest`: the rounds have to be merged."""
-        self.rest = b""
+        """Whether `held_bytes` may call the tool, so that the rounds have to be merged."""
+        self.held_bytes = b""
         """Bytes that were not passed on."""
-        self._passed: list[bytes] = []
-        self._size = 0
+        self._passed_pieces: list[bytes] = []
+        self._passed_size = 0
 
     @property
-    def passed(self) -> bytes:
-        """Return all bytes that were passed on."""
-        return b"".join(self._passed)
+    def passed_bytes(self) -> bytes:
+        """All bytes that were passed on."""
+        return b"".join(self._passed_pieces)
 
     def feed(self, piece: bytes) -> bytes:
-        """Return the complete events so far; empty once the tool may be called."""
-        data = self.rest + piece
+        """Add a piece and return the events that are complete now; return nothing once the tool may be called."""
+        data = self.held_bytes + piece
         end = _end_of_events(data)
         events = data[:end]
-        self._size += len(events)
-        if may_call_recall(events) or self._size > MAX_WATCHED_BYTES:
+        self._passed_size += len(events)
+        if may_call_recall(events) or self._passed_size > MAX_WATCHED_BYTES:
             self.is_found = True
-            self.rest = data
+            self.held_bytes = data
             return b""
-        self.rest = data[end:]
-        self._passed.append(events)
+        self.held_bytes = data[end:]
+        self._passed_pieces.append(events)
         return events
 
 

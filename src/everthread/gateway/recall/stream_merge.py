@@ -1,6 +1,7 @@
-"""Merge several answers of a model into one response: one start, one stop, continuous indexes.
+"""Merge several answers of a model into one response, with one start, one end and continuous indexes.
 
-Text streams on at once; only calls of `recall` are withheld. If the first answer has none, its events stay unchanged.
+Text is passed on at once; only calls of `recall` are removed. If the first answer has no such call, its events stay
+unchanged.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ from everthread.core.messages import kind_of
 from everthread.core.types import Api, Reply
 from everthread.wire import gemini
 from everthread.wire.codecs import CODECS
-from everthread.wire.gemini.fields import field_object
+from everthread.wire.gemini.fields import get_object_field
 from everthread.wire.sse import SseEvent, SseParser, SseSplitter, encode_event
 
 RECALL = "recall"
-_GAP = "\n\n"
+_ROUND_SEPARATOR = "\n\n"
 
 
 class MergedStream(ABC):
-    """The streams of a response's rounds, one after the other."""
+    """Merge the streams of several rounds into one response."""
 
     api: Api
 
@@ -30,44 +31,46 @@ class MergedStream(ABC):
         self._model = model
         self._events = SseSplitter()
         self._decoder = CODECS[self.api].stream_decoder(model=model)
-        self.rounds = 0
-        """Rounds that have ended and are followed by another."""
-        self.recalls = 0
-        """Calls withheld in this round."""
-        self.client_calls = 0
-        """Calls of the client's own tools in this round."""
+        self.finished_rounds = 0
+        """Number of rounds that have ended and are followed by another."""
+        self.recall_count = 0
+        """Number of recall calls removed from this round."""
+        self.client_call_count = 0
+        """Number of calls of the client's own tools in this round."""
         self._end_events: list[SseEvent] = []
-        """How a round that is followed by another would have ended."""
-        self._output = 0
-        """Tokens that earlier rounds said."""
+        """The held events that end the response, if no further round follows."""
+        self._earlier_output_tokens = 0
+        """Output tokens of the earlier rounds."""
 
     def feed(self, chunk: bytes) -> bytes:
-        """The events that go to the client; the beginning of one waits for its end."""
-        return b"".join(map(self._take, self._events.feed(chunk)))
+        """Return the events to send to the client; keep the beginning of an event until its end arrives."""
+        return b"".join(map(self._convert_raw, self._events.feed(chunk)))
 
     def end_round(self) -> tuple[Reply, bytes]:
-        """Return the model's reply in this round, and the rest of its stream."""
+        """Return the model's reply in this round, and the last bytes of its stream."""
         pending_events = self._events.take_pending()
-        return self._decoder.reply(), self._take(
+        return self._decoder.reply(), self._convert_raw(
             pending_events
         ) if pending_events else b""
 
     def continue_round(self) -> None:
         """Begin the next round of the response."""
-        self._output += self._output_tokens(self._decoder.reply().usage or {})
+        self._earlier_output_tokens += self._count_output_tokens(
+            self._decoder.reply().usage or {}
+        )
         self._decoder = CODECS[self.api].stream_decoder(model=self._model)
         self._end_events = []
-        self.rounds += 1
-        self.recalls = self.client_calls = 0
+        self.finished_rounds += 1
+        self.recall_count = self.client_call_count = 0
         self._begin_round()
 
     def finish(self) -> bytes:
-        """Return the held end of the stream, if no round follows."""
+        """Return the held events that end the response, after the last round."""
         events = self._end_events
         self._end_events = []
         return b"".join(map(encode_event, events))
 
-    def _take(self, raw: bytes) -> bytes:
+    def _convert_raw(self, raw: bytes) -> bytes:
         parser = SseParser()
         events = parser.feed(raw) + parser.close()
         if not events:
@@ -77,74 +80,84 @@ class MergedStream(ABC):
             data: Any = json.loads(event.data)
         except (ValueError, RecursionError):
             data = None
-        new = self._event(event, data) if isinstance(data, dict) else self._other(event)
-        return raw if new is event else encode_event(new) if new is not None else b""
+        converted = (
+            self._convert_event(event, data)
+            if isinstance(data, dict)
+            else self._convert_other(event)
+        )
+        return (
+            raw
+            if converted is event
+            else encode_event(converted)
+            if converted is not None
+            else b""
+        )
 
-    def _other(self, event: SseEvent) -> SseEvent | None:
-        """Hold back the end of a chat stream, the one event that is not a JSON object, if the round calls `recall`."""
-        return self._hold(event) if self.recalls else event
+    def _convert_other(self, event: SseEvent) -> SseEvent | None:
+        """Convert an event that is not a JSON object, the end of a chat stream; hold it if the round calls `recall`."""
+        return self._hold(event) if self.recall_count else event
 
     def _hold(self, event: SseEvent) -> SseEvent | None:
-        """Hold an event back until it is clear that no round follows."""
+        """Hold an event back until it is clear that no round follows; return None, so that nothing is sent."""
         self._end_events.append(event)
         return None
 
     @abstractmethod
     def _begin_round(self) -> None:
-        """Reset what is counted per round."""
+        """Reset the counters of a round."""
 
     @abstractmethod
-    def _event(self, event: SseEvent, data: dict[str, Any]) -> SseEvent | None:
-        """The event to send instead: the same one if nothing changes, None to drop it."""
+    def _convert_event(self, event: SseEvent, data: dict[str, Any]) -> SseEvent | None:
+        """Return the event to send instead: the same one if nothing changes, None to send none."""
 
     @abstractmethod
-    def _output_tokens(self, usage: Mapping[str, Any]) -> int: ...
+    def _count_output_tokens(self, usage: Mapping[str, Any]) -> int: ...
 
 
-class MergedMessages(MergedStream):
-    """Anthropic's events."""
+class MergedAnthropic(MergedStream):
+    """Merge streams of Anthropic's protocol."""
 
     api: Api = "anthropic"
 
     def __init__(self, *, model: str | None = None) -> None:
         super().__init__(model=model)
         self._positions: dict[Any, int | None] = {}
-        """The index of each block of this round in the response; None if it is withheld."""
-        self._next = 0
+        """By index of a block in this round, its index in the response; None if the block is removed."""
+        self._next_index = 0
         self._usage: dict[str, Any] = {}
 
     def _begin_round(self) -> None:
         self._positions = {}
 
-    def _output_tokens(self, usage: Mapping[str, Any]) -> int:
-        return _number(usage.get("output_tokens"))
+    def _count_output_tokens(self, usage: Mapping[str, Any]) -> int:
+        return _read_count(usage.get("output_tokens"))
 
-    def _event(self, event: SseEvent, data: dict[str, Any]) -> SseEvent | None:
+    def _convert_event(self, event: SseEvent, data: dict[str, Any]) -> SseEvent | None:
         self._decoder.feed(event)
         match data.get("type"):
             case "message_start":
                 message = data.get("message")
                 usage = message.get("usage") if isinstance(message, dict) else None
                 self._usage = dict(usage) if isinstance(usage, dict) else {}
-                return None if self.rounds else event
+                return None if self.finished_rounds else event
             case "content_block_start":
-                return self._block(event, data)
+                return self._begin_block(event, data)
             case "content_block_delta" | "content_block_stop":
                 return self._renumber_block(event, data)
             case "message_delta":
-                return self._last(event, data)
-            case "message_stop" if self.recalls:
+                return self._finish_message(event, data)
+            case "message_stop" if self.recall_count:
                 return self._hold(event)
         return event
 
-    def _block(self, event: SseEvent, data: dict[str, Any]) -> SseEvent | None:
+    def _begin_block(self, event: SseEvent, data: dict[str, Any]) -> SseEvent | None:
         if is_recall(data.get("content_block")):
             self._positions[data.get("index")] = None
-            self.recalls += 1
+            self.recall_count += 1
             return None
-        self.client_calls += kind_of(data.get("content_block")) == "tool_use"
-        self._positions[data.get("index")] = self._next
-        self._next += 1
+        self.client_call_count += kind_of(data.get("content_block")) == "tool_use"
+        self._positions[data.get("index")] = self._next_index
+        self._next_index += 1
         return self._renumber_block(event, data)
 
     def _renumber_block(self, event: SseEvent, data: dict[str, Any]) -> SseEvent | None:
@@ -158,38 +171,40 @@ class MergedMessages(MergedStream):
             else _replace_data(event, {**data, "index": position})
         )
 
-    def _last(self, event: SseEvent, data: dict[str, Any]) -> SseEvent | None:
-        if not self.rounds and not self.recalls:
+    def _finish_message(self, event: SseEvent, data: dict[str, Any]) -> SseEvent | None:
+        if not self.finished_rounds and not self.recall_count:
             return event
         round_usage = data.get("usage")
         usage = {
             **self._usage,
             **(round_usage if isinstance(round_usage, dict) else {}),
         }
-        usage["output_tokens"] = _number(usage.get("output_tokens")) + self._output
+        usage["output_tokens"] = (
+            _read_count(usage.get("output_tokens")) + self._earlier_output_tokens
+        )
         delta = dict(data.get("delta") or {})
         if (
-            self.recalls
-            and not self.client_calls
+            self.recall_count
+            and not self.client_call_count
             and delta.get("stop_reason") == "tool_use"
         ):
             delta["stop_reason"] = "end_turn"
-        last = _replace_data(event, {**data, "delta": delta, "usage": usage})
-        return self._hold(last) if self.recalls else last
+        last_event = _replace_data(event, {**data, "delta": delta, "usage": usage})
+        return self._hold(last_event) if self.recall_count else last_event
 
 
 class MergedChat(MergedStream):
-    """Chat completion chunks."""
+    """Merge streams of chat completion chunks."""
 
     api: Api = "openai_chat"
 
     def __init__(self, *, model: str | None = None) -> None:
         super().__init__(model=model)
-        self._head: dict[str, Any] = {}
+        self._first_chunk_fields: dict[str, Any] = {}
         self._calls: dict[int, int | None] = {}
         self._unnamed: dict[int, list[dict[str, Any]]] = {}
-        """Pieces of calls whose name did not come yet."""
-        self._next = 0
+        """By index, the pieces of calls whose name has not arrived yet."""
+        self._next_index = 0
         self._has_text = False
         self._needs_gap = False
 
@@ -198,19 +213,19 @@ class MergedChat(MergedStream):
         self._unnamed = {}
         self._needs_gap = self._has_text
 
-    def _output_tokens(self, usage: Mapping[str, Any]) -> int:
-        return _number(usage.get("completion_tokens"))
+    def _count_output_tokens(self, usage: Mapping[str, Any]) -> int:
+        return _read_count(usage.get("completion_tokens"))
 
-    def _event(self, event: SseEvent, data: dict[str, Any]) -> SseEvent | None:
+    def _convert_event(self, event: SseEvent, data: dict[str, Any]) -> SseEvent | None:
         deltas = self._decoder.feed(event)
         chunk = dict(data)
-        if not self.rounds:
-            self._head = {
+        if not self.finished_rounds:
+            self._first_chunk_fields = {
                 **{key: data[key] for key in ("id", "created", "model") if key in data},
-                **self._head,
+                **self._first_chunk_fields,
             }
         else:
-            chunk |= self._head
+            chunk |= self._first_chunk_fields
         fragments = [delta for delta in deltas if delta.kind == "call"]
         choices = data.get("choices")
         choice = (
@@ -221,23 +236,27 @@ class MergedChat(MergedStream):
         if choice is not None:
             delta = dict(choice.get("delta") or {})
             if isinstance(delta.get("tool_calls"), list):
-                delta["tool_calls"] = self._own_calls(delta["tool_calls"], fragments)
+                delta["tool_calls"] = self._renumber_client_calls(
+                    delta["tool_calls"], fragments
+                )
                 if not delta["tool_calls"]:
                     del delta["tool_calls"]
-            if self.rounds:
+            if self.finished_rounds:
                 delta.pop("role", None)
             if isinstance(delta.get("content"), str) and delta["content"]:
                 if self._needs_gap:
-                    delta["content"] = _GAP + delta["content"]
+                    delta["content"] = _ROUND_SEPARATOR + delta["content"]
                 self._needs_gap = False
                 self._has_text = True
             chunk["choices"] = [{**choice, "delta": delta}]
-        if isinstance(data.get("usage"), dict) and self._output:
+        if isinstance(data.get("usage"), dict) and self._earlier_output_tokens:
             chunk["usage"] = _chat_usage(
-                [{"completion_tokens": self._output}, data["usage"]]
+                [{"completion_tokens": self._earlier_output_tokens}, data["usage"]]
             )
-        if self.recalls and (choice is None or choice.get("finish_reason") is not None):
-            return self._close(event, chunk)
+        if self.recall_count and (
+            choice is None or choice.get("finish_reason") is not None
+        ):
+            return self._finish_round(event, chunk)
         if (
             choice is not None
             and not chunk["choices"][0]["delta"]
@@ -246,13 +265,15 @@ class MergedChat(MergedStream):
             return None
         return event if chunk == data else _replace_data(event, chunk)
 
-    def _close(self, event: SseEvent, chunk: dict[str, Any]) -> SseEvent | None:
-        """Return the text of a chunk that ends the round; hold back its end."""
+    def _finish_round(self, event: SseEvent, chunk: dict[str, Any]) -> SseEvent | None:
+        """Return the text of a chunk that ends the round, and hold the end back."""
         if not chunk.get("choices"):
             return self._hold(_replace_data(event, chunk))
         choice = chunk["choices"][0]
         reason = choice["finish_reason"]
-        reason = "stop" if reason == "tool_calls" and not self.client_calls else reason
+        reason = (
+            "stop" if reason == "tool_calls" and not self.client_call_count else reason
+        )
         self._hold(
             _replace_data(
                 event,
@@ -264,15 +285,15 @@ class MergedChat(MergedStream):
         )
         if not choice["delta"]:
             return None
-        words = {key: value for key, value in chunk.items() if key != "usage"}
+        text_fields = {key: value for key, value in chunk.items() if key != "usage"}
         return _replace_data(
-            event, {**words, "choices": [{**choice, "finish_reason": None}]}
+            event, {**text_fields, "choices": [{**choice, "finish_reason": None}]}
         )
 
-    def _own_calls(
+    def _renumber_client_calls(
         self, pieces: Sequence[Any], deltas: Sequence[Any]
     ) -> list[dict[str, Any]]:
-        """The pieces of the client's own calls, numbered on."""
+        """Return the pieces of calls of the client's own tools, with continuous indexes."""
         calls: list[dict[str, Any]] = []
         for piece, delta in zip(pieces, deltas, strict=False):
             index = delta.index
@@ -283,11 +304,11 @@ class MergedChat(MergedStream):
                 pieces_so_far = self._unnamed.pop(index)
                 if delta.name == RECALL:
                     self._calls[index] = None
-                    self.recalls += 1
+                    self.recall_count += 1
                     continue
-                self._calls[index] = self._next
-                self._next += 1
-                self.client_calls += 1
+                self._calls[index] = self._next_index
+                self._next_index += 1
+                self.client_call_count += 1
                 calls += [
                     {**earlier_piece, "index": self._calls[index]}
                     for earlier_piece in pieces_so_far
@@ -298,148 +319,158 @@ class MergedChat(MergedStream):
 
 
 class MergedResponses(MergedStream):
-    """Events of the Responses protocol."""
+    """Merge streams of the Responses protocol."""
 
     api: Api = "openai_responses"
 
     def __init__(self, *, model: str | None = None) -> None:
         super().__init__(model=model)
         self._positions: dict[Any, int | None] = {}
-        self._next = 0
-        self._items: list[Any] = []
-        """What earlier rounds said."""
-        self._own: list[Any] = []
-        self._id: Any = None
-        self._number = 0
+        self._next_index = 0
+        self._earlier_items: list[Any] = []
+        """The output items of earlier rounds."""
+        self._round_items: list[Any] = []
+        self._response_id: Any = None
+        self._read_count = 0
         self._event_data: dict[str, Any] = {}
 
     def _begin_round(self) -> None:
         self._positions = {}
-        self._items += self._own
-        self._own = []
+        self._earlier_items += self._round_items
+        self._round_items = []
 
-    def _output_tokens(self, usage: Mapping[str, Any]) -> int:
-        return _number(usage.get("output_tokens"))
+    def _count_output_tokens(self, usage: Mapping[str, Any]) -> int:
+        return _read_count(usage.get("output_tokens"))
 
-    def _event(self, event: SseEvent, data: dict[str, Any]) -> SseEvent | None:
+    def _convert_event(self, event: SseEvent, data: dict[str, Any]) -> SseEvent | None:
         self._decoder.feed(event)
         self._event_data = data
         kind = str(data.get("type"))
         if kind in ("response.created", "response.in_progress", "response.queued"):
-            if self.rounds:
+            if self.finished_rounds:
                 return None
             response = data.get("response")
-            self._id = response.get("id") if isinstance(response, dict) else None
+            self._response_id = (
+                response.get("id") if isinstance(response, dict) else None
+            )
         elif kind in ("response.completed", "response.incomplete", "response.failed"):
-            return self._last(event, data)
+            return self._finish_response(event, data)
         elif "output_index" in data:
-            return self._item(event, data, kind)
+            return self._convert_item(event, data, kind)
         return self._renumber_event(event, data)
 
-    def _item(
+    def _convert_item(
         self, event: SseEvent, data: dict[str, Any], kind: str
     ) -> SseEvent | None:
         index = data["output_index"]
         if index not in self._positions:
             if is_recall(data.get("item")):
                 self._positions[index] = None
-                self.recalls += 1
+                self.recall_count += 1
             else:
-                self.client_calls += kind_of(data.get("item")) in (
+                self.client_call_count += kind_of(data.get("item")) in (
                     "function_call",
                     "custom_tool_call",
                 )
-                self._positions[index] = self._next
-                self._next += 1
+                self._positions[index] = self._next_index
+                self._next_index += 1
         position = self._positions[index]
         if position is None:
             return None
         if kind == "response.output_item.done":
-            self._own.append(data.get("item"))
+            self._round_items.append(data.get("item"))
         return self._renumber_event(
             event, data if position == index else {**data, "output_index": position}
         )
 
-    def _last(self, event: SseEvent, data: dict[str, Any]) -> SseEvent | None:
+    def _finish_response(
+        self, event: SseEvent, data: dict[str, Any]
+    ) -> SseEvent | None:
         response = data.get("response")
-        if not isinstance(response, dict) or not (self.rounds or self.recalls):
+        if not isinstance(response, dict) or not (
+            self.finished_rounds or self.recall_count
+        ):
             return self._renumber_event(event, data)
         usage = response.get("usage")
-        new = {
+        merged_response = {
             **response,
-            "id": self._id or response.get("id"),
-            "output": [*self._items, *self._own],
+            "id": self._response_id or response.get("id"),
+            "output": [*self._earlier_items, *self._round_items],
         }
         if isinstance(usage, dict):
-            new["usage"] = _responses_usage([{"output_tokens": self._output}, usage])
-        last = self._renumber_event(event, {**data, "response": new})
-        return self._hold(last) if self.recalls else last
+            merged_response["usage"] = _responses_usage(
+                [{"output_tokens": self._earlier_output_tokens}, usage]
+            )
+        last_event = self._renumber_event(event, {**data, "response": merged_response})
+        return self._hold(last_event) if self.recall_count else last_event
 
     def _renumber_event(self, event: SseEvent, data: dict[str, Any]) -> SseEvent:
         number = data.get("sequence_number")
-        if isinstance(number, int) and not (self.rounds or self.recalls):
-            self._number = number + 1
+        if isinstance(number, int) and not (self.finished_rounds or self.recall_count):
+            self._read_count = number + 1
         elif isinstance(number, int):
-            data = {**data, "sequence_number": self._number}
-            self._number += 1
+            data = {**data, "sequence_number": self._read_count}
+            self._read_count += 1
         return event if data is self._event_data else _replace_data(event, data)
 
 
 class MergedGemini(MergedStream):
-    """Merge the streams of several rounds of Gemini into one."""
+    """Merge streams of Gemini's protocol."""
 
     api: Api = "gemini"
 
     def _begin_round(self) -> None:
-        """Nothing is counted per round."""
+        """Do nothing: this protocol has no indexes to reset."""
 
-    def _output_tokens(self, usage: Mapping[str, Any]) -> int:
-        return _number(usage.get("candidatesTokenCount")) + _number(
+    def _count_output_tokens(self, usage: Mapping[str, Any]) -> int:
+        return _read_count(usage.get("candidatesTokenCount")) + _read_count(
             usage.get("thoughtsTokenCount")
         )
 
-    def _event(self, event: SseEvent, data: dict[str, Any]) -> SseEvent | None:
+    def _convert_event(self, event: SseEvent, data: dict[str, Any]) -> SseEvent | None:
         self._decoder.feed(event)
         parts = gemini_parts(data)
         client_parts = [part for part in parts if not is_gemini_recall(part)]
-        self.recalls += len(parts) - len(client_parts)
-        self.client_calls += sum(
-            field_object(part, "functionCall") is not None for part in client_parts
+        self.recall_count += len(parts) - len(client_parts)
+        self.client_call_count += sum(
+            get_object_field(part, "functionCall") is not None for part in client_parts
         )
         candidates = data.get("candidates")
         first = candidates[0] if isinstance(candidates, list) and candidates else {}
         chunk = data if client_parts == parts else with_gemini_parts(data, client_parts)
         usage = data.get("usageMetadata")
-        if isinstance(usage, dict) and self._output:
+        if isinstance(usage, dict) and self._earlier_output_tokens:
             chunk = {
                 **chunk,
                 "usageMetadata": _gemini_usage(
-                    [{"candidatesTokenCount": self._output}, usage]
+                    [{"candidatesTokenCount": self._earlier_output_tokens}, usage]
                 ),
             }
         if (
-            self.recalls
+            self.recall_count
             and isinstance(first, dict)
             and first.get("finishReason") is not None
         ):
-            return self._close(event, chunk, client_parts)
+            return self._finish_round(event, chunk, client_parts)
         if parts and not client_parts:
             return None
         return event if chunk is data else _replace_data(event, chunk)
 
-    def _close(
+    def _finish_round(
         self, event: SseEvent, chunk: dict[str, Any], client_parts: list[Any]
     ) -> SseEvent | None:
-        """Send the last words of a round; hold its end until it is clear that no round follows."""
+        """Return the last text of a round, and hold the end back."""
         self._hold(_replace_data(event, with_gemini_parts(chunk, [])))
         if not client_parts:
             return None
-        words = {key: value for key, value in chunk.items() if key != "usageMetadata"}
-        [candidate] = words["candidates"][:1]
-        shell = {
+        text_fields = {
+            key: value for key, value in chunk.items() if key != "usageMetadata"
+        }
+        [candidate] = text_fields["candidates"][:1]
+        other_fields = {
             key: value for key, value in candidate.items() if key != "finishReason"
         }
-        return _replace_data(event, {**words, "candidates": [shell]})
+        return _replace_data(event, {**text_fields, "candidates": [other_fields]})
 
 
 def gemini_parts(data: Mapping[str, Any]) -> list[Any]:
@@ -456,22 +487,22 @@ def gemini_parts(data: Mapping[str, Any]) -> list[Any]:
 
 
 def with_gemini_parts(data: Mapping[str, Any], parts: list[Any]) -> dict[str, Any]:
-    """Return a response whose first candidate says these parts; without content if there are none."""
+    """Return a response whose first candidate has these parts; without content if there are none."""
     first, *others = data["candidates"]
-    shell = {key: value for key, value in first.items() if key != "content"}
+    other_fields = {key: value for key, value in first.items() if key != "content"}
     content = (
         {"content": {**(first.get("content") or {}), "parts": parts}} if parts else {}
     )
-    return {**data, "candidates": [{**content, **shell}, *others]}
+    return {**data, "candidates": [{**content, **other_fields}, *others]}
 
 
 def is_gemini_recall(part: Mapping[str, Any]) -> bool:
-    call = field_object(part, "functionCall")
+    call = get_object_field(part, "functionCall")
     return call is not None and call.get("name") == RECALL
 
 
-MERGED: Mapping[Api, type[MergedStream]] = {
-    "anthropic": MergedMessages,
+MERGED_STREAMS: Mapping[Api, type[MergedStream]] = {
+    "anthropic": MergedAnthropic,
     "openai_chat": MergedChat,
     "openai_responses": MergedResponses,
     "gemini": MergedGemini,
@@ -479,13 +510,13 @@ MERGED: Mapping[Api, type[MergedStream]] = {
 
 
 def is_recall(part: Any) -> bool:
-    """Whether a block or an item calls the gateway's own tool."""
+    """Return whether a block or an item calls the gateway's own tool."""
     is_call = kind_of(part) in ("tool_use", "function_call")
     return is_call and part.get("name") == RECALL and not part.get("namespace")
 
 
 def merge_bodies(api: Api, bodies: Sequence[Any]) -> Any:
-    """The whole answers of a response's rounds as one, without the calls that were answered here."""
+    """Merge the whole bodies of several rounds into one, without the calls that the gateway answered."""
     if api == "gemini":
         return _merge_gemini(bodies)
     if api == "openai_chat":
@@ -503,7 +534,7 @@ def merge_bodies(api: Api, bodies: Sequence[Any]) -> Any:
         merged["usage"] = {
             **usages[-1],
             "output_tokens": sum(
-                _number(usage.get("output_tokens")) for usage in usages
+                _read_count(usage.get("output_tokens")) for usage in usages
             ),
         }
     elif usages:
@@ -516,7 +547,7 @@ def merge_bodies(api: Api, bodies: Sequence[Any]) -> Any:
 
 
 def _merge_gemini(bodies: Sequence[Any]) -> Any:
-    """Merge whole answers; a stream that came as one JSON array is answered as an array again."""
+    """Merge whole bodies of Gemini's protocol. If they are JSON arrays of chunks, return an array too."""
     whole_bodies = [
         gemini.encode_reply(gemini.decode_reply(body))
         if isinstance(body, list)
@@ -545,10 +576,12 @@ def _merge_gemini(bodies: Sequence[Any]) -> Any:
 
 
 def _gemini_usage(usages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    output_tokens = sum(_number(usage.get("candidatesTokenCount")) for usage in usages)
-    thoughts = sum(_number(usage.get("thoughtsTokenCount")) for usage in usages)
+    output_tokens = sum(
+        _read_count(usage.get("candidatesTokenCount")) for usage in usages
+    )
+    thoughts = sum(_read_count(usage.get("thoughtsTokenCount")) for usage in usages)
     last = usages[-1]
-    total = _number(last.get("promptTokenCount")) + output_tokens + thoughts
+    total = _read_count(last.get("promptTokenCount")) + output_tokens + thoughts
     return {
         **last,
         "candidatesTokenCount": output_tokens,
@@ -570,7 +603,7 @@ def _merge_chat(bodies: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
                 and isinstance(value, str)
                 and value
             ):
-                message[key] = f"{earlier_value}{_GAP}{value}"
+                message[key] = f"{earlier_value}{_ROUND_SEPARATOR}{value}"
             elif (
                 key in ("reasoning", "reasoning_content")
                 and isinstance(earlier_value, str)
@@ -606,24 +639,24 @@ def _is_chat_recall(call: Any) -> bool:
 
 
 def _chat_usage(usages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    output_tokens = sum(_number(usage.get("completion_tokens")) for usage in usages)
+    output_tokens = sum(_read_count(usage.get("completion_tokens")) for usage in usages)
     return {
         **usages[-1],
         "completion_tokens": output_tokens,
-        "total_tokens": _number(usages[-1].get("prompt_tokens")) + output_tokens,
+        "total_tokens": _read_count(usages[-1].get("prompt_tokens")) + output_tokens,
     }
 
 
 def _responses_usage(usages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    output_tokens = sum(_number(usage.get("output_tokens")) for usage in usages)
+    output_tokens = sum(_read_count(usage.get("output_tokens")) for usage in usages)
     return {
         **usages[-1],
         "output_tokens": output_tokens,
-        "total_tokens": _number(usages[-1].get("input_tokens")) + output_tokens,
+        "total_tokens": _read_count(usages[-1].get("input_tokens")) + output_tokens,
     }
 
 
-def _number(value: Any) -> int:
+def _read_count(value: Any) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
 
 

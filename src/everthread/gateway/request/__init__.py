@@ -1,1 +1,1 @@
-"""Read a request: its head, the fields and messages in its bytes, the bytes that are known already."""
+"""Read a request: its head, and the fields and messages of its body, without reading known bytes again."""

@@ -29,17 +29,17 @@ def body_too_slow(seconds: float) -> Refused:
 
 
 def _ignore_size(size: int) -> None:
-    """Ignore the count."""
+    """Do nothing: the default for a function that counts bytes."""
 
 
 async def read_body(
     receive: Receive,
-    call: RequestHead,
+    head: RequestHead,
     limits: Limits,
     count: Callable[[int], None] = _ignore_size,
 ) -> bytes:
-    """Read a whole body. Raise `Refused` if it is too large or too slow; `count` gets each piece's size."""
-    length = call.headers.get("content-length", "0")
+    """Read a whole body. Raise `Refused` if it is too large or too slow. `count`: called with each piece's size."""
+    length = head.headers.get("content-length", "0")
     if length.isdecimal() and int(length) > limits.body_bytes:
         raise body_too_large()
     try:
@@ -52,7 +52,7 @@ async def read_body(
 async def collect_body(
     receive: Receive, most: int, count: Callable[[int], None] = _ignore_size
 ) -> bytes:
-    """Return a whole body. Raise `Refused` beyond the limit; `count` gets each piece's size."""
+    """Return a whole body. Raise `Refused` if it is too large. `count`: called with the size of each piece."""
     pieces: list[bytes] = []
     size = 0
     async for piece in body_pieces(receive):
@@ -65,7 +65,7 @@ async def collect_body(
 
 
 def replay_body(body: bytes, receive: Receive) -> Receive:
-    """Return a `receive` that gives an application a body that was already read here."""
+    """Return a `receive` function that gives an application a body that was read already."""
     is_given = False
 
     async def receive_again() -> Message:
@@ -79,7 +79,7 @@ def replay_body(body: bytes, receive: Receive) -> Receive:
 
 
 async def body_pieces(receive: Receive) -> AsyncIterator[bytes]:
-    """Yield the pieces of a body as they arrive. Raise `ClientGone` if the client leaves before the last."""
+    """Yield the pieces of a body as they arrive. Raise `ClientGone` if the client disconnects before the last one."""
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
@@ -93,17 +93,17 @@ async def body_pieces(receive: Receive) -> AsyncIterator[bytes]:
 class Upload:
     """Stream a body as it arrives."""
 
-    def __init__(self, receive: Receive, call: RequestHead, seconds: float) -> None:
+    def __init__(self, receive: Receive, head: RequestHead, seconds: float) -> None:
         self._receive = receive
         self._seconds = seconds
         self.size = 0
         """Bytes received so far."""
         self.is_there = (
-            "content-length" in call.headers or "transfer-encoding" in call.headers
+            "content-length" in head.headers or "transfer-encoding" in head.headers
         )
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """Yield the body piece by piece. Raise `Refused` if the next piece does not come in time."""
+        """Yield the body piece by piece. Raise `Refused` if the next piece does not arrive in time."""
         source = body_pieces(self._receive)
         while True:
             try:

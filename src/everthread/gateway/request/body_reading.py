@@ -1,4 +1,4 @@
-"""Read a request's body once and within bounds. A large one is read in a thread, off the loop."""
+"""Read a request's body once and within limits. A large body is read in a thread, off the event loop."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MAX_BYTES_ON_LOOP = 64 * 1024
-"""Text of a client up to this size is read on the event loop: a thread would cost more than the reading."""
+"""Maximum size of a text that is read on the event loop; for less, a thread would cost more than reading."""
 MAX_MEDIUM_BYTES = 4 * 1024 * 1024
-"""Larger texts have a thread of their own, so that the others do not queue after them."""
+"""Maximum size of texts for the shared threads; larger ones have a separate thread, so that others need not wait."""
 MAX_UNCOUNTED_BYTES = 1024 * 1024
-"""The values of a body with more new bytes are counted before it is sliced."""
+"""Maximum new bytes of a body that is sliced without counting its values first."""
 MEDIUM_THREADS = 3
-MAX_SWELL = 50
-MAX_SWELL_FREE_BYTES = 4 * 1024 * 1024
+MAX_EXPANSION_FACTOR = 50
+ALLOWED_EXPANSION_BYTES = 4 * 1024 * 1024
 MAX_MESSAGES = 10_000
 MAX_OBJECTS = 400_000
-"""Larger requests are forwarded unmanaged: reading them would delay others."""
+"""Requests beyond these limits are forwarded unmanaged, because reading them would delay others."""
 MIN_EXCESS_BYTES = 2 * MAX_MESSAGES * len(b'"role"')
-"""A shorter body cannot hold `MAX_MESSAGES` messages."""
+"""Minimum size of a body that can have `MAX_MESSAGES` messages."""
 
 
 async def run_in_thread_if_large(size: int, work: Callable[[], T]) -> T:
-    """Run work that reads `size` bytes of a client's text, in a thread if they are many."""
+    """Run work that reads `size` bytes of a client's text, in a thread if it is large."""
     if size <= MAX_BYTES_ON_LOOP:
         return work()
     return await asyncio.get_running_loop().run_in_executor(
@@ -69,12 +69,12 @@ class RequestBody:
     raw: bytes
     """The bytes that the client sent, possibly compressed."""
     plain: bytes | None
-    """Decoded; None if it cannot be decoded here."""
+    """The decoded body; None if it cannot be decoded."""
     outer: OuterFields
     outline: BodyOutline | None = None
-    """Where its messages are; None if it was not read or cannot be."""
+    """The positions of its messages; None if they were not or cannot be located."""
     excess: str = ""
-    """Why reading it would cost too much; empty if it would not."""
+    """Why reading the body would cost too much; empty if it would not."""
 
     @property
     def model(self) -> str | None:
@@ -89,10 +89,10 @@ async def read_request(
     locator: BodyLocator | None = None,
     path: str = "",
 ) -> RequestBody:
-    """Decode a body, find its fields and, with a locator, its messages. Raise `Refused` if it goes beyond a limit.
+    """Decode a body and locate its fields and, with a locator, its messages. Raise `Refused` if it exceeds a limit.
 
-    Only the bytes that are new decide whether this needs a thread: most of a known conversation was read before.
-    `path`: the request's; Gemini's names the model, which becomes a field of the body.
+    The number of new bytes decides whether to use a thread, because most of a known conversation was read before.
+    `path`: the path of the request; for Gemini it names the model, which becomes a field of the body.
     """
     reading = _BodyReading(raw, locator)
     if encoding in ("", "identity"):
@@ -119,7 +119,7 @@ class _BodyReading:
         return len(self._plain) - known_bytes
 
     def find_known(self, plain: bytes) -> None:
-        """Find what is known of a decoded body."""
+        """Find an earlier body that partly equals a decoded body."""
         self._plain = plain
         if self._locator is not None:
             locator = self._locator
@@ -154,8 +154,8 @@ class _BodyReading:
 
 def _find_excess(raw: bytes, body: bytes, outer: OuterFields) -> str:
     """Return why reading a request would cost too much; empty if it would not."""
-    if len(body) > MAX_SWELL * len(raw) + MAX_SWELL_FREE_BYTES:
-        return f"its body is more than {MAX_SWELL} times as large as it came"
+    if len(body) > MAX_EXPANSION_FACTOR * len(raw) + ALLOWED_EXPANSION_BYTES:
+        return f"its body is more than {MAX_EXPANSION_FACTOR} times as large as it came"
     if outer.new_size < MIN_EXCESS_BYTES:
         return ""
     # A tenth of what `count` takes.

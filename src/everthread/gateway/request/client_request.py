@@ -1,4 +1,4 @@
-"""A client's request, as read. Its values never change."""
+"""A client's request and the facts read from it."""
 
 from __future__ import annotations
 
@@ -10,33 +10,37 @@ from typing import Any
 from everthread.core.caching.cache_lifetimes import CACHE_OPTIONS_FIELD
 from everthread.core.messages import kind_of
 from everthread.core.types import Api
-from everthread.gateway.access.quotas import spending_permit
+from everthread.gateway.access.quotas import make_spending_check
 from everthread.gateway.contracts import CREDENTIAL_HEADERS, Incoming
-from everthread.gateway.identify import read_client, scope_of, thread_kind
+from everthread.gateway.identify import choose_thread_kind, find_scope, read_client
 from everthread.gateway.managed.compaction_items import TRIGGER
 from everthread.gateway.managed.unchanged_reads import restore_readings
 from everthread.gateway.request.json_slices import Element, SlicedBody, Values
 from everthread.gateway.request.request_reader import (
     BREAKPOINT_MARK,
-    MARK,
+    CACHE_MARK,
     ParsedRequest,
 )
-from everthread.providers.catalog import BETA_HEADER, OUTPUT_CAP_FIELDS, window_headers
+from everthread.providers.catalog import (
+    BETA_HEADER,
+    OUTPUT_CAP_FIELDS,
+    read_window_betas,
+)
 from everthread.thread.caller.replacement import COMPACTION_MARK, is_compaction
 from everthread.thread.caller.sent_history import CallFrame, Replacement, SentHistory
 from everthread.thread.finding.thread_match import Family
 from everthread.thread.model_limits import LimitKey
-from everthread.wire.gemini.fields import field_object, field_value
+from everthread.wire.gemini.fields import get_field, get_object_field
 
 SUMMARIZE = "compaction"
-"""The field by which a client asks Anthropic for a summary of the conversation."""
+"""The field with which a client asks Anthropic for a summary of the conversation."""
 STATEFUL_FIELDS = (
     "previous_response_id",
     "conversation",
     "cachedContent",
     "cached_content",
 )
-"""Fields by which the provider keeps the history itself: such a request is never rewritten."""
+"""Fields that show that the provider keeps the history itself. Such a request is never rewritten."""
 
 
 @dataclass(slots=True)
@@ -52,14 +56,17 @@ class ClientRequest:
     sent: SentHistory = field(init=False)
     frame: CallFrame = field(init=False)
     unmanaged_reason: str = field(init=False)
-    """Why the request is left alone: the provider keeps or changes the history itself; empty if it does not."""
+    """Why the request is forwarded unchanged: the field that shows that the provider keeps or changes the history.
+
+    Empty if the request may be rewritten."""
 
     def __post_init__(self) -> None:
         parsed_request = self.read
         elements = parsed_request.sliced.elements
-        if parsed_request.first or parsed_request.trailing:
+        if parsed_request.system_count or parsed_request.reminder_count:
             elements = elements[
-                parsed_request.first : len(elements) - parsed_request.trailing
+                parsed_request.system_count : len(elements)
+                - parsed_request.reminder_count
             ]
         self.elements = elements
         self.unmanaged_reason = find_unmanaged_reason(parsed_request.sliced)
@@ -71,9 +78,9 @@ class ClientRequest:
         return self.read.sliced
 
     @property
-    def first(self) -> int:
-        """How many messages at the start are the system prompt."""
-        return self.read.first
+    def system_count(self) -> int:
+        """Number of messages at the start that are the system prompt."""
+        return self.read.system_count
 
     @property
     def model(self) -> str:
@@ -82,13 +89,13 @@ class ClientRequest:
     @property
     def has_marks(self) -> bool:
         """Whether the client may have set cache marks."""
-        return MARK in self.read.holds
+        return CACHE_MARK in self.read.watched_words
 
     @property
     def has_breakpoints(self) -> bool:
-        """Whether the client may have set cache breakpoints, or chose how they are set."""
+        """Whether the client may have set cache breakpoints or options for them."""
         return (
-            BREAKPOINT_MARK in self.read.holds
+            BREAKPOINT_MARK in self.read.watched_words
             or CACHE_OPTIONS_FIELD in self.sliced.fields
         )
 
@@ -108,15 +115,15 @@ class ClientRequest:
             return restore_readings(parsed_request.sliced.body, elements, covered_count)
 
         return SentHistory(
-            Family(incoming.tenant, scope_of(incoming.headers, fields)),
+            Family(incoming.tenant, find_scope(incoming.headers, fields)),
             parsed_request.history,
             messages=elements,
             values=Values(elements),
             sizes=parsed_request.sizes,
             client=client,
-            kind=thread_kind(client, has_tools=bool(parsed_request.frame.tools)),
+            kind=choose_thread_kind(client, has_tools=bool(parsed_request.frame.tools)),
             replacement=self._find_replacement(),
-            is_single=parsed_request.sliced.single,
+            is_single_text=parsed_request.sliced.is_single_text,
             restore=restore,
         )
 
@@ -124,7 +131,9 @@ class ClientRequest:
         incoming = self.incoming
         fields = self.sliced.fields
         headers = (
-            window_headers(incoming.headers) if BETA_HEADER in incoming.headers else ""
+            read_window_betas(incoming.headers)
+            if BETA_HEADER in incoming.headers
+            else ""
         )
         limit_key = LimitKey(
             incoming.tenant,
@@ -138,7 +147,7 @@ class ClientRequest:
         return CallFrame(
             incoming.api,
             self.read.frame,
-            tokens=self.read.fixed,
+            tokens=self.read.fixed_tokens,
             upstream=incoming.upstream,
             limit_key=limit_key,
             output_cap=_requested_cap(fields),
@@ -146,7 +155,9 @@ class ClientRequest:
             recall_tool=self.recall_tool if is_rewritable else None,
             is_rewritable=is_rewritable,
             payer=incoming.account,
-            permit=None if authorize is None else spending_permit(authorize),
+            check_permission=None
+            if authorize is None
+            else make_spending_check(authorize),
         )
 
     def _find_replacement(self) -> Replacement | None:
@@ -155,9 +166,9 @@ class ClientRequest:
         if own_replacement is not None:
             return replace(
                 own_replacement,
-                end=min(own_replacement.end - self.first, len(self.elements)),
+                end=min(own_replacement.end - self.system_count, len(self.elements)),
             )
-        if COMPACTION_MARK not in self.read.holds:
+        if COMPACTION_MARK not in self.read.watched_words:
             return None
         for index in range(len(self.elements) - 1, -1, -1):
             if is_compaction(self.elements[index].value):
@@ -167,7 +178,7 @@ class ClientRequest:
 
 
 def credential_digest(headers: Mapping[str, str]) -> str:
-    """Return a digest of the credential that a client shows; empty if it shows none."""
+    """Return a digest of a client's credential; empty if it sends none."""
     credential = next(
         (headers[name] for name in CREDENTIAL_HEADERS if headers.get(name)), ""
     )
@@ -179,7 +190,7 @@ def credential_digest(headers: Mapping[str, str]) -> str:
 
 
 def find_unmanaged_reason(sliced: SlicedBody) -> str:
-    """Return why a request is left alone; empty if it is not."""
+    """Return the field that forbids rewriting a request; empty if it may be rewritten."""
     fields = sliced.fields
     stateful_field = next(
         (name for name in STATEFUL_FIELDS if fields.get(name) is not None), ""
@@ -198,10 +209,10 @@ def find_unmanaged_reason(sliced: SlicedBody) -> str:
 
 
 def _requested_cap(fields: Mapping[str, Any]) -> int | None:
-    settings = field_object(fields, "generationConfig") or {}
+    settings = get_object_field(fields, "generationConfig") or {}
     caps = [
         *(fields[name] for name in OUTPUT_CAP_FIELDS if name in fields),
-        field_value(settings, "maxOutputTokens"),
+        get_field(settings, "maxOutputTokens"),
     ]
     return next(
         (
@@ -218,14 +229,14 @@ def _thinking_budget(api: Api, fields: Mapping[str, Any]) -> int | None:
     option = fields.get("thinking")
     tokens = option.get("budget_tokens") if isinstance(option, dict) else None
     if api == "gemini":
-        settings = field_object(fields, "generationConfig") or {}
-        thinking = field_object(settings, "thinkingConfig")
-        tokens = field_value(thinking or {}, "thinkingBudget")
+        settings = get_object_field(fields, "generationConfig") or {}
+        thinking = get_object_field(settings, "thinkingConfig")
+        tokens = get_field(thinking or {}, "thinkingBudget")
     return tokens if isinstance(tokens, int) and not isinstance(tokens, bool) else None
 
 
 def _drops_history(edits: Any) -> bool:
-    """Return whether the client asks the provider to compact or clear; keeping all thinking changes nothing."""
+    """Return whether the client asks the provider to compact or clear the history; keeping all thinking does not."""
     if not edits:
         return False
     edit_list = edits.get("edits") if isinstance(edits, dict) else edits

@@ -18,33 +18,35 @@ else:
 UNREADABLE = (zlib.error, zstd.ZstdError)
 """Errors that decoders raise for a body that does not match its header."""
 _WINDOW_LOG = 23
-"""A zstd frame that needs more than 8 MB to be read is none for HTTP (RFC 9659)."""
+"""Limit for the window of a zstd frame: 8 MB, the maximum for HTTP (RFC 9659)."""
 
 
 _PIECE_BYTES = 16 * 1024
 _MAX_MEMBERS = 4_000
-"""Bodies are decoded in pieces of `_PIECE_BYTES` bytes. Members are limited: each one copies the rest of its piece."""
+"""Maximum members of a body, which is decoded in pieces, because each member copies the rest of its piece."""
 
 
-READABLE = ("gzip", "deflate", "zstd", "identity", "x-gzip")
+SUPPORTED_ENCODINGS = ("gzip", "deflate", "zstd", "identity", "x-gzip")
 """Supported encodings, by their HTTP names."""
 
 
 @functools.lru_cache(maxsize=64)
-def readable_encodings(accepted: bytes) -> bytes:
-    """Reduce `accept-encoding` to supported encodings, since an unreadable answer could not be charged."""
+def keep_supported_encodings(accepted: bytes) -> bytes:
+    """Remove unsupported encodings from `accept-encoding`, because an unreadable answer could not be charged."""
     names = [part.strip() for part in accepted.decode("latin-1").split(",")]
     readable = [
-        name for name in names if name.partition(";")[0].strip().lower() in READABLE
+        name
+        for name in names
+        if name.partition(";")[0].strip().lower() in SUPPORTED_ENCODINGS
     ]
     return ", ".join(readable or ["identity"]).encode("latin-1")
 
 
 class Decoder(Protocol):
-    """Decodes piece by piece."""
+    """A decoder that is fed piece by piece."""
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether the bytes so far are a whole body."""
         ...
 
@@ -55,27 +57,27 @@ _Member: TypeAlias = "zlib._Decompress | zstd.ZstdDecompressor"
 """The decoder of one member of a body."""
 
 
-class _Plain:
-    complete = True
+class _IdentityDecoder:
+    is_complete = True
 
     def feed(self, data: bytes) -> bytes:
         return data
 
 
-class _Members:
-    """A body of one member or several, each with a decoder of its own.
+class _MemberDecoder:
+    """Decode a body of one or more members, each with a decoder of its own.
 
-    Raise `Refused` if more than `limit` bytes come out.
+    Raise `Refused` if the decoded body has more than `limit` bytes.
     """
 
-    def __init__(self, limit: int, begin: Callable[[], _Member]) -> None:
+    def __init__(self, limit: int, make_member: Callable[[], _Member]) -> None:
         self._remaining = limit
-        self._begin = begin
-        self._member = begin()
+        self._make_member = make_member
+        self._member = make_member()
         self._count = 1
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         return self._member.eof
 
     def feed(self, data: bytes) -> bytes:
@@ -83,7 +85,7 @@ class _Members:
         for start in range(0, len(data), _PIECE_BYTES):
             undecoded_bytes = data[start : start + _PIECE_BYTES]
             while undecoded_bytes:
-                if self._member.eof and not self._feed_next():
+                if self._member.eof and not self._begin_next_member():
                     break
                 piece = self._decompress(undecoded_bytes)
                 self._remaining -= len(piece)
@@ -93,27 +95,27 @@ class _Members:
                 undecoded_bytes = self._member.unused_data
         return b"".join(pieces)
 
-    def _feed_next(self) -> bool:
+    def _begin_next_member(self) -> bool:
         """Begin the next member; return False if none may follow."""
         self._count += 1
         if self._count > _MAX_MEMBERS:
             raise zlib.error(f"the body has more than {_MAX_MEMBERS:,} members")
-        self._member = self._begin()
+        self._member = self._make_member()
         return True
 
     def _decompress(self, data: bytes) -> bytes:
         return self._member.decompress(data, self._remaining + 1)
 
 
-class _Deflate(_Members):
-    """deflate with or without its header; bytes after its end are ignored."""
+class _DeflateDecoder(_MemberDecoder):
+    """Decode deflate with or without its header; ignore bytes after its end."""
 
     _has_started = False
 
     def __init__(self, limit: int) -> None:
         super().__init__(limit, zlib.decompressobj)
 
-    def _feed_next(self) -> bool:
+    def _begin_next_member(self) -> bool:
         return False
 
     def _decompress(self, data: bytes) -> bytes:
@@ -138,16 +140,16 @@ def _zstd_frame() -> _Member:
     )
 
 
-def decoder(encoding: str, limit: int) -> Decoder | None:
+def make_decoder(encoding: str, limit: int) -> Decoder | None:
     """Return the decoder of a `content-encoding`; None if it is not supported."""
     name = encoding.strip().lower()
     if name in ("", "identity"):
-        return _Plain()
+        return _IdentityDecoder()
     if name == "zstd":
-        return _Members(limit, _zstd_frame)
+        return _MemberDecoder(limit, _zstd_frame)
     if name in ("gzip", "x-gzip"):
-        return _Members(limit, _gzip_member)
-    return _Deflate(limit) if name == "deflate" else None
+        return _MemberDecoder(limit, _gzip_member)
+    return _DeflateDecoder(limit) if name == "deflate" else None
 
 
 def decode_body(body: bytes, encoding: str, limit: int) -> bytes | None:
@@ -155,11 +157,11 @@ def decode_body(body: bytes, encoding: str, limit: int) -> bytes | None:
 
     Raise `Refused` if it is larger than the limit once decoded.
     """
-    reader = decoder(encoding, limit)
+    reader = make_decoder(encoding, limit)
     if reader is None:
         return None
     try:
         decoded_body = reader.feed(body)
     except UNREADABLE:
         return None
-    return decoded_body if reader.complete or not body else None
+    return decoded_body if reader.is_complete or not body else None

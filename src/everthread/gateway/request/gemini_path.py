@@ -1,6 +1,6 @@
-"""Gemini names the model in the path of a request, and whether it streams: here both become fields of its body.
+"""Copy the model and the streaming option from the path of a Gemini request into fields of its body.
 
-The gateway reads and rewrites a body with these fields, and takes them out again before a rewritten body goes upstream.
+The gateway reads and rewrites a body with these fields, and removes them before a rewritten body is sent upstream.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ class GeminiCall:
 
     @property
     def fields(self) -> bytes:
-        """Its text in the body."""
+        """The text of these fields in the body."""
         return f'"model":{json.dumps(self.model)},"stream":{json.dumps(self.streams)},'.encode()
 
 
 def read_path(path: str) -> GeminiCall | None:
-    """Return what the path of a request says; None if it asks for no answer to a conversation."""
+    """Return the fields in the path of a request; None if the path does not answer conversations."""
     match = _PATH.fullmatch(path.rstrip("/"))
     return (
         None
@@ -38,8 +38,8 @@ def read_path(path: str) -> GeminiCall | None:
     )
 
 
-def model_in(path: str) -> str | None:
-    """Return the model that a path of Gemini's names, whatever it asks of it."""
+def find_path_model(path: str) -> str | None:
+    """Return the model in any path of Gemini; None if it names none."""
     match = _MODEL.search(path)
     return None if match is None else match["model"]
 
@@ -54,6 +54,6 @@ def add_path(path: str, body: bytes) -> bytes:
 
 
 def remove_path(path: str, body: bytes) -> bytes:
-    """Return a body that was made from `add_path` without the path's fields."""
+    """Return the body without the path's fields, which `add_path` has added."""
     call = read_path(path)
     return body if call is None else body.replace(call.fields, b"", 1)

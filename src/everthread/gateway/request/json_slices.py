@@ -1,7 +1,7 @@
-"""Slice a JSON body in place: the values of its fields, and the position of each message in its bytes.
+"""Locate the fields and messages of a JSON body in its bytes.
 
-Parts that are not rewritten keep the client's own bytes: spaces, key order, number forms. If parts of a body agree with
-an earlier one, only the rest is read. A message is decoded on first use.
+Parts that are not rewritten keep the client's own bytes, with spaces, key order and number formats. If a body partly
+equals an earlier one, only the new part is read. A message is decoded on first use.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ _LIST = msgspec.json.Decoder(list[msgspec.Raw])
 _UNREAD: Any = object()
 _STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _CLOSING = b'}]"'
-"""The last bytes of values that are complete whatever follows; a number may continue."""
+"""The last bytes of values that are complete regardless of the next byte; a number may continue."""
 MAX_FIELDS = 1_000
 _MAX_ELEMENTS = 40_000
 _MAX_VALUES = 50_000
-"""Most values in one message, or in one other field: each costs microseconds on the event loop."""
+"""Maximum values in one message or field, because each takes microseconds on the event loop."""
 MAX_ALL_VALUES = 300_000
-"""Most values in a whole body."""
+"""Maximum values in a whole body."""
 _MAX_ESCAPES = 1_000_000
-"""Most escapes in a body that has a lone surrogate: each is checked."""
+"""Maximum escapes in a body with a lone surrogate, because each escape is checked."""
 _VALUES_AT_ONCE = 1_000
 _SOME_VALUES = re.compile(
     rb'(?:[^",]*+(?:%b[^",]*+)*+,){%d}+' % (_STRING, _VALUES_AT_ONCE), re.DOTALL
 )
-"""Matches `_VALUES_AT_ONCE` commas outside of strings. More are counted in steps, so that other threads can run."""
+"""Matches `_VALUES_AT_ONCE` commas outside of strings. More commas are counted in steps, so that other threads run."""
 LIST_FIELD: dict[Api, str] = {
     "openai_chat": "messages",
     "openai_responses": "input",
@@ -51,14 +51,14 @@ LIST_FIELD: dict[Api, str] = {
 
 
 class ExcessError(WireError):
-    """A request would cost more to look into than it may: it is forwarded unchanged."""
+    """Reading a request would take too long, so it is forwarded unchanged."""
 
 
 Span = tuple[int, int]
 Fields = dict[str, Any]
 Spans = dict[str, Span]
 Change = tuple[int, int, str]
-"""The start and end of a stretch of a body, and the text to put in its place."""
+"""The start and end of a part of a body, and the text to replace it with."""
 
 
 class Element:
@@ -88,7 +88,7 @@ class Element:
 
 
 class Elements(Sequence[Element]):
-    """The list of messages, or a part of it: each is made on demand, and decoded once."""
+    """The list of messages or a part of it. Each element is created and decoded on first use."""
 
     __slots__ = ("_body", "_cache", "_indexes", "_layout")
 
@@ -158,10 +158,10 @@ class BodyLayout:
     """The position of each field's value."""
     starts: array[int]
     ends: array[int]
-    """Of each message."""
+    """`starts` and `ends`: the position of each message."""
 
     def count_complete(self, body: bytes, end: int) -> int:
-        """Count the messages that the first `end` bytes of this body show to be complete."""
+        """Count the messages that are certainly complete in the first `end` bytes of this body."""
         count = bisect_right(self.ends, end)
         is_open = (
             count and self.ends[count - 1] == end and body[end - 1] not in _CLOSING
@@ -171,14 +171,14 @@ class BodyLayout:
 
 @dataclass(frozen=True, slots=True)
 class KnownParts:
-    """The parts in which a body agrees with an earlier one."""
+    """The parts of a body that equal an earlier one."""
 
     layout: BodyLayout
-    """Of the earlier body."""
+    """The layout of the earlier body."""
     count: int
-    """How many messages at the start agree, with everything before them; at least one."""
+    """Number of messages at the start that are equal, with everything before them; at least one."""
     tail: int = 0
-    """How many bytes at the end agree: all that follow the list of messages; 0 if these differ."""
+    """Number of bytes after the list of messages, if all of these are equal; otherwise 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,8 +188,8 @@ class SlicedBody:
     body: bytes
     layout: BodyLayout
     elements: Sequence[Element]
-    single: bool = False
-    """The list is a plain string, which means one user message."""
+    is_single_text: bool = False
+    """Whether the list is a plain string, which means one user message."""
 
     @property
     def fields(self) -> Fields:
@@ -202,7 +202,7 @@ class SlicedBody:
 
 
 def has_too_many_values(body: bytes) -> bool:
-    """Return whether a body has too many values, or may have and is not JSON; commas in its texts do not count."""
+    """Return whether a body has too many values, or is invalid and has too many commas."""
     if len(body) <= MAX_ALL_VALUES:
         return False
     # `replace` takes a fifth of the time of `count`.
@@ -216,13 +216,13 @@ def has_too_many_values(body: bytes) -> bool:
 
 
 def check_values(raw: bytes, subject: str) -> None:
-    """Raise `ExcessError` if one part of a request has too many values: reading it would delay other requests."""
+    """Raise `ExcessError` if a part of a request has too many values, because reading it would delay other requests."""
     if raw.count(b",") > _MAX_VALUES and _has_more_values(raw, _MAX_VALUES):
         raise ExcessError(f"{subject} more than {_MAX_VALUES:,} values")
 
 
 def _has_more_values(body: bytes, most: int) -> bool:
-    """Return whether a body has more commas outside of its strings, rounded to thousands."""
+    """Return whether a body has more than `most` commas outside of strings, rounded to thousands."""
     position = 0
     for _ in range(most // _VALUES_AT_ONCE + 1):
         match = _SOME_VALUES.match(body, position)
@@ -233,7 +233,7 @@ def _has_more_values(body: bytes, most: int) -> bool:
 
 
 def slice_body(body: bytes, api: Api, known: KnownParts | None = None) -> SlicedBody:
-    """Take a request apart. Raise `WireError` if it is not a JSON object with a list of messages."""
+    """Locate the fields and messages of a request. Raise `WireError` if it is not an object with a list of messages."""
     reader = _Reader(body, LIST_FIELD[api])
     if known is None:
         reader.read()
@@ -248,11 +248,11 @@ def slice_body(body: bytes, api: Api, known: KnownParts | None = None) -> Sliced
         raise WireError(f"the request has no list `{list_name}`")
     start, end = reader.spans[list_name]
     only = Element(body, start, end, {"role": "user", "content": text})
-    return SlicedBody(body, layout, (only,), single=True)
+    return SlicedBody(body, layout, (only,), is_single_text=True)
 
 
 def splice(body: bytes, changes: Sequence[Change]) -> bytes:
-    """Return the body with some of its stretches replaced; the stretches do not overlap."""
+    """Return the body with some parts replaced; the parts must not overlap."""
     view = memoryview(body)
     pieces = list[bytes | memoryview]()
     position = 0
@@ -265,9 +265,9 @@ def splice(body: bytes, changes: Sequence[Change]) -> bytes:
 
 
 class _Reader:
-    """Read a body from its beginning, or after the messages that are known.
+    """Read a body from its beginning or from the end of its known messages.
 
-    msgspec splits fields and messages without decoding them; this class finds their positions in the body.
+    msgspec splits fields and messages without decoding them; this class computes their positions in the body.
     """
 
     def __init__(self, body: bytes, listed: str) -> None:
@@ -285,7 +285,7 @@ class _Reader:
         self._read_fields(fields, position)
 
     def read_rest(self, known: KnownParts) -> None:
-        """Read the messages after the known ones, and the fields after the list unless these are known too."""
+        """Read the messages after the known ones, and the fields after the list unless they are known too."""
         layout = known.layout
         self.starts = layout.starts[: known.count]
         self.ends = layout.ends[: known.count]
@@ -311,7 +311,7 @@ class _Reader:
         self._read_fields(fields, position, is_first=False)
 
     def _read_middle(self, known: KnownParts, start: int, position: int) -> bool:
-        """Read the messages between the known parts; return False if these do not fit together."""
+        """Read the messages between the known parts; return False if the known parts do not fit together."""
         end = len(self.body) - known.tail
         if self.body[end - 1 : end] != b"]":
             return False
@@ -334,7 +334,7 @@ class _Reader:
         return True
 
     def _read_fields_after(self, position: int) -> None:
-        """Read the fields after the list, of which nothing is decoded yet."""
+        """Read the fields after the list of messages."""
         next_position = _skip_blank(self.body, position)
         has_more = self.body[next_position : next_position + 1] == b","
         fields = _decode_fields(b"{" + self.body[next_position + has_more :])
@@ -347,7 +347,7 @@ class _Reader:
     def _read_fields(
         self, fields: dict[str, msgspec.Raw], position: int, *, is_first: bool = True
     ) -> None:
-        """Find where these fields are, up to the end of the body. Refuse a field that is given twice."""
+        """Locate these fields up to the end of the body. Raise `WireError` if a field is given twice."""
         body = self.body
         if len(fields) > MAX_FIELDS:
             raise ExcessError(f"it has more than {MAX_FIELDS:,} fields")
@@ -390,7 +390,7 @@ class _Reader:
         return self._close_list(start, position if elements else position + 1)
 
     def _after_element(self, position: int) -> int:
-        """Return the start of the message after one that ends here; after the last one, the end of the list."""
+        """Return the start of the next message after one that ends here; after the last one, the end of the list."""
         match = _AFTER_ELEMENT.match(self.body, position)
         if match is None:
             raise WireError(
@@ -405,7 +405,7 @@ class _Reader:
 
 
 def _decode_fields(body: bytes) -> dict[str, msgspec.Raw]:
-    """Return the undecoded fields. Lone surrogates are replaced first, since msgspec refuses them."""
+    """Return the undecoded fields. If msgspec refuses the body, replace lone surrogates and try again."""
     try:
         return _FIELDS.decode(body)
     except UNREADABLE as error:

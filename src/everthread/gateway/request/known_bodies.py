@@ -1,8 +1,8 @@
 """The last body of each thread, so that a request costs only the bytes that are new in it.
 
-Candidates share tenant, protocol, session header and the beginning of the list of messages. The one that has most
-messages in common with a new body is found by comparison. Nothing here is needed to continue a thread: a body that was
-forgotten is read again.
+Candidates have the same tenant, protocol, session header and beginning of the list of messages. The candidate with most
+messages in common with a new body is found by comparison. A thread can continue without this cache; its body is then
+read again.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from threading import RLock
 from typing import Generic, TypeVar
 
 from everthread.core.types import Api, Request
-from everthread.gateway.identify import scope_of
+from everthread.gateway.identify import find_scope
 from everthread.gateway.request.json_slices import LIST_FIELD, BodyLayout, KnownParts
 from everthread.thread.history import History
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 MAX_BODIES_BYTES = 64 * 1024 * 1024
-MIN_KEPT = 4
-"""A value that takes more than this part of a cache is not kept: it would drive out all others."""
+MAX_ENTRY_DIVISOR = 4
+"""A value larger than the cache divided by this is not kept, because it would replace most other values."""
 MESSAGE_BYTES = 600
 """Approximate memory for a message, in addition to its bytes."""
 MAX_CANDIDATES = 16
-FIRST_BYTES = 512
-"""How many bytes at the start of the list of messages are part of a candidate's key."""
+KEY_BYTES = 512
+"""Number of bytes at the start of the list of messages that are part of a candidate's key."""
 _LIST_START = {
     name: re.compile(rb'"%b"[ \t\n\r]*:[ \t\n\r]*\[[ \t\n\r]*' % name.encode())
     for name in LIST_FIELD.values()
@@ -36,11 +36,11 @@ _LIST_START = {
 
 
 class ByteCache(Generic[K, T]):
-    """The values used last, as many as fit into a number of bytes: clients decide how large each is."""
+    """A cache of the most recently used values, limited by bytes, because clients determine the size of each value."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, max_bytes: int) -> None:
         self._entries: OrderedDict[K, tuple[T, int]] = OrderedDict()
-        self._most = most
+        self._max_bytes = max_bytes
         self._lock = RLock()
         self.size = 0
 
@@ -56,15 +56,15 @@ class ByteCache(Generic[K, T]):
             return entry[0]
 
     def keep(self, key: K, value: T, size: int) -> list[K]:
-        """Keep a value unless it is too large; return the keys of values that had to go for it."""
+        """Keep a value unless it is too large; return the keys of the values that are no longer kept."""
         with self._lock:
             self.drop(key)
-            if size > self._most // MIN_KEPT:
+            if size > self._max_bytes // MAX_ENTRY_DIVISOR:
                 return [key]
             self._entries[key] = (value, size)
             self.size += size
             dropped_keys = []
-            while self.size > self._most:
+            while self.size > self._max_bytes:
                 dropped_keys.append(next(iter(self._entries)))
                 self.drop(dropped_keys[-1])
             return dropped_keys
@@ -78,7 +78,7 @@ class ByteCache(Generic[K, T]):
 
 @dataclass(frozen=True, slots=True)
 class BodyOrigin:
-    """The sender of a body: bodies of different senders are never compared."""
+    """The sender of a body. Only bodies of the same sender are compared."""
 
     api: Api
     tenant: str = ""
@@ -87,7 +87,7 @@ class BodyOrigin:
 
     @classmethod
     def of(cls, api: Api, tenant: str, headers: Mapping[str, str]) -> BodyOrigin:
-        return cls(api, tenant, scope_of(headers))
+        return cls(api, tenant, find_scope(headers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +97,14 @@ class KnownBody:
     thread: str
     body: bytes
     layout: BodyLayout
-    first: int
-    """How many messages at the start are the system prompt."""
+    system_count: int
+    """Number of messages at the start that are the system prompt."""
     history: History
     sizes: list[int]
     """Tokens of the messages of the history, as far as they were counted."""
     frame: Request
     frame_tokens: int
-    holds: frozenset[str]
+    watched_words: frozenset[str]
 
     @property
     def size(self) -> int:
@@ -113,33 +113,33 @@ class KnownBody:
 
 @dataclass(frozen=True, slots=True)
 class BodyMatch:
-    """A known body, and how far a new one agrees with it."""
+    """A known body, and the parts in which a new body equals it."""
 
     known: KnownBody
     parts: KnownParts
 
     @property
     def size(self) -> int:
-        """How many bytes of the new body are known."""
+        """Number of known bytes of the new body."""
         return self.parts.layout.ends[self.parts.count - 1] + self.parts.tail
 
 
 class KnownBodies:
     """The last bodies of threads, found by their beginning."""
 
-    def __init__(self, most: int = MAX_BODIES_BYTES) -> None:
-        self._bodies: ByteCache[str, KnownBody] = ByteCache(most)
+    def __init__(self, max_bytes: int = MAX_BODIES_BYTES) -> None:
+        self._bodies: ByteCache[str, KnownBody] = ByteCache(max_bytes)
         self._threads: dict[Hashable, dict[str, None]] = {}
-        """Threads by the key of their bodies, the one used last at the end."""
+        """Threads by the key of their bodies, the most recently used thread last."""
         self._keys: dict[str, Hashable] = {}
-        """The key under which each thread is."""
+        """By thread, the key of its body."""
         self._lock = RLock()
 
     def __len__(self) -> int:
         return len(self._bodies)
 
     def find(self, origin: BodyOrigin, body: bytes) -> BodyMatch | None:
-        """Find the body that has most messages in common with this one; None if none has any."""
+        """Find the known body with most messages in common with this one; None if none has any."""
         with self._lock:
             threads = list(self._threads.get(_key_of(origin, body), ()))
         best_match: BodyMatch | None = None
@@ -157,7 +157,7 @@ class KnownBodies:
         return best_match
 
     def keep(self, origin: BodyOrigin, known: KnownBody) -> None:
-        """Keep the last body of a thread in place of the one before."""
+        """Keep the last body of a thread instead of the previous one."""
         with self._lock:
             self._forget_key(known.thread)
             key = _key_of(origin, known.body)
@@ -179,18 +179,18 @@ class KnownBodies:
 
 
 def _key_of(origin: BodyOrigin, body: bytes) -> Hashable | None:
-    """Return the key shared by bodies that may begin alike; None if there is no list of messages.
+    """Return a key that is equal for bodies with the same beginning; None if there is no list of messages.
 
-    If the first list with that name holds something else, the key is only less specific.
+    If an inner list of the same name comes first, the key is only less specific.
     """
     start = _LIST_START[LIST_FIELD[origin.api]].search(body)
     if start is None:
         return None
-    return origin, body[start.end() : start.end() + FIRST_BYTES]
+    return origin, body[start.end() : start.end() + KEY_BYTES]
 
 
 def _match(known_body: KnownBody, api: Api, body: bytes) -> BodyMatch | None:
-    """Return how far a body agrees with a known one; None if not even in the first message."""
+    """Return the parts in which a body equals a known one; None if even the first messages differ."""
     layout = known_body.layout
     shared_bytes = count_shared_bytes(known_body.body, body)
     count = layout.count_complete(known_body.body, shared_bytes)
@@ -204,7 +204,7 @@ def _match(known_body: KnownBody, api: Api, body: bytes) -> BodyMatch | None:
 
 
 def count_shared_bytes(one: bytes, other: bytes) -> int:
-    """Count the bytes at the start in which two bodies agree."""
+    """Count the bytes at the start that are equal in two bodies."""
     view = memoryview(other)
     shared = 0
     end = min(len(one), len(other))

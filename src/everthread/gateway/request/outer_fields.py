@@ -21,20 +21,20 @@ from everthread.thread.wire_messages import decode_value
 
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 MAX_TRIES = 4
-"""Keys of the same name in inner objects after which the whole body is decoded."""
-_VALUE = re.compile(rb"\s*:\s*")
+"""Maximum inner keys of the same name to skip; after that the whole body is decoded."""
+_COLON = re.compile(rb"\s*:\s*")
 _DECODER = json.JSONDecoder()
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A value, and its start in the body."""
+    """The value of a field, and the position of the value in the body; -1 if that is unknown."""
 
     value: Any
-    at: int
+    start: int
 
 
-_WEIGHTY = (
+_UNIQUE_FIELDS = (
     "model",
     "messages",
     "input",
@@ -44,18 +44,18 @@ _WEIGHTY = (
     "max_output_tokens",
     "n",
 )
-"""Fields of which two would be read differently here and upstream."""
+"""Fields that must occur once, because the gateway and the upstream might use different ones of two."""
 _ESCAPED_KEY = re.compile(
-    rb'"(?=\w*\\u00)('
+    rb'(?<!\\)"(?=\w*\\u00)('
     + b"|".join(
         b"".join(
             b"(?:%c|\\\\u00(?i:%02x))" % (letter, letter) for letter in name.encode()
         )
-        for name in _WEIGHTY
+        for name in _UNIQUE_FIELDS
     )
     + rb')"\s*:'
 )
-"""One of them, spelt with escapes."""
+"""A key of `_UNIQUE_FIELDS` that is spelt with escapes."""
 _OUTER_KEY = re.compile(
     rb'[ \t\n\r]*"((?:[^"\\]|\\.)*)"[ \t\n\r]*:[ \t\n\r]*', re.DOTALL
 )
@@ -63,12 +63,12 @@ _AFTER_VALUE = re.compile(rb"[ \t\n\r]*([,}])")
 
 
 class OuterFields:
-    """The fields of a body's outermost object and where their values are, found in one pass.
+    """The fields of a body's outermost object and the positions of their values, found in one pass.
 
-    Raise `Refused` if a field that matters is given twice, or is spelt with escapes to hide that: parsers differ in
-    which of two they take, and one model would be charged while another answers.
+    Raise `Refused` if a field of `_UNIQUE_FIELDS` is given twice, or is spelt with escapes to hide that. Parsers differ
+    in which of two fields they use, so that one model could be charged while another one answers.
 
-    `sliced`: the body, if it was sliced before; `known`: how many of its bytes were read with an earlier body.
+    `sliced`: the sliced body, if there is one. `known`: number of bytes that were read with an earlier body.
     """
 
     def __init__(
@@ -77,13 +77,13 @@ class OuterFields:
         self._body = body
         self._sliced = sliced
         self.new_size = len(body) - known
-        """How many bytes were not read before, at most."""
+        """Maximum number of bytes that were not read before."""
         self.is_excessive = self.new_size > MAX_ALL_VALUES and has_too_many_values(body)
         self._spans = (
             None if self.is_excessive or sliced is not None else _outer_spans(body)
         )
         if self._spans is None and sliced is None:
-            _refuse_doubles(body, is_excessive=self.is_excessive)
+            _refuse_duplicates(body, is_excessive=self.is_excessive)
 
     def find(self, name: str) -> Field | None:
         """Return the field; None if it is absent."""
@@ -91,7 +91,9 @@ class OuterFields:
             if name not in self._sliced.fields:
                 return None
             return Field(self._sliced.fields[name], self._sliced.spans[name][0])
-        if self._spans is None:  # Python's reader may read what msgspec does not
+        if (
+            self._spans is None
+        ):  # Python's parser may accept a body that msgspec refuses
             return peek_field(self._body, name)
         span = self._spans.get(name)
         if span is None:
@@ -123,8 +125,7 @@ class OuterFields:
 def _outer_spans(body: bytes) -> Spans | None:
     """Return the positions of the values; None if the body needs a closer check.
 
-    Each value must lie between its key and the next one, up to the end of the body, which proves that no key is given
-    twice.
+    Check that keys and values follow each other up to the end of the body, which proves that no key is given twice.
     """
     try:
         fields = _FIELDS.decode(body)
@@ -134,14 +135,14 @@ def _outer_spans(body: bytes) -> Spans | None:
         return None
     position = len(body) - len(body.lstrip())
     spans: Spans = {}
-    sign = b"{"
+    expected_sign = b"{"
     for key, raw in fields.items():
         match = (
             _OUTER_KEY.match(body, position + 1)
-            if body[position : position + 1] == sign
+            if body[position : position + 1] == expected_sign
             else None
         )
-        # A key that is spelt with escapes is looked at more closely.
+        # A key that is spelt with escapes needs a closer check.
         if match is None or match[1] != key.encode("utf-8", "surrogatepass"):
             return None
         start = match.end()
@@ -151,23 +152,23 @@ def _outer_spans(body: bytes) -> Spans | None:
             return None
         spans[key] = (start, end)
         position = following_match.start(1)
-        sign = b","
+        expected_sign = b","
     is_end = body[position : position + 1] == b"}" and not body[position + 1 :].strip()
     return spans if not fields or is_end else None
 
 
-def _refuse_doubles(body: bytes, *, is_excessive: bool) -> None:
-    """Raise `Refused` if a field that matters is given twice; read the whole body if need be."""
+def _refuse_duplicates(body: bytes, *, is_excessive: bool) -> None:
+    """Raise `Refused` if a field of `_UNIQUE_FIELDS` is given twice. Read the whole body if necessary."""
     escaped = _ESCAPED_KEY.search(body) if b"\\u00" in body else None
     if escaped is not None:
-        raise _duplicate(json.loads(b'"' + escaped[1] + b'"'))
+        raise _make_duplicate_error(json.loads(b'"' + escaped[1] + b'"'))
     doubtful_names = [
-        name for name in _WEIGHTY if body.count(b'"%s"' % name.encode()) > 1
+        name for name in _UNIQUE_FIELDS if body.count(b'"%s"' % name.encode()) > 1
     ]
     if not doubtful_names:
         return
     if is_excessive:  # to look closely would take seconds
-        raise _duplicate(doubtful_names[0])
+        raise _make_duplicate_error(doubtful_names[0])
     outermost_pairs: list[tuple[str, Any]] = []
 
     def keep(pairs: list[tuple[str, Any]]) -> None:
@@ -180,10 +181,10 @@ def _refuse_doubles(body: bytes, *, is_excessive: bool) -> None:
     names = [name for name, _ in outermost_pairs]
     for name in doubtful_names:
         if names.count(name) > 1:
-            raise _duplicate(name)
+            raise _make_duplicate_error(name)
 
 
-def _duplicate(name: str) -> Refused:
+def _make_duplicate_error(name: str) -> Refused:
     return Refused(
         400,
         "duplicate_field",
@@ -192,30 +193,30 @@ def _duplicate(name: str) -> Refused:
 
 
 def peek_field(body: bytes, name: str) -> Field | None:
-    """Return a field of the outermost object, the last one if it is given twice; None if it is absent."""
+    """Return a field of the outermost object, the last one of several; None if it is absent."""
     key = b'"%s"' % name.encode()
     end = len(body)
     tries = 0
     while (position := body.rfind(key, 0, end)) >= 0:
         end = position
-        match = _VALUE.match(body, position + len(key))
+        match = _COLON.match(body, position + len(key))
         if match is None or body[position - 1 : position] == b"\\":
             continue
         if _is_outermost(body, position):
-            return _read_at(body, match.end())
+            return _read_value(body, match.end())
         tries += 1
         if tries == MAX_TRIES:
-            return _find_in_whole(body, name)
+            return _decode_and_find(body, name)
     return None
 
 
 def _is_outermost(body: bytes, position: int) -> bool:
     if position < len(body) // 2:
-        return _parses(body[:position] + b'"":0}')
-    return _parses(b"{" + body[position:])
+        return _is_json_object(body[:position] + b'"":0}')
+    return _is_json_object(b"{" + body[position:])
 
 
-def _parses(text: bytes) -> bool:
+def _is_json_object(text: bytes) -> bool:
     try:
         msgspec.json.decode(text, type=msgspec.Raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -228,8 +229,8 @@ def _parses(text: bytes) -> bool:
         return False
 
 
-def _read_at(body: bytes, position: int) -> Field | None:
-    """Return the value at a place. Only scalars and small objects are asked for: a thousand bytes hold them."""
+def _read_value(body: bytes, position: int) -> Field | None:
+    """Return the value at a position. It must be a scalar or a small object of at most a thousand bytes."""
     text = body[position : position + 1_000].decode("utf-8", "ignore")
     try:
         return Field(_DECODER.raw_decode(text)[0], position)
@@ -237,7 +238,7 @@ def _read_at(body: bytes, position: int) -> Field | None:
         return None
 
 
-def _find_in_whole(body: bytes, name: str) -> Field | None:
+def _decode_and_find(body: bytes, name: str) -> Field | None:
     """Decode the whole body and return a field; its position is unknown and set to -1."""
     try:
         value = json.loads(body)

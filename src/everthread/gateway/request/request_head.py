@@ -1,4 +1,4 @@
-"""The head of an arriving request: its sender and its destination; and whether the client is still connected."""
+"""The head of a request, and the connection of its client."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from starlette.types import Scope
 from everthread.core.types import MAX_MODEL_NAME_CHARS, Api
 from everthread.gateway.contracts import CREDENTIAL_HEADERS
 from everthread.gateway.error_answers import Refused
-from everthread.gateway.request.gemini_path import model_in, read_path
+from everthread.gateway.request.gemini_path import find_path_model, read_path
 from everthread.gateway.router import LOGIN_HEADER, PATHS, decode_path, normalize_path
 
 if TYPE_CHECKING:
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 KEY_PREFIX = "et_"
-KEY = re.compile(KEY_PREFIX + r"([0-9a-f]{12})_[A-Za-z0-9_-]{43}")
-"""A key of this gateway; see `issued_keys`."""
+KEY_PATTERN = re.compile(KEY_PREFIX + r"([0-9a-f]{12})_[A-Za-z0-9_-]{43}")
+"""Matches a key of a gateway (see `access/key_creation.py`)."""
 _CHARACTER = rb"(?:[A-Za-z0-9_-]|%[2-7][0-9A-Fa-f])"
 _UNDERSCORE = rb"(?:_|%5[Ff])"
-_KEY_BYTES = re.compile(
+_ENCODED_KEY_PATTERN = re.compile(
     rb"(?:e|%65)(?:t|%74)"
     + _UNDERSCORE
     + _CHARACTER
@@ -35,7 +35,7 @@ _KEY_BYTES = re.compile(
     + _CHARACTER
     + rb"{43}"
 )
-"""The same, each character plain or percent-encoded: servers accept both."""
+"""Matches a key whose characters may be percent-encoded, which servers accept too."""
 
 
 _MODELS = "/v1/models/"
@@ -44,12 +44,12 @@ _FORWARDED_HEADERS = frozenset({"forwarded", "via"})
 _FORWARDED_PREFIX = "x-forwarded-"
 _CREDENTIAL_NAMES = frozenset(name.encode() for name in CREDENTIAL_HEADERS)
 DISCONNECT = "everthread.disconnect"
-"""An extension of the scope: the `DisconnectWatchers` of its connection."""
+"""The extension of an ASGI scope that contains the `DisconnectWatchers` of its connection."""
 T = TypeVar("T")
 
 
 class DisconnectWatchers:
-    """Callback for a client that disconnects."""
+    """Callbacks for when a client disconnects."""
 
     def __init__(self) -> None:
         self._watchers: set[Callable[[], None]] = set()
@@ -64,35 +64,35 @@ class DisconnectWatchers:
         self._watchers.discard(watcher)
 
     def end(self) -> None:
-        """Report that the client has left."""
+        """Call all watchers, because the client has disconnected."""
         self._is_ended = True
         while self._watchers:
             self._watchers.pop()()
 
 
 class ClientGone(Exception):  # noqa: N818  not an error: a client may leave
-    """The client left before its request was complete."""
+    """The client disconnected before its request was complete."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestHead:
-    """The bounded head of a request, read once on arrival; every decision uses it."""
+    """The head of a request, read and checked once on arrival."""
 
     method: str
     path: str
-    """Decoded until it no longer changes; only for routing and access decisions."""
+    """The path, decoded until it no longer changes; used only for routing and access decisions."""
     raw_path: bytes
-    """As the client wrote it, without superfluous slashes and dots."""
+    """The path as sent by the client, without superfluous slashes and dots."""
     query: bytes
     raw_headers: list[tuple[bytes, bytes]]
     headers: Mapping[str, str]
-    """With lower-case names; of several of one name, the last."""
+    """The headers by lower-case name; of several with one name, the last."""
     caller: Caller
-    """The sender; without any rights until it is authenticated."""
+    """The sender, which has no rights until it is authenticated."""
 
     @classmethod
-    def unchecked(cls, scope: Scope, caller: Caller) -> RequestHead:
-        """Read a head without checks, for the answer that refuses it."""
+    def read_unchecked(cls, scope: Scope, caller: Caller) -> RequestHead:
+        """Read a head without checks, to answer a request that is refused."""
         return cls(
             method=scope["method"],
             path=scope["path"],
@@ -105,7 +105,7 @@ class RequestHead:
 
     @classmethod
     def read(cls, scope: Scope, caller: Caller, *, max_bytes: int) -> RequestHead:
-        """Read the head of a request. Raise `Refused` if it is too large, or if two readers would differ about it."""
+        """Read and check the head of a request. Raise `Refused` if it is too large or ambiguous."""
         headers = scope["headers"]
         size = sum([len(name) + len(value) for name, value in headers])
         if size > max_bytes:
@@ -119,19 +119,19 @@ class RequestHead:
             if b"%" in raw_path
             else raw_path.decode("utf-8", "replace")
         )
-        check_model_name(model_in_path(path))
+        check_model_name(find_model_in_path(path))
         check_credentials(headers)
-        return replace(cls.unchecked(scope, caller), path=path, raw_path=raw_path)
+        return replace(cls.read_unchecked(scope, caller), path=path, raw_path=raw_path)
 
     @property
     def target(self) -> bytes:
-        """Return path and query for the upstream, in the client's own bytes, without gateway keys."""
+        """Path and query for the upstream, in the client's own bytes, without gateway keys."""
         target = self.raw_path + (b"?" + self.query if self.query else b"")
-        return target if self.caller.passthrough else without_keys(target)
+        return target if self.caller.is_passthrough else remove_gateway_keys(target)
 
     @property
     def credentials(self) -> dict[str, str]:
-        """The headers that show a credential."""
+        """The headers with credentials, by lower-case name."""
         return {
             name: self.headers[name]
             for name in CREDENTIAL_HEADERS
@@ -140,7 +140,7 @@ class RequestHead:
 
     @property
     def is_forwarded(self) -> bool:
-        """Whether another server forwarded the request, and says so."""
+        """Whether a header says that another server forwarded the request."""
         return any(
             name in _FORWARDED_HEADERS or name.startswith(_FORWARDED_PREFIX)
             for name in self.headers
@@ -148,24 +148,24 @@ class RequestHead:
 
     @property
     def literal_path(self) -> str:
-        """The path decoded once, without the slashes in its parts: how most upstreams read it."""
+        """The path decoded once, except encoded slashes, as most upstreams read it."""
         return "%2F".join(
             unquote(part)
             for part in _ENCODED_SLASH.split(self.raw_path.decode("latin-1"))
         )
 
     @property
-    def speaks(self) -> Api:
-        return client_protocol(self.path, self.headers)
+    def client_api(self) -> Api:
+        return find_client_api(self.path, self.headers)
 
     @property
-    def conversation(self) -> Api | None:
-        """Return the protocol if this asks for an answer to a whole conversation."""
-        return conversation_at(self.path) if self.method == "POST" else None
+    def conversation_api(self) -> Api | None:
+        """The protocol if the request has a whole conversation to answer; otherwise None."""
+        return find_conversation_api(self.path) if self.method == "POST" else None
 
     @property
     def has_login(self) -> bool:
-        """Whether it carries a login with ChatGPT in the place of a key."""
+        """Whether the request has a login with ChatGPT instead of a key."""
         return LOGIN_HEADER in self.headers
 
     @property
@@ -175,7 +175,7 @@ class RequestHead:
         ).startswith("application/json")
 
 
-def conversation_at(path: str) -> Api | None:
+def find_conversation_api(path: str) -> Api | None:
     """Return the protocol of a path that answers whole conversations; None for other paths."""
     return PATHS.get(path.rstrip("/")) or (
         "gemini" if read_path(path) is not None else None
@@ -183,7 +183,7 @@ def conversation_at(path: str) -> Api | None:
 
 
 def check_credentials(headers: list[tuple[bytes, bytes]]) -> None:
-    """Raise `Refused` if a credential header occurs twice: the upstream might use the other one."""
+    """Raise `Refused` if a credential header occurs twice with different values: the upstream might use the other."""
     credentials: dict[bytes, bytes] = {}
     for name, value in headers:
         if name in _CREDENTIAL_NAMES and credentials.setdefault(name, value) != value:
@@ -191,9 +191,9 @@ def check_credentials(headers: list[tuple[bytes, bytes]]) -> None:
             raise Refused(400, "duplicate_credential", words)
 
 
-def model_in_path(path: str) -> str | None:
-    """Return the model that a path of the models list or of Gemini names; None for other paths."""
-    return model_in(path) or (
+def find_model_in_path(path: str) -> str | None:
+    """Return the model in a path of the models list or of Gemini; None for other paths."""
+    return find_path_model(path) or (
         path.removeprefix(_MODELS) or None if path.startswith(_MODELS) else None
     )
 
@@ -205,17 +205,17 @@ def check_model_name(model: str | None) -> None:
         raise Refused(400, "model_name_too_long", words)
 
 
-def without_keys(text: bytes) -> bytes:
+def remove_gateway_keys(text: bytes) -> bytes:
     """Return a header's value or a query without gateway keys."""
     return (
-        _KEY_BYTES.sub(b"", text)
+        _ENCODED_KEY_PATTERN.sub(b"", text)
         if KEY_PREFIX.encode() in text or b"%" in text
         else text
     )
 
 
-def client_protocol(path: str, headers: Mapping[str, str]) -> Api:
-    """Return the client's protocol, by the path, else by its headers."""
+def find_client_api(path: str, headers: Mapping[str, str]) -> Api:
+    """Return the client's protocol, determined by the path and the headers."""
     if path.startswith("/v1/messages") or "anthropic-version" in headers:
         return "anthropic"
     if path.startswith("/v1beta/") or "x-goog-api-key" in headers:
@@ -224,7 +224,7 @@ def client_protocol(path: str, headers: Mapping[str, str]) -> Api:
 
 
 def header_map(scope: Scope) -> dict[str, str]:
-    """Return a request's headers by their names, which a server gives in lower case."""
+    """Return a request's headers by their names, which are in lower case."""
     return {
         name.decode("latin-1"): value.decode("latin-1")
         for name, value in scope["headers"]
@@ -232,7 +232,7 @@ def header_map(scope: Scope) -> dict[str, str]:
 
 
 async def run_while_connected(work: Coroutine[Any, Any, T], scope: Scope) -> T:
-    """Return the result of the work. If the client leaves first, end the work and raise `ClientGone`."""
+    """Do some work and return its result. If the client disconnects first, end the work and raise `ClientGone`."""
     watchers: DisconnectWatchers = scope["extensions"][DISCONNECT]
     limit = asyncio.timeout(None)
 

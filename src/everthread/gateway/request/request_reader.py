@@ -1,4 +1,4 @@
-"""Read a request: the history of its thread, and its size. Only what is new in it is decoded."""
+"""Read the history and the size of a request, decoding only its new messages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api, Request
-from everthread.gateway.identify import count_trailing_system, leading_system
+from everthread.gateway.identify import count_leading_system, count_trailing_system
 from everthread.gateway.request.body_reading import run_in_thread_if_large
 from everthread.gateway.request.json_slices import (
     LIST_FIELD,
@@ -35,15 +35,15 @@ from everthread.wire.codecs import CODECS
 MAX_FRAMES_BYTES = 32 * 1024 * 1024
 DECODED_BYTES = 5
 """Approximate memory, in bytes, of one byte of JSON once decoded."""
-OURS = "everthread"
-MARK = '"cache_control"'
+OUR_NAME = "everthread"
+CACHE_MARK = '"cache_control"'
 BREAKPOINT_MARK = '"prompt_cache_breakpoint"'
-WATCHED_WORDS = (OURS, MARK, BREAKPOINT_MARK, COMPACTION_MARK)
-"""Words that other modules need to find in a body; only its new part is searched for them."""
-_MAX_WORD = max(map(len, WATCHED_WORDS))
-MIN_BYTES_ELSEWHERE = 256 * 1024
-"""A new history of this size takes some tens of milliseconds to read, during which other requests would wait."""
-ReadElsewhere = Callable[..., Coroutine[Any, Any, Any]]
+WATCHED_WORDS = (OUR_NAME, CACHE_MARK, BREAKPOINT_MARK, COMPACTION_MARK)
+"""Words that other modules need to find in a body. Only the new part of a body is searched for them."""
+_MAX_WORD_BYTES = max(map(len, WATCHED_WORDS))
+MIN_PROCESS_BYTES = 256 * 1024
+"""Minimum size of an unknown body that is read in another process. Reading it takes tens of milliseconds."""
+CallInProcess = Callable[..., Coroutine[Any, Any, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +51,8 @@ class ParsedRequest:
     """A request that was read: its thread's history, its frame and its tokens."""
 
     sliced: SlicedBody
-    first: int
-    """How many messages at the start are the system prompt."""
+    system_count: int
+    """Number of messages at the start that are the system prompt."""
     history: History
     frame: Request
     """Model, system prompt and tools."""
@@ -60,13 +60,13 @@ class ParsedRequest:
     """Tokens of each message of the history."""
     frame_tokens: int
     reminder_tokens: int = 0
-    trailing: int = 0
-    """How many messages at the end are the system's reminders: no part of the conversation's identity."""
-    holds: frozenset[str] = frozenset()
-    """Which of `WATCHED_WORDS` may be in it."""
+    reminder_count: int = 0
+    """Number of system reminders at the end, which are no part of the conversation's identity."""
+    watched_words: frozenset[str] = frozenset()
+    """The words of `WATCHED_WORDS` that the request may contain."""
 
     @property
-    def fixed(self) -> int:
+    def fixed_tokens(self) -> int:
         """Tokens of system prompt, tools and reminders at the end."""
         return self.frame_tokens + self.reminder_tokens
 
@@ -77,50 +77,50 @@ class BodyOutline:
 
     origin: BodyOrigin
     sliced: SlicedBody
-    first: int
-    """How many messages at the start are the system prompt."""
-    trailing: int
-    """How many messages at the end are the system's reminders."""
+    system_count: int
+    """Number of messages at the start that are the system prompt."""
+    reminder_count: int
+    """Number of system reminders at the end."""
     match: BodyMatch | None
-    """The known body that it agrees with in part; None if there is none."""
-    shared: int = 0
-    """How many messages of the history are those of the known body, apart from their cache marks."""
-    holds: frozenset[str] = frozenset()
-    """Which of `WATCHED_WORDS` may be in it."""
+    """The known body that partly equals this one; None if there is none."""
+    shared_count: int = 0
+    """Number of messages of the history that equal those of the known body, apart from their cache marks."""
+    watched_words: frozenset[str] = frozenset()
+    """The words of `WATCHED_WORDS` that the body may contain."""
 
     @property
     def elements(self) -> Sequence[Element]:
         """The messages, without the system prompt and the reminders."""
         elements = self.sliced.elements
-        return elements[self.first : len(elements) - self.trailing]
+        return elements[self.system_count : len(elements) - self.reminder_count]
 
     @property
     def known_bytes(self) -> int:
-        """How many of its bytes were read with an earlier body."""
+        """Number of bytes that were read with an earlier body."""
         return 0 if self.match is None else self.match.size
 
     @property
     def new_bytes(self) -> int:
-        """How many of its bytes were not read before."""
+        """Number of bytes that were not read before."""
         return len(self.sliced.body) - self.known_bytes
 
     @property
     def added_bytes(self) -> int:
-        """How many of its bytes follow the known messages: a message whose marks moved is known."""
-        if self.match is None or not self.match.parts.tail or not self.shared:
+        """Number of bytes after the known messages; messages that differ only in cache marks are known."""
+        if self.match is None or not self.match.parts.tail or not self.shared_count:
             return self.new_bytes
         end = len(self.sliced.body) - self.match.parts.tail
-        return end - self.sliced.layout.ends[self.first + self.shared - 1]
+        return end - self.sliced.layout.ends[self.system_count + self.shared_count - 1]
 
 
 class RequestReader:
-    """Reads requests, reusing results of earlier ones."""
+    """Read requests, reusing results of earlier ones."""
 
     def __init__(
-        self, sizes: SizeCache, elsewhere: ReadElsewhere | None = None
+        self, sizes: SizeCache, call_in_process: CallInProcess | None = None
     ) -> None:
-        """`elsewhere`: calls `read_body` in another process; returns None if it cannot."""
-        self._elsewhere = elsewhere
+        """`call_in_process`: calls `read_body` in another process; returns None if it cannot."""
+        self._call_in_process = call_in_process
         self._identities = IdentityCache()
         self._sizes = sizes
         self._bodies = KnownBodies()
@@ -129,7 +129,7 @@ class RequestReader:
         )
 
     def find_known(self, origin: BodyOrigin, body: bytes) -> BodyMatch | None:
-        """Find an earlier body that this one agrees with in part."""
+        """Find an earlier body that partly equals this one."""
         return self._bodies.find(origin, body)
 
     def locate(
@@ -137,34 +137,39 @@ class RequestReader:
     ) -> BodyOutline:
         """Locate the fields and messages of a body. Raise `WireError` if it is not a request."""
         sliced = slice_body(body, origin.api, match.parts if match else None)
-        if match is None or match.known.first >= match.parts.count:
-            first = leading_system(sliced.elements)
-            trailing = count_trailing_system(sliced.elements, first)
+        if match is None or match.known.system_count >= match.parts.count:
+            system_count = count_leading_system(sliced.elements)
+            reminder_count = count_trailing_system(sliced.elements, system_count)
             watched_words = frozenset(
                 word for word in WATCHED_WORDS if word.encode() in body
             )
             return BodyOutline(
-                origin, sliced, first, trailing, None, holds=watched_words
+                origin,
+                sliced,
+                system_count,
+                reminder_count,
+                None,
+                watched_words=watched_words,
             )
-        first = match.known.first
-        trailing = count_trailing_system(sliced.elements, first)
-        elements = sliced.elements[first : len(sliced.elements) - trailing]
+        system_count = match.known.system_count
+        reminder_count = count_trailing_system(sliced.elements, system_count)
+        elements = sliced.elements[system_count : len(sliced.elements) - reminder_count]
         return BodyOutline(
             origin,
             sliced,
-            first,
-            trailing,
+            system_count,
+            reminder_count,
             match,
-            shared=_count_shared(match, elements),
-            holds=match.known.holds | _find_words(body, match),
+            shared_count=_count_shared(match, elements),
+            watched_words=match.known.watched_words | _find_words(body, match),
         )
 
     async def read(self, outline: BodyOutline) -> ParsedRequest:
-        """Read a body that was located; off the event loop if much of it is new, in another process if very much is."""
+        """Read a located body: on the event loop, in a thread, or in another process, depending on its new bytes."""
         body = outline.sliced.body
-        is_long = outline.match is None and len(body) >= MIN_BYTES_ELSEWHERE
-        if is_long and self._elsewhere is not None:
-            parsed_request: ParsedRequest | None = await self._elsewhere(
+        is_long = outline.match is None and len(body) >= MIN_PROCESS_BYTES
+        if is_long and self._call_in_process is not None:
+            parsed_request: ParsedRequest | None = await self._call_in_process(
                 read_body, outline.origin, body
             )
             if parsed_request is not None:
@@ -179,17 +184,17 @@ class RequestReader:
         elements = outline.elements
         frame, frame_tokens = self._read_frame(outline)
         history = self.read_history(outline, len(elements))
-        reminders = sliced.elements[len(sliced.elements) - outline.trailing :]
+        reminders = sliced.elements[len(sliced.elements) - outline.reminder_count :]
         return ParsedRequest(
             sliced,
-            outline.first,
+            outline.system_count,
             history=history,
             frame=frame,
             sizes=self._count_sizes(outline, history, frame.model),
             frame_tokens=frame_tokens,
             reminder_tokens=self._count_reminders(api, frame.model, reminders),
-            trailing=outline.trailing,
-            holds=outline.holds,
+            reminder_count=outline.reminder_count,
+            watched_words=outline.watched_words,
         )
 
     def read_history(self, outline: BodyOutline, length: int) -> History:
@@ -197,7 +202,7 @@ class RequestReader:
         known_history = build_history(())
         if outline.match is not None:
             known_history = outline.match.known.history.first_messages(
-                min(outline.shared, length)
+                min(outline.shared_count, length)
             )
         new_elements = outline.elements[len(known_history) : length]
         api = outline.origin.api
@@ -211,12 +216,12 @@ class RequestReader:
             thread,
             read.sliced.body,
             layout=read.sliced.layout,
-            first=read.first,
+            system_count=read.system_count,
             history=read.history,
             sizes=read.sizes,
             frame=read.frame,
             frame_tokens=read.frame_tokens,
-            holds=read.holds,
+            watched_words=read.watched_words,
         )
         self._bodies.keep(outline.origin, known_body)
 
@@ -236,12 +241,12 @@ class RequestReader:
                 thread,
                 outline.sliced.body,
                 layout=outline.sliced.layout,
-                first=outline.first,
+                system_count=outline.system_count,
                 history=history,
-                sizes=known_body.sizes[: outline.shared],
+                sizes=known_body.sizes[: outline.shared_count],
                 frame=known_body.frame,
                 frame_tokens=known_body.frame_tokens,
-                holds=outline.holds,
+                watched_words=outline.watched_words,
             ),
         )
 
@@ -252,7 +257,7 @@ class RequestReader:
         known_sizes: list[int] = []
         match = outline.match
         if match is not None and match.known.frame.model == model:
-            known_sizes = match.known.sizes[: outline.shared]
+            known_sizes = match.known.sizes[: outline.shared_count]
         count = len(known_sizes)
         return known_sizes + self._sizes.count_messages(
             outline.origin.api,
@@ -269,7 +274,7 @@ class RequestReader:
         api = outline.origin.api
         sliced = outline.sliced
         start, end = sliced.spans[LIST_FIELD[api]]
-        system_elements = sliced.elements[: outline.first]
+        system_elements = sliced.elements[: outline.system_count]
         parts = [
             sliced.body[:start],
             sliced.body[end:],
@@ -297,7 +302,7 @@ class RequestReader:
 
 
 def read_body(origin: BodyOrigin, body: bytes) -> ParsedRequest:
-    """Read a body in another process; the result is without the body."""
+    """Read a body; return the result without the body. Called in another process."""
     reader = RequestReader(SizeCache())
     parsed_request = reader.read_now(reader.locate(origin, body, None))
     layout = BodyLayout({}, {}, array("Q"), array("Q"))
@@ -305,22 +310,22 @@ def read_body(origin: BodyOrigin, body: bytes) -> ParsedRequest:
 
 
 def _find_words(body: bytes, match: BodyMatch) -> frozenset[str]:
-    """Return which of `WATCHED_WORDS` may be in the new part of a body."""
-    start = max(0, match.parts.layout.ends[match.parts.count - 1] - _MAX_WORD)
-    end = len(body) - max(0, match.parts.tail - _MAX_WORD)
+    """Return the words of `WATCHED_WORDS` that the new part of a body may contain."""
+    start = max(0, match.parts.layout.ends[match.parts.count - 1] - _MAX_WORD_BYTES)
+    end = len(body) - max(0, match.parts.tail - _MAX_WORD_BYTES)
     return frozenset(
         word for word in WATCHED_WORDS if body.find(word.encode(), start, end) >= 0
     )
 
 
 def _count_shared(match: BodyMatch, elements: Sequence[Element]) -> int:
-    """Count the messages at the start that are those of the known body, apart from their cache marks."""
+    """Count the messages at the start that equal those of the known body, apart from their cache marks."""
     known_body = match.known
     max_count = min(len(elements), len(known_body.history))
-    count = min(match.parts.count - known_body.first, max_count)
+    count = min(match.parts.count - known_body.system_count, max_count)
     while count < max_count:
-        start = known_body.layout.starts[known_body.first + count]
-        end = known_body.layout.ends[known_body.first + count]
+        start = known_body.layout.starts[known_body.system_count + count]
+        end = known_body.layout.ends[known_body.system_count + count]
         if not _is_same_apart_from_marks(known_body.body[start:end], elements[count]):
             break
         count += 1
@@ -336,7 +341,7 @@ def _is_same_apart_from_marks(known_bytes: bytes, element: Element) -> bool:
 
 
 def _drop_marks(value: Any) -> Any:
-    """Return a message without the cache marks on its blocks; one in a tool's arguments is content."""
+    """Return a message without the cache marks on its blocks. Marks inside of a tool's arguments are content."""
     content = value.get("content") if isinstance(value, dict) else None
     if isinstance(content, str):
         return {**value, "content": [{"type": "text", "text": content}]}
@@ -352,7 +357,7 @@ def _drop_marks(value: Any) -> Any:
 
 
 def _digest(*parts: bytes) -> bytes:
-    """Return a digest of several parts; their lengths are hashed too, so that no two lists of parts collide."""
+    """Return a digest of several parts and their lengths, so that different lists of parts have different digests."""
     running = sha256()
     for part in parts:
         running.update(len(part).to_bytes(8, "little") + part)

@@ -139,9 +139,9 @@ class _Boundary:
     line: Mapping[str, Any]
     message_count_before: int
     """Number of messages before the compaction."""
-    preserved: list[str]
+    preserved_texts: list[str]
     summary: str | None = None
-    restored: list[str] = field(default_factory=list)
+    restored_texts: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -152,7 +152,7 @@ class _SessionReader:
     finished_count: int = 0
     """Number of messages that were handed out."""
     messages: list[LoggedMessage] = field(default_factory=list)
-    """The messages after them."""
+    """The messages that were not handed out yet."""
     compactions: list[ClientCompaction] = field(default_factory=list)
     left_out: Counter[str] = field(default_factory=Counter)
     bad_lines: list[int] = field(default_factory=list)
@@ -213,7 +213,7 @@ class _SessionReader:
             ClientCompaction(
                 boundary.message_count_before,
                 boundary.summary,
-                "\n".join([*boundary.preserved, *boundary.restored]),
+                "\n".join([*boundary.preserved_texts, *boundary.restored_texts]),
                 timestamp=parse_time(boundary.line.get("timestamp")),
                 trigger=text_in(figures, "trigger"),
                 tokens_before=count_in(figures, "preTokens"),
@@ -236,7 +236,7 @@ class _SessionReader:
             return
         text = _read_attachment_text(attachment)
         if self.boundary is not None:
-            self.boundary.restored.append(text)
+            self.boundary.restored_texts.append(text)
         elif text:
             self.messages.append(LoggedMessage(make_injected_message(text), timestamp))
 
@@ -253,13 +253,13 @@ class _SessionReader:
         ):
             self.left_out["a notice of the client, not of the model"] += 1
             return
-        if text_in(value, "uuid") in self.overview.preserved:
+        if text_in(value, "uuid") in self.overview.preserved_texts:
             self.texts[text_in(value, "uuid")] = _text_of(message)
         if value["type"] == "assistant":
             self._read_answer(number, value, message)
             return
         if self.boundary is not None:
-            self.boundary.restored.append(_text_of(message))
+            self.boundary.restored_texts.append(_text_of(message))
         try:
             decoded = anthropic.decode_messages(
                 [
@@ -351,7 +351,7 @@ def _decode_answer(answer: _PartialAnswer) -> LoggedMessage | None:
 
 
 def _strip_display_input(block: Any) -> Any:
-    """Return a call without the copy of the plan that the client adds for display; the model wrote it to a file."""
+    """Return a call without the plan that the client adds for display. The model wrote the plan to a file."""
     if (
         kind_of(block) != "tool_use"
         or block.get("name") != "ExitPlanMode"
@@ -386,7 +386,7 @@ def _mark_injected_content(value: Mapping[str, Any], message: Mapping[str, Any])
 
 
 def _split_rejections(messages: list[Message]) -> list[Message]:
-    """Return the messages; words with which the user rejected a call become a message after all results."""
+    """Turn the words with which the user rejected a call into messages of the user, after all results."""
     results: list[Message] = []
     user_messages: list[Message] = []
     for message in messages:
@@ -461,9 +461,9 @@ class _LogOverview:
     session: str = ""
     title: str = ""
     abandoned: set[str] = field(default_factory=set)
-    """Prompts that begin an abandoned branch: of several prompts after the same line the last one counts. Lines that
-    continue them are added as they are read."""
-    preserved: set[str] = field(default_factory=set)
+    """Ids of the lines of abandoned branches. If several prompts follow the same line, only the last is current.
+    At first only the prompts are here; the lines after them are added as they are read."""
+    preserved_texts: set[str] = field(default_factory=set)
     """Ids of lines that a compaction preserves."""
     last_lines: dict[str, int] = field(default_factory=dict)
     """The number of the last line of each answer that has several, by message id."""
@@ -477,7 +477,7 @@ class _LogOverview:
         for number, value in lines:
             overview.session = overview.session or text_in(value, "sessionId")
             overview.title = overview.title or _read_title(value)
-            overview.preserved.update(_list_preserved_ids(value))
+            overview.preserved_texts.update(_list_preserved_ids(value))
             uuid = text_in(value, "uuid")
             parent = text_in(value, "parentUuid")
             if value.get("type") == "assistant" and not value.get("isSidechain"):
@@ -497,8 +497,10 @@ class _LogOverview:
 
 
 def _list_preserved_ids(value: Mapping[str, Any]) -> list[str]:
-    preserved = object_in(object_in(value, "compactMetadata"), "preservedMessages")
-    ids = preserved.get("allUuids")
+    preserved_texts = object_in(
+        object_in(value, "compactMetadata"), "preservedMessages"
+    )
+    ids = preserved_texts.get("allUuids")
     if not isinstance(ids, list):
         return []
     return [uuid for uuid in ids if isinstance(uuid, str)]

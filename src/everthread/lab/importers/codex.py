@@ -99,12 +99,12 @@ class _RolloutReader:
             self.bad_lines += [number for number, _, _ in open_items]
             return
         for message in decoded:
-            by_model = message["role"] == "assistant"
-            if by_model:
+            is_by_model = message["role"] == "assistant"
+            if is_by_model:
                 self.answer_without_usage = len(self.messages)
             self.messages.append(
                 LoggedMessage(
-                    message, open_items[0][2], model=self.model if by_model else ""
+                    message, open_items[0][2], model=self.model if is_by_model else ""
                 )
             )
 

@@ -63,7 +63,7 @@ def read_conversation(file: str) -> ConversationFile:
 
 
 def _parse_file(text: str) -> Any:
-    """Return a JSON value, or the list of those in a JSONL text, each of whose lines must be one."""
+    """Parse JSON, or JSONL into a list of values. Raise `TranscriptError` if a line of JSONL is not JSON."""
     value, problem = load_json(text)
     if problem is None:
         # One line of JSONL is an object like any other; a lone message is a conversation of one.

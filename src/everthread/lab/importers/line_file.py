@@ -19,7 +19,7 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class LineFile:
-    """The JSON objects of a file of lines, each with the number of its line. Can be iterated more than once."""
+    """A file of JSON lines. Iterate over it, more than once if needed, for each line's number and object."""
 
     def __init__(self, path: Path, source: str) -> None:
         self._path = path
@@ -28,7 +28,7 @@ class LineFile:
         """Numbers of the lines that are not JSON objects; complete after the first pass."""
 
     def __iter__(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        for number, line in self._lines():
+        for number, line in self._read_lines():
             value = _parse_object(line)
             if value is None:
                 self.bad_lines.add(number)
@@ -42,7 +42,7 @@ class LineFile:
 
     def begins_with_objects(self) -> bool:
         """Return whether the first of at least two lines is a JSON object, as in every log."""
-        lines = self._lines()
+        lines = self._read_lines()
         first_line = next(lines, None)
         return (
             first_line is not None
@@ -50,7 +50,7 @@ class LineFile:
             and next(lines, None) is not None
         )
 
-    def _lines(self) -> Iterator[tuple[int, bytes]]:
+    def _read_lines(self) -> Iterator[tuple[int, bytes]]:
         """Yield the lines that are not blank."""
         with self._open_bytes() as file:
             try:

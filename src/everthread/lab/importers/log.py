@@ -132,28 +132,28 @@ def dollars_in(value: Mapping[str, Any], key: str) -> float | None:
 
 def usage_in(
     value: Mapping[str, Any],
-    prompt: str,
-    output: str,
+    prompt_key: str,
+    output_key: str,
     *,
-    cache_read: str,
-    cache_write: str,
+    cache_read_key: str,
+    cache_write_key: str,
 ) -> CanonicalUsage:
-    """Return the usage in counts of these names; anything else than a count is 0."""
+    """Read the token counts under these keys of an object. A value that is not a count is read as 0."""
 
-    def count(key: str) -> int:
+    def read_count(key: str) -> int:
         number = value.get(key)
         return number if isinstance(number, int) and number > 0 else 0
 
     return CanonicalUsage(
-        input_tokens=count(prompt),
-        output_tokens=count(output),
-        cache_read_tokens=count(cache_read),
-        cache_write_tokens=count(cache_write),
+        input_tokens=read_count(prompt_key),
+        output_tokens=read_count(output_key),
+        cache_read_tokens=read_count(cache_read_key),
+        cache_write_tokens=read_count(cache_write_key),
     )
 
 
 def texts_of(parts: Iterable[Mapping[str, Any]], kind: str, key: str = "text") -> str:
-    """Return the texts of the parts of one type, each on a line of its own."""
+    """Return the texts of all parts of one type, joined by line breaks."""
     return "\n".join(
         part[key]
         for part in parts
@@ -249,11 +249,11 @@ def read_transcript(value: Any, source: str, warnings: list[str] | None = None) 
     api, request = decode_any(
         {key: entry for key, entry in body.items() if key != "usage"}
     )
-    wire = body.get("messages")
+    wire_messages = body.get("messages")
     usage = body.get("usage")
     entries = [LoggedMessage(message) for message in request.messages]
     # Decoded message by message, so that each keeps its time.
-    if isinstance(wire, list):
+    if isinstance(wire_messages, list):
         codec = anthropic if api == "anthropic" else openai_chat
         entries = [
             LoggedMessage(
@@ -267,7 +267,7 @@ def read_transcript(value: Any, source: str, warnings: list[str] | None = None) 
                     None,
                 ),
             )
-            for item in wire
+            for item in wire_messages
             for message in codec.decode_messages(
                 [{key: item[key] for key in item if key not in _TIME_FIELDS}]
             )
@@ -325,5 +325,9 @@ def _read_usage(figures: Mapping[str, Any]) -> CanonicalUsage:
         return normalize_usage(figures)
     prompt = "input" if figures.get("input") else "prompt"
     return usage_in(
-        figures, prompt, "output", cache_read="cache_read", cache_write="cache_write"
+        figures,
+        prompt,
+        "output",
+        cache_read_key="cache_read",
+        cache_write_key="cache_write",
     )

@@ -38,9 +38,11 @@ def find_logs(
         raise InputError(
             f"--from {client!r} is unknown; use one of: {', '.join(LOG_LOCATIONS)}"
         )
-    variable, default, subfolder, pattern = LOG_LOCATIONS[client]
+    variable, default_folder, subfolder, pattern = LOG_LOCATIONS[client]
     configured_folder = (os.environ if env is None else env).get(variable)
-    folder = Path(configured_folder or (home or Path.home()) / default) / subfolder
+    folder = (
+        Path(configured_folder or (home or Path.home()) / default_folder) / subfolder
+    )
     files = sorted(folder.glob(pattern), key=lambda path: (path.stat().st_mtime, path))
     databases = sorted(folder.glob(DATABASE_PATTERN)) if client == "opencode" else []
     try:
@@ -80,11 +82,11 @@ def find_latest_logs(
             logs = find_logs(client, home=home, env=env)
         except InputError:
             continue
-        dated_logs += [(_find_changed_at(log), log) for log in logs]
+        dated_logs += [(_find_change_time(log), log) for log in logs]
     latest = [
         log
-        for changed_at, log in sorted(dated_logs, reverse=True)
-        if changed_at >= since
+        for change_time, log in sorted(dated_logs, reverse=True)
+        if change_time >= since
     ][:limit]
     if not latest:
         clients = ", ".join(CLIENT_NAMES[client] for client in LOG_LOCATIONS)
@@ -95,8 +97,8 @@ def find_latest_logs(
     return latest
 
 
-def _find_changed_at(log: str) -> float:
-    """Return the time at which a session was last changed; for one of a database, the time of the file."""
+def _find_change_time(log: str) -> float:
+    """Return the time at which a session was last changed. For a session in a database, use the time of the file."""
     address = opencode.split_address(log)
     path = address[0] if address is not None else Path(log)
     return path.stat().st_mtime

@@ -108,7 +108,7 @@ class _SessionReader:
                 len(self.messages),
                 text_in(value, "summary") or None,
                 "\n".join(
-                    _text_with_calls(entry.message)
+                    _join_text_and_calls(entry.message)
                     for entry in self.messages[first_kept:]
                 ),
                 timestamp=parse_time(value.get("timestamp")),
@@ -233,7 +233,7 @@ def _read_text(content: Any) -> str:
     )
 
 
-def _text_with_calls(message: Message) -> str:
+def _join_text_and_calls(message: Message) -> str:
     calls = "\n".join(
         call["function"]["arguments"] for call in message.get("tool_calls") or ()
     )
@@ -276,7 +276,7 @@ def _read_message(value: Mapping[str, Any]) -> LoggedMessage | None:
 
 
 def _read_command(record: Mapping[str, Any]) -> Message:
-    """Return a command that the user ran; one that is kept from the model is empty."""
+    """Return a command that the user ran as a message, without content if the command is hidden from the model."""
     if record.get("excludeFromContext") is True:
         return {"role": "user"}
     return make_injected_message(
@@ -311,7 +311,11 @@ def _read_usage(figures: Mapping[str, Any]) -> CanonicalUsage | None:
     if not figures:
         return None
     usage = usage_in(
-        figures, "input", "output", cache_read="cacheRead", cache_write="cacheWrite"
+        figures,
+        "input",
+        "output",
+        cache_read_key="cacheRead",
+        cache_write_key="cacheWrite",
     )
     return replace(
         usage,

@@ -63,7 +63,7 @@ def read_log(file: str) -> Log:
 
 
 def open_lines(file: str) -> LineFile | None:
-    """Return the lines of a log, to be read one at a time; None for standard input and files of another format."""
+    """Open a log of JSON lines. Return None for standard input and for a file of another format."""
     path = Path(file).expanduser()
     if file == "-" or opencode.split_address(file) is not None or not path.is_file():
         return None
@@ -164,12 +164,12 @@ def _parse_log(text: str, source: str) -> Log:
         objects = [
             (number, value) for number, value in lines if isinstance(value, dict)
         ]
-        bad = [number for number, value in lines if not isinstance(value, dict)]
+        bad_lines = [number for number, value in lines if not isinstance(value, dict)]
         if not objects:
             raise TranscriptError(
                 f"is not JSON: {problem}. Supported: {SUPPORTED_FORMATS}"
             )
-        return _read_lines(objects, source, _describe_bad_lines(bad))
+        return _read_lines(objects, source, _describe_bad_lines(bad_lines))
     if opencode.is_session_file(value):
         try:
             value = opencode.load_from_storage(Path(source))
@@ -213,11 +213,11 @@ LOG_READERS: Sequence[tuple[Callable[[Mapping[str, Any]], bool], LogReader]] = (
     (copilot.is_line, copilot.read),
     (gemini_cli.is_line, gemini_cli.read),
 )
-"""The test for a line of each program, and its reader; the first that fits is used, after Claude Code's."""
+"""For each program, the test for one of its lines, and its reader. Claude Code's test comes before these."""
 
 
 def _find_reader(objects: NumberedLines) -> LogReader | None:
-    """Return the reader for a program's log; None if no line is of a program."""
+    """Return the reader for the program that wrote the lines; None if no known program did."""
     reader_indexes: set[int] = set()
     for _, value in objects:
         if claude_code.is_entry(value):
@@ -236,19 +236,19 @@ def _read_lines(objects: NumberedLines, source: str, warnings: list[str]) -> Log
     if reader is not None:
         return reader(objects, source, warnings)
     values = [value for _, value in objects]
-    without_role = [
+    lines_without_role = [
         number for number, value in objects if not isinstance(value.get("role"), str)
     ]
-    if len(without_role) == len(values):
+    if len(lines_without_role) == len(values):
         keys = ", ".join(map(str, values[0])) or "none"
         raise TranscriptError(
             f"holds no conversation: no line has a role; the keys of the first are: {keys}. "
             f"Supported: {SUPPORTED_FORMATS}"
         )
-    if without_role:
+    if lines_without_role:
         warnings = [
             *warnings,
-            f"{format_line_numbers(without_role)}: no message with a role; skipped",
+            f"{format_line_numbers(lines_without_role)}: no message with a role; skipped",
         ]
     return read_transcript(
         [value for value in values if isinstance(value.get("role"), str)],

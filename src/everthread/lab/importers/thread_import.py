@@ -17,7 +17,8 @@ from everthread.lab.importers.log import (
     LoggedMessage,
     LogStream,
 )
-from everthread.store.records import DEFAULT_TENANT, NewMessage, NewSession, NewUsage
+from everthread.store.records import DEFAULT_TENANT, NewMessage, NewSession
+from everthread.store.usage_records import NewUsage
 
 if TYPE_CHECKING:
     from everthread.store.store import Store

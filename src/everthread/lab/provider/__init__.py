@@ -4,19 +4,19 @@
         client = AsyncOpenAI(base_url=f"{provider.url}/v1", api_key="any", max_retries=0)
         await client.chat.completions.create(model="gpt-5", messages=[{"role": "user", "content": "Hi"}])
         provider.log[-1].request          # the request that arrived, in core form
-        provider.log[-1].shared           # how far it extends the previous request (PrefixDiff)
+        provider.log[-1].shared           # how far the request extends the previous one (PrefixDiff)
 
 `provider.url` is the root: Anthropic's client takes it unchanged, OpenAI's with `/v1` (`provider.base_url(api)`).
 
 models   windows by name, or `ServedModel`s (dialect of the errors, output cap, cache minimum, …)
-script   a list of answers, used one by one by requests that are right and fit: a text, a core `Reply`, a `Fault`, or a
-         function of the `Request` (also async) that returns one of them; or one such function for every request, such
-         as `Recorded(messages)`; None echoes. An exception in a function (an assertion, say) is a 500 to the
-         client, and is raised again when the provider is closed
+script   a list of answers, one for each request that is valid and fits the window. An answer is a text, a core
+         `Reply`, a `Fault`, or a function of the `Request` (also async) that returns one of these. Or one such
+         function for all requests, such as `RecordedAnswers(messages)`. None: echo the last message. If a function
+         raises (an assertion, say), the client gets a 500, and closing the provider raises the exception again
 faults   a `FaultPlan`: faults at random, by a seed
 clock    returns the time in seconds, for the expiry of the caches
 
-It runs in the caller's event loop; run a blocking client in a thread (`asyncio.to_thread`).
+The provider runs in the caller's event loop; run a blocking client in a thread (`asyncio.to_thread`).
 Prompts are counted with the model's own tokenizer, so windows, usage and caches are those a real provider would report.
 """
 

@@ -15,7 +15,7 @@ from everthread.core.canonical_usage import CanonicalUsage, normalize_usage
 from everthread.core.types import Api, Reply, Request
 from everthread.errors import InputError, WireError
 from everthread.lab.provider import checks
-from everthread.lab.provider.cache import CacheUse, Prompt, PromptReader, ProviderCaches
+from everthread.lab.provider.cache import CacheUse, ProviderCaches
 from everthread.lab.provider.faults import (
     ANSWERED_FAULTS,
     UNFINISHED_ANSWER,
@@ -24,6 +24,7 @@ from everthread.lab.provider.faults import (
     Refusal,
     make_refusal,
 )
+from everthread.lab.provider.prompt_blocks import Prompt, PromptReader
 from everthread.lab.provider.script import (
     ScriptedAnswers,
     asks_for_compaction,
@@ -50,13 +51,13 @@ class Record:
     path: str
     headers: Mapping[str, str]
     """With lower-case names."""
-    at: float
+    arrival_time: float
     body: Any = None
     """The received JSON; None if it was not JSON."""
     request: Request | None = None
-    """The same in core form; None if it could not be read."""
+    """The body in core form; None if it could not be read."""
     status: int | None = None
-    """None while it hangs."""
+    """The status of the answer; None if a fault keeps the client waiting."""
     error: str = ""
     """The message of the error it was answered with."""
     fault: str = ""
@@ -238,12 +239,12 @@ def split_events(events: Iterable[SseEvent]) -> Iterator[SseEvent]:
             yield event
             continue
         data = json.loads(event.data)
-        holder, key = _find_text(data)
-        text = holder[key] if key else ""
+        parent, key = _find_text(data)
+        text = parent[key] if key else ""
         length = max(_MIN_PIECE_CHARS, len(text) // _MAX_PIECES)
         for start in range(0, max(len(text), 1), length):
             if key:
-                holder[key] = text[start : start + length]
+                parent[key] = text[start : start + length]
             if "sequence_number" in data:
                 data["sequence_number"] = sequence_number
                 sequence_number += 1
@@ -251,28 +252,28 @@ def split_events(events: Iterable[SseEvent]) -> Iterator[SseEvent]:
 
 
 def _find_text(data: dict[str, Any]) -> tuple[dict[str, Any], str]:
-    """Return the object and the key of the text that may come in pieces; an empty key if the event has none."""
+    """Find the text of an event that may be split: return the object that holds it and its key, or an empty key."""
     match data:
         case {
             "choices": [
                 {
                     "delta": {
-                        "tool_calls": [{"function": {"arguments": str()} as holder}]
+                        "tool_calls": [{"function": {"arguments": str()} as parent}]
                     }
                 }
             ]
         }:
-            return holder, "arguments" if len(holder) == 1 else ""
-        case {"choices": [{"delta": holder}]} | {
+            return parent, "arguments" if len(parent) == 1 else ""
+        case {"choices": [{"delta": parent}]} | {
             "type": "content_block_delta",
-            "delta": holder,
+            "delta": parent,
         }:
             names = ("content", "reasoning_content", "text", "thinking", "partial_json")
-            return holder, next(
-                (name for name in names if isinstance(holder.get(name), str)), ""
+            return parent, next(
+                (name for name in names if isinstance(parent.get(name), str)), ""
             )
-        case {"candidates": [{"content": {"parts": [{"text": str()} as holder]}}]}:
-            return holder, "" if "thoughtSignature" in holder else "text"
+        case {"candidates": [{"content": {"parts": [{"text": str()} as parent]}}]}:
+            return parent, "" if "thoughtSignature" in parent else "text"
         case {"type": str(kind), "delta": str()} if kind.endswith(".delta"):
             return data, "delta"
     return data, ""
@@ -308,8 +309,8 @@ class ProviderLogic:
                     protocol.api, 500, f"The simulator cannot answer: {error}."
                 ),
             )
-        hangs = answer.fault is not None and answer.fault.kind == "hang"
-        record.status = None if hangs else answer.status
+        is_hanging = answer.fault is not None and answer.fault.kind == "hang"
+        record.status = None if is_hanging else answer.status
         return answer
 
     async def count_tokens(self, protocol: Protocol, record: Record) -> ProviderAnswer:
@@ -336,7 +337,7 @@ class ProviderLogic:
             "object": "response.compaction",
             "created_at": 0,
             "output": [make_compaction(call.request, record.number)],
-            "usage": protocol.usage(self._use_cache(call), 50, 0),
+            "usage": protocol.make_usage(self._use_cache(call), 50, 0),
         }
         return ProviderAnswer(200, json.dumps(body).encode())
 
@@ -361,15 +362,18 @@ class ProviderLogic:
                 Reply(openai_responses.decode_assistant_items([item]), "stop"),
                 None,
             )
-        make_overflow_refusal = checks.find_overflow(
-            protocol.api, call.model, call.prompt.tokens, protocol.cap(record.body)
+        overflow_refusal = checks.find_overflow(
+            protocol.api,
+            call.model,
+            call.prompt.tokens,
+            protocol.read_output_cap(record.body),
         )
-        if make_overflow_refusal:
+        if overflow_refusal:
             in_stream = record.stream and call.model.errors_in_stream
             return (
-                fail_stream(call, [], make_overflow_refusal)
+                fail_stream(call, [], overflow_refusal)
                 if in_stream
-                else refuse(record, make_overflow_refusal)
+                else refuse(record, overflow_refusal)
             )
         reply, fault = await self._next_reply(call.request)
         if fault:
@@ -455,7 +459,7 @@ class ProviderLogic:
         fault_kind = fault.kind if fault else ""
         if fault and fault_kind == "wrong_usage":
             nonsense = CacheUse(fault.tokens, read=fault.tokens + 1)
-            reply = replace(reply, usage=protocol.usage(nonsense, -1, 0))
+            reply = replace(reply, usage=protocol.make_usage(nonsense, -1, 0))
         if fault_kind == "no_usage" or (
             protocol.api == "openai_chat" and record.stream and not _wants_usage(record)
         ):
@@ -464,7 +468,7 @@ class ProviderLogic:
         if not record.stream:
             body = protocol.codec.encode_reply(reply)
             if fault_kind == "empty":
-                body[protocol.content] = []
+                body[protocol.content_field] = []
             return ProviderAnswer(200, json.dumps(body).encode(), fault=fault)
         events = protocol.codec.encode_stream(reply)
         sent_events = [
@@ -480,7 +484,7 @@ class ProviderLogic:
 
     def _use_cache(self, call: ProviderCall) -> CacheUse:
         """Use the cache: Claude's needs marks, all others work automatically."""
-        minimum = call.model.minimum if _is_claude(call) else None
+        minimum = call.model.min_cached_tokens if _is_claude(call) else None
         return self._caches.use(call.model.name, call.prompt, minimum=minimum)
 
 
@@ -493,7 +497,7 @@ def _count_output_room(call: ProviderCall) -> int:
     """Return how many tokens the reply may have: the least of the request's, the model's and the window's limit."""
     remaining_tokens = max(1, call.model.window - call.prompt.tokens)
     limits = (
-        call.protocol.cap(call.record.body),
+        call.protocol.read_output_cap(call.record.body),
         call.model.max_output,
         remaining_tokens,
     )

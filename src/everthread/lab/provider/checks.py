@@ -16,9 +16,10 @@ from everthread.core.messages import (
 )
 from everthread.core.types import Api, Request
 from everthread.core.validation import Problem, validate_messages
-from everthread.lab.provider.cache import MAX_MARKS, Block
+from everthread.lab.provider.cache import MAX_MARKS
 from everthread.lab.provider.faults import Refusal, make_overflow_refusal, make_refusal
 from everthread.lab.provider.gemini_checks import find_gemini_problems
+from everthread.lab.provider.prompt_blocks import Block
 from everthread.lab.provider.script import (
     COMPACTION_TRIGGER,
     is_forged,
@@ -75,30 +76,32 @@ def check_request(
 
 
 def find_overflow(
-    api: Api, model: ServedModel, prompt: int, cap: int | None
+    api: Api, model: ServedModel, prompt_tokens: int, output_cap: int | None
 ) -> Refusal | None:
     """Return the error if prompt and output are more than the model takes."""
     figures = {
         "model": model.name,
         "limit": model.window,
-        "input": prompt,
-        "output": cap or 0,
-        "total": prompt + (cap or 0),
-        "over": prompt - model.window,
+        "input": prompt_tokens,
+        "output": output_cap or 0,
+        "total": prompt_tokens + (output_cap or 0),
+        "over": prompt_tokens - model.window,
         "cap": model.max_output,
         "above_cap": (model.max_output or 0) + 1,
     }
-    dialect = model.dialect_for(api)
-    if prompt > model.window:
+    dialect = model.choose_dialect(api)
+    if prompt_tokens > model.window:
         return make_overflow_refusal(dialect, "prompt_too_long", figures)
     is_capped = (
-        cap is not None and model.max_output is not None and cap > model.max_output
+        output_cap is not None
+        and model.max_output is not None
+        and output_cap > model.max_output
     )
     if is_capped and (
         cap_error := make_overflow_refusal(dialect, "cap_too_large", figures)
     ):
         return cap_error
-    if cap is not None and prompt + cap > model.window:
+    if output_cap is not None and prompt_tokens + output_cap > model.window:
         return make_overflow_refusal(dialect, "output_too_large", figures)
     return None
 
@@ -206,13 +209,13 @@ def _find_missing_thoughts(body: Mapping[str, Any]) -> Iterator[str]:
         or kind_of(next(iter(parts_of(messages[-1])), None)) not in RESULT_BLOCKS
     ):
         return
-    openings = [
+    first_kinds = [
         (index, kind_of(parts_of(message)[0]))
         for index, message in enumerate(messages)
         if message["role"] == "assistant"
     ]
-    if openings and openings[-1][1] not in REASONING_BLOCKS:
-        index, kind = openings[-1]
+    if first_kinds and first_kinds[-1][1] not in REASONING_BLOCKS:
+        index, kind = first_kinds[-1]
         yield (
             f"messages.{index}.content.0.type: Expected `thinking` or `redacted_thinking`, but found `{kind}`. When "
             "`thinking` is enabled, a final `assistant` message must start with a thinking block (preceeding the "
@@ -236,8 +239,10 @@ def _find_reasoning_problems(
     """Check that reasoning and the item after it come together."""
     item_list: list[Mapping[str, Any]] = items if isinstance(items, list) else []
     ids = {str(item.get("id")) for item in item_list}
-    for item, next_item in pairwise([*item_list, _END]):
-        if kind_of(item) == "reasoning" and (next_item is _END or _is_input(next_item)):
+    for item, next_item in pairwise([*item_list, _NO_ITEM]):
+        if kind_of(item) == "reasoning" and (
+            next_item is _NO_ITEM or _is_input(next_item)
+        ):
             yield f"Item '{item.get('id')}' of type 'reasoning' was provided without its required following item."
         reasoning_id = reasoning_by_item.get(str(item.get("id")))
         if reasoning_id and reasoning_id not in ids:
@@ -247,7 +252,7 @@ def _find_reasoning_problems(
             )
 
 
-_END: Mapping[str, Any] = {}
+_NO_ITEM: Mapping[str, Any] = {}
 
 
 def _is_input(item: Mapping[str, Any]) -> bool:
@@ -316,11 +321,11 @@ def _find_mark_problems(
                 "`messages`."
             )
         has_short_mark = has_short_mark or block.mark == "5m"
-    automatic = body.get("cache_control")
+    automatic_mark = body.get("cache_control")
     last_mark = blocks[-1].mark if blocks else None
     if (
-        isinstance(automatic, Mapping)
+        isinstance(automatic_mark, Mapping)
         and last_mark
-        and last_mark != automatic.get("ttl", "5m")
+        and last_mark != automatic_mark.get("ttl", "5m")
     ):
         yield f"cache_control.ttl: the last block is marked with ttl='{last_mark}' already"

@@ -157,7 +157,7 @@ OWN_DIALECTS: dict[Api, str] = {
 def make_overflow_refusal(
     dialect: str, kind: OverflowKind, figures: Mapping[str, Any]
 ) -> Refusal | None:
-    """Return the error of this kind with these figures; None if the dialect has none."""
+    """Return the dialect's error of this kind with these figures; None if the dialect lacks such an error."""
     text = _DIALECT_TEXTS[dialect].get(kind)
     return (
         None
@@ -169,7 +169,7 @@ def make_overflow_refusal(
 def make_refusal(
     api: Api, status: int, message: str, *, kind: str = "", code: str | None = None
 ) -> Refusal:
-    """Return any other error in the protocol's own format; `kind` if it is not the usual one of the status."""
+    """Return an error in the protocol's own format. `kind`: its type, if it is not the usual one of the status."""
     if api == "anthropic":
         error = {
             "type": kind or _ANTHROPIC_KINDS.get(status, "api_error"),

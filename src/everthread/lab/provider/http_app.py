@@ -394,8 +394,8 @@ class Provider:
 def _add_path_fields(body: dict[str, Any], http: HttpRequest) -> dict[str, Any]:
     """Return Gemini's body with the fields of its path: the model, and whether to stream."""
     wrapped_request = body.get("generateContentRequest")
-    streams = ":streamGenerateContent" in http.url.path
-    fields: dict[str, Any] = {"stream": True} if streams else {}
+    is_stream = ":streamGenerateContent" in http.url.path
+    fields: dict[str, Any] = {"stream": True} if is_stream else {}
     return {
         **(wrapped_request if isinstance(wrapped_request, dict) else body),
         "model": http.path_params["name"],

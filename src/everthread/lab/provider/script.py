@@ -215,7 +215,7 @@ def complete_reply(  # noqa: PLR0913  a reply depends on all of these
         reply,
         stop=stop,
         model=reply.model or name,
-        id=reply.id or f"{protocol.prefix}{number}",
+        id=reply.id or f"{protocol.id_prefix}{number}",
     )
     text = reply.message.get("content")
     if isinstance(text, str) and not calls and counter.text(text) > max_tokens:
@@ -234,7 +234,7 @@ def complete_reply(  # noqa: PLR0913  a reply depends on all of these
         reasoning = (
             _count_reasoning_tokens(reply.message, counter) + extra_reasoning_tokens
         )
-        body[protocol.usage_field] = protocol.usage(
+        body[protocol.usage_field] = protocol.make_usage(
             use, reasoning + count_answer(reply.message, counter), reasoning
         )
     return protocol.codec.decode_reply(body)
@@ -243,14 +243,14 @@ def complete_reply(  # noqa: PLR0913  a reply depends on all of these
 def map_items_to_reasoning(reply: Reply) -> dict[str, str]:
     """Return the id of the reasoning before each item of a response, by the item's id."""
     items = native_value(reply.message, "openai_responses")
-    pairs: dict[str, str] = {}
+    reasoning_by_item: dict[str, str] = {}
     reasoning_id = ""
     for item in items if isinstance(items, list) else []:
         if kind_of(item) == "reasoning":
             reasoning_id = str(item.get("id"))
         elif reasoning_id:
-            pairs[str(item.get("id"))] = reasoning_id
-    return pairs
+            reasoning_by_item[str(item.get("id"))] = reasoning_id
+    return reasoning_by_item
 
 
 def is_forged(part: Mapping[str, Any]) -> bool:
@@ -262,10 +262,10 @@ def is_forged(part: Mapping[str, Any]) -> bool:
         or not signature.startswith(_SIGNATURE_PREFIX)
     ):
         return False
-    return signature != sign(str(part.get("thinking")))
+    return signature != sign_text(str(part.get("thinking")))
 
 
-def sign(thinking: str) -> str:
+def sign_text(thinking: str) -> str:
     """Return the signature of a text of reasoning."""
     return (
         _SIGNATURE_PREFIX
@@ -294,7 +294,7 @@ def make_compaction(request: Request, number: int) -> dict[str, Any]:
     return {
         "id": f"cmp_lab{number}",
         "type": "compaction",
-        "encrypted_content": f"{_COMPACTION_PREFIX}.{payload}.{sign(payload)}",
+        "encrypted_content": f"{_COMPACTION_PREFIX}.{payload}.{sign_text(payload)}",
     }
 
 
@@ -302,7 +302,7 @@ def is_own_compaction(item: Mapping[str, Any]) -> bool:
     """Return whether the item was issued here and is unchanged."""
     prefix, _, signed_payload = str(item.get("encrypted_content")).partition(".")
     payload, _, signature = signed_payload.partition(".")
-    return prefix == _COMPACTION_PREFIX and signature == sign(payload)
+    return prefix == _COMPACTION_PREFIX and signature == sign_text(payload)
 
 
 def asks_for_compaction(body: Mapping[str, Any]) -> bool:
@@ -314,7 +314,7 @@ def asks_for_compaction(body: Mapping[str, Any]) -> bool:
     )
 
 
-def _encode_thoughts(message: Message, api: Api, name: str) -> Message:
+def _encode_thoughts(message: Message, api: Api, reply_id: str) -> Message:
     """Convert plain-text reasoning (`reasoning_content`) to the form of the protocol.
 
     Chat clients read it unchanged; Claude signs it; the responses protocol hides it in an item; Gemini signs calls.
@@ -332,17 +332,17 @@ def _encode_thoughts(message: Message, api: Api, name: str) -> Message:
         thought = {
             "type": "thinking",
             "thinking": thinking,
-            "signature": sign(thinking),
+            "signature": sign_text(thinking),
         }
         return {**message_without_thoughts, "content": [thought, *parts_of(message)]}
     item = {
-        "id": f"rs_{name}",
+        "id": f"rs_{reply_id}",
         "type": "reasoning",
         "summary": [{"type": "summary_text", "text": thinking}],
-        "encrypted_content": sign(thinking),
+        "encrypted_content": sign_text(thinking),
     }
     items = openai_responses.encode_reply(
-        Reply(message_without_thoughts, stop="stop", id=name)
+        Reply(message_without_thoughts, stop="stop", id=reply_id)
     )["output"]
     return with_native(message, api, [item, *items])
 
@@ -369,7 +369,7 @@ def _sign_content(message: Message) -> Message:
 
 def sign_call(call: Mapping[str, Any]) -> str:
     """Return the signature of a call of Gemini."""
-    return sign(json.dumps([call.get("name"), call.get("args")], sort_keys=True))
+    return sign_text(json.dumps([call.get("name"), call.get("args")], sort_keys=True))
 
 
 def is_forged_call(part: Mapping[str, Any]) -> bool:

@@ -21,13 +21,13 @@ class Protocol:
 
     api: Api
     path: str
-    prefix: str
+    id_prefix: str
     """Prefix of the ids of its replies."""
     cap_fields: tuple[str, ...]
     """The fields that limit the output; the first that is present is used."""
-    content: str
+    content_field: str
     """The field with a reply's content."""
-    usage: Callable[[CacheUse, int, int], dict[str, Any]]
+    make_usage: Callable[[CacheUse, int, int], dict[str, Any]]
     """Makes the usage object from the use of the cache, the output tokens and the reasoning tokens among them."""
     usage_field: str = "usage"
 
@@ -35,8 +35,8 @@ class Protocol:
     def codec(self) -> Codec:
         return CODECS[self.api]
 
-    def cap(self, body: Mapping[str, Any]) -> int | None:
-        """Return how many tokens the reply may have, as the request asks."""
+    def read_output_cap(self, body: Mapping[str, Any]) -> int | None:
+        """Return the request's own limit on the tokens of the reply; None if it sets none."""
         values = (_read_nested(body, name.split(".")) for name in self.cap_fields)
         return next((value for value in values if isinstance(value, int)), None)
 
@@ -105,34 +105,34 @@ def _make_gemini_usage(use: CacheUse, output: int, reasoning: int) -> dict[str, 
 CHAT = Protocol(
     "openai_chat",
     "/v1/chat/completions",
-    prefix="chatcmpl-lab",
+    id_prefix="chatcmpl-lab",
     cap_fields=("max_completion_tokens", "max_tokens"),
-    content="choices",
-    usage=_make_chat_usage,
+    content_field="choices",
+    make_usage=_make_chat_usage,
 )
 RESPONSES = Protocol(
     "openai_responses",
     "/v1/responses",
-    prefix="resp_lab",
+    id_prefix="resp_lab",
     cap_fields=("max_output_tokens",),
-    content="output",
-    usage=_make_responses_usage,
+    content_field="output",
+    make_usage=_make_responses_usage,
 )
 ANTHROPIC = Protocol(
     "anthropic",
     "/v1/messages",
-    prefix="msg_lab",
+    id_prefix="msg_lab",
     cap_fields=("max_tokens",),
-    content="content",
-    usage=_make_anthropic_usage,
+    content_field="content",
+    make_usage=_make_anthropic_usage,
 )
 GEMINI = Protocol(
     "gemini",
     "/v1beta/models/{name}:generateContent",
     "lab",
     cap_fields=("generationConfig.maxOutputTokens",),
-    content="candidates",
-    usage=_make_gemini_usage,
+    content_field="candidates",
+    make_usage=_make_gemini_usage,
     usage_field="usageMetadata",
 )
 PROTOCOLS = (CHAT, RESPONSES, ANTHROPIC, GEMINI)
@@ -155,7 +155,7 @@ class ServedModel:
     name: str
     window: int = 128_000
     dialect: str | None = None
-    """Whose error bodies it answers with (a key of `DIALECTS`); None: those of the protocol's own provider."""
+    """The provider whose error bodies it uses (one of `DIALECTS`); None: the provider that made the protocol."""
     max_output: int | None = None
     """Maximum output tokens that a request may ask for; None means all that the window leaves."""
     shows: WindowField | None = None
@@ -181,14 +181,14 @@ class ServedModel:
                 f"the window of {self.name} is {self.window}; it must be at least 1"
             )
 
-    def dialect_for(self, api: Api) -> str:
+    def choose_dialect(self, api: Api) -> str:
         """Return the dialect of its errors on this protocol."""
         return self.dialect or OWN_DIALECTS[api]
 
     @property
-    def minimum(self) -> int:
+    def min_cached_tokens(self) -> int:
         return (
-            cache_minimum(self.name)
+            find_cache_minimum(self.name)
             if self.cache_minimum is None
             else self.cache_minimum
         )
@@ -199,7 +199,7 @@ DEFAULT_MODELS: Mapping[str, int] = {"gpt-5": 400_000, "claude-sonnet-5": 200_00
 
 
 def index_models(models: Models | None) -> dict[str, ServedModel]:
-    """Return the models by name, from windows by name or from descriptions."""
+    """Return the models by name. `models`: windows by name, or `ServedModel`s; None: the default models."""
     models = DEFAULT_MODELS if models is None else models
     model_list = (
         [ServedModel(*pair) for pair in models.items()]
@@ -226,7 +226,7 @@ def parse_model(
     )
 
 
-def cache_minimum(model: str) -> int:
+def find_cache_minimum(model: str) -> int:
     """Return the shortest prefix in tokens that Claude's cache takes, as documented for each model."""
     name = bare_name(model).replace(".", "-")
     return next(

@@ -10,7 +10,7 @@ from typing import Any
 
 from everthread.core.caching.claude_cache_marks import (
     apply_cache_control,
-    first_markable_index,
+    find_first_markable_index,
     mark_system,
 )
 from everthread.core.canonical_usage import CanonicalUsage
@@ -22,15 +22,16 @@ from everthread.core.types import Request, System
 from everthread.lab.provider.cache import (
     CACHE_STEP_TOKENS,
     MIN_CACHED_TOKENS,
-    Block,
     CacheUse,
-    Prompt,
-    PromptReader,
     ProviderCaches,
 )
-from everthread.lab.provider.served_models import cache_minimum
+from everthread.lab.provider.prompt_blocks import Block, Prompt, PromptReader
+from everthread.lab.provider.served_models import find_cache_minimum
 from everthread.lab.replay import result
-from everthread.lab.replay.cache_lifetime import cache_seconds, caches_by_marks
+from everthread.lab.replay.cache_lifetime import (
+    caches_by_marks,
+    find_cache_seconds,
+)
 from everthread.lab.replay.recording import Recording, make_cache_use
 from everthread.lab.replay.replay_plan import PlannedCall
 from everthread.lab.replay.result import PlayedCall, StrategyResult
@@ -47,7 +48,7 @@ class PromptBlockReader:
         self._head: Request | None = None
         self._head_blocks: Sequence[Block] = ()
 
-    def counter(self, model: str) -> TokenCounter:
+    def get_counter(self, model: str) -> TokenCounter:
         return self._get_reader(model).counter
 
     def read(self, request: Request) -> Prompt:
@@ -60,7 +61,7 @@ class PromptBlockReader:
         return Prompt(
             blocks,
             sum(block.tokens for block in blocks)
-            + self.counter(request.model).request(()),
+            + self.get_counter(request.model).request(()),
         )
 
     def _read_head(self, request: Request) -> Sequence[Block]:
@@ -91,7 +92,7 @@ class PromptBlockReader:
         thoughts = message.get("reasoning_content")
         if thoughts:
             blocks = [
-                Block(thoughts, self.counter(model).text(thoughts), "thinking"),
+                Block(thoughts, self.get_counter(model).text(thoughts), "thinking"),
                 *blocks,
             ]
         mark = message.get("cache_control")
@@ -122,7 +123,7 @@ class ReplayCaches:
     def use(self, call_index: int, model: str, prompt: Prompt) -> CacheUse:
         """Return the use of the cache by the call with this index."""
         recording = self._recording
-        minimum = cache_minimum(model) if caches_by_marks(model) else None
+        minimum = find_cache_minimum(model) if caches_by_marks(model) else None
         if recording is None:
             return self._caches.use(model, prompt, minimum=minimum)
         is_missed = call_index == 0 or call_index in recording.missed_calls
@@ -131,14 +132,14 @@ class ReplayCaches:
         )
         if is_missed:
             self._caches = ProviderCaches(self._clock)
-            self._fill(model, prompt, recording.count_cached_tokens(call_index))
+            self._fill_caches(model, prompt, recording.count_cached_tokens(call_index))
         use = self._caches.use(model, prompt, minimum=minimum)
         if is_missed or is_partly_missed:
             other_use = self._other_machine.use(model, prompt, minimum=minimum)
             return other_use if is_partly_missed else use
         return use
 
-    def _fill(self, model: str, prompt: Prompt, tokens: int) -> None:
+    def _fill_caches(self, model: str, prompt: Prompt, tokens: int) -> None:
         """Put the first blocks, up to this many tokens, into the caches."""
         blocks: list[Block] = []
         size = 0
@@ -165,9 +166,9 @@ class CacheMarker:
 
     def __init__(self, ttl: str) -> None:
         self._ttl = ttl
-        self._last: int | None = None
+        self._last_index: int | None = None
 
-    def request(
+    def make_request(
         self,
         model: str,
         messages: Sequence[Message],
@@ -178,17 +179,17 @@ class CacheMarker:
             return Request(model, list(messages), system, list(tools))
         last_index = (
             None
-            if self._last is not None and self._last >= len(messages)
-            else self._last
+            if self._last_index is not None and self._last_index >= len(messages)
+            else self._last_index
         )
-        start = first_markable_index(len(messages), last_index)
+        start = find_first_markable_index(len(messages), last_index)
         marked_messages = apply_cache_control(
             messages[start:],
             ttl=self._ttl,
             native_anthropic=True,
             previous_index=None if last_index is None else last_index - start,
         )
-        self._last = len(messages) - 1
+        self._last_index = len(messages) - 1
         marked_system = mark_system(system, ttl=self._ttl)
         return Request(
             model, [*messages[:start], *marked_messages], marked_system, list(tools)
@@ -196,7 +197,7 @@ class CacheMarker:
 
 
 @dataclass(slots=True)
-class CallLedger:
+class CallRecorder:
     """Records the calls of one strategy."""
 
     ttl: str
@@ -209,23 +210,23 @@ class CallLedger:
         self,
         request: Request,
         use: CacheUse,
-        output: int,
+        output_tokens: int,
         sent_at: float,
         *,
-        reshape_cause: str = "",
+        rewrite_cause: str = "",
     ) -> None:
-        """Record a call. `reshape_cause`: why its history does not extend that of the previous call."""
-        cause, missed = self._find_miss(request, use, sent_at, reshape_cause)
+        """Record a call. `rewrite_cause`: why its history does not extend that of the previous call."""
+        cause, missed = self._find_miss(request, use, sent_at, rewrite_cause)
         self._previous_call = request, use, sent_at
         input_cost, output_cost = price_call(
-            request.model, use, output, timestamp=self.started_at + sent_at
+            request.model, use, output_tokens, timestamp=self.started_at + sent_at
         )
         self.calls.append(
             PlayedCall(
                 sent_at,
                 len(request.messages),
                 use,
-                output=output,
+                output_tokens=output_tokens,
                 input_cost=input_cost,
                 output_cost=output_cost,
                 miss=cause,
@@ -234,7 +235,7 @@ class CallLedger:
         )
 
     def _find_miss(
-        self, request: Request, use: CacheUse, sent_at: float, reshape_cause: str
+        self, request: Request, use: CacheUse, sent_at: float, rewrite_cause: str
     ) -> tuple[result.Cause, int]:
         """Return the first cause that applies, the most costly first, and the tokens missed."""
         if self._previous_call is None:
@@ -248,11 +249,11 @@ class CallLedger:
         causes = [
             (previous_request.model != request.model, result.MODEL_CAUSE),
             (
-                sent_at - previous_time >= cache_seconds(request.model, self.ttl),
+                sent_at - previous_time >= find_cache_seconds(request.model, self.ttl),
                 result.EXPIRED_CAUSE,
             ),
             (previous_request.tools != request.tools, result.TOOLS_CAUSE),
-            (bool(reshape_cause), reshape_cause),
+            (bool(rewrite_cause), rewrite_cause),
             (previous_request.system != request.system, result.SYSTEM_CAUSE),
         ]
         return next(
@@ -321,11 +322,11 @@ class ReplayInputs:
         return self.window - min(DEFAULT_OUTPUT_RESERVE, self.window // 8)
 
 
-def price_recorded_calls(setting: ReplayInputs) -> list[PlayedCall | None]:
+def price_recorded_calls(inputs: ReplayInputs) -> list[PlayedCall | None]:
     """Return each call with its recorded usage and its price; None for a call without a recorded prompt."""
     priced_calls: list[PlayedCall | None] = []
     messages = 0
-    for call in setting.calls:
+    for call in inputs.calls:
         messages += len(call.inputs)
         usage = call.usage
         if usage is None or not usage.prompt_tokens:
@@ -335,26 +336,29 @@ def price_recorded_calls(setting: ReplayInputs) -> list[PlayedCall | None]:
             costs = price_call(
                 call.model,
                 use,
-                call.output,
-                timestamp=setting.started_at + call.sent_at,
+                call.output_tokens,
+                timestamp=inputs.started_at + call.sent_at,
             )
             priced_calls.append(
-                PlayedCall(call.sent_at, messages, use, call.output, *costs)
+                PlayedCall(call.sent_at, messages, use, call.output_tokens, *costs)
             )
         messages += 1
     return priced_calls
 
 
 def play_baselines(
-    setting: ReplayInputs,
+    inputs: ReplayInputs,
 ) -> tuple[StrategyResult, StrategyResult, StrategyResult, list[Message]]:
     """Play without a cache, with one, and with truncation; also return the messages that truncation leaves."""
-    cached, messages = _play_history(setting, CACHED_STRATEGY)
+    cached, messages = _play_history(inputs, CACHED_STRATEGY)
     uncached_calls = []
-    for planned, call in zip(setting.calls, cached.calls, strict=False):
+    for planned, call in zip(inputs.calls, cached.calls, strict=False):
         use = CacheUse(call.use.prompt)
         prompt_cost, output_cost = price_call(
-            planned.model, use, call.output, timestamp=setting.started_at + call.sent_at
+            planned.model,
+            use,
+            call.output_tokens,
+            timestamp=inputs.started_at + call.sent_at,
         )
         uncached_calls.append(
             replace(
@@ -373,7 +377,7 @@ def play_baselines(
         calls=uncached_calls,
     )
     # Nothing is dropped, so it is the same.
-    if cached.refused_call is None and cached.peak <= setting.max_prompt_tokens:
+    if cached.refused_call is None and cached.peak <= inputs.max_prompt_tokens:
         return (
             uncached,
             cached,
@@ -384,61 +388,61 @@ def play_baselines(
             ),
             messages,
         )
-    return uncached, cached, *_play_history(setting, TRUNCATED_STRATEGY)
+    return uncached, cached, *_play_history(inputs, TRUNCATED_STRATEGY)
 
 
 def _play_history(
-    setting: ReplayInputs, name: str
+    inputs: ReplayInputs, name: str
 ) -> tuple[StrategyResult, list[Message]]:
     """Play the whole history in every request, or its end that fits, until a prompt is larger than the window."""
-    ledger = CallLedger(setting.ttl, setting.started_at)
+    call_recorder = CallRecorder(inputs.ttl, inputs.started_at)
     clock = SteppedClock(0.0)
-    marker = CacheMarker(setting.ttl)
-    caches = ReplayCaches(clock, setting.recording)
+    marker = CacheMarker(inputs.ttl)
+    caches = ReplayCaches(clock, inputs.recording)
     history: list[Message] = []
-    for number, call in enumerate(setting.calls):
+    for number, call in enumerate(inputs.calls):
         history += call.inputs
-        reshape_cause = ""
+        rewrite_cause = ""
         if name == TRUNCATED_STRATEGY:
-            end_of_history = _fit_history(setting, history, call.model)
+            end_of_history = _fit_history(inputs, history, call.model)
             if len(end_of_history) < len(history):
-                reshape_cause = result.TRUNCATION_CAUSE
-                marker = CacheMarker(setting.ttl)
+                rewrite_cause = result.TRUNCATION_CAUSE
+                marker = CacheMarker(inputs.ttl)
             history = end_of_history
-        request = marker.request(call.model, history, setting.system, setting.tools)
-        prompt = setting.prompts.read(request)
-        if prompt.tokens > setting.window:
+        request = marker.make_request(call.model, history, inputs.system, inputs.tools)
+        prompt = inputs.prompts.read(request)
+        if prompt.tokens > inputs.window:
             return StrategyResult(
-                name, BASELINE_LABELS[name], ledger.calls, number
+                name, BASELINE_LABELS[name], call_recorder.calls, number
             ), history
         clock.now = call.sent_at
         use = caches.use(number, request.model, prompt)
-        ledger.record_call(
-            request, use, call.output, call.sent_at, reshape_cause=reshape_cause
+        call_recorder.record_call(
+            request, use, call.output_tokens, call.sent_at, rewrite_cause=rewrite_cause
         )
         history.append(call.answer)
-        setting.step()
-    return StrategyResult(name, BASELINE_LABELS[name], ledger.calls), history
+        inputs.step()
+    return StrategyResult(name, BASELINE_LABELS[name], call_recorder.calls), history
 
 
 def _fit_history(
-    setting: ReplayInputs, history: list[Message], model: str
+    inputs: ReplayInputs, history: list[Message], model: str
 ) -> list[Message]:
     """Return the end of the history that fits, in whole groups of calls and results."""
-    counter = setting.prompts.counter(model)
+    counter = inputs.prompts.get_counter(model)
     size = counter.request(
-        (), system=setting.system, tools=setting.tools
+        (), system=inputs.system, tools=inputs.tools
     ) + counter.messages(history)
     start = 0
     remaining = size
     for start, dropped_tokens in _list_possible_starts(history, counter.message):
         remaining = size - dropped_tokens
-        if remaining <= setting.max_prompt_tokens:
+        if remaining <= inputs.max_prompt_tokens:
             return history[start:] if start else history
     return _cut_texts(
         history[start:],
-        setting.max_prompt_tokens / remaining,
-        setting.max_prompt_tokens // 2,
+        inputs.max_prompt_tokens / remaining,
+        inputs.max_prompt_tokens // 2,
     )
 
 

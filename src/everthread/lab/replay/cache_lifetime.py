@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from everthread.lab.provider.cache import CLAUDE_SECONDS, find_prefix_seconds
+from everthread.lab.provider.cache import CLAUDE_TTL_SECONDS, find_prefix_seconds
 
 
 def caches_by_marks(model: str) -> bool:
@@ -10,10 +10,10 @@ def caches_by_marks(model: str) -> bool:
     return "claude" in model.lower()
 
 
-def cache_seconds(model: str, ttl: str) -> float:
+def find_cache_seconds(model: str, ttl: str) -> float:
     """Return the lifetime of an unused entry in the model's cache, in seconds."""
     return (
-        CLAUDE_SECONDS["1h" if ttl == "1h" else "5m"]
+        CLAUDE_TTL_SECONDS["1h" if ttl == "1h" else "5m"]
         if caches_by_marks(model)
         else find_prefix_seconds(model)
     )

@@ -16,15 +16,19 @@ from everthread.core.tokens import TokenCounter
 from everthread.core.types import System
 from everthread.lab.importers.log import ClientCompaction, Log, make_injected_message
 from everthread.lab.provider.cache import CacheUse
-from everthread.lab.replay.cache_lifetime import cache_seconds, caches_by_marks
+from everthread.lab.replay.cache_lifetime import (
+    caches_by_marks,
+    find_cache_seconds,
+)
 from everthread.lab.replay.replay_plan import PlannedCall
 from everthread.lab.replay.result import Agreement, PlayedCall
 
 MAX_FIXED_TOKENS = 40_000
-"""The largest share of the first prompt that is taken for system prompt and tools; the rest is earlier conversation."""
-MIN_SHARED_REST = 0.1
-"""If less than this share of the first prompt was new, it continued a session: its cache is not the system prompt's."""
-LASTING_SHARE = 0.4
+"""The most tokens of the first prompt that count as system prompt and tools; the others are earlier conversation."""
+MIN_NEW_SHARE = 0.1
+"""If a smaller share of the first prompt was new, the log continues an earlier session, and the tokens that were read
+from the cache are not only the system prompt."""
+DEFAULT_LASTING_SHARE = 0.4
 """Share of system prompt and tools that stays cached when the conversation changes, unless the first call shows it."""
 MISSED_SHARE = 0.5
 """A call missed the cache if it read less than this share of the readable prompt."""
@@ -102,7 +106,7 @@ def _has_expired(calls: Sequence[PlannedCall], number: int, ttl: str | None) -> 
     """Return whether a cache with marks had expired before a call. An automatic cache is shared by sessions."""
     model = calls[number].model
     pause = calls[number].sent_at - calls[number - 1].sent_at
-    return caches_by_marks(model) and pause >= cache_seconds(model, ttl or "5m")
+    return caches_by_marks(model) and pause >= find_cache_seconds(model, ttl or "5m")
 
 
 def _find_read_shares(
@@ -175,7 +179,8 @@ def complete_prompt(
     earlier_tokens = max(missing_tokens - MAX_FIXED_TOKENS, 0)
     fixed_tokens = missing_tokens - earlier_tokens
     lasting_tokens = min(
-        _find_lasting_tokens(usage) or int(LASTING_SHARE * fixed_tokens), fixed_tokens
+        _find_lasting_tokens(usage) or int(DEFAULT_LASTING_SHARE * fixed_tokens),
+        fixed_tokens,
     )
     sizes = [
         size for size in (lasting_tokens, fixed_tokens - lasting_tokens) if size > 0
@@ -196,15 +201,15 @@ def complete_prompt(
 
 
 def _find_lasting_tokens(usage: CanonicalUsage) -> int:
-    """Return how much of the system prompt other sessions keep in the cache; 0 if the first call does not show it."""
-    continues_other = (
-        usage.cache_read_tokens >= (1 - MIN_SHARED_REST) * usage.prompt_tokens
+    """Return how many tokens of the system prompt stay cached; 0 if the first call does not show it."""
+    continues_session = (
+        usage.cache_read_tokens >= (1 - MIN_NEW_SHARE) * usage.prompt_tokens
     )
-    return 0 if continues_other else usage.cache_read_tokens
+    return 0 if continues_session else usage.cache_read_tokens
 
 
 def _make_earlier_messages(tokens: int, counter: TokenCounter) -> list[Message]:
-    """Return messages of this many tokens in place of earlier conversation; none is taken for the user's words."""
+    """Return fillers of this many tokens for the earlier conversation, marked so that they are not the user's words."""
     messages: list[Message] = []
     while tokens > 0:
         size = min(tokens, EARLIER_MESSAGE_TOKENS)
@@ -217,7 +222,7 @@ def _make_earlier_messages(tokens: int, counter: TokenCounter) -> list[Message]:
 
 
 def fill_text(tokens: int, count: Callable[[str], int]) -> str:
-    """Return a text of about this many tokens, as `count` counts it."""
+    """Return a filler text of about this many tokens. `count` counts the tokens of a text."""
     words = max(tokens - count(FILLER_START), 0)
     text = FILLER_START
     for _ in range(4):
@@ -231,19 +236,22 @@ def fill_text(tokens: int, count: Callable[[str], int]) -> str:
 
 def make_cache_use(usage: CanonicalUsage) -> CacheUse:
     """Return a recorded usage in the form of the simulated cache."""
-    hour = min(usage.cache_write_1h_tokens, usage.cache_write_tokens)
+    hour_tokens = min(usage.cache_write_1h_tokens, usage.cache_write_tokens)
     return CacheUse(
         usage.prompt_tokens,
         usage.cache_read_tokens,
-        write_5m=usage.cache_write_tokens - hour,
-        write_1h=hour,
+        write_5m=usage.cache_write_tokens - hour_tokens,
+        write_1h=hour_tokens,
     )
 
 
 def count_answer_tokens(
     call: PlannedCall, counter: TokenCounter, *, text_tokens: int
 ) -> int:
-    """Return the tokens of an answer: as reported, unless the log has only the figure of the stream's beginning."""
+    """Return the tokens of an answer: the reported ones, or our own count if that is higher.
+
+    A log may state only the tokens of the stream's beginning.
+    """
     thought_tokens = counter.text(call.answer.get("reasoning_content") or "")
     reported_tokens = call.usage.output_tokens if call.usage is not None else 0
     return max(reported_tokens, text_tokens + thought_tokens)
@@ -252,9 +260,9 @@ def count_answer_tokens(
 def add_hidden_reasoning(
     call: PlannedCall, counter: TokenCounter, *, text_tokens: int
 ) -> Message:
-    """Return the answer with reasoning as large as in later prompts.
+    """Add a filler for the reasoning that the log does not hold but that later prompts contained.
 
-    Claude gets back all that it wrote. Encrypted reasoning of OpenAI's models does not count again.
+    Claude gets back everything it wrote. Encrypted reasoning of OpenAI's models is not counted in later prompts.
     """
     usage = call.usage
     thought_tokens = counter.text(call.answer.get("reasoning_content") or "")

@@ -8,10 +8,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from everthread.core.tokens import TokenCounter
-from everthread.lab.importers.claude_code import (
-    DEFAULT_CLAUDE_WINDOW,
-    LARGE_CLAUDE_WINDOW,
-)
+from everthread.lab.client_window import find_client_window
 from everthread.lab.importers.log import Log
 from everthread.lab.replay.baselines import PromptBlockReader, ReplayInputs
 from everthread.lab.replay.recording import (
@@ -21,7 +18,6 @@ from everthread.lab.replay.recording import (
     read_recording,
 )
 from everthread.lab.replay.replay_plan import PlannedCall, ReplayPlan
-from everthread.providers.catalog import find_catalogue_window
 
 DEFAULT_MODEL = "claude-sonnet-4-5"
 
@@ -36,14 +32,17 @@ def prepare_inputs(  # noqa: PLR0913 - each is a choice of the caller
     is_ttl_given: bool,
     step: Callable[[], None],
 ) -> ReplayInputs:
-    """Prepare a replay of a log. `model` None: the log's, call by call, with the facts that its usage gives."""
+    """Prepare a replay of a log.
+
+    With `model` None each call has the model of the log, and the log's usage gives prompt sizes and cache misses.
+    """
     prompts = PromptBlockReader()
     default_model = model or log.model or DEFAULT_MODEL
     calls = [
         _complete_call(call, model or call.model or default_model, prompts)
         for call in plan.calls
     ]
-    counter = prompts.counter(calls[0].model)
+    counter = prompts.get_counter(calls[0].model)
     system = log.system
     recording = None
     sizes = [0]
@@ -61,7 +60,9 @@ def prepare_inputs(  # noqa: PLR0913 - each is a choice of the caller
         )
     return ReplayInputs(
         tuple(calls),
-        window or log.window or _find_window(log, calls[0].model, max(sizes)),
+        window
+        or log.window
+        or find_client_window(log.kind, calls[0].model, largest_prompt=max(sizes)),
         ttl=recording.ttl
         if recording is not None and recording.ttl is not None and not is_ttl_given
         else ttl,
@@ -74,28 +75,16 @@ def prepare_inputs(  # noqa: PLR0913 - each is a choice of the caller
     )
 
 
-def _find_window(log: Log, model: str, largest: int) -> int:
-    """Return the model's window. Claude Code uses 200,000 tokens of a larger one by default."""
-    size = find_catalogue_window(model).tokens
-    if (
-        log.kind == "claude-code"
-        and size == LARGE_CLAUDE_WINDOW
-        and largest <= DEFAULT_CLAUDE_WINDOW
-    ):
-        return DEFAULT_CLAUDE_WINDOW
-    return size
-
-
 def _complete_call(
     call: PlannedCall, model: str, prompts: PromptBlockReader
 ) -> PlannedCall:
     """Return the call with its model, the tokens of its answer, and the reasoning that later prompts contain."""
-    counter = prompts.counter(model)
+    counter = prompts.get_counter(model)
     answer_tokens = counter.message(call.answer)
     return replace(
         call,
         model=model,
-        output=count_answer_tokens(call, counter, text_tokens=answer_tokens),
+        output_tokens=count_answer_tokens(call, counter, text_tokens=answer_tokens),
         answer=add_hidden_reasoning(call, counter, text_tokens=answer_tokens),
     )
 

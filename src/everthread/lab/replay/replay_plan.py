@@ -40,7 +40,7 @@ class PlannedCall:
     usage: CanonicalUsage | None = None
     cost: float | None = None
     model: str = ""
-    output: int = 0
+    output_tokens: int = 0
     """Tokens of the answer."""
     entry: int = 0
     """Index of the answer in the log."""
@@ -114,7 +114,7 @@ def plan_replay(
     if times is not None:
         call_times = _CallTimes(_check_times(times, len(calls)), "given")
     else:
-        call_times = _date_calls(calls, recorded_times, pause, step=step, ttl=ttl)
+        call_times = _find_call_times(calls, recorded_times, pause, step=step, ttl=ttl)
     timed_calls = tuple(
         replace(call, sent_at=seconds)
         for call, seconds in zip(calls, call_times.seconds, strict=True)
@@ -137,7 +137,7 @@ class _CallTimes:
     notes: tuple[str, ...] = ()
 
 
-def _date_calls(
+def _find_call_times(
     calls: Sequence[PlannedCall],
     recorded_times: Sequence[float | None],
     pause: float,

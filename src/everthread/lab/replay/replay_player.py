@@ -34,16 +34,19 @@ from everthread.gateway.dashboard.trials import (
     TrialRun,
 )
 from everthread.lab.importers.log import CLIENT_NAMES, Log, LoggedMessage
-from everthread.lab.provider.cache import Prompt
+from everthread.lab.provider.prompt_blocks import Prompt
 from everthread.lab.provider.served_models import PROTOCOLS
 from everthread.lab.replay import baselines, result
 from everthread.lab.replay import tracked_facts as facts
 from everthread.lab.replay.baselines import (
-    CallLedger,
+    CallRecorder,
     ReplayCaches,
     ReplayInputs,
 )
-from everthread.lab.replay.cache_lifetime import cache_seconds, caches_by_marks
+from everthread.lab.replay.cache_lifetime import (
+    caches_by_marks,
+    find_cache_seconds,
+)
 from everthread.lab.replay.recording import find_first_call_after, measure_agreement
 from everthread.lab.replay.replay_inputs import DEFAULT_MODEL, prepare_inputs
 from everthread.lab.replay.replay_plan import (
@@ -72,7 +75,7 @@ from everthread.thread.options import Route, SessionOptions, Setup
 CompactBefore = Callable[[int, Conversation], bool] | Collection[int]
 """Calls before which to compact regardless of size: their indices, or a function."""
 
-_USAGE_FORMATTERS = {protocol.api: protocol.usage for protocol in PROTOCOLS}
+_USAGE_FORMATTERS = {protocol.api: protocol.make_usage for protocol in PROTOCOLS}
 
 
 def make_route(model: str, window: int) -> Route:
@@ -82,12 +85,12 @@ def make_route(model: str, window: int) -> Route:
     return Route(model, "openai_chat", window)
 
 
-def find_memory_folder() -> str | None:
+def find_ram_folder() -> str | None:
     """Return a folder in memory if the system has one: the store of a replay is temporary."""
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108 - its folder has a random name  # nosec B108
 
 
-class SimulatedAlarm:
+class SimulatedTimer:
     """The idle timer of a replay: it rings in simulated time."""
 
     def __init__(self, clock: SteppedClock) -> None:
@@ -95,7 +98,7 @@ class SimulatedAlarm:
         self._due_time = 0.0
         self._callback: Callable[[], None] | None = None
 
-    def set(self, seconds: float, callback: Callable[[], None]) -> SimulatedAlarm:
+    def schedule(self, seconds: float, callback: Callable[[], None]) -> SimulatedTimer:
         """Schedule a call; it replaces an earlier one."""
         self._due_time = self._clock.now + seconds
         self._callback = callback
@@ -104,7 +107,7 @@ class SimulatedAlarm:
     def cancel(self) -> None:
         self._callback = None
 
-    def ring_before(self, moment: float) -> bool:
+    def fire_before(self, moment: float) -> bool:
         """Make the scheduled call if it is due by then; return whether it was made."""
         callback = self._callback
         if callback is None or self._due_time > moment:
@@ -120,48 +123,48 @@ class ReplayPlayer:
 
     def __init__(
         self,
-        setting: ReplayInputs,
+        inputs: ReplayInputs,
         options: SessionOptions,
         engine: Callable[[Services], ContextEngine],
         compact: CompactBefore,
     ) -> None:
-        self.inputs = setting
+        self.inputs = inputs
         self._options = options
         self._engine = engine
         self._compact = compact
         self._clock = SteppedClock(0.0)
-        self.ledger = CallLedger(setting.ttl, setting.started_at)
+        self.call_recorder = CallRecorder(inputs.ttl, inputs.started_at)
         self.compactions: list[PlayedCompaction] = []
         self.notes: dict[str, str] = {}
-        """Notes by their text without figures: of several that differ only in figures, the last is kept."""
-        self.refused: int | None = None
+        """Notes by their text without figures. Of notes that differ only in figures, the last is kept."""
+        self.refused_call: int | None = None
         self._compaction_started = 0.0
         """The start of the last compaction, by a real clock."""
-        self._alarm = SimulatedAlarm(self._clock)
+        self._timer = SimulatedTimer(self._clock)
 
     @asynccontextmanager
     async def play(self) -> AsyncIterator[Conversation]:
         """Replay all calls; yield the conversation at its end. Its store is removed afterwards."""
-        setting = self.inputs
+        inputs = self.inputs
         with tempfile.TemporaryDirectory(
-            prefix="everthread-replay-", dir=find_memory_folder()
+            prefix="everthread-replay-", dir=find_ram_folder()
         ) as folder:
             store = open_store(Path(folder) / "replay.db")
             try:
                 setup = Setup(
                     store,
-                    make_route(setting.calls[0].model, setting.window),
+                    make_route(inputs.calls[0].model, inputs.window),
                     engine=self._engine,
                     summarizer=lambda context: JournalWriter(context.counter),
                     options=self._options,
-                    system=setting.system,
+                    system=inputs.system,
                     listener=self._on_event,
                     clock=self._clock,
-                    wall_clock=lambda: setting.started_at + self._clock.now,
-                    timer=self._alarm.set,
+                    wall_clock=lambda: inputs.started_at + self._clock.now,
+                    timer=self._timer.schedule,
                 )
                 async with await Conversation.open(
-                    setup, tools=setting.tools
+                    setup, tools=inputs.tools
                 ) as conversation:
                     await self._play_calls(conversation)
                     yield conversation
@@ -169,7 +172,7 @@ class ReplayPlayer:
                 await store.close()
 
     def _on_event(self, event: Event) -> None:
-        number = len(self.ledger.calls)
+        number = len(self.call_recorder.calls)
         if isinstance(event, CompactionStarted):
             self._compaction_started = time.perf_counter()
         elif isinstance(event, CompactionDone):
@@ -196,35 +199,39 @@ class ReplayPlayer:
         self.notes[re.sub(r"[\d,.]+", "#", text)] = text
 
     async def _play_calls(self, conversation: Conversation) -> None:
-        setting = self.inputs
-        caches = ReplayCaches(self._clock, setting.recording)
+        inputs = self.inputs
+        caches = ReplayCaches(self._clock, inputs.recording)
         compactions = 0
-        for number, call in enumerate(setting.calls):
-            if self._alarm.ring_before(call.sent_at):
+        for number, call in enumerate(inputs.calls):
+            if self._timer.fire_before(call.sent_at):
                 await conversation.wait_for_idle_compaction()
             self._clock.now = call.sent_at
             if call.model != conversation.route.name:
-                await conversation.use_model(make_route(call.model, setting.window))
+                await conversation.use_model(make_route(call.model, inputs.window))
             try:
                 prepared, prompt = await self._prepare_call(conversation, number)
             except ContextOverflowError as error:
                 self._add_note(str(error))
-                self.refused = number
+                self.refused_call = number
                 return
             request = prepared.request
             use = caches.use(number, request.model, prompt)
-            reshaped = (
+            rewrite_cause = (
                 result.COMPACTION_CAUSE if len(self.compactions) > compactions else ""
             )
             compactions = len(self.compactions)
-            self.ledger.record_call(
-                request, use, call.output, call.sent_at, reshape_cause=reshaped
+            self.call_recorder.record_call(
+                request,
+                use,
+                call.output_tokens,
+                call.sent_at,
+                rewrite_cause=rewrite_cause,
             )
-            usage = _USAGE_FORMATTERS[prepared.api](use, call.output, 0)
+            usage = _USAGE_FORMATTERS[prepared.api](use, call.output_tokens, 0)
             await conversation.record(
                 Reply(call.answer, usage=usage, model=request.model)
             )
-            setting.step()
+            inputs.step()
 
     async def _prepare_call(
         self, conversation: Conversation, number: int
@@ -278,22 +285,23 @@ async def areplay(  # noqa: PLR0913 - the options of a replay
 ) -> Replay:
     """Replay a conversation in simulated time. Summaries are journals; nothing is sent anywhere.
 
-    `model`: its name; None: the log's, call by call. `window`: None is the model's own. `options`: the settings of the
-    conversation. `times`: the time of each call in seconds; else the log's, else assumed with `pause` and `step`.
-    `compact`: calls to compact before, or a function `(call, conversation) -> bool`. `with_baselines`: also play the
-    baselines. `with_facts`: also look for the facts at the end; None: as `with_baselines`. `ttl`: the lifetime of
-    Claude's cache; None: as recorded, else as in `options`.
+    - `model`, `window`: default to the model of each call in the log, and to its window.
+    - `times`: the time of each call, in seconds. Default: the times of the log; calls without a time are assumed
+      `pause` seconds apart before a message of the user, and `step` seconds before a tool result.
+    - `compact`: the calls before which to compact, or a function `(call, conversation) -> bool`.
+    - `with_facts`: also look for the facts at the end. Default: if the baselines are played too.
+    - `ttl`: lifetime of Claude's cache. Default: as recorded in the log, or as in `options`.
 
-    A log's usage gives the size of system prompt and tools, the calls that missed the cache and the cache's lifetime.
+    The usage in a log gives the size of system prompt and tools, the calls that missed the cache, and its lifetime.
     """
     started_at = time.perf_counter()
     log = conversation if isinstance(conversation, Log) else _make_log(conversation)
     settings = replace(options or make_session_options(Config()), background=False)
-    lifetime = cache_seconds(
+    lifetime = find_cache_seconds(
         model or log.model or DEFAULT_MODEL, ttl or settings.cache_ttl
     )
     plan = plan_replay(log, times=times, pause=pause, step=step, ttl=lifetime)
-    setting = prepare_inputs(
+    inputs = prepare_inputs(
         log,
         plan,
         model=model,
@@ -302,22 +310,23 @@ async def areplay(  # noqa: PLR0913 - the options of a replay
         is_ttl_given=ttl is not None,
         step=_count_steps(progress, len(plan.calls) * (3 if with_baselines else 1)),
     )
-    make_engine = _make_engine_factory(engine, dict(engine_options or {}))
-    settings = replace(settings, cache_ttl=setting.ttl)
-    player = ReplayPlayer(setting, settings, make_engine, compact)
-    judges_facts = with_baselines if with_facts is None else with_facts
-    facts_to_find = (
-        facts.collect_facts(plan.messages) if with_baselines or judges_facts else []
+    player = ReplayPlayer(
+        inputs,
+        replace(settings, cache_ttl=inputs.ttl),
+        _make_engine_factory(engine, dict(engine_options or {})),
+        compact,
     )
-    own_replay = await _play_with_everthread(
-        player, facts_to_find if judges_facts else None
+    with_facts = with_baselines if with_facts is None else with_facts
+    stated_facts = (
+        facts.collect_facts(plan.messages) if with_baselines or with_facts else []
     )
-    other_strategies = (
-        _play_other_strategies(log, setting, facts_to_find)
-        if with_baselines
-        else OtherStrategies()
+    everthread_replay = await _play_with_everthread(
+        player, stated_facts if with_facts else None
     )
-    replayed = _make_replay(log, plan, setting, own_replay, other_strategies)
+    other_strategies = OtherStrategies()
+    if with_baselines:
+        other_strategies = _play_other_strategies(log, inputs, stated_facts)
+    replayed = _make_replay(log, plan, inputs, everthread_replay, other_strategies)
     return replace(replayed, engine=engine, seconds=time.perf_counter() - started_at)
 
 
@@ -334,7 +343,7 @@ def _make_engine_factory(
 
 
 @dataclass(frozen=True, slots=True)
-class OwnReplay:
+class EverthreadReplay:
     """The session replayed with Everthread."""
 
     strategy: StrategyResult
@@ -354,20 +363,20 @@ class OtherStrategies:
 def _make_replay(
     log: Log,
     plan: ReplayPlan,
-    setting: ReplayInputs,
-    own_replay: OwnReplay,
+    inputs: ReplayInputs,
+    everthread_replay: EverthreadReplay,
     other_strategies: OtherStrategies,
 ) -> Replay:
     return Replay(
         log.source,
-        ", ".join(dict.fromkeys(call.model for call in setting.calls)),
-        setting.window,
-        threshold=own_replay.threshold,
+        ", ".join(dict.fromkeys(call.model for call in inputs.calls)),
+        inputs.window,
+        threshold=everthread_replay.threshold,
         time_source=plan.time_source,
-        strategies=[own_replay.strategy, *other_strategies.strategies],
-        compactions=own_replay.compactions,
-        notes=[*log.warnings, *plan.notes, *own_replay.notes],
-        recorded_cost=_sum_recorded_cost(setting),
+        strategies=[everthread_replay.strategy, *other_strategies.strategies],
+        compactions=everthread_replay.compactions,
+        notes=[*log.warnings, *plan.notes, *everthread_replay.notes],
+        recorded_cost=_sum_recorded_cost(inputs),
         log=_describe_log(log),
         agreement=other_strategies.agreement,
     )
@@ -375,7 +384,7 @@ def _make_replay(
 
 async def _play_with_everthread(
     player: ReplayPlayer, facts_to_find: Sequence[facts.StatedFact] | None
-) -> OwnReplay:
+) -> EverthreadReplay:
     """Play the session with Everthread. `facts_to_find`: the facts to look for at its end."""
     async with player.play() as replayed:
         fact_counts = (
@@ -386,15 +395,21 @@ async def _play_with_everthread(
         threshold = replayed.threshold
         compactions = await _add_summaries(player.compactions, replayed)
     strategy = StrategyResult(
-        EVERTHREAD, "Everthread", player.ledger.calls, player.refused, fact_counts
+        EVERTHREAD,
+        "Everthread",
+        player.call_recorder.calls,
+        player.refused_call,
+        fact_counts,
     )
-    return OwnReplay(strategy, threshold, compactions, list(player.notes.values()))
+    return EverthreadReplay(
+        strategy, threshold, compactions, list(player.notes.values())
+    )
 
 
-def _sum_recorded_cost(setting: ReplayInputs) -> float | None:
+def _sum_recorded_cost(inputs: ReplayInputs) -> float | None:
     """Return the recorded cost of all calls; None if that of any is unknown."""
-    costs = [call.cost for call in setting.calls if call.cost is not None]
-    return sum(costs) if len(costs) == len(setting.calls) else None
+    costs = [call.cost for call in inputs.calls if call.cost is not None]
+    return sum(costs) if len(costs) == len(inputs.calls) else None
 
 
 async def _add_summaries(
@@ -411,10 +426,10 @@ async def _add_summaries(
 
 
 def _play_other_strategies(
-    log: Log, setting: ReplayInputs, facts_to_find: Sequence[facts.StatedFact]
+    log: Log, inputs: ReplayInputs, facts_to_find: Sequence[facts.StatedFact]
 ) -> OtherStrategies:
-    recorded = baselines.price_recorded_calls(setting)
-    uncached, cached, truncated, messages = baselines.play_baselines(setting)
+    recorded = baselines.price_recorded_calls(inputs)
+    uncached, cached, truncated, messages = baselines.play_baselines(inputs)
     kept_facts = facts.locate_facts_in_messages(facts_to_find, messages)
     strategies = [uncached, cached, replace(truncated, facts=kept_facts)]
     known_calls = [call for call in recorded if call is not None]
@@ -424,17 +439,17 @@ def _play_other_strategies(
             StrategyResult(name, baselines.BASELINE_LABELS[name], known_calls)
         )
     agreement = measure_agreement(
-        cached.calls, recorded, call_count=_calls_before_compaction(log, setting)
+        cached.calls, recorded, call_count=_count_calls_before_compaction(log, inputs)
     )
     return OtherStrategies(strategies, agreement)
 
 
-def _calls_before_compaction(log: Log, setting: ReplayInputs) -> int:
+def _count_calls_before_compaction(log: Log, inputs: ReplayInputs) -> int:
     """Return the number of calls before the client's first own compaction."""
     return (
-        find_first_call_after(setting.calls, log.compactions[0])
+        find_first_call_after(inputs.calls, log.compactions[0])
         if log.compactions
-        else len(setting.calls)
+        else len(inputs.calls)
     )
 
 

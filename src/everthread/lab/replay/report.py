@@ -48,9 +48,9 @@ def render_report(
     *,
     command: str = "",
     date: str = "",
-    uncached: bool = False,
+    show_uncached: bool = False,
 ) -> str:
-    """Render one HTML page. `verdicts`: sentences for each replay. `uncached`: include the strategy without caching."""
+    """Render one HTML page. `verdicts`: sentences for each replay. `show_uncached`: also show a run without caching."""
     static = files("everthread.gateway.dashboard") / "static"
     return (
         _load_pages()
@@ -67,7 +67,7 @@ def render_report(
             else [],
             lead=_make_headline(replays),
             replays=[
-                _make_section(replay, number, uncached=uncached)
+                _make_section(replay, number, show_uncached=show_uncached)
                 | {"verdict": _clean_verdict(verdicts, number)}
                 for number, replay in enumerate(replays, 1)
             ],
@@ -166,7 +166,7 @@ def _make_headline(replays: Sequence[Replay]) -> list[Figure]:
         replay.everthread.cost_of_first(count)
         for (replay, _), count in zip(pairs, shared_counts, strict=True)
     )
-    caching_alone = sum_costs(
+    caching_cost = sum_costs(
         other.cost_of_first(count)
         for (_, other), count in zip(pairs, shared_counts, strict=True)
     )
@@ -177,7 +177,7 @@ def _make_headline(replays: Sequence[Replay]) -> list[Figure]:
         Figure(
             format_dollars(spent_dollars), "in all", "" if spent_dollars else _NO_PRICE
         ),
-        *_make_saving_figure(our_cost, caching_alone, sum(shared_counts)),
+        *_make_saving_figure(our_cost, caching_cost, sum(shared_counts)),
     ]
 
 
@@ -207,27 +207,29 @@ def _make_facts_figure(replays: Sequence[Replay]) -> list[Figure]:
 
 
 def _make_saving_figure(
-    our_cost: Decimal | None, caching_alone: Decimal | None, calls: int
+    our_cost: Decimal | None, caching_cost: Decimal | None, calls: int
 ) -> list[Figure]:
     """Return the dollars saved or paid more; nothing without prices."""
-    if our_cost is None or not caching_alone:
+    if our_cost is None or not caching_cost:
         return []
-    label = f"saved, {format_share(float(1 - our_cost / caching_alone))}"
-    if our_cost > caching_alone:
-        label = f"more, {format_share(float(our_cost / caching_alone - 1))}"
+    label = f"saved, {format_share(float(1 - our_cost / caching_cost))}"
+    if our_cost > caching_cost:
+        label = f"more, {format_share(float(our_cost / caching_cost - 1))}"
     calls_text = f"{count_noun(calls, 'call')} with caching alone"
-    detail = f"than {format_dollars(caching_alone)} for the same {calls_text}"
-    if our_cost <= caching_alone:
+    detail = f"than {format_dollars(caching_cost)} for the same {calls_text}"
+    if our_cost <= caching_cost:
         detail = detail.replace("than", "of", 1)
-    return [Figure(format_dollars(abs(caching_alone - our_cost)), label, detail)]
+    return [Figure(format_dollars(abs(caching_cost - our_cost)), label, detail)]
 
 
-def _make_section(replay: Replay, number: int, *, uncached: bool) -> dict[str, Any]:
+def _make_section(
+    replay: Replay, number: int, *, show_uncached: bool
+) -> dict[str, Any]:
     """Return the template's values for one replay."""
     strategies = [
         strategy
         for strategy in replay.strategies
-        if uncached or strategy.name != "uncached"
+        if show_uncached or strategy.name != "uncached"
     ]
     facts = (
         replay.everthread.facts

@@ -29,9 +29,9 @@ class PlayedCall:
 
     sent_at: float
     """Seconds since the first call."""
-    messages: int
+    message_count: int
     use: CacheUse
-    output: int
+    output_tokens: int
     input_cost: Decimal | None
     """Dollars for the prompt; None if a price is unknown."""
     output_cost: Decimal | None
@@ -177,7 +177,7 @@ class StrategyResult:
 
 @dataclass(frozen=True, slots=True)
 class LogFigures:
-    """Facts about a recorded session."""
+    """The client of a recorded session, its times, and the compactions that the client made."""
 
     client: str
     """The program that wrote the log, in words: `Claude Code`."""
@@ -275,7 +275,7 @@ def _agreement_as_dict(agreement: Agreement) -> dict[str, Any]:
 
 
 def sum_costs(costs: Iterable[Decimal | None]) -> Decimal | None:
-    """Return the sum; None if one is unknown."""
+    """Return the sum of the costs; None if any of them is unknown."""
     amount = Decimal(0)
     for cost in costs:
         if cost is None:
@@ -297,12 +297,12 @@ def _strategy_as_dict(replay: Replay, strategy: StrategyResult) -> dict[str, Any
         "we_save": None
         if strategy is replay.everthread
         else _round_share(replay.share_saved_against(strategy)),
-        "facts": None if strategy.facts is None else _fact_figures(strategy.facts),
+        "facts": None if strategy.facts is None else _make_fact_figures(strategy.facts),
         "calls": [_call_as_dict(call) for call in strategy.calls],
     }
 
 
-def _fact_figures(facts: FactCounts) -> dict[str, Any]:
+def _make_fact_figures(facts: FactCounts) -> dict[str, Any]:
     places = ("retained", "recoverable", "lost")
     kinds = {
         kind: dict(zip(places, kind_counts, strict=True))
@@ -314,12 +314,12 @@ def _fact_figures(facts: FactCounts) -> dict[str, Any]:
 def _call_as_dict(call: PlayedCall) -> dict[str, Any]:
     return {
         "at": round(call.sent_at, 3),
-        "messages": call.messages,
+        "messages": call.message_count,
         "prompt": call.use.prompt,
         "read": call.use.read,
         "written": call.use.write,
         "uncached": call.use.input,
-        "output": call.output,
+        "output": call.output_tokens,
         "cost": _round_dollars(call.cost),
         "miss": call.miss,
         "missed": call.missed_tokens,

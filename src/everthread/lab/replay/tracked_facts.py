@@ -23,7 +23,7 @@ from everthread.core.messages import (
 )
 from everthread.core.transcript import is_user_message, user_text
 from everthread.lab.replay.result import FactCounts
-from everthread.store.records import SearchQuery
+from everthread.store.search_records import SearchQuery
 
 LATEST_REQUEST_KIND = "latest request"
 USER_MESSAGE_KIND = "user messages"
@@ -111,7 +111,7 @@ async def locate_facts(
 def locate_facts_in_messages(
     facts: Sequence[StatedFact], messages: Sequence[Message]
 ) -> FactCounts:
-    """Count the facts in messages without a store: the others are lost."""
+    """Count the facts that these messages contain, and those that are lost because no store can be searched."""
     context = read_context(messages)
     return FactCounts(
         [(fact.kind, fact.text, 0 if fact.text in context else 2) for fact in facts]

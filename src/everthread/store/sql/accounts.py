@@ -1,4 +1,7 @@
-"""Usage and cost of calls. Money is whole pico-dollars: a price has up to six decimals a million tokens."""
+"""Store and sum the usage and cost of calls.
+
+Money is stored as whole pico-dollars, because a price per million tokens has up to six decimals.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,15 @@ from typing import Any
 
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.errors import InputError, UnknownIdError
-from everthread.store.database import Tx, columns_equal, placeholders
-from everthread.store.records import Insights, NewUsage, ToolRow, UsageRecord, UsageRow
+from everthread.store.database import Tx, make_equality_condition, placeholders
 from everthread.store.sql.session_rows import find_thread
+from everthread.store.usage_records import (
+    Insights,
+    NewUsage,
+    ToolRow,
+    UsageRecord,
+    UsageRow,
+)
 from everthread.store.value_encoding import (
     PICO_DOLLARS_PER_DOLLAR,
     decode_json,
@@ -20,7 +29,7 @@ from everthread.store.value_encoding import (
 )
 
 MAX_TOKENS = 10**15
-"""More tokens than any call uses; sums of smaller figures are exact in every database."""
+"""More tokens than any call uses. Sums of figures below this are exact in every database."""
 USAGE_SUMS = (
     "COUNT(*), COALESCE(SUM(u.input), 0), COALESCE(SUM(u.output), 0), COALESCE(SUM(u.cache_read), 0), "
     "COALESCE(SUM(u.cache_write), 0), COALESCE(SUM(u.reasoning), 0), COALESCE(SUM(u.pico_dollars), 0), "
@@ -75,7 +84,7 @@ def insert_usage(tx: Tx, new: NewUsage, now: float) -> None:
 
 
 def list_usage(tx: Tx, thread: str) -> list[UsageRecord]:
-    """Return every call of a thread, in order, without those of its subagents, which are separate threads."""
+    """Return every call of a thread, in order. Subagents are separate threads, so their calls are not included."""
     rows = tx.all(
         "SELECT id, session_id, thread_id, model, task, input, output, cache_read, cache_write, reasoning, "
         "pico_dollars, estimated, created, raw FROM usage WHERE thread_id = ? ORDER BY id",
@@ -113,7 +122,7 @@ def load_insights(
     """Return the sums of a period, computed by the database."""
 
     def within_period(time_column: str, owner_table: str) -> tuple[str, list[Any]]:
-        return limit_to_period(
+        return make_period_condition(
             time_column,
             owner_table,
             since=since,
@@ -123,19 +132,7 @@ def load_insights(
         )
 
     where, values = within_period("u.created", "u")
-    day = tx.dialect.utc_date.format("u.created")
-    group_columns = {
-        "by_day": day,
-        "by_model": "u.model",
-        "by_platform": "u.platform",
-        "by_task": "u.task",
-    }
-    sums_by_group = {
-        name: sum_calls_by(
-            tx, key, f"usage u WHERE {where} GROUP BY 1 ORDER BY 1", values
-        )
-        for name, key in group_columns.items()
-    }
+    sums_by_group = _sum_calls_by_group(tx, where, values)
     [total] = sum_calls_by(tx, "'total'", f"usage u WHERE {where}", values)
     where, values = within_period("s.started", "s")
     [started_counts] = tx.all(
@@ -168,7 +165,25 @@ def load_insights(
     )
 
 
-def limit_to_period(
+def _sum_calls_by_group(
+    tx: Tx, where: str, values: Sequence[Any]
+) -> dict[str, list[UsageRow]]:
+    """Return the sums of calls by day, model, platform and task, under the names of the fields of `Insights`."""
+    key_columns = {
+        "by_day": tx.dialect.utc_date.format("u.created"),
+        "by_model": "u.model",
+        "by_platform": "u.platform",
+        "by_task": "u.task",
+    }
+    return {
+        name: sum_calls_by(
+            tx, key_column, f"usage u WHERE {where} GROUP BY 1 ORDER BY 1", values
+        )
+        for name, key_column in key_columns.items()
+    }
+
+
+def make_period_condition(
     time_column: str,
     owner_table: str,
     since: float,
@@ -176,8 +191,11 @@ def limit_to_period(
     tenant: str | None,
     platform: str | None = None,
 ) -> tuple[str, list[Any]]:
-    """Return a condition on time, tenant and platform, and its values. `owner_table` has tenant and platform."""
-    where, values = columns_equal(
+    """Return an SQL condition on time, tenant and platform, and its values.
+
+    `owner_table`: the table with the columns tenant and platform.
+    """
+    where, values = make_equality_condition(
         {f"{owner_table}.tenant": tenant, f"{owner_table}.platform": platform}
     )
     return f"{time_column} >= ? AND {time_column} < ? AND {where}", [
@@ -248,7 +266,10 @@ def sum_usage(key: str, rows: Sequence[UsageRow]) -> UsageRow:
 
 
 def make_usage_figures(row: UsageRow) -> dict[str, Any]:
-    """Return the figures of a row as JSON. `cost` is null if a call has no price; `known_cost` sums the others."""
+    """Return the figures of a row as JSON.
+
+    `cost` is null if a call has no price; `known_cost` is the sum of the calls with a price.
+    """
     return {
         "calls": row.calls,
         "input": row.input,

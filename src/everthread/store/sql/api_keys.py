@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from everthread.errors import StoreDamagedError, UnknownIdError
 from everthread.store.database import Row, Tx, placeholders
-from everthread.store.records import KeyLimits, KeyUse, NewKey, StoredKey
+from everthread.store.key_records import KeyLimits, KeyUse, NewKey, StoredKey
 from everthread.store.value_encoding import PICO_DOLLARS_PER_DOLLAR, to_pico_dollars
 
 KEY_COLUMNS = (
@@ -26,7 +26,7 @@ SELECT_LAST_USED = (
     "SELECT used FROM key_uses WHERE key_id = ?) u"
 )
 MAX_UNSUMMED_ROWS = 64
-"""Number of rows of a key's day that are summed up into one."""
+"""Number of rows of a key's day above which they are replaced by their sum."""
 
 
 def create_key(tx: Tx, new: NewKey, now: float) -> None:
@@ -98,7 +98,10 @@ def revoke_key(tx: Tx, key_id: str, now: float) -> float:
 def add_use(
     tx: Tx, day: str, uses: Mapping[str, KeyUse], now: float
 ) -> dict[str, KeyUse]:
-    """Add use to keys, and return the sums of the day. Insert rows, so that writers do not block each other."""
+    """Add to the use of keys, and return their sums of the day.
+
+    Each use is a new row, so that writers do not block each other.
+    """
     sums_by_key: dict[str, KeyUse] = {}
     for key_id, use in sorted(uses.items()):
         tx.run(

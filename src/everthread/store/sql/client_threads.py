@@ -1,23 +1,22 @@
-"""The points of clients' histories, and the rewrites of their beginnings.
+"""The links of clients' histories, and the rewrites of their beginnings.
 
-Clients send their whole history each time. It is known by two digests of each of its prefixes: `digest` changes with
-every word; `skeleton` leaves out thinking and the contents of tool results, which clients drop to save room.
-`results` are short hashes of those contents, separated by blanks: they distinguish a cleared result from a
-result of another conversation. A rewrite is written once and never changed.
+Clients send their whole history each time. Each prefix of a history is identified by two digests: `digest` changes with
+every word; `skeleton` leaves out thinking and the contents of tool results, which clients drop to save tokens.
+`results` are short hashes of those contents, separated by blanks: they distinguish a cleared result from a result of
+another conversation. A rewrite is written once and never changed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from everthread.errors import InputError, StoreDamagedError
 from everthread.store.database import Row, Tx, placeholders
-from everthread.store.records import (
+from everthread.store.records import MessageKind, NewCompaction, NewMessage
+from everthread.store.rewrite_records import (
     ConversationEnd,
-    MessageKind,
-    NewCompaction,
-    NewMessage,
     NewRewrite,
     NewThreadLink,
     Rewrite,
@@ -25,6 +24,7 @@ from everthread.store.records import (
     ThreadLink,
     ThreadLinkMatch,
 )
+from everthread.store.sql.accounts import insert_usage, record_usage
 from everthread.store.sql.compactions import (
     branch_thread,
     continue_session,
@@ -42,6 +42,8 @@ from everthread.store.sql.session_rows import (
     place_side_call,
     promote_side_call,
 )
+from everthread.store.sql.thread_state import put_state
+from everthread.store.usage_records import NewUsage
 from everthread.store.value_encoding import decode_body, decode_json, encode_json
 
 LINK_COLUMNS = (
@@ -50,11 +52,47 @@ LINK_COLUMNS = (
 
 
 @dataclass(frozen=True, slots=True)
-class PreparedPoint:
-    """A point to be stored, with its messages as the database takes them."""
+class PreparedLink:
+    """A link to store, with its messages prepared for the database."""
 
     new_link: NewThreadLink
     append_request: AppendRequest
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadExtension:
+    """Links to append to one thread, with the usage and the state to store in the same transaction."""
+
+    thread: str
+    """The thread for usage and state if there are no links."""
+    links: Sequence[PreparedLink]
+    usage: Sequence[NewUsage] = ()
+    state: tuple[str, Any] | None = None
+    """A key and its value."""
+
+    def prepare(self) -> None:
+        """Compute the rows of all messages, before the transaction."""
+        for prepared in self.links:
+            prepared.append_request.prepare()
+
+    def store(self, tx: Tx, now: float) -> list[ThreadLink | None]:
+        """Store everything, and return the links; store nothing if the first link cannot be appended."""
+        stored_links = extend_thread(tx, self.links, now)
+        first_link = stored_links[0] if stored_links else None
+        if stored_links and first_link is None:
+            return stored_links
+        thread = first_link.thread if first_link is not None else self.thread
+        # The thread of a stored link exists; any other must be looked up.
+        store_usage = insert_usage if stored_links else record_usage
+        for call in self.usage:
+            store_usage(
+                tx,
+                call if call.session == thread else replace(call, session=thread),
+                now,
+            )
+        if self.state is not None:
+            put_state(tx, thread, *self.state, now)
+        return stored_links
 
 
 INSERT_LINK = (
@@ -63,49 +101,49 @@ INSERT_LINK = (
     "WHERE ? = '' OR EXISTS (SELECT 1 FROM links WHERE digest = ? AND thread_id = ?) "
     "ON CONFLICT DO NOTHING RETURNING digest"
 )
-"""Append a point after the one it follows, which must be stored. The index `links_follows` lets only one follow it."""
+"""Append a link to the stored link that it follows. The index `links_follows` lets only one link follow another."""
 SELECT_THREAD_OWNER = "SELECT tenant, kind, parent_id FROM sessions WHERE id = ?"
 MAX_DIGESTS_PER_QUERY = 400
-"""The most digests in one query."""
+"""Maximum digests in one query."""
 MAX_SIMILAR = 8
-"""Points of one skeleton that are looked at: a client clears old results a few times, not often."""
+"""Maximum links of one skeleton to compare: a client clears old results only a few times."""
 
 
 def extend_thread(
-    tx: Tx, points: Sequence[PreparedPoint], now: float
+    tx: Tx, prepared_links: Sequence[PreparedLink], now: float
 ) -> list[ThreadLink | None]:
-    """Store points that follow each other in one thread, their messages, and the thread if it is new.
+    """Store links that follow each other in one thread, their messages, and the thread if it is new.
 
-    Stop at a point that was stored before, and return that one. Return None for a point if the thread does not end at
-    the point that it follows.
+    Stop at a link that was stored before, and return the stored one. Return None for a link if the thread does not end
+    at the link that it follows.
     """
     links: list[ThreadLink | None] = []
-    new_points: list[PreparedPoint] = []
+    inserted_links: list[PreparedLink] = []
     session: Row | None = None
-    for point in points:
-        link = point.new_link.link
+    for prepared in prepared_links:
+        link = prepared.new_link.link
         rows, *sessions = tx.all_of_each(
             [
-                (INSERT_LINK, _link_values(point.new_link)),
-                *([] if new_points else [(SELECT_THREAD_OWNER, (link.thread,))]),
+                (INSERT_LINK, _make_link_row(prepared.new_link)),
+                *([] if inserted_links else [(SELECT_THREAD_OWNER, (link.thread,))]),
             ],
         )
         links.append(link if rows else _reload_link(tx, link))
         if not rows:
             break
         session = sessions[0][0] if sessions and sessions[0] else session
-        new_points.append(point)
-    if not new_points:
+        inserted_links.append(prepared)
+    if not inserted_links:
         return links
-    _open_thread(tx, new_points[0].new_link, session, now)
-    messages_by_point = append_messages(
-        tx, [point.append_request for point in new_points]
+    _open_thread(tx, inserted_links[0].new_link, session, now)
+    messages_by_link = append_messages(
+        tx, [prepared.append_request for prepared in inserted_links]
     )
-    for index, (point, messages) in enumerate(
-        zip(new_points, messages_by_point, strict=True)
+    for index, (prepared, messages) in enumerate(
+        zip(inserted_links, messages_by_link, strict=True)
     ):
         if messages:
-            link = point.new_link.link
+            link = prepared.new_link.link
             last_id = messages[-1].id
             key = (link.tenant, link.scope, link.digest)
             tx.run(
@@ -116,7 +154,7 @@ def extend_thread(
     return links
 
 
-def _link_values(new: NewThreadLink) -> Row:
+def _make_link_row(new: NewThreadLink) -> Row:
     """Return the values of `INSERT_LINK`."""
     link = new.link
     return (
@@ -137,13 +175,13 @@ def _link_values(new: NewThreadLink) -> Row:
 
 
 def _open_thread(tx: Tx, new: NewThreadLink, row: Row | None, now: float) -> None:
-    """Create the thread of a point if it does not exist. `row`: the result of `SELECT_THREAD_OWNER`."""
+    """Create the thread of a link if it does not exist. `row`: the result of `SELECT_THREAD_OWNER`."""
     if row is not None:
         if row[0] != new.link.tenant:
             raise InputError(f"the id {new.link.thread!r} is taken by another session")
         if row[1] == new.session.kind == "side":
             promote_side_call(tx, new.link.thread, row[2])
-        elif row[1] == "side" and _becomes_conversation(tx, new):
+        elif row[1] == "side" and _turns_into_conversation(tx, new):
             tx.run(
                 "UPDATE sessions SET kind = 'branch' WHERE id = ?", (new.link.thread,)
             )
@@ -166,8 +204,8 @@ def _open_thread(tx: Tx, new: NewThreadLink, row: Row | None, now: float) -> Non
         adopt_side_calls(tx, session.id)
 
 
-def _becomes_conversation(tx: Tx, new: NewThreadLink) -> bool:
-    """Return whether the user speaks again in a side call that shares a conversation's beginning."""
+def _turns_into_conversation(tx: Tx, new: NewThreadLink) -> bool:
+    """Return whether a side call that shares a conversation's beginning has a new message of the user."""
     if not any(message.body["role"] == "user" for message in new.messages):
         return False
     first = tx.one(
@@ -180,7 +218,7 @@ def _becomes_conversation(tx: Tx, new: NewThreadLink) -> bool:
 def find_link(
     tx: Tx, tenant: str, scope: str, digests: Sequence[str]
 ) -> ThreadLinkMatch | None:
-    """Find the longest stored beginning of a history. `digests`: of each beginning, the shortest first."""
+    """Find the longest stored beginning of a history. `digests`: those of all beginnings, the shortest first."""
     for chunk in chunk_longest_first(digests):
         row = tx.one(
             f"SELECT {LINK_COLUMNS} FROM links WHERE tenant = ? AND scope = ? AND digest IN ({placeholders(chunk)}) "
@@ -193,7 +231,7 @@ def find_link(
 
 
 def load_last_link(tx: Tx, thread: str) -> ThreadLink | None:
-    """Return the point at which a thread ends; None if the thread has no points."""
+    """Return the last link of a thread; None if the thread has no links."""
     row = tx.one(
         f"SELECT {LINK_COLUMNS} FROM links l WHERE thread_id = ? AND NOT EXISTS "
         "(SELECT 1 FROM links n WHERE n.thread_id = l.thread_id AND n.follows = l.digest)",
@@ -205,7 +243,7 @@ def load_last_link(tx: Tx, thread: str) -> ThreadLink | None:
 def load_conversation_end(
     tx: Tx, tenant: str, client_session: str, platform: str, max_messages: int
 ) -> ConversationEnd | None:
-    """Return the end of a client's conversation; None if there is none, or if it waits for results of its calls."""
+    """Return the end of a client's conversation; None without a conversation, or while results of calls are missing."""
     thread = find_conversation(tx, tenant, client_session, platform)
     if thread is None or has_open_calls(tx, thread):
         return None
@@ -233,7 +271,7 @@ def continues_other_thread(tx: Tx, thread: str) -> bool:
 def find_links_by_skeleton(
     tx: Tx, tenant: str, scope: str, skeletons: Sequence[str]
 ) -> list[ThreadLinkMatch]:
-    """Return the points with the longest of these skeletons that is stored."""
+    """Return the links with the longest stored skeleton among these."""
     for chunk in chunk_longest_first(skeletons):
         rows = tx.all(
             f"SELECT {LINK_COLUMNS} FROM links WHERE tenant = ? AND scope = ? AND skeleton IN ({placeholders(chunk)}) "
@@ -264,7 +302,7 @@ def _make_link_match(tx: Tx, link: ThreadLink) -> ThreadLinkMatch:
 
 
 def _collect_results(tx: Tx, link: ThreadLink) -> list[str]:
-    """Return the hashes of the tool results, from the first message on."""
+    """Return the hashes of all tool results up to a link."""
     results = [link.results]
     previous = link.previous
     while previous:
@@ -292,7 +330,7 @@ REWRITE_COLUMNS = (
     "replacement, session_id, depth, state"
 )
 MAX_REWRITES = 4
-"""Rewrites after which a lookup stops. The longest is used; the next ones if it is not ripe or does not apply."""
+"""Maximum rewrites that a lookup returns. The longest is used first; a shorter one if that does not apply."""
 
 
 def put_rewrite(tx: Tx, new: Rewrite, now: float) -> Rewrite:
@@ -328,9 +366,9 @@ def put_rewrite(tx: Tx, new: Rewrite, now: float) -> Rewrite:
 
 
 def commit_rewrite(tx: Tx, new: NewRewrite, new_session: str, now: float) -> Rewrite:
-    """Continue a thread with a compacted context, and keep the bytes that replace the history.
+    """Continue a thread with a compacted context, and store the rewrite.
 
-    If another process compacted the same history first, return its rewrite and change nothing.
+    If another process compacted the same history first, return that rewrite and change nothing.
     """
     rewrite = new.rewrite
     tip = lock_tip(tx, rewrite.thread)
@@ -338,13 +376,13 @@ def commit_rewrite(tx: Tx, new: NewRewrite, new_session: str, now: float) -> Rew
         earlier_rewrite = _find_session_rewrite(tx, tip.id, new)
         if earlier_rewrite is not None:
             return earlier_rewrite
-    point = _load_last_request_message(tx, new)
-    entries, record = resolve_stored_context(tx, tip, new, point)
+    last_message = _load_last_request_message(tx, new)
+    entries, record = resolve_stored_context(tx, tip, new, last_message)
     continuation = continue_session(
         tx,
         tip.id,
         entries,
-        seen=_count_shown_until(tx, tip.id, point),
+        seen_count=_count_shown_until(tx, tip.id, last_message),
         pending=(),
         compaction=record,
         system=None,
@@ -364,7 +402,7 @@ def commit_rewrite(tx: Tx, new: NewRewrite, new_session: str, now: float) -> Rew
 
 
 def _find_session_rewrite(tx: Tx, session: str, new: NewRewrite) -> Rewrite | None:
-    """Find another process's rewrite of the same history in the session in which the thread continues."""
+    """Return the rewrite of the same history that another process made in this session, or None."""
     digests = set(new.digests)
     rows = tx.all(
         f"SELECT {REWRITE_COLUMNS} FROM rewrites WHERE session_id = ? AND engine = ? ORDER BY length DESC",
@@ -385,11 +423,11 @@ def _load_last_request_message(tx: Tx, new: NewRewrite) -> int | None:
     return message
 
 
-def _count_shown_until(tx: Tx, session: str, point: int | None) -> int:
-    """Count the messages that a session shows up to a message; all if it does not show that one."""
+def _count_shown_until(tx: Tx, session: str, message: int | None) -> int:
+    """Count the messages that a session shows up to a message; count all if the session does not show it."""
     count = tx.value(
         "SELECT seq + 1 FROM places WHERE session_id = ? AND message_id = ?",
-        (session, point),
+        (session, message),
     )
     return (
         int(count)
@@ -399,15 +437,15 @@ def _count_shown_until(tx: Tx, session: str, point: int | None) -> int:
 
 
 def resolve_stored_context(
-    tx: Tx, tip: ThreadTip, new: NewRewrite, point: int | None
+    tx: Tx, tip: ThreadTip, new: NewRewrite, last_message: int | None
 ) -> tuple[list[int | NewMessage], NewCompaction]:
     """Find the stored messages that a compacted context keeps, and those that its summary covers.
 
-    The client's own messages are counted from the end of the request; those of the last rewrite are where the session
-    shows them, if it is the session of that rewrite.
+    `last_message`: the last stored message of the request. The client's own messages are counted back from there;
+    messages of the last rewrite are those that its session shows.
     """
     context = new.context
-    history = list_history_ids(tx, tip.thread, point)
+    history = list_history_ids(tx, tip.thread, last_message)
     shown_ids: list[int] = []
     if tip.id == new.base_session:
         rows = tx.all(
@@ -451,6 +489,7 @@ def find_rewrites(
 
 
 RewriteMatches = list[tuple[list[Rewrite], list[Rewrite]]]
+"""For each engine, the rewrites of an exact beginning, and those of a beginning with the same skeleton."""
 
 
 def list_rewrite_engines(tx: Tx, thread: str) -> list[str]:
@@ -470,10 +509,10 @@ def match_rewrites(
     skeletons: Sequence[str],
     last_search: RewriteSearch | None = None,
 ) -> tuple[RewriteMatches, RewriteSearch | None]:
-    """For each engine, find rewrites that cover a beginning exactly, and longer ones by skeleton; stop at a match.
+    """For each engine, find rewrites of an exact beginning, and of longer beginnings by skeleton; stop at a match.
 
-    `last_search`: an earlier search for a beginning of the history. If no rewrite was made since, search only the new
-    part and the rewrites found then.
+    `last_search`: an earlier search for a beginning of the history. If no rewrite was made since, only the new part is
+    searched.
     """
     if not tx.dialect.select_newest:
         return _match_rewrites(
@@ -515,7 +554,7 @@ def _match_rewrites(
     *,
     searched_length: int,
 ) -> RewriteMatches:
-    """Return the matches of each engine. `searched_length`: shorter skeletons were searched before."""
+    """Return the matches of each engine. `searched_length`: skip the skeletons up to this length, searched before."""
     matches = []
     for engine in engines:
         exact_matches = find_rewrites(tx, tenant, engine, digests)

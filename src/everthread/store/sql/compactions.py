@@ -12,8 +12,6 @@ from everthread.core.types import Node, System
 from everthread.errors import InputError, NothingToUndoError, UnknownIdError
 from everthread.store.database import MAX_ID, Row, Tx, chunks, placeholders
 from everthread.store.records import (
-    UNDONE_PREFIX,
-    UNDONE_STATE_KEY,
     CompactionRecord,
     Continuation,
     Lease,
@@ -22,6 +20,7 @@ from everthread.store.records import (
     NewSession,
     Session,
 )
+from everthread.store.rewrite_records import UNDONE_PREFIX, UNDONE_STATE_KEY
 from everthread.store.sql.message_rows import (
     FROM_SESSION_HISTORY,
     AppendRequest,
@@ -55,7 +54,7 @@ def continue_session(
     session_id: str,
     compacted: Sequence[int | NewMessage],
     *,
-    seen: int,
+    seen_count: int,
     pending: Sequence[NewMessage],
     compaction: NewCompaction | None,
     system: System,
@@ -66,8 +65,8 @@ def continue_session(
 ) -> Continuation:
     """End a session and continue it in a new one. If another process did so first, return that continuation.
 
-    `compacted`: ids of kept messages, and new messages. `seen`: how many messages of the session the compaction knew.
-    `nodes`: summaries that the compacted messages cite, stored in the same transaction.
+    `compacted`: ids of kept messages, and new messages. `seen_count`: how many messages of the session were compacted;
+    later ones are kept. `nodes`: summaries that the compacted messages cite, stored in the same transaction.
     """
     old_tip = lock_tip(tx, session_id)
     if old_tip.id != session_id:
@@ -79,9 +78,9 @@ def continue_session(
             load_session(tx, old_tip.id), is_committed=first_id == new_id
         )
     require_lease(tx, old_tip.thread, lease)
-    if not 0 <= seen <= old_tip.next_seq:
+    if not 0 <= seen_count <= old_tip.next_seq:
         raise InputError(
-            f"session {session_id} has {old_tip.next_seq} messages, {seen} cannot have been seen"
+            f"session {session_id} has {old_tip.next_seq} messages, {seen_count} cannot have been seen"
         )
     if pending:
         request = AppendRequest(session_id, pending, now)
@@ -91,7 +90,7 @@ def continue_session(
     _insert_continuation(tx, parent, new_id, system, now)
     unseen_rows = tx.all(
         "SELECT message_id FROM places WHERE session_id = ? AND seq >= ? ORDER BY seq",
-        (session_id, seen),
+        (session_id, seen_count),
     )
     placed_ids = [
         _keep_or_insert(tx, old_tip.thread, entry, now) for entry in compacted
@@ -99,7 +98,7 @@ def continue_session(
     place_messages(tx, new_id, [*placed_ids, *(row[0] for row in unseen_rows)])
     put_nodes(tx, [replace(node, thread=old_tip.thread) for node in nodes], lease)
     copy_activity(tx, session_id, new_id)
-    # A thread that has ended stays so.
+    # A thread that has ended stays ended.
     _set_end(tx, new_id, parent.ended, parent.end_reason)
     _set_end(tx, session_id, now, "compression")
     _insert_compaction(
@@ -139,7 +138,7 @@ def _set_end(tx: Tx, session_id: str, ended: float | None, reason: str | None) -
 def _keep_or_insert(tx: Tx, thread: str, entry: int | NewMessage, now: float) -> int:
     """Return the id of a kept message, or insert a new one and return its id."""
     if isinstance(entry, int):
-        # The thread's own, or what came along when it branched.
+        # The thread's own message, or one that it inherited as a branch.
         select_if_in_thread = (
             "SELECT 1 FROM messages WHERE id = ? AND (thread_id = ? OR EXISTS "
             "(SELECT 1 FROM places WHERE session_id = ? AND message_id = messages.id))"
@@ -163,7 +162,7 @@ def _keep_or_insert(tx: Tx, thread: str, entry: int | NewMessage, now: float) ->
 
 
 def place_messages(tx: Tx, session_id: str, ids: Sequence[int]) -> None:
-    """Place messages at the beginning of a new session, each once. They do not count as added by it."""
+    """Place messages at the beginning of a new session, each once. They count as inherited, not as new."""
     unique_ids = list(dict.fromkeys(ids))
     rows = ((session_id, seq, message_id) for seq, message_id in enumerate(unique_ids))
     tx.run_many(
@@ -213,8 +212,8 @@ def undo_compaction(
 def _undo_rewrites(tx: Tx, tip: ThreadTip, now: float) -> None:
     """Disable a session's rewrites, for a thread whose client keeps the history.
 
-    The client sends the whole history, which is as large as before, so it is not compacted again until it grew by a
-    tenth.
+    The client sends the whole history again, which is as large as before the compaction. So the thread is not compacted
+    again until the history has grown by a tenth.
     """
     undone = tx.all(
         "UPDATE rewrites SET chain = ? || chain, skeleton = '' WHERE session_id = ? RETURNING chain",
@@ -237,6 +236,7 @@ def _undo_rewrites(tx: Tx, tip: ThreadTip, now: float) -> None:
 
 
 MIN_GROWTH_AFTER_UNDO = 1.1
+"""Growth of a history after an undo, as a ratio, from which it is compacted again."""
 
 
 def list_compactions(tx: Tx, thread: str) -> list[CompactionRecord]:
@@ -335,7 +335,7 @@ def branch_thread(
 def _find_context(tx: Tx, thread: str, at_message: int) -> tuple[str, list[int]]:
     """Return the session to branch from, and the messages it shows up to `at_message`.
 
-    That is the newest session that shows the message, unless its summary covers later messages.
+    The session is the newest one that shows the message and whose summary covers no later message.
     """
     for session, _ in reversed(list_session_chain(tx, thread)):
         row = tx.one(
@@ -343,7 +343,7 @@ def _find_context(tx: Tx, thread: str, at_message: int) -> tuple[str, list[int]]
             "WHERE p.session_id = ? AND p.message_id = ? AND m.kind = 'message' ORDER BY p.seq DESC LIMIT 1",
             (session, at_message),
         )
-        if row is not None and not _summary_covers_later(tx, session, at_message):
+        if row is not None and not _does_summary_cover_later(tx, session, at_message):
             # The session no longer shows the message, but inherited it as a branch: use the inherited messages.
             first_seq = 0 if row[0] >= 0 else -MAX_ID
             rows = tx.all(
@@ -354,8 +354,8 @@ def _find_context(tx: Tx, thread: str, at_message: int) -> tuple[str, list[int]]
     raise UnknownIdError(f"thread {thread} has no message {at_message} to branch at")
 
 
-def _summary_covers_later(tx: Tx, session: str, at_message: int) -> bool:
-    """Return whether the summary at the beginning of a session covers messages after this one."""
+def _does_summary_cover_later(tx: Tx, session: str, at_message: int) -> bool:
+    """Return whether the summary at the beginning of a session covers messages after `at_message`."""
     record = tx.value("SELECT record FROM compactions WHERE session_id = ?", (session,))
     later_ids = (
         [
@@ -374,12 +374,12 @@ def _summary_covers_later(tx: Tx, session: str, at_message: int) -> bool:
 
 
 def list_history_ids(tx: Tx, thread: str, at_message: int | None) -> list[int]:
-    """Load the ids of a thread's history through a message; None: all of it."""
+    """Return the ids of a thread's history up to a message, or of all its history."""
     ids: list[int] = []
-    for session_and_carried in list_session_chain(tx, thread):
+    for session_and_inherited in list_session_chain(tx, thread):
         for row in tx.all(
             f"SELECT p.message_id {FROM_SESSION_HISTORY} ORDER BY p.seq",
-            session_and_carried,
+            session_and_inherited,
         ):
             ids.append(row[0])
             if row[0] == at_message:
@@ -407,7 +407,7 @@ def _place_shared_messages(
 
 
 def _copy_citations(tx: Tx, thread: str, session_id: str) -> None:
-    """Let the branch cite the outputs that its shared messages cite, so that they are not deleted before it."""
+    """Let the branch cite the outputs that its shared messages cite, so that they are kept as long as the branch."""
     stored_ids = {
         row[0]
         for row in tx.all(

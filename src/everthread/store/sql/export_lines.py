@@ -32,7 +32,7 @@ ExportLine = dict[str, Any]
 
 
 def export_thread(tx: Tx, thread: str) -> list[ExportLine]:
-    """Return a thread as lines of JSON. Messages get new numbers, independent of the database's ids."""
+    """Return a thread as lines of JSON. Messages are numbered from 1, independent of the database's ids."""
     return _ThreadExport(tx).make_lines(thread)[0]
 
 
@@ -44,14 +44,15 @@ def salvage_thread(
 
 @dataclass(slots=True)
 class _ThreadExport:
-    """Reads a thread for an export.
+    """An export of one thread.
 
-    With a `database`, which recognises damage, unreadable rows are skipped and listed; without one they are an error.
+    With a `database`, which recognises damage, unreadable rows are skipped and listed; without one they raise an error.
     """
 
     tx: Tx
     database: Database | None = None
     unreadable: list[str] = field(default_factory=list)
+    """Descriptions of the rows that could not be read."""
 
     def make_lines(self, thread: str) -> tuple[list[ExportLine], list[str]]:
         tx = self.tx
@@ -121,13 +122,13 @@ class _ThreadExport:
         ]
         return sorted(
             (
-                session_and_carried
-                for session_and_carried in loaded
-                if session_and_carried
+                session_and_inherited
+                for session_and_inherited in loaded
+                if session_and_inherited
             ),
-            key=lambda session_and_carried: (
-                session_and_carried[0].started,
-                session_and_carried[0].id,
+            key=lambda session_and_inherited: (
+                session_and_inherited[0].started,
+                session_and_inherited[0].id,
             ),
         )
 
@@ -147,7 +148,7 @@ class _ThreadExport:
     def _make_message_lines(
         self, thread: str, places: Mapping[str, Sequence[Row]]
     ) -> tuple[dict[int, int], list[ExportLine]]:
-        """Return numbers and lines of the readable messages; messages that are in no session are left out."""
+        """Return the number of each readable message by its id, and the lines. Skip messages that are in no session."""
         numbers_by_id: dict[int, int] = {}
         lines: list[ExportLine] = []
         for message_id in sorted(
@@ -170,7 +171,7 @@ class _ThreadExport:
     def _yield_readable_lines(
         self, subject: str, lines: Iterator[ExportLine]
     ) -> Iterator[ExportLine]:
-        """Yield lines up to the first that cannot be read."""
+        """Yield the lines up to the first unreadable one."""
         while (line := self._try_read(subject, lambda: next(lines, None))) is not None:
             yield line
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from everthread.core.search.query import read_question
 from everthread.core.search.terms import query_terms
 from everthread.store.database import Tx
-from everthread.store.records import (
+from everthread.store.search_records import (
     HitPage,
     RecallPassage,
     RecallQuery,
@@ -21,13 +21,13 @@ from everthread.store.sql.search import make_hits_of_passages, search_texts
 
 MAX_CLOSEST_TEXTS = 50
 BEST_ANSWERS = 10
-"""Number of best answers to a question that come before the texts with every word."""
+"""Number of best answers to a question that are listed before the texts with every word."""
 MIN_CLOSENESS = 0.3
-"""The least share of a short query that the closest text must hold; otherwise there are no hits."""
+"""Minimum share of a short query that the closest text must hold; otherwise there are no hits."""
 MIN_QUESTION_CLOSENESS = 1e-6
-"""The same for a question, whose answer has other words: a text must hold one of its rare words."""
+"""Minimum share of a question that the closest text must hold: any of its rare words, as answers use other words."""
 MIN_ANSWER_CLOSENESS = 0.15
-"""The least share of a question that each text after the best answers must hold."""
+"""Minimum share of a question that each text after the best answers must hold."""
 
 
 def find_page(tx: Tx, query: SearchQuery, now: float) -> HitPage:
@@ -65,9 +65,9 @@ def find_page(tx: Tx, query: SearchQuery, now: float) -> HitPage:
 def _find_closest(
     tx: Tx, query: SearchQuery, count: int, *, now: float
 ) -> list[RecallPassage]:
-    """Return up to `count` of the closest texts. Skipped for single-word and quoted queries.
+    """Return up to `count` of the closest texts; none for a single word or a quoted query.
 
-    A question is answered if any of its rare words is stored; a shorter query must be closer.
+    For a question one of its rare words is enough; a text must hold more of a shorter query.
     """
     if query.is_literal or len(query_terms(query.text)) < 2 or query.session:
         return []

@@ -14,7 +14,6 @@ from everthread.store.records import (
     MessageKind,
     NewMessage,
     NewSession,
-    NewUsage,
     SessionKind,
     new_id,
 )
@@ -40,6 +39,7 @@ from everthread.store.sql.session_rows import (
 )
 from everthread.store.sql.stored_outputs import compress_output, put_output
 from everthread.store.sql.thread_state import decode_node, put_nodes, put_pin, put_state
+from everthread.store.usage_records import NewUsage
 from everthread.store.value_encoding import clean_text, from_pico_dollars
 
 NumberedLine = tuple[int, ExportLine]
@@ -57,7 +57,8 @@ VALUE_CHECKS: dict[str, Callable[[Any], bool]] = {
     "anything": lambda _: True,
 }
 LineShape = dict[str, str]
-"""The fields of a line by their type: one of the checks, `or null`, or `list of` it. With `?` they may be absent."""
+"""The fields of a line by the kind of their values: the name of a check, also with `or null` after it or `list of`
+before it. A field with `?` may be absent."""
 LINE_SHAPES: dict[str, LineShape] = {
     "session": {
         "name": "id tenant? platform? user? model? client? client_session?",
@@ -150,7 +151,7 @@ def import_lines(tx: Tx, lines: Sequence[ExportLine], now: float) -> list[str]:
 
 
 def _split_sections(lines: Sequence[Any]) -> list[tuple[str, list[NumberedLine]]]:
-    """Return the thread of each heading with its lines and their numbers, which error messages name."""
+    """Return the thread of each heading line with its lines, numbered for error messages."""
     sections: list[tuple[str, list[NumberedLine]]] = []
     for number, line in enumerate(lines, 1):
         kind = line.get("type") if isinstance(line, dict) else None
@@ -184,24 +185,24 @@ def _check_numbered_line(number: int, line: ExportLine, kind: str) -> None:
 
 @dataclass(slots=True)
 class _ThreadImport:
-    """Imports the lines under one heading."""
+    """An import of the lines under one heading line."""
 
     tx: Tx
     now: float
     thread: str
     lines: list[NumberedLine]
     unstored_sessions: dict[str, ExportLine] = field(default_factory=dict)
-    """Sessions that are not stored yet."""
+    """The lines of sessions that are not stored yet, by session id."""
     threads_by_session: dict[str, str] = field(default_factory=dict)
-    """Session -> its thread."""
+    """The thread of each session."""
     branch_points: dict[str, int | None] = field(default_factory=dict)
-    """Session -> number of the message it branched at."""
+    """The number of the message at which each session branched."""
     threads_by_number: dict[int, str] = field(default_factory=dict)
-    """Number of a message -> the thread it is stored in."""
+    """The thread that each message is stored in, by the message's number."""
     ids_by_number: dict[int, int] = field(default_factory=dict)
-    """Number of a message -> its id here."""
+    """The id of each message in this store, by the message's number."""
     tools_by_call: dict[str, str] = field(default_factory=dict)
-    """Tool call -> the tool."""
+    """The name of the tool of each call, by the call's id."""
 
     def store(self) -> list[str]:
         for _, line in self.lines:
@@ -249,7 +250,7 @@ class _ThreadImport:
     # Sessions
 
     def _import_session(self, line: ExportLine) -> None:
-        """Store a session that is not stored yet, its parents before it."""
+        """Store a session and, before it, those of its ancestors that are not stored yet."""
         unstored_lines: list[ExportLine] = []
         session_id = line["id"]
         while session_id in self.unstored_sessions:
@@ -286,7 +287,7 @@ class _ThreadImport:
         self.branch_points[new.id] = line.get("branched_at")
 
     def _guess_kind(self, line: ExportLine) -> SessionKind:
-        """Guess a missing kind: a child continues its parent if that ended by compression before the child began."""
+        """Guess a missing kind: a child continues its parent if the parent was compacted before the child began."""
         if line.get("parent") is None:
             return "main"
         parent = self.tx.one(
@@ -306,7 +307,7 @@ class _ThreadImport:
         )
 
     def _check_chain(self, thread: str) -> None:
-        """Refuse sessions that do not form one chain. Reopen the last one if its continuation was not exported."""
+        """Refuse sessions that form no chain. Reopen the last session if its continuation was not exported."""
         chain = [session for session, _ in list_session_chain(self.tx, thread)]
         rows = self.tx.all(
             "SELECT id, end_reason FROM sessions WHERE thread_id = ? AND kind <> 'reverted'",

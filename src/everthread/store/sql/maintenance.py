@@ -56,7 +56,7 @@ CONSISTENCY_CHECKS = {
         "SUM(CASE WHEN kind <> 'reverted' AND COALESCE(end_reason, '') <> 'compression' THEN 1 ELSE 0 END) <> 1) t"
     ),
     "thread(s) are listed with wrong counts": (
-        # All threads are counted in one pass: a count for each took a large server hours.
+        # All threads are counted in one pass, because a count for each takes hours on a large server.
         "SELECT COUNT(*) FROM sessions t LEFT JOIN (SELECT s.thread_id, COUNT(*) AS said, SUM(m.tokens) AS tokens "
         f"{THREAD_MESSAGES.format(thread='s.thread_id')} GROUP BY s.thread_id) c ON c.thread_id = t.thread_id "
         f"WHERE {IS_LISTED_TIP} AND (t.said <> COALESCE(c.said, 0) OR t.said_tokens <> COALESCE(c.tokens, 0))"
@@ -161,7 +161,7 @@ def delete_thread(tx: Tx, thread: str) -> int:
 
 
 def _delete_prompts(tx: Tx, hashes: list[str]) -> None:
-    """Delete system prompts that no session uses. Each is locked before it is checked."""
+    """Delete the system prompts that no session uses. Each prompt is locked before its use is checked."""
     for prompt_hash in hashes:
         tx.one(
             f"SELECT 1 FROM texts WHERE hash = ? {tx.dialect.for_update}",
@@ -174,7 +174,10 @@ def _delete_prompts(tx: Tx, hashes: list[str]) -> None:
 
 
 def _lock_with_subagents(tx: Tx, thread: str) -> list[str]:
-    """Lock a thread and its subagents, and return them. Each is locked before it is read, so that none is missed."""
+    """Lock a thread and its subagents, and return their ids.
+
+    Each thread is locked before its subagents are read, so that none is missed.
+    """
     locked_threads: dict[str, None] = {}
     waiting_threads = [thread]
     while waiting_threads:
@@ -216,7 +219,7 @@ def _give_shared_messages_to_branches(tx: Tx, threads: list[str]) -> None:
 
 
 def _unindex_messages(tx: Tx, ids: Sequence[int]) -> None:
-    """Remove messages from the index. Delete them from the queue first, so that no process indexes them later."""
+    """Remove messages from the queue of the index, so that no process indexes them later, and then from the index."""
     where = f"message_id IN ({placeholders(ids)})"
     tx.run(f"DELETE FROM unindexed WHERE {where}", ids)
     _delete_pieces(tx, where, ids)
@@ -229,7 +232,7 @@ def _delete_pieces(tx: Tx, where: str, values: Sequence[Any]) -> None:
 
 
 def _delete_outputs(tx: Tx, threads: list[str]) -> None:
-    """Delete stored outputs that no other thread cites. Each is locked before it is checked."""
+    """Delete the stored outputs that no other thread cites. Each output is locked before its citations are checked."""
     thread_placeholders = placeholders(threads)
     tx.run(
         f"DELETE FROM unindexed WHERE thread_id IN ({thread_placeholders}) AND output_id IS NOT NULL",
@@ -257,5 +260,6 @@ def _delete_outputs(tx: Tx, threads: list[str]) -> None:
             tx.run(
                 "DELETE FROM outputs WHERE tenant = ? AND id = ?", (tenant, output_id)
             )
-        else:  # whose search must find it from now on
+        else:
+            # The output is indexed for the first thread that cites it.
             queue_output(tx, citing_thread, output_id)

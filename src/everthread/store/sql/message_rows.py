@@ -38,7 +38,7 @@ from everthread.store.value_encoding import (
 )
 
 MAX_MESSAGE_TOKENS = 10**12
-"""More tokens than any message has; sums of smaller figures are exact in every database."""
+"""More tokens than any message has. Sums of figures below this are exact in every database."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class PreparedMessage:
     """Whether this is a message of the user, which begins a turn."""
     calls: tuple[Call, ...] = ()
     answered_calls: tuple[str, ...] = ()
-    """Ids of the calls whose results it holds, if the results do not name the tool."""
+    """Ids of the calls whose results the message holds, if the results do not name their tools."""
 
     def make_row(self, thread: str, now: float) -> Row:
         """Return the values of `INSERT_COLUMNS`."""
@@ -111,7 +111,7 @@ def prepare_message(new: NewMessage) -> PreparedMessage:
 
 
 CALLS_PER_READ = 8
-"""Messages with calls that are read at once; a result mostly follows its call closely."""
+"""Messages with calls to read at once; a result mostly follows its call closely."""
 
 
 def map_calls_to_tools(calls: Iterable[Call]) -> dict[str, str]:
@@ -152,7 +152,7 @@ def insert_message(
 
 
 def load_by_event(tx: Tx, current: ThreadTip, event: str) -> StoredMessage:
-    """Return the message of an event: at its place in the current session, else at the place where it was said."""
+    """Return the message of an event, with its position in the current session or else in the session of origin."""
     [row] = tx.all(
         f"SELECT {MESSAGE_COLUMNS} FROM messages m JOIN places p ON p.message_id = m.id "
         "JOIN sessions s ON s.id = p.session_id "
@@ -167,7 +167,7 @@ ORIGINAL_PLACE_FIRST = (
     "CASE WHEN s.thread_id = m.thread_id AND s.kind <> 'reverted' AND p.seq >= s.carried THEN 0 ELSE 1 END, "
     "CASE WHEN s.kind <> 'reverted' THEN 0 ELSE 1 END, s.started, p.seq"
 )
-"""Order a message's places: first the one in the history, where it was said. Does not depend on a clock."""
+"""Order the places of a message: first the one in the history, where it was said. Clocks do not matter for that."""
 
 
 def list_messages(
@@ -186,7 +186,7 @@ def list_messages(
 def load_message(
     tx: Tx, message_id: int, *, tenant: str | None = None
 ) -> StoredMessage:
-    """Return one message, at the place where it was said."""
+    """Return one message, with its position in the session of origin."""
     row = tx.one(
         f"SELECT {MESSAGE_COLUMNS}, s.tenant FROM messages m JOIN places p ON p.message_id = m.id "
         f"JOIN sessions s ON s.id = p.session_id WHERE m.id = ? ORDER BY {ORIGINAL_PLACE_FIRST} LIMIT 1",
@@ -205,12 +205,12 @@ def load_history(
     limit: int | None = None,
     after: int = 0,
 ) -> list[StoredMessage]:
-    """Return every message said in a thread, in order, once: the history that a person would read.
+    """Return the history of a thread: every message said in it, in order, once.
 
-    `start`: skip this many. `after`: only messages with a larger id; not together with `start`.
+    `start`: skip this many messages. `after`: return only messages with a larger id; not together with `start`.
 
     A continuation adds the messages after those it inherited. A branch begins with its parent's history up to the
-    message at which it left. Summaries and derived messages are context, not history.
+    message at which it branched. Summaries and derived messages are context, not history.
     """
     messages: list[StoredMessage] = []
     for session, carried in list_session_chain(tx, find_thread(tx, session_id)):
@@ -268,9 +268,9 @@ class AppendRequest:
 def append_messages(
     tx: Tx, requests: Sequence[AppendRequest]
 ) -> list[list[StoredMessage]]:
-    """Store messages and place them at the end of their threads, reopening them. Skip events that are stored."""
+    """Append messages to their threads, and reopen threads that ended. Skip messages whose events are stored."""
     locked_threads = _lock_and_read(tx, requests)
-    growth_by_thread: dict[str, _GrowingThread] = {}
+    appends_by_thread: dict[str, _ThreadAppend] = {}
     stored_messages = []
     for request in requests:
         tip = locked_threads.tips_by_session.get(request.session)
@@ -282,29 +282,30 @@ def append_messages(
                 tip.thread,
                 locked_threads.leases_by_thread.get(request.lease.thread),
             )
-        if tip.thread not in growth_by_thread:
-            growth_by_thread[tip.thread] = _GrowingThread(tx, tip, locked_threads)
+        if tip.thread not in appends_by_thread:
+            appends_by_thread[tip.thread] = _ThreadAppend(tx, tip, locked_threads)
         stored_messages.append(
             [
-                growth_by_thread[tip.thread].add(message, request.now)
+                appends_by_thread[tip.thread].add(message, request.now)
                 for message in request.prepared
             ]
         )
-    _write_new_rows(tx, list(growth_by_thread.values()))
+    _write_new_rows(tx, list(appends_by_thread.values()))
     return stored_messages
 
 
 @dataclass(slots=True)
 class _LockedThreads:
-    """The state of the threads, which are locked until the transaction ends."""
+    """The state of threads that are locked until the transaction ends."""
 
     tips_by_session: dict[str, ThreadTip]
-    """By the session that was named."""
+    """The last session of each thread, by the session that the caller named."""
     leases_by_thread: dict[str, Row]
+    """Number and holder of the newest lease on each thread."""
     stored_events: set[tuple[str, str]]
     """Thread and event of each message that is already stored."""
     new_ids: Iterator[int]
-    """For new messages."""
+    """Ids for new messages."""
 
 
 def _lock_and_read(tx: Tx, requests: Sequence[AppendRequest]) -> _LockedThreads:
@@ -331,7 +332,7 @@ def _lock_and_read(tx: Tx, requests: Sequence[AppendRequest]) -> _LockedThreads:
             *_make_event_queries(requests),
         ]
     )
-    fences = {
+    newest_leases = {
         thread: rows[0]
         for thread, rows in zip(
             leased_threads, other_rows[: len(leased_threads)], strict=True
@@ -343,14 +344,14 @@ def _lock_and_read(tx: Tx, requests: Sequence[AppendRequest]) -> _LockedThreads:
     }
     return _LockedThreads(
         {row[0]: ThreadTip(*row[1:]) for row in tips},
-        fences,
+        newest_leases,
         events,
         iter(read_ids(ids, message_count)),
     )
 
 
 def _make_event_queries(requests: Sequence[AppendRequest]) -> Iterator[SqlQuery]:
-    """Yield the queries that select which of the events are stored already."""
+    """Yield queries for the events that are stored already."""
     events_by_session: dict[str, dict[str, None]] = {}
     for request in requests:
         events_by_session.setdefault(request.session, {}).update(
@@ -362,23 +363,23 @@ def _make_event_queries(requests: Sequence[AppendRequest]) -> Iterator[SqlQuery]
 
 
 @dataclass(slots=True)
-class _GrowingThread:
-    """A thread, and the rows added to it."""
+class _ThreadAppend:
+    """The rows that one batch of requests appends to a thread."""
 
     tx: Tx
     tip: ThreadTip
     locked_threads: _LockedThreads
     stored_by_event: dict[str, StoredMessage] = field(default_factory=dict)
     rows: list[Row] = field(default_factory=list)
-    """New messages, in the form that is inserted."""
+    """The rows of new messages."""
     places: list[tuple[str, int, int]] = field(default_factory=list)
     message_count: int = field(init=False)
     said_tokens: int = field(init=False)
     last_active: float = field(init=False)
     tools_by_call: dict[str, str] = field(default_factory=dict)
-    """Tool call -> the tool: those of the batch, and, as far back as needed, the stored ones of the session."""
-    unread_before: int | None = MAX_ID
-    """The session's calls before this place are not read yet; None if all are read."""
+    """The tool of each call, by call id: calls of the batch, and stored calls as far back as needed."""
+    first_read_seq: int | None = MAX_ID
+    """The session's stored calls were read back to this position; None if all were read."""
 
     def __post_init__(self) -> None:
         self.message_count = self.tip.message_count
@@ -386,7 +387,7 @@ class _GrowingThread:
         self.last_active = self.tip.last_active
 
     def add(self, message: PreparedMessage, now: float) -> StoredMessage:
-        """Add a message unless its event is stored. Add messages in order, as call ids may be reused."""
+        """Add a message unless its event is stored. Messages must be added in order, because call ids may repeat."""
         event = message.new.event
         self.tools_by_call |= map_calls_to_tools(message.calls)
         message = name_tool(message, self._find_tool)
@@ -400,17 +401,17 @@ class _GrowingThread:
         return self.stored_by_event[event]
 
     def _find_tool(self, call_id: str) -> str:
-        while call_id not in self.tools_by_call and self.unread_before is not None:
+        while call_id not in self.tools_by_call and self.first_read_seq is not None:
             rows = self.tx.all(
                 "SELECT p.seq, m.body FROM places p JOIN messages m ON m.id = p.message_id WHERE p.session_id = ? "
                 "AND p.seq < ? AND m.role = 'assistant' AND m.tool <> '' ORDER BY p.seq DESC LIMIT ?",
-                (self.tip.id, self.unread_before, CALLS_PER_READ),
+                (self.tip.id, self.first_read_seq, CALLS_PER_READ),
             )
             for _, body in rows:
                 self.tools_by_call = (
                     map_calls_to_tools(calls_of(decode_body(body))) | self.tools_by_call
                 )
-            self.unread_before = rows[-1][0] if len(rows) == CALLS_PER_READ else None
+            self.first_read_seq = rows[-1][0] if len(rows) == CALLS_PER_READ else None
         return self.tools_by_call.get(call_id, "")
 
     def _place_message(self, message: PreparedMessage, now: float) -> StoredMessage:
@@ -437,11 +438,11 @@ class _GrowingThread:
         )
 
 
-def _write_new_rows(tx: Tx, threads: Sequence[_GrowingThread]) -> None:
-    grown_threads = [thread for thread in threads if thread.rows]
-    if not grown_threads:
+def _write_new_rows(tx: Tx, threads: Sequence[_ThreadAppend]) -> None:
+    changed_threads = [thread for thread in threads if thread.rows]
+    if not changed_threads:
         return
-    rows = [row for thread in grown_threads for row in thread.rows]
+    rows = [row for thread in changed_threads for row in thread.rows]
     tx.run_many(
         f"INSERT INTO messages (id, {INSERT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         rows,
@@ -452,7 +453,7 @@ def _write_new_rows(tx: Tx, threads: Sequence[_GrowingThread]) -> None:
     )
     tx.run_many(
         "INSERT INTO places (session_id, seq, message_id) VALUES (?, ?, ?)",
-        [place_row for thread in grown_threads for place_row in thread.places],
+        [place_row for thread in changed_threads for place_row in thread.places],
     )
     tx.run_many(
         "UPDATE sessions SET next_seq = ?, active = ?, said = ?, said_tokens = ?, ended = NULL, end_reason = NULL "
@@ -465,6 +466,6 @@ def _write_new_rows(tx: Tx, threads: Sequence[_GrowingThread]) -> None:
                 thread.said_tokens,
                 thread.tip.id,
             )
-            for thread in grown_threads
+            for thread in changed_threads
         ],
     )

@@ -16,9 +16,9 @@ from everthread.store.sql.snippets import RAW_SECRET_MARGIN
 from everthread.store.value_encoding import decode_body
 
 NEIGHBOUR_CHARS = 100
-"""Characters of a neighbour."""
+"""Characters to show of a neighbouring message."""
 _PART_SEPARATOR = re.compile("\n[→≈] ")
-"""Between the messages of a passage that shows several."""
+"""Separates the messages of a passage that shows several."""
 SELECT_NEIGHBOURS = (
     "WITH home AS (SELECT * FROM (SELECT m.id, p.session_id, p.seq, s.kind, s.parent_id, s.carried, s.next_seq, "
     f"ROW_NUMBER() OVER (PARTITION BY m.id ORDER BY {ORIGINAL_PLACE_FIRST}) AS place FROM messages m "
@@ -40,9 +40,9 @@ SELECT_NEIGHBOURS = (
 def find_neighbours(
     tx: Tx, places: Sequence[tuple[int | None, str]]
 ) -> list[tuple[Neighbour | None, Neighbour | None]]:
-    """Return the messages before and after each place, with one query. A place: a message and its text shown.
+    """Return the messages before and after each place, with one query. A place is a message and the text shown of it.
 
-    A message is left out if the place itself shows it, and so are searches. An output has no neighbours.
+    Leave out messages that the shown text already includes, and calls of lookup tools. An output has no neighbours.
     """
     ids = list(dict.fromkeys(message for message, _ in places if message is not None))
     neighbours = {
@@ -74,7 +74,7 @@ def find_neighbours(
 
 
 def _first_words(body: bytes) -> str:
-    """Return the beginning of a message on one line; empty for a damaged message, so that the search still succeeds."""
+    """Return the beginning of a message on one line; empty if it is damaged, so that the search still succeeds."""
     try:
         text = searchable_text(decode_body(body))
     except StoreDamagedError:

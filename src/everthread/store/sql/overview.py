@@ -5,17 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from everthread.store.database import Tx, chunks, columns_equal, placeholders
-from everthread.store.records import (
-    CallRow,
-    CompactionRecord,
-    MessageSize,
-    StoredMessage,
-    ThreadFigures,
-    ThreadRow,
-    UsageRow,
-)
-from everthread.store.sql.accounts import limit_to_period, sum_calls_by
+from everthread.store.database import Tx, chunks, make_equality_condition, placeholders
+from everthread.store.records import CompactionRecord, StoredMessage, ThreadRow
+from everthread.store.sql.accounts import make_period_condition, sum_calls_by
 from everthread.store.sql.compactions import decode_compaction_row
 from everthread.store.sql.message_rows import MESSAGE_COLUMNS, decode_message
 from everthread.store.sql.session_rows import (
@@ -24,6 +16,7 @@ from everthread.store.sql.session_rows import (
     find_thread,
     load_session,
 )
+from everthread.store.usage_records import CallRow, MessageSize, ThreadFigures, UsageRow
 from everthread.store.value_encoding import (
     PICO_DOLLARS_PER_DOLLAR,
     decode_json,
@@ -31,11 +24,11 @@ from everthread.store.value_encoding import (
 )
 
 MESSAGE_TOKENS = "COALESCE(m.tokens, (m.chars + 3) / 4)"
-"""Tokens of a message; if they were not counted, a quarter of its characters."""
+"""SQL for the tokens of a message: if they were not counted, a quarter of its characters."""
 
 
 CLIENT_NAME = "COALESCE(NULLIF(s.client, ''), u.platform)"
-"""A client's own name if it gave one, else the platform."""
+"""SQL for the name of a client, or the platform if the client gave no name."""
 CALL_COLUMNS = (
     f"u.thread_id, u.created, u.model, u.task, u.tenant, {CLIENT_NAME}, u.input, u.output, u.cache_read, "
     "u.cache_write, u.pico_dollars, u.estimated, u.raw"
@@ -120,7 +113,7 @@ def list_recent_compactions(
     limit: int = 1_000,
 ) -> list[CompactionRecord]:
     """Return the compactions of a tenant or of some threads, also undone ones, the newest first."""
-    where, values = columns_equal({"s.tenant": tenant})
+    where, values = make_equality_condition({"s.tenant": tenant})
     if threads is not None:
         where += f" AND c.thread_id IN ({placeholders(threads) or 'NULL'})"
         values += threads
@@ -153,7 +146,7 @@ def list_tool_sizes(tx: Tx, thread: str) -> list[tuple[str, int, int]]:
 
 
 def load_thread_row(tx: Tx, thread: str) -> ThreadRow:
-    """Return one thread in the form of a list's row."""
+    """Return a thread as a row of the list of threads."""
     thread_id = find_thread(tx, thread)
     [tip] = tx.all(
         f"SELECT t.id, t.said, t.said_tokens, t.active FROM sessions t WHERE t.thread_id = ? AND {IS_LISTED_TIP}",
@@ -172,7 +165,10 @@ def load_thread_row(tx: Tx, thread: str) -> ThreadRow:
 def list_context_sizes(
     tx: Tx, session_id: str, *, start: int = 0
 ) -> list[tuple[str, str, bool, int]]:
-    """Return the sizes of the messages a session shows from `start` on: kind, role, whether of a tool, tokens."""
+    """Return the tokens of the messages that a session shows from `start` on.
+
+    Each row has the kind and the role of messages, whether they have a tool, and the sum of their tokens.
+    """
     rows = tx.all(
         f"SELECT m.kind, m.role, CASE WHEN m.tool <> '' THEN 1 ELSE 0 END, SUM({MESSAGE_TOKENS}) FROM places p "
         "JOIN messages m ON m.id = p.message_id WHERE p.session_id = ? AND p.seq >= ? GROUP BY 1, 2, 3",
@@ -184,7 +180,7 @@ def list_context_sizes(
 def split_shown_messages(
     tx: Tx, session_id: str, ids: Sequence[int]
 ) -> tuple[set[int], set[int]]:
-    """Return which of these messages a session shows: unchanged ones, and shortened ones."""
+    """Return the messages among these that a session shows unchanged, and those that it shows shortened."""
     unchanged_ids: set[int] = set()
     shortened_ids: set[int] = set()
     for chunk in chunks(ids):
@@ -222,7 +218,7 @@ def sum_usage_by(
     limit: int = 50,
 ) -> list[UsageRow]:
     """Return the sums of a period for each tenant or client, the largest first."""
-    where, values = limit_to_period("u.created", "u", since, until, tenant)
+    where, values = make_period_condition("u.created", "u", since, until, tenant)
     source = (
         f"usage u JOIN sessions s ON s.id = u.thread_id WHERE {where} "
         "GROUP BY 1 ORDER BY SUM(u.input + u.cache_read + u.cache_write) DESC LIMIT ?"
@@ -233,7 +229,7 @@ def sum_usage_by(
 def make_change_marker(
     tx: Tx, *, tenant: str | None = None, thread: str | None = None
 ) -> str:
-    """Return a text that changes with every message, call and compaction; it is cheap to compute."""
+    """Return a text that changes with every message, call and compaction, and is cheap to compute."""
     if thread is not None:
         thread_id = find_thread(tx, thread)
         rows = [
@@ -250,7 +246,7 @@ def make_change_marker(
             ),
         ]
         return repr(rows)
-    where, values = columns_equal({"t.tenant": tenant})
+    where, values = make_equality_condition({"t.tenant": tenant})
     newest = tx.one(
         f"SELECT t.id, t.active, t.said FROM sessions t WHERE {IS_LISTED_TIP} AND {where} "
         "ORDER BY t.active DESC, t.id DESC LIMIT 1",

@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 
 from everthread.store.database import Tx
 from everthread.store.index_pieces import searchable_text
-from everthread.store.indexing import output_text
+from everthread.store.indexing import load_output_text
 from everthread.store.value_encoding import decode_body
 
 TextKey = tuple[int | None, str | None, str]
+"""Identifies a text: its message, its output, and its thread."""
 
 
 class StoredPiece(NamedTuple):
@@ -31,7 +32,7 @@ class StoredPiece(NamedTuple):
 
     @property
     def text_key(self) -> TextKey:
-        """Return the key of the text that it is a part of."""
+        """The key of the text that the piece is a part of."""
         return self.message, self.output, self.thread
 
     @property
@@ -41,7 +42,7 @@ class StoredPiece(NamedTuple):
 
 
 class PieceSummary(NamedTuple):
-    """The columns by which a piece is chosen among many."""
+    """The few columns by which pieces are compared before their texts are read."""
 
     id: int
     message: int | None
@@ -70,7 +71,7 @@ PIECE_COLUMNS = (
 def load_pieces(
     tx: Tx, ids: Sequence[int], where: str = "", values: Sequence[Any] = ()
 ) -> list[StoredPiece]:
-    """Load the pieces with these ids that fulfil a condition, in any order."""
+    """Return the pieces with these ids that fulfil a condition, in any order."""
     sql = _select_pieces(PIECE_COLUMNS, where)
     return list(map(StoredPiece._make, tx.all_for_keys(sql, ids, *values)))
 
@@ -78,7 +79,7 @@ def load_pieces(
 def load_piece_summaries(
     tx: Tx, ids: Sequence[int], where: str = "", values: Sequence[Any] = ()
 ) -> list[PieceSummary]:
-    """Load the same pieces with fewer columns."""
+    """Return the same pieces as `load_pieces`, with fewer columns."""
     sql = _select_pieces(
         "p.id, p.message_id, p.thread_id, p.role, p.tool, p.length, p.created", where
     )
@@ -106,7 +107,7 @@ def read_piece_texts(tx: Tx, pieces: Sequence[StoredPiece]) -> list[str]:
             texts.append(piece.redacted_text)
             continue
         if piece.output is not None:
-            text = output_text(tx, piece.output, piece.tenant)
+            text = load_output_text(tx, piece.output, piece.tenant)
         else:
             text = searchable_text(decode_body(bodies.get(piece.message, b"{}")))
         texts.append(text[piece.start : piece.start + piece.length])

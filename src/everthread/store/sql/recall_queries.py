@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from everthread.core.search.query import Question
 from everthread.core.secrets.redaction import redact_part
 from everthread.store.database import Tx
-from everthread.store.records import RecallPassage, RecallQuery, SearchQuery
+from everthread.store.search_records import RecallPassage, RecallQuery, SearchQuery
 from everthread.store.sql.pieces import StoredPiece, load_pieces, read_piece_texts
 from everthread.store.sql.recall_ranking import RecallRanking, rank_by_words
 from everthread.store.sql.recall_words import RecallWord, look_up_words
@@ -51,15 +51,15 @@ def recall_passages(
 
 MIN_SHARED_WORD_SHARE = 0.6
 MIN_CONTAINED_WORD_SHARE = 0.9
-"""A text repeats another if they share the first share of all their words, or if the other holds the second share of
-its words. Words of the question do not count."""
+"""A text repeats another if they share `MIN_SHARED_WORD_SHARE` of all their words, or if the other one holds
+`MIN_CONTAINED_WORD_SHARE` of its words. Words of the question do not count."""
 MIN_CONTAINED_TEXT_WORDS = 8
-"""The least number of words in a text for which `MIN_CONTAINED_WORD_SHARE` applies."""
-GLIMPSE_CHARS = 200
-"""Characters of a call or result that is shown only beside a better one."""
+"""Minimum words of a text to which `MIN_CONTAINED_WORD_SHARE` applies."""
+PREVIEW_CHARS = 200
+"""Characters of a call or result that is shown only because it belongs to a better passage."""
 MAX_SIMILAR_TEXTS = 2
-"""How many texts that nearly repeat another are shown with it, a short part of each: the name or figure in which they
-differ may be the answer."""
+"""Maximum texts to preview below a passage that they nearly repeat: the name or figure in which they differ may be the
+answer."""
 _WORD = re.compile(r"\w+")
 WordsByPiece = Mapping[int, Sequence[RecallWord]]
 """The words of the question that each piece holds."""
@@ -67,17 +67,18 @@ WordsByPiece = Mapping[int, Sequence[RecallWord]]
 
 @dataclass(slots=True)
 class _PassageDraft:
-    """A text that is shown, or a call with its result."""
+    """A passage to show: one text, or a call with its result."""
 
     best_piece: StoredPiece
-    """The better of the two."""
+    """The better part."""
     parts: dict[StoredPiece, str]
-    """With their texts; ordered by id, a call comes before its result."""
+    """The parts with their texts. Ordered by id, a call comes before its result."""
     distinct_words: frozenset[str] = frozenset()
-    """Its words, without those of the question."""
-    glimpsed_piece: StoredPiece | None = None
-    """The part of which only a glimpse is shown."""
+    """The words of the shown part, without those of the question."""
+    previewed_piece: StoredPiece | None = None
+    """The part of which only a preview is shown."""
     similar: dict[StoredPiece, str] = field(default_factory=dict)
+    """Texts that nearly repeat the passage."""
 
 
 def _make_passages(
@@ -130,19 +131,19 @@ def _group_words_by_piece(
 def _write_passage(
     draft: _PassageDraft, words_by_piece: WordsByPiece, max_chars: int
 ) -> str:
-    """Return the text of a passage: its parts, then glimpses of similar texts that add something."""
+    """Return the text of a passage: its parts, then previews of the similar texts that differ."""
     excerpt = "\n→ ".join(
-        _make_glimpse(text, part, words_by_piece.get(part.id, ()))
-        if part == draft.glimpsed_piece
+        _make_preview(text, part, words_by_piece.get(part.id, ()))
+        if part == draft.previewed_piece
         else _make_excerpt(text, part, words_by_piece[part.id], max_chars)
         for part, text in sorted(draft.parts.items())
     )
-    glimpses = (
-        _make_glimpse(text, part, words_by_piece.get(part.id, ()))
+    previews = (
+        _make_preview(text, part, words_by_piece.get(part.id, ()))
         for part, text in draft.similar.items()
     )
     return excerpt + "".join(
-        f"\n≈ {glimpse}" for glimpse in glimpses if glimpse.strip("…") not in excerpt
+        f"\n≈ {preview}" for preview in previews if preview.strip("…") not in excerpt
     )
 
 
@@ -186,12 +187,12 @@ def _choose_drafts(
                 open_exchanges.get((number, is_call)) if number is not None else None
             )
             if partner is not None:
-                if words:  # else it is shown as a glimpse
+                if words:  # else it is shown as a preview
                     partner.parts[piece] = text
                     del open_exchanges[number, is_call]
                 continue
             span = _find_excerpt_span(text, words, query.max_chars)
-            distinct_words = _distinct_words(text[slice(*span)], words)
+            distinct_words = _list_distinct_words(text[slice(*span)], words)
             similar_draft = next(
                 (
                     draft
@@ -217,7 +218,7 @@ def _add_partners(
     ranking: RecallRanking,
     words_by_piece: WordsByPiece,
 ) -> None:
-    """Add the result to each call that is shown alone, and the call to each result: people ask for both together."""
+    """Add the result to each call that is shown alone, and the call to each result: people need both together."""
     single_drafts = {
         draft.best_piece.id: draft for draft in drafts if len(draft.parts) == 1
     }
@@ -256,11 +257,11 @@ def _add_partners(
         drafts_by_partner, read_piece_texts(tx, list(drafts_by_partner)), strict=True
     ):
         drafts_by_partner[partner].parts[partner] = text
-        drafts_by_partner[partner].glimpsed_piece = partner
+        drafts_by_partner[partner].previewed_piece = partner
 
 
 def _is_repeated(words: frozenset[str], other_words: frozenset[str]) -> bool:
-    """Return whether a text repeats another, by their words. Pairs of very different sizes are decided by size."""
+    """Return whether a text repeats another, by their words. Their sizes alone may exclude it, which costs less."""
     size = len(words)
     min_contained = (
         MIN_CONTAINED_WORD_SHARE * size
@@ -279,7 +280,9 @@ def _is_repeated(words: frozenset[str], other_words: frozenset[str]) -> bool:
     )
 
 
-def _distinct_words(text: str, question_words: Sequence[RecallWord]) -> frozenset[str]:
+def _list_distinct_words(
+    text: str, question_words: Sequence[RecallWord]
+) -> frozenset[str]:
     """Return the words of a text, without those of the question."""
     question_forms = {
         form for word in question_words for form in word.search_word.forms
@@ -288,7 +291,7 @@ def _distinct_words(text: str, question_words: Sequence[RecallWord]) -> frozense
 
 
 def _compute_max_chars(sizes: Sequence[int], max_chars: int) -> int:
-    """Return the most characters for each text so that all fit in `max_chars`; short texts leave room for others."""
+    """Return the largest length to which texts may be cut so that all together take at most `max_chars`."""
     remaining = max_chars
     for index, size in enumerate(sorted(sizes)):
         share = remaining // (len(sizes) - index)
@@ -301,7 +304,7 @@ def _compute_max_chars(sizes: Sequence[int], max_chars: int) -> int:
 def _make_excerpt(
     text: str, piece: StoredPiece, words: Sequence[RecallWord], max_chars: int
 ) -> str:
-    """Return a short text whole, and of a longer one the part with the most words of the question."""
+    """Return a short text in full, or the part of a longer text with the most words of the question."""
     return _redact_and_mark_cuts(
         text, piece, *_find_excerpt_span(text, words, max_chars)
     )
@@ -322,16 +325,16 @@ def _find_excerpt_span(
     return start, start + max_chars if is_cut else len(text)
 
 
-def _make_glimpse(text: str, piece: StoredPiece, words: Sequence[RecallWord]) -> str:
-    """Return the text around the words; without words, the beginning of a call or the end of a result."""
+def _make_preview(text: str, piece: StoredPiece, words: Sequence[RecallWord]) -> str:
+    """Return the text around the words of the question; without any, the beginning of a call or the end of a result."""
     if words:
-        return _make_excerpt(text, piece, words, GLIMPSE_CHARS)
+        return _make_excerpt(text, piece, words, PREVIEW_CHARS)
     if piece.role == "assistant":
-        return _redact_and_mark_cuts(text, piece, 0, GLIMPSE_CHARS)
+        return _redact_and_mark_cuts(text, piece, 0, PREVIEW_CHARS)
     return _redact_and_mark_cuts(
         text,
         piece,
-        find_sentence_start(text, max(0, len(text) - GLIMPSE_CHARS)),
+        find_sentence_start(text, max(0, len(text) - PREVIEW_CHARS)),
         len(text),
     )
 

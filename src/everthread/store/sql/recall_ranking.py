@@ -18,14 +18,14 @@ from everthread.core.search.relevance import (
     borrow_words,
     closeness,
     length_penalty,
-    rate_sittings,
+    rate_conversations,
     weigh_question,
 )
 from everthread.core.search.terms import query_terms
 from everthread.core.transcript import is_lookup_tool
 from everthread.store.database import SqlQuery, Tx
 from everthread.store.index_query import IndexQuery, make_phrase
-from everthread.store.records import RecallQuery
+from everthread.store.search_records import RecallQuery
 from everthread.store.sql.pieces import (
     PieceSummary,
     StoredPiece,
@@ -40,32 +40,32 @@ from everthread.store.sql.session_rows import THREAD_NUMBERS
 SILENCE_SECONDS = 1_800.0
 """Seconds of silence after which a message does not answer the one before."""
 NEIGHBOURS_PER_SIDE = 2
-"""How many texts before and after a text are its neighbours."""
+"""How many texts before, and how many after, count as the neighbours of a text."""
 MAX_COMPARED_PIECES = 600
 """How many pieces with the most words are compared by a few columns."""
 MAX_COMPARED_USER_PIECES = 75
 """How many pieces of users' messages are compared for a page, whatever other pieces hold."""
 MAX_SCORED_PIECES = 40
-"""How many of these are scored with their neighbours: those that come first by their words, and for a page as many that
-come first by words and roles."""
+"""How many of the compared pieces are scored with their neighbours: the best by their words, and for a page as many of
+the best by words and roles."""
 MIN_SHARE_OF_BEST = 0.2
-"""The least share of the best piece's weight that a piece compared with it must have: others never come first."""
+"""Minimum weight of a piece to compare, as a share of the best piece's weight: lighter pieces never win."""
 MAX_EXEMPT_RANKS = 10
-"""How many of the best candidates may hold less of the question than others must."""
+"""Number of best candidates that are exempt from `min_other_closeness`."""
 PHRASE_ONLY_WEIGHT = 0.01
 """The weight of a piece that holds a phrase of the question and none of its words."""
 MAX_RARE_PIECES = 32
 """A word in at most this many pieces is rare."""
 DECIDING_RANKS = 10
-"""One of this many first candidates must be close enough."""
+"""At least one of this many best candidates must be close enough; otherwise there is no answer."""
 ROLE_WEIGHTS = {"user": 1.0, "assistant": 0.5, "tool": 0.4}
 """The weight of a text by its role (`benchmarks retention`): users mostly ask for what users wrote."""
 MAX_SPEAKER_TEXTS = 40
-"""How many of the best pieces are read to see who speaks."""
+"""How many of the best pieces are read to find out who speaks."""
 MAX_SPEAKER_CHARS = 40
 _SPEAKER = re.compile(r"([^\W\d_][\w .'-]*+):\s")
 WordScores = Mapping[int, float]
-"""The scores of the question's words that a text has, by the number of the word."""
+"""The scores of the question's words in a text, by the number of the word."""
 _NEIGHBOUR_CONDITIONS = {
     -1: "id < ? AND start = 0 ORDER BY id DESC",
     1: "id > ? AND start = 0 ORDER BY id",
@@ -74,13 +74,13 @@ _NEIGHBOUR_CONDITIONS = {
 
 @dataclass(frozen=True, slots=True)
 class RecallRanking:
-    """A ranking: pieces, the best first, with their scores and closeness. Empty if none is close enough."""
+    """Pieces, the best first, with their scores and closeness. Empty if no piece is close enough."""
 
     ranked: Sequence[StoredPiece] = ()
     scores: Mapping[int, float] = field(default_factory=dict)
     closeness: Mapping[int, float] = field(default_factory=dict)
     exchanges: Sequence[CallPieces] = ()
-    """Calls with their results, where both were looked at."""
+    """The calls among the candidates whose results are candidates too."""
 
 
 @dataclass(slots=True)
@@ -96,13 +96,13 @@ class _Candidates:
     """The pieces that may answer a question, with their neighbours."""
 
     pieces: Sequence[StoredPiece]
-    """By thread and in order."""
+    """The pieces, ordered by thread and id."""
     word_scores: Mapping[int, WordScores]
-    """The words of each piece that has any."""
+    """The scores of the words in each piece that holds any."""
     rare_pieces: Collection[int]
-    """Those with the rarest identifier of the question."""
+    """The pieces with the rarest identifier of the question."""
     phrase_lengths: Mapping[int, int]
-    """Those with a phrase of the question as typed, and the number of its terms."""
+    """The pieces with a phrase of the question as typed, and the number of the phrase's terms."""
 
 
 def rank_by_words(
@@ -112,7 +112,7 @@ def rank_by_words(
     question: Question,
     query: RecallQuery,
 ) -> RecallRanking:
-    """Load the candidates, score them with their neighbours and rank them; empty if none is close enough."""
+    """Load the pieces that may answer the question, score them with their neighbours, and rank them."""
     candidates = _load_candidates(tx, scope, words, question, query)
     day_pieces = _find_pieces_of_day(candidates.pieces, question)
     texts = _group_texts(candidates.pieces)
@@ -126,7 +126,7 @@ def rank_by_words(
     ranking = _rank_candidates(showable_pieces, scores)
     if query.for_page:
         role_scores = scores
-        if not speakers:  # where texts name their speakers, the role says nothing
+        if not speakers:  # if texts name their speakers, the role tells nothing
             role_word_scores = _weigh_roles(candidates.pieces, candidates.word_scores)
             role_scores = _add_speaker_bonus(
                 _score_with_neighbours(texts, role_word_scores, day_pieces),
@@ -195,9 +195,9 @@ def _load_candidates(
 ) -> _Candidates:
     weighed_words = discount_parts(words)
     weights = weigh_pieces(weighed_words, MAX_COMPARED_PIECES)
-    # A piece said on a named day is good though it holds few of the words.
+    # A piece from a day that the question names may win although it holds few of the words.
     strong_pieces = (
-        _best_pieces(weights, len(weights))
+        _select_best_pieces(weights, len(weights))
         if question.date_spans
         else _drop_weak_pieces(weights)
     )
@@ -212,7 +212,7 @@ def _load_candidates(
         )
         weights |= user_weights
         rare_ids = weights.keys() & _find_rarest_identifier_pieces(words)
-        user_pieces = _best_pieces(user_weights, MAX_COMPARED_USER_PIECES)
+        user_pieces = _select_best_pieces(user_weights, MAX_COMPARED_USER_PIECES)
         phrase_lengths = _find_phrases(tx, scope, question)
     weights |= {
         piece: weights.get(piece, PHRASE_ONLY_WEIGHT) for piece in phrase_lengths
@@ -246,18 +246,18 @@ def _measure_closeness(
 
     Frequent words are ignored, except in a query for a page if no text holds one of the others.
     """
-    counted_words = [word for word in words if word.is_telling]
+    counted_words = [word for word in words if word.is_distinguishing]
     if query.for_page and not any(word.pieces for word in counted_words):
         counted_words = list(words)
     held_weights = {piece.id: 0.0 for piece in pieces}
     for word in counted_words:
-        # A piece said on a named day need not mention the day.
-        holding_pieces = (
+        # A piece from a day that the question names need not mention the day.
+        matching_pieces = (
             word.pieces
             if word.search_word.is_counted
             else word.pieces.union(day_pieces)
         )
-        for piece_id in holding_pieces & held_weights.keys():
+        for piece_id in matching_pieces & held_weights.keys():
             held_weights[piece_id] += word.weight
     question_weight = weigh_question([word.weight for word in counted_words])
     return {
@@ -269,9 +269,9 @@ def _measure_closeness(
 def _read_speakers(
     tx: Tx, pieces: Sequence[StoredPiece], scores: Mapping[int, float]
 ) -> dict[int, str]:
-    """Return the speakers that the best pieces begin with, as in a chat of several people ("Ann: …").
+    """Return the speakers named at the beginning of the best pieces, as in a chat of several people ("Ann: …").
 
-    Empty if most texts name no speaker, or if names hardly repeat: then they are headings.
+    The result is empty if most texts name no speaker, or if names hardly repeat, because then they are headings.
     """
     beginnings = [piece for piece in pieces if not (piece.start or piece.tool)]
     best = sorted(beginnings, key=lambda piece: -scores[piece.id])[:MAX_SPEAKER_TEXTS]
@@ -298,16 +298,16 @@ def _weigh_roles(
     pieces: Sequence[StoredPiece], word_scores: Mapping[int, WordScores]
 ) -> Mapping[int, WordScores]:
     return {
-        piece.id: _scale_scores(word_scores[piece.id], _role_weight(piece))
+        piece.id: _scale_scores(word_scores[piece.id], _get_role_weight(piece))
         for piece in pieces
         if piece.id in word_scores
     }
 
 
 def _find_phrases(tx: Tx, scope: IndexQuery, question: Question) -> dict[int, int]:
-    """Return the pieces that hold a phrase of the question as typed, with the number of terms of the longest one.
+    """Return the pieces that hold a phrase of the question as typed, with the number of terms of the longest phrase.
 
-    Skip a phrase that is in many pieces.
+    Skip phrases that are in many pieces.
     """
     lengths: dict[int, int] = {}
     for phrase in question.phrases:
@@ -318,24 +318,24 @@ def _find_phrases(tx: Tx, scope: IndexQuery, question: Question) -> dict[int, in
     return lengths
 
 
-def _role_weight(piece: StoredPiece | PieceSummary) -> float:
+def _get_role_weight(piece: StoredPiece | PieceSummary) -> float:
     return ROLE_WEIGHTS.get("tool" if piece.is_result else piece.role, 1.0)
 
 
 def _find_rarest_identifier_pieces(words: Sequence[RecallWord]) -> frozenset[int]:
-    """Return the pieces with the rarest identifier of the question: the answer is mostly beside it."""
+    """Return the pieces with the rarest identifier of the question: the answer mostly stands near it."""
     piece_sets = [
         word.pieces
         for word in words
-        if word.is_telling
+        if word.is_distinguishing
         and 0 < len(word.pieces) <= MAX_RARE_PIECES
         and not word.search_word.forms[0].isalpha()
     ]
     return min(piece_sets, key=len, default=frozenset())
 
 
-def _best_pieces(weights: Mapping[int, float], max_pieces: int) -> list[int]:
-    """Return the pieces with the most weight; of equals the newest first."""
+def _select_best_pieces(weights: Mapping[int, float], max_pieces: int) -> list[int]:
+    """Return the pieces with the most weight, the heaviest first; of equally heavy ones the newest first."""
     newest_first = sorted(weights, reverse=True)
     return sorted(newest_first, key=weights.__getitem__, reverse=True)[:max_pieces]
 
@@ -346,13 +346,13 @@ def _drop_weak_pieces(weights: Mapping[int, float]) -> list[int]:
     strong_weights = {
         piece: weight for piece, weight in weights.items() if weight >= min_weight
     }
-    return _best_pieces(strong_weights, len(strong_weights))
+    return _select_best_pieces(strong_weights, len(strong_weights))
 
 
 def _vary_pieces(
     ordered: Iterable[int], words: Sequence[RecallWord], max_pieces: int
 ) -> list[int]:
-    """Return the first `max_pieces` pieces, but let pieces with the same words fill at most a quarter before others.
+    """Return the first `max_pieces` pieces, at most a quarter of them with the same words while there are others.
 
     A tool's name puts the same words into thousands of calls, which must not exclude all other pieces.
     """
@@ -362,7 +362,7 @@ def _vary_pieces(
     piece_sets = [word.pieces for word in words]
     for piece_id in ordered:
         held_words = tuple(
-            [piece_id in holding_pieces for holding_pieces in piece_sets]
+            [piece_id in matching_pieces for matching_pieces in piece_sets]
         )
         counts[held_words] += 1
         (
@@ -403,9 +403,9 @@ def _keep_best(
     question: Question,
     query: RecallQuery,
 ) -> list[PieceSummary]:
-    """Return the certain pieces, and the best ones by their words, for a page also by their words and roles."""
+    """Return the certain pieces and those with the best scores by their words; for a page also by words and roles."""
     ordered_pieces = sorted(pieces, key=lambda piece: (piece.thread, piece.id))
-    sittings = list(_number_conversations(ordered_pieces))
+    conversation_numbers = list(_number_conversations(ordered_pieces))
     own_scores = [
         weights[piece.id] / length_penalty(piece.length) for piece in ordered_pieces
     ]
@@ -413,13 +413,13 @@ def _keep_best(
     if query.for_page:
         rankings.append(
             [
-                score * _role_weight(piece)
+                score * _get_role_weight(piece)
                 for piece, score in zip(ordered_pieces, own_scores, strict=True)
             ]
         )
     kept_ids = set(certain_ids)
     for scores in rankings:
-        final_scores = _estimate_scores(ordered_pieces, scores, sittings)
+        final_scores = _estimate_scores(ordered_pieces, scores, conversation_numbers)
         for piece_id in _find_pieces_of_day(ordered_pieces, question):
             final_scores[piece_id] += DAY_SCORE
         kept_ids.update(
@@ -429,33 +429,39 @@ def _keep_best(
 
 
 def _estimate_scores(
-    pieces: Sequence[PieceSummary], own_scores: Sequence[float], sittings: Sequence[int]
+    pieces: Sequence[PieceSummary],
+    own_scores: Sequence[float],
+    conversation_numbers: Sequence[int],
 ) -> dict[int, float]:
     """Estimate the scores that pieces will have with their neighbours, which are not loaded yet.
 
-    If one word decides, hundreds of pieces hold the same words: rank these by length, neighbours and sitting, not by
-    age.
+    If one word decides, hundreds of pieces hold the same words. They are ranked by length, neighbours and conversation,
+    not by age.
     """
     message_scores: dict[int, float] = {}
     for piece, score in zip(pieces, own_scores, strict=True):
         if piece.message is not None and score > message_scores.get(piece.message, 0.0):
             message_scores[piece.message] = score
-    sitting_scores = rate_sittings(own_scores, sittings)
+    conversation_scores = rate_conversations(own_scores, conversation_numbers)
     estimates: dict[int, float] = {}
-    for piece, score, sitting in zip(pieces, own_scores, sittings, strict=True):
+    for piece, score, conversation in zip(
+        pieces, own_scores, conversation_numbers, strict=True
+    ):
         neighbour_score = 0.0
         if piece.message is not None:
             for step, share in NEIGHBOUR_SHARES.items():
                 neighbour_score += share * message_scores.get(piece.message + step, 0.0)
-        estimates[piece.id] = score + neighbour_score + sitting_scores[sitting]
+        estimates[piece.id] = (
+            score + neighbour_score + conversation_scores[conversation]
+        )
     return estimates
 
 
 def _find_neighbours(tx: Tx, pieces: Sequence[PieceSummary]) -> set[int]:
     """Return the ids of the first pieces of the nearest texts in the same threads.
 
-    Messages of one turn mostly have consecutive ids, so these are read first. The index is asked only if another thread
-    wrote in between, or if the thread begins or ends there.
+    Messages of one turn mostly have consecutive ids, so these ids are read first. Neighbours are searched for only if
+    another thread wrote in between, or if the thread begins or ends there.
     """
     texts = {piece.message: piece for piece in pieces if piece.message is not None}
     steps = range(1, NEIGHBOURS_PER_SIDE + 1)
@@ -534,25 +540,25 @@ def _score_with_neighbours(
     word_scores: Mapping[int, WordScores],
     day_pieces: Collection[int],
 ) -> dict[int, float]:
-    """Return the score of each piece: the sum for its words, its neighbours' words, its sitting and its day."""
-    sittings = list(_number_conversations(text[0] for text in texts))
-    text_scores = [_best_scores(text, word_scores) for text in texts]
-    neighbour_scores = borrow_words(text_scores, sittings)
-    sitting_scores = rate_sittings(
-        [_sum_scores(scores) for scores in text_scores], sittings
+    """Return the score of each piece: the sum for its words, its neighbours' words, its conversation and its day."""
+    conversation_numbers = list(_number_conversations(text[0] for text in texts))
+    text_scores = [_find_best_scores(text, word_scores) for text in texts]
+    neighbour_scores = borrow_words(text_scores, conversation_numbers)
+    conversation_scores = rate_conversations(
+        [_sum_scores(scores) for scores in text_scores], conversation_numbers
     )
     return {
         piece.id: _sum_with_others(word_scores.get(piece.id, {}), other_scores)
-        + sitting_scores[sitting]
+        + conversation_scores[conversation]
         + DAY_SCORE * (piece.id in day_pieces)
-        for text, other_scores, sitting in zip(
-            texts, neighbour_scores, sittings, strict=True
+        for text, other_scores, conversation in zip(
+            texts, neighbour_scores, conversation_numbers, strict=True
         )
         for piece in text
     }
 
 
-def _best_scores(
+def _find_best_scores(
     text: Sequence[StoredPiece], word_scores: Mapping[int, WordScores]
 ) -> WordScores:
     """Return the word scores of the best piece of a text."""
@@ -566,7 +572,7 @@ def _sum_scores(scores: WordScores) -> float:
 
 
 def _sum_with_others(own_scores: WordScores, other_scores: WordScores) -> float:
-    """Return the sum of the scores; for a word in both, count only the higher score."""
+    """Return the sum of a piece's own scores and others; of a word in both, count only the higher score."""
     if not own_scores:
         return _sum_scores(other_scores)
     increases = [
@@ -592,7 +598,7 @@ def _number_conversations(
 
 
 def _may_be_shown(piece: StoredPiece, query: RecallQuery) -> bool:
-    """Return whether the query allows a piece: not in view, not a lookup, and of the role and tool asked for."""
+    """Return whether a piece may be shown: not in the context, not a lookup, and of the query's role and tool."""
     if piece.message in query.visible_messages or (
         piece.tool and _has_lookup(piece.tool)
     ):
@@ -624,7 +630,7 @@ def _rank_candidates(
 def _interleave_rankings(
     rankings: Sequence[Iterable[StoredPiece]],
 ) -> list[StoredPiece]:
-    """Merge rankings: in turn, take the best candidate of each that is not chosen yet."""
+    """Merge rankings: take the best remaining candidate of each ranking in turn."""
     waiting_rankings = [iter(ranking) for ranking in rankings]
     chosen_pieces: dict[int, StoredPiece] = {}
     while waiting_rankings:
@@ -638,7 +644,7 @@ def _interleave_rankings(
 
 
 def _find_exchanges(pieces: Iterable[StoredPiece]) -> list[CallPieces]:
-    """Return the calls with their results among ordered pieces. Messages of one exchange have consecutive ids."""
+    """Return the calls with their results among ordered pieces. A call and its results have consecutive message ids."""
     exchanges = [CallPieces()]
     last_message = -1
     for piece in pieces:

@@ -9,15 +9,15 @@ from everthread.core.search.query import SearchWord
 from everthread.core.search.relevance import is_distinctive, rarity
 from everthread.core.search.terms import encode_term, query_terms
 from everthread.store.database import Tx, placeholders
-from everthread.store.index_pieces import filter_name
+from everthread.store.index_pieces import make_filter_name
 from everthread.store.index_query import IndexQuery
 from everthread.store.sql.search_scope import list_source_threads
 from everthread.store.sql.session_rows import THREAD_NUMBERS
 
 MAX_PIECES_PER_WORD = 1_000
-"""The most pieces read for a word, the newest: a word with more says little."""
+"""Maximum pieces to read for a word, the newest: a more frequent word hardly distinguishes texts."""
 MAX_LOOKED_UP_WORDS = 10
-"""The most words that are looked up in all their forms, the rarest ones."""
+"""Maximum words to look up in all their forms, the rarest."""
 COMMON_PIECE_COUNT = 64
 """A word that this many pieces hold as typed is looked up last."""
 
@@ -29,10 +29,10 @@ class RecallWord:
     search_word: SearchWord
     weight: float
     pieces: frozenset[int]
-    is_telling: bool
+    is_distinguishing: bool
     """Whether the word distinguishes texts: it is neither in most of them nor part of a date."""
     user_pieces: frozenset[int] = frozenset()
-    """The pieces of users' messages that hold it; empty if the caller did not ask for them."""
+    """The pieces of users' messages that hold the word; empty if the caller did not ask for them."""
 
 
 def look_up_words(
@@ -43,10 +43,13 @@ def look_up_words(
     *,
     by_role: bool,
 ) -> list[RecallWord]:
-    """Return the words with the pieces that hold them; only the rarest if there are many words."""
+    """Return the words with the pieces that hold them. Of many words, only the rarest are looked up.
+
+    `by_role`: also look up the pieces of users' messages.
+    """
     piece_count = _count_pieces(tx, thread)
     chosen_words, absent_words = (
-        _pick_telling_words(tx, scope, search_words)
+        _pick_distinguishing_words(tx, scope, search_words)
         if len(search_words) > MAX_LOOKED_UP_WORDS
         else (search_words, ())
     )
@@ -54,15 +57,18 @@ def look_up_words(
     for search_word in chosen_words:
         index_query = replace(scope, any_of=(_encode_forms(search_word),))
         newest_pieces = tx.match_ids(index_query, MAX_PIECES_PER_WORD)
-        holding_count = len(newest_pieces)
-        if thread is None and holding_count == MAX_PIECES_PER_WORD:
-            holding_count = _estimate_holding_count(newest_pieces, piece_count)
-        is_telling = search_word.is_counted and is_distinctive(
-            holding_count, piece_count
+        matching_count = len(newest_pieces)
+        if thread is None and matching_count == MAX_PIECES_PER_WORD:
+            matching_count = _estimate_matching_count(newest_pieces, piece_count)
+        is_distinguishing = search_word.is_counted and is_distinctive(
+            matching_count, piece_count
         )
         index_query = replace(
             index_query,
-            filter_names=(*index_query.filter_names, (filter_name("role", "user"),)),
+            filter_names=(
+                *index_query.filter_names,
+                (make_filter_name("role", "user"),),
+            ),
         )
         of_users = frozenset(
             tx.match_ids(index_query, MAX_PIECES_PER_WORD) if by_role else ()
@@ -70,9 +76,9 @@ def look_up_words(
         words.append(
             RecallWord(
                 search_word,
-                search_word.weight * rarity(holding_count, piece_count),
+                search_word.weight * rarity(matching_count, piece_count),
                 frozenset(newest_pieces),
-                is_telling,
+                is_distinguishing,
                 of_users,
             )
         )
@@ -89,8 +95,8 @@ def look_up_words(
     ]
 
 
-def _estimate_holding_count(newest_pieces: Sequence[int], piece_count: int) -> int:
-    """Return about how many of all pieces hold a word, given the newest that do: it is as frequent in older ones."""
+def _estimate_matching_count(newest_pieces: Sequence[int], piece_count: int) -> int:
+    """Estimate how many pieces hold a word from the newest that do, as if it were as frequent in older pieces."""
     newest_id_span = piece_count - min(newest_pieces) + 1
     return max(
         len(newest_pieces), round(len(newest_pieces) * piece_count / newest_id_span)
@@ -100,9 +106,9 @@ def _estimate_holding_count(newest_pieces: Sequence[int], piece_count: int) -> i
 def _add_older_pieces(
     tx: Tx, scope: IndexQuery, words: Sequence[RecallWord]
 ) -> list[RecallWord]:
-    """Add to frequent words the older pieces that hold other words of the question too.
+    """Add to the frequent words older pieces that also hold other words of the question.
 
-    These are pieces with one of the rarer words, with all frequent ones, or with all of these but one.
+    Such a piece holds one of the rarer words, all frequent words, or all frequent words but one.
     """
     frequent_words = [word for word in words if len(word.pieces) == MAX_PIECES_PER_WORD]
     rare_terms = tuple(
@@ -139,7 +145,7 @@ def _add_older_pieces(
 
 
 def discount_parts(words: Sequence[RecallWord]) -> list[RecallWord]:
-    """Reduce an identifier's weight by that of its parts, which occur wherever it does."""
+    """Reduce the weight of an identifier by that of its parts, which occur wherever the identifier does."""
     weights = {word.search_word.forms[0]: word.weight for word in words}
     discounted_words = []
     for word in words:
@@ -161,10 +167,10 @@ def _encode_forms(search_word: SearchWord) -> tuple[str, ...]:
     return tuple(map(encode_term, search_word.forms))
 
 
-def _pick_telling_words(
+def _pick_distinguishing_words(
     tx: Tx, scope: IndexQuery, search_words: Sequence[SearchWord]
 ) -> tuple[list[SearchWord], Sequence[SearchWord]]:
-    """Return the words to look up, and the other words that no piece holds as typed."""
+    """Return the words to look up in all forms, and the other words that no piece holds as typed."""
     counted_words: list[tuple[int, SearchWord]] = []
     for search_word in search_words:
         index_query = replace(scope, any_of=((encode_term(search_word.forms[0]),),))
@@ -205,10 +211,10 @@ def _count_pieces(tx: Tx, thread: str | None) -> int:
 
 
 def weigh_pieces(words: Sequence[RecallWord], max_pieces: int) -> dict[int, float]:
-    """Return pieces with the weights of the words they hold; the best `max_pieces` pieces are among them.
+    """Return pieces with the sum of the weights of their words. The best `max_pieces` pieces are among them.
 
-    Words with the most weight come first. Once `max_pieces` pieces have more than all remaining words can add, no other
-    piece can be among the best, and the remaining words only count for the pieces found so far.
+    Words with the most weight are added first. Once `max_pieces` pieces weigh more than all remaining words together,
+    no further piece can be among the best. Then the remaining words are added only to the pieces found so far.
     """
     weights: dict[int, float] = {}
     remaining_weight = sum(word.weight for word in words)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from everthread.store.database import Tx
-from everthread.store.index_pieces import PART_OF_LONG_TEXT, filter_name
+from everthread.store.index_pieces import PART_OF_LONG_TEXT, make_filter_name
 from everthread.store.index_query import (
     IndexMatch,
     IndexQuery,
@@ -18,7 +18,7 @@ from everthread.store.index_query import (
     QueryPhrase,
     parse_query,
 )
-from everthread.store.records import RecallPassage, SearchHit, SearchQuery
+from everthread.store.search_records import RecallPassage, SearchHit, SearchQuery
 from everthread.store.sql.message_rows import ORIGINAL_PLACE_FIRST
 from everthread.store.sql.pieces import (
     StoredPiece,
@@ -34,16 +34,17 @@ from everthread.store.sql.search_scope import (
 from everthread.store.sql.snippets import make_snippet
 
 MATCHES_PER_BATCH = 500
-"""Matches ranked at a time, the newest first: a very frequent word is answered by recent texts."""
+"""Matches to rank at a time, the newest first: a very frequent word finds recent texts first."""
 RARITY_SAMPLE_PIECES = 1_000
 """The newest pieces in which the rarity of a term is measured."""
-MAX_SPREAD_PIECES = 2_000
-"""If no piece has all words: the newest pieces of long texts that are combined for each word."""
-MAX_SPREAD_THREADS = 50
-"""The most threads that are named in one query."""
+MAX_COMBINED_PIECES = 2_000
+"""If no piece has all words, combine at most this many pieces of long texts for each word, the newest."""
+MAX_COMBINED_THREADS = 50
+"""Maximum threads to name in one query."""
 TYPICAL_CHARS = 400
-"""Characters. A match in a longer text says less."""
+"""Typical length of a text. A match in a longer text scores lower."""
 ScoredPiece = tuple[float, StoredPiece]
+"""The score of a piece, and the piece."""
 
 
 def search_texts(tx: Tx, query: SearchQuery) -> list[SearchHit]:
@@ -59,7 +60,7 @@ def search_texts(tx: Tx, query: SearchQuery) -> list[SearchHit]:
     for score, piece in _match_variants(tx, parsed, scope):
         if query.path and not touches_path(tx, piece, query.path, path_calls):
             continue
-        # The first counts, so that pages of any length agree.
+        # Keep the first match of a text, so that pages of any length agree.
         matches.setdefault(piece.text_key, (score, piece))
         if len(matches) == end_rank:
             break
@@ -69,13 +70,15 @@ def search_texts(tx: Tx, query: SearchQuery) -> list[SearchHit]:
 def _match_variants(
     tx: Tx, parsed: ParsedQuery, scope: IndexQuery
 ) -> Iterator[ScoredPiece]:
-    """Yield matches, of the strictest variant first. Read only as many as the caller takes."""
+    """Yield matches, those of the strictest variant first. Read only as many as the caller takes."""
     sample = _PhraseSample(tx, scope)
     for variant_number, phrases in enumerate(parsed.variants):
         index_query = replace(scope, phrases=phrases)
         weights: list[float] = []
         while candidates := tx.match(index_query, MATCHES_PER_BATCH):
-            weights = weights or _term_weights(sample, index_query.ranking_terms)
+            weights = weights or _compute_term_weights(
+                sample, index_query.ranking_terms
+            )
             yield from _rank_pieces(
                 tx, candidates, weights, bonus=len(parsed.variants) - variant_number
             )
@@ -89,7 +92,7 @@ def _match_variants(
 
 
 class _PhraseSample:
-    """Counts the newest pieces that hold a phrase."""
+    """A counter of the newest pieces that hold a phrase, each phrase once."""
 
     def __init__(self, tx: Tx, scope: IndexQuery) -> None:
         self._tx = tx
@@ -113,8 +116,8 @@ class _PhraseSample:
         )
 
 
-def _term_weights(sample: _PhraseSample, terms: Sequence[str]) -> list[float]:
-    """Return the weight of each ranking term: rarer terms weigh more. A single term weighs 1."""
+def _compute_term_weights(sample: _PhraseSample, terms: Sequence[str]) -> list[float]:
+    """Return the weight of each ranking term: the rarer, the higher. The weights add up to 1."""
     if len(terms) < 2:
         return [1.0] * len(terms)
     weights = [
@@ -127,7 +130,7 @@ def _term_weights(sample: _PhraseSample, terms: Sequence[str]) -> list[float]:
 def _rank_pieces(
     tx: Tx, candidates: Sequence[IndexMatch], weights: Sequence[float], *, bonus: float
 ) -> list[ScoredPiece]:
-    """Return the pieces, the best first; of equals the newest, and of one text the earliest piece."""
+    """Return the pieces, the best first. Of equal pieces the newest is first, and in one text the earliest."""
     weights_by_piece = {
         candidate.id: sum(map(operator.mul, weights, candidate.strengths))
         if weights
@@ -159,23 +162,23 @@ def _rank_pieces(
 def _match_across_pieces(
     tx: Tx, index_query: IndexQuery, sample: _PhraseSample
 ) -> list[ScoredPiece]:
-    """Return long texts that have every phrase although no single piece does; the newest first.
+    """Return long texts that have every phrase although no single piece has; the newest first.
 
-    The rarest phrase comes first: the others are looked for only in its threads if these are few.
+    The rarest phrase is looked up first. If few threads have it, the others are looked up only in these threads.
     """
     texts: dict[TextKey, StoredPiece] = {}
     for number, phrase in enumerate(sorted(index_query.phrases, key=sample.count)):
         threads = sorted({piece.thread for piece in texts.values()})
         thread_names = (
-            [tuple(filter_name("thread", thread) for thread in threads)]
-            if 0 < len(threads) <= MAX_SPREAD_THREADS
+            [tuple(make_filter_name("thread", thread) for thread in threads)]
+            if 0 < len(threads) <= MAX_COMBINED_THREADS
             else []
         )
         filter_names = (*index_query.filter_names, (PART_OF_LONG_TEXT,), *thread_names)
         phrase_query = replace(
             index_query, phrases=(phrase,), filter_names=filter_names
         )
-        pieces = load_pieces(tx, tx.match_ids(phrase_query, MAX_SPREAD_PIECES))
+        pieces = load_pieces(tx, tx.match_ids(phrase_query, MAX_COMBINED_PIECES))
         phrase_texts = {piece.text_key: piece for piece in sorted(pieces, reverse=True)}
         texts = (
             phrase_texts
@@ -195,14 +198,14 @@ def _match_across_pieces(
 def _make_hits(
     tx: Tx, matches: Sequence[ScoredPiece], parsed: ParsedQuery, session: str | None
 ) -> list[SearchHit]:
-    homes_by_message = _find_original_sessions(
+    sessions_by_message = _find_original_sessions(
         tx, [piece.message for _, piece in matches]
     )
     hits = []
     for (score, piece), text in zip(
         matches, read_piece_texts(tx, [piece for _, piece in matches]), strict=True
     ):
-        session_of_message, thread = homes_by_message.get(
+        original_session, thread = sessions_by_message.get(
             piece.message, (piece.thread, piece.thread)
         )
         snippet = make_snippet(text, parsed.highlighted, is_continued=piece.start > 0)
@@ -210,7 +213,7 @@ def _make_hits(
             piece.message,
             piece.output,
             thread,
-            session or session_of_message,
+            session or original_session,
             piece.role,
             piece.tool,
             piece.created,
@@ -236,7 +239,7 @@ def make_hits_of_passages(
 ) -> list[SearchHit]:
     """Return the hits, and the passages as hits in the sessions in which they were said."""
     passages = [result for result in results if isinstance(result, RecallPassage)]
-    homes_by_message = _find_original_sessions(
+    sessions_by_message = _find_original_sessions(
         tx, [passage.message for passage in passages]
     )
     return [
@@ -246,7 +249,7 @@ def make_hits_of_passages(
             result.message,
             result.output,
             thread=result.thread,
-            session=homes_by_message.get(result.message, (result.thread, ""))[0],
+            session=sessions_by_message.get(result.message, (result.thread, ""))[0],
             role=result.role,
             tool=result.tool,
             created=result.created,

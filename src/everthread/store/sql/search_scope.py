@@ -8,10 +8,10 @@ from typing import Any
 from everthread.core.messages import calls_of, results_of
 from everthread.errors import UnknownIdError
 from everthread.store.database import MAX_ID, Row, Tx
-from everthread.store.index_pieces import filter_name
+from everthread.store.index_pieces import make_filter_name
 from everthread.store.index_query import IndexQuery, parse_query
 from everthread.store.indexing import PIECES_PER_ERA
-from everthread.store.records import SearchQuery
+from everthread.store.search_records import SearchQuery
 from everthread.store.sql.pieces import StoredPiece
 from everthread.store.sql.session_rows import list_family
 from everthread.store.value_encoding import clean_text, decode_body
@@ -27,11 +27,11 @@ IN_SESSION = (
 
 
 def make_search_scope(tx: Tx, query: SearchQuery) -> IndexQuery | None:
-    """Return the bounds of a search, without its words; None if nothing can be within them."""
+    """Return the bounds of a search as an index query without words; None if no text can be within the bounds."""
     filter_names = [_make_tenant_filter(tx, query.tenant)]
     speaker_filters = (("role", query.role), ("tool", query.tool))
     filter_names += [
-        (filter_name(kind, clean_text(value)),)
+        (make_filter_name(kind, clean_text(value)),)
         for kind, value in speaker_filters
         if value is not None
     ]
@@ -44,7 +44,9 @@ def make_search_scope(tx: Tx, query: SearchQuery) -> IndexQuery | None:
             if query.include_family
             else list_source_threads(tx, thread)
         )
-        filter_names.append(tuple(filter_name("thread", source) for source in sources))
+        filter_names.append(
+            tuple(make_filter_name("thread", source) for source in sources)
+        )
         if len(sources) > 1 and not query.include_family:
             conditions.append(IN_THREAD)
             values += (thread, thread, thread)
@@ -52,7 +54,7 @@ def make_search_scope(tx: Tx, query: SearchQuery) -> IndexQuery | None:
         thread, started, ended = _load_session_bounds(tx, query.session, query.tenant)
         filter_names.append(
             tuple(
-                filter_name("thread", source)
+                make_filter_name("thread", source)
                 for source in list_source_threads(tx, thread)
             )
         )
@@ -84,13 +86,13 @@ def make_search_scope(tx: Tx, query: SearchQuery) -> IndexQuery | None:
 
 
 def _make_tenant_filter(tx: Tx, tenant: str | None) -> tuple[str, ...]:
-    """Return the name to search for a tenant; none if that is the whole store, as looking it up has a cost."""
+    """Return the filter name of a tenant; empty if the store has no other tenant, because filtering has a cost."""
     tenant_range = tx.one(
         "SELECT (SELECT MIN(tenant) FROM sessions), (SELECT MAX(tenant) FROM sessions)"
     )
     if tenant is None or tenant_range == (tenant, tenant):
         return ()
-    return (filter_name("tenant", tenant),)
+    return (make_filter_name("tenant", tenant),)
 
 
 def _load_session_bounds(tx: Tx, session_id: str, tenant: str | None) -> Row:
@@ -119,7 +121,7 @@ def list_source_threads(tx: Tx, thread: str) -> list[str]:
 
 
 MAX_PATH_CALLS = 500
-"""The most messages that name the path and are read, the newest."""
+"""Maximum messages with the path to read, the newest."""
 
 
 def find_path_calls(tx: Tx, query: SearchQuery, path: str) -> set[str]:
@@ -139,7 +141,7 @@ def find_path_calls(tx: Tx, query: SearchQuery, path: str) -> set[str]:
 
 
 def touches_path(tx: Tx, piece: StoredPiece, path: str, path_calls: set[str]) -> bool:
-    """Return whether a piece is of a call with this path, or of the result of one."""
+    """Return whether a piece belongs to a call with this path, or to the result of such a call."""
     if piece.output is not None:
         sql = "SELECT call_id FROM citations WHERE thread_id = ? AND output_id = ?"
         return not path_calls.isdisjoint(
@@ -147,7 +149,7 @@ def touches_path(tx: Tx, piece: StoredPiece, path: str, path_calls: set[str]) ->
         )
     sql = "SELECT body FROM messages WHERE id = ?"
     body = decode_body(tx.value(sql, (piece.message,)) or b"{}")
-    makes_one = any(path in call.arguments for call in calls_of(body))
-    return makes_one or not path_calls.isdisjoint(
+    makes_path_call = any(path in call.arguments for call in calls_of(body))
+    return makes_path_call or not path_calls.isdisjoint(
         result.call_id for result in results_of(body)
     )

@@ -1,7 +1,7 @@
-"""Sessions and threads.
+"""Store and list sessions and threads.
 
-The session in which a thread continues also keeps the time of last use and the amount said. Both change with every
-append, so that a list of threads reads no messages.
+The last session of a thread also keeps the time of last use and the number of messages and tokens. They change with
+every append, so that a list of threads reads no messages.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from everthread.errors import (
     LeaseLostError,
     UnknownIdError,
 )
-from everthread.store.database import Row, Tx, columns_equal, placeholders
+from everthread.store.database import Row, Tx, make_equality_condition, placeholders
 from everthread.store.records import Lease, NewSession, Session, SessionKind, ThreadRow
 from everthread.store.value_encoding import (
     clean_text,
@@ -60,9 +60,9 @@ def find_thread(tx: Tx, session_id: str) -> str:
 
 
 def lock_thread(tx: Tx, session_id: str) -> str:
-    """Lock the thread of a session: its first session's row is locked until the transaction ends.
+    """Lock the thread of a session until the transaction ends, and return the thread.
 
-    Every change of a thread takes this lock, so what is read of the thread afterwards stays true.
+    Every change of a thread takes this lock, which is on the row of its first session.
     """
     thread: str | None = tx.value(
         f"SELECT id FROM sessions WHERE id = (SELECT thread_id FROM sessions WHERE id = ?) {tx.dialect.for_update}",
@@ -84,7 +84,7 @@ def find_threads(tx: Tx, session_ids: Sequence[str]) -> dict[str, str]:
 
 def resolve_session(tx: Tx, prefix: str, *, tenant: str | None = None) -> Session:
     """Return the session whose id is or begins with `prefix`; raise an error unless there is exactly one."""
-    where, values = columns_equal({"s.tenant": tenant})
+    where, values = make_equality_condition({"s.tenant": tenant})
     upper_bound = prefix + "\U0010ffff"  # sorts after every id with this prefix
     sql = f"{SELECT_SESSION} WHERE s.id >= ? AND s.id < ? AND {where} ORDER BY s.id LIMIT 4"
     sessions = (
@@ -94,7 +94,7 @@ def resolve_session(tx: Tx, prefix: str, *, tenant: str | None = None) -> Sessio
     )
     if not sessions:
         raise UnknownIdError(f"no session's id begins with {prefix!r}")
-    # The id itself sorts before longer ones.
+    # An id that equals the prefix is the first.
     if len(sessions) > 1 and sessions[0].id != prefix:
         examples = ", ".join(session.id[: len(prefix) + 6] for session in sessions[:3])
         raise AmbiguousIdError(
@@ -112,7 +112,7 @@ def list_sessions(
     offset: int = 0,
 ) -> list[Session]:
     """Return sessions, the newest first."""
-    where, values = columns_equal({"s.tenant": tenant, "s.kind": kind})
+    where, values = make_equality_condition({"s.tenant": tenant, "s.kind": kind})
     sql = (
         f"{SELECT_SESSION} WHERE {where} ORDER BY s.started DESC, s.id LIMIT ? OFFSET ?"
     )
@@ -139,7 +139,7 @@ def list_child_threads(tx: Tx, thread: str) -> list[Session]:
 
 
 def list_subagents(tx: Tx, thread: str) -> list[str]:
-    """Return the threads of a thread's subagents and side calls, and of their own."""
+    """Return the threads of all subagents and side calls of a thread, at any depth."""
     threads = [thread]
     unread_threads = [thread]
     while unread_threads:
@@ -155,7 +155,7 @@ def list_subagents(tx: Tx, thread: str) -> list[str]:
 
 
 def list_session_chain(tx: Tx, thread: str) -> list[tuple[str, int]]:
-    """Return the sessions from the first to the tip, and the number of messages that each inherited."""
+    """Return the sessions of a thread from the first to the last, each with the number of messages it inherited."""
     rows = tx.all(
         "SELECT id, parent_id, kind, carried FROM sessions WHERE thread_id = ?",
         (thread,),
@@ -165,7 +165,7 @@ def list_session_chain(tx: Tx, thread: str) -> list[tuple[str, int]]:
         for session_id, parent, kind, carried in rows
         if kind == "continuation"
     }
-    session_and_carried = next(
+    session_and_inherited = next(
         (
             (session_id, carried)
             for session_id, _, _, carried in rows
@@ -174,9 +174,9 @@ def list_session_chain(tx: Tx, thread: str) -> list[tuple[str, int]]:
         None,
     )
     chain: list[tuple[str, int]] = []
-    while session_and_carried is not None:
-        chain.append(session_and_carried)
-        session_and_carried = continuations.get(session_and_carried[0])
+    while session_and_inherited is not None:
+        chain.append(session_and_inherited)
+        session_and_inherited = continuations.get(session_and_inherited[0])
     return chain
 
 
@@ -184,11 +184,11 @@ IS_TIP = (
     "t.kind <> 'reverted' AND NOT EXISTS "
     "(SELECT 1 FROM sessions c WHERE c.parent_id = t.id AND c.kind = 'continuation')"
 )
-"""The session in which a thread continues: the one that is neither reverted nor continued."""
+"""SQL condition for the session in which a thread continues: it is neither reverted nor continued."""
 
 
 def find_tip(tx: Tx, session_id: str) -> str:
-    """Return the session in which a thread continues, from any of its ids."""
+    """Return the session in which a thread continues, given any session of the thread."""
     tip: str | None = tx.value(
         f"SELECT t.id FROM sessions s JOIN sessions t ON t.thread_id = s.thread_id WHERE s.id = ? AND {IS_TIP}",
         (session_id,),
@@ -221,7 +221,7 @@ class ThreadTip:
 
 
 def lock_tip(tx: Tx, session_id: str) -> ThreadTip:
-    """Lock a thread, by any of its ids, and load its tip."""
+    """Lock the thread of a session, and return the session in which it continues."""
     sql = f"SELECT {TIP_COLUMNS} FROM sessions t WHERE t.thread_id = ? AND {IS_TIP}"
     [row] = tx.all(sql, (lock_thread(tx, session_id),))
     return ThreadTip(*row)
@@ -288,7 +288,7 @@ def store_system_prompt(tx: Tx, system: System) -> str | None:
         return None
     body = encode_json(system)
     prompt_hash = hashlib.sha256(body.encode()).hexdigest()
-    # Read with a lock: another process may be about to delete it as unused.
+    # Read with a lock, because another process may be deleting the prompt as unused.
     while (
         tx.one(
             f"SELECT 1 FROM texts WHERE hash = ? {tx.dialect.for_share}", (prompt_hash,)
@@ -305,7 +305,7 @@ def store_system_prompt(tx: Tx, system: System) -> str | None:
 def find_conversation(
     tx: Tx, tenant: str, client_session: str, platform: str
 ) -> str | None:
-    """Return the thread that a client's side calls belong to: its session's last used conversation."""
+    """Return the last used conversation of a client's session, to which its side calls belong; None without one."""
     thread: str | None = tx.value(
         "SELECT id FROM sessions WHERE tenant = ? AND client_session = ? AND client_session <> '' AND platform = ? "
         "AND kind IN ('main', 'branch') AND id = thread_id ORDER BY active DESC, started DESC, id DESC LIMIT 1",
@@ -315,22 +315,24 @@ def find_conversation(
 
 
 MAX_FAMILY_THREADS = 200
-"""The most threads of a client's session that count as its family, the last used ones."""
+"""Maximum threads of a client's session in a family, the last used ones."""
 
 
 def list_family(tx: Tx, thread: str) -> list[str]:
-    """List a thread, the threads it branched from or works for, and all threads of the same client session.
+    """Return a thread, the threads it branched from or works for, and all threads of the same client sessions.
 
-    Frameworks take session names from their users, who may use one name in two frameworks: a session is one platform's.
+    Only threads of the same platform count: users of two frameworks may give their sessions the same name.
     """
     ancestors: dict[str, None] = {}
     family: dict[str, None] = {}
     current: str | None = thread
     while current is not None and current not in ancestors:
-        first = load_session(tx, load_session(tx, current).thread)
-        ancestors |= {current: None, first.id: None}
-        family |= dict.fromkeys([first.id, *_list_client_threads(tx, first)])
-        current = first.parent
+        first_session = load_session(tx, load_session(tx, current).thread)
+        ancestors |= {current: None, first_session.id: None}
+        family |= dict.fromkeys(
+            [first_session.id, *_list_client_threads(tx, first_session)]
+        )
+        current = first_session.parent
     return list(family)
 
 
@@ -344,16 +346,16 @@ def _list_client_threads(tx: Tx, session: Session) -> list[str]:
 
 
 def has_open_calls(tx: Tx, thread: str) -> bool:
-    """Return whether the last message of a thread has tool calls, whose results are still missing."""
+    """Return whether the last message of a thread has tool calls, so that their results are still missing."""
     sql = "SELECT body FROM messages WHERE thread_id = ? AND kind = 'message' ORDER BY id DESC LIMIT 1"
     return bool(calls_of(decode_body(tx.value(sql, (thread,)) or b"{}")))
 
 
 def place_side_call(tx: Tx, new: NewSession, client_parent: str) -> NewSession:
-    """Return the new thread, placed under its client's conversation unless it is a conversation itself.
+    """Return the new thread as a side call of its client's conversation, unless it is a conversation itself.
 
-    A client may use one session for many conversations: a thread with tools is placed under another only while that one
-    waits for the results of its calls, or if the client says so.
+    A client may use one session for many conversations. So a thread of kind `main` becomes a side call only while the
+    conversation waits for the results of its calls.
     """
     conversation = find_conversation(tx, new.tenant, client_parent, new.platform)
     if conversation is not None and (
@@ -364,7 +366,7 @@ def place_side_call(tx: Tx, new: NewSession, client_parent: str) -> NewSession:
 
 
 def adopt_side_calls(tx: Tx, thread: str) -> None:
-    """Place the client's side calls without a parent under this thread, which is a conversation."""
+    """Make this conversation the parent of its client's side calls that have no parent."""
     tx.run(
         "UPDATE sessions SET parent_id = ? WHERE kind = 'side' AND parent_id IS NULL AND client_session <> '' "
         "AND (tenant, client_session, platform) = (SELECT tenant, client_session, platform FROM sessions WHERE id = ?)",
@@ -373,7 +375,7 @@ def adopt_side_calls(tx: Tx, thread: str) -> None:
 
 
 def promote_side_call(tx: Tx, thread: str, parent: str | None) -> None:
-    """Make a side call that continues a conversation, unless its parent waits for it."""
+    """Make a conversation of a side call that continues, unless its parent waits for results."""
     if parent is None or not has_open_calls(tx, parent):
         tx.run(
             "UPDATE sessions SET kind = 'main', parent_id = NULL WHERE id = ?",
@@ -411,7 +413,7 @@ def require_lease(tx: Tx, thread: str, lease: Lease | None) -> None:
 
 
 def require_newest_lease(lease: Lease, thread: str, row: Row | None) -> None:
-    """Check a lease against the newest one, given by its number and holder."""
+    """Raise an error if a lease is not the newest. `row`: number and holder of the newest lease, if there is one."""
     if lease.thread != thread or row is None or row[0] != lease.fence:
         holder_text = (
             f"{row[1]} holds it with number {row[0]}" if row else "nobody holds it"
@@ -422,19 +424,19 @@ def require_newest_lease(lease: Lease, thread: str, row: Row | None) -> None:
 
 
 IS_LISTED_TIP = "t.kind <> 'reverted' AND COALESCE(t.end_reason, '') <> 'compression'"
-"""The sessions in which threads continue, one of each thread; written as in their indexes."""
+"""SQL condition for the sessions in which threads continue, one of each thread; written as in the indexes."""
 THREAD_MESSAGES = (
     "FROM sessions s JOIN places p ON p.session_id = s.id JOIN messages m ON m.id = p.message_id "
     "WHERE s.thread_id = {thread} AND s.kind <> 'reverted' AND (p.seq < 0 OR p.seq >= s.carried) AND m.kind = 'message'"
 )
-"""The messages said in a thread: its history."""
+"""SQL for the messages said in a thread: its history."""
 
 
 AND_NOT_SIDE_CALL = (
     " AND NOT EXISTS "
     "(SELECT 1 FROM sessions f WHERE f.id = t.thread_id AND f.kind = 'side' AND f.parent_id IS NOT NULL)"
 )
-"""Side calls are listed under their conversation."""
+"""SQL condition that leaves out side calls, which are listed under their conversation."""
 
 
 COUNT_SIDE_CALLS = (
@@ -446,7 +448,7 @@ def list_threads(
     tx: Tx, *, tenant: str | None = None, limit: int = 50, offset: int = 0
 ) -> list[ThreadRow]:
     """Return threads, the last used first. Side calls of a conversation are left out."""
-    where, values = columns_equal({"t.tenant": tenant})
+    where, values = make_equality_condition({"t.tenant": tenant})
     rows = tx.all(
         "SELECT r.*, (SELECT COUNT(*) FROM compactions c WHERE c.thread_id = r.thread_id AND c.reverted IS NULL), "
         f"{COUNT_SIDE_CALLS.format('r.thread_id')} "
@@ -463,7 +465,7 @@ def list_threads(
 
 def count_threads(tx: Tx, *, tenant: str | None = None) -> int:
     """Count the threads that `list_threads` lists."""
-    where, values = columns_equal({"t.tenant": tenant})
+    where, values = make_equality_condition({"t.tenant": tenant})
     return int(
         tx.value(
             f"SELECT COUNT(*) FROM sessions t WHERE {IS_LISTED_TIP}{AND_NOT_SIDE_CALL} AND {where}",
@@ -482,7 +484,7 @@ def copy_activity(tx: Tx, old_session: str, new_session: str) -> None:
 
 
 def recount_thread(tx: Tx, thread: str) -> None:
-    """Count the messages of a thread that was created as a whole: a branch, an import."""
+    """Count the messages and tokens of a thread that was created with its messages: a branch or an import."""
     [row] = tx.all(
         f"SELECT COUNT(*), COALESCE(SUM(m.tokens), 0) {THREAD_MESSAGES.format(thread='?')}",
         (thread,),
@@ -494,7 +496,7 @@ def recount_thread(tx: Tx, thread: str) -> None:
 
 
 def refresh_activity(tx: Tx, thread: str) -> None:
-    """Set the last use of a thread that was created as a whole to the time of its last message."""
+    """Set the time of last use of an imported thread to that of its last message."""
     tx.run(
         "UPDATE sessions SET active = COALESCE((SELECT m.created FROM places p JOIN messages m ON m.id = p.message_id "
         "WHERE p.session_id = sessions.id AND m.kind = 'message' ORDER BY p.seq DESC LIMIT 1), started) "

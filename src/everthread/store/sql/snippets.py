@@ -1,4 +1,4 @@
-"""Choose the part of a text that a reader is shown."""
+"""Choose the part of a text to show for a query."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from everthread.core.secrets.redaction import redact_part
 SNIPPET_CHARS = 160
 CHARS_BEFORE_MATCH = SNIPPET_CHARS // 4
 MAX_SENTENCE_LOOKBACK = 150
-"""Characters before a part that are shown with it if its sentence begins there."""
+"""Maximum characters to show before a part so that it begins with its sentence."""
 MAX_WORD_POSITIONS = 200
-"""The most positions of a word that are compared with those of others."""
+"""Maximum positions of a word to compare with those of other words."""
 SECRET_MARGIN = 200
-"""Characters around a snippet that are searched for secrets too."""
+"""Characters around a snippet to search for secrets too."""
 RAW_SECRET_MARGIN = 2_000
-"""The same for a part of an original message: a secret is recognised by the text beside it."""
+"""Characters around a part of an original message to search for secrets too: a secret is recognised by its context."""
 _CHARACTER_CLUSTER = re.compile(
     r".[\u0300-\u036f\u1160-\u11ff\u3099\u309a]*", re.DOTALL
 )
@@ -54,9 +54,9 @@ def make_snippet(
 def find_richest_position(
     text: str, words: Sequence[Sequence[str]], length: int
 ) -> int:
-    """Return the start of the part of `length` characters with the most different words, each given by all its forms.
+    """Return the start of the part of `length` characters with the most different words. A word is given by its forms.
 
-    No pattern is made for a word, so that many words cost little.
+    Words are searched without patterns, so that many words cost little.
     """
     folded_text, original_positions = _fold_text(text)
     word_positions = (
@@ -69,7 +69,7 @@ def find_richest_position(
 
 
 def find_sentence_start(text: str, position: int) -> int:
-    """Return the start of the sentence or line around a position; the position itself if that is far."""
+    """Return the start of the sentence or line around a position, or the position itself if the start is far away."""
     search_start = max(0, position - MAX_SENTENCE_LOOKBACK)
     previous_end = max(
         text.rfind("\n", search_start, position),
@@ -89,9 +89,10 @@ def _find_richest_start(
     length: int,
     original_positions: Sequence[int] | None,
 ) -> int:
-    """Return the start of the part with the most different words; of equals the shortest part, then the first.
+    """Return the start of the part with the most different words; among equal parts, of the shortest, then the first.
 
-    `word_positions`: positions with the numbers of the words there. `original_positions`: where each character was.
+    `word_positions`: positions of words, each with the number of the word. `original_positions`: the position in the
+    unfolded text of each character.
     """
     ordered_positions = sorted(word_positions)
     best_start = best_word_count = window_start = 0
@@ -116,7 +117,7 @@ def _find_richest_start(
 
 
 def _find_word_positions(folded_text: str, word: str) -> Iterator[int]:
-    """Yield the positions of a word that is not part of a longer one. Words that are not ASCII may be part of one."""
+    """Yield the positions of a word. A word in ASCII must not be part of a longer one."""
     position = folded_text.find(word)
     text_end = len(folded_text)
     for _ in range(MAX_WORD_POSITIONS):
@@ -132,7 +133,7 @@ def _find_word_positions(folded_text: str, word: str) -> Iterator[int]:
 
 
 def _find_phrase_positions(folded_text: str, word: Sequence[str]) -> list[int]:
-    """Return the positions of a word: as a whole word, else inside others, else of any of its terms."""
+    """Return the positions of a word: as a whole word, else inside longer words, else those of any of its terms."""
     pattern_in_row = r"[\W_]*+".join(map(re.escape, word))
     for pattern in (
         rf"(?<![^\W_]){pattern_in_row}(?![^\W_])",
@@ -148,7 +149,7 @@ def _find_phrase_positions(folded_text: str, word: Sequence[str]) -> list[int]:
 
 
 def _fold_text(text: str) -> tuple[str, list[int] | None]:
-    """Return the text as searched, and each character's original position; None if positions are unchanged."""
+    """Return the text folded for searching, and the original position of each character; None if none has moved."""
     if text.isascii():
         return text.lower(), None
     folded_text = unicodedata.normalize("NFKC", text).casefold()

@@ -1,4 +1,4 @@
-"""Tool outputs stored in full: compressed, stored once however often they are cited, verified before they are cited."""
+"""Store tool outputs in full: compressed, each once, and verified before a thread cites them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def put_output(
     thread = lock_thread(tx, thread)
     output_key = output_id(text)
     tenant = tx.value("SELECT tenant FROM sessions WHERE id = ?", (thread,))
-    # Read with a lock: another process may be about to delete it as uncited.
+    # Read with a lock, because another process may be deleting the output as uncited.
     while (
         stored_content := tx.value(
             f"{SELECT_OUTPUT_CONTENT} {tx.dialect.for_share}", (tenant, output_key)
@@ -58,7 +58,7 @@ def put_output(
 
 
 def queue_output(tx: Tx, thread: str, key: str) -> None:
-    """Have an output indexed for a thread that cites it, unless it is or waits already."""
+    """Queue an output to be indexed for a thread that cites it, unless it is indexed or queued already."""
     select = "SELECT 1 FROM {} WHERE thread_id = ? AND output_id = ?"
     if not any(
         tx.one(select.format(table), (thread, key))
@@ -70,7 +70,7 @@ def queue_output(tx: Tx, thread: str, key: str) -> None:
 
 
 def load_output(tx: Tx, key: str, *, tenant: str | None = DEFAULT_TENANT) -> str:
-    """Return a stored output. `tenant` None: of any tenant; the id says what the text is."""
+    """Return a stored output of a tenant; with None, of any tenant, because equal ids mean equal texts."""
     if tenant is None:
         content = tx.value("SELECT content FROM outputs WHERE id = ? LIMIT 1", (key,))
     else:

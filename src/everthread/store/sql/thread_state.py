@@ -1,6 +1,6 @@
-"""State beside the messages: leases, learnt limits, pins, state of engines, the graph of summaries.
+"""Store state beside the messages: leases, learnt limits, pins, state of engines, the graph of summaries.
 
-A lease is granted by the database's clock; an ever-growing number distinguishes it from those of old holders.
+Leases expire by the database's clock. Each new lease on a thread has a larger number than the ones before.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from everthread.core.types import Node
 from everthread.errors import InputError, LeaseLostError, UnknownIdError
-from everthread.store.database import Tx, columns_equal, placeholders
+from everthread.store.database import Tx, make_equality_condition, placeholders
 from everthread.store.records import (
     DEFAULT_TENANT,
     LearntLimits,
@@ -20,7 +20,7 @@ from everthread.store.records import (
     LimitKind,
     ModelLimit,
     Pin,
-    pin_id,
+    make_pin_id,
 )
 from everthread.store.sql.session_rows import find_thread, lock_thread, require_lease
 from everthread.store.value_encoding import clean_text, decode_json, encode_json
@@ -61,7 +61,7 @@ def renew_lease(tx: Tx, lease: Lease, seconds: float) -> Lease:
 
 
 def release_lease(tx: Tx, lease: Lease) -> None:
-    """Release the lease at once. Its number grows, so that a late write of the old holder is still refused."""
+    """Release a lease at once. Increase its number, so that a late write of the old holder is refused."""
     _lock_session(tx, lease.thread)
     tx.run(
         f"UPDATE leases SET expires = {tx.dialect.now}, fence = fence + 1, holder = '' "
@@ -71,7 +71,8 @@ def release_lease(tx: Tx, lease: Lease) -> None:
 
 
 LIMIT_LIFE_SECONDS = 7 * 24 * 3600.0
-"""Seconds until a learnt window expires, as providers change them, and for which a success disproves a smaller one."""
+"""Seconds until a learnt limit expires, because providers change them. For as long an accepted prompt disproves smaller
+windows."""
 DAY_SECONDS = 24 * 3600.0
 LIMIT_COLUMNS = "base_url, model, headers, tokens, source, learnt, expires, tenant, kind, credential"
 
@@ -102,7 +103,10 @@ def learn_limit(tx: Tx, new: ModelLimit) -> ModelLimit:
 def load_limits(
     tx: Tx, base_url: str, model: str, headers: str, tenant: str, now: float
 ) -> LearntLimits:
-    """Return a tenant's limits: its own, or those that two credentials met; no window below a later success."""
+    """Return a tenant's limits: those it learnt itself, or those that two credentials met.
+
+    A window smaller than a prompt that was accepted is left out.
+    """
     where = "base_url = ? AND model = ? AND headers = ?"
     values = (base_url, model, headers)
     rows, success_rows = tx.all_of_each(
@@ -121,10 +125,10 @@ def load_limits(
     largest_success = int(success_rows[0][0] or 0)
     windows = [
         limit
-        for limit in _effective_limits(limits, "window", tenant)
+        for limit in _select_effective_limits(limits, "window", tenant)
         if limit.limit >= largest_success
     ]
-    outputs = _effective_limits(limits, "output", tenant)
+    outputs = _select_effective_limits(limits, "output", tenant)
     return LearntLimits(
         min(windows, key=lambda limit: limit.limit, default=None),
         min(outputs, key=lambda limit: limit.limit, default=None),
@@ -132,10 +136,10 @@ def load_limits(
     )
 
 
-def _effective_limits(
+def _select_effective_limits(
     limits: Sequence[ModelLimit], kind: LimitKind, tenant: str
 ) -> list[ModelLimit]:
-    """Return the newest of the tenant's own limits; else the one that the most credentials met, at least two."""
+    """Return the newest limit that the tenant learnt, or else the one that most credentials met, at least two."""
     limits_of_kind = [limit for limit in limits if limit.kind == kind]
     tenant_limits = [limit for limit in limits_of_kind if limit.tenant == tenant]
     if tenant_limits:
@@ -161,7 +165,7 @@ def list_limits(tx: Tx, now: float) -> list[ModelLimit]:
 
 
 def forget_limits(tx: Tx, base_url: str | None, model: str | None) -> int:
-    where, values = columns_equal({"base_url": base_url, "model": model})
+    where, values = make_equality_condition({"base_url": base_url, "model": model})
     return len(
         tx.all(f"DELETE FROM model_limits WHERE {where} RETURNING model", values)
     )
@@ -200,7 +204,7 @@ def put_pin(tx: Tx, thread: str, text: str, max_pins: int, now: float) -> Pin:
     if (
         tx.value(
             "SELECT COUNT(*) FROM pins WHERE thread_id = ? AND id <> ?",
-            (thread, pin_id(text)),
+            (thread, make_pin_id(text)),
         )
         >= max_pins
     ):
@@ -209,7 +213,7 @@ def put_pin(tx: Tx, thread: str, text: str, max_pins: int, now: float) -> Pin:
         )
     tx.run(
         "INSERT INTO pins (thread_id, id, body, created) VALUES (?, ?, ?, ?) ON CONFLICT (thread_id, id) DO NOTHING",
-        (thread, pin_id(text), text, now),
+        (thread, make_pin_id(text), text, now),
     )
     return next(pin for pin in list_pins(tx, thread) if pin.text == text)
 
@@ -256,7 +260,7 @@ def get_state(tx: Tx, scope: str, key: str) -> Any | None:
 
 
 FAILURE_SCOPE_PREFIX = "failures:"
-"""Before the tenant whose requests were passed on after a failure: one row a day and kind, its value the count."""
+"""The prefix of the scope that counts a tenant's failed requests: one row for each day and kind, with the count."""
 
 
 def add_failures(

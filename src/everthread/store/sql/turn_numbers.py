@@ -23,7 +23,7 @@ _SELECT_TURN_AT_TIME = (
 
 
 def number_turns(tx: Tx, pieces: Sequence[StoredPiece]) -> dict[int, int]:
-    """Return the turn of each piece by its id: 0 before the first turn. An output belongs to the turn of its time."""
+    """Return the turn of each piece by its id; 0 before the first turn. For an output, its time decides."""
     messages = [piece.message for piece in pieces if piece.message is not None]
     turns_by_message: dict[int, int] = dict(
         tx.all_for_keys(_SELECT_TURNS_OF_MESSAGES, messages)

@@ -1,7 +1,7 @@
-"""Messages that wait for their turn, and the results of turns.
+"""The queue of turns: messages that wait to be answered, and their results.
 
-A turn is queued before its client learns that it was accepted. One process at a time, the one with the thread's lease,
-answers the queue in order. A turn whose process vanished is marked by the next one and never begun again.
+A turn is queued before its client learns that it was accepted. Only the process with the thread's lease answers the
+queue, in order. If a process vanishes, the next one marks its running turn as lost; a turn never begins twice.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Any
 
 from everthread.errors import InputError, StoreDamagedError, UnknownIdError
 from everthread.store.database import Row, Tx, notify, placeholders
-from everthread.store.records import (
-    Lease,
+from everthread.store.records import Lease
+from everthread.store.sql.session_rows import find_thread, lock_thread, require_lease
+from everthread.store.turn_records import (
     NewQueuedTurn,
     QueuedTurn,
     TurnClaim,
     TurnState,
 )
-from everthread.store.sql.session_rows import find_thread, lock_thread, require_lease
 from everthread.store.value_encoding import clean_text, decode_json, encode_json
 
 TURN_COLUMNS = "id, thread_id, tenant, place, request, state, message, options, result, cancel, created, started, ended"
@@ -30,7 +30,7 @@ _IS_QUEUED = "state = 'queued' AND ended IS NULL"
 def queue_turn(
     tx: Tx, new: NewQueuedTurn, max_waiting: int, now: float
 ) -> QueuedTurn | None:
-    """Queue a turn, or return the one that has the key; return None if the queue is full."""
+    """Queue a turn and return it, or return the stored turn with the same key; None if the queue is full."""
     thread = lock_thread(tx, new.thread)
     key = clean_text(new.key)
     row = tx.one(f"{SELECT_TURN} WHERE thread_id = ? AND request = ?", (thread, key))
@@ -82,7 +82,7 @@ def list_turns(
 
 
 def begin_turn(tx: Tx, lease: Lease, now: float) -> TurnClaim:
-    """Begin the next turn, or return running ones as lost: the holder of the lease has begun none of them."""
+    """Begin the next turn. If turns are still running, return them as lost: the process that began them is gone."""
     thread = lock_thread(tx, lease.thread)
     require_lease(tx, thread, lease)
     lost_rows = tx.all(

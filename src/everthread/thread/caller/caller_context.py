@@ -9,13 +9,13 @@ from typing import Any
 from everthread.compaction.compaction_result import Compaction
 from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.summary.summary_message import make_tools_key
-from everthread.core.caching.claude_cache_marks import cache_route
+from everthread.core.caching.claude_cache_marks import find_cache_route
 from everthread.core.messages import Message
 from everthread.core.provider_errors.classification import ErrorVerdict
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
 from everthread.core.types import Request
-from everthread.store.records import UNDONE_STATE_KEY, Rewrite
+from everthread.store.rewrite_records import UNDONE_STATE_KEY, Rewrite
 from everthread.thread import events
 from everthread.thread.accounting import Accounting
 from everthread.thread.caller import recall_rounds
@@ -37,7 +37,7 @@ from everthread.thread.model_limits import ModelLimits
 from everthread.thread.options import Route, SummarizerContext
 from everthread.thread.policy import (
     AUTOMATIC_REASONS,
-    FADING_COMPACTIONS,
+    MIN_FADING_COMPACTIONS,
     CallPrices,
     ContextState,
     PromptSize,
@@ -47,8 +47,8 @@ from everthread.thread.recalled_excerpts import ExcerptFinder, VisibleThread
 from everthread.thread.recovery import RecoveryAttempts, RecoveryStep
 from everthread.thread.summary_wait import SummaryWait
 
-MIN_ANOTHER_SHARE = 0.85
-"""A prepared rewrite that is still too large is followed by another one only if that leaves at most this share."""
+MAX_SECOND_REWRITE_SHARE = 0.85
+"""A second rewrite replaces a prepared one that is too large only if it has at most this share of its tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class CallerServices:
 
 
 class CallerContext:
-    """The `ThreadContext` of one request: its prompt, and how to cover more of its history."""
+    """The `ThreadContext` of one request: its prompt, and methods to compact more of its history."""
 
     def __init__(self, call: PreparedCall, services: CallerServices) -> None:
         self._call = call
@@ -105,9 +105,11 @@ class CallerContext:
     @property
     def prices(self) -> CallPrices:
         call = self._call
-        has_marks = cache_route(call.model, "auto", call.frame.upstream) is not None
-        writer = self._services.setup.summarizer(self._summarizer_context())
-        return CallPrices(call.model, "auto", has_marks, writer)
+        has_marks = (
+            find_cache_route(call.model, "auto", call.frame.upstream) is not None
+        )
+        summarizer = self._services.setup.summarizer(self._summarizer_context())
+        return CallPrices(call.model, "auto", has_marks, summarizer)
 
     def emit(self, event: events.Event) -> None:
         self._services.setup.listener(event)
@@ -125,13 +127,11 @@ class CallerContext:
         [undone_state, *rounds] = search_result.states
         call.rewrite = search_result.rewrite
         if call.rewrite is None:
-            self.state.tokens_after_compaction = (
-                0  # none was made, or it was taken back
-            )
+            self.state.tokens_after_compaction = 0  # none was made, or it was undone
         elif rewrite_key(call.rewrite) != call.memory.last_rewrite:
-            # It was made elsewhere: the last attempt here says nothing about it.
+            # Another process made this rewrite: the last failed attempt here says nothing about it.
             self.state.retry_above_tokens = 0
-        call.is_undone = isinstance(
+        call.is_compaction_undone = isinstance(
             undone_state, dict
         ) and call.sent.size < undone_state.get("until", 0)
         if rounds:
@@ -144,7 +144,7 @@ class CallerContext:
     ) -> FoundRewrite:
         call = self._call
         rewrites = self._services.rewrites
-        keys = self._list_engine_keys
+        keys = self._engine_keys
         search_result = await rewrites.find(
             call.sent, keys, call.memory.last_search, states=states
         )
@@ -152,11 +152,14 @@ class CallerContext:
         if call.memory.engine_keys == keys or not call.match.matched_count:
             return search_result
         call.memory.engine_keys = keys
-        known = search_result.rewrite
-        longer = await rewrites.adopt_longer(
-            call.sent, call.match.source, keys[0], known.length if known else 0
+        found_rewrite = search_result.rewrite
+        longer_rewrite = await rewrites.adopt_longer(
+            call.sent,
+            call.match.source,
+            keys[0],
+            found_rewrite.length if found_rewrite else 0,
         )
-        return replace(search_result, rewrite=longer or known)
+        return replace(search_result, rewrite=longer_rewrite or found_rewrite)
 
     async def find_excerpts(self) -> list[Message]:
         """Find excerpts about the newest message among the messages that left the context, for this call only."""
@@ -165,23 +168,23 @@ class CallerContext:
         finder = ExcerptFinder(
             setup.store, setup.options.recall, TokenCounter(call.model)
         )
-        room = finder.find_max_tokens(self.size)
-        is_whole = not call.has_left_messages and call.match.branch_of is None
-        if not room or (is_whole and setup.options.recall.scope == "thread"):
+        max_tokens = finder.find_max_tokens(self.size)
+        is_complete = not call.has_left_messages and call.match.branch_of is None
+        if not max_tokens or (is_complete and setup.options.recall.scope == "thread"):
             return []  # most calls end here: their messages need not be stored yet
         match = await self._services.recorder.store_request(call)
         tip = await setup.store.get_compression_tip(match.thread)
-        view = VisibleThread(
+        visible_thread = VisibleThread(
             match.tenant,
             match.thread,
             session=match.thread,
             messages=await setup.store.messages(tip),
-            is_complete=is_whole,
+            is_complete=is_complete,
         )
-        return await finder.find(view, room, setup.listener)
+        return await finder.find(visible_thread, max_tokens, setup.listener)
 
     async def can_compact(self, order: CompactionOrder) -> bool:  # noqa: ARG002 - the worker plans
-        return not self._call.sent.is_single
+        return not self._call.sent.is_single_text
 
     async def draft(self, order: CompactionOrder, wait: SummaryWait) -> RewriteDraft:
         """Return a rewrite of the history: another process's if it covers more, else a new one."""
@@ -192,11 +195,11 @@ class CallerContext:
             )
         task = await self._make_task(order)
         context = self._summarizer_context()
-        writer = self._services.setup.summarizer(context)
+        summarizer = self._services.setup.summarizer(context)
         return await self._services.rewrites.draft(
             task,
             self._engine_setup(task.budget),
-            SummarySource(writer, wait, context.events),
+            SummarySource(summarizer, wait, context.events),
         )
 
     def is_usable(self, draft: RewriteDraft) -> bool:
@@ -207,24 +210,24 @@ class CallerContext:
         if draft.rewrite is None:
             return draft.compaction.reason
         tokens_before = self._services.sizer.count_tokens(call, call.rewrite)
-        is_own = draft.new_rewrite is not None
+        is_new = draft.new_rewrite is not None
         call.rewrite = (
-            await self._services.rewrites.commit(draft) if is_own else draft.rewrite
+            await self._services.rewrites.commit(draft) if is_new else draft.rewrite
         )
-        if is_own and draft.history_length < len(call.sent.messages):
+        if is_new and draft.history_length < len(call.sent.messages):
             await self._shorten_new_messages(order)
-        self.state.pause.relieved = (
+        self.state.pause.unjudged_tokens_before = (
             tokens_before if order.reason in AUTOMATIC_REASONS else 0
         )
         self.state.call_pattern = self.state.call_pattern.after_compaction()
-        if is_own and call.rewrite.depth >= FADING_COMPACTIONS:
+        if is_new and call.rewrite.depth >= MIN_FADING_COMPACTIONS:
             self.emit(
                 events.Notice(self.session_id, make_fading_notice(call.rewrite.depth))
             )
         return ""
 
     async def _shorten_new_messages(self, order: CompactionOrder) -> None:
-        """Prune the messages since a summary was prepared; the journal covers more if that is not enough."""
+        """Prune the messages since a summary was prepared; if that is not enough, let the journal compact them."""
         call = self._call
         rewrites = self._services.rewrites
         budget = call.budget(self._services.setup.options)
@@ -252,13 +255,13 @@ class CallerContext:
             )
             if (
                 shorter_tokens <= budget.compacted_limit
-                or shorter_tokens <= MIN_ANOTHER_SHARE * current_tokens
+                or shorter_tokens <= MAX_SECOND_REWRITE_SHARE * current_tokens
             ):
                 call.rewrite = await rewrites.commit(shorter_draft)
 
-    async def discard(self, draft: RewriteDraft, why: str) -> None:
+    async def discard(self, draft: RewriteDraft, reason: str) -> None:
         self.emit(
-            events.CompactionVoid(self.session_id, why or draft.compaction.reason)
+            events.CompactionVoid(self.session_id, reason or draft.compaction.reason)
         )
 
     async def account_cancelled(self) -> None:
@@ -312,12 +315,13 @@ class CallerContext:
         return attempts.next_step(
             verdict,
             output_cap=call.output_cap or call.frame.output_cap,
-            enabled=self._services.setup.options.enabled and not call.sent.is_single,
+            enabled=self._services.setup.options.enabled
+            and not call.sent.is_single_text,
             thinking_budget=call.frame.thinking_budget,
         )
 
     async def shrink_payload(self) -> bool:
-        """Use the smaller form that was made before; if there is none, drop old images and store large results."""
+        """Use a smaller rewrite made earlier. If there is none, drop old images and store large results."""
         call = self._call
         call.memory.is_payload_shrunk = True
         previous_rewrite = call.rewrite
@@ -333,22 +337,16 @@ class CallerContext:
         return True
 
     @property
-    def _list_engine_keys(self) -> list[str]:
-        """The keys under which rewrites are stored: the engine, and the tools that its summaries name.
+    def _engine_keys(self) -> list[str]:
+        """The keys to search rewrites by, the preferred first. A key names the engine and the tools in its summaries.
 
-        If a client gets our recall tool, rewrites made before the tool was offered are found second.
+        If the client gets our recall tool, the second key finds rewrites made before the tool was offered.
         """
-        call = self._call
-        frames = (
-            (call.frame.request_with_recall, call.frame.request)
-            if call.frame.recall_tool is not None
-            else (call.frame.request,)
-        )
-        engine = self._services.setup.engine_key
-        return [
-            f"{call.frame.api} {engine}{make_tools_key(frame.tools)}"
-            for frame in frames
-        ]
+        frame = self._call.frame
+        engine_key = f"{frame.api} {self._services.setup.engine_key}"
+        named_tools_key = make_tools_key(frame.request_with_recall.tools)
+        earlier_keys = [] if frame.recall_tool is None else [engine_key]
+        return [f"{engine_key}{named_tools_key}", *earlier_keys]
 
     def _engine_setup(self, budget: Budget) -> EngineSetup:
         setup = self._services.setup
@@ -373,7 +371,7 @@ class CallerContext:
         return call.sent.history.digest(rewrite.length) == rewrite.digest
 
     def _describe_adopted_rewrite(self, rewrite: Rewrite) -> Compaction:
-        """Return a rewrite that another request or process made, as a draft."""
+        """Return the figures of a rewrite that another request or process made."""
         sizer = self._services.sizer
         return Compaction(
             messages=[],
@@ -390,7 +388,7 @@ class CallerContext:
             call.sent,
             call.frame,
             thread=match.thread,
-            engine_key=self._list_engine_keys[0],
+            engine_key=self._engine_keys[0],
             budget=call.budget(setup.options),
             tokens=order.tokens or self._count_prompt_tokens(order),
             order=order,
@@ -398,7 +396,7 @@ class CallerContext:
         )
 
     def _count_prompt_tokens(self, order: CompactionOrder) -> int:
-        """Return the size to compact from: a prompt that was refused fills the window at least."""
+        """Return the prompt's tokens; at least the window, if the provider refused the prompt as too long."""
         tokens = self._services.sizer.count_tokens(self._call, self._call.rewrite)
         return (
             max(tokens, self._call.limits.window)
@@ -429,5 +427,5 @@ class CallerContext:
             lambda: None,
             events=report,
             report_abandoned=note_cancelled,
-            check_permission=call.frame.permit,
+            check_permission=call.frame.check_permission,
         )

@@ -1,4 +1,4 @@
-"""Everything that the threads of callers need from outside."""
+"""The dependencies and settings of threads whose callers send their whole history."""
 
 from __future__ import annotations
 
@@ -23,33 +23,33 @@ def _ignore_event(event: Event) -> None:
     """Drop an event: the default listener."""
 
 
-def is_never_alone() -> bool:
-    """Return False: other processes may write to the store at any time."""
+def is_never_sole_writer() -> bool:
+    """Return False, because other processes may write to the store at any time."""
     return False
 
 
 @dataclass(frozen=True, slots=True)
 class CallerSetup:
-    """Everything that the threads of callers need from outside."""
+    """The dependencies and settings of threads whose callers send their whole history."""
 
     store: Store
     engine: Callable[[Services], ContextEngine]
     engine_key: str
-    """Names the engine with its options: a rewrite is used only with the engine and options that made it."""
+    """Identifies the engine and its options. A rewrite is used only with the engine and options that made it."""
     summarizer: Callable[[SummarizerContext], Summarizer]
     window: Callable[[Api, str, str, str], Awaitable[int]]
-    """Return a model's window at an address: `window(api, model, upstream, betas)`; called once for each."""
+    """Look up a model's window: `window(api, model, upstream, betas)`. Called once per model and upstream."""
     options: SessionOptions = field(default_factory=SessionOptions)
     uses_processes: bool = False
-    """Whether the engine plans and finishes in worker processes, as only a built-in one can; else in a thread."""
+    """Whether the engine runs in worker processes, which only built-in engines can; otherwise it runs in a thread."""
     compaction_seconds: float = DEFAULT_COMPACTION_SECONDS
-    """Time limit of one compaction, below that of a request. The request then continues without the compaction."""
+    """Time limit of one compaction, shorter than a request's. After it the request continues without the compaction."""
     compaction_processes: int = MAX_PROCESSES
     """Number of compactions that may run in worker processes at the same time."""
     summary_key: bytes = b""
-    """The store's secret, which proves that we made a summary; `find_summary_key` derives each tenant's key."""
-    is_alone: Callable[[], bool] = is_never_alone
-    """Whether no other process extends these threads now. Then a call can be stored with its answer."""
+    """The store's secret, used to tag the summaries made here; `find_summary_key` derives a key for each tenant."""
+    is_sole_writer: Callable[[], bool] = is_never_sole_writer
+    """Return whether no other process extends these threads now. If so, a call can be stored with its answer."""
     listener: Listener = _ignore_event
     clock: Callable[[], float] = time.monotonic
     """Monotonic clock, in seconds."""

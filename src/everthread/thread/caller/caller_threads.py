@@ -22,7 +22,8 @@ from everthread.core.economics import MIN_THRESHOLD_SHARE
 from everthread.core.messages import Message
 from everthread.core.tokens import TokenCounter
 from everthread.errors import EverthreadError
-from everthread.store.records import NewUsage, Rewrite
+from everthread.store.rewrite_records import Rewrite
+from everthread.store.usage_records import NewUsage
 from everthread.thread.accounting import Accounting, complete_usage
 from everthread.thread.caller.caller_context import CallerContext, CallerServices
 from everthread.thread.caller.caller_setup import CallerSetup
@@ -49,11 +50,11 @@ from everthread.thread.recovery import compute_max_output
 from everthread.thread.used_window import CALLER_STATE, UsedWindow
 
 _MAX_WINDOWS = 1_000
-"""Models whose windows are remembered: callers name them."""
+"""Maximum remembered windows: callers choose the names of models."""
 _CLOSE_SECONDS = 5.0
-"""Seconds for summaries that are being written when the process ends."""
+"""Seconds that summaries in progress get to finish when the process ends."""
 _CANCEL_SECONDS = 1.0
-"""Seconds for cancelled summaries to report their usage."""
+"""Seconds that cancelled summaries get to report their usage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ class CallerThreads:
         self.setup = setup
         self.limits = ModelLimits(setup.store, setup.clock)
         self.accounting = Accounting(
-            setup.store, setup.wall_clock, setup.listener, writes_early=True
+            setup.store, setup.wall_clock, setup.listener, skips_disk_wait=True
         )
         self.runner = CompactionRunner(
             uses_processes=setup.uses_processes,
@@ -83,7 +84,7 @@ class CallerThreads:
         self._windows: dict[tuple[str, str, str], int] = {}
         self._index = ThreadIndex(setup.store)
         self._recorder = ThreadRecorder(
-            self._index, setup.listener, is_alone=setup.is_alone
+            self._index, setup.listener, is_sole_writer=setup.is_sole_writer
         )
         self._hidden_rounds = HiddenRoundsStore(setup.store)
         self._memories = ThreadMemories()
@@ -100,24 +101,28 @@ class CallerThreads:
             sizer=self._sizer,
         )
         policy = CompactionPolicy(setup.options, setup.wall_clock)
-        self._tools = ThreadServices(
+        self._thread_services = ThreadServices(
             policy, setup.options, setup.wall_clock, setup.timer
         )
 
     # Finding
 
     def find_memory(self, thread: str) -> ThreadMemory | None:
-        """Return what this process remembers of a thread; None if it has not seen the thread."""
+        """Return this process's memory of a thread; None if it has not seen the thread."""
         return self._memories.find(thread)
 
-    def reading_in_order(self, thread: str | None) -> AbstractAsyncContextManager[None]:
-        """Make other calls of a known thread wait while one is read and opened."""
+    def hold_thread_while_opening(
+        self, thread: str | None
+    ) -> AbstractAsyncContextManager[None]:
+        """Return a context that makes other calls of a known thread wait while one is read and opened."""
         memory = None if thread is None else self._memories.find(thread)
         return nullcontext() if memory is None else memory.matching_lock
 
-    def hold_while_reading(self, family: Family) -> AbstractContextManager[None]:
-        """Make other calls of a session wait while one is read that was answered before it was read."""
-        return self._index.hold_while_reading(family)
+    def hold_session_while_reading(
+        self, family: Family
+    ) -> AbstractContextManager[None]:
+        """Return a context that makes other calls of a session wait while an answered call is still being read."""
+        return self._index.hold_session_while_reading(family)
 
     async def open(
         self,
@@ -144,7 +149,7 @@ class CallerThreads:
         return call
 
     async def load_window(self, frame: CallFrame) -> int:
-        """Return the window of a model: the caller's own figure, or that of its address, looked up once."""
+        """Return the window of a model: the caller's own figure, or else the one looked up for its upstream, once."""
         if frame.window is not None:
             return frame.window
         key = (frame.upstream, frame.model, frame.limit_key.headers)
@@ -159,7 +164,7 @@ class CallerThreads:
     async def _load_memory(
         self, match: ThreadMatch, *, is_shortened: bool
     ) -> ThreadMemory:
-        """Return the memory of a thread. `is_shortened`: its beginning is not sent."""
+        """Return the memory of a thread. `is_shortened`: whether the caller no longer sends the thread's beginning."""
         memory = self._memories.find(match.thread)
         if memory is not None:
             memory.continues_other = memory.continues_other or is_shortened
@@ -183,7 +188,7 @@ class CallerThreads:
     # Before the call
 
     async def prepare(self, call: PreparedCall) -> None:
-        """Use the rewrite of the history, if any, compact if the policy says so, and store the messages."""
+        """Apply the rewrite of the history, if there is one, compact if the policy says so, and start storing."""
         await self._managed_thread(call).cancel_idle_timer()
         try:
             if call.frame.is_rewritable and self.setup.options.enabled:
@@ -192,22 +197,24 @@ class CallerThreads:
             self._recorder.start_storing(call)
 
     async def _compact_if_needed(self, call: PreparedCall) -> None:
-        """Look up what belongs to the call, and compact if the policy says so."""
-        if call.sent.is_single or self._needs_no_compaction(call):
+        """Look up the call's rewrite and hidden rounds, and compact if the policy says so."""
+        if call.sent.is_single_text or self._needs_no_compaction(call):
             return
         context = CallerContext(call, self._services)
         async with call.memory.compaction_lock:
             await context.look_up()
-            if call.is_undone and not context.size.is_full:
+            if call.is_compaction_undone and not context.size.is_full:
                 call.decision = PolicyDecision(
                     "send", "the last compaction was taken back by hand"
                 )
                 return
-            thread = ManagedThread(context, self._tools, call.memory.preparation)
+            thread = ManagedThread(
+                context, self._thread_services, call.memory.preparation
+            )
             call.decision = await thread.compact_if_needed(reason="in-loop")
 
     def _needs_no_compaction(self, call: PreparedCall) -> bool:
-        """Return whether a call needs neither a compaction nor anything that is kept with its thread."""
+        """Return whether a call needs neither a compaction nor a rewrite or hidden rounds of its thread."""
         options = self.setup.options
         memory = call.memory
         if (
@@ -245,7 +252,7 @@ class CallerThreads:
                     call.model, call.estimate
                 )
             )
-            call.limits.output_room = compute_max_output(
+            call.limits.fitting_output = compute_max_output(
                 call.limits.learnt_window, tokens_after, unreported=unreported
             )
         if is_new:
@@ -269,11 +276,11 @@ class CallerThreads:
         return excerpts
 
     async def store(self, call: PreparedCall) -> ThreadMatch:
-        """Store the messages of a call now."""
+        """Store the messages of a call, and wait until they are stored."""
         return await self._recorder.store_request(call)
 
     async def compact_manually(self, call: PreparedCall, level: CompactionLevel) -> str:
-        """Compact whatever the size; return why nothing changed, empty if something did."""
+        """Compact regardless of the size. Return the reason if nothing changed, else an empty text."""
         order = CompactionOrder("manual", level=level, is_manual=True)
         async with call.memory.compaction_lock:
             compaction = await self._managed_thread(call).compact_manually(order)
@@ -290,7 +297,7 @@ class CallerThreads:
     def expect_answer(
         self, call: PreparedCall, outcome: Outcome
     ) -> PendingAnswer | None:
-        """Expect an answer in the store: a call that continues it is matched from now on."""
+        """Announce an answer before it is stored, so that a call that continues it is matched from now on."""
         answer = self._recorder.expect_answer(call, outcome)
         if answer is not None:
             rows = call.rounds.collect_rows(
@@ -309,7 +316,7 @@ class CallerThreads:
         answer: PendingAnswer | None,
         earlier_usage: Sequence[CanonicalUsage] = (),
     ) -> None:
-        """Store the answer and its usage, and prepare the next rewrite if it will soon be due.
+        """Store the answer and its usage, and prepare the next rewrite if one will soon be due.
 
         `earlier_usage`: of calls before this one that are recorded with it.
         """
@@ -319,11 +326,13 @@ class CallerThreads:
             if answer is not None:
                 self._recorder.drop_answer(answer)
                 self._hidden_rounds.stop_expecting(call.rounds.rows)
-        is_managed = call.frame.is_rewritable and not call.sent.is_single
-        if outcome.is_success and is_managed and not call.is_undone:
+        is_managed = call.frame.is_rewritable and not call.sent.is_single_text
+        if outcome.is_success and is_managed and not call.is_compaction_undone:
             context = CallerContext(call, self._services)
             context.answer_tokens = outcome.usage.output_tokens if outcome.usage else 0
-            thread = ManagedThread(context, self._tools, call.memory.preparation)
+            thread = ManagedThread(
+                context, self._thread_services, call.memory.preparation
+            )
             await thread.prepare_ahead()
             if self.setup.options.idle:
                 thread.start_idle_timer()
@@ -331,9 +340,9 @@ class CallerThreads:
     async def record_compaction(
         self, call: PreparedCall, outcome: Outcome, names: Sequence[str]
     ) -> None:
-        """Record compactions that the provider made. `names` identify them: a later history may begin with one of them.
+        """Record compactions that the provider made. `names` identify them in later histories that begin with one.
 
-        They are not stored as an answer: the conversation may continue without them.
+        Such a compaction is not stored as an answer, because the conversation may continue without it.
         """
         if outcome.is_success and outcome.reply is not None:
             for name in names:
@@ -346,7 +355,7 @@ class CallerThreads:
         await self._store_outcome(call, outcome, None, ())
 
     async def keep_replacement(self, call: PreparedCall, name: str) -> None:
-        """Expect histories in which a compaction of this name replaces the one of this call."""
+        """Store that the compaction of this name replaces the history of this call in later requests."""
         self._index.expect_replacement(call.match, call.sent.history, name)
         await self._index.store_replacements()
 
@@ -390,10 +399,10 @@ class CallerThreads:
         except EverthreadError as error:
             self._report_unrecorded(call, error)
         if reported is not None and reported.prompt_tokens:
-            await self._learn_success(call, reported.prompt_tokens)
+            await self._record_success(call, reported.prompt_tokens)
 
-    async def _learn_success(self, call: PreparedCall, prompt: int) -> None:
-        """Learn that the model takes a prompt of this size."""
+    async def _record_success(self, call: PreparedCall, prompt: int) -> None:
+        """Record that the model accepted a prompt of this size."""
         try:
             await self.limits.record_success(call.frame.limit_key, prompt)
         except EverthreadError as error:
@@ -423,7 +432,7 @@ class CallerThreads:
     def _managed_thread(self, call: PreparedCall) -> ManagedThread[RewriteDraft]:
         """Return the managed thread of a call."""
         context = CallerContext(call, self._services)
-        return ManagedThread(context, self._tools, call.memory.preparation)
+        return ManagedThread(context, self._thread_services, call.memory.preparation)
 
     # The process
 

@@ -17,8 +17,12 @@ from everthread.core.transcript import (
     strip_summary_marks,
 )
 from everthread.core.types import Api, Request
-from everthread.store.records import ContextEntry, ProxiedContext
-from everthread.thread.caller.replacement import Cover, find_cover, name_reading_tool
+from everthread.store.rewrite_records import ContextEntry, ProxiedContext
+from everthread.thread.caller.replacement import (
+    StartReplacement,
+    find_start_replacement,
+    name_reading_tool,
+)
 from everthread.thread.wire_messages import decode_messages
 
 NO_CONTEXT = ProxiedContext((), (), compacted_count=0, inherited_count=0)
@@ -29,22 +33,22 @@ class CompressionResult:
     """The result of an engine: the compaction, the part of the request it replaces, and the engine's state."""
 
     compaction: Compaction
-    cover: Cover | None = None
+    cover: StartReplacement | None = None
     state: Mapping[str, Any] = field(default_factory=dict)
     tokens: int = 0
-    """Tokens of the replacement; counted here, to keep that work off the event loop."""
+    """Tokens of the replacement, counted by the job to keep that work off the event loop."""
     context: ProxiedContext = NO_CONTEXT
 
 
 @dataclass(frozen=True, slots=True)
 class CompressionJob:
-    """A history for an engine, in the client's protocol (`EngineJob`)."""
+    """An `EngineJob`: a client's history in the client's protocol, to be compacted."""
 
     api: Api
     frame: Request
     """Model, system prompt and tools."""
     values: Sequence[Any]
-    """The messages that go upstream now."""
+    """The messages that are sent to the provider now."""
     tokens: int
     level: CompactionLevel
     state: Mapping[str, Any]
@@ -52,11 +56,11 @@ class CompressionJob:
     pins: Sequence[str]
     summary_key: bytes
     max_tail_count: int
-    """How many messages at the end are the client's own."""
+    """Number of messages at the end that are the client's own."""
     inherited_count: int = 0
-    """How many messages at the beginning are the last rewrite's."""
+    """Number of messages at the beginning that come from the last rewrite."""
 
-    def restore(self, engine: ContextEngine) -> None:
+    def restore_engine(self, engine: ContextEngine) -> None:
         if self.state:
             engine.load_state(self.state)
         engine.pin(self.pins)
@@ -71,25 +75,27 @@ class CompressionJob:
             level=self.level,
         )
 
-    def conclude(
+    def make_result(
         self,
         engine: ContextEngine,
         engine_input: CompactionInput,
         compaction: Compaction,
     ) -> CompressionResult:
-        """Return the result, with the number of the client's own messages that stay unchanged at the end."""
+        """Return the compaction in the client's protocol."""
         if not compaction.changed:
             return CompressionResult(compaction)
         model = self.frame.model
         engine.on_compacted(compaction)
-        new_cover = find_cover(
+        start_replacement = find_start_replacement(
             self.api,
             compaction.messages,
             self.values,
             model,
             max_tail_count=self.max_tail_count,
         )
-        new_cover = name_reading_tool(new_cover, self.values, self.frame.tools)
+        start_replacement = name_reading_tool(
+            start_replacement, self.values, self.frame.tools
+        )
         counter = TokenCounter(model)
         context = describe_context(
             compaction,
@@ -101,10 +107,10 @@ class CompressionJob:
         )
         return CompressionResult(
             compaction,
-            new_cover,
+            start_replacement,
             state=engine.dump_state(),
             tokens=counter.messages(
-                decode_messages(self.api, new_cover.replacement, model)
+                decode_messages(self.api, start_replacement.replacement, model)
             ),
             context=context,
         )
@@ -112,7 +118,7 @@ class CompressionJob:
 
 @dataclass(frozen=True, slots=True)
 class PruningJob:
-    """Messages since a rewrite was prepared, for an engine (`RefitJob`)."""
+    """A `RefitJob`: messages that arrived after a rewrite was prepared, to be pruned."""
 
     api: Api
     frame: Request
@@ -122,9 +128,9 @@ class PruningJob:
     state: Mapping[str, Any]
     summary_key: bytes
     max_tail_count: int
-    """How many messages at the end are the client's own."""
+    """Number of messages at the end that are the client's own."""
 
-    def restore(self, engine: ContextEngine) -> None:
+    def restore_engine(self, engine: ContextEngine) -> None:
         if self.state:
             engine.load_state(self.state)
 
@@ -151,25 +157,27 @@ class PruningJob:
             tools=self.frame.tools,
         )
 
-    def conclude(
+    def make_result(
         self, engine_input: RefitInput, compaction: Compaction
     ) -> CompressionResult:
-        """Return the result if the engine only pruned; None if it summarised."""
+        """Return the pruned messages in the client's protocol; without a replacement if the engine summarised."""
         messages = [*engine_input.prepared.messages, *engine_input.new_messages]
         if compaction.messages == messages or compaction.covered:
             return CompressionResult(compaction)
         model = self.frame.model
-        new_cover = find_cover(
+        start_replacement = find_start_replacement(
             self.api,
             compaction.messages,
             self.values,
             model,
             max_tail_count=self.max_tail_count,
         )
-        new_cover = name_reading_tool(new_cover, self.values, self.frame.tools)
-        replacement = decode_messages(self.api, new_cover.replacement, model)
+        start_replacement = name_reading_tool(
+            start_replacement, self.values, self.frame.tools
+        )
+        replacement = decode_messages(self.api, start_replacement.replacement, model)
         tokens = TokenCounter(model).messages(replacement)
-        return CompressionResult(compaction, new_cover, tokens=tokens)
+        return CompressionResult(compaction, start_replacement, tokens=tokens)
 
 
 def describe_context(
@@ -179,7 +187,7 @@ def describe_context(
     inherited_count: int,
     counter: TokenCounter,
 ) -> ProxiedContext:
-    """Return, for each message of a compacted context, its index in the history, or how it was changed."""
+    """Describe each message of a compacted context: its index in the history, or its new content."""
     entries = []
     for message, position in zip(compaction.messages, compaction.kept, strict=True):
         if (

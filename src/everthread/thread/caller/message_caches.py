@@ -20,7 +20,7 @@ from everthread.thread.history import (
 )
 from everthread.thread.wire_messages import decode_messages
 
-MAX_SIZES = 50_000
+MAX_CACHED_SIZES = 50_000
 
 
 class RawMessage(Protocol):
@@ -54,7 +54,7 @@ class IdentityCache:
 class SizeCache:
     """The tokens of the messages seen last."""
 
-    def __init__(self, max_entries: int = MAX_SIZES) -> None:
+    def __init__(self, max_entries: int = MAX_CACHED_SIZES) -> None:
         self._tokens: RecentDict[tuple[str, Any], int] = RecentDict(max_entries)
         self._lock = Lock()
 
@@ -68,16 +68,18 @@ class SizeCache:
         """Return the tokens of each message."""
         counts = [self._tokens.get((model, identity.key)) for identity in identities]
         return [
-            self.count_values(api, model, piece.key, [message.value])
+            self.count_values(api, model, identity.key, [message.value])
             if size is None
             else size
-            for piece, message, size in zip(identities, messages, counts, strict=True)
+            for identity, message, size in zip(
+                identities, messages, counts, strict=True
+            )
         ]
 
     def count_values(
         self, api: Api, model: str, key: Any, values: Sequence[Any]
     ) -> int:
-        """Return the tokens of these messages together, cached under the digest of a key, which may be a long text."""
+        """Return the tokens of these messages together. They are cached under `key`, of which only a digest is kept."""
         if not isinstance(key, bytes) or len(key) > 64:
             key = sha256(repr(key).encode("utf-8", "surrogatepass")).digest()
         return self._count_once(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from everthread.core.tokens.budget import Budget
-from everthread.store.records import Rewrite
+from everthread.store.rewrite_records import Rewrite
 from everthread.thread.caller.recall_rounds import RESULT_PARTS, CallRounds
 from everthread.thread.caller.replacement import (
     match_unchanged,
@@ -42,9 +42,9 @@ class CallLimits:
     learnt_window: int | None = None
     """The window that a refusal taught; prompt and output share it."""
     learnt_output_cap: int | None = None
-    """The largest output the provider stated for the model."""
-    output_room: int | None = None
-    """The output that fits beside the prompt in the learnt window."""
+    """The largest output that the provider stated for the model."""
+    fitting_output: int | None = None
+    """The largest output that fits beside the prompt in the learnt window."""
 
 
 @dataclass(slots=True)
@@ -58,7 +58,7 @@ class CallStorage:
     delay_timer: asyncio.TimerHandle | None = None
     """The timer that stores the messages if no answer comes in time."""
     is_stored: bool = False
-    """The messages are stored, so the match is certain."""
+    """Whether the messages are stored, so that the match is certain."""
 
 
 @dataclass(slots=True)
@@ -73,15 +73,15 @@ class PreparedCall:
     storage: CallStorage = field(default_factory=CallStorage)
     rounds: CallRounds = field(default_factory=CallRounds)
     attempts: RecoveryAttempts = field(default_factory=RecoveryAttempts)
-    """Attempts after refusals."""
+    """The attempts to recover from refusals."""
     rewrite: Rewrite | None = None
     """The rewrite that replaces the beginning of the history; None if there is none."""
     estimate: int = 0
     """Estimated tokens of the prompt that was sent."""
     decision: PolicyDecision | None = None
     """Whether to compact before this call, and why; None if the policy was not asked."""
-    is_undone: bool = False
-    """The user undid the thread's last compaction, and no other is due yet."""
+    is_compaction_undone: bool = False
+    """Whether the user undid the thread's last compaction and no other is due yet."""
     _restored: dict[int, dict[int, Any]] = field(default_factory=dict)
 
     @property
@@ -108,16 +108,16 @@ class PreparedCall:
         return self.rewrite is not None or self.memory.continues_other
 
     @property
-    def plan_text(self) -> str:
-        """Whether compacting pays now, in one line; empty if that was not computed."""
+    def cost_decision_text(self) -> str:
+        """The reason in dollars why to compact now or later, in one line; empty if it was not computed."""
         cost_decision = (
             self.decision.cost_decision if self.decision is not None else None
         )
         return "" if cost_decision is None else str(cost_decision)
 
     @property
-    def is_continued(self) -> bool:
-        """Whether a further call is likely, which would read this one's cache entry; not after a one-shot prompt."""
+    def expects_more_calls(self) -> bool:
+        """Whether a further call is likely, so that caching this prompt pays; False for a one-shot prompt."""
         return (
             bool(self.frame.request.tools)
             or bool(self.match.matched_count)
@@ -126,13 +126,13 @@ class PreparedCall:
 
     @property
     def output_cap(self) -> int | None:
-        """An output cap below the caller's and above its thinking budget; None if the caller's own is sent."""
+        """The output cap to send: below the caller's, above its thinking budget. None: send the caller's own."""
         caller_cap = self.frame.output_cap
         thinking_budget = self.frame.thinking_budget or 0
         known_caps = (
             self.attempts.cap,
             self.limits.learnt_output_cap,
-            self.limits.output_room,
+            self.limits.fitting_output,
         )
         usable_limits = [
             limit for limit in known_caps if limit and limit > thinking_budget
@@ -160,8 +160,8 @@ class PreparedCall:
             self.memory.last_budget = cached_budget
         return cached_budget[1]
 
-    def compacted_values(self) -> list[Any]:
-        """Return the messages to send: the rewrite, if there is one, then the caller's."""
+    def list_values_to_send(self) -> list[Any]:
+        """List the messages to send: those of the rewrite, if there is one, then the caller's."""
         caller_values = [
             message.value for message in self.sent.messages[self.covered_count :]
         ]
@@ -173,13 +173,13 @@ class PreparedCall:
         ]
 
     def restored_messages(self, length: int) -> dict[int, Any]:
-        """Return the messages that need another form after a rewrite of this length, by index."""
+        """Return replacements, by index, of messages that refer to content which a rewrite of this length covers."""
         if length not in self._restored:
             self._restored[length] = dict(self.sent.restore(length))
         return self._restored[length]
 
     def edits(self) -> list[Edit]:
-        """Return our changes of the caller's messages; those of one message do not overlap."""
+        """Return our changes of the caller's messages. They do not overlap."""
         edits = []
         if self.rewrite is not None:
             edits.append(
@@ -213,7 +213,7 @@ class PreparedCall:
         return items
 
     def _list_edit_items(self, edit: Edit) -> list[int | dict[str, Any]]:
-        """Return the messages of an edit; those that it leaves unchanged by their index."""
+        """Return the messages of an edit, with the index in place of each message that it leaves unchanged."""
         messages = split_messages(edit.text)
         covered_texts = [
             message.text for message in self.sent.messages[edit.start : edit.end]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from everthread.core.types import Api
-from everthread.store.records import Rewrite
+from everthread.store.rewrite_records import Rewrite
 from everthread.thread.caller.prepared_call import PreparedCall
 from everthread.thread.caller.replacement import parse_replacement
 from everthread.thread.caller.rewrites import RewriteState
@@ -33,12 +33,12 @@ class PromptSizer:
         self._sizes = sizes
 
     def count_tokens(self, call: PreparedCall, rewrite: Rewrite | None) -> int:
-        """Return the prompt's tokens as the provider counts them, with this rewrite or none."""
+        """Return the prompt's tokens as the provider counts them. `rewrite`: the one in use, or None."""
         calibration = call.memory.context.calibration
         return calibration.project(call.model, self.estimate_tokens(call, rewrite))
 
     def estimate_tokens(self, call: PreparedCall, rewrite: Rewrite | None) -> int:
-        """Return the prompt's tokens as estimated here, not corrected by the provider's reports."""
+        """Return our own estimate of the prompt's tokens, without the correction by the provider's reports."""
         if rewrite is None:
             return (
                 call.frame.tokens + call.sent.size + self._count_added_tokens(call, 0)

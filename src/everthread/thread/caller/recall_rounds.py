@@ -1,7 +1,7 @@
-"""Keep rounds of our own recall tool that the caller does not see, with the thread.
+"""Keep rounds of our own recall tool with the thread. The caller does not see them.
 
-The calls and their results replace the answer that the caller knows in later prompts, byte for byte, until a compaction
-covers them.
+In later prompts, the calls and their results replace the answer that the caller knows, byte for byte, until a
+compaction covers them.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from everthread.store.store import Store
 from everthread.thread.caller.sent_history import SentHistory
 from everthread.thread.finding.thread_match import ThreadMatch
 from everthread.thread.history import History
-from everthread.wire.gemini.fields import field_object
+from everthread.wire.gemini.fields import get_object_field
 
 RESULT_PARTS: Mapping[Api, str] = {"anthropic": "content", "gemini": "parts"}
 """The field of a message that holds results, in protocols in which one message holds all of them."""
 MAX_RECALL_ROUNDS = 3
-"""Rounds of lookups for one answer; after these the tool is no longer offered."""
+"""Maximum rounds of lookups for one answer. After these the tool is no longer offered."""
 RECALL_SECONDS = 90.0
-"""Seconds after which no further round begins."""
+"""Seconds after the first round from which on no further round begins."""
 ROUNDS_STATE = "recall"
 _MAX_KEPT_ROUNDS = 100
 
@@ -67,19 +67,19 @@ def _find_position(chain: Sequence[str], digest: str) -> int | None:
 class CallRounds:
     """The hidden rounds of one call: those of earlier answers, and those of its own answer."""
 
-    earlier: list[tuple[int, int, HiddenRounds]] = field(default_factory=list)
+    earlier_rounds: list[tuple[int, int, HiddenRounds]] = field(default_factory=list)
     """Rounds to put back, each with the start and end of the answer it replaces."""
     texts: list[str] = field(default_factory=list)
     """The rounds of this answer so far."""
     values: list[Any] = field(default_factory=list)
     """The same messages, decoded."""
-    last: list[str] = field(default_factory=list)
-    """The last round, which calls nothing or the caller's own tools too."""
+    last_round_texts: list[str] = field(default_factory=list)
+    """The messages of the last round, whose answer the caller gets; it has other calls than of our tool, or none."""
     blocks: str = ""
-    count: int = 0
-    calls: int = 0
+    round_count: int = 0
+    call_count: int = 0
     is_refused: bool = False
-    """The provider refused the results of the last round."""
+    """Whether the provider refused the results of the last round."""
     started_at: float = 0.0
     """When the first round ended."""
     rows: list[dict[str, Any]] = field(default_factory=list)
@@ -88,31 +88,31 @@ class CallRounds:
     @property
     def is_empty(self) -> bool:
         """Whether no round is in the prompt."""
-        return not self.texts and not self.earlier
+        return not self.texts and not self.earlier_rounds
 
     def drop(self) -> None:
-        """Leave out all rounds, also those of earlier answers, so that the prompt is the caller's own."""
-        self.earlier = []
+        """Remove all rounds, also those of earlier answers, so that the prompt is the caller's own."""
+        self.earlier_rounds = []
         self.texts = []
         self.values = []
-        self.calls = 0
+        self.call_count = 0
 
     def load(
         self, rows: Sequence[Mapping[str, Any]], sent: SentHistory, api: Api
     ) -> None:
         """Load the thread's stored rounds whose answers are in the history."""
-        self.earlier = []
+        self.earlier_rounds = []
         for row in rows:
             hidden = HiddenRounds(**row)
             span = hidden.find_span(sent.history)
             if span is None:
                 continue
             if not hidden.blocks or _can_take_blocks(sent, span[1], api):
-                self.earlier.append((*span, hidden))
+                self.earlier_rounds.append((*span, hidden))
 
     def rounds_after(self, length: int) -> list[tuple[int, int, HiddenRounds]]:
         """Return the rounds to put back after a rewrite of this length, each with the span that it replaces."""
-        return [entry for entry in self.earlier if entry[0] >= length]
+        return [entry for entry in self.earlier_rounds if entry[0] >= length]
 
     def added_values(self, length: int) -> tuple[list[str], list[Any]]:
         """Return the texts and values that are added after a rewrite of this length."""
@@ -123,24 +123,24 @@ class CallRounds:
         return texts + self.texts, values + self.values
 
     def collect_rows(
-        self, sent: SentHistory, answered: History, covered: int
+        self, sent: SentHistory, answered_history: History, covered_count: int
     ) -> list[dict[str, Any]]:
         """Return the rounds that later prompts need, in stored form; empty if this answer had none.
 
-        `answered`: the history that ends with the answer. `covered`: the length of the rewrite in use.
+        `answered_history`: the history that ends with the answer. `covered_count`: the length of the rewrite in use.
         """
-        if not self.calls or not self.last:
+        if not self.call_count or not self.last_round_texts:
             return []
         history = sent.history
         rounds = HiddenRounds(
             history.digest(len(history)),
             history.skeleton(len(history)),
-            end=answered.digest(len(answered)),
-            end_skeleton=answered.skeleton(len(answered)),
-            texts=[*self.texts, *self.last],
+            end=answered_history.digest(len(answered_history)),
+            end_skeleton=answered_history.skeleton(len(answered_history)),
+            texts=[*self.texts, *self.last_round_texts],
             blocks=self.blocks,
         )
-        rows = [asdict(hidden) for _, _, hidden in self.rounds_after(covered)]
+        rows = [asdict(hidden) for _, _, hidden in self.rounds_after(covered_count)]
         return [*rows, asdict(rounds)][-_MAX_KEPT_ROUNDS:]
 
 
@@ -160,7 +160,8 @@ def _can_take_blocks(sent_history: SentHistory, index: int, api: Api) -> bool:
 def _is_result(part: Any) -> bool:
     """Return whether a part is a tool result."""
     is_response = (
-        isinstance(part, Mapping) and field_object(part, "functionResponse") is not None
+        isinstance(part, Mapping)
+        and get_object_field(part, "functionResponse") is not None
     )
     return is_response or kind_of(part) == "tool_result"
 
@@ -184,7 +185,7 @@ class HiddenRoundsStore:
         return self._expected.get(thread)
 
     def expect(self, thread: str, rows: list[dict[str, Any]]) -> None:
-        """Expect a thread's rounds in the store, so that the next call uses them."""
+        """Announce a thread's rounds before they are stored, so that the next call uses them."""
         self._expected[thread] = rows
 
     async def store_rounds(self, thread: str, rows: list[dict[str, Any]]) -> None:
@@ -192,7 +193,7 @@ class HiddenRoundsStore:
         await self._store.put_state(thread, ROUNDS_STATE, rows)
 
     def stop_expecting(self, rows: list[dict[str, Any]]) -> None:
-        """Stop expecting rounds, whether they were stored or not: later calls read only the store."""
+        """Stop expecting rounds, whether they were stored or not. Later calls read the store only."""
         for thread in [
             thread_id
             for thread_id, pending_rows in self._expected.items()

@@ -1,7 +1,7 @@
 """Store requests and their answers.
 
-Every append names the last point of the thread that its writer has seen. If the thread
-has another last point by then, the store refuses it and the writer reads the thread again.
+Every append names the last point of the thread that its writer has seen. If another writer has extended the thread
+since, the store refuses the append, and the writer reads the thread again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from everthread.core.messages import Message
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api, Reply
 from everthread.errors import EverthreadError
-from everthread.store.records import NewSession, NewUsage
+from everthread.store.records import NewSession
+from everthread.store.usage_records import NewUsage
 from everthread.thread.caller.prepared_call import PreparedCall
 from everthread.thread.caller.sent_history import Outcome
 from everthread.thread.events import Branched, Listener, RecordFailed
@@ -30,9 +31,9 @@ from everthread.thread.history import History, MessageIdentity, identify_message
 from everthread.thread.wire_messages import decode_messages, encode_messages
 
 _DELAY_SECONDS = 1.0
-"""Seconds that a request waits for its answer, to be stored with it."""
+"""Seconds for which storing a request is delayed, so that its answer can be stored with it."""
 MAX_MESSAGES_ON_LOOP = 32
-"""More new messages than these are decoded in a thread."""
+"""Maximum new messages that are decoded on the event loop; more are decoded in a thread."""
 
 
 class PendingAnswer:
@@ -50,20 +51,24 @@ class PendingAnswer:
 class ThreadRecorder:
     """Store requests and their answers.
 
-    `is_alone`: whether no other process extends these threads now. Then a request that continues one is stored with its
-    answer, in one transaction, or a moment later. If it is not alone, the request is stored at once: only the store
-    decides which of two processes continues a point, and the response names the thread.
+    `is_sole_writer`: returns whether no other process extends these threads now. If so, a request that continues a
+    thread is stored together with its answer, or a moment later if there is none. Otherwise the request is stored at
+    once: the store decides which of two processes continues a point, and the response must name the right thread.
     """
 
     def __init__(
-        self, threads: ThreadIndex, listener: Listener, *, is_alone: Callable[[], bool]
+        self,
+        threads: ThreadIndex,
+        listener: Listener,
+        *,
+        is_sole_writer: Callable[[], bool],
     ) -> None:
         self._threads = threads
         self._listener = listener
-        self._is_alone = is_alone
+        self._is_sole_writer = is_sole_writer
 
     def expect_request(self, call: PreparedCall) -> None:
-        """Expect the request in the store, so that one that continues it is matched."""
+        """Announce a request before it is stored, so that a request that continues it is matched."""
         call.storage.pending_request = self._threads.expect_history(
             call.match, call.sent.history
         )
@@ -80,7 +85,7 @@ class ThreadRecorder:
             and not call.match.is_new
             and not self._threads.is_previous_pending(call.match)
         )
-        is_delayed = is_answered or (is_certain and self._is_alone())
+        is_delayed = is_answered or (is_certain and self._is_sole_writer())
         if is_delayed and call.storage.pending_request is not None:
             call.storage.pending_request.store_now = functools.partial(
                 self._store_now, call
@@ -105,7 +110,7 @@ class ThreadRecorder:
     def expect_answer(
         self, call: PreparedCall, outcome: Outcome
     ) -> PendingAnswer | None:
-        """Expect a complete answer in the store, so that a request that continues it is matched."""
+        """Announce a complete answer before it is stored, so that a request that continues it is matched."""
         if (
             not (200 <= outcome.status < 300)
             or outcome.reply is None
@@ -132,7 +137,7 @@ class ThreadRecorder:
         usage: Sequence[NewUsage],
         state: tuple[str, Any],
     ) -> None:
-        """Store the answer, usage and state, and the request if that was delayed."""
+        """Store the answer, usage and state, and the request if storing it was delayed."""
         if call.storage.storing_task is None:
             call.storage.storing_task = storing = (
                 asyncio.get_running_loop().create_future()
@@ -166,7 +171,7 @@ class ThreadRecorder:
         usage: Sequence[NewUsage] = (),
         state: tuple[str, Any] | None = None,
     ) -> None:
-        """Store the parts of a request, its answer, usage and state that are not stored yet."""
+        """Store the parts of a call that are not stored yet: request, answer, usage and state."""
         if call.storage.delay_timer is not None:
             call.storage.delay_timer.cancel()
             call.storage.delay_timer = None
@@ -178,7 +183,7 @@ class ThreadRecorder:
                 call.match = await self._match_again(call)
             await self._store_steps(call, answer, usage, state)
             if answer is not None and not answer.is_stored:
-                # It is stored when the client continues it.
+                # The answer is stored with the client's next request, if that continues it.
                 await self._threads.note_other_answer(call.match, answer.history)
         finally:
             if call.storage.pending_request is not None:
@@ -322,7 +327,7 @@ def identify_answer(api: Api, reply: Reply, model: str) -> list[MessageIdentity]
 
 
 def _has_content(value: Mapping[str, Any]) -> bool:
-    """Return whether a message has any content: clients drop or repeat an empty answer."""
+    """Return whether a message has any content. Empty answers are not stored: clients drop or repeat them."""
     return any(
         content
         for name, content in value.items()

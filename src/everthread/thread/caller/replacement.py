@@ -14,32 +14,32 @@ from everthread.compaction.summary.summary_message import (
 from everthread.core.messages import Message, kind_of
 from everthread.core.outputs import OPENING_TAG, READ_HINT, replace_reader_name
 from everthread.core.types import Api
-from everthread.store.records import Rewrite
+from everthread.store.rewrite_records import Rewrite
 from everthread.thread.caller.sent_history import SentMessage
 from everthread.thread.wire_messages import encode_messages, encode_value
 
 COMPACTION_MARK = '"compaction"'
-"""In the text of every message that holds a compaction of the provider."""
+"""A text that every message with a compaction of the provider contains."""
 
 
 @dataclass(frozen=True, slots=True)
-class Cover:
-    """The replacement of a request's messages, except for those at its end that stay."""
+class StartReplacement:
+    """Messages that replace the start of a request; the last `tail_count` messages of the request stay."""
 
     tail_count: int
     """Number of messages at the end that stay unchanged."""
     replacement: list[Any]
 
 
-def find_cover(
+def find_start_replacement(
     api: Api,
     compacted: Sequence[Message],
     sent: Sequence[Any],
     model: str,
     *,
     max_tail_count: int,
-) -> Cover:
-    """Return which of the sent messages the compacted ones replace.
+) -> StartReplacement:
+    """Return the part of the compacted messages that replaces the start of the sent ones.
 
     Messages at the end that the compaction left unchanged, at most `max_tail_count`, are not replaced.
     """
@@ -50,27 +50,31 @@ def find_cover(
         and wire_messages[-1 - tail_count] == sent[-1 - tail_count]
     ):
         tail_count += 1
-    return Cover(tail_count, wire_messages[: len(wire_messages) - tail_count])
+    return StartReplacement(
+        tail_count, wire_messages[: len(wire_messages) - tail_count]
+    )
 
 
 def name_reading_tool(
-    cover: Cover, sent: Sequence[Any], tools: Sequence[Mapping[str, Any]] | None
-) -> Cover:
+    start_replacement: StartReplacement,
+    sent: Sequence[Any],
+    tools: Sequence[Mapping[str, Any]] | None,
+) -> StartReplacement:
     """Name the client's reading tool in the blocks that we wrote; the client's own messages stay unchanged."""
     tool = _choose_reader(find_reading_tools(tools))
     replacement = []
-    for index, value in enumerate(cover.replacement):
+    for index, value in enumerate(start_replacement.replacement):
         is_same = index < len(sent) and sent[index] == value
         replacement.append(
             value
             if is_same or OPENING_TAG not in encode_value(value) or value in sent
             else replace_reader_name(value, tool)
         )
-    return replace(cover, replacement=replacement)
+    return replace(start_replacement, replacement=replacement)
 
 
 def rename_reader(text: str, old_names: Sequence[str], new_names: Sequence[str]) -> str:
-    """Return a replacement made for a client with other reading tools, so that it names the present ones."""
+    """Adapt a replacement made for a client with other reading tools, so that it names the present ones."""
     text = rename_tools(text, old_names, new_names)
     old_reader = _choose_reader(old_names)
     new_reader = _choose_reader(new_names)
@@ -99,7 +103,7 @@ def count_protected_messages(
 
 
 def is_compaction(value: Any) -> bool:
-    """Return whether a message is, or holds, a compaction of the provider."""
+    """Return whether a message is or contains a compaction of the provider."""
     if not isinstance(value, dict):
         return False
     content = value.get("content")
@@ -112,14 +116,14 @@ def is_compaction(value: Any) -> bool:
 
 
 def render_replacement(
-    replacement: Sequence[Any], sent: Sequence[SentMessage], head: int = 0
+    replacement: Sequence[Any], sent: Sequence[SentMessage], lead_count: int = 0
 ) -> str:
     """Return the replacement as text; unchanged messages at its start keep the client's own bytes.
 
-    The first `head` messages are put before it unchanged.
+    The first `lead_count` sent messages are put before the replacement, unchanged.
     """
-    texts = [message.text for message in sent[:head]]
-    sent = sent[head:]
+    texts = [message.text for message in sent[:lead_count]]
+    sent = sent[lead_count:]
     is_same = True
     for index, value in enumerate(replacement):
         is_same = is_same and index < len(sent) and sent[index].value == value
@@ -154,9 +158,9 @@ def split_messages(text: str) -> list[RenderedMessage]:
 def match_unchanged(
     replacement: Sequence[str], covered: Sequence[str]
 ) -> list[int | None]:
-    """Return, for each text of a replacement, the index of the covered message that it equals, or None.
+    """Return, for each text of a replacement, the index of the covered message that equals it, or None.
 
-    The beginning is compared in order, the rest from the end: of equal messages a compaction keeps the newest.
+    Compare the beginning in order, then backwards from the end: of equal messages a compaction keeps the newest.
     """
     indexes: list[int | None] = [None] * len(replacement)
     shared_count = 0

@@ -17,12 +17,8 @@ from everthread.core.messages import Message, calls_of
 from everthread.core.outputs import OutputToStore
 from everthread.core.tokens.budget import Budget
 from everthread.errors import EngineError
-from everthread.store.records import (
-    NewCompaction,
-    NewRewrite,
-    Rewrite,
-    RewriteSearch,
-)
+from everthread.store.records import NewCompaction
+from everthread.store.rewrite_records import NewRewrite, Rewrite, RewriteSearch
 from everthread.store.store import Store
 from everthread.thread.accounting import Accounting
 from everthread.thread.caller.compression_job import (
@@ -31,9 +27,9 @@ from everthread.thread.caller.compression_job import (
     PruningJob,
 )
 from everthread.thread.caller.replacement import (
-    Cover,
+    StartReplacement,
     count_protected_messages,
-    find_cover,
+    find_start_replacement,
     name_reading_tool,
     parse_replacement,
     rename_reader,
@@ -59,14 +55,14 @@ from everthread.thread.recovery import shrink_messages
 from everthread.thread.wire_messages import JsonMessages, decode_messages
 
 PRUNE_ONLY = -1
-"""The strength of a rewrite that leaves every message in its place: images dropped, big results stored."""
+"""The strength of a rewrite that keeps every message and only drops images and stores large results."""
 NOTHING_TO_REPLACE = "all messages since the last compaction have to stay as they are"
 
 
 def rewrite_key(rewrite: Rewrite) -> str:
     """Return the key that distinguishes a rewrite from others of the same thread.
 
-    It stays the same in another process, when the client re-words its answers, and with other tools.
+    The key stays the same in another process, when the client re-words its answers, and when the tools change.
     """
     return f"{rewrite.length} {rewrite.skeleton} {rewrite.strength} {rewrite.depth}"
 
@@ -83,7 +79,7 @@ class RewriteState:
 
     @classmethod
     def load(cls, state: Mapping[str, Any]) -> RewriteState:
-        """Return the state from its JSON form. A rewrite that no engine made has none."""
+        """Return the state from its JSON form, which is empty for a rewrite that no engine made."""
         return cls(**state)
 
     def dump(self) -> dict[str, Any]:
@@ -106,7 +102,7 @@ class RewriteDraft:
     """The rewrite to store; None if another request or process stored it already."""
     is_background: bool = False
     history_length: int = 0
-    """How many messages the client had sent when it was made."""
+    """Number of messages that the client had sent when the rewrite was made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,14 +111,14 @@ class FoundRewrite:
 
     rewrite: Rewrite | None
     search: RewriteSearch | None
-    """Speeds up the next search of the thread."""
+    """The state of the search, which speeds up the thread's next search."""
     states: Sequence[Any | None]
-    """The stored states that were asked for."""
+    """The stored states that were requested."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskMessages:
-    """The messages that are sent now, each decoded only if it is needed."""
+    """The messages that are sent now; each is decoded on first use."""
 
     messages: Sequence[SentMessage]
     texts: Sequence[str]
@@ -150,7 +146,7 @@ class RewriteTask:
     """Tokens as the provider counts them."""
     order: CompactionOrder
     base_rewrite: Rewrite | None = None
-    """The rewrite it continues."""
+    """The rewrite that the new one continues."""
 
     @property
     def new_count(self) -> int:
@@ -167,7 +163,7 @@ class RewriteTask:
 
     @property
     def target_tokens(self) -> int:
-        """The prompt size that the rewrite is made for; in the background, the size at which it will be used."""
+        """The prompt size to compact for; in the background, the size at which the rewrite will be used."""
         is_ahead = self.order.is_background and self.order.reason != COLD_CACHE
         return max(self.tokens, self.budget.threshold) if is_ahead else self.tokens
 
@@ -204,7 +200,7 @@ class RewriteStore:
     async def find(
         self,
         sent: SentHistory,
-        engines: Sequence[str],
+        engine_keys: Sequence[str],
         last_search: RewriteSearch | None,
         *,
         states: Sequence[tuple[str, str]] = (),
@@ -213,7 +209,7 @@ class RewriteStore:
         history = sent.history
         candidates, search, stored_states = await self._store.match_rewrites(
             sent.family.tenant,
-            engines,
+            engine_keys,
             history.digests,
             history.skeletons,
             last_search,
@@ -232,9 +228,9 @@ class RewriteStore:
     async def adopt_longer(
         self, sent: SentHistory, thread: str, engine_key: str, length: int
     ) -> Rewrite | None:
-        """Return a rewrite longer than `length` that the thread got when its client had other reading tools.
+        """Return a rewrite longer than `length` that was made when the client had other reading tools.
 
-        It is kept under the key of the present tools, and names them.
+        A copy that names the present tools is stored under their key.
         """
         engine, names = split_tools_key(engine_key)
         adopted = None
@@ -255,7 +251,7 @@ class RewriteStore:
     async def _find_drifted(
         self, candidates: Sequence[Rewrite], history: History, longest: int
     ) -> list[Rewrite]:
-        """Find longer rewrites that fit although the client cleared results or thinking; store them for that form."""
+        """Find longer rewrites that fit although the client cleared results or thinking; store copies that match."""
         rewrites = []
         for candidate in candidates:
             length = history.skeletons.index(candidate.skeleton) + 1
@@ -277,7 +273,7 @@ class RewriteStore:
     async def draft(
         self, task: RewriteTask, setup: EngineSetup, source: SummarySource
     ) -> RewriteDraft:
-        """Make a rewrite that covers more than the one before. Store only the usage of its summary."""
+        """Make a rewrite that covers more than the previous one. Only the usage of its summary is stored."""
         messages = task.list_messages()
         values = messages.values
         base_state = task.base_state
@@ -299,17 +295,20 @@ class RewriteStore:
         cost = await self._accounting.record_summary(
             task.thread, compaction.usage, task.frame.payer
         )
-        new_cover = result.cover
-        if new_cover is None:
+        start_replacement = result.cover
+        if start_replacement is None:
             return RewriteDraft(replace(compaction, changed=False))
-        if new_cover.tail_count == task.new_count or not new_cover.replacement:
+        if (
+            start_replacement.tail_count == task.new_count
+            or not start_replacement.replacement
+        ):
             return RewriteDraft(
                 replace(compaction, changed=False, reason=NOTHING_TO_REPLACE)
             )
         state = _make_counted_state(task, messages, result)
         note = base_state.note or compaction.system_note
         rewrite = replace(
-            _make_rewrite(task, messages, new_cover),
+            _make_rewrite(task, messages, start_replacement),
             depth=(task.base_rewrite.depth if task.base_rewrite else 0) + 1,
             state=replace(state, engine=result.state, note=note).dump(),
         )
@@ -341,7 +340,7 @@ class RewriteStore:
     async def prune_new_messages(
         self, task: RewriteTask, setup: EngineSetup
     ) -> RewriteDraft | None:
-        """Prune and cut the messages since a rewrite was prepared; its summary stays. None if nothing is smaller."""
+        """Prune the messages that arrived after a rewrite was prepared. Return None if nothing became smaller."""
         base = task.base_rewrite
         if base is None:
             return None
@@ -357,16 +356,16 @@ class RewriteStore:
             max_tail_count=messages.max_tail_count,
         )
         result = await self._runner.refit(setup, job)
-        new_cover = result.cover
+        start_replacement = result.cover
         if (
-            new_cover is None
-            or new_cover.tail_count == task.new_count
-            or not new_cover.replacement
+            start_replacement is None
+            or start_replacement.tail_count == task.new_count
+            or not start_replacement.replacement
         ):
             return None
         state = _make_counted_state(task, messages, result)
         rewrite = replace(
-            _make_rewrite(task, messages, new_cover),
+            _make_rewrite(task, messages, start_replacement),
             depth=base.depth,
             session=base.session,
             state=replace(state, engine=base_state.engine, note=base_state.note).dump(),
@@ -391,7 +390,7 @@ class RewriteStore:
         model = task.frame.model
         bodies = decode_messages(api, values, model)
         smaller_bodies, to_store = shrink_messages(bodies, task.budget.preview_chars)
-        new_cover = find_cover(
+        start_replacement = find_start_replacement(
             api, smaller_bodies, values, model, max_tail_count=messages.max_tail_count
         )
         if (
@@ -399,21 +398,23 @@ class RewriteStore:
                 smaller_body is body
                 for smaller_body, body in zip(smaller_bodies, bodies, strict=True)
             )
-            or not new_cover.replacement
+            or not start_replacement.replacement
         ):
             return None
-        new_cover = name_reading_tool(
-            new_cover, values, task.frame.request_with_recall.tools
+        start_replacement = name_reading_tool(
+            start_replacement, values, task.frame.request_with_recall.tools
         )
         await self._store_outputs(task.thread, bodies, to_store)
         state = replace(task.base_state, model="", tokens=0).dump()
         rewrite = replace(
-            _make_rewrite(task, messages, new_cover),
+            _make_rewrite(task, messages, start_replacement),
             strength=PRUNE_ONLY,
             depth=task.base_rewrite.depth if task.base_rewrite else 0,
             state=state if task.base_rewrite else {},
         )
-        covered_texts = messages.texts[: len(messages.texts) - new_cover.tail_count]
+        covered_texts = messages.texts[
+            : len(messages.texts) - start_replacement.tail_count
+        ]
         chars_before = sum(len(text) for text in covered_texts)
         chars_after = len(rewrite.replacement.decode())
         self._listener(
@@ -467,13 +468,13 @@ def _make_done_event(draft: RewriteDraft, new_rewrite: NewRewrite) -> Compaction
 
 
 def _make_rewrite(
-    task: RewriteTask, messages: TaskMessages, new_cover: Cover
+    task: RewriteTask, messages: TaskMessages, start_replacement: StartReplacement
 ) -> Rewrite:
     """Return the rewrite that covers the history up to the messages that stay unchanged."""
     history = task.sent.history
-    length = len(history) - new_cover.tail_count
+    length = len(history) - start_replacement.tail_count
     text = render_replacement(
-        new_cover.replacement, messages.messages, messages.protected_count
+        start_replacement.replacement, messages.messages, messages.protected_count
     )
     return Rewrite(
         tenant=task.sent.family.tenant,
@@ -491,7 +492,7 @@ def _make_rewrite(
 def _make_counted_state(
     task: RewriteTask, messages: TaskMessages, result: CompressionResult
 ) -> RewriteState:
-    """Return the state of a rewrite, with the tokens of its replacement if exactly that was counted."""
+    """Return the state of a rewrite, with the tokens of its replacement unless protected messages were left out."""
     if messages.protected_count:
         return RewriteState()
     return RewriteState(model=task.frame.model, tokens=result.tokens)
@@ -505,7 +506,7 @@ def _make_new_rewrite(
     rewrite: Rewrite,
     cost: Decimal | None,
 ) -> NewRewrite:
-    """Return a rewrite in the form of the store, with its compaction."""
+    """Return the record that stores a rewrite and its compaction."""
     lead_values = [
         message.value for message in messages.messages[: messages.protected_count]
     ]
@@ -524,7 +525,7 @@ def _make_new_rewrite(
 def _make_compaction_record(
     task: RewriteTask, compaction: Compaction, cost: Decimal | None
 ) -> NewCompaction:
-    """Return a compaction in the form of the store; the covered messages are in the rewrite's own row."""
+    """Return the record of a compaction; the covered messages are in the rewrite's own row."""
     figures = asdict(compaction.verification) | {
         "phases": [asdict(phase) for phase in compaction.phases],
         "steps": list(compaction.steps),

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from everthread.compaction.summary.summary_message import find_reading_tools
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.types import Api, Reply, Request
 from everthread.store.records import SessionKind
@@ -24,23 +25,23 @@ class ClientSession:
     """The client and session of a request, as the client states them."""
 
     client: str = ""
-    """Its name: of an HTTP client, the first product of its `User-Agent` without the version."""
+    """The client's name; for an HTTP client the first product of its `User-Agent`, without the version."""
     session: str = ""
     parent: str = ""
-    """The session it works for, if it names one."""
+    """The session that this one works for, if the client names it."""
     is_subagent: bool = False
     platform: str = PLATFORM
-    """The platform of its threads in usage and lists."""
+    """The platform under which usage and lists show its threads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """Messages at the start of a request that replace earlier ones: a compaction."""
+    """A compaction at the start of a request, which replaces earlier messages."""
 
     key: str
-    """Names the compaction."""
+    """Identifies the compaction."""
     end: int
-    """How many messages lead through it."""
+    """Number of messages up to the end of the compaction."""
 
 
 class SentMessage(Protocol):
@@ -72,18 +73,18 @@ class SentHistory:
     """Tokens of each message."""
     client: ClientSession = ClientSession()
     kind: SessionKind = "main"
-    """A conversation, a subagent's or a side call."""
+    """Whether this is a conversation, a subagent's thread or a side call."""
     replacement: Replacement | None = None
     """The compaction that replaces earlier messages; None if the history is complete."""
     has_one_role: bool = True
-    """Whether another system prompt with other tools marks a call beside the conversation.
+    """Whether the system prompt stays the same, so that a call with another one is a side call.
 
-    An agent framework hands one conversation from agent to agent.
+    False for an agent framework, which hands one conversation from agent to agent.
     """
-    is_single: bool = False
-    """It is one text instead of a list of messages, so it cannot be compacted."""
+    is_single_text: bool = False
+    """Whether the caller sent one text instead of a list of messages, which cannot be compacted."""
     restore: Callable[[int], Mapping[int, Any]] = _restore_nothing
-    """Return the messages, by index, that need another form once this many before them are covered."""
+    """Return replacements, by index, of messages that refer to content among the first `covered` messages."""
 
     size: int = field(init=False)
     """Tokens of all messages, as estimated."""
@@ -101,12 +102,12 @@ class SentHistory:
 
     @property
     def is_conversation(self) -> bool:
-        """Whether it may be a conversation: not a title, a count or a subagent."""
+        """Whether this may be a conversation, not a request for a title or a count, nor a subagent's."""
         return self.kind == "main"
 
     @property
     def is_mid_turn(self) -> bool:
-        """Whether its newest message hands tool results to the model, in the middle of a turn."""
+        """Whether the newest message contains tool results, so that the call is in the middle of a turn."""
         return bool(self.history.identities) and bool(
             self.history.identities[-1].result_hashes
         )
@@ -140,13 +141,13 @@ class CallFrame:
     thinking_budget: int | None = None
     """The tokens the caller set aside for thinking: the output cap must exceed them."""
     recall_tool: Mapping[str, Any] | None = None
-    """Our own tool, if this caller may get it: then summaries name it."""
+    """Our own tool, if this caller may get it; summaries then name it."""
     is_rewritable: bool = True
-    """Whether the call may be changed at all."""
+    """Whether the call may be changed."""
     payer: Payer | None = None
-    """Who pays for summaries."""
-    permit: CheckPermission | None = None
-    """Asked before a summary is paid for; None: there is one user."""
+    """The account that pays for summaries."""
+    check_permission: CheckPermission | None = None
+    """Called before a summary is paid for; None if there is only one user."""
 
     @property
     def model(self) -> str:
@@ -154,16 +155,21 @@ class CallFrame:
 
     @property
     def request_with_recall(self) -> Request:
-        """Model, system prompt and tools, with our own tool if this caller gets it."""
+        """Model, system prompt and tools, with our own tool if this caller gets it.
+
+        Tools of our MCP server that are there as well were withdrawn by the client.
+        """
         if self.recall_tool is None:
             return self.request
-        tools = [*(self.request.tools or ()), dict(self.recall_tool)]
-        return replace(self.request, tools=tools)
+        client_tools = [
+            tool for tool in self.request.tools or () if not find_reading_tools([tool])
+        ]
+        return replace(self.request, tools=[*client_tools, dict(self.recall_tool)])
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a request ended, as far as the answer was read."""
+    """The result of a request, as far as its answer was read."""
 
     status: int
     reply: Reply | None = None

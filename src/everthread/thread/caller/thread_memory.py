@@ -1,4 +1,4 @@
-"""Remember threads in one process. All of it may be lost at any moment."""
+"""The memory of threads in one process. It may be lost at any moment."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from everthread.core.recent_dict import RecentDict
 from everthread.core.tokens.budget import Budget
-from everthread.store.records import RewriteSearch
+from everthread.store.rewrite_records import RewriteSearch
 from everthread.thread.caller.rewrites import RewriteDraft
 from everthread.thread.managed import Preparation
 from everthread.thread.policy import ContextState
@@ -20,23 +20,23 @@ _REWRITE_FIELD = "rewrite"
 
 @dataclass(slots=True)
 class ThreadMemory:
-    """Memory of a thread in one process; none of it is needed to continue."""
+    """The memory of a thread in one process; not needed to continue the thread."""
 
     context: ContextState = field(default_factory=ContextState)
     is_payload_shrunk: bool = False
-    """Whether a request had too many bytes: its smaller form is used regardless of tokens."""
+    """Whether a request had too many bytes, so that its smaller form is used regardless of tokens."""
     last_rewrite: str | None = None
     """The key of the rewrite that was sent last, in this process or an earlier one."""
     last_search: RewriteSearch | None = None
     """The result of the last search for its rewrites."""
     engine_keys: list[str] = field(default_factory=list)
-    """The keys of that search; others mean that the client's tools changed."""
+    """The keys of that search; if they differ from the present ones, the client's tools have changed."""
     is_stored: bool = False
-    """Whether the thread is in the store, so that the client may get its id."""
+    """Whether the thread is in the store, so that the client may be told its id."""
     continues_other: bool = False
-    """Whether the client compacted an earlier thread itself: the model can recall from that one."""
+    """Whether the client itself compacted an earlier thread, from which the model can recall."""
     has_hidden_rounds: bool = False
-    """Whether the model called our own tool: its rounds go back into later requests."""
+    """Whether the model called our own tool, so that its rounds are put back into later requests."""
     preparation: Preparation[RewriteDraft] = field(default_factory=Preparation)
     """The compaction that is being made."""
     compaction_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -58,7 +58,7 @@ class ThreadMemories:
         self._memories: RecentDict[str, ThreadMemory] = RecentDict(MAX_THREADS)
 
     def find(self, thread: str) -> ThreadMemory | None:
-        """Return the memory of a thread, or None; count this as a use."""
+        """Return the memory of a thread, or None, and mark the thread as recently used."""
         memory = self._memories.get(thread)
         if memory is not None:
             self._memories.move_to_end(thread)

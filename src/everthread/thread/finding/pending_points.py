@@ -1,4 +1,4 @@
-"""Track points of threads that are not in the store yet."""
+"""Track points of threads (ends of requests and answers) that are not in the store yet."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from everthread.thread.history import History
 
 
 class PendingPoint:
-    """A point that will be stored, and its thread once it is stored."""
+    """The end of a request or answer that will be stored, and its thread once it is stored."""
 
     def __init__(self, point: Point) -> None:
         self.key = point
         self.finished = asyncio.Event()
-        """Set when it is stored, or when it could not be."""
+        """Set when the point is stored or storing it has failed."""
         self.thread: str | None = None
-        """None if it could not be stored."""
+        """The thread that holds the point; None until it is stored, or if storing it has failed."""
         self.is_answer = False
         self.waits_for_request = False
-        """Whether it is an answer whose request is being stored, which may wait for other answers."""
+        """Whether this is an answer whose request is still being stored; that request may wait for other answers."""
         self.store_now: Callable[[], object] | None = None
-        """Stores it at once, if storing is delayed."""
+        """Stores the point at once, if storing it is delayed."""
 
 
 class PendingPoints:
@@ -33,13 +33,13 @@ class PendingPoints:
     def __init__(self) -> None:
         self._pending: dict[Point, PendingPoint] = {}
         self._unread_counts = Counter[Family]()
-        """Answered requests of each session that are not read yet, so that they have no point."""
+        """For each session, the number of answered requests that are not read yet and so have no point."""
         self._request_read = asyncio.Event()
 
     def expect_point(
         self, match: ThreadMatch, history: History
     ) -> tuple[PendingPoint, bool]:
-        """Expect a point at the end of a history; return it, and whether it is new."""
+        """Announce the point at the end of a history. Return the point, and whether it is new."""
         pending = PendingPoint((*match.family, history.digest(len(history))))
         adds_messages = len(history) > match.matched_count or match.is_new
         is_new = (
@@ -50,7 +50,7 @@ class PendingPoints:
         return pending, is_new
 
     def finish_point(self, pending: PendingPoint, thread: str | None) -> bool:
-        """Stop expecting a point, which is in that thread now; return False if it was not expected."""
+        """Stop expecting a point, which is now stored in `thread`. Return False if the point was not expected."""
         if self._pending.get(pending.key) is not pending:
             return False
         del self._pending[pending.key]
@@ -75,8 +75,8 @@ class PendingPoints:
         )
 
     @contextmanager
-    def hold_while_reading(self, family: Family) -> Iterator[None]:
-        """Make `wait_for_answers` wait while a request is read whose answer was already sent."""
+    def hold_session_while_reading(self, family: Family) -> Iterator[None]:
+        """Make `wait_for_answers` wait while an answered request is still being read."""
         self._unread_counts[family] += 1
         try:
             yield
@@ -90,8 +90,8 @@ class PendingPoints:
     async def wait_for_answers(self, family: Family, *, is_expected: bool) -> None:
         """Wait until the pending answers of a client's session are stored.
 
-        `is_expected`: the caller's own request is expected in the store. Answers whose
-        requests are being stored may wait for it, so it does not wait for them.
+        `is_expected`: whether the caller's own request was announced. Answers whose requests are being stored may wait
+        for that request, so this does not wait for them.
         """
         while family in self._unread_counts:
             await self._request_read.wait()

@@ -1,11 +1,11 @@
-"""Remember points of threads that this process has seen. All of it may be lost at any moment."""
+"""A cache of the points of threads (ends of requests and answers) that this process has seen."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from everthread.core.recent_dict import RecentDict
-from everthread.store.records import ThreadLink, ThreadLinkMatch
+from everthread.store.rewrite_records import ThreadLink, ThreadLinkMatch
 from everthread.thread.finding.thread_match import Family, Point
 from everthread.thread.history import History
 from everthread.thread.identity import (
@@ -29,7 +29,7 @@ class PointCache:
         self._passed_points: RecentDict[Point, ThreadLinkMatch] = RecentDict(
             _MAX_PASSED_POINTS
         )
-        """Earlier points by digest: a request that is sent again ends at one."""
+        """Earlier points by digest, at which repeated requests end."""
         self._named_thread_ends: RecentDict[str, str] = RecentDict(max_points)
         """The digest of the last known point of threads that clients name."""
         self._thread_ends = _ThreadEnds(max_points)
@@ -89,7 +89,7 @@ class PointCache:
         return self._named_thread_ends.get(thread)
 
     def remember(self, link: ThreadLink, history: History) -> None:
-        """Remember a thread's new last point in place of the one before it."""
+        """Remember a thread's new last point in place of the previous one."""
         if self._replace_last(link):
             return
         for key in _list_previous_keys(link, history):
@@ -124,9 +124,9 @@ class PointCache:
         return True
 
     def replace_passed(self, link: ThreadLink, next_digest: str) -> bool:
-        """Replace a point that its thread has passed by its stored form.
+        """Update a remembered point that is no longer its thread's last one with its stored form.
 
-        `next_digest`: the digest of the point after it. Return False if the point is not remembered as passed.
+        `next_digest`: the digest of the next point. Return False if the point is not remembered as an earlier one.
         """
         key = (link.tenant, link.scope, link.digest)
         known_point = self._passed_points.get(key)
@@ -153,13 +153,13 @@ class PointCache:
 
 
 class _ThreadEnds:
-    """The last messages of threads, by which a part of a conversation is recognised."""
+    """The last messages of threads, used to recognise a part of a conversation."""
 
     def __init__(self, max_ends: int) -> None:
         self._ends: RecentDict[Point, tuple[str, tuple[str, ...]]] = RecentDict(
             max_ends
         )
-        """By the last message of a thread: the digest of its last point, and the skeletons of its last messages."""
+        """For each thread's last message, the digest of its last point and the skeletons of its last messages."""
 
     def remember(self, link: ThreadLink, history: History) -> None:
         """Remember the last messages of a thread, if there are enough to recognise it."""
@@ -170,10 +170,10 @@ class _ThreadEnds:
         self._ends[key] = link.digest, skeletons
 
     def find(self, family: Family, history: History) -> tuple[str, int] | None:
-        """Return the digest of the last point of a thread whose end is in a history, and its position there."""
+        """Find a thread whose end is in a history; return the digest of its last point, and the end's position."""
         positions = [
-            (place, identity.skeleton)
-            for place, identity in enumerate(history.identities, 1)
+            (position, identity.skeleton)
+            for position, identity in enumerate(history.identities, 1)
             if identity.skeleton
         ]
         skeletons = [skeleton for _, skeleton in positions]

@@ -1,10 +1,10 @@
 """Find the thread a request belongs to, in memory or in the store.
 
-A thread is known by what was said (`thread/history.py`). It is a line of points, each at
-the end of a request or an answer. A request that continues the last point continues the
-thread; one that differs after an earlier point is a branch (`thread/identity.py`). Ids
-follow from owner, session and digests, so two processes that see the same request name
-the same thread.
+A thread is identified by its messages (`thread/history.py`). It is a sequence of points, each
+at the end of a request or an answer. A request that continues the last point continues the
+thread; a request that differs after an earlier point is a branch (`thread/identity.py`). Ids
+are derived from owner, session and digests, so two processes that see the same request
+choose the same thread.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from typing import Any
 from everthread.core.messages import text_of
 from everthread.core.recent_dict import RecentDict
 from everthread.errors import UnknownIdError
-from everthread.store.records import NewUsage, ThreadLinkMatch
+from everthread.store.rewrite_records import ThreadLinkMatch
 from everthread.store.store import Store
+from everthread.store.usage_records import NewUsage
 from everthread.thread.caller.sent_history import PLATFORM, CallFrame, SentHistory
 from everthread.thread.finding.pending_points import PendingPoint, PendingPoints
 from everthread.thread.finding.point_cache import MAX_POINTS, PointCache
@@ -57,17 +58,17 @@ from everthread.thread.reminders import (
 from everthread.thread.wire_messages import encode_messages
 
 _MAX_ANSWER_WAIT_SECONDS = 5.0
-"""Maximum wait for answers of the session that are being stored: without them the client loses its past."""
+"""Maximum wait for a session's answers that are being stored; without them a client's own summary is not recognised."""
 _MAX_COMPARED_MESSAGES = 40
-"""Messages at the end of a conversation that may hold the client's own summary of it."""
+"""Number of last messages of a conversation that are searched for the client's own summary."""
 _OTHER_ANSWERS_STATE = "gateway.other_answers"
 _REPLACEMENTS_STATE = "gateway.replacements"
 _MAX_OTHER_ANSWERS = 100
 _EXTRA_STORED_MESSAGES = 20
-"""Without a shared point, read this many stored messages more than twice those of the history."""
+"""Without a shared point, read twice as many stored messages as the history has, and this many more."""
 _MAX_REMINDERS = 64
-_MAX_REMINDER_READS = 2_000_000
-"""Characters read to try reminders: fewer are tried on long messages."""
+_MAX_REMINDER_READ_CHARS = 2_000_000
+"""Maximum characters read to try reminders; fewer reminders are tried on long messages."""
 _MAX_KEPT_REMINDERS = 8
 _MAX_REMINDER_CHARS = 20_000
 
@@ -79,7 +80,7 @@ class _ThreadQuery:
     sent: SentHistory
     frame: CallFrame
     uses_memory: bool
-    """Whether points that this process remembers count, or only those in the store."""
+    """Whether to search this process's memory too, or only the store."""
 
     @property
     def family(self) -> Family:
@@ -100,10 +101,10 @@ class ThreadIndex:
         self._roles = ThreadRoles(store)
         self._named_threads: dict[Family, str] = {}
         self._replacements: RecentDict[Point, str] = RecentDict(max_entries)
-        """For the name of a compaction: the digest of the history that it replaces."""
+        """By the name of a compaction, the digest of the history that it replaces."""
         self._new_replacements: list[Point] = []
         self._reminders: dict[str, Sequence[Reminder]] = {}
-        """Reminders that a tenant's clients used, the last first."""
+        """By tenant, the reminders that its clients used, the latest first."""
         self._max_entries = max_entries
 
     # Finding
@@ -111,9 +112,9 @@ class ThreadIndex:
     async def find_match(
         self, sent: SentHistory, frame: CallFrame, *, uses_memory: bool = True
     ) -> ThreadMatch:
-        """Find the thread a history belongs to.
+        """Find the thread that a history belongs to.
 
-        Memory may be older than the store. In that case the store refuses the next append.
+        The memory may be outdated; the store then refuses the next append.
         """
         query = _ThreadQuery(sent, frame, uses_memory)
         thread = await self._find_named_thread(sent.family)
@@ -134,7 +135,11 @@ class ThreadIndex:
         if not digest or not self._cache.ends_at(sent.family, thread, digest):
             return None
         return ThreadMatch(
-            sent.family, thread, matched_count=length, previous=digest, follows=digest
+            sent.family,
+            thread,
+            matched_count=length,
+            previous=digest,
+            expected_end=digest,
         )
 
     async def _match_by_history(self, query: _ThreadQuery) -> ThreadMatch:
@@ -153,7 +158,7 @@ class ThreadIndex:
             link.thread,
             matched_count=known_point.length,
             previous=link.digest,
-            follows=link.digest,
+            expected_end=link.digest,
         )
         relation = known_point.relate_history(history)
         if relation != "repeats" and await self._is_side_call(query, known_point):
@@ -192,17 +197,16 @@ class ThreadIndex:
             link.thread,
             matched_count=replacement.end,
             previous=link.digest,
-            follows=link.digest,
+            expected_end=link.digest,
         )
         message = link_match.link.message
         inner_match = await self._match_remainder(query, match, message)
         return inner_match or _make_branch(match, query.history, message)
 
     async def _is_side_call(self, query: _ThreadQuery, known_point: KnownPoint) -> bool:
-        """Return whether a request shares a conversation, but in another role.
+        """Return whether a request has a conversation's history but gives the assistant another role.
 
-        Clients send a conversation's history for side calls too: to get suggestions, or
-        facts worth remembering.
+        Clients also send a conversation's history for side calls, to get suggestions or facts worth remembering.
         """
         sent_history = query.sent
         thread = known_point.point.link.thread
@@ -216,13 +220,13 @@ class ThreadIndex:
     async def _match_side_call(
         self, query: _ThreadQuery, match: ThreadMatch
     ) -> ThreadMatch:
-        """Begin a thread for a call beside the conversation that was matched."""
+        """Return the match of a side call: a new thread beside the matched conversation."""
         digest = query.history.digest(len(query.history))
         thread = derive_thread_id(*query.family, previous=match.previous, digest=digest)
-        return replace(match, thread=thread, follows="", side_of=match.thread)
+        return replace(match, thread=thread, expected_end="", side_of=match.thread)
 
     async def _match_unknown(self, query: _ThreadQuery) -> ThreadMatch:
-        """Begin a thread; it may continue one that the client compacted itself."""
+        """Return a match with a new thread, which may continue a thread that the client compacted itself."""
         family = query.family
         history = query.history
         opening = count_opening_messages(query.sent.values)
@@ -231,10 +235,9 @@ class ThreadIndex:
         return ThreadMatch(family, thread, branch_of=continued)
 
     async def _find_continued(self, query: _ThreadQuery) -> tuple[str, int] | None:
-        """Find the thread, and its last message, that the client compacted itself.
+        """Find a thread that the client compacted itself; return it and its last message.
 
-        The client's summary was an answer in the same session, so its words are at the
-        end of that conversation.
+        The client's summary was an answer in the same session, so its words are at the end of that conversation.
         """
         family = query.family
         if not family.scope or not query.sent.is_conversation:
@@ -242,7 +245,7 @@ class ThreadIndex:
         runs = list_opening_runs(query.sent.values)
         if len(runs) < MIN_REPEATED_RUNS:
             return None
-        # The client has its summary, which may not be stored yet.
+        # The client has received its summary, which may not be stored yet.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_MAX_ANSWER_WAIT_SECONDS):
                 await self._pending.wait_for_answers(
@@ -257,11 +260,11 @@ class ThreadIndex:
         return end.thread, end.last_message
 
     async def _match_named(self, query: _ThreadQuery, thread: str) -> ThreadMatch:
-        """Match a history with the thread that the client named: all of it belongs there."""
-        # The end is read first: a point stored from now on makes the store refuse.
+        """Match a history with the thread that the client named; the whole history belongs to it."""
+        # Read the end first: if another point is stored from now on, the store refuses the append.
         end = await self._find_named_end(thread, uses_memory=query.uses_memory)
         known_point = await self._find_point(query)
-        match = ThreadMatch(query.family, thread, follows=end)
+        match = ThreadMatch(query.family, thread, expected_end=end)
         message: int | None = 0
         if known_point is not None:
             link = known_point.point.link
@@ -269,7 +272,10 @@ class ThreadIndex:
                 match, matched_count=known_point.length, previous=link.digest
             )
             message = link.message
-        if match.matched_count == len(query.history) or match.previous == match.follows:
+        if (
+            match.matched_count == len(query.history)
+            or match.previous == match.expected_end
+        ):
             return match
         return await self._match_remainder(query, match, message) or match
 
@@ -304,9 +310,9 @@ class ThreadIndex:
     async def _match_remainder(
         self, query: _ThreadQuery, match: ThreadMatch, message: int | None
     ) -> ThreadMatch | None:
-        """Match the rest of a history with the messages stored after a point.
+        """Match the rest of a history with the messages stored after a point. Return None if they differ.
 
-        `message`: the last stored message of the point. None if the two differ.
+        `message`: the last stored message of the point.
         """
         end = await self._store.last_link(match.thread)
         if end is None or end.message is None or message is None:
@@ -323,7 +329,7 @@ class ThreadIndex:
             await self._store.get_state(match.thread, _OTHER_ANSWERS_STATE) or ()
         )
 
-        def is_given(index: int) -> bool:
+        def is_model_answer(index: int) -> bool:
             return (
                 query.history.digest(match.matched_count + index + 1) in other_answers
             )
@@ -332,7 +338,7 @@ class ThreadIndex:
             query.frame.api,
             remaining_values,
             stored=_encode_stored(query.frame, bodies),
-            is_model_answer=is_given,
+            is_model_answer=is_model_answer,
             reaches_thread_end=len(stored_messages) != limit,
         )
         if relation == "repeats":
@@ -342,7 +348,7 @@ class ThreadIndex:
                 match,
                 matched_count=match.matched_count + shared_count,
                 previous=end.digest,
-                follows=end.digest,
+                expected_end=end.digest,
             )
         return None
 
@@ -351,11 +357,12 @@ class ThreadIndex:
     async def _match_without_reminder(
         self, query: _ThreadQuery, matched_length: int
     ) -> KnownPoint | None:
-        """Find a longer known beginning: all messages before the newest user message, or all but the answer.
+        """Find a longer known beginning by putting a removed reminder back into the previous user message.
 
-        Some clients add a reminder to the newest user message and remove it later. So the user message before it had
-        such a reminder: the one that the newest has now, or one that was found this way before. A client may have read
-        its answer while the answer's last byte is still on its way here: then only the request before it is known.
+        Some clients add a reminder to the newest user message and remove it later. So the previous user message had
+        such a reminder when it was the newest: probably the one that the newest message has now, or one found this way
+        before. The known beginning ends before the newest user message, or with the previous one if its answer is not
+        stored yet.
         """
         values = query.sent.values
         identities = query.history.identities
@@ -366,7 +373,7 @@ class ThreadIndex:
         chars = len(text_of(values[previous_index])) + len(
             text_of(values[newest_index])
         )
-        max_reminders = min(_MAX_REMINDERS, _MAX_REMINDER_READS // chars)
+        max_reminders = min(_MAX_REMINDERS, _MAX_REMINDER_READ_CHARS // chars)
         reminders = [
             *self._reminders.get(query.family.tenant, ()),
             *itertools.islice(list_reminders(values[newest_index]), max_reminders),
@@ -401,7 +408,7 @@ class ThreadIndex:
         """List the points at which one of these histories ends."""
         family = query.family
         digests = [history.digest(len(history)) for history in histories]
-        skeletons = [past.skeleton(len(past)) for past in histories]
+        skeletons = [history.skeleton(len(history)) for history in histories]
         if query.uses_memory:
             points = self._cache.list_last_points(family, [*digests, *skeletons])
             if points:
@@ -435,7 +442,7 @@ class ThreadIndex:
         return "" if end is None else end.digest
 
     async def _find_named_thread(self, family: Family) -> str | None:
-        """Return the thread a client named: one of its tenant's, or a new one."""
+        """Return the thread that a client named, a stored or a new one; None if it named none."""
         if not is_thread_named(family.scope):
             return None
         if family not in self._named_threads:
@@ -445,7 +452,7 @@ class ThreadIndex:
                 if (session.tenant, session.platform) == (family.tenant, PLATFORM):
                     thread = session.thread
             except UnknownIdError:
-                pass  # a name of the client's own
+                pass  # the name is not an id but the client's own
             if len(self._named_threads) >= self._max_entries:
                 self._named_threads.clear()
             self._named_threads[family] = thread
@@ -454,20 +461,20 @@ class ThreadIndex:
     # Points on their way into the store
 
     def expect_history(self, match: ThreadMatch, history: History) -> PendingPoint:
-        """Announce a history that will be stored, so that a request that continues it is matched."""
+        """Announce a history before it is stored, so that a request that continues it is matched."""
         pending, is_new = self._pending.expect_point(match, history)
         if is_new:
             self._cache.remember(match.make_link(history), history)
         return pending
 
-    def hold_while_reading(
+    def hold_session_while_reading(
         self, family: Family
     ) -> contextlib.AbstractContextManager[None]:
-        """Make others wait while a request is read that was answered before it was read."""
-        return self._pending.hold_while_reading(family)
+        """Return a context that makes other requests of a session wait while an answered one is still being read."""
+        return self._pending.hold_session_while_reading(family)
 
     def finish_pending(self, pending: PendingPoint, thread: str | None) -> None:
-        """Note that a point is in that thread now; None if it could not be stored."""
+        """Note that a point is now stored in `thread`, or could not be stored if `thread` is None."""
         if self._pending.finish_point(pending, thread) and thread is None:
             self._cache.forget(pending.key[2])
 
@@ -479,7 +486,7 @@ class ThreadIndex:
         """Wait for the points a request depends on; return whether its match still holds."""
         is_certain = await self._pending.wait_for_previous(match)
         if match.is_new and match.scope:
-            # A subagent belongs to the answer that called it, which its client has.
+            # A subagent belongs to the answer that called it, which the client has already received.
             await self._pending.wait_for_answers(match.family, is_expected=True)
         return is_certain
 
@@ -494,9 +501,9 @@ class ThreadIndex:
     ) -> list[ThreadMatch]:
         """Store consecutive steps, with usage and state, in one transaction.
 
-        Return the match at the end of each step. It is of another thread if another
-        process stored the same there. Fewer matches than steps are returned if another
-        writer extended the thread first; if there are none, nothing was stored.
+        Return the match at the end of each step. It names another thread if another process
+        stored the same messages there. Return fewer matches than steps if another writer
+        extended the thread first; if the list is empty, nothing was stored.
         """
         points = []
         end_matches = []
@@ -524,7 +531,7 @@ class ThreadIndex:
     def expect_replacement(
         self, match: ThreadMatch, history: History, name: str
     ) -> None:
-        """Expect histories in which a compaction of this name replaces a stored one."""
+        """Remember that the compaction of this name replaces a history, until `store_replacements` stores it."""
         key = (*match.family, name)
         self._replacements[key] = history.digest(len(history))
         self._new_replacements.append(key)
@@ -544,10 +551,7 @@ class ThreadIndex:
         self._cache.forget_thread(match.thread)
 
     async def note_other_answer(self, match: ThreadMatch, history: History) -> None:
-        """Keep the digest of an answer that is not in its thread.
-
-        A client that continues this answer branches.
-        """
+        """Store the digest of an answer that is not in its thread. A client that continues this answer branches."""
         digests = await self._store.get_state(match.thread, _OTHER_ANSWERS_STATE) or []
         digest = history.digest(len(history))
         if digest not in digests:
@@ -565,7 +569,9 @@ def _make_branch(match: ThreadMatch, history: History, message: int) -> ThreadMa
         previous=match.previous,
         digest=history.digest(len(history)),
     )
-    return replace(match, thread=thread, follows="", branch_of=(match.thread, message))
+    return replace(
+        match, thread=thread, expected_end="", branch_of=(match.thread, message)
+    )
 
 
 def _find_replacement_key(point: Point) -> str:

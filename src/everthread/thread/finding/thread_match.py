@@ -7,22 +7,18 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from everthread.core.messages import SYSTEM_ROLES, Message, content_text
-from everthread.store.records import (
-    NewMessage,
-    NewSession,
-    NewThreadLink,
-    ThreadLink,
-)
+from everthread.store.records import NewMessage, NewSession
+from everthread.store.rewrite_records import NewThreadLink, ThreadLink
 from everthread.thread.history import History
 from everthread.thread.identity import is_thread_named
 
 
 class Family(NamedTuple):
-    """The owner and the client's session: threads outside of it are not considered."""
+    """The owner and the client's session, within which threads are searched."""
 
     tenant: str
     scope: str
-    """The client's session; empty if it names none."""
+    """The client's session; empty if the client names none."""
 
 
 Point = tuple[str, str, str]
@@ -31,25 +27,24 @@ Point = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class ThreadMatch:
-    """The thread a history belongs to, and how much of it is stored."""
+    """The thread that a history belongs to, and how much of the history is stored."""
 
     family: Family
     thread: str
     matched_count: int = 0
-    """How many of its messages are stored."""
+    """Number of the history's messages that are stored."""
     previous: str = ""
-    """The digest of the point it continues."""
-    follows: str = ""
+    """The digest of the point that the history continues."""
+    expected_end: str = ""
     """The digest of the thread's last point; empty for a new thread.
 
-    Messages are appended only after that point."""
+    The store refuses to append messages if the thread has another last point by then."""
     branch_of: tuple[str, int] | None = None
-    """The thread it branches from or continues, and the last message of it that counts."""
+    """The thread that a new thread branches from or continues, and the last message that both share."""
     side_of: str = ""
-    """The conversation that this side call belongs to; its messages are part of the history too."""
+    """The conversation that a side call belongs to; the history begins with its messages."""
     is_inside: bool = False
-    """The whole history is stored, but the thread continues after it and has no point at its
-    end: nothing is appended."""
+    """Whether the whole history lies inside the stored thread, so that nothing is appended."""
 
     @property
     def tenant(self) -> str:
@@ -61,7 +56,7 @@ class ThreadMatch:
 
     @property
     def is_named(self) -> bool:
-        """Whether the client named the thread: then nothing it sends is a branch."""
+        """Whether the client named the thread. Then none of its requests is a branch."""
         return is_thread_named(self.scope)
 
     @property
@@ -90,7 +85,7 @@ class ThreadMatch:
             self.thread,
             matched_count=length,
             previous=digest,
-            follows=digest,
+            expected_end=digest,
             is_inside=self.is_inside,
         )
 
@@ -134,7 +129,7 @@ class ThreadStep:
         ]
         return NewThreadLink(
             link,
-            match.follows,
+            match.expected_end,
             session=self.session,
             branch_of=match.branch_of,
             messages=messages,
@@ -143,9 +138,9 @@ class ThreadStep:
 
 
 def share_tokens(sizes: Sequence[int], messages: Sequence[Message]) -> list[int | None]:
-    """Return the tokens of each message, from those of the client's own messages.
+    """Return the tokens of each core message, given the tokens of the client's own messages.
 
-    If one of these became several messages, its tokens are shared out by length.
+    If the numbers of messages differ, distribute the tokens by length.
     """
     if not sizes or len(sizes) == len(messages):
         return list(sizes) or [None] * len(messages)

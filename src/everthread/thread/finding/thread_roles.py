@@ -12,7 +12,7 @@ MAX_ROLES = 2_000
 
 
 class ThreadRoles:
-    """Tell calls in another role from a thread's own. Roles are remembered in memory."""
+    """Distinguish calls that give the assistant another role from a thread's own calls. Remember roles in memory."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -20,7 +20,7 @@ class ThreadRoles:
         """For each thread the hash of its last system prompt, and the role."""
 
     def has_last_prompt(self, thread: str, frame: Request) -> bool:
-        """Return whether a request has the system prompt of the thread's last one, as far as that is remembered."""
+        """Return whether a request has the same system prompt as the thread's last one; False if that was forgotten."""
         entry = self._roles.get(thread)
         return entry is not None and entry[0] == hash(_system_text(frame.system))
 

@@ -3,9 +3,7 @@
 from everthread.wire.anthropic.message_codec import (
     API,
     decode_messages,
-    decode_tools,
     encode_messages,
-    encode_tools,
 )
 from everthread.wire.anthropic.request_codec import (
     DEFAULT_MAX_TOKENS,
@@ -19,6 +17,7 @@ from everthread.wire.anthropic.streams import (
     encode_stream,
     stream_decoder,
 )
+from everthread.wire.anthropic.tool_codec import decode_tools, encode_tools
 
 __all__ = [
     "API",

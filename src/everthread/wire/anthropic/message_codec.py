@@ -1,11 +1,10 @@
-"""Anthropic's messages, content blocks and tools <-> core.
+"""Anthropic's messages <-> core.
 
 Decoded messages keep their native value, which is written back verbatim. Other messages are translated.
 """
 
 from __future__ import annotations
 
-import json
 import operator
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,168 +27,25 @@ from everthread.core.messages import (
 )
 from everthread.core.types import System
 from everthread.errors import WireError
+from everthread.wire.anthropic.content_blocks import (
+    decode_arguments,
+    decode_part,
+    encode_arguments,
+    encode_part,
+    make_text_block,
+)
 from everthread.wire.common import (
     can_use_reasoning,
     group_by_role,
     native_record,
-    native_value,
     require_list,
     require_object,
+    require_objects,
     require_text,
     with_native,
-    without_private_fields,
 )
 
 API = "anthropic"
-INVALID_JSON = "INVALID_JSON"
-"""Key that wraps arguments that are not a JSON object, because `input` must be an object."""
-
-_TEXT_KINDS = frozenset({"text", "input_text", "output_text", ""})
-_UNSUPPORTED_MEDIA_NAMES = {
-    "input_audio": "audio",
-    "video_url": "video",
-    "input_video": "video",
-}
-_IMAGE_TYPES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
-
-
-def decode_part(block: Mapping[str, Any]) -> Part:
-    """Return a block as a core part, without its cache marker, which belongs to one request only."""
-    kind = kind_of(block)
-    if kind == "text" and isinstance(block.get("text"), str):
-        return {"type": "text", "text": block["text"]}
-    url = source_url(block.get("source"))
-    if kind == "image" and url:
-        return {"type": "image_url", "image_url": {"url": url}}
-    if kind == "document" and url.startswith("data:"):
-        return {
-            "type": "file",
-            "file": {
-                "filename": block.get("title") or "document.pdf",
-                "file_data": url,
-            },
-        }
-    return {key: value for key, value in block.items() if key != "cache_control"}
-
-
-def encode_part(part: Mapping[str, Any]) -> Part | None:
-    """Return a core part as a block; None if it would be empty. Unsupported content becomes a visible placeholder."""
-    kind = kind_of(part)
-    if kind in _TEXT_KINDS:
-        block = text_block(part.get("text"))
-        if block is not None and part.get("citations"):
-            block["citations"] = part["citations"]
-    elif kind == "refusal":
-        block = text_block(part.get("refusal"))
-    elif kind in ("image_url", "input_image"):
-        block = _encode_image(part)
-    elif kind in ("file", "input_file"):
-        block = _encode_document(part)
-    elif kind in _UNSUPPORTED_MEDIA_NAMES:
-        block = text_block(f"[{_UNSUPPORTED_MEDIA_NAMES[kind]} omitted]")
-    elif kind == "thinking":
-        return dict(part) if part.get("signature") else None
-    elif kind == "reasoning":
-        return None
-    else:
-        return dict(part)
-    if block is not None and part.get("cache_control"):
-        block["cache_control"] = part["cache_control"]
-    return block
-
-
-def text_block(text: Any) -> Part | None:
-    """Return a text block; None for a blank text, which Anthropic refuses."""
-    return (
-        {"type": "text", "text": text}
-        if isinstance(text, str) and text.strip()
-        else None
-    )
-
-
-def arguments_text(value: Any) -> str:
-    """Return a call's `input` as the JSON text a core message has."""
-    invalid_json = (
-        value.get(INVALID_JSON) if isinstance(value, dict) and len(value) == 1 else None
-    )
-    return (
-        invalid_json
-        if isinstance(invalid_json, str)
-        else json.dumps(value, ensure_ascii=False)
-    )
-
-
-def arguments_object(text: Any) -> dict[str, Any]:
-    """Return a core message's arguments as the object `input` must be."""
-    if isinstance(text, dict):
-        return text
-    if not isinstance(text, str):
-        return {}
-    try:
-        value = (
-            json.loads(text, parse_constant=_refuse_constant) if text.strip() else None
-        )
-    except (ValueError, RecursionError):
-        return {INVALID_JSON: text}
-    if isinstance(value, dict):
-        return value
-    return {} if value is None else {INVALID_JSON: text}
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not valid JSON")
-
-
-def source_url(source: Any) -> str:
-    """Return a data URL or a public URL, which other providers can read; empty for a file id."""
-    match source:
-        case {"type": "base64", "media_type": str(media), "data": str(data)}:
-            return f"data:{media};base64,{data}"
-        case {"type": "url", "url": str(url)}:
-            return url
-    return ""
-
-
-def _encode_image(part: Mapping[str, Any]) -> Part | None:
-    image = part.get("image_url")
-    url = as_text(image.get("url") if isinstance(image, dict) else image)
-    if url.startswith(("http://", "https://")):
-        return {"type": "image", "source": {"type": "url", "url": url}}
-    media, data = _split_data_url(url)
-    media = "image/jpeg" if media == "image/jpg" else media
-    if media in _IMAGE_TYPES:
-        return {
-            "type": "image",
-            "source": {"type": "base64", "media_type": media, "data": data},
-        }
-    return text_block("[image omitted]")
-
-
-def _encode_document(part: Mapping[str, Any]) -> Part | None:
-    file = part.get("file")
-    file = file if isinstance(file, dict) else part
-    name = file.get("filename")
-    url = as_text(file.get("file_data") or file.get("file_url"))
-    media, data = _split_data_url(url)
-    source: Part
-    if media == "application/pdf":
-        source = {"type": "base64", "media_type": media, "data": data}
-    elif url.startswith(("http://", "https://")):
-        source = {"type": "url", "url": url}
-    else:
-        return text_block(f"[file {name} omitted]" if name else "[file omitted]")
-    return {"type": "document", "source": source} | ({"title": name} if name else {})
-
-
-def _split_data_url(url: str) -> tuple[str, str]:
-    """Split a data URL into media type and base64 data; return empty strings for any other URL."""
-    head, _, data = url.partition(",")
-    scheme, _, details = head.lower().partition(":")
-    if scheme != "data" or not details.endswith(";base64"):
-        return "", ""
-    return details.partition(";")[0], data
-
-
 ROLES = ("user", "assistant", "system")
 REASONING_BLOCK_KINDS = frozenset({"thinking", "redacted_thinking"})
 
@@ -229,14 +85,6 @@ def decode_message(
     return [with_native(core_message, API, message, model=author)]
 
 
-def require_objects(value: Any, path: str) -> list[Mapping[str, Any]]:
-    """Return a list of objects. Raise `WireError` naming the item that is not an object."""
-    return [
-        require_object(item, f"{path}[{index}]")
-        for index, item in enumerate(require_list(value, path))
-    ]
-
-
 def _decode_simple_message(role: str, blocks: Sequence[Mapping[str, Any]]) -> Message:
     return {"role": role, "content": [decode_part(block) for block in blocks]}
 
@@ -271,7 +119,7 @@ def _decode_call(block: Mapping[str, Any], path: str) -> ToolCall:
         "type": "function",
         "function": {
             "name": require_text(block.get("name"), f"{path}.name"),
-            "arguments": arguments_text(block.get("input", {})),
+            "arguments": decode_arguments(block.get("input", {})),
         },
     }
 
@@ -326,71 +174,6 @@ def _decode_result(block: Mapping[str, Any], path: str) -> Message:
         ]
     result: Message = {"role": "tool", "tool_call_id": call_id, "content": content}
     return {**result, "is_error": True} if block.get("is_error") is True else result
-
-
-_FREE_TEXT_SCHEMA = {
-    "type": "object",
-    "properties": {"input": {"type": "string"}},
-    "required": ["input"],
-}
-"""The schema of an OpenAI custom tool: one text."""
-_OPTIONAL_TOOL_FIELDS = ("description", "strict", "cache_control")
-
-
-def decode_tools(wire: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return core tools. A custom tool keeps its native value only if its core form would not restore it."""
-    return [
-        _decode_tool(tool, f"tools[{index}]")
-        for index, tool in enumerate(require_objects(wire, "tools"))
-    ]
-
-
-def encode_tools(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the tools that Anthropic can call, without those built into another API."""
-    return [encoded for tool in tools if (encoded := _encode_tool(tool)) is not None]
-
-
-def _decode_tool(tool: Mapping[str, Any], path: str) -> dict[str, Any]:
-    native = {"_native": {"api": API, "value": dict(tool)}}
-    if tool.get("type") not in (None, "custom"):
-        return {**tool, **native}
-    wire_name_by_core_name = {
-        "description": "description",
-        "parameters": "input_schema",
-        "strict": "strict",
-    }
-    optional_fields = {
-        core_name: tool[wire_name]
-        for core_name, wire_name in wire_name_by_core_name.items()
-        if tool.get(wire_name) is not None
-    }
-    function = {
-        "name": require_text(tool.get("name"), f"{path}.name"),
-        **optional_fields,
-    }
-    core_tool = {"type": "function", "function": function}
-    return core_tool if _encode_tool(core_tool) == tool else {**core_tool, **native}
-
-
-def _encode_tool(tool: Mapping[str, Any]) -> dict[str, Any] | None:
-    native = native_value(tool, API)
-    if isinstance(native, dict):
-        return native
-    for kind in ("function", "custom"):
-        inner = tool.get(kind)
-        if isinstance(inner, Mapping):
-            schema = inner.get("parameters") or {"type": "object", "properties": {}}
-            optional_fields = {**inner, "cache_control": tool.get("cache_control")}
-            return {
-                "name": inner.get("name"),
-                "input_schema": _FREE_TEXT_SCHEMA if kind == "custom" else schema,
-                **{
-                    key: optional_fields[key]
-                    for key in _OPTIONAL_TOOL_FIELDS
-                    if optional_fields.get(key) is not None
-                },
-            }
-    return None if "_native" in tool else without_private_fields(tool)
 
 
 def encode_messages(
@@ -454,19 +237,19 @@ def _encode_new_messages(
 
 
 def _count_settled_messages(messages: Messages, start: int) -> int:
-    """Return how many messages will hardly change any more; the cut is between two messages that are never joined."""
+    """Return how many first messages will hardly change any more. The last of them is never joined with the next."""
     if len(messages) - start < _NEAR_END_MESSAGES + _MIN_SETTLED_BATCH:
         return start
     for cut in range(len(messages) - _NEAR_END_MESSAGES, start, -1):
-        role_before = _certain_wire_role(messages[cut - 1])
-        role_after = _certain_wire_role(messages[cut])
+        role_before = _find_certain_wire_role(messages[cut - 1])
+        role_after = _find_certain_wire_role(messages[cut])
         if role_before and role_after and role_before != role_after:
             return cut
     return start
 
 
-def _certain_wire_role(message: Message) -> str:
-    """Return the role on the wire of a message that certainly adds a block; empty if that is not certain."""
+def _find_certain_wire_role(message: Message) -> str:
+    """Return the wire role of a message if it certainly adds a block; empty if that is not certain."""
     if message["role"] == "tool":
         return "user"
     calls: Any = message.get("tool_calls")
@@ -681,7 +464,7 @@ def _encode_foreign_message(message: Message, call_ids: _CallIds) -> _EncodedMes
             ],
         )
     if role in SYSTEM_ROLES:
-        block = text_block(content_text(message.get("content")))
+        block = make_text_block(content_text(message.get("content")))
         return _EncodedMessage(
             "user",
             [{"type": "text", "text": _INSTRUCTION_TEMPLATE.format(block["text"])}]
@@ -697,7 +480,7 @@ def _encode_foreign_message(message: Message, call_ids: _CallIds) -> _EncodedMes
     blocks = [block for part in parts if (block := _encode_block(part, call_ids))]
     if role != "assistant":
         return _EncodedMessage("user", blocks)
-    refusal = text_block(message.get("refusal"))
+    refusal = make_text_block(message.get("refusal"))
     blocks = [_replace_media(block) for block in blocks] + (
         [refusal] if refusal else []
     )
@@ -711,7 +494,7 @@ def _encode_block(part: Part, call_ids: _CallIds) -> Part | None:
             part,
             part.get("id"),
             part.get("name"),
-            arguments_object(part.get("input")),
+            encode_arguments(part.get("input")),
             call_ids,
         )
     return (
@@ -734,7 +517,7 @@ def _encode_calls(message: Mapping[str, Any], call_ids: _CallIds) -> Iterator[Pa
                 call_ids,
             )
         elif isinstance(function, dict):
-            arguments = arguments_object(function.get("arguments"))
+            arguments = encode_arguments(function.get("arguments"))
             yield _encode_call(
                 {}, call.get("id"), function.get("name"), arguments, call_ids
             )
@@ -782,9 +565,9 @@ def _replace_media(block: Part) -> Part:
 def _find_cache_marker(
     message: Message, *, is_native: bool
 ) -> Mapping[str, Any] | None:
-    """Return the cache marker of a message; of a native one also a marker in its core content, which is not sent."""
+    """Return the cache marker of a message. Of a native message also look into its core content, which is not sent."""
     parts = parts_of(message) if is_native else []
-    markers = (holder.get("cache_control") for holder in (message, *reversed(parts)))
+    markers = (block.get("cache_control") for block in (message, *reversed(parts)))
     return next((marker for marker in markers if isinstance(marker, dict)), None)
 
 

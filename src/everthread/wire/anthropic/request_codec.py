@@ -14,17 +14,16 @@ from everthread.wire.anthropic.message_codec import (
     count_leading_instructions,
     decode_message,
     decode_messages,
-    decode_tools,
     encode_assistant_blocks,
     encode_messages,
     encode_system,
-    encode_tools,
-    require_objects,
 )
+from everthread.wire.anthropic.tool_codec import decode_tools, encode_tools
 from everthread.wire.common import (
     error_text,
     require_list,
     require_object,
+    require_objects,
     require_text,
     split_reply_fields,
     without_private_fields,

@@ -10,15 +10,15 @@ from typing import Any, Literal
 from everthread.core.messages import Part, kind_of
 from everthread.core.types import Reply, StreamDelta
 from everthread.errors import WireError
-from everthread.wire.anthropic.message_codec import arguments_object
+from everthread.wire.anthropic.content_blocks import encode_arguments
 from everthread.wire.anthropic.request_codec import (
     decode_reply,
     decode_stop_reason,
     encode_reply,
 )
 from everthread.wire.common import (
-    error_delta,
-    event_object,
+    make_error_delta,
+    parse_event,
     require_object,
     require_text,
 )
@@ -49,7 +49,7 @@ class _StreamedBlock:
             if name != "partial_json":
                 block[name] = f"{block.get(name) or ''}{text}"
             elif text:
-                block["input"] = arguments_object(text)
+                block["input"] = encode_arguments(text)
         return block
 
 
@@ -64,7 +64,7 @@ class AnthropicStreamDecoder:
 
     def feed(self, event: SseEvent | Mapping[str, Any]) -> list[StreamDelta]:
         """Return the deltas of an event; none for a ping and for unknown kinds of events."""
-        data = event_object(event) or {}
+        data = parse_event(event) or {}
         match data.get("type"):
             case "message_start":
                 message = require_object(data.get("message"), "message")
@@ -91,7 +91,7 @@ class AnthropicStreamDecoder:
                 )
             case "error":
                 error = data.get("error")
-                return [error_delta(error if isinstance(error, dict) else data)]
+                return [make_error_delta(error if isinstance(error, dict) else data)]
         return []
 
     def reply(self) -> Reply:
@@ -127,7 +127,7 @@ class AnthropicStreamDecoder:
                 for key in ("id", "name")
             )
             return [StreamDelta("call", index=call_index, id=call_id, name=name)]
-        return _text_deltas("text", block.get("text")) + _text_deltas(
+        return _make_text_deltas("text", block.get("text")) + _make_text_deltas(
             "reasoning", block.get("thinking")
         )
 
@@ -146,7 +146,7 @@ class AnthropicStreamDecoder:
                     if call_index is None
                     else [StreamDelta("call", index=call_index, arguments=text)]
                 )
-            return _text_deltas("text" if name == "text" else "reasoning", text)
+            return _make_text_deltas("text" if name == "text" else "reasoning", text)
         if kind == "citations_delta":
             block.start["citations"] = [
                 *(block.start.get("citations") or []),
@@ -264,7 +264,9 @@ def _read_block_index(data: Mapping[str, Any]) -> int:
     return index
 
 
-def _text_deltas(kind: Literal["text", "reasoning"], text: Any) -> list[StreamDelta]:
+def _make_text_deltas(
+    kind: Literal["text", "reasoning"], text: Any
+) -> list[StreamDelta]:
     return [StreamDelta(kind, text=text)] if isinstance(text, str) and text else []
 
 

@@ -33,15 +33,15 @@ from everthread.errors import WireError
 from everthread.wire.common import (
     can_use_reasoning,
     group_by_role,
+    list_or_empty,
     native_record,
     native_value,
     require_list,
     require_object,
     require_text,
     with_native,
-    without_private_fields,
 )
-from everthread.wire.gemini.fields import field_name, field_object, field_value
+from everthread.wire.gemini.fields import find_field_name, get_field, get_object_field
 from everthread.wire.openai_chat import to_chat_messages
 
 API = "gemini"
@@ -58,12 +58,9 @@ _MIN_SIGNED_GENERATION = 3
 _DATA_URL_PATTERN = re.compile(r"data:(?P<media>[^;,]*);base64,(?P<data>.*)", re.DOTALL)
 
 
-# Decoding
-
-
 @dataclass(slots=True)
 class _CallIds:
-    """The ids of the calls in a list of contents, and those that no response has answered yet."""
+    """The ids of the calls in a list of contents, and the calls that no response has answered yet."""
 
     use_counts: dict[str, int] = field(default_factory=dict)
     open_calls: list[tuple[str, str, str]] = field(default_factory=list)
@@ -77,7 +74,7 @@ class _CallIds:
         native_id = as_text(call.get("id"))
         name = as_text(call.get("name"))
         call_id = native_id or self._make_unique(
-            _call_digest(name, call.get("args"), len(self.open_calls))
+            _derive_call_id(name, call.get("args"), len(self.open_calls))
         )
         self.open_calls.append((call_id, native_id, name))
         return call_id
@@ -103,7 +100,7 @@ class _CallIds:
         return call_id if count == 1 else f"{call_id}_{count}"
 
 
-def _call_digest(name: str, arguments: Any, position: int) -> str:
+def _derive_call_id(name: str, arguments: Any, position: int) -> str:
     text = json.dumps([name, arguments, position], sort_keys=True, ensure_ascii=False)
     return f"call_{blake2b(text.encode('utf-8', 'surrogatepass'), digest_size=8).hexdigest()}"
 
@@ -143,7 +140,7 @@ def decode_content(
     part_list = content.get("parts")
     parts = [
         require_object(part, f"{path}.parts[{index}]")
-        for index, part in enumerate(_list_or_empty(part_list, f"{path}.parts"))
+        for index, part in enumerate(list_or_empty(part_list, f"{path}.parts"))
     ]
     if role == "model":
         call_ids.forget_open_calls()
@@ -155,17 +152,13 @@ def decode_content(
     return _decode_user(content, parts, call_ids, path)
 
 
-def _list_or_empty(value: Any, path: str) -> Sequence[Any]:
-    return () if value is None else require_list(value, path)
-
-
 def _decode_assistant(
     parts: Sequence[Mapping[str, Any]], call_ids: _CallIds, path: str
 ) -> Message:
     visible_parts = [
         part
         for part in parts
-        if not part.get("thought") and field_object(part, "functionCall") is None
+        if not part.get("thought") and get_object_field(part, "functionCall") is None
     ]
     message: Message = {
         "role": "assistant",
@@ -174,7 +167,7 @@ def _decode_assistant(
     tool_calls = [
         _decode_call(call, call_ids, path)
         for part in parts
-        if (call := field_object(part, "functionCall")) is not None
+        if (call := get_object_field(part, "functionCall")) is not None
     ]
     if tool_calls:
         message["tool_calls"] = tool_calls
@@ -224,7 +217,7 @@ def _decode_user(
         return [with_native({"role": "user", "content": []}, API, content)]
     decoded: list[Message] = []
     for run in runs:
-        response = field_object(run[0], "functionResponse")
+        response = get_object_field(run[0], "functionResponse")
         core_message: Message
         if response is None:
             core_message = {
@@ -246,7 +239,7 @@ def _split_at_responses(
     """Yield each function response alone, and everything between two of them together."""
     start = 0
     for index, part in enumerate(parts):
-        if field_object(part, "functionResponse") is not None:
+        if get_object_field(part, "functionResponse") is not None:
             if start < index:
                 yield parts[start:index]
             yield [part]
@@ -286,41 +279,41 @@ def _decode_part(part: Mapping[str, Any]) -> Part:
     """Return a part in core form."""
     if isinstance(part.get("text"), str):
         return {"type": "text", "text": part["text"]}
-    blob = field_object(part, "inlineData")
+    blob = get_object_field(part, "inlineData")
     if blob is not None:
         return _decode_media(blob)
     for name, key in (("executableCode", "code"), ("codeExecutionResult", "output")):
-        inner = field_object(part, name)
+        inner = get_object_field(part, name)
         if inner is not None:
             return {"type": "text", "text": as_text(inner.get(key))}
-    file = field_object(part, "fileData")
+    file = get_object_field(part, "fileData")
     if file is not None:
         return {
             "type": "file",
-            "file": {"file_id": as_text(field_value(file, "fileUri"))},
+            "file": {"file_id": as_text(get_field(file, "fileUri"))},
         }
     return {"type": next(iter(part), "part"), **part}
 
 
 def _decode_media(blob: Mapping[str, Any]) -> Part:
-    media = as_text(field_value(blob, "mimeType"))
+    media = as_text(get_field(blob, "mimeType"))
     url = f"data:{media};base64,{as_text(blob.get('data'))}"
     if media.startswith("image/"):
         return {"type": "image_url", "image_url": {"url": url}}
     return {
         "type": "file",
         "file": {
-            "filename": as_text(field_value(blob, "displayName")) or "file",
+            "filename": as_text(get_field(blob, "displayName")) or "file",
             "file_data": url,
         },
     }
 
 
-def comparable_content(content: Any) -> dict[str, Any]:
+def make_comparable_content(content: Any) -> dict[str, Any]:
     """Return a content for comparison, without thoughts, signatures and ids, which clients drop or make up.
 
-    Calls and responses become blocks as in the other protocols; a response is identified by its function's name. One
-    that is repeated at once counts once: Gemini CLI sends each twice after it resumed a session.
+    Calls and responses become blocks as in the other protocols. A response is identified by its function's name. A
+    response that directly repeats the previous one is left out: Gemini CLI sends each twice after it resumed a session.
     """
     content = content if isinstance(content, Mapping) else {}
     part_list = content.get("parts")
@@ -331,8 +324,8 @@ def comparable_content(content: Any) -> dict[str, Any]:
     )
     blocks: list[Part] = []
     for part in parts:
-        call = field_object(part, "functionCall")
-        response = field_object(part, "functionResponse")
+        call = get_object_field(part, "functionCall")
+        response = get_object_field(part, "functionResponse")
         if call is not None:
             blocks.append(
                 {
@@ -367,9 +360,6 @@ def _join_text_blocks(blocks: Sequence[Part]) -> list[Part]:
         else:
             joined_blocks.append(block)
     return joined_blocks
-
-
-# Encoding
 
 
 @dataclass(frozen=True, slots=True)
@@ -416,7 +406,7 @@ def _join_neighbours(neighbours: list[_EncodedMessage]) -> Content:
     ):
         return {**first.native, "parts": parts}
     responses_first = sorted(
-        parts, key=lambda part: field_object(part, "functionResponse") is None
+        parts, key=lambda part: get_object_field(part, "functionResponse") is None
     )
     return {
         "role": first.role,
@@ -452,7 +442,7 @@ def _encode_native_message(
     function_calls = [
         call_object
         for part in parts
-        if (call_object := field_object(part, "functionCall")) is not None
+        if (call_object := get_object_field(part, "functionCall")) is not None
     ]
     for call, function_call in zip(calls_of(message), function_calls, strict=False):
         call_names[call.id] = call.name, as_text(function_call.get("id"))
@@ -470,7 +460,7 @@ def _encode_native_message(
 
 
 def _without_signature(part: Part) -> Part:
-    name = field_name(part, "thoughtSignature")
+    name = find_field_name(part, "thoughtSignature")
     return (
         {key: value for key, value in part.items() if key != name}
         if name in part
@@ -487,7 +477,7 @@ def _sign_calls(parts: list[Part], model: str | None) -> list[Part]:
         (
             index
             for index, part in enumerate(parts)
-            if field_object(part, "functionCall") is not None
+            if get_object_field(part, "functionCall") is not None
         ),
         None,
     )
@@ -588,74 +578,3 @@ def _encode_media(url: str, kind: str) -> Part:
         if url.startswith("http")
         else {"text": f"[{kind} omitted]"}
     )
-
-
-# Tools
-
-
-def decode_tools(wire: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return core tools: each function declaration, and Gemini's own tools unchanged."""
-    tools: list[dict[str, Any]] = []
-    for index, value in enumerate(require_list(wire, "tools")):
-        tool = require_object(value, f"tools[{index}]")
-        name = field_name(tool, "functionDeclarations")
-        path = f"tools[{index}].{name}"
-        for position, declaration in enumerate(_list_or_empty(tool.get(name), path)):
-            tools.append(
-                _decode_function(
-                    require_object(declaration, f"{path}[{position}]"), path
-                )
-            )
-        built_in_tools = {
-            key: settings for key, settings in tool.items() if key != name
-        }
-        if built_in_tools:
-            tools.append(
-                {**built_in_tools, "_native": {"api": API, "value": built_in_tools}}
-            )
-    return tools
-
-
-def _decode_function(declaration: Mapping[str, Any], path: str) -> dict[str, Any]:
-    function = {"name": require_text(declaration.get("name"), f"{path}.name")}
-    if declaration.get("description") is not None:
-        function["description"] = declaration["description"]
-    schema = field_value(declaration, "parametersJsonSchema") or declaration.get(
-        "parameters"
-    )
-    if schema is not None:
-        function["parameters"] = schema
-    core_tool = {"type": "function", "function": function}
-    if _encode_function(core_tool) == declaration:
-        return core_tool
-    return {**core_tool, "_native": {"api": API, "value": dict(declaration)}}
-
-
-def encode_tools(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the tools Gemini can call, without those built into another API."""
-    functions = [
-        _encode_function(tool)
-        for tool in tools
-        if isinstance(tool.get("function"), Mapping)
-    ]
-    native_values = [
-        native_value(tool, API) for tool in tools if "function" not in tool
-    ]
-    declarations = [{"functionDeclarations": functions}] if functions else []
-    return [
-        *declarations,
-        *(value for value in native_values if isinstance(value, dict)),
-    ]
-
-
-def _encode_function(tool: Mapping[str, Any]) -> dict[str, Any]:
-    native = native_value(tool, API)
-    if isinstance(native, dict):
-        return native
-    function = without_private_fields(tool["function"])
-    declaration: dict[str, Any] = {
-        key: function[key] for key in ("name", "description") if key in function
-    }
-    if function.get("parameters") is not None:
-        declaration["parametersJsonSchema"] = function["parameters"]
-    return declaration

@@ -14,10 +14,10 @@ from everthread.core.messages import Part, as_text, calls_of, content_text, part
 from everthread.core.types import Reply, Request, StreamDelta, System
 from everthread.errors import WireError
 from everthread.wire.common import (
-    error_delta,
     error_text,
-    event_object,
+    make_error_delta,
     native_value,
+    parse_event,
     require_list,
     require_object,
     require_text,
@@ -28,14 +28,11 @@ from everthread.wire.gemini.contents import (
     Content,
     decode_content,
     decode_messages,
-    decode_tools,
     encode_messages,
-    encode_tools,
 )
-from everthread.wire.gemini.fields import field_name, field_object, field_value
+from everthread.wire.gemini.fields import find_field_name, get_field, get_object_field
+from everthread.wire.gemini.tool_codec import decode_tools, encode_tools
 from everthread.wire.sse import SseEvent
-
-# Requests
 
 
 def decode_request(body: Mapping[str, Any]) -> Request:
@@ -43,7 +40,7 @@ def decode_request(body: Mapping[str, Any]) -> Request:
     params = dict(without_private_fields(require_object(body, "the request")))
     model = require_text(params.pop("model", None), "model")
     messages = decode_messages(params.pop("contents", None), model=model)
-    system_name = field_name(params, "systemInstruction")
+    system_name = find_field_name(params, "systemInstruction")
     system = _decode_system(params.get(system_name))
     if _encode_system(system) == params.get(system_name):
         params.pop(system_name, None)
@@ -56,7 +53,7 @@ def decode_request(body: Mapping[str, Any]) -> Request:
 def encode_request(request: Request) -> dict[str, Any]:
     """Return the body to send, with the model in it. OpenAI's names of common settings are translated."""
     params = _translate_settings(without_private_fields(request.params))
-    system_name = field_name(params, "systemInstruction")
+    system_name = find_field_name(params, "systemInstruction")
     if _decode_system(params.get(system_name)) != request.system:
         params.pop(system_name, None)
     if system_name not in params and request.system is not None:
@@ -124,11 +121,9 @@ def _translate_settings(params: Mapping[str, Any]) -> dict[str, Any]:
         settings["stopSequences"] = [settings["stopSequences"]]
     if not settings:
         return fields
-    name = field_name(fields, "generationConfig")
-    return {**fields, name: {**settings, **(field_object(fields, name) or {})}}
+    name = find_field_name(fields, "generationConfig")
+    return {**fields, name: {**settings, **(get_object_field(fields, name) or {})}}
 
-
-# Replies
 
 _STOP_BY_REASON = {
     "STOP": "stop",
@@ -222,9 +217,9 @@ def _decode_chunks(chunks: list[Any], model: str | None) -> Reply:
 def _decode_stop(
     body: Mapping[str, Any], candidate: Mapping[str, Any], *, has_calls: bool
 ) -> str | None:
-    reason = field_value(candidate, "finishReason")
+    reason = get_field(candidate, "finishReason")
     if reason is None:
-        return "content_filter" if field_object(body, "promptFeedback") else None
+        return "content_filter" if get_object_field(body, "promptFeedback") else None
     stop = _STOP_BY_REASON.get(str(reason), "other")
     return "tool_calls" if stop == "stop" and has_calls else stop
 
@@ -288,9 +283,6 @@ def _encode_usage(usage: Mapping[str, Any] | None) -> dict[str, int] | None:
     }
 
 
-# Streams
-
-
 class GeminiStreamDecoder:
     """Decode the chunks of one stream; `reply()` works at any time, also after the stream broke off."""
 
@@ -302,11 +294,11 @@ class GeminiStreamDecoder:
         self._call_count = 0
 
     def feed(self, event: SseEvent | Mapping[str, Any]) -> list[StreamDelta]:
-        chunk = event_object(event)
+        chunk = parse_event(event)
         if chunk is None:
             return []
         if error := chunk.get("error"):
-            return [error_delta(error)]
+            return [make_error_delta(error)]
         self._body_fields |= {
             key: value for key, value in chunk.items() if key != "candidates"
         }
@@ -318,7 +310,7 @@ class GeminiStreamDecoder:
                 None,
             ):
                 deltas += self._take_candidate(candidate)
-        usage = field_object(chunk, "usageMetadata")
+        usage = get_object_field(chunk, "usageMetadata")
         if usage is not None:
             deltas.append(StreamDelta("usage", raw=dict(usage)))
         return deltas
@@ -335,19 +327,19 @@ class GeminiStreamDecoder:
         self._candidate |= {
             key: value for key, value in candidate.items() if key != "content"
         }
-        content = field_object(candidate, "content") or {}
+        content = get_object_field(candidate, "content") or {}
         part_list = content.get("parts")
         for value in part_list if isinstance(part_list, list) else []:
             part = require_object(value, "candidates[0].content.parts[]")
             self._parts.append(dict(part))
-            yield from self._part_deltas(part)
-        reason = field_value(candidate, "finishReason")
+            yield from self._make_part_deltas(part)
+        reason = get_field(candidate, "finishReason")
         if reason is not None:
             stop = _decode_stop({}, candidate, has_calls=bool(self._call_count))
             yield StreamDelta("stop", text=stop or "", raw={"finishReason": reason})
 
-    def _part_deltas(self, part: Mapping[str, Any]) -> Iterator[StreamDelta]:
-        call = field_object(part, "functionCall")
+    def _make_part_deltas(self, part: Mapping[str, Any]) -> Iterator[StreamDelta]:
+        call = get_object_field(part, "functionCall")
         if call is not None:
             arguments = json.dumps(call.get("args") or {}, ensure_ascii=False)
             name = as_text(call.get("name"))

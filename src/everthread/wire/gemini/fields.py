@@ -9,21 +9,21 @@ from typing import Any
 
 
 @functools.lru_cache(maxsize=256)
-def to_snake_case(name: str) -> str:
+def _to_snake_case(name: str) -> str:
     return re.sub(r"[A-Z]", lambda match: f"_{match[0].lower()}", name)
 
 
-def field_name(fields: Mapping[str, Any], name: str) -> str:
+def find_field_name(fields: Mapping[str, Any], name: str) -> str:
     """Return the spelling that an object uses for a field; the camel case one if it has none."""
-    snake = to_snake_case(name)
-    return snake if name not in fields and snake in fields else name
+    snake_name = _to_snake_case(name)
+    return snake_name if name not in fields and snake_name in fields else name
 
 
-def field_value(fields: Mapping[str, Any], name: str) -> Any:
-    return fields.get(field_name(fields, name))
+def get_field(fields: Mapping[str, Any], name: str) -> Any:
+    return fields.get(find_field_name(fields, name))
 
 
-def field_object(fields: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
+def get_object_field(fields: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
     """Return a field that must be an object; None if it is absent or something else."""
-    value = field_value(fields, name)
+    value = get_field(fields, name)
     return value if isinstance(value, Mapping) else None

@@ -64,7 +64,7 @@ _STOP_BY_FINISH_REASON = {
 
 
 def decode_request(body: Mapping[str, Any]) -> Request:
-    """Return a request in core form. The first message is the system prompt if it holds nothing but the prompt."""
+    """Return a request in core form. The first message becomes the system prompt if nothing of it would be lost."""
     body = without_private_fields(require_object(body, "the request"))
     model = require_text(body.get("model"), "model")
     wire = require_list(body.get("messages"), "messages")
@@ -204,7 +204,7 @@ def encode_reply(reply: Reply) -> dict[str, Any]:
         or decode_finish_reason(choice_fields.get("finish_reason"), reply.message)
         != reply.stop
     ):
-        choice["finish_reason"] = _finish_reason(reply)
+        choice["finish_reason"] = _choose_finish_reason(reply)
     body = {**raw, "choices": [choice, *other_choices]}
     return write_reply_fields(
         body, reply, "prompt_tokens", "completion_tokens", is_native=is_native
@@ -324,7 +324,7 @@ def _without_reasoning(message: Message) -> Message:
     return cast("Message", fields)
 
 
-def _finish_reason(reply: Reply) -> str | None:
+def _choose_finish_reason(reply: Reply) -> str | None:
     """Return chat's finish reason. For a refusal without a text, clients expect `content_filter`."""
     if reply.stop == "refusal" and not reply.message.get("refusal"):
         return "content_filter"

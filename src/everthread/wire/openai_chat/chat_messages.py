@@ -16,7 +16,7 @@ from everthread.core.messages import (
     kind_of,
     with_content,
 )
-from everthread.wire.anthropic.message_codec import decode_part, source_url
+from everthread.wire.anthropic.content_blocks import decode_part, source_url
 
 
 def to_chat_messages(message: Message) -> list[Message]:
@@ -60,7 +60,9 @@ def make_placeholder(part: Mapping[str, Any]) -> list[Part]:
     """Return a text that replaces a part that chat cannot carry."""
     name = part.get("title") or part.get("filename") or part.get("name")
     return [
-        _text_part(f"[{part.get('type')}: {name}]" if name else f"[{part.get('type')}]")
+        _make_text_part(
+            f"[{part.get('type')}: {name}]" if name else f"[{part.get('type')}]"
+        )
     ]
 
 
@@ -99,7 +101,7 @@ def _needs_conversion(part: Any) -> bool:
     return "citations" in part if kind == "text" else kind in _PART_CONVERTERS
 
 
-def _text_part(text: str) -> Part:
+def _make_text_part(text: str) -> Part:
     return {"type": "text", "text": text}
 
 
@@ -115,12 +117,12 @@ def _convert_document(part: Part) -> list[Part]:
     source: Any = part.get("source")
     kind = kind_of(source)
     if kind == "text":
-        return [_text_part(content_text(source.get("data")))]
+        return [_make_text_part(content_text(source.get("data")))]
     inner = source.get("content") if kind == "content" else None
     if isinstance(inner, list):
         return to_chat_parts(inner)
     return (
-        [_text_part(inner)]
+        [_make_text_part(inner)]
         if isinstance(inner, str)
         else make_placeholder({"name": source_url(source), **part})
     )
@@ -150,7 +152,7 @@ def _convert_input_file(part: Part) -> list[Part]:
 
 def _convert_search_result(part: Part) -> list[Part]:
     texts = (content_text(part.get(key)) for key in ("title", "source", "content"))
-    return [_text_part("\n".join(filter(None, texts)))]
+    return [_make_text_part("\n".join(filter(None, texts)))]
 
 
 _SERVER_TOOL_BLOCKS = (
@@ -169,8 +171,8 @@ _PART_CONVERTERS: dict[str, Callable[[Part], list[Part]]] = {
     "text": lambda part: [
         {key: value for key, value in part.items() if key != "citations"}
     ],
-    "input_text": lambda part: [_text_part(content_text(part.get("text")))],
-    "output_text": lambda part: [_text_part(content_text(part.get("text")))],
+    "input_text": lambda part: [_make_text_part(content_text(part.get("text")))],
+    "output_text": lambda part: [_make_text_part(content_text(part.get("text")))],
     "image": _convert_image,
     "document": _convert_document,
     "input_image": _convert_input_image,

@@ -16,8 +16,8 @@ from everthread.core.messages import (
 )
 from everthread.core.types import DeltaKind, Reply, StreamDelta
 from everthread.wire.common import (
-    error_delta,
-    event_object,
+    make_error_delta,
+    parse_event,
     require_object,
 )
 from everthread.wire.openai_chat.chat_codec import (
@@ -57,15 +57,15 @@ class ChatStreamDecoder:
         self._calls = _CallAssembler()
 
     def feed(self, event: SseEvent | Mapping[str, Any]) -> list[StreamDelta]:
-        chunk = event_object(event)
+        chunk = parse_event(event)
         if chunk is None:
             return []
         deltas: list[StreamDelta] = []
         self._body_fields |= {
-            k: v
-            for k, v in chunk.items()
-            if k not in _CHUNK_ONLY_FIELDS
-            and (v is not None or k not in self._body_fields)
+            key: value
+            for key, value in chunk.items()
+            if key not in _CHUNK_ONLY_FIELDS
+            and (value is not None or key not in self._body_fields)
         }
         choices = chunk.get("choices")
         for choice in choices if isinstance(choices, list) else []:
@@ -76,7 +76,7 @@ class ChatStreamDecoder:
         elif "usage" in chunk:
             self._body_fields.setdefault("usage", None)
         if error := chunk.get("error"):
-            deltas.append(error_delta(error))
+            deltas.append(make_error_delta(error))
         return deltas
 
     def reply(self) -> Reply:
@@ -117,7 +117,7 @@ class ChatStreamDecoder:
                 if key != "tool_calls" or not calls
             }
         )
-        yield from _text_deltas(delta)
+        yield from _make_text_deltas(delta)
         for fragment in calls if isinstance(calls, list) else []:
             yield self._calls.add_fragment(
                 require_object(fragment, "choices[0].delta.tool_calls[]")
@@ -143,6 +143,8 @@ class ChatStreamDecoder:
 
 @dataclass(slots=True)
 class _StreamedCall:
+    """A call while it arrives: its id, its names and its fragments so far."""
+
     id: str = ""
     names: set[str] = field(default_factory=set)
     fragments: list[Mapping[str, Any]] = field(default_factory=list)
@@ -271,7 +273,7 @@ def _make_event(chunk: Mapping[str, Any]) -> SseEvent:
     return SseEvent(None, json.dumps(chunk, ensure_ascii=False))
 
 
-def _text_deltas(delta: Mapping[str, Any]) -> Iterator[StreamDelta]:
+def _make_text_deltas(delta: Mapping[str, Any]) -> Iterator[StreamDelta]:
     """Yield the texts of a chunk. Reasoning that comes twice, as text and as details, is yielded once."""
     details = delta.get("reasoning_details")
     reasoning_texts = [
@@ -348,8 +350,8 @@ def _merge_content(values: list[Any]) -> list[Any]:
 def _merge_reasoning_details(chunks: list[list[Any]]) -> list[Any]:
     """Merge chunks into blocks of reasoning.
 
-    A chunk continues the previous block if that has its kind and index and is not yet signed; entries of one chunk are
-    separate blocks.
+    A chunk continues the previous block if both have the same kind and index, and the block is not signed yet. Entries
+    of one chunk are separate blocks.
     """
     blocks: list[list[Any]] = []
     for details in chunks:

@@ -54,7 +54,7 @@ _BUILT_IN_CALL_KINDS = RESULT_KIND_BY_CALL_KIND.keys() - _FREE_TEXT_CALL_KINDS
 _ADDITIONAL_TOOLS = "additional_tools"
 """The item by which a client offers tools in its input."""
 _TOOL_SEARCH_CALL = "tool_search_call"
-"""Its result defines tools. A result rewritten as text defines none, so the call is dropped with it."""
+"""A call whose result defines tools. A result that was rewritten as text defines none, so its call is dropped too."""
 _NAMESPACE_FIELD = "_namespace"
 """Private field with the namespace of a call's tool, to be written back."""
 _KINDS_WITHOUT_LABEL = ("message", "reasoning")
@@ -76,7 +76,7 @@ def decode_messages(
     run: list[Item] = []
     for index, value in enumerate(require_list(wire, "input")):
         item = cast("Item", require_object(value, f"input[{index}]"))
-        role = _item_role(item, f"input[{index}]")
+        role = _find_item_role(item, f"input[{index}]")
         if role == "assistant":
             run.append(item)
             continue
@@ -124,7 +124,7 @@ def decode_assistant_items(
     if not (calls or parts):
         message["content"] = "\n".join(
             f"[{kind}]"
-            for kind in map(_item_kind, items)
+            for kind in map(_find_item_kind, items)
             if kind not in _KINDS_WITHOUT_LABEL
         )
     return with_native(message, API, list(items), model=model)
@@ -205,7 +205,7 @@ def _get_answered_call_id(item: Mapping[str, Any]) -> str:
     return as_text(value)
 
 
-def _item_role(item: Item, path: str) -> str:
+def _find_item_role(item: Item, path: str) -> str:
     kind = kind_of(item)
     if kind == "message" or (not kind and "role" in item):
         role = require_text(item.get("role"), f"{path}.role")
@@ -223,7 +223,7 @@ def _item_role(item: Item, path: str) -> str:
     )
 
 
-def _item_kind(item: Item) -> str:
+def _find_item_kind(item: Item) -> str:
     return kind_of(item) or ("message" if "role" in item else "item_reference")
 
 
@@ -362,13 +362,13 @@ def _encode_assistant_items(
 def _without_id(item: Item) -> Item:
     return (
         {key: value for key, value in item.items() if key != "id"}
-        if _item_kind(item) in ("message", *_FREE_TEXT_CALL_KINDS)
+        if _find_item_kind(item) in ("message", *_FREE_TEXT_CALL_KINDS)
         else item
     )
 
 
 def _matches_call_kind(item: Item, call_kinds: Mapping[str, Any]) -> bool:
-    """Return whether a native item can be kept: a result must match the kind of its call, if that is in the list."""
+    """Return whether a native item can be kept: the kind of a result must match its call, if the list has the call."""
     call_kind = _CALL_KIND_BY_RESULT_KIND.get(kind_of(item))
     return call_kind is None or bool(
         call_kinds.get(_get_answered_call_id(item), call_kind) == call_kind

@@ -221,7 +221,7 @@ def _encode_status(stop: str | None) -> dict[str, Any]:
 
 
 def _encode_output(reply: Reply) -> list[Item]:
-    """Return the reply's items; those made from another API's message get the fields clients expect of an answer."""
+    """Return the items of the reply. Items made from another API's message get the fields that clients expect."""
     items = encode_messages([reply.message])
     if native_value(reply.message, API) is not None:
         return items

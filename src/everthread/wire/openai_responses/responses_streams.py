@@ -13,8 +13,8 @@ from everthread.core.messages import (
 )
 from everthread.core.types import DeltaKind, Reply, StreamDelta
 from everthread.wire.common import (
-    error_delta,
-    event_object,
+    make_error_delta,
+    parse_event,
     require_object,
 )
 from everthread.wire.openai_responses.response_items import (
@@ -28,8 +28,8 @@ from everthread.wire.sse import SseEvent
 
 
 @dataclass(frozen=True, slots=True)
-class _TextPlace:
-    """Where a streamed text belongs: a field of the item, or of a part in one of its lists."""
+class _TextLocation:
+    """The location of a streamed text: a field of the item, or of a part in one of the item's lists."""
 
     delta_kind: DeltaKind | None
     field_name: str
@@ -38,26 +38,30 @@ class _TextPlace:
     part_kind: str = ""
 
 
-_TEXT_PLACES = {
-    "output_text": _TextPlace(
+_TEXT_LOCATIONS = {
+    "output_text": _TextLocation(
         "text", "text", "content", "content_index", "output_text"
     ),
-    "refusal": _TextPlace("refusal", "refusal", "content", "content_index", "refusal"),
-    "reasoning_text": _TextPlace(
+    "refusal": _TextLocation(
+        "refusal", "refusal", "content", "content_index", "refusal"
+    ),
+    "reasoning_text": _TextLocation(
         "reasoning", "text", "content", "content_index", "reasoning_text"
     ),
-    "reasoning_summary_text": _TextPlace(
+    "reasoning_summary_text": _TextLocation(
         "reasoning", "text", "summary", "summary_index", "summary_text"
     ),
-    "function_call_arguments": _TextPlace("call", "arguments"),
-    "custom_tool_call_input": _TextPlace("call", "input"),
-    "mcp_call_arguments": _TextPlace(None, "arguments"),
-    "code_interpreter_call_code": _TextPlace(None, "code"),
+    "function_call_arguments": _TextLocation("call", "arguments"),
+    "custom_tool_call_input": _TextLocation("call", "input"),
+    "mcp_call_arguments": _TextLocation(None, "arguments"),
+    "code_interpreter_call_code": _TextLocation(None, "code"),
 }
-_TEXT_PLACE_BY_PART = {
-    slot.part_kind: name for name, slot in _TEXT_PLACES.items() if slot.part_kind
+_TEXT_NAME_BY_PART = {
+    location.part_kind: name
+    for name, location in _TEXT_LOCATIONS.items()
+    if location.part_kind
 }
-_TEXT_PLACE_BY_ITEM = {
+_TEXT_NAME_BY_ITEM = {
     "function_call": "function_call_arguments",
     "custom_tool_call": "custom_tool_call_input",
     "mcp_call": "mcp_call_arguments",
@@ -81,10 +85,10 @@ class ResponsesStreamDecoder:
         self._model = model
         self._response: dict[str, Any] = {}
         self._items: dict[int, _StreamedItem] = {}
-        self._calls = count()
+        self._call_numbers = count()
 
     def feed(self, event: SseEvent | Mapping[str, Any]) -> list[StreamDelta]:
-        data = event_object(event)
+        data = parse_event(event)
         if data is None:
             return []
         kind = str(
@@ -93,7 +97,7 @@ class ResponsesStreamDecoder:
             or ""
         )
         if kind == "error" or (data.get("error") and not kind):
-            return [error_delta(data.get("error") or data)]
+            return [make_error_delta(data.get("error") or data)]
         name, _, phase = kind.removeprefix("response.").rpartition(".")
         if not name and phase in _PROGRESS_EVENTS:
             return list(
@@ -111,9 +115,9 @@ class ResponsesStreamDecoder:
                 require_object(data.get("item"), f"the item of {kind}"),
                 is_done=phase == "done",
             )
-        if name in _TEXT_PLACES:
+        if name in _TEXT_LOCATIONS:
             return self._take_text(
-                item, _TEXT_PLACES[name], data, is_done=phase == "done"
+                item, _TEXT_LOCATIONS[name], data, is_done=phase == "done"
             )
         if name in _PART_LISTS:
             list_name, index_name = _PART_LISTS[name]
@@ -140,7 +144,7 @@ class ResponsesStreamDecoder:
         if isinstance(response.get("usage"), dict):
             yield StreamDelta("usage", raw=response["usage"])
         if phase == "failed":
-            yield error_delta(response.get("error"))
+            yield make_error_delta(response.get("error"))
         stop = {
             key: self._response.get(key) for key in ("status", "incomplete_details")
         }
@@ -165,7 +169,7 @@ class ResponsesStreamDecoder:
                 if arguments
                 else []
             )
-        item.call_index = next(self._calls)
+        item.call_index = next(self._call_numbers)
         name = str(get_call_name(value) or value["type"])
         return [
             StreamDelta(
@@ -180,27 +184,27 @@ class ResponsesStreamDecoder:
     def _take_text(
         self,
         item: _StreamedItem,
-        place: _TextPlace,
+        location: _TextLocation,
         data: Mapping[str, Any],
         *,
         is_done: bool,
     ) -> list[StreamDelta]:
-        text = data.get(place.field_name if is_done else "delta")
+        text = data.get(location.field_name if is_done else "delta")
         if not isinstance(text, str):
             return []
         pieces = item.text_pieces.setdefault(
-            (place, _read_index(data, place.index_name)), []
+            (location, _read_index(data, location.index_name)), []
         )
         is_repeat = is_done and bool(pieces)
         if is_done:
             pieces.clear()
         pieces.append(text)
-        if is_repeat or not text or place.delta_kind is None:
+        if is_repeat or not text or location.delta_kind is None:
             return []
-        if place.delta_kind != "call":
-            return [StreamDelta(place.delta_kind, text=text)]
+        if location.delta_kind != "call":
+            return [StreamDelta(location.delta_kind, text=text)]
         if item.call_index is None:
-            item.call_index = next(self._calls)
+            item.call_index = next(self._call_numbers)
         return [StreamDelta("call", index=item.call_index, arguments=text)]
 
 
@@ -213,7 +217,9 @@ class _StreamedItem:
     call_index: int | None = None
     """Position among the message's calls, if the item is a call."""
     parts: dict[tuple[str, int], Mapping[str, Any]] = field(default_factory=dict)
-    text_pieces: dict[tuple[_TextPlace, int], list[str]] = field(default_factory=dict)
+    text_pieces: dict[tuple[_TextLocation, int], list[str]] = field(
+        default_factory=dict
+    )
 
     def assemble(self) -> Item | None:
         """Return the item; None if it cannot be sent back: cut-off reasoning, text of an unknown item."""
@@ -225,7 +231,8 @@ class _StreamedItem:
             "status": "in_progress",
         }
         has_text = any(
-            place.delta_kind in ("text", "refusal") for place, _ in self.text_pieces
+            location.delta_kind in ("text", "refusal")
+            for location, _ in self.text_pieces
         )
         if kind_of(item) == "reasoning" or (self.start is None and not has_text):
             return None
@@ -233,15 +240,15 @@ class _StreamedItem:
         lists: dict[str, dict[int, dict[str, Any]]] = {}
         for (list_name, index), part in self.parts.items():
             lists.setdefault(list_name, {})[index] = dict(part)
-        for (place, index), pieces in self.text_pieces.items():
+        for (location, index), pieces in self.text_pieces.items():
             target = (
-                lists.setdefault(place.list_name, {}).setdefault(
-                    index, {"type": place.part_kind}
+                lists.setdefault(location.list_name, {}).setdefault(
+                    index, {"type": location.part_kind}
                 )
-                if place.list_name
+                if location.list_name
                 else item
             )
-            target[place.field_name] = "".join(pieces)
+            target[location.field_name] = "".join(pieces)
         return item | {
             list_name: [parts[index] for index in sorted(parts)]
             for list_name, parts in lists.items()
@@ -278,7 +285,7 @@ def encode_stream(reply: Reply) -> Iterator[SseEvent]:
 
 
 def _make_item_events(item: Item) -> Iterator[tuple[str, dict[str, Any]]]:
-    name = _TEXT_PLACE_BY_ITEM.get(kind_of(item), "")
+    name = _TEXT_NAME_BY_ITEM.get(kind_of(item), "")
     lists = {
         list_name: item[list_name]
         for list_name in ("summary", "content")
@@ -288,7 +295,7 @@ def _make_item_events(item: Item) -> Iterator[tuple[str, dict[str, Any]]]:
     if "status" in item:
         started_item["status"] = "in_progress"
     if name:
-        started_item[_TEXT_PLACES[name].field_name] = ""
+        started_item[_TEXT_LOCATIONS[name].field_name] = ""
     yield "output_item.added", {"item": started_item}
     id_field = {"item_id": item.get("id", "")}
     for event, (list_name, index_name) in _PART_LISTS.items():
@@ -306,10 +313,10 @@ def _make_item_events(item: Item) -> Iterator[tuple[str, dict[str, Any]]]:
 def _make_part_events(
     event: str, part: Mapping[str, Any]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    name = _TEXT_PLACE_BY_PART.get(kind_of(part), "")
+    name = _TEXT_NAME_BY_PART.get(kind_of(part), "")
     yield (
         f"{event}.added",
-        {"part": {**part, _TEXT_PLACES[name].field_name: ""} if name else part},
+        {"part": {**part, _TEXT_LOCATIONS[name].field_name: ""} if name else part},
     )
     if name:
         yield from _make_text_events(name, part)
@@ -317,14 +324,14 @@ def _make_part_events(
 
 
 def _make_text_events(
-    name: str, holder: Mapping[str, Any]
+    name: str, parent: Mapping[str, Any]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield a text as one delta: a stream made from a whole reply has nothing to wait for."""
-    place = _TEXT_PLACES[name]
-    text = holder.get(place.field_name) or ""
+    location = _TEXT_LOCATIONS[name]
+    text = parent.get(location.field_name) or ""
     extra_fields: dict[str, Any] = {"logprobs": []} if name == "output_text" else {}
     yield f"{name}.delta", {"delta": text, **extra_fields}
-    yield f"{name}.done", {place.field_name: text, **extra_fields}
+    yield f"{name}.done", {location.field_name: text, **extra_fields}
 
 
 def _read_index(data: Mapping[str, Any], key: str) -> int:

@@ -1,0 +1,134 @@
+"""The cut of a history, with the token limits it obeys."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from everthread.compaction.cutting.pruning import Pruner
+from everthread.core.messages import (
+    RESULT_BLOCKS,
+    Message,
+    Messages,
+    kind_of,
+    with_content,
+)
+from everthread.core.outputs import OutputToStore
+from everthread.core.transcript import without_summary
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLimits:
+    """The token limits of a compacted request and of its parts."""
+
+    tail_tokens: int
+    """Collect the tail from the end until this many tokens are used."""
+    protect_last_n: int
+    """Keep this many last messages in the tail while the compacted request stays within `target_tokens`."""
+    target_tokens: int
+    """The size that the compacted request should not exceed: 60 % of the threshold."""
+    max_tokens: int
+    """The size that the compacted request must stay below: the threshold."""
+    max_prompt_tokens: int
+    """The size that no request may exceed: the window without the room for the answer."""
+    fixed_tokens: int = 0
+    """Tokens of system prompt and tools."""
+    summary_tokens: int = 0
+    """Tokens for the summary without the user's words."""
+    usual_summary_tokens: int = 0
+    """The part of `summary_tokens` that is given up only after half of the tail and the user's words."""
+    min_summary_tokens: int = 0
+    """The part of `summary_tokens` that is kept even if the request is too large."""
+    user_words_tokens: int = 0
+    """Tokens for the user's words."""
+    min_user_words_tokens: int = 0
+    """The part of `user_words_tokens` that is kept even if the request is too large."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Head `[0, head_end)`, middle `[head_end, tail_start)` and tail `[tail_start, …)`, with the reasons for them."""
+
+    head_end: int
+    tail_start: int
+    pruned_indices: frozenset[int]
+    """Messages of the tail whose results are one line each."""
+    kept_user_index: int | None
+    """The latest user message if it is in the middle: it is kept directly after the summary."""
+    has_middle: bool
+    tokens: int
+    """The maximum size of the compacted request."""
+    reasons: tuple[str, ...]
+
+    def kept_user_message(self, messages: Messages) -> Message | None:
+        """Return the message to put directly after the summary, or None."""
+        return (
+            None
+            if self.kept_user_index is None
+            else without_tool_results(messages[self.kept_user_index])
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RunningSizes:
+    """Running sums of the tokens of selected messages of a history."""
+
+    indices: list[int]
+    sums: list[int]
+    """The sum before each index, then the sum of all: one more item than `indices`."""
+
+    def sum_before(self, index: int) -> int:
+        """Return the tokens of the selected messages before an index."""
+        return self.sums[bisect_left(self.indices, index)]
+
+
+@dataclass(frozen=True, slots=True)
+class FittedCut:
+    """A cut that fits, the messages as it shortens them, and the texts to store for that."""
+
+    messages: list[Message]
+    """The input, with kept messages pruned or cut where needed; every index is the same."""
+    cut: Cut
+    limits: TokenLimits
+    """The token limits after all reductions."""
+    to_store: tuple[OutputToStore, ...]
+    steps: tuple[str, ...]
+    """The reductions that were needed."""
+
+    def with_middle_kept(self, pruner: Pruner) -> FittedCut:
+        """Return this cut without a middle: those messages stay, their old results as one line each."""
+        cut = self.cut
+        middle = range(cut.head_end, cut.tail_start)
+        cut_without_middle = replace(
+            cut,
+            tail_start=cut.head_end,
+            pruned_indices=cut.pruned_indices.union(middle),
+            kept_user_index=None,
+            has_middle=False,
+        )
+        messages = [*self.messages]
+        messages[cut.head_end : cut.tail_start] = map(pruner.pruned_message, middle)
+        return replace(self, messages=messages, cut=cut_without_middle)
+
+
+def running_sizes(sizes: Iterable[tuple[int, int]], initial: int = 0) -> RunningSizes:
+    """Return the running sums of `(index, tokens)` pairs, which must be in order of the indices."""
+    indices: list[int] = []
+    sums = [initial]
+    for index, tokens in sizes:
+        indices.append(index)
+        sums.append(sums[-1] + tokens)
+    return RunningSizes(indices, sums)
+
+
+def without_tool_results(message: Message) -> Message:
+    """Return the user's part of a message, without tool results, which stay with their calls."""
+    content = message.get("content")
+    if isinstance(content, list) and any(
+        kind_of(part) in RESULT_BLOCKS for part in content
+    ):
+        message = with_content(
+            message, [part for part in content if kind_of(part) not in RESULT_BLOCKS]
+        )
+    return without_summary(message) or message

@@ -1,0 +1,100 @@
+"""List the calls of a history, each with its result and its effect."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from everthread.compaction.history.compaction_history import MessageFacts
+from everthread.compaction.history.tool_calls import (
+    EDIT_MARK,
+    CallFacts,
+    Effect,
+    read_edits,
+)
+from everthread.core.messages import Call, text_of
+
+
+class CallRecord(NamedTuple):
+    """The effect of a call, the index of its message, and the turn it belongs to."""
+
+    message_index: int
+    turn: int
+    effect: Effect
+    unanswered_id: str
+    """Its id if it has no result; otherwise empty."""
+
+
+UnmatchedResults = dict[str, list[tuple[MessageFacts, int]]]
+"""Results that no call has taken yet, by the call's id: the message, and which of its results."""
+
+
+def read_calls(
+    facts: Sequence[MessageFacts],
+    turns: Sequence[int],
+    start: int = 0,
+    unmatched_results: UnmatchedResults | None = None,
+) -> list[CallRecord]:
+    """Return every call from `start` on with its first result, in order.
+
+    `unmatched_results`: results that no call has taken yet.
+    """
+    unmatched_results = {} if unmatched_results is None else unmatched_results
+    for message_facts in facts[start:]:
+        for number, result in enumerate(message_facts.results):
+            unmatched_results.setdefault(result.call_id, []).append(
+                (message_facts, number)
+            )
+    records: list[CallRecord] = []
+    for index in range(start, len(facts)):
+        message_facts = facts[index]
+        if message_facts.calls:
+            call_facts = tuple(
+                [
+                    _take_result(call, unmatched_results.get(call.id))
+                    for call in message_facts.calls
+                ]
+            )
+            if message_facts.effects is None or message_facts.effects[0] != call_facts:
+                pairs = zip(message_facts.calls, call_facts, strict=True)
+                message_facts.effects = (
+                    call_facts,
+                    tuple(
+                        [
+                            (reading or CallFacts(call, None)).effect()
+                            for call, reading in pairs
+                        ]
+                    ),
+                )
+            for call, effect, result_facts in zip(
+                message_facts.calls, message_facts.effects[1], call_facts, strict=True
+            ):
+                records.append(
+                    CallRecord(
+                        index, turns[index], effect, "" if result_facts else call.id
+                    )
+                )
+        elif (
+            message_facts.without_summary is not None
+            and message_facts.message.get("role") == "assistant"
+            and EDIT_MARK in (text := text_of(message_facts.without_summary))
+        ):
+            message_facts.effects = message_facts.effects or (
+                (),
+                tuple(read_edits(text)),
+            )
+            records += (
+                CallRecord(index, turns[index], effect, "")
+                for effect in message_facts.effects[1]
+            )
+    return records
+
+
+def _take_result(
+    call: Call, matching_results: list[tuple[MessageFacts, int]] | None
+) -> CallFacts | None:
+    """Take the first of these results for a call and return its facts; None if there is none."""
+    if not matching_results:
+        return None
+    facts, number = matching_results.pop(0)
+    return facts.read_result(number, call)

@@ -1,0 +1,166 @@
+"""Match a successful call with the earlier failures that it resolves, by the keys of both."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+
+from everthread.compaction.history.shell_commands import (
+    looks_like_path,
+    remove_trimming_stage,
+)
+from everthread.compaction.history.tool_calls import Effect
+
+_COMMAND_PREFIX = re.compile(
+    r"(?:cd\s+[^\s;&|]+\s*(?:&&|;)\s*|(?:[A-Z_]{2,40}=\S{0,200}|sudo|time|env)\s+)"
+)
+_FOLDER_CHANGE = re.compile(
+    r"(?:^|[;&(]\s{0,3})cd\s+(\"[^\"\n]{1,200}\"|'[^'\n]{1,200}'|[^\s;&|)]{1,200})"
+)
+_MAX_KEY_CHARS = 400
+_LONG_KEY_CHARS = _MAX_KEY_CHARS // 2
+_MIN_SHORTENED_CHARS = 100
+"""A summary shows shorter commands whole."""
+_FOLDER_SEPARATOR = " in folder "
+"""Separates a command from its folder in the key of a failure."""
+
+
+def _carries_program(words: Sequence[str]) -> bool:
+    """Return whether a command carries its own program text: two such runs are not the same command."""
+    return any(word in ("-c", "-e") or word.startswith("<<") for word in words[:4])
+
+
+def strip_command_prefix(command: str) -> str:
+    """Return a command without the folder it is run in and the variables set for it."""
+    text = " ".join(command.split())
+    while (prefix_match := _COMMAND_PREFIX.match(text)) is not None:
+        text = text[prefix_match.end() :]
+    return text
+
+
+@lru_cache(maxsize=4_096)
+def command_key(command: str) -> str:
+    """Return the key that equal commands share: without the folder, and without filters that only trim the output."""
+    text = strip_command_prefix(command[:2_000])
+    if (
+        len(text) > _MAX_KEY_CHARS
+    ):  # between words: half a secret would not be recognised
+        text = text[:_MAX_KEY_CHARS].rpartition(" ")[0] or text[:_MAX_KEY_CHARS]
+    while True:
+        shortened = (
+            text.removesuffix("2>&1")
+            .removesuffix("> /dev/null")
+            .removesuffix(">/dev/null")
+            .rstrip()
+        )
+        shortened = remove_trimming_stage(shortened)
+        if shortened == text:
+            return text
+        text = shortened
+
+
+def error_key(effect: Effect) -> str:
+    """Return the key of a failure: a command with its folder, or the tool alone if it ran code.
+
+    Code is never the same twice.
+    """
+    if effect.kind == "changed":
+        return effect.target or effect.tool
+    if effect.kind != "ran":
+        return f"{effect.tool} {effect.target}".strip()
+    if "code" in effect.arguments:
+        return effect.tool
+    folder = _find_folder(effect)
+    return command_key(effect.target) + (
+        f"{_FOLDER_SEPARATOR}{folder}" if folder else ""
+    )
+
+
+def _find_folder(effect: Effect) -> str:
+    """Return the folder that a command names to run in, or an empty string."""
+    folder_changes = (
+        _FOLDER_CHANGE.findall(effect.target) if "cd " in effect.target else []
+    )
+    folder = (
+        folder_changes[-1]
+        if folder_changes
+        else effect.arguments.get("workdir") or effect.arguments.get("cwd")
+    )
+    return folder.strip("\"' ").rstrip("/") if isinstance(folder, str) else ""
+
+
+def resolves_failure(effect: Effect, key: str, failure_key: str) -> bool:
+    """Return whether a successful run resolves a failure in the same folder: the same run, or one with fewer arguments.
+
+    A run that names fewer files is another one. A folder that is not named may be any.
+    """
+    if effect.kind != "ran":
+        return False
+    command, _, folder = key.partition(_FOLDER_SEPARATOR)
+    failed_command, _, failed_folder = failure_key.partition(_FOLDER_SEPARATOR)
+    if folder and failed_folder and folder != failed_folder:
+        return False
+    if _has_same_last_step(command, failed_command) or _has_step(
+        command, failed_command
+    ):
+        return True
+    words = command.split()
+    failed_words = failed_command.split()
+    if not words or words[:1] != failed_words[:1]:
+        return False
+    if command == failed_command or _is_beginning(failed_command, command):
+        return True
+    if (
+        _carries_program(words)
+        or _carries_program(failed_words)
+        or "&&" in failed_words
+        or not set(words) < set(failed_words)
+    ):
+        return False
+    if len(words) == 1:
+        return bool(effect.tests)
+    files, failed_files = (
+        {word for word in command_words[1:] if looks_like_path(word)}
+        for command_words in (words, failed_words)
+    )
+    return not files or files == failed_files
+
+
+def _is_beginning(failed_command: str, command: str) -> bool:
+    """Return whether a long failed command, which a summary showed shortened, begins like this command."""
+    return (
+        len(failed_command) > _MIN_SHORTENED_CHARS
+        and failed_command.endswith("…")
+        and command.startswith(failed_command[:-1])
+    )
+
+
+def _has_step(command: str, failed_command: str) -> bool:
+    """Return whether a failed command is a step of a chain that only continues after a success."""
+    if " && " not in command or ";" in command or "||" in command:
+        return False
+    return failed_command in map(command_key, command.split(" && "))
+
+
+def _has_same_last_step(command: str, failed_command: str) -> bool:
+    """Return whether a chain of commands ends with the last step of a failed chain, after steps of the same programs.
+
+    `git add a b && git commit -m M` resolves `git add a && git commit -m M`. Only the beginning of a long command is
+    known.
+    """
+    *first_steps, last_step = command.split(" && ")
+    *failed_steps, failed_last_step = failed_command.removesuffix("…").split(" && ")
+    compared_chars = (
+        min(len(last_step), len(failed_last_step))
+        if max(len(command), len(failed_command)) > _LONG_KEY_CHARS
+        else None
+    )
+    if (
+        not first_steps
+        or last_step[:compared_chars] != failed_last_step[:compared_chars]
+    ):
+        return False
+    return {step.split(" ", 1)[0] for step in first_steps} >= {
+        step.split(" ", 1)[0] for step in failed_steps
+    }

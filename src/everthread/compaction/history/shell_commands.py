@@ -1,0 +1,181 @@
+"""Read command lines: whether a command only shows something, runs tests, or writes to a file."""
+
+from __future__ import annotations
+
+import functools
+import re
+
+from everthread.compaction.history.tool_kinds import load_tool_table
+
+_QUOTED_TEXT = re.compile(r"'[^']{0,2000}'|\"[^\"]{0,2000}\"")
+_FILE_SHAPE = re.compile(r"[/~]|\.[A-Za-z]\w{0,9}$")
+_FILE_ENDING = re.compile(r"\.[A-Za-z]\w{0,9}$")
+COMMAND_SEPARATOR = re.compile(r"\|\||&&|[|;\n]")
+_REDIRECT_TARGET = re.compile(r"(?<![0-9&>-])>{1,2}\s{0,2}([\w./~-]{1,200})")
+_SPACED_REDIRECT_TARGET = re.compile(
+    r"(?<![^\s\"')Q])>{1,2}\s{0,2}([\w./~-]{0,200}\w[\w./~-]{0,200})"
+)
+"""A redirect target that no `<placeholder>/` in a text can be taken for."""
+_LOG_COMMAND = re.compile(r"\b(?:logs?|journalctl|dmesg)\b")
+"""Commands whose output may report errors from the past."""
+_TRIMMING_PROGRAMS = frozenset(
+    {"tail", "head", "grep", "tee", "less", "cat", "wc", "sort"}
+)
+"""Programs at the end of a pipe that only trim the output."""
+_BRANCH = re.compile(
+    r"\bgit\s+(?:checkout(?:\s+-[bB])?|switch(?:\s+-[cC])?)\s+([\w./-]{1,100})(?=\s*(?:$|[;&|]))"
+)
+_ON_BRANCH = re.compile(
+    r"(?:^On branch |Switched to (?:a new )?branch ')([\w./-]{1,100})", re.MULTILINE
+)
+_LISTING_ARGUMENT = re.compile(
+    r"-[avr]{1,3}|--(?:list|all|remotes|show-current|verbose|contains|(?:no-)?merged|sort|format)\b.*|show|get-url"
+)
+"""Arguments with which `git branch` and `git remote` only list something."""
+
+
+def looks_like_path(word: str) -> bool:
+    """Return whether a word has the shape of a path."""
+    return _FILE_SHAPE.search(word) is not None
+
+
+def find_branch(command: str, output: str) -> str:
+    """Return the git branch that a command or its output names, or an empty string."""
+    match = (
+        (_BRANCH.search(command) or _ON_BRANCH.search(output[:2_000]))
+        if "git" in command
+        else None
+    )
+    return match[1] if match and not _FILE_ENDING.search(match[1]) else ""
+
+
+def is_read_only_command(command: str) -> bool:
+    """Return whether every program of a command line only shows something, and nothing is written to a file."""
+    remote = _SSH_COMMAND.fullmatch(command) if command.startswith("ssh ") else None
+    if remote:
+        return is_read_only_command(remote["command"])
+    if (
+        "`" in command
+        or "$(" in command
+        or (
+            ">" in command and _REDIRECT_TARGET.search(command.replace("/dev/null", ""))
+        )
+    ):
+        return False
+    # The quoted text of awk is a program, which may write.
+    if "awk" in command and (">" in command or "system(" in command):
+        return False
+    return all(
+        _is_read_only_step(step.split())
+        for step in COMMAND_SEPARATOR.split(_QUOTED_TEXT.sub("Q", command))
+    )
+
+
+_SSH_COMMAND = re.compile(
+    r"ssh(?:\s+-\w+)*\s+[\w.@-]{1,200}\s+(['\"])(?P<command>[^'\"]{1,2000})\1\s*"
+)
+"""A command that runs on another machine."""
+
+
+@functools.lru_cache(maxsize=1_024)
+def is_test_command(command: str) -> bool:
+    """Return whether a command line runs tests, by the first words of any step that does more than show."""
+    steps = (
+        step.split() for step in COMMAND_SEPARATOR.split(_QUOTED_TEXT.sub("Q", command))
+    )
+    return any(_runs_tests(words) for words in steps if not _is_read_only_step(words))
+
+
+def _runs_tests(words: list[str]) -> bool:
+    """Return whether a step runs tests. Programs that show, move or commit files may only name test files."""
+    table = load_tool_table()
+    program = next(iter(_skip_prefixes(words)), "")
+    if program in table.read_only_programs or program in table.file_programs:
+        return False
+    if not table.no_run_options.get(program, frozenset()).isdisjoint(words):
+        return False
+    test_words = table.test_words
+    return any(
+        not test_words.isdisjoint(_WORD_SEPARATOR.split(word.lower()))
+        for word in words[:_MAX_TEST_WORDS]
+    )
+
+
+_WORD_SEPARATOR = re.compile(r"[^a-z0-9]+")
+_MAX_TEST_WORDS = 5
+"""Words of a step to search for tests: later words are its files and patterns."""
+
+
+def _skip_prefixes(words: list[str]) -> list[str]:
+    """Return the words from the program on."""
+    prefixes = load_tool_table().program_prefixes
+    while words and (words[0] in prefixes or "=" in words[0]):
+        words = words[2:] if words[0] == "cd" else words[1:]
+    return words
+
+
+def _is_read_only_step(words: list[str]) -> bool:
+    """Return whether a step of a command line only shows something: its program does, and no option of it writes."""
+    table = load_tool_table()
+    words = _skip_prefixes(words)
+    if not words:
+        return True
+    program = words[0].rpartition("/")[2]
+    arguments = words[1:]
+    subcommands = table.read_only_programs.get(program)
+    writing_options = table.writing_arguments.get(program, frozenset())
+    if subcommands is None or any(
+        word in writing_options or word.partition("=")[0] in writing_options
+        for word in arguments
+    ):
+        return False
+    value_options = table.value_options.get(program, frozenset())
+    while (
+        arguments and arguments[0].startswith("-") and arguments[0] not in subcommands
+    ):
+        arguments = arguments[2:] if arguments[0] in value_options else arguments[1:]
+    if program == "gh":
+        return len(arguments) > 1 and arguments[1] in subcommands
+    if (
+        program == "git"
+        and arguments[:1] in (["branch"], ["remote"])
+        and len(arguments) > 1
+    ):
+        return _LISTING_ARGUMENT.fullmatch(arguments[1]) is not None
+    return not subcommands or (bool(arguments) and arguments[0] in subcommands)
+
+
+def find_redirect_targets(command: str) -> tuple[str, ...]:
+    """Return the files that a command line redirects output to."""
+    if ">" not in command:
+        return ()
+    targets = _SPACED_REDIRECT_TARGET.findall(_QUOTED_TEXT.sub("Q", command))
+    return tuple(
+        path
+        for path in dict.fromkeys(targets)
+        if looks_like_path(path) and not path.startswith("/dev/")
+    )
+
+
+def is_output_trimmed(command: str) -> bool:
+    """Return whether a command ends with a pipe that only trims the output: the exit code is not the command's own."""
+    return (
+        remove_trimming_stage(command) != command
+        and _LOG_COMMAND.search(command) is None
+    )
+
+
+def remove_trimming_stage(command: str) -> str:
+    """Return a command without the last stage of its pipe if that only trims the output."""
+    if "|" not in command:
+        return command
+    # A pattern in quotes may hold the sign of a pipe.
+    end = _QUOTED_TEXT.sub(lambda quote: "Q" * len(quote[0]), command).rfind("|")
+    words = command[end + 1 :].split(None, 1)
+    is_trimmed = (
+        end > 0
+        and command[end - 1] != "|"
+        and bool(words)
+        and words[0] in _TRIMMING_PROGRAMS
+    )
+    return command[:end].rstrip() if is_trimmed else command

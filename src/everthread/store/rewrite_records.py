@@ -1,0 +1,169 @@
+"""Values about clients that send their whole history: the links of a history's chain, and its rewrites.
+
+A link is one prefix of a history, known by its digest. A rewrite replaces the beginning of a history by a compacted
+one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from everthread.core.messages import Message
+from everthread.store.records import NewCompaction, NewMessage, NewSession
+
+UNDONE_PREFIX = "undone:"
+"""The prefix of the digest of a rewrite that was undone."""
+UNDONE_STATE_KEY = "undone"
+"""The key of a proxied thread's state after an undo. Its value is `{"until": tokens}`: the thread is not compacted
+again until its messages have this size."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadLink:
+    """One link in the chain of a thread: its history up to the end of a request or an answer."""
+
+    tenant: str
+    scope: str
+    """Identifies one of the tenant's clients; histories of different scopes are never the same thread."""
+    digest: str
+    """The digest of the history up to here."""
+    previous: str
+    """The digest of the link before; empty for a thread's first."""
+    skeleton: str
+    """The digest of the history up to here without thinking and the contents of tool results."""
+    thread: str
+    length: int
+    """How many of the client's messages the history has up to here."""
+    message: int | None
+    """The last message that was stored for the link."""
+    results: str = ""
+    """Hashes of the tool results since the link before."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewThreadLink:
+    """A link to append to a thread."""
+
+    link: ThreadLink
+    follows: str
+    """The digest of the thread's last link as the writer knows it; empty for a new thread. The link is appended only if
+    the thread still ends there."""
+    session: NewSession
+    """The first session of the thread, if the thread is new."""
+    branch_of: tuple[str, int] | None = None
+    """For a branch: the thread and the message it leaves at."""
+    messages: Sequence[NewMessage] = ()
+    client_parent: str = ""
+    """The client's session whose conversation a side call is listed under; empty for none."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadLinkMatch:
+    """The longest stored beginning of a history."""
+
+    link: ThreadLink
+    next_digest: str | None
+    """The digest of the link that continues this one; None if the thread ends here."""
+    results: str
+    """Hashes of the tool results of all messages up to the link."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationEnd:
+    """The end of the conversation that a client's session used last."""
+
+    thread: str
+    last_message: int
+    """The id of the last message."""
+    last_bodies: Sequence[Message]
+    """The last few messages, the newest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteSearch:
+    """A finished search for the rewrites of a history; the search for a longer history resumes from it."""
+
+    engines: tuple[str, ...]
+    length: int
+    """How many messages the history had."""
+    digest: str
+    """The digest of that history."""
+    newest_rewrite: Any
+    """The newest rewrite of any tenant at the time of the search."""
+    found_digests: tuple[str, ...] = ()
+    """The digests of the rewrites that were found, the shortest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """The replacement of a history's beginning. Its key is tenant, engine, digest and strength; it is never changed."""
+
+    tenant: str
+    engine: str
+    """The engine with its options, and the protocol the replacement is written in."""
+    digest: str
+    """The digest of the replaced beginning."""
+    strength: int
+    """How strongly the beginning was compacted; after a refusal a stronger rewrite is made."""
+    length: int
+    """How many of the client's messages are replaced."""
+    skeleton: str
+    """The digest of the replaced beginning without thinking and the contents of tool results."""
+    results: str
+    """Hashes of the tool results in the replaced beginning."""
+    thread: str
+    replacement: bytes
+    """JSON messages, separated by commas."""
+    session: str = ""
+    """The session that the compaction began; empty if no message was covered."""
+    depth: int = 1
+    """How many compactions the replaced beginning went through."""
+    state: Mapping[str, Any] = field(default_factory=dict)
+    """State of the engine that made the rewrite."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContextEntry:
+    """One message of a compacted context, for a thread whose client keeps the history."""
+
+    position: int | None = None
+    """The message's position among the messages that were compacted; None for a summary."""
+    body: Message | None = None
+    """The message; None if it is certainly stored."""
+    tokens: int | None = None
+    is_changed: bool = False
+    """Whether it is a smaller form of the stored message."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProxiedContext:
+    """The result of compacting the messages sent upstream: those of the last rewrite, then the client's own."""
+
+    entries: Sequence[ContextEntry]
+    covered: Sequence[int]
+    """Positions of the messages that the summary replaces."""
+    compacted_count: int
+    """How many messages were compacted."""
+    inherited_count: int
+    """How many of the compacted messages are the last rewrite's."""
+    leading_count: int = 0
+    """How many stored messages come before the compacted ones and stay."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewRewrite:
+    """A rewrite with the compaction that made it."""
+
+    rewrite: Rewrite
+    record: NewCompaction
+    context: ProxiedContext
+    scope: str
+    """The client session of the request."""
+    digest: str
+    """The digest of the request's whole history, which is stored."""
+    base_session: str = ""
+    """The session of the rewrite that this one continues; empty if it is the first."""
+    digests: Sequence[str] = ()
+    """The digests of the request's history: a rewrite of one of them, made by another process, is used instead."""

@@ -1,0 +1,167 @@
+"""Values about usage and cost: calls to models, and sums of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Literal
+
+from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.prices import format_dollars
+from everthread.core.transcript import is_lookup_tool
+from everthread.store.records import new_event_id
+
+UsageTask = Literal["main", "auxiliary"]
+
+
+@dataclass(frozen=True, slots=True)
+class NewUsage:
+    """One call to a model. `cost` is None if a price is unknown."""
+
+    session: str
+    model: str
+    usage: CanonicalUsage
+    task: UsageTask = "main"
+    cost: Decimal | None = None
+    estimated: bool = False
+    event: str = field(default_factory=new_event_id)
+    created: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UsageRecord:
+    """A stored call to a model."""
+
+    id: int
+    session: str
+    thread: str
+    model: str
+    task: UsageTask
+    usage: CanonicalUsage
+    cost: Decimal | None
+    estimated: bool
+    created: float
+
+
+@dataclass(frozen=True, slots=True)
+class UsageRow:
+    """The sums of a group of calls. `cost` is that of the calls with a known price."""
+
+    key: str
+    calls: int = 0
+    input: int = 0
+    output: int = 0
+    cache_read: int = 0
+    cache_write: int = 0
+    reasoning: int = 0
+    cost: Decimal = Decimal(0)
+    unpriced_calls: int = 0
+
+    @property
+    def prompt(self) -> int:
+        return self.input + self.cache_read + self.cache_write
+
+    @property
+    def cost_text(self) -> str:
+        """The dollars as text: `unknown` if no price is known, `free` if every call cost nothing."""
+        if self.calls and not self.cost:
+            return "unknown" if self.unpriced_calls else "free"
+        return (
+            f"{format_dollars(self.cost)}{' + unknown' if self.unpriced_calls else ''}"
+        )
+
+    @property
+    def cache_share(self) -> float | None:
+        """The share of the prompt that was read from the cache; None without a prompt."""
+        return self.cache_read / self.prompt if self.prompt else None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolRow:
+    """The results that one tool added to conversations."""
+
+    tool: str
+    results: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Insights:
+    """Usage, sessions and savings of a period."""
+
+    total: UsageRow
+    by_day: list[UsageRow]
+    by_model: list[UsageRow]
+    by_platform: list[UsageRow]
+    by_task: list[UsageRow]
+    by_tool: list[ToolRow]
+    sessions: int
+    """Sessions that began in the period, the number of their threads, and the messages of the period."""
+    threads: int
+    messages: int
+    compactions: int
+    tokens_saved: int
+    """Tokens that compactions removed, as they counted them."""
+
+    @property
+    def lookups(self) -> int:
+        """The number of calls of lookup tools, with which models find earlier messages."""
+        return sum(row.results for row in self.by_tool if is_lookup_tool(row.tool))
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadFigures:
+    """A thread's calls and compactions, summed up."""
+
+    thread: str
+    calls: int = 0
+    """Calls to the main model."""
+    cost: Decimal | None = None
+    """Dollars of all calls with a known price; None if no call has one."""
+    unpriced_calls: int = 0
+    prompt_tokens: int = 0
+    cache_read_tokens: int = 0
+    output_tokens: int = 0
+    last_model: str = ""
+    """The model of the last call."""
+    last_prompt_tokens: int = 0
+    """Tokens of the last call's prompt."""
+    compactions: int = 0
+    last_compacted: float | None = None
+    """When it was compacted last."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallRow:
+    """One call to a model."""
+
+    thread: str
+    created: float
+    model: str
+    task: str
+    tenant: str
+    client: str
+    """The client's own name if it gave one, else the platform."""
+    input: int
+    output: int
+    cache_read: int
+    cache_write: int
+    cost: Decimal | None
+    estimated: bool = False
+    cache_miss: str = ""
+    """The provider's reason for a cache miss; empty if the provider gave none."""
+
+    @property
+    def prompt(self) -> int:
+        return self.input + self.cache_read + self.cache_write
+
+
+@dataclass(frozen=True, slots=True)
+class MessageSize:
+    """The size of a message."""
+
+    id: int
+    role: str
+    tool: str
+    tokens: int
+    created: float
