@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from everthread.errors import InputError
 from everthread.gateway.access.authentication import Authenticator, Caller
 from everthread.gateway.access.callers import CallerFinder
-from everthread.gateway.api.http import Sender, make_error_answer
+from everthread.gateway.api.http import AnswerSender, make_error_answer
 from everthread.gateway.dashboard.page_routes import Dashboard, is_page
 from everthread.gateway.error_answers import Refused
 from everthread.gateway.middleware import (
@@ -298,7 +298,7 @@ class GatewayApp:
         seconds = self.proxy.limits.write_seconds
         with contextlib.suppress(ClientGone):
             if route.is_threads_api:
-                await Sender(send, seconds).answer(make_error_answer(refused))
+                await AnswerSender(send, seconds).answer(make_error_answer(refused))
             else:
                 writer = ResponseWriter(send, head, self.proxy.metrics, seconds)
                 await writer.refuse(refused)

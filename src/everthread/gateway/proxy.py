@@ -166,7 +166,7 @@ class Proxy:
                 writer,
                 notice=self._make_path_notice(head),
             )
-            exchange.body = upload if upload.is_there else None
+            exchange.body = upload if upload.has_body else None
             with self._arrivals.enter(admission_group):
                 await run_while_connected(exchange.run(), scope)
             return

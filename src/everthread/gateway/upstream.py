@@ -144,7 +144,7 @@ class UpstreamClient:
                 response = await (await self._open()).request(
                     method,
                     yarl.URL(
-                        endpoint.root + upstream.spell_target(target).decode("latin-1"),
+                        endpoint.root + upstream.adapt_target(target).decode("latin-1"),
                         encoded=True,
                     ),
                     headers=fields,

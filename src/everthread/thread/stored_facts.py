@@ -138,7 +138,7 @@ def describe_state(state: ThreadState) -> dict[str, Any]:
     }
 
 
-def changed_files(figures: dict[str, Any]) -> list[dict[str, Any]]:
+def list_changed_files(figures: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the changed files of `describe_state`, the latest first."""
     return [file for file in figures["files"] if file["last"] == CHANGED]
 

@@ -13,7 +13,7 @@ from everthread.core.types import Api
 from everthread.errors import WireError
 from everthread.wire.codecs import CODECS
 
-UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+JSON_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """Errors of msgspec for a text that it cannot decode."""
 _JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
@@ -38,7 +38,7 @@ def decode_value(raw: bytes | str) -> Any:
     """Decode a value. Fall back to Python's `json` for lone surrogates, which some clients send and msgspec refuses."""
     try:
         return msgspec.json.decode(raw)
-    except UNREADABLE:
+    except JSON_ERRORS:
         pass
     try:
         return json.loads(raw)

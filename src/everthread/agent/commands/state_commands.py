@@ -22,8 +22,8 @@ from everthread.store.records import (
     NewCompaction,
 )
 from everthread.thread.stored_facts import (
-    changed_files,
     describe_state,
+    list_changed_files,
     load_thread_state,
 )
 
@@ -33,7 +33,7 @@ MAX_SHOWN_ROWS = 10
 @command("/state", "files, commands, tests, open errors and the to-do list")
 async def run_state(scope: CommandScope, _argument: str) -> CommandResult:
     data = describe_state(await load_thread_state(scope.store, scope.conversation.id))
-    changed_rows = changed_files(data)
+    changed_rows = list_changed_files(data)
     blocks: list[str | list[str]] = []
     directory = ", ".join(
         filter(

@@ -110,7 +110,7 @@ def serve(
     Ctrl-C ends it, after what is being answered.
     """
     leave_on_interrupt()
-    from everthread.factory.gateways import add_keys, list_upstreams
+    from everthread.factory.upstreams import add_keys, list_upstreams
 
     config = load_config()
     _require_auxiliary_sdk(config)
@@ -191,7 +191,7 @@ class ServeTask:
 async def _serve_alone(task: ServeTask, port: int, start_message: StartMessage) -> None:
     stop_event = watch_end_signals()
     async with task.open_gateway(port=port, announce=start_message.announce) as gateway:
-        start_message.print_start(gateway.url, gateway.page())
+        start_message.print_start(gateway.url, gateway.find_dashboard_url())
         await stop_event.wait()
 
 
@@ -202,7 +202,7 @@ async def _serve_with_workers(
     task: ServeTask, port: int, count: int, start_message: StartMessage
 ) -> None:
     """Run several processes until a signal; a second signal kills them."""
-    from everthread.factory.gateways import start_local_models
+    from everthread.factory.upstreams import start_local_models
     from everthread.gateway.server import http_url
     from everthread.gateway.supervisor import PortSockets, Supervisor
 
@@ -267,7 +267,7 @@ async def _serve_in_worker(
     async with task.open_gateway(
         announce=lambda path: report(link=path), worker=worker_place
     ) as gateway:
-        report(ready=True, page=gateway.page() if is_first else None)
+        report(ready=True, page=gateway.find_dashboard_url() if is_first else None)
         await wait_until_ended()
 
 
@@ -358,7 +358,7 @@ def replace_wildcard_host(url: str) -> str:
 
 def parse_upstream(text: str, mode: Mode) -> Upstream:
     """Read `NAME=URL` of the command line. The upstream gets the clients' own keys."""
-    from everthread.factory.gateways import is_local
+    from everthread.factory.upstreams import is_local
     from everthread.gateway.router import Upstream
 
     name, _, url = text.partition("=")

@@ -211,7 +211,8 @@ async def _run_with_own_gateway(
     run: ClientRun, upstreams: list[str], overrides: GatewayOverrides
 ) -> int:
     """Run the client with a gateway of its own, and print the receipt."""
-    from everthread.factory.gateways import make_page_reader, open_gateway
+    from everthread.factory.dashboards import make_page_reader
+    from everthread.factory.gateways import open_gateway
     from everthread.factory.stores import open_store, store_url
     from everthread.gateway.monitoring.log_lines import set_up_logs
 

@@ -133,7 +133,7 @@ def _fingerprint(value: Any) -> str:
     return identify_message("openai_responses", value).fingerprint
 
 
-def asks_compaction(body: bytes) -> bool:
+def asks_for_compaction(body: bytes) -> bool:
     """Return whether a request ends with the item that asks for a compaction."""
     if TRIGGER.encode() not in body:
         return False

@@ -334,11 +334,11 @@ class ProxyManager:
 
     # The process
 
-    def warm(self) -> None:
+    def start_worker(self) -> None:
         """Start a process for the first compaction ahead."""
         self.threads.start_worker()
 
-    async def settle(self) -> None:
+    async def wait_for_background_work(self) -> None:
         """Wait for the background compactions."""
         await self.threads.wait_for_background_work()
 

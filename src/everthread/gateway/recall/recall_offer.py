@@ -57,9 +57,7 @@ class RecallOffers:
 
     def __init__(self, *, enabled: bool) -> None:
         self._is_enabled = enabled
-        self._lacking_tool_by_frame: RecentDict[int, _KnownFrame] = RecentDict(
-            MAX_FRAMES
-        )
+        self._known_frames: RecentDict[int, _KnownFrame] = RecentDict(MAX_FRAMES)
         """By the ids of the frames."""
 
     def choose_tool(
@@ -72,15 +70,15 @@ class RecallOffers:
         setting = incoming.headers.get(RECALL_HEADER, "").lower()
         if not self._is_enabled or setting in ("off", "false", "0"):
             return None
-        known = self._lacking_tool_by_frame.get(id(frame))
-        if known is None or known.frame is not frame:
+        known_frame = self._known_frames.get(id(frame))
+        if known_frame is None or known_frame.frame is not frame:
             lacks_recall = _lacks_recall(incoming.api, sliced, frame)
             deferred = () if lacks_recall else find_deferred_readers(sliced)
-            known = _KnownFrame(frame, lacks_recall, deferred)
-        self._lacking_tool_by_frame[id(frame)] = known
-        is_offered = known.lacks_recall or (
-            bool(known.deferred_readers)
-            and are_withdrawn(sliced.elements, known.deferred_readers)
+            known_frame = _KnownFrame(frame, lacks_recall, deferred)
+        self._known_frames[id(frame)] = known_frame
+        is_offered = known_frame.lacks_recall or (
+            bool(known_frame.deferred_readers)
+            and are_withdrawn(sliced.elements, known_frame.deferred_readers)
         )
         return RECALL_SCHEMA if is_offered else None
 
@@ -98,7 +96,7 @@ class _KnownFrame:
 
 def _lacks_recall(api: Api, sliced: SlicedBody, frame: Request) -> bool:
     tools = frame.tools if api == "gemini" else sliced.fields.get("tools")
-    return not find_reading_tools(frame.tools) and RECALL not in _list_names(tools)
+    return not find_reading_tools(frame.tools) and RECALL not in _list_tool_names(tools)
 
 
 def offers_recall(call: PreparedCall, sliced: SlicedBody) -> bool:
@@ -185,7 +183,7 @@ def make_tool_change(
     """Return the change that adds the tool as the last one. `forbids_calls`: whether to forbid all tool calls too."""
     if api == "gemini":
         return _gemini_tool_change(sliced, forbids_calls=forbids_calls)
-    tool = _tool_text(api)
+    tool = _encode_tool(api)
     span = sliced.spans.get("tools")
     tools = sliced.fields.get("tools")
     if span is not None and tools:
@@ -247,7 +245,7 @@ def _gemini_may_call(api: Api, fields: Mapping[str, Any]) -> bool:
 
 
 @functools.cache
-def _tool_text(api: Api) -> str:
+def _encode_tool(api: Api) -> str:
     """Return the tool in the form of a protocol."""
     if api == "anthropic":
         return encode_value(anthropic.encode_tools([RECALL_SCHEMA])[0])
@@ -262,7 +260,7 @@ def _allows_free_choice(choice: Any) -> bool:
     )
 
 
-def _list_names(tools: Any) -> set[str]:
+def _list_tool_names(tools: Any) -> set[str]:
     definitions = (
         [tool for tool in tools if isinstance(tool, dict)]
         if isinstance(tools, list)

@@ -100,7 +100,7 @@ class ClientRequest:
         )
 
     @property
-    def asks_compaction(self) -> bool:
+    def asks_for_compaction(self) -> bool:
         """Whether the client asks the provider for a compaction."""
         return self.unmanaged_reason in (SUMMARIZE, TRIGGER)
 
@@ -235,18 +235,18 @@ def _thinking_budget(api: Api, fields: Mapping[str, Any]) -> int | None:
     return tokens if isinstance(tokens, int) and not isinstance(tokens, bool) else None
 
 
-def _drops_history(edits: Any) -> bool:
+def _drops_history(setting: Any) -> bool:
     """Return whether the client asks the provider to compact or clear the history; keeping all thinking does not."""
-    if not edits:
+    if not setting:
         return False
-    edit_list = edits.get("edits") if isinstance(edits, dict) else edits
-    if not isinstance(edit_list, list):
+    requested_edits = setting.get("edits") if isinstance(setting, dict) else setting
+    if not isinstance(requested_edits, list):
         return True
     return not all(
         isinstance(edit, dict)
         and str(edit.get("type", "")).startswith("clear_thinking")
         and edit.get("keep") == "all"
-        for edit in edit_list
+        for edit in requested_edits
     )
 
 

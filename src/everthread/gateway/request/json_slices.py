@@ -17,7 +17,7 @@ import msgspec
 
 from everthread.core.types import Api
 from everthread.errors import WireError
-from everthread.thread.wire_messages import UNREADABLE, decode_value
+from everthread.thread.wire_messages import JSON_ERRORS, decode_value
 
 _BLANK = re.compile(rb"[ \t\n\r]*")
 _AFTER_ELEMENT = re.compile(rb"[ \t\n\r]*([,\]])[ \t\n\r]*")
@@ -210,7 +210,7 @@ def has_too_many_values(body: bytes) -> bool:
         return False
     try:
         msgspec.json.decode(body, type=msgspec.Raw)
-    except UNREADABLE:
+    except JSON_ERRORS:
         return True
     return _has_more_values(body, MAX_ALL_VALUES)
 
@@ -221,10 +221,10 @@ def check_values(raw: bytes, subject: str) -> None:
         raise ExcessError(f"{subject} more than {_MAX_VALUES:,} values")
 
 
-def _has_more_values(body: bytes, most: int) -> bool:
-    """Return whether a body has more than `most` commas outside of strings, rounded to thousands."""
+def _has_more_values(body: bytes, max_count: int) -> bool:
+    """Return whether a body has more than `max_count` commas outside of strings, rounded to thousands."""
     position = 0
-    for _ in range(most // _VALUES_AT_ONCE + 1):
+    for _ in range(max_count // _VALUES_AT_ONCE + 1):
         match = _SOME_VALUES.match(body, position)
         if match is None:
             return False
@@ -318,7 +318,7 @@ class _Reader:
         if position != end:
             try:
                 following = _LIST.decode(b"[" + self.body[position:end])
-            except UNREADABLE:
+            except JSON_ERRORS:
                 return False
             if not following:
                 return False
@@ -408,7 +408,7 @@ def _decode_fields(body: bytes) -> dict[str, msgspec.Raw]:
     """Return the undecoded fields. If msgspec refuses the body, replace lone surrogates and try again."""
     try:
         return _FIELDS.decode(body)
-    except UNREADABLE as error:
+    except JSON_ERRORS as error:
         if body.count(b"\\") > _MAX_ESCAPES:
             raise ExcessError(
                 f"it has more than {_MAX_ESCAPES:,} escapes, of half characters or in no JSON"
@@ -418,14 +418,14 @@ def _decode_fields(body: bytes) -> dict[str, msgspec.Raw]:
             raise WireError(f"the request is no JSON object: {error}") from None
     try:
         return _FIELDS.decode(hidden)
-    except UNREADABLE as error:
+    except JSON_ERRORS as error:
         raise WireError(f"the request is no JSON object: {error}") from None
 
 
 def _decode_list(raw: msgspec.Raw) -> list[msgspec.Raw]:
     try:
         return _LIST.decode(raw)
-    except UNREADABLE as error:
+    except JSON_ERRORS as error:
         raise WireError(f"the request's messages are no JSON: {error}") from None
 
 

@@ -236,16 +236,16 @@ async def run_while_connected(work: Coroutine[Any, Any, T], scope: Scope) -> T:
     watchers: DisconnectWatchers = scope["extensions"][DISCONNECT]
     limit = asyncio.timeout(None)
 
-    def end() -> None:
+    def end_work() -> None:
         limit.reschedule(0.0)
 
     try:
         async with limit:
-            watchers.add(end)
+            watchers.add(end_work)
             return await work
     except TimeoutError:
         if limit.expired():
             raise ClientGone from None
         raise
     finally:
-        watchers.discard(end)
+        watchers.discard(end_work)

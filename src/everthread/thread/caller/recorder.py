@@ -32,7 +32,7 @@ from everthread.thread.wire_messages import decode_messages, encode_messages
 
 _DELAY_SECONDS = 1.0
 """Seconds for which storing a request is delayed, so that its answer can be stored with it."""
-MAX_MESSAGES_ON_LOOP = 32
+MAX_LOOP_MESSAGES = 32
 """Maximum new messages that are decoded on the event loop; more are decoded in a thread."""
 
 
@@ -249,7 +249,7 @@ class ThreadRecorder:
 async def _make_steps(call: PreparedCall) -> list[ThreadStep]:
     """List the steps of a request; off the event loop if it has many new messages."""
     new_count = len(call.sent.history) - call.match.matched_count
-    if new_count <= MAX_MESSAGES_ON_LOOP:
+    if new_count <= MAX_LOOP_MESSAGES:
         return _list_request_steps(call)
     return await asyncio.to_thread(_list_request_steps, call)
 
