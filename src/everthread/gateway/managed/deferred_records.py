@@ -15,7 +15,7 @@ from typing import Any
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.gateway.contracts import Incoming, Outgoing
 from everthread.gateway.managed.forwarding import ForwardingTerms
-from everthread.gateway.request.body_reading import MAX_BYTES_ON_LOOP
+from everthread.gateway.request.body_reading import MAX_LOOP_BYTES
 from everthread.gateway.request.request_reader import BodyOutline
 from everthread.thread.caller.sent_history import Outcome
 from everthread.thread.finding.thread_match import Family
@@ -66,7 +66,7 @@ class DeferredRecord:
 
     @property
     def is_full(self) -> bool:
-        is_long = self._new_bytes > MAX_BYTES_ON_LOOP
+        is_long = self._new_bytes > MAX_LOOP_BYTES
         return is_long or len(self.earlier_usage) + 1 >= MAX_CALLS
 
     def supersede(

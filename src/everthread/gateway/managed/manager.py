@@ -44,7 +44,7 @@ from everthread.gateway.managed.forwarding import (
 )
 from everthread.gateway.managed.managed_turn import ManagedTurn, TurnServices
 from everthread.gateway.recall.recall_offer import RecallOffers
-from everthread.gateway.request.body_reading import MAX_BYTES_ON_LOOP
+from everthread.gateway.request.body_reading import MAX_LOOP_BYTES
 from everthread.gateway.request.client_request import ClientRequest
 from everthread.gateway.request.known_bodies import BodyOrigin
 from everthread.gateway.request.request_reader import (
@@ -227,7 +227,7 @@ class ProxyManager:
             and reply.stop is not None
             and not outcome.estimated
             and not outcome.hidden_usage
-            and request.outline.new_bytes <= MAX_BYTES_ON_LOOP
+            and request.outline.new_bytes <= MAX_LOOP_BYTES
             and self._deferred.can_take(request)
             and self.setup.is_sole_writer()
         )
