@@ -165,9 +165,9 @@ class Proxy:
             with self._arrivals.enter(admission_group):
                 await run_while_connected(exchange.run(), scope)
             return
-        with self._bytes.reserve(admission_group) as count:
+        with self._bytes.reserve(admission_group) as reserve_bytes:
             with self._arrivals.enter(admission_group):
-                raw = await read_body(receive, head, self.limits, count)
+                raw = await read_body(receive, head, self.limits, reserve_bytes)
             with self._admission.enter(admission_group):
                 self.metrics.in_flight = self._admission.count
                 await run_while_connected(self._answer(head, raw, writer), scope)

@@ -155,13 +155,16 @@ class UpstreamClient:
                     allow_redirects=False,
                 )
         except TimeoutError as error:
-            words = f"The upstream {upstream.name} did not answer in time; nothing of the request was lost, try again."
-            raise Refused(504, "upstream_timeout", words) from error
+            message = (
+                f"The upstream {upstream.name} did not answer in time; "
+                "nothing of the request was lost, try again."
+            )
+            raise Refused(504, "upstream_timeout", message) from error
         except (aiohttp.ClientError, OSError) as error:
             if streamed_body is not None and streamed_body.failure is not None:
                 raise streamed_body.failure from error
-            words = f"The upstream {upstream.name} cannot be reached: {_describe_failure(error)}."
-            raise Refused(502, "upstream_unreachable", words) from error
+            message = f"The upstream {upstream.name} cannot be reached: {_describe_failure(error)}."
+            raise Refused(502, "upstream_unreachable", message) from error
         except (
             ValueError
         ) as error:  # a line break in a header, which no parser lets through
@@ -170,8 +173,8 @@ class UpstreamClient:
             ) from error
         if not 200 <= response.status <= 599:
             response.close()
-            words = f"The upstream {upstream.name} answered with the status {response.status:03}, which is none."
-            raise Refused(502, "upstream_invalid", words)
+            message = f"The upstream {upstream.name} answered with the status {response.status:03}, which is none."
+            raise Refused(502, "upstream_invalid", message)
         return UpstreamResponse(response)
 
     async def close(self) -> None:
@@ -278,8 +281,8 @@ class _StreamedBody:
             self.failure = error
             raise
         if self.length is not None and sent_bytes != self.length:
-            words = "The request's body has another length than its headers say."
-            self.failure = Refused(400, "invalid_length", words)
+            message = "The request's body has another length than its headers say."
+            self.failure = Refused(400, "invalid_length", message)
             raise self.failure
 
 

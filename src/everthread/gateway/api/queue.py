@@ -143,7 +143,9 @@ class TurnQueue:
         if self._is_closing:
             raise _make_shutdown_error()
         first_session = await self.load_thread(tenant, thread)
-        (body,) = [dict(item) for item in as_messages(message)] or [{}]
+        (body,) = [dict(given_message) for given_message in as_messages(message)] or [
+            {}
+        ]
         if body.get("role") != "user":
             raise Refused(
                 400, "invalid_message", "Only a message of the user can be sent."

@@ -556,12 +556,12 @@ def _list_state(state: ThreadState, todo: Any) -> list[tuple[str, list[str]]]:
         (
             "Where",
             [
-                place
-                for place in (
+                location
+                for location in (
                     state.directory,
                     state.branch and f"branch {state.branch}",
                 )
-                if place
+                if location
             ],
         ),
         ("Changed files", state.changed_files()[-12:]),

@@ -155,10 +155,10 @@ class ManagedTurn:
         if outcome.reply is None:
             return []
         api = self.call.frame.api
-        values = encode_messages(api, [outcome.reply.message], self.call.model)
+        wire_messages = encode_messages(api, [outcome.reply.message], self.call.model)
         return [
             identify_message(api, value).fingerprint
-            for value in values
+            for value in wire_messages
             if is_compaction(value)
         ]
 

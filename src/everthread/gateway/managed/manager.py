@@ -173,7 +173,7 @@ class ProxyManager:
 
     # Compactions at the client's request
 
-    async def compact_once(
+    async def compact_for_client(
         self, incoming: Incoming, level: CompactionLevel, window: int | None = None
     ) -> dict[str, Any]:
         """Compact a conversation now for this window.
@@ -261,4 +261,4 @@ def _compacted_messages(turn: ManagedTurn) -> list[Any]:
     system_messages = [
         element.value for element in request.sliced.elements[: request.system_count]
     ]
-    return [*system_messages, *turn.call.list_values_to_send()]
+    return [*system_messages, *turn.call.list_messages_to_send()]

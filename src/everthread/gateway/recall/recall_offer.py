@@ -126,18 +126,18 @@ async def answer_round(store: Store, call: PreparedCall, reply: Reply) -> bool:
         for tool_call in recalls
     ]
     api = call.frame.api
-    values = encode_messages(api, [reply.message, *results], call.model)
+    wire_messages = encode_messages(api, [reply.message, *results], call.model)
     rounds = call.rounds
     rounds.call_count += len(recalls)
     if recalls and len(recalls) == len(calls):
-        rounds.texts += map(encode_value, values)
-        rounds.values += values
+        rounds.texts += map(encode_value, wire_messages)
+        rounds.wire_messages += wire_messages
         rounds.round_count += 1
         return True
     if recalls and api in RESULT_PARTS:
-        parts = values.pop()[RESULT_PARTS[api]]
+        parts = wire_messages.pop()[RESULT_PARTS[api]]
         rounds.blocks = ",".join(map(encode_value, parts))
-    rounds.last_round_texts = list(map(encode_value, values))
+    rounds.last_round_texts = list(map(encode_value, wire_messages))
     return False
 
 
@@ -146,10 +146,16 @@ def refuse_last_round(call: PreparedCall, reply: Reply) -> None:
     results = [
         _make_result(tool_call, _NO_ROOM_TEXT) for tool_call in calls_of(reply.message)
     ]
-    values = encode_messages(call.frame.api, [reply.message, *results], call.model)
+    wire_messages = encode_messages(
+        call.frame.api, [reply.message, *results], call.model
+    )
     rounds = call.rounds
-    rounds.texts[len(rounds.texts) - len(values) :] = map(encode_value, values)
-    rounds.values[len(rounds.values) - len(values) :] = values
+    rounds.texts[len(rounds.texts) - len(wire_messages) :] = map(
+        encode_value, wire_messages
+    )
+    rounds.wire_messages[len(rounds.wire_messages) - len(wire_messages) :] = (
+        wire_messages
+    )
     rounds.round_count = MAX_RECALL_ROUNDS
     rounds.is_refused = True
 
