@@ -56,7 +56,7 @@ BUFFERED_BYTES_FACTOR = 32
 class Proxy:
     """Answer requests of conversations, and pass all other requests on to an upstream."""
 
-    def __init__(  # noqa: PLR0913 - what a proxy is made of
+    def __init__(  # noqa: PLR0913 - the parts of a proxy, each by its name
         self,
         routes: Routes,
         manager: Manager,
@@ -139,7 +139,7 @@ class Proxy:
             writer.log()
 
     async def finish_records(self) -> None:
-        """Make the records that wait."""
+        """Make all delayed records now."""
         await self._services.manager.finish_records()
 
     async def close(self) -> None:

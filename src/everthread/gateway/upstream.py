@@ -171,11 +171,7 @@ class UpstreamClient:
             raise Refused(
                 400, "invalid_request", f"The request cannot be sent on: {error}."
             ) from error
-        if not 200 <= response.status <= 599:
-            response.close()
-            message = f"The upstream {upstream.name} answered with the status {response.status:03}, which is none."
-            raise Refused(502, "upstream_invalid", message)
-        return UpstreamResponse(response)
+        return _check_response(upstream, response)
 
     async def close(self) -> None:
         if self._session is not None:
@@ -213,6 +209,17 @@ class UpstreamClient:
         if endpoint is None:
             endpoint = self._endpoints[upstream.root] = _Endpoint.of(upstream.root)
         return endpoint
+
+
+def _check_response(
+    upstream: Upstream, response: aiohttp.ClientResponse
+) -> UpstreamResponse:
+    """Return a response if its status is valid; otherwise raise `Refused`."""
+    if not 200 <= response.status <= 599:
+        response.close()
+        message = f"The upstream {upstream.name} answered with the status {response.status:03}, which is none."
+        raise Refused(502, "upstream_invalid", message)
+    return UpstreamResponse(response)
 
 
 class _Connector(aiohttp.TCPConnector):

@@ -373,7 +373,7 @@ class TurnQueue:
                 await self.store.count_use(utc_day(time.time()), {payer: use})
             except StoreError as error:
                 _LOG.warning(
-                    "what turn %s used is not in the account of its key: %s",
+                    "the usage of turn %s could not be charged to its key: %s",
                     turn.id,
                     redact(str(error)),
                 )

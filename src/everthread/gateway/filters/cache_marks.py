@@ -69,7 +69,7 @@ def make_mark_changes(
     )
 
 
-def place_cache_marks(  # noqa: PLR0913 - a body and what is known of it
+def place_cache_marks(  # noqa: PLR0913 - a body and facts about it
     api: Api,
     sliced: SlicedBody,
     ttl: str,

@@ -85,7 +85,7 @@ class ExpandedBody:
 
 
 def expand_items(body: bytes, key: bytes) -> ExpandedBody | None:
-    """Replace our items in a request's body by the messages in them. Return None if there is no item of ours.
+    """Replace the gateway's items in a request's body by the messages in them. Return None if there are none.
 
     A client may send some of these messages before the item too; they are not repeated.
     """

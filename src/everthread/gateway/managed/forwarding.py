@@ -155,7 +155,7 @@ def continue_terms(
     *,
     answered: History,
 ) -> ForwardingTerms:
-    """Return the terms after a request that met these, and its answer.
+    """Return the terms for the next request, after a request that met `terms` was answered.
 
     `answered`: the history that ends with the answer.
     """

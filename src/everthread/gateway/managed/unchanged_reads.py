@@ -70,7 +70,7 @@ def is_stub(text: str) -> bool:
 
 
 def _list_readings(value: Any) -> Iterator[tuple[str, Reading]]:
-    """Yield the calls in a message that read a file: the id of the call, and what it reads."""
+    """Yield the id and the `Reading` of each call in a message that reads a file."""
     if not isinstance(value, dict):
         return
     content = value.get("content")

@@ -63,9 +63,9 @@ class RecallOffers:
     def choose_tool(
         self, incoming: Incoming, sliced: SlicedBody, frame: Request
     ) -> Mapping[str, Any] | None:
-        """Return the tool; None if the client has such a tool itself or turned this one off.
+        """Return the tool; None if the client has a similar tool or has turned ours off.
 
-        A client that withdrew our MCP server gets it, too.
+        A client that has detached our MCP server also gets the tool.
         """
         setting = incoming.headers.get(RECALL_HEADER, "").lower()
         if not self._is_enabled or setting in ("off", "false", "0"):
@@ -85,11 +85,11 @@ class RecallOffers:
 
 @dataclass(frozen=True, slots=True)
 class _KnownFrame:
-    """A frame, and what its tools say about ours."""
+    """A frame, and how its tools relate to our own tool."""
 
     frame: Request
     lacks_recall: bool
-    """Whether no tool of it reads earlier messages."""
+    """Whether none of its tools reads earlier messages."""
     deferred_readers: tuple[str, ...]
     """The names of our MCP server's tools if the client defers them, so that it may withdraw them."""
 

@@ -127,9 +127,10 @@ class ThreadIndex:
     def match_end(
         self, sent: SentHistory, thread: str, length: int
     ) -> ThreadMatch | None:
-        """Match a history that continues a thread after so many messages; None unless the thread is known to end there.
+        """Match a history that continues a thread after its first `length` messages.
 
-        The caller has compared those messages, and system prompt and tools with those of the thread's last call.
+        Return None unless the thread is known to end with these messages. The caller has compared them, the system
+        prompt and the tools with the thread's last call.
         """
         digest = sent.history.digest(length)
         if not digest or not self._cache.ends_at(sent.family, thread, digest):
