@@ -28,13 +28,13 @@ from everthread.core.tokens import TokenCounter
 from everthread.factory.conversations import make_session_options
 from everthread.lab.importers.log import CLIENT_NAMES
 from everthread.lab.importers.read_logs import read_log
-from everthread.lab.provider.cache import Block, Prompt
+from everthread.lab.provider.prompt_blocks import Block, Prompt
 from everthread.lab.replay.baselines import (
     ReplayCaches,
     ReplayInputs,
     price_call,
 )
-from everthread.lab.replay.cache_lifetime import cache_seconds
+from everthread.lab.replay.cache_lifetime import find_cache_seconds
 from everthread.lab.replay.replay_inputs import DEFAULT_MODEL, prepare_inputs
 from everthread.lab.replay.replay_plan import plan_replay
 from everthread.lab.replay.replay_player import ReplayPlayer
@@ -123,7 +123,7 @@ async def play(path: Path) -> Session:
     """Play a log at default settings, and keep the prompts."""
     log = read_log(str(path))
     options = replace(make_session_options(Config()), background=False)
-    lifetime = cache_seconds(log.model or DEFAULT_MODEL, options.cache_ttl)
+    lifetime = find_cache_seconds(log.model or DEFAULT_MODEL, options.cache_ttl)
     plan = plan_replay(log, times=None, pause=60.0, step=8.0, ttl=lifetime)
     setting = prepare_inputs(
         log,

@@ -345,8 +345,8 @@ async def test_new_resume_branch_and_sessions(setup: AgentSetup) -> None:
     agent, model = await open_with_turns(setup, 2)
     first = agent.conversation.id
     new = await run_command(agent, "/new Spring cleaning")
-    assert new.switch
-    await agent.switch(new.switch)
+    assert new.next_session
+    await agent.switch(new.next_session)
     await agent.send("A fresh start.")
     assert [text_of(m) for m in model.requests[-1].messages] == ["A fresh start."]
     assert model.requests[-1].system == model.requests[0].system, (
@@ -368,11 +368,11 @@ async def test_new_resume_branch_and_sessions(setup: AgentSetup) -> None:
     )
     assert "/resume ID" in (await run_command(agent, "/resume")).text
     back = await run_command(agent, f"/resume {first[:8]}")
-    assert back.switch == first
-    await agent.switch(back.switch)
+    assert back.next_session == first
+    await agent.switch(back.next_session)
     assert len(agent.conversation.messages) == 4
     branch = await run_command(agent, "/branch")
-    await agent.switch(branch.switch or "")
+    await agent.switch(branch.next_session or "")
     await agent.send("Only here.")
     assert len(agent.conversation.messages) == 6
     assert len(await setup.store.history(first)) == 4
@@ -547,7 +547,7 @@ async def test_model_shows_and_switches(
         assert (await agent.send("And now?")).text == "I am gpt-4o-mini."
         assert setup.events_of(CompactionDone)
         branch = await run_command(agent, "/branch")
-        await agent.switch(branch.switch or "")
+        await agent.switch(branch.next_session or "")
         assert (await agent.send("Here too?")).text == "I am gpt-4o-mini."
         assert (await run_command(agent.conversation, "/model gpt-4o")).failed
 
@@ -658,7 +658,7 @@ async def test_names_that_other_programs_use(setup: AgentSetup) -> None:
     assert (await run_command(agent, "/cost")).data["sums"] == (
         await run_command(agent, "/usage")
     ).data["sums"]
-    assert (await run_command(agent, "/clear")).switch
+    assert (await run_command(agent, "/clear")).next_session
 
 
 async def test_the_state_of_a_thread(setup: AgentSetup) -> None:

@@ -27,26 +27,22 @@ from everthread.agent.approval import Denial
 from everthread.agent.commands.context_commands import CONTEXT_KINDS
 from everthread.agent.tool_interface import Permission
 from everthread.agent.turn_events import Delegated, ToolFinished, ToolStarted, TurnEnded
-from everthread.cli.chat.chat_session import Chat, render_last_exchange
+from everthread.cli.chat.answer_text import render_context
+from everthread.cli.chat.chat_session import Chat
 from everthread.cli.chat.editor import ChatCompleter
+from everthread.cli.chat.event_lines import ToolLines, render_event, render_tool_result
+from everthread.cli.chat.greeting import render_last_exchange
 from everthread.cli.chat.input import (
     ApprovalPrompt,
     Interrupts,
     StoppedError,
     render_permission,
 )
+from everthread.cli.chat.markdown_blocks import MarkdownBlocks
 from everthread.cli.chat.pastes import Pastes, UnfoldingHistory
 from everthread.cli.chat.presence import TerminalPresence
-from everthread.cli.chat.terminal_view import (
-    MarkdownBlocks,
-    Screen,
-    Status,
-    ToolLines,
-    format_thousands,
-    render_context,
-    render_event,
-    render_tool_result,
-)
+from everthread.cli.chat.screen import Screen
+from everthread.cli.chat.status_line import Status, format_thousands
 from everthread.cli.output import log_unexpected_error
 from everthread.cli.shared_options import RESUME_WITHOUT_ID, fill_missing_ids
 from everthread.compaction.engine import describe_progress

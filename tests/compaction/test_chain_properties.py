@@ -32,8 +32,8 @@ from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
 from everthread.core.transcript import (
     count_head_messages,
+    find_latest_user_index,
     is_summary,
-    latest_user_index,
     recognize_summaries,
     split_into_spans,
     strip_summary_marks,
@@ -157,7 +157,7 @@ def made_engine(name: str, window: int) -> SummaryEngine:
 
 def is_feasible(messages: list[Message], budget: Budget) -> bool:
     """Head, the latest user message, the latest piece, and the least of tail, words and summary fit into 60 % of T."""
-    latest = latest_user_index(messages)
+    latest = find_latest_user_index(messages)
     kept = sum(map(COUNTER.message, messages[: count_head_messages(messages)]))
     kept += COUNTER.message(messages[latest]) if latest is not None else 0
     kept += (

@@ -29,9 +29,9 @@ from everthread.core.tokens.budget import Budget
 from everthread.core.transcript import (
     SUMMARY_END,
     SUMMARY_START,
+    find_latest_user_index,
     is_summary,
     is_user_message,
-    latest_user_index,
     split_into_turns,
     user_text,
 )
@@ -240,7 +240,7 @@ class TestLatestRequest:
 
     async def test_it_is_kept_word_for_word(self) -> None:
         result = await make_engine(32_000).compress(LONG)
-        latest = latest_user_index(result.messages)
+        latest = find_latest_user_index(result.messages)
         assert latest is not None
         assert user_text(result.messages[latest]) == "Now fix the tests."
         assert sections(result)[TASK] == "[2] Now fix the tests."
@@ -254,7 +254,7 @@ class TestLatestRequest:
         ]
         result = await make_engine(32_000).compress(talk)
         assert result.changed
-        latest = latest_user_index(result.messages)
+        latest = find_latest_user_index(result.messages)
         assert latest is not None
         assert user_text(result.messages[latest]) == "Port everything to Rust."
         assert is_summary(result.messages[latest]) or is_summary(
@@ -267,7 +267,7 @@ class TestLatestRequest:
         result = await make_engine(32_000).compress(talk)
         assert result.changed
         assert user_text(result.messages[0]) == "Port everything to Rust."
-        assert latest_user_index(result.messages) == 0
+        assert find_latest_user_index(result.messages) == 0
         assert result.tokens_after <= Budget.for_window(32_000).compacted_limit
 
     async def test_a_finished_request_is_not_an_active_task(self) -> None:

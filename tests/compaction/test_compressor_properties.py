@@ -18,8 +18,8 @@ from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
 from everthread.core.transcript import (
     find_call_groups,
+    find_latest_user_index,
     is_summary,
-    latest_user_index,
     split_into_spans,
     user_text,
 )
@@ -68,8 +68,8 @@ async def expect_compaction(window: int, messages: list[Message]) -> list[Messag
     # If only results shrink, the messages stay.
     summaries = sum(map(is_summary, messages)) if not result.covered else 1
     assert sum(map(is_summary, result.messages)) == summaries
-    old = latest_user_index(messages)
-    new = latest_user_index(result.messages)
+    old = find_latest_user_index(messages)
+    new = find_latest_user_index(result.messages)
     if old is not None and not any("user messages" in step for step in result.steps):
         assert new is not None
         assert user_text(result.messages[new]) == user_text(messages[old])

@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 
 from everthread.compaction.history.thread_facts import build_state
-from everthread.compaction.history.tool_calls import describe_call
+from everthread.compaction.history.tool_calls import CallFacts, describe_call
 from everthread.compaction.journal.journal_builder import build_journal_and_state
 from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.journal.one_line_text import split_note
 from everthread.compaction.summary.sections import DONE, parse_sections
-from everthread.compaction.summary.state_sections import write_open_errors
-from everthread.core.messages import Call, Message
+from everthread.compaction.summary.state_sections import (
+    write_open_errors,
+)
+from everthread.core.messages import Call, Message, calls_of, text_of
 from everthread.core.tokens import TokenCounter
 from tests.compaction.histories import (
     assistant_message,
@@ -307,3 +309,422 @@ def test_the_announcement_of_calls_that_only_read_is_left_out() -> None:
     text = journal_text(turn("Why?", [only, answer], [both, answer_too]))
     assert "Let me" not in text
     assert "The queue is never emptied by `worker_7`. […]" in text
+
+
+def open_errors(messages: list[Message]) -> str:
+    return write_open_errors(build_state(messages))
+
+
+def test_tests_that_log_errors_have_passed_also_when_only_their_line_is_left() -> None:
+    asked, answer = run(
+        "mix test 2>&1 | tail -20",
+        f'10:01:02.227 [error] Error during the call. Reason: %ApiError{{type: "x"}}\n{"." * 300}\n'
+        "14 doctests, 410 tests, 0 failures",
+    )
+    facts = CallFacts(Call("c1", "Bash", calls_of(asked)[0].arguments), text_of(answer))
+    line = facts.describe()
+    assert line is not None
+    assert line.startswith("[Bash] ran `mix test 2>&1 | tail -20` -> 410 tests, ")
+    assert facts.find_errors() == []
+    pruned: Any = {**answer, "content": line}
+    for messages in (
+        turn("Test it.", [asked, answer]),
+        turn("Test it.", [asked, pruned]),
+    ):
+        text = journal_text(messages)
+        assert "→ 410 tests" in text
+        assert "error:" not in text
+        assert open_errors(messages) == ""
+
+
+@pytest.mark.parametrize(
+    "output", ["12 passed", "exit 0, 12 passed", "3 skipped, 12 passed"]
+)
+def test_a_pattern_with_a_pipe_sign_only_trims_the_output(output: str) -> None:
+    failed = run(
+        "mix test 2>&1", "Exit code 2\n** (Error) boom: no database", failed=True
+    )
+    passed = run('mix test 2>&1 | grep -E "(tests|passed)"', output)
+    assert open_errors(turn("Test.", failed)) != ""
+    assert open_errors(turn("Test.", failed, passed)) == ""
+
+
+def test_the_figures_in_a_message_of_a_commit_are_no_test_run() -> None:
+    failed = run(
+        "pytest",
+        "FAILED tests/test_a.py::test_b - assert 1 == 2\n1 failed, 3 passed",
+        failed=True,
+    )
+    told = "Closed issue 7: The limits are checked. 397 tests pass."
+    closing = run(
+        'bd close 7 --reason="The limits are checked. 397 tests pass."',
+        told + " " * 300,
+    )
+    messages = turn("Close it.", failed, closing)
+    assert "→ Closed issue 7: The limits are checked." in journal_text(messages)
+    assert "`pytest` failed" in open_errors(messages)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "kubectl --context prod-eu -n shop get pods",
+        "kubectl -n shop --context=prod-eu logs checkout-7 --previous",
+        "helm --kube-context prod-eu -n shop history checkout",
+        "git -C /r --git-dir /r/.git log --oneline",
+        "gh -R a/b pr view 3",
+        "docker --context remote ps -a",
+    ],
+)
+def test_options_before_a_subcommand_do_not_make_it_act(command: str) -> None:
+    output = "42  2026-11-03  failed  Upgrade failed: timed out waiting for the condition\nError: x"
+    text = journal_text(turn("Why?", run(command, output)))
+    assert "looked 1 time" in text
+    assert "error:" not in text
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "kubectl --context prod-eu -n shop delete pod a",
+        "helm -n get uninstall checkout",
+        "docker -c ps rm a",
+    ],
+)
+def test_the_value_of_an_option_is_no_subcommand(command: str) -> None:
+    assert "ran `" in journal_text(turn("Do it.", run(command, "done")))
+
+
+def test_a_column_of_a_table_is_no_count_of_tests() -> None:
+    table = "REVISION\tUPDATED\tSTATUS\n42\tTue Nov 3 14:00:40 2026\tfailed\tcheckout-2.14.0"
+    state = build_state(turn("Deploy.", run("./deploy.sh history", table)))
+    assert "2026 failed" not in str(state.commands)
+
+
+def test_a_placeholder_in_a_text_is_no_file() -> None:
+    command = "cat > out/log.txt <<EOF\nIt is in runs/<exp>/<ts>/ and in sync-<id>/x.md now.\nEOF"
+    assert list(build_state(turn("Write it.", run(command, ""))).files) == [
+        "out/log.txt"
+    ]
+
+
+def test_every_step_of_a_chain_that_succeeded_has_passed() -> None:
+    lint = run(
+        "golangci-lint run ./...",
+        "queue.go:40:2: ineffectual assignment to n (ineffassign)\n1 issues:",
+        failed=True,
+    )
+    messages = turn("Lint.", lint)
+    assert "queue.go:40:2: ineffectual assignment to n (ineffassign)" in open_errors(
+        messages
+    )
+    chain = run("golangci-lint run ./... && go test ./...", "ok  \tapp/queue\t0.1s")
+    assert open_errors([*messages, *turn("Again.", chain)]) == ""
+    loose = run("golangci-lint run ./... ; go test ./...", "ok  \tapp/queue\t0.1s")
+    assert open_errors([*messages, *turn("Again.", loose)]) != ""
+
+
+def test_a_tool_that_reports_exit_codes_has_passed_without_one() -> None:
+    command = "git commit -m 'Add the limit'"
+    failed = run(
+        command,
+        "Exit code 1\n[DIALYZER] error: lib/a.ex:12: pattern can never match",
+        failed=True,
+    )
+    passed = run(
+        command,
+        "[hooks] Error: retried once\n[main 64f1b9a] Add the limit\n 2 files changed",
+    )
+    assert open_errors(turn("Commit.", failed)) != ""
+    assert open_errors(turn("Commit.", failed, passed)) == ""
+
+
+def test_a_command_that_was_cut_is_known_again_from_its_beginning() -> None:
+    command = f"git add a.py && git commit -m 'Add the limit {'and the reason ' * 40}'"
+    cut = f"{command[:160]}… [cut: {len(command)} characters in all]"
+    other = command.replace("the limit", "the timeout")
+    failed = run(cut, "Exit code 1\nerror: hook declined: a.py", failed=True)
+    for passed, is_open in ((command, False), (other, True)):
+        messages = turn("Commit.", failed, run(passed, "[main 64f1b9a] Add"))
+        assert bool(open_errors(messages)) == is_open
+    make = run(
+        f"make {'target ' * 30}… [cut: 400 characters in all]",
+        "Exit code 2\nerror: no rule",
+        failed=True,
+    )
+    messages = turn("Make.", make, run(f"make {'target ' * 50}", "built"))
+    assert open_errors(messages) == ""
+
+
+def test_the_reason_of_a_failed_go_test_is_not_what_it_logged_last() -> None:
+    output = (
+        "=== RUN   TestLeak\n    leak_test.go:58: found 14 goroutines, want 2\n"
+        "    leak_test.go:59: goroutine 91 [chan receive]: readLoop(0xc000182000)\n--- FAIL: TestLeak (2.03s)\nFAIL"
+    )
+    text = journal_text(turn("Test.", run("go test -v ./...", output, failed=True)))
+    assert "TestLeak (2.03s) leak_test.go:58: found 14 goroutines, want 2" in text
+
+
+def test_the_error_of_an_assertion_library_is_the_reason() -> None:
+    output = (
+        "    flow_test.go:1412: \n        \tError Trace:\t/r/flow_test.go:1412\n"
+        "        \tError:      \tShould be true\n        \tTest:       \tTestFlow\n"
+        "    flow_test.go:1421: the flow completed\n--- FAIL: TestFlow (7.11s)\nFAIL"
+    )
+    text = journal_text(turn("Test.", run("go test -v ./...", output, failed=True)))
+    assert "Error: Should be true" in text
+    assert "the flow completed" not in text
+
+
+def test_an_item_of_an_announced_list_of_errors_is_no_comment() -> None:
+    output = (
+        "Exit code 1\nError: Error making API request.\n\nURL: GET https://vault.corp:8200/v1/kv\nCode: 403. Errors:\n"
+        "\n* permission denied\n"
+    )
+    assert "* permission denied" in open_errors(
+        turn("Plan.", run("terraform plan", output, failed=True))
+    )
+    comment = (
+        "Exit code 1\n/**\n * permission denied is thrown\n */\nerror: no such crate"
+    )
+    assert "thrown" not in open_errors(
+        turn("Plan.", run("make all", comment, failed=True))
+    )
+
+
+def test_what_a_lookup_printed_before_its_last_heading_is_not_why_it_failed() -> None:
+    output = "Exit code 1\nd6f93d27 push to the origin, not a made-up URL\n=== is the doc there? ===\n"
+    messages = turn("Look.", run("make log; ls doc.md", output, failed=True))
+    assert "made-up" not in journal_text(messages)
+
+
+@pytest.mark.parametrize(
+    ("output", "outcome"),
+    [
+        (
+            "map.env: Modifying... [id=shop/env]\nApply complete! Resources: 0 added, 1 changed",
+            "Apply complete! Resources: 0 added, 1 changed",
+        ),
+        ("[lint] $ golangci-lint run ./...\n0 issues.", "0 issues."),
+        ("=== scripts ===\nlint", "lint"),
+    ],
+)
+def test_an_outcome_is_no_announcement(output: str, outcome: str) -> None:
+    assert f"→ {outcome}" in journal_text(turn("Do it.", run("make apply", output)))
+
+
+def test_the_result_of_a_browser_is_the_page_and_not_the_code_that_ran() -> None:
+    page = (
+        "### Ran Playwright code\n```js\nawait page.getByRole('tab', { name: 'Payments' }).click();\n```\n\n"
+        "### Page state\n- Page URL: https://portal.example/invoices/1009#payments\n- Page Title: Invoice\n"
+    )
+    text = journal_text(
+        turn("Open it.", call("mcp__playwright__browser_click", {"ref": "e61"}, page))
+    )
+    assert "→ - Page URL: https://portal.example/invoices/1009#payments" in text
+
+
+def test_the_report_of_a_subagent_is_told_by_a_finding() -> None:
+    report = (
+        "I have now enough context for a report.\n\n# Analysis\n\n"
+        "The lock is taken twice: `drain` holds `q.mu` in queue.go:38.\n\nMore on request."
+    )
+    text = journal_text(turn("Why?", call("Task", {"description": "Find it"}, report)))
+    assert "→ The lock is taken twice: `drain` holds `q.mu` in queue.go:38." in text
+
+
+def test_tasks_that_are_created_one_by_one_are_the_todo_list() -> None:
+    def create(number: int, subject: str) -> list[Message]:
+        fields = {"subject": subject, "description": "As planned."}
+        return call(
+            "TaskCreate", fields, f"Task #{number} created successfully: {subject}"
+        )
+
+    def update(number: int, status: str) -> list[Message]:
+        return call(
+            "TaskUpdate",
+            {"taskId": str(number), "status": status},
+            f"Updated task #{number} status",
+        )
+
+    steps = [create(1, "Write tests"), create(2, "Wire it"), create(3, "Run all")]
+    messages = turn(
+        "Go.",
+        *steps,
+        update(1, "completed"),
+        update(2, "in_progress"),
+        update(9, "completed"),
+    )
+    state = build_state(messages)
+    assert state.todo_items("completed") == ["#1 Write tests"]
+    assert state.todo_items("in_progress") == ["#2 Wire it"]
+    assert state.todo_items("pending") == ["#3 Run all"]
+    assert "TaskUpdate" not in journal_text(messages)
+
+
+def test_code_in_the_middle_of_a_long_note_does_not_become_prose() -> None:
+    code = "\n".join(
+        f"    if state.flag_{number} {{ return false }}" for number in range(60)
+    )
+    reasons = "\n".join(f"Reason {number} is as good as any." for number in range(35))
+    note = (
+        f"The flag is read too late.\n\n{reasons}\n\n```go\n{code}\n```\n\nSo `state.go:170` loses updates.\n\n"
+        "Now on."
+    )
+    asked, answer = run("make all", "ok")
+    noted: Any = {**asked, "content": note}
+    text = journal_text(turn("Why?", [noted, answer]))
+    assert "The flag is read too late." in text
+    assert "So `state.go:170` loses updates." in text
+    assert "return false" not in text
+
+
+def test_an_opening_alone_is_no_note() -> None:
+    asked, answer = call("read_file", {"path": "queue.py"}, "import os")
+    noted: Any = {
+        **asked,
+        "content": "Good point there, subagents matter too. Let me look at how they write:",
+    }
+    assert "Good point" not in journal_text(turn("And now?", [noted, answer]))
+
+
+def test_a_command_on_several_lines_is_one() -> None:
+    text = journal_text(
+        turn("Create it.", run('bd create "a" \\\n  --type epic \\\n  -l x', "av-raf"))
+    )
+    assert 'ran `bd create "a" --type epic -l x`' in text
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "npx prettier --check src/lib/money.ts",
+        "npm run type-check",
+        "cargo +1.74 check --workspace",
+        "ruff check .",
+    ],
+)
+def test_a_check_of_the_source_is_no_test_run(command: str) -> None:
+    messages = turn("Check.", run("pytest", "3 passed"), run(command, "All good."))
+    last_test = build_journal_and_state(messages)[1].last_test()
+    assert last_test is not None
+    assert last_test[0] == "pytest"
+
+
+@pytest.mark.parametrize("command", ["node --test", "make check", "npm run check"])
+def test_a_run_whose_name_is_a_check_is_a_test_run(command: str) -> None:
+    messages = turn("Check.", run(command, "All good."))
+    assert build_journal_and_state(messages)[1].last_test() is not None
+
+
+def test_a_refused_command_did_not_run() -> None:
+    refusal = "The user doesn't want to proceed with this tool use. The tool use was rejected."
+    messages = turn(
+        "Add it.",
+        run("pnpm add limiter", refusal, failed=True),
+        run("make all", "built"),
+    )
+    journal = build_journal_and_state(
+        [*messages, *turn("And?", run("make x", "built " * 90))]
+    )[0]
+    counter = TokenCounter("gpt-4o").text
+    entry = journal.entries[0]
+    assert "ran 1 command\n" in entry.text
+    assert entry.commands == ("make all",)
+    text = journal.shorten_to(counter(journal.render()) - 6, counter).render()
+    assert "limiter`," not in text
+
+
+def test_every_answer_of_a_turn_that_the_client_continued_is_told() -> None:
+    notice = user_message(
+        "<task-notification>\n<task-id>b3</task-id>\n</task-notification>"
+    )
+    messages = [
+        user_message("Limit the requests."),
+        *run("make all", "built"),
+        assistant_message("The limit is 100 per minute, in `limit.ts`."),
+        notice,
+        *run("make check", "ok"),
+        assistant_message("The scan in the background failed with 407."),
+    ]
+    text = journal_text(messages)
+    assert "The limit is 100 per minute, in `limit.ts`." in text
+    assert "The scan in the background failed with 407." in text
+
+
+def test_a_run_that_ended_by_itself_did_not_time_out() -> None:
+    output = (
+        "Exit code 1\n  1) [chromium] › a.spec.ts:40:5 › applies voucher\n\n"
+        "    Error: Timed out 5000ms waiting for expect(locator).toHaveText(expected)\n\n"
+        "  4 failed\n    [chromium] › a.spec.ts:40:5 › applies voucher\n  26 passed (1.9m)"
+    )
+    text = journal_text(turn("Test.", run("npx playwright test", output, failed=True)))
+    assert "→ exit 1, 4 failed, 26 passed\n" in text
+    stopped = "Exit code 143\nCommand timed out after 2m 0.0s"
+    text = journal_text(turn("Test.", run("npx playwright test", stopped, failed=True)))
+    assert "→ timed out, exit 143" in text
+
+
+def test_a_total_of_tests_is_not_counted_twice() -> None:
+    output = "14 tests completed, 1 failed\n\nBUILD FAILED in 58s\nExit Code: 1"
+    messages = turn(
+        "Test.",
+        run(
+            "./gradlew test",
+            f"OrderIT > finds() FAILED\n    x.SqlError at A.java:61\n\n{output}",
+            failed=True,
+        ),
+    )
+    assert (
+        "(message 1, 14 tests): OrderIT > finds() FAILED x.SqlError at A.java:61"
+        in open_errors(messages)
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "output", "reason"),
+    [
+        pytest.param(
+            "./gradlew integrationTest",
+            "RepoIT > findsOverdue() FAILED\n    org.h.SemanticException at RepoIT.java:61\n"
+            "        Caused by: Could not interpret path 'invoice.dueDate'\n\n14 tests completed, 1 failed\n"
+            "Error: (none)\nExit Code: 1\nSignal: (none)",
+            "Caused by: Could not interpret path 'invoice.dueDate'",
+            id="gradle",
+        ),
+        pytest.param(
+            "dotnet test",
+            "[xUnit.net 00:00:00.71]     A.VoucherTests.NeverBelowZero [FAIL]\n"
+            "  Failed A.VoucherTests.NeverBelowZero [12 ms]\n"
+            "  Error Message:\n   Assert.Equal() Failure: Values differ\nExpected: 0\nActual:   -4.50\n\n"
+            "Failed!  - Failed:     1, Passed:     7, Skipped:     0, Total:     8, Duration: 84 ms - A.dll (net8.0)",
+            "Error Message: Assert.Equal() Failure: Values differ",
+            id="xunit",
+        ),
+        pytest.param(
+            "pnpm test",
+            "FAIL src/limit.test.ts\n  ● sliding window › blocks the 101st request\n\n"
+            "    Expected: 429\n    Received: 200\n\n"
+            "Tests:       1 failed, 4 passed, 5 total",
+            "● sliding window › blocks the 101st request",
+            id="jest",
+        ),
+    ],
+)
+def test_a_failed_run_is_told_by_its_reason_and_not_by_its_counts(
+    command: str, output: str, reason: str
+) -> None:
+    lines = open_errors(turn("Test.", run(command, output, failed=True)))
+    assert reason in lines
+    for counts in ("(none)", "tests completed", "Failed!", "Tests:"):
+        assert counts not in lines
+
+
+def test_the_name_of_a_test_that_starts_is_no_error() -> None:
+    output = (
+        "=== RUN   TestBothFlagsError\n--- PASS: TestBothFlagsError (0.0s)\n"
+        "--- FAIL: TestX (0.1s)\n    x_test.go:3: got 1, want 2\nFAIL"
+    )
+    text = journal_text(turn("Test.", run("go test -v ./...", output, failed=True)))
+    assert "TestBothFlagsError" not in text
+    assert "TestX (0.1s) x_test.go:3: got 1, want 2" in text

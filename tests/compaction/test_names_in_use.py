@@ -391,6 +391,23 @@ def test_folders_and_commands_are_read_back() -> None:
     assert set(parse_names(write_section(names))) == set(names)
 
 
+async def test_a_file_in_the_middle_of_a_long_output_is_listed() -> None:
+    filler = "word " * 3_000
+    talk = [
+        user_message("Begin."),
+        assistant_message("Yes."),
+        user_message("Go on."),
+        *call_with_result(
+            1, "bash", '{"command": "cat log"}', f"{filler}src/shop/cart.py {filler}"
+        ),
+        *tool_turns(100, 20),
+        assistant_message("Ok."),
+        user_message("Now?"),
+    ]
+    result = await ContextCompressor(services()).compress(talk)
+    assert "cart.py" in read_names(names_in(result))
+
+
 def test_a_folder_ranks_below_identifiers_and_files() -> None:
     names = NamesInUse.from_list(["src/shop", "cart_total_sum", "shop/cart.py"])
     assert names.ranked_names() == ["shop/cart.py", "cart_total_sum", "src/shop"]

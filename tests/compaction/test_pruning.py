@@ -23,7 +23,7 @@ from everthread.core.messages import Message, calls_of, iterate_images, results_
 from everthread.core.outputs import make_persisted_block, output_id
 from everthread.core.transcript import (
     find_call_groups,
-    latest_user_index,
+    find_latest_user_index,
     split_into_spans,
     split_into_turns,
 )
@@ -376,7 +376,7 @@ def check(messages: list[Message], pruned: list[Message], start: int, end: int) 
         )
         assert len(json.dumps(bare_new)) < len(json.dumps(bare_old))
         assert bare_new.keys() == bare_old.keys()
-    latest = latest_user_index(messages)
+    latest = find_latest_user_index(messages)
     for index in range(start, min(end, len(messages))):
         message = pruned[index]
         for found in results_of(message):

@@ -28,7 +28,7 @@ from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.messages import Message
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
-from everthread.core.transcript import is_user_message, latest_user_index
+from everthread.core.transcript import find_latest_user_index, is_user_message
 from everthread.core.validation import validate_messages
 from everthread.errors import ConfigError, EngineError
 from examples.engine_plugin.recent_turns import NOTE, RecentTurns, create
@@ -493,7 +493,7 @@ class TestExample:
                 problem.rule for problem in validate_messages(made.messages, api=api)
             } <= before
         assert first_request(made.messages) == first_request(messages)
-        latest = latest_user_index(messages)
+        latest = find_latest_user_index(messages)
         assert latest is not None
         assert messages[latest] in made.messages
         for message, index in zip(made.messages, made.kept, strict=True):

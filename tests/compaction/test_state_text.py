@@ -215,7 +215,7 @@ async def test_a_list_compacted_repeatedly_keeps_the_state() -> None:
         talk = [*made.messages, *chat(at + 1)]
     first, *later = parts
     assert "/r/seen.py" in first[FILES].split(f"\n- {READ}: ")[1]
-    assert first[BLOCKED].count(" failed (message 2): ") == 5
+    assert first[BLOCKED].count(" failed (message 2") == 5
     for name in (STATE, PROGRESS, BLOCKED, REMAINING):
         assert [one[name] for one in later] == [first[name]] * 2
     assert all("- changed: /r/made.py\n" in one[FILES] for one in parts)

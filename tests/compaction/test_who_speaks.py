@@ -105,6 +105,54 @@ async def test_the_answers_to_an_agents_questions_are_the_users() -> None:
     assert answer in told[USER_WORDS]
 
 
+@pytest.mark.parametrize("beginning", ["User responded: ", "User selected: "])
+async def test_an_answer_in_copilot_is_the_users(beginning: str) -> None:
+    answer = "the user presses OK, and no merge UI"
+    asked = call_with_result(
+        1, "ask_user", json.dumps({"question": "How?"}), f"{beginning}{answer}"
+    )
+    told = await summarize(asked)
+    assert f"] {answer}" in told[USER_WORDS]
+    assert "→ answered by the user" in told[DONE]
+
+
+async def test_what_a_client_adds_to_an_answer_is_not_the_users() -> None:
+    asked = call_with_result(
+        1,
+        "AskUserQuestion",
+        json.dumps({"questions": ["Which?"]}),
+        'User has answered your questions: "Which?"="both". You can now continue with the user\'s answers in mind.',
+    )
+    told = await summarize(asked)
+    assert told[USER_WORDS].endswith('"Which?"="both"')
+
+
+async def test_of_questions_that_the_user_wants_to_clarify_only_the_answers_count() -> (
+    None
+):
+    clarify = (
+        "The user wants to clarify these questions.\n    This means they may have additional information.\n\n"
+        '    Questions asked:\n- "Now or at the end?"\n  Answer: At the end\n- "Which flag?"\n  (No answer provided)'
+    )
+    for messages in (
+        refuse("AskUserQuestion", {"questions": ["Which?"]}, f"{REFUSED}{clarify}"),
+        [user_message(clarify), assistant_message("What is unclear?")],
+    ):
+        said = (await summarize(messages))[USER_WORDS]
+        assert '- "Now or at the end?"\n  Answer: At the end' in said
+        assert "additional information" not in said
+        assert "Which flag?" not in said
+
+
+async def test_the_notice_of_a_finished_task_is_not_the_users() -> None:
+    notice = (
+        "<task-notification>\n<task-id>b7</task-id>\n</task-notification>\n"
+        "Read the output file to retrieve the result: /tmp/claude-1000/tasks/b7.output"
+    )
+    told = await summarize([user_message(notice), assistant_message("It passed.")])
+    assert "Read the output file" not in str(told)
+
+
 async def test_a_tools_output_cannot_pose_as_the_user() -> None:
     told = await summarize(
         call_with_result(

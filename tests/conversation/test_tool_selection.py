@@ -180,7 +180,7 @@ async def test_now_costs_the_cache_and_says_how_much(setup: ConversationSetup) -
     assert price.startswith("about $0.00")
     assert f"{conversation.tokens:,} tokens" in price
     found = await conversation.find_tools("telephone", now=True)
-    assert found.now
+    assert found.is_offered_now
     assert [card.name for card in found.tools] == ["telephone_tool"]
     assert found.text.endswith("They are shown to you again from now on.")
     told = setup.watch.of(ToolsChanged)[-1]
@@ -205,7 +205,7 @@ async def test_a_search_that_finds_nothing_changes_nothing(
     conversation = await setup.open(model(), tools=TOOLS, **SHARE)
     await conversation.send("Book me a flight.")
     found = await conversation.find_tools("quantum chemistry", now=True)
-    assert (found.tools, found.now) == ((), False)
+    assert (found.tools, found.is_offered_now) == ((), False)
     assert "These are left out: " in found.text
     assert all(name in found.text for name in conversation.toolbox.left_out)
     assert (

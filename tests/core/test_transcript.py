@@ -14,8 +14,8 @@ from everthread.core.transcript import (
     TurnSpan,
     count_head_messages,
     find_call_groups,
+    find_latest_user_index,
     is_user_message,
-    latest_user_index,
     mark_summary,
     seal_summary,
     split_into_spans,
@@ -168,8 +168,8 @@ class TestUserMessages:
             mark_summary(user(seal_summary(f"{SUMMARY_START}]\nBackground."))),
             user("<system-reminder>x</system-reminder>"),
         ]
-        assert latest_user_index(messages) == 0
-        assert latest_user_index([assistant_text("b")]) is None
+        assert find_latest_user_index(messages) == 0
+        assert find_latest_user_index([assistant_text("b")]) is None
 
     def test_what_agents_write_in_the_users_name_is_no_user_message(self) -> None:
         messages = [
@@ -177,7 +177,7 @@ class TestUserMessages:
             assistant_text("<function=ls>"),
             user("EXECUTION RESULT of [ls]:\nnever touch main.py"),
         ]
-        assert latest_user_index(messages) == 0
+        assert find_latest_user_index(messages) == 0
         assert split_into_turns(messages) == [TurnSpan(0, 3, 0)]
 
 

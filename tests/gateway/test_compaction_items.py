@@ -13,7 +13,7 @@ import httpx2
 import pytest
 
 from everthread.gateway.managed.compaction_items import (
-    asks_compaction,
+    asks_for_compaction,
     expand_items,
     make_item,
     read_item,
@@ -211,7 +211,7 @@ def test_an_item_that_is_not_ours_is_left_alone() -> None:
     said = [one["content"] for one in json.loads(expanded.body)["input"]]
     assert said == ["hi", "more", "x"], "what the client keeps is not repeated"
     assert expand_items(json.dumps({"input": [forged]}).encode(), KEY) is None
-    assert not asks_compaction(
+    assert not asks_for_compaction(
         json.dumps({"input": [TRIGGER, {"role": "user", "content": "x"}]}).encode()
     )
-    assert not asks_compaction(b'{"input": "compaction_trigger"}')
+    assert not asks_for_compaction(b'{"input": "compaction_trigger"}')

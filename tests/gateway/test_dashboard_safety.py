@@ -429,7 +429,7 @@ async def test_a_gateway_serves_them_at_its_root(
         closed = parse_config("gateway: {port: 0, dashboard: {enabled: false}}")
         lab = [Upstream("lab", setup.provider.url)]
         async with open_gateway(closed, store=setup.store, upstreams=lab) as gateway:
-            assert gateway.page() is None
+            assert gateway.find_dashboard_url() is None
             async with httpx2.AsyncClient(base_url=gateway.url, timeout=60) as http:
                 assert "text/html" not in (await http.get("/")).headers.get(
                     "content-type", ""

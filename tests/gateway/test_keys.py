@@ -18,7 +18,7 @@ import pytest
 from everthread.config import parse_config
 from everthread.errors import ConfigError, InputError
 from everthread.factory import open_store
-from everthread.factory.gateways import add_own_key, list_upstreams
+from everthread.factory.upstreams import add_own_key, list_upstreams
 from everthread.gateway.access.authentication import KEY_CACHE_SECONDS, KeyAuthenticator
 from everthread.gateway.access.key_creation import issue_key
 from everthread.gateway.contracts import Auth

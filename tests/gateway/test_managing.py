@@ -153,7 +153,7 @@ async def ask_after_a_compaction(
     client = HistoryClient("openai_chat", tools=[TOOL])
     manager = setup.manager()
     await send_turns(setup, manager, client, 12)
-    await manager.settle()
+    await manager.wait_for_background_work()
     client.add_user_message("And now?")
     return client, await manager.prepare(client.incoming())
 

@@ -8,7 +8,7 @@ from urllib.parse import unquote_to_bytes
 import pytest
 
 from everthread.config import parse_config
-from everthread.factory.gateways import add_keys, list_upstreams
+from everthread.factory.upstreams import add_keys, list_upstreams
 from everthread.gateway.access.key_creation import issue_key
 from everthread.gateway.monitoring.log_lines import JsonLines, TerminalLines, TextLines
 from everthread.gateway.router import Upstream, normalize_path

@@ -16,7 +16,7 @@ from everthread.core.types import Api
 from everthread.gateway.access.authentication import Caller
 from everthread.gateway.filters.charging import estimate_body_tokens
 from everthread.gateway.request.body_reading import (
-    MAX_BYTES_ON_LOOP,
+    MAX_LOOP_BYTES,
     BodyLocator,
     read_request,
     run_in_thread_if_large,
@@ -66,7 +66,7 @@ class Watched(PassThroughManager):
     ("body", "encoding", "is_apart"),
     [
         (body_of(1_000), b"identity", False),
-        (body_of(MAX_BYTES_ON_LOOP), b"identity", True),
+        (body_of(MAX_LOOP_BYTES), b"identity", True),
         (body_of(5_000_000), b"identity", True),
         (gzip.compress(body_of(1_000_000)), b"gzip", True),
     ],
@@ -93,11 +93,11 @@ class WatchedSizes(SizeCache):
         super().__init__()
         self.threads: set[int] = set()
 
-    def count_values(
+    def count_together(
         self, api: Api, model: str, key: Any, values: Sequence[Any]
     ) -> int:
         self.threads.add(threading.get_ident())
-        return super().count_values(api, model, key, values)
+        return super().count_together(api, model, key, values)
 
 
 async def test_what_is_new_in_a_body_is_read_in_another_thread() -> None:
@@ -172,7 +172,7 @@ async def test_a_body_of_millions_of_values_is_not_taken_apart() -> None:
 async def test_small_work_needs_no_thread() -> None:
     assert await run_in_thread_if_large(1, threading.get_ident) == threading.get_ident()
     assert (
-        await run_in_thread_if_large(MAX_BYTES_ON_LOOP + 1, threading.get_ident)
+        await run_in_thread_if_large(MAX_LOOP_BYTES + 1, threading.get_ident)
         != threading.get_ident()
     )
 

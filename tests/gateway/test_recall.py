@@ -22,7 +22,7 @@ from everthread.gateway.managed.manager import ProxyManager
 from everthread.gateway.recall.recall_watch import RecallWatch
 from everthread.gateway.recall.stream_merge import is_recall
 from everthread.lab.provider import Provider, Record, ServedModel
-from everthread.lab.provider.cache import PromptReader
+from everthread.lab.provider.prompt_blocks import PromptReader
 from everthread.store.store import Store
 from everthread.testing import SteppedClock
 from everthread.thread.caller import recall_rounds

@@ -243,7 +243,7 @@ async def test_a_model_writes_its_summary_ahead_and_it_is_used_when_it_is_due(
     assert 0.8 * 4_000 <= before < 4_000, (
         "between 80 % of the threshold and the threshold"
     )
-    await manager.settle()
+    await manager.wait_for_background_work()
     asked = len(writer.requests)
     assert asked
     assert not (await ask(manager, client, "Short.")).rewritten, "not due yet"
@@ -259,7 +259,7 @@ async def test_a_draft_that_found_nothing_to_shorten_says_nothing_about_later_me
     manager = setup.manager(summarizer=ScriptedSummarizer(), economics=False)
     client = HistoryClient("openai_chat")
     await ask(manager, client, make_text(2_900, "entry"))
-    await manager.settle()
+    await manager.wait_for_background_work()
     assert not setup.of(CompactionDone), "it is too short, though large enough"
     await ask(manager, client, make_text(300, "second entry"))
     sent = await ask(manager, client, make_text(300, "third entry"))
@@ -283,7 +283,7 @@ async def test_messages_since_a_prepared_summary_are_shortened(
         client.add_user_message(numbered_text(turn, 490, "entry"))
         client.add_answer(numbered_text(turn, 490, "reply"))
     assert not (await ask(manager, client, "And now read all of it.")).rewritten
-    await manager.settle()
+    await manager.wait_for_background_work()
     for number in range(4):
         calls: Any = [function_call(f"since_{number}", "read")]
         text = make_text(600, f"note {number}") if says_much else None
@@ -324,7 +324,7 @@ async def test_a_journal_is_never_made_ahead(setup: ManagerSetup) -> None:
         await turn.record(
             Outcome(200, reply, CanonicalUsage(input_tokens=prompt, output_tokens=2))
         )
-        await manager.settle()
+        await manager.wait_for_background_work()
 
 
 async def test_where_a_summariser_fails_the_journal_stands_in_its_place(
@@ -570,7 +570,7 @@ async def test_a_draft_that_the_conversation_outgrew_is_not_sent_by_itself(
         if number == 3:
             assert not sent.rewritten, "it goes on without"
             written.set()
-            await manager.settle()
+            await manager.wait_for_background_work()
     assert any(heads)
     assert sum(one != other for one, other in itertools.pairwise(heads)) == 1
 

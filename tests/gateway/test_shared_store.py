@@ -94,7 +94,7 @@ async def stored_threads(store: Store) -> list[list[str]]:
     ]
 
 
-async def settle() -> None:
+async def wait_for_background_work() -> None:
     """Let the tasks go as far as they can without the store."""
     for _ in range(20):
         await asyncio.sleep(0)
@@ -116,11 +116,11 @@ async def test_an_answer_that_another_process_stored_first_is_no_base(
         await turn.response_headers()
         storing = held.hold("extend_thread")
         late = conversation.hear(turn)
-        await settle()
+        await wait_for_background_work()
         await conversation.hear(await conversation.ask(second))
         reading = held.hold("find_link")
         waiting = asyncio.create_task(conversation.ask(first))
-        await settle()
+        await wait_for_background_work()
         storing.set()
         await late
         reading.set()
@@ -141,7 +141,7 @@ async def test_a_first_request_that_comes_late_into_the_store_begins_no_second_t
         conversation = Conversation(HistoryClient("openai_chat", headers=headers))
         storing = held.hold("extend_thread")
         late = conversation.hear(await conversation.ask(first))
-        await settle()
+        await wait_for_background_work()
         await conversation.hear(await conversation.ask(second))
         storing.set()
         await late

@@ -9,13 +9,8 @@ from everthread.core.caching.cache_lifetimes import (
     EXTENDED_CACHE_SECONDS,
 )
 from everthread.core.types import Request
-from everthread.lab.provider.cache import (
-    Block,
-    BreakpointCache,
-    CacheUse,
-    PromptReader,
-    ProviderCaches,
-)
+from everthread.lab.provider.cache import BreakpointCache, CacheUse, ProviderCaches
+from everthread.lab.provider.prompt_blocks import Block, PromptReader
 from everthread.testing import SteppedClock
 
 MODEL = "gpt-5.6"

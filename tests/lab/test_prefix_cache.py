@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from everthread.lab.provider.cache import Block, PrefixCache
+from everthread.lab.provider.cache import PrefixCache
+from everthread.lab.provider.prompt_blocks import Block
 from everthread.testing import SteppedClock
 
 

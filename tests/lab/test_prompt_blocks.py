@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from everthread.core.tokens import TokenCounter
-from everthread.lab.provider.cache import Prompt, PromptReader, digest_prefixes
+from everthread.lab.provider.cache import digest_prefixes
+from everthread.lab.provider.prompt_blocks import Prompt, PromptReader
 from everthread.lab.provider.served_models import ANTHROPIC, CHAT, RESPONSES, Protocol
 
 MARK = {"cache_control": {"type": "ephemeral"}}

@@ -12,13 +12,8 @@ from everthread import apply_cache_control
 from everthread.core.caching.claude_cache_marks import mark_system
 from everthread.core.messages import Message
 from everthread.core.types import Api, Request
-from everthread.lab.provider.cache import (
-    Block,
-    CacheUse,
-    ClaudeCache,
-    PromptReader,
-    Ttl,
-)
+from everthread.lab.provider.cache import CacheUse, ClaudeCache
+from everthread.lab.provider.prompt_blocks import Block, PromptReader, Ttl
 from everthread.lab.provider.served_models import find_cache_minimum
 from everthread.testing import SteppedClock
 from everthread.wire.codecs import CODECS

@@ -545,7 +545,12 @@ class TestLog:
         )
         assert more.reply
         assert more.reply.message["content"] == "C."
-        assert one.at < other.at < more.at < changed.at
+        assert (
+            one.arrival_time
+            < other.arrival_time
+            < more.arrival_time
+            < changed.arrival_time
+        )
         assert more.summary()["prompt_tokens"] == more.prompt_tokens
 
     async def test_who_listens_hears_of_each(self) -> None:

@@ -22,7 +22,8 @@ from everthread.factory import open_store
 from everthread.lab.importers.log import Log, LoggedMessage
 from everthread.lab.importers.read_logs import parse_log, read_log
 from everthread.lab.provider import Provider
-from everthread.lab.provider.cache import Block, PrefixDigests, digest_prefixes
+from everthread.lab.provider.cache import PrefixDigests, digest_prefixes
+from everthread.lab.provider.prompt_blocks import Block
 from everthread.lab.replay import Replay, replay, result
 from everthread.lab.replay.replay_plan import plan_replay
 from everthread.lab.replay.tracked_facts import collect_facts, read_context

@@ -155,7 +155,7 @@ def test_the_headline_is_what_continued_then_facts_then_dollars(found: Replay) -
     )
     assert "no caching" not in shown
     assert "no management, no caching" in " ".join(
-        _Page(render_report([found], uncached=True)).texts
+        _Page(render_report([found], show_uncached=True)).texts
     )
 
 

@@ -17,7 +17,7 @@ import pytest
 from everthread.config import parse_config
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.factory import open_store
-from everthread.factory.gateways import open_dashboard
+from everthread.factory.dashboards import open_dashboard
 from everthread.gateway.dashboard.page_routes import Dashboard
 from everthread.store.records import NewMessage, NewSession
 from everthread.store.store import Store

@@ -45,7 +45,7 @@ async def test_a_page_of_an_upstream_runs_nothing_in_the_origin_of_the_dashboard
         )
         gateway = await stack.enter_async_context(opened)
         tab = await browser.tab()
-        await tab.open(gateway.page() or "")
+        await tab.open(gateway.find_dashboard_url() or "")
         await tab.until("location.pathname === '/'")
         for path in ("/v1/models/x", "/v1/files/page.html", "/anything"):
             await tab.open(f"{gateway.url}{path}")

@@ -1,8 +1,8 @@
-"""One session of Claude Code stays one conversation, whatever changes when it is resumed.
+"""One session of a client stays one conversation, whatever changes when it is resumed.
 
-The steps: a run past its window several times, another run, a renewed login, `wrap --mcp`, `serve` without it, the
-client's own `/compact`, a question about the first file, and another session that begins with the same words.
-Findings are in `build/torture/clients/resumed.json`.
+The steps: a run past its window several times, another run, a renewed login, `wrap --mcp`, `serve` without it, Claude
+Code's own `/compact`, a question about the first file, and another session that begins with the same words. Findings
+are in `build/torture/clients/resumed-NAME.json`.
 """
 
 from __future__ import annotations
@@ -13,79 +13,104 @@ from typing import Any
 import pytest
 
 from tests.torture.clients.model import FACT
-from tests.torture.clients.programs import PROGRAMS
-from tests.torture.clients.resumed import ROUNDS, STEPS, WINDOW
+from tests.torture.clients.programs import Program
+from tests.torture.clients.resumed import RESUMED, list_steps
 from tests.torture.clients.start import run_program
 
 pytestmark = pytest.mark.timeout(1_800)
-RESUMED = ("again", "renewed", "mcp", "serve")
 
 
-def test_a_session_stays_one_conversation(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", RESUMED)
+def test_a_session_stays_one_conversation(name: str, tmp_path: Path) -> None:
+    program = RESUMED[name]
     found = run_program(
-        PROGRAMS["claude-defaults"],
+        program,
         tmp_path / "run",
         module="tests.torture.clients.resumed",
-        name="resumed",
+        name=f"resumed-{name}",
     )
-    for step in STEPS:
-        assert found[step.name]["code"] == 0, found[step.name]["errors"]
-        assert found[step.name]["refused"] == []
-    check_window_is_learnt_once(found)
-    [main] = found["task"]["threads"]
-    assert main["calls"] > ROUNDS
+    steps = {step.name: found[step.name] for step in list_steps(program)}
+    for step in steps.values():
+        assert step["code"] == 0, step["errors"]
+        assert step["refused"] == []
+    check_window_is_learnt_once(steps)
+    [main] = steps["task"]["threads"]
+    assert main["calls"] > program.steps
     assert main["compactions"] >= 3
-    for name in RESUMED:
-        check_nothing_changed(found[name], main)
-    assert not any(found["mcp"]["offers_recall"]), "our MCP server replaces it"
-    assert all(found["serve"]["offers_recall"]), "our MCP server is detached again"
-    for name in ("again", "renewed"):
-        count, shared = found[name]["repeated"]
-        assert shared == count, "the compacted history goes on byte for byte"
-    check_compacted_conversation_goes_on(found, main)
-    check_other_session_is_apart(found, main)
+    for step_name in ("again", "renewed"):
+        check_nothing_changed(steps[step_name], main, program)
+    compacted = main
+    for step_name in ("mcp", "serve"):
+        if step_name in steps:
+            compacted = check_thread_goes_on(steps[step_name], compacted, program)
+    if "mcp" in steps:
+        assert not any(steps["mcp"]["offers_recall"]), "our MCP server replaces it"
+    assert all(steps["serve"]["offers_recall"]), "our MCP server is detached again"
+    assert all(steps["question"]["offers_recall"])
+    assert steps["question"]["events"]["recall"] == 1
+    assert FACT in steps["question"]["said"]
+    assert found["answered_by_recall"]
+    if "compact" in steps:
+        check_compacted_conversation_goes_on(steps, main)
+    else:
+        check_thread_goes_on(steps["question"], compacted, program)
+    if "other" in steps:
+        check_other_session_is_apart(steps, main)
 
 
-def check_window_is_learnt_once(found: dict[str, Any]) -> None:
-    """Check that only the first process was refused by the provider."""
-    [refusal] = found["task"]["refused_upstream"]
-    assert str(WINDOW) in refusal
-    for step in STEPS[1:]:
-        assert found[step.name]["refused_upstream"] == [], step.name
+def check_window_is_learnt_once(steps: dict[str, Any]) -> None:
+    """Check that only the first process was refused by the provider, and once."""
+    first, *others = steps.values()
+    assert len(first["refused_upstream"]) == 1
+    assert [step["refused_upstream"] for step in others] == [[]] * len(others)
 
 
-def check_nothing_changed(step: dict[str, Any], main: dict[str, Any]) -> None:
-    """Check that a step went on in the thread, with the compactions that it had."""
-    [thread] = step["threads"]
-    assert thread["id"] == main["id"]
+def check_nothing_changed(
+    step: dict[str, Any], main: dict[str, Any], program: Program
+) -> None:
+    """Check that a step went on in the thread, with the compacted history that it had."""
+    thread = check_thread_goes_on(step, main, program)
     assert thread["compactions"] == main["compactions"]
-    assert "compaction_done" not in step["events"]
-    assert max(step["prompts"]) < WINDOW
+    count, shared = step["repeated"]
+    assert shared > count - program.unsteady
+
+
+def check_thread_goes_on(
+    step: dict[str, Any], before: dict[str, Any], program: Program
+) -> dict[str, Any]:
+    """Check that a step went on in the thread from its compactions; return the thread.
+
+    Other tools cost the cached prompt, so a further compaction may come due.
+    """
+    [thread] = step["threads"]
+    assert thread["id"] == before["id"]
+    counts = [count for name, count in step["compacted"] if name == thread["id"]]
+    assert counts in ([], [before["compactions"] + 1])
+    assert thread["compactions"] == before["compactions"] + len(counts)
+    assert max(step["prompts"]) < program.window
+    found: dict[str, Any] = thread
+    return found
 
 
 def check_compacted_conversation_goes_on(
-    found: dict[str, Any], main: dict[str, Any]
+    steps: dict[str, Any], main: dict[str, Any]
 ) -> None:
-    """Check that after the client's own compaction recall finds what came before."""
-    assert "compaction_done" not in found["compact"]["events"]
+    """Check that the client's own compaction is a continuation, not a conversation of its own."""
+    assert steps["compact"]["compacted"] == []
     [continued] = [
         thread
-        for thread in found["question"]["threads"]
+        for thread in steps["question"]["threads"]
         if thread["id"] != main["id"] and thread["kind"] != "side"
     ]
     assert continued["parent"]
     assert main["id"] in continued["family"]
-    assert all(found["question"]["offers_recall"])
-    assert found["question"]["events"]["recall"] == 1
-    assert FACT in found["question"]["said"]
-    assert found["answered_by_recall"]
 
 
-def check_other_session_is_apart(found: dict[str, Any], main: dict[str, Any]) -> None:
+def check_other_session_is_apart(steps: dict[str, Any], main: dict[str, Any]) -> None:
     """Check that another session id is another conversation, though its words are the same."""
-    known = {thread["id"] for thread in found["question"]["threads"]}
+    known = {thread["id"] for thread in steps["question"]["threads"]}
     [other] = [
-        thread for thread in found["other"]["threads"] if thread["id"] not in known
+        thread for thread in steps["other"]["threads"] if thread["id"] not in known
     ]
-    assert other["family"] == [other["id"]]
+    assert not known & set(other["family"])
     assert main["id"] not in other["family"]

@@ -260,8 +260,10 @@ class TestMeaning:
                 {"functionCall": {**SIGNED["functionCall"], "id": "x"}},
             ],
         }
-        assert gemini.comparable_content(said) == gemini.comparable_content(bare)
-        answered = gemini.comparable_content(
+        assert gemini.make_comparable_content(said) == gemini.make_comparable_content(
+            bare
+        )
+        answered = gemini.make_comparable_content(
             {"role": "user", "parts": [ANSWERED, "no object"]}
         )
         block = {
@@ -271,12 +273,14 @@ class TestMeaning:
         }
         assert answered == {"role": "user", "content": [block]}
         assert (
-            gemini.comparable_content({"role": "user", "parts": [ANSWERED, ANSWERED]})
+            gemini.make_comparable_content(
+                {"role": "user", "parts": [ANSWERED, ANSWERED]}
+            )
             == answered
         ), "Gemini CLI resumed"
         assert (
-            gemini.comparable_content("nothing")
-            == gemini.comparable_content({"parts": 1})
+            gemini.make_comparable_content("nothing")
+            == gemini.make_comparable_content({"parts": 1})
             == {"role": "user", "content": []}
         )
 

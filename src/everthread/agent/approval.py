@@ -174,20 +174,20 @@ class Approvals:
                 return True
             answer = await self._ask_user(permission)
             if answer == "always":
-                self._always_allowed.add(_permission_key(permission))
+                self._always_allowed.add(_make_permission_key(permission))
                 rule = make_rule(permission)
                 if rule is not None and self._store_rule is not None:
                     self.rules = (*self.rules, rule)
                     self._store_rule(rule)
             if isinstance(answer, Denial):
-                self._reasons[_permission_key(permission)] = answer.reason
+                self._reasons[_make_permission_key(permission)] = answer.reason
             return bool(answer)
 
     def explain_refusal(self, permission: Permission) -> str:
         """Return the message for the model after a refusal: the reason, and how it can be allowed."""
         action = f"{permission.kind} {quote_name(permission.target)!r}"
         if self._ask_user is not None:
-            reason = self._reasons.pop(_permission_key(permission), "")
+            reason = self._reasons.pop(_make_permission_key(permission), "")
             return f"Refused: the user did not allow {action}." + (
                 f" The user says: {reason}" if reason else ""
             )
@@ -196,7 +196,7 @@ class Approvals:
     def _is_allowed(self, permission: Permission) -> bool:
         return (
             self._allow_everything
-            or _permission_key(permission) in self._always_allowed
+            or _make_permission_key(permission) in self._always_allowed
             or any(rule.allows(permission) for rule in self.rules)
         )
 
@@ -247,7 +247,7 @@ def explain_how_to_allow(permission: Permission) -> str:
     return "The user can allow it with --yes."
 
 
-def _permission_key(permission: Permission) -> tuple[str, str, str]:
+def _make_permission_key(permission: Permission) -> tuple[str, str, str]:
     """Return the key by which an earlier answer is found: a command in its folder, or a path to write."""
     return (
         permission.kind,
@@ -277,7 +277,7 @@ def _word_matches(pattern: str, word: str) -> bool:
 
 
 def _path_matches(pattern: str, path: str) -> bool:
-    """Return whether a pattern matches a path; inside `.git`, whose hooks are run, only if it names `.git`."""
+    """Return whether a pattern matches a path. Inside `.git`, whose hooks are run, the pattern must name `.git`."""
     parts = path.lower().split("/")
     if ".." in parts or (".git" in parts and ".git" not in pattern.split("/")):
         return False

@@ -95,7 +95,7 @@ class MemoryFiles:
             )
             return groups if is_present else [*groups, _format_entry(change.entry)]
 
-        await self._change(kind, edit)
+        await self._change_file(kind, edit)
         return change
 
     async def replace(self, kind: MemoryKind, old_text: str, text: str) -> MemoryChange:
@@ -124,7 +124,7 @@ class MemoryFiles:
             entries.append(_parse_entry(groups[index]))
             return [*groups[:index], *new_groups, *groups[index + 1 :]]
 
-        await self._change(kind, edit)
+        await self._change_file(kind, edit)
         return entries[-1]
 
     def _read(self, kind: MemoryKind) -> str:
@@ -137,7 +137,7 @@ class MemoryFiles:
                 f"{self.folder / FILE_NAMES[kind]} cannot be read: {error.strerror}"
             ) from error
 
-    async def _change(
+    async def _change_file(
         self, kind: MemoryKind, edit: Callable[[LineGroups], LineGroups]
     ) -> None:
         async with self._write_lock:

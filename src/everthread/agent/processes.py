@@ -159,9 +159,9 @@ class ProcessOutput:
             )
 
     def _trim(self) -> None:
-        surplus = max(0, len(self._tail) - self._limit)
-        self._dropped_bytes += surplus
-        del self._tail[:surplus]
+        surplus_bytes = max(0, len(self._tail) - self._limit)
+        self._dropped_bytes += surplus_bytes
+        del self._tail[:surplus_bytes]
 
 
 class ChildProcess(ProcessFamily):

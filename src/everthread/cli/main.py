@@ -176,8 +176,8 @@ for panel, commands in COMMAND_GROUPS.items():
         app.command(name, help=text, rich_help_panel=panel)(_do_nothing)
 
 
-def _print_version(value: bool) -> None:
-    if value:
+def _print_version(is_requested: bool) -> None:
+    if is_requested:
         typer.echo(f"everthread {__version__}")
         raise typer.Exit
 

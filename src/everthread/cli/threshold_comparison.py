@@ -127,21 +127,23 @@ def _replay_at_thresholds(
                 models={},
                 economics=economics,
             )
-            step = progress(number, f"{log.source} at {_name_row(share, economics)}")
+            report_step = progress(
+                number, f"{log.source} at {_format_row_name(share, economics)}"
+            )
             replayed = play(
                 log,
                 options=trial_options,
                 with_baselines=False,
                 with_facts=True,
-                progress=step,
+                progress=report_step,
                 **arguments,
             )
             replays.setdefault((share, economics), []).append(replayed)
     return replays
 
 
-def _name_row(share: float, economics: bool) -> str:
-    return f"{share:.0%}, {'weighed' if economics else 'fixed'}"
+def _format_row_name(share: float, is_weighed: bool) -> str:
+    return f"{share:.0%}, {'weighed' if is_weighed else 'fixed'}"
 
 
 def _sum_figures(replays: Sequence[Replay]) -> dict[str, float | None]:
@@ -169,7 +171,7 @@ def _format_row(row: dict[str, Any]) -> list[object]:
     shares = (f"{row[name]:.1%}" for name in ("in_context", "by_recall", "lost"))
     tokens = ", ".join(f"{size:,}" for size in row["tokens"])
     return [
-        _name_row(row["threshold"], row["economics"]),
+        _format_row_name(row["threshold"], row["economics"]),
         tokens,
         format_dollars(row["dollars"]),
         *figures,

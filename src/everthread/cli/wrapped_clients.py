@@ -38,7 +38,7 @@ class WrappedClient:
         return bool(self.mcp) or "{opencode}" in self.variables.values()
 
 
-def _opencode_config(url: str, *, mcp: bool) -> str:
+def _make_opencode_config(url: str, *, with_mcp: bool) -> str:
     providers = {
         "anthropic": {"options": {"baseURL": f"{url}/v1"}},
         "openai": {"options": {"baseURL": f"{url}/v1"}},
@@ -49,7 +49,7 @@ def _opencode_config(url: str, *, mcp: bool) -> str:
                 "everthread": {"type": "remote", "url": f"{url}/mcp", "enabled": True}
             }
         }
-        if mcp
+        if with_mcp
         else {}
     )
     return json.dumps({"provider": providers, **mcp_setting})
@@ -189,12 +189,12 @@ CLIENTS = {
 
 
 def make_settings(
-    client: WrappedClient, url: str, folder: Path, *, mcp: bool
+    client: WrappedClient, url: str, folder: Path, *, with_mcp: bool
 ) -> tuple[dict[str, str], list[str]]:
     """Return the variables and arguments that route a client through the gateway."""
     values = {
         "{url}": url,
-        "{opencode}": _opencode_config(url, mcp=mcp),
+        "{opencode}": _make_opencode_config(url, with_mcp=with_mcp),
         "{folder}": str(folder),
     }
 
@@ -210,7 +210,8 @@ def make_settings(
     if client.fill_folder is not None:
         variables |= client.fill_folder(folder, url)
     return variables, [
-        fill(argument) for argument in (*client.arguments, *(client.mcp if mcp else ()))
+        fill(argument)
+        for argument in (*client.arguments, *(client.mcp if with_mcp else ()))
     ]
 
 
@@ -219,10 +220,10 @@ def format_settings(
     folder: Path,
     url: str = URL_PLACEHOLDER,
     *,
-    mcp: bool = False,
+    with_mcp: bool = False,
 ) -> str:
     """Format the settings as shell commands; the temporary folder is called FOLDER."""
-    variables, arguments = make_settings(client, url, folder, mcp=mcp)
+    variables, arguments = make_settings(client, url, folder, with_mcp=with_mcp)
     lines = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
     return "\n".join(
         [*lines, shlex.join([client.program, *arguments]), f"# {client.note}"]

@@ -67,10 +67,10 @@ class FoundTools:
     tools: tuple[ToolCard, ...]
     others: tuple[str, ...]
     """The names of the other tools left out."""
-    now: bool = False
+    is_offered_now: bool = False
     """Whether they are offered again from the next request on."""
     was_refused: bool = False
-    """Whether `now` was requested and not allowed."""
+    """Whether the model asked for them at once and the user did not allow it."""
 
     @property
     def text(self) -> str:
@@ -94,8 +94,8 @@ class FoundTools:
             else f"- {card.name}"
             for card in self.tools
         ]
-        availability = f"They are shown to you again from {'now' if self.now else 'the next compaction'} on."
-        if self.was_refused and not self.now:
+        availability = f"They are shown to you again from {'now' if self.is_offered_now else 'the next compaction'} on."
+        if self.was_refused and not self.is_offered_now:
             availability = (
                 f"The user did not allow to show them at once. {availability}"
             )
@@ -128,7 +128,7 @@ class Toolbox:
 
     @property
     def schemas(self) -> list[dict[str, Any]]:
-        """Return the offered tools: those given and not left out, the engine's own, and `find_tools`."""
+        """Return the offered tools: the given tools that are not left out, the engine's own, and `find_tools`."""
         return self._list_offered_tools(self.left_out)
 
     @property
@@ -166,7 +166,7 @@ class Toolbox:
         return max(0, all_tokens - counter.tools(self.schemas)) if self.left_out else 0
 
     def record_tool_call(self, tool: str) -> None:
-        """Record a call of a tool, which then counts as in use."""
+        """Record that a tool was called, so that it counts as used and is never left out."""
         if tool in self._names:
             self.used_tools.setdefault(tool)
 
@@ -295,7 +295,9 @@ class Toolbox:
             )
         if names:
             await self._conversation.save()
-        return replace(matches, now=now and bool(names), was_refused=was_refused)
+        return replace(
+            matches, is_offered_now=now and bool(names), was_refused=was_refused
+        )
 
     def search(self, query: str) -> FoundTools:
         """Search without changing the offered tools."""

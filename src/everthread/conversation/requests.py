@@ -10,8 +10,8 @@ from everthread.conversation.conversation_state import ConversationState
 from everthread.conversation.summary_note import without_note_marks
 from everthread.core.caching.claude_cache_marks import (
     apply_cache_control,
+    find_first_markable_index,
     find_last_marked_index,
-    first_markable_index,
     mark_system,
 )
 from everthread.core.caching.openai_cache_breakpoints import mark_system_breakpoint
@@ -134,7 +134,7 @@ def _limit_output(
     if conversation.output_cap:
         limits.append(conversation.output_cap)
     if conversation.learnt_window:
-        unreported = (
+        unreported_tokens = (
             conversation.state.calibration.count_unreported_tokens(
                 conversation.route.name, conversation.estimate
             )
@@ -144,7 +144,7 @@ def _limit_output(
             compute_max_output(
                 conversation.learnt_window,
                 conversation.tokens + injected_tokens,
-                unreported=unreported,
+                unreported=unreported_tokens,
             )
         )
     return min(limits)
@@ -156,7 +156,7 @@ def _mark_messages(conversation: ConversationState, messages: list[Message]) -> 
     The earlier mark lets the provider find its cached prefix if many messages were added since.
     """
     previous_index = conversation.last_marked_index
-    start = first_markable_index(len(messages), previous_index)
+    start = find_first_markable_index(len(messages), previous_index)
     marked_messages = apply_cache_control(
         messages[start:],
         ttl=conversation.setup.options.cache_ttl,

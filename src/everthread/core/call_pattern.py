@@ -46,7 +46,7 @@ class CallPattern:
     def add_call(
         self, usage: CanonicalUsage, timestamp: float, *, ttl: float
     ) -> CallPattern:
-        """Return the pattern with one more call. `ttl`: the lifetime until one is learnt."""
+        """Return the pattern with one more call. `ttl`: the lifetime of the cache until another is learnt."""
         prompt = usage.prompt_tokens
         if not prompt:
             return self
@@ -77,7 +77,7 @@ class CallPattern:
     def _learn_lifetime(
         self, usage: CanonicalUsage, timestamp: float, ttl: float
     ) -> float:
-        """Return the cache's lifetime, from one-hour writes or from reads after a pause."""
+        """Return how long the cache seems to live, judged by one-hour writes or by reads after a pause."""
         if usage.cache_write_1h_tokens:
             return max(self.lifetime, _HOUR_SECONDS)
         known_lifetime = max(self.lifetime, ttl)

@@ -137,7 +137,7 @@ def find_configured_prices(model: str) -> Prices | None:
     return _configured_prices.get(best_pattern)
 
 
-def missing_price_notice(model: str) -> str:
+def make_missing_price_notice(model: str) -> str:
     """Return the notice about a model without a known price."""
     return (
         f"No price is known for {model}: costs are not shown, and compactions are decided "
@@ -178,7 +178,7 @@ class ListedModel:
 
 
 def find_in_fallback_table(model: str) -> ListedModel | None:
-    """Return a model's entry in the fallback table, or that of its preview."""
+    """Return the entry of a model, or of its preview, in the fallback table."""
     if len(model) > MAX_MODEL_NAME_CHARS:
         return None
     name = model.lower().rpartition("/")[2]

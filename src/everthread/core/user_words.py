@@ -49,13 +49,14 @@ def find_typed_words(result: str, tool: str, *, failed: bool) -> str:
     words = ""
     if failed and (refusal := patterns.find_refusal(result)):
         words = result.partition(refusal.line_before_words)[2]
-    for question_tool, beginning in patterns.question_tools:
+    for question_tool, beginning, end in patterns.question_tools:
         if tool == question_tool and result.startswith(beginning):
-            words = result.removeprefix(beginning)
+            words = result.removeprefix(beginning).rstrip().removesuffix(end)
     if not words:
         return ""
     for note in patterns.notes_without_words:
-        words = f"\n{words.lstrip()}".partition(f"\n{note}")[0]
+        words, _, after_note = f"\n{words.lstrip()}".partition(f"\n{note}")
+        words += _find_given_answers(after_note)
     return strip_injected(words)
 
 
@@ -68,6 +69,9 @@ def strip_injected(text: str) -> str:
     """Return the text, trimmed, without elements that clients inject around it. An unclosed tag is text."""
     patterns = _load_client_patterns()
     text = _unwrap_queued(text)
+    if text.lstrip().startswith(patterns.notes_without_words):
+        text = _find_given_answers(text)
+    text = _remove_elements(text, patterns.injected_tag)
     if patterns.beginning.match(text.lstrip()):
         speech_texts = [
             text[element.content_start : element.content_end]
@@ -79,11 +83,13 @@ def strip_injected(text: str) -> str:
                 *(text.partition(mark)[2] for mark in patterns.marks_before_words),
             ]
         )
-    return _remove_elements(
-        _remove_elements(text, patterns.injected_tag),
-        patterns.speech_tag,
-        remove_content=False,
-    ).strip()
+    return _remove_elements(text, patterns.speech_tag, remove_content=False).strip()
+
+
+def _find_given_answers(text: str) -> str:
+    """Return the answers that the user gave in a client's text, each on lines of its own below its question."""
+    answers = _load_client_patterns().given_answer.finditer(text)
+    return "".join(f"\n{answer[0]}" for answer in answers)
 
 
 def strip_surroundings(text: str) -> str:
@@ -201,7 +207,8 @@ class _ClientPatterns:
         self.marks_before_words: list[str] = self._collect("after")
         self.command_tag = _compile_opening_pattern(self._collect("commands"))
         self.local_command_tag = _compile_opening_pattern(self._collect("local"))
-        self.question_tools: list[tuple[str, str]] = self._collect("answered")
+        self.question_tools: list[tuple[str, str, str]] = self._collect("answered")
+        self.given_answer = re.compile("|".join(self._collect("answers")), re.MULTILINE)
         self.notes_without_words = tuple(self._collect("no_words"))
         self.queued_notes = [
             _QueuedNote(

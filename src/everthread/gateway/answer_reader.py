@@ -12,7 +12,7 @@ from everthread.core.canonical_usage import CanonicalUsage, normalize_usage
 from everthread.core.types import Api, Reply, StreamDelta
 from everthread.errors import WireError
 from everthread.gateway.error_answers import Refused
-from everthread.gateway.request.encoding import UNREADABLE, make_decoder
+from everthread.gateway.request.encoding import DECODING_ERRORS, make_decoder
 from everthread.wire.codecs import CODECS
 from everthread.wire.sse import SseParser
 
@@ -54,7 +54,7 @@ class AnswerReader:
                 self._pieces.append(data)
                 return []
             return self._read_deltas(data)
-        except (WireError, Refused, *UNREADABLE) as error:
+        except (WireError, Refused, *DECODING_ERRORS) as error:
             self._give_up(error)
             return []
 
@@ -81,7 +81,7 @@ class AnswerReader:
     def _give_up(self, error: Exception) -> None:
         self._decoder = None
         _LOG.warning(
-            "an answer could not be read on its way (%s); it is forwarded all the same",
+            "an answer could not be read (%s); it is forwarded unchanged",
             type(error).__name__,
         )
 

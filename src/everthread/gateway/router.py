@@ -117,7 +117,7 @@ class Upstream:
         """Whether it is the server for logins with ChatGPT, whose paths have no `/v1`."""
         return self.url.endswith(LOGIN_PATH)
 
-    def spell_target(self, target: bytes) -> bytes:
+    def adapt_target(self, target: bytes) -> bytes:
         """Return path and query in the form that this provider expects."""
         return target.removeprefix(b"/v1") if self.serves_logins else target
 

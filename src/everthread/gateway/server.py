@@ -55,13 +55,13 @@ class LoopServer(Server):
         )
         self._listener = listener
         self._grace_seconds = grace_seconds
-        self._ready = asyncio.Event()
-        self._ending = asyncio.Event()
+        self._ready_event = asyncio.Event()
+        self._end_event = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         self._task = asyncio.create_task(self.serve(sockets=[self._listener]))
-        ready = asyncio.create_task(self._ready.wait())
+        ready = asyncio.create_task(self._ready_event.wait())
         await asyncio.wait({self._task, ready}, return_when=asyncio.FIRST_COMPLETED)
         ready.cancel()
         if self._task.done():
@@ -70,7 +70,7 @@ class LoopServer(Server):
         self._listener.listen(_BACKLOG)
 
     async def stop(self) -> None:
-        self._ending.set()
+        self._end_event.set()
         self.should_exit = True
         if self._task:
             await self._task
@@ -81,8 +81,8 @@ class LoopServer(Server):
 
     async def main_loop(self) -> None:
         await self.on_tick(0)
-        self._ready.set()
-        await self._ending.wait()
+        self._ready_event.set()
+        await self._end_event.wait()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for server in self.servers:
@@ -433,7 +433,7 @@ class Gateway:
             raise InputError("the gateway is not running; open it with `async with`")
         return http_url(self._host, self._port)
 
-    def page(self) -> str | None:
+    def find_dashboard_url(self) -> str | None:
         """Return the address of the dashboard, a one-time link if no key is needed; None if it is off."""
         pages = self._service.pages
         if pages is None or pages.access.login == "off":
@@ -467,13 +467,13 @@ class Gateway:
         return self
 
     async def __aexit__(self, *_error: object) -> None:
-        async with asyncio.TaskGroup() as ending:
-            ending.create_task(
+        async with asyncio.TaskGroup() as task_group:
+            task_group.create_task(
                 self._service.shut_down(
                     max(0.0, self._grace_seconds - _STOP_NOTICE_SECONDS)
                 )
             )
             if self._server:
-                ending.create_task(self._server.stop())
+                task_group.create_task(self._server.stop())
         self._server = None
         await self._service.proxy.close()

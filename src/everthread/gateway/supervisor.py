@@ -122,8 +122,10 @@ class Supervisor:
         self._print_message = print_message
         self._slots = [_Slot(index) for index in range(count)]
         self._keeper_tasks: list[asyncio.Task[None]] = []
-        self._failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._ending = asyncio.Event()
+        self._start_failure: asyncio.Future[str] = (
+            asyncio.get_running_loop().create_future()
+        )
+        self._end_event = asyncio.Event()
 
     async def __aenter__(self) -> Self:
         """Start all workers. If one cannot start, end the others and raise `InputError`."""
@@ -132,16 +134,16 @@ class Supervisor:
             asyncio.create_task(self._keep_running(slot)) for slot in self._slots
         ]
         ready_task = asyncio.create_task(self._wait_until_ready())
-        waits: list[asyncio.Future[Any]] = [ready_task, self._failed]
+        awaited_futures: list[asyncio.Future[Any]] = [ready_task, self._start_failure]
         await asyncio.wait(
-            waits, timeout=START_SECONDS, return_when=asyncio.FIRST_COMPLETED
+            awaited_futures, timeout=START_SECONDS, return_when=asyncio.FIRST_COMPLETED
         )
         if not ready_task.done():
             ready_task.cancel()
             await self.close()
             raise InputError(
-                self._failed.result()
-                if self._failed.done()
+                self._start_failure.result()
+                if self._start_failure.done()
                 else "the workers did not get up in time"
             )
         return self
@@ -155,7 +157,7 @@ class Supervisor:
 
     async def close(self) -> None:
         """End all workers; kill those that do not finish their answers in time."""
-        self._ending.set()
+        self._end_event.set()
         self.signal(signal.SIGTERM)
         if self._keeper_tasks:
             _, late_keepers = await asyncio.wait(
@@ -177,19 +179,19 @@ class Supervisor:
         while True:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(
-                    self._ending.wait(),
+                    self._end_event.wait(),
                     _RESTART_PAUSE_SECONDS[
                         min(slot.failures, len(_RESTART_PAUSE_SECONDS) - 1)
                     ],
                 )
-            if self._ending.is_set():
+            if self._end_event.is_set():
                 return
             started_at = time.monotonic()
             exit_code = await self._run(slot)
             was_ready = slot.ready.is_set()
             slot.process = None
             slot.ready.clear()
-            if self._ending.is_set():
+            if self._end_event.is_set():
                 return
             if was_ready:
                 slot.failures = 0
@@ -224,7 +226,7 @@ class Supervisor:
             env=environment,
             start_new_session=True,
         )
-        if self._ending.is_set():  # asked to end while it was starting
+        if self._end_event.is_set():  # asked to end while it was starting
             process.terminate()
         stdin = process.stdin
         stdout = process.stdout
@@ -239,16 +241,16 @@ class Supervisor:
         exit_code = await process.wait()
         stdin.close()
         _forget_gauges(process.pid, self._metrics)
-        if not slot.ready.is_set() and not self._failed.done():
-            self._failed.set_result(
+        if not slot.ready.is_set() and not self._start_failure.done():
+            self._start_failure.set_result(
                 f"a worker ended at its start ({_describe_exit(exit_code)})"
             )
         return exit_code
 
     def _handle_report(self, slot: _Slot, message: dict[str, Any]) -> None:
         if "failed" in message:
-            if not self._failed.done():
-                self._failed.set_result(str(message["failed"]))
+            if not self._start_failure.done():
+                self._start_failure.set_result(str(message["failed"]))
             _LOG.error("worker %d: %s", slot.index + 1, message["failed"])
             return
         if message.get("ready"):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from everthread.gateway.request.body_reading import (
-    MAX_BYTES_ON_LOOP,
+    MAX_LOOP_BYTES,
     run_in_thread_if_large,
 )
 
@@ -30,7 +30,7 @@ class PendingWork:
         self, size: int, measure: Callable[[], T], charge: Callable[[T], None]
     ) -> None:
         """Measure and charge a call, in the background if measuring has to read a large request of `size` bytes."""
-        if size <= MAX_BYTES_ON_LOOP:
+        if size <= MAX_LOOP_BYTES:
             charge(measure())
         else:
             self.start(self._charge_later(size, measure, charge))

@@ -22,7 +22,7 @@ from everthread.integrations.chat_forms import (
 from everthread.integrations.framework_package import check_framework
 from everthread.integrations.model_calls import FittedCall, ModelCall
 from everthread.integrations.threads import (
-    RECALL,
+    RECALL_TOOL,
     FrameworkThreads,
     ThreadOptions,
 )
@@ -130,14 +130,16 @@ class _RecallTool(BaseTool):
     """The tool `recall`."""
 
     def __init__(self, threads: FrameworkThreads) -> None:
-        super().__init__(name=RECALL["name"], description=RECALL["description"])
+        super().__init__(
+            name=RECALL_TOOL["name"], description=RECALL_TOOL["description"]
+        )
         self._threads = threads
 
     def _get_declaration(self) -> Any:
         return types.FunctionDeclaration(
             name=self.name,
             description=self.description,
-            parameters_json_schema=RECALL["parameters"],
+            parameters_json_schema=RECALL_TOOL["parameters"],
         )
 
     async def run_async(self, *, args: dict[str, Any], tool_context: Any) -> Any:

@@ -27,7 +27,7 @@ from everthread.core.tokens import TokenCounter
 from everthread.integrations.chat_forms import make_chat_call, make_chat_usage
 from everthread.integrations.framework_package import check_framework
 from everthread.integrations.model_calls import FittedCall, ModelCall
-from everthread.integrations.threads import RECALL, FrameworkThreads, ThreadOptions
+from everthread.integrations.threads import RECALL_TOOL, FrameworkThreads, ThreadOptions
 
 with check_framework(
     "langchain", "1.1", "langchain", "AgentMiddleware.wrap_model_call"
@@ -118,9 +118,9 @@ class EverthreadMiddleware(AgentMiddleware):
         return StructuredTool.from_function(
             recall,
             arecall,
-            name=RECALL["name"],
-            description=RECALL["description"],
-            args_schema=RECALL["parameters"],
+            name=RECALL_TOOL["name"],
+            description=RECALL_TOOL["description"],
+            args_schema=RECALL_TOOL["parameters"],
         )
 
 

@@ -122,8 +122,8 @@ def make_items(
     items: list[SentItem] = []
     for item in prepared.items():
         if not isinstance(item, int):
-            own_message: Any = item
-            items.append(own_message)
+            changed_message: Any = item
+            items.append(changed_message)
         else:
             message = history[item]
             items.append(item if message.is_native else message.value)

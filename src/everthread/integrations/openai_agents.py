@@ -16,7 +16,7 @@ from everthread.core.messages import SYSTEM_ROLES, Message
 from everthread.integrations.chat_forms import make_chat_tool, make_chat_usage
 from everthread.integrations.framework_package import check_framework
 from everthread.integrations.model_calls import FittedCall, ModelCall
-from everthread.integrations.threads import RECALL, FrameworkThreads, ThreadOptions
+from everthread.integrations.threads import RECALL_TOOL, FrameworkThreads, ThreadOptions
 from everthread.wire.openai_responses import (
     decode_assistant_items,
     decode_messages,
@@ -137,9 +137,9 @@ class EverthreadSession:
             return await self.threads.arun(self.threads.recall(key, parsed_arguments))
 
         return FunctionTool(
-            name=RECALL["name"],
-            description=RECALL["description"],
-            params_json_schema=RECALL["parameters"],
+            name=RECALL_TOOL["name"],
+            description=RECALL_TOOL["description"],
+            params_json_schema=RECALL_TOOL["parameters"],
             on_invoke_tool=look_up,
             strict_json_schema=False,
         )
@@ -204,10 +204,10 @@ class EverthreadSession:
         return [item for chunk in chunks for item in chunk or ()][:count]
 
     async def _append_items(self, items: Sequence[Any]) -> None:
-        stored = await self._read_items() if items else []
+        stored_items = await self._read_items() if items else []
         await self._write_items(
-            [*stored, *(_as_dict(item) for item in items)],
-            len(stored) // ITEMS_PER_WRITE * ITEMS_PER_WRITE,
+            [*stored_items, *(_as_dict(item) for item in items)],
+            len(stored_items) // ITEMS_PER_WRITE * ITEMS_PER_WRITE,
         )
 
     async def _write_items(self, items: list[Item], start: int) -> None:
@@ -227,13 +227,13 @@ class _ManagedProvider(ModelProvider):
 
     def __init__(self, session: EverthreadSession, provider: ModelProvider) -> None:
         self._session = session
-        self._inner = provider
+        self._wrapped = provider
 
     def get_model(self, model_name: str | None) -> Model:
-        return self._session.wrap(self._inner.get_model(model_name))
+        return self._session.wrap(self._wrapped.get_model(model_name))
 
     async def aclose(self) -> None:
-        await self._inner.aclose()
+        await self._wrapped.aclose()
 
 
 class _ManagedModel(Model):
@@ -241,16 +241,16 @@ class _ManagedModel(Model):
 
     def __init__(self, session: EverthreadSession, model: Model) -> None:
         self._session = session
-        self._inner = model
+        self._wrapped = model
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
+        return getattr(self._wrapped, name)
 
     def get_retry_advice(self, request: Any) -> Any:
-        return self._inner.get_retry_advice(request)
+        return self._wrapped.get_retry_advice(request)
 
     async def close(self) -> None:
-        await self._inner.close()
+        await self._wrapped.close()
 
     async def get_response(
         self,
@@ -264,7 +264,7 @@ class _ManagedModel(Model):
         fitted_call = self._session.take_prepared()
         while True:
             try:
-                response = await self._inner.get_response(
+                response = await self._wrapped.get_response(
                     system_instructions, input, model_settings, *arguments, **keywords
                 )
             except Exception as error:  # noqa: BLE001 - `recover` raises every error that is not about size again
@@ -294,7 +294,7 @@ class _ManagedModel(Model):
         has_started = False
         while True:
             try:
-                async for event in self._inner.stream_response(
+                async for event in self._wrapped.stream_response(
                     system_instructions, input, model_settings, *arguments, **keywords
                 ):
                     has_started = True

@@ -22,7 +22,7 @@ from everthread.integrations.chat_forms import (
 from everthread.integrations.framework_package import check_framework
 from everthread.integrations.model_calls import FittedCall, ModelCall
 from everthread.integrations.threads import (
-    RECALL,
+    RECALL_TOOL,
     FrameworkThreads,
     ThreadOptions,
 )
@@ -144,9 +144,9 @@ class Everthread(AbstractCapability):
 
         return Tool.from_schema(
             look_up,
-            RECALL["name"],
-            RECALL["description"],
-            RECALL["parameters"],
+            RECALL_TOOL["name"],
+            RECALL_TOOL["description"],
+            RECALL_TOOL["parameters"],
             takes_ctx=True,
         )
 
@@ -158,7 +158,7 @@ class Everthread(AbstractCapability):
 class _NativePart:
     """The part of pydantic-ai's history that one core message represents: a response, or parts of a request."""
 
-    holder: Any
+    native_message: Any
     parts: list[Any] = field(default_factory=list)
 
 
@@ -249,7 +249,7 @@ def split_history(messages: Sequence[Any]) -> tuple[list[Any], list[_NativePart]
                 _is_result(part)
                 or part.part_kind in _TEXT_KINDS
                 or not native_parts
-                or native_parts[-1].holder is not message
+                or native_parts[-1].native_message is not message
             ):
                 native_parts.append(_NativePart(message, [part]))
             else:
@@ -263,29 +263,29 @@ def join_history(
     """Join native parts into messages; adjacent request parts become one request."""
     messages: list[Any] = []
     parts: list[Any] = list(system_parts)
-    holder: Any = None
+    native_message: Any = None
 
     def finish_request() -> None:
         if parts:
-            request = holder or ModelRequest(parts=[])
+            request = native_message or ModelRequest(parts=[])
             messages.append(replace(request, parts=list(parts)))
             parts.clear()
 
     for item in items:
-        if isinstance(item.holder, ModelResponse):
+        if isinstance(item.native_message, ModelResponse):
             finish_request()
-            messages.append(item.holder)
-            holder = None
+            messages.append(item.native_message)
+            native_message = None
         else:
             parts += item.parts
-            holder = item.holder or holder
+            native_message = item.native_message or native_message
     finish_request()
     return messages
 
 
 def to_core(item: Any) -> Message:
     """Convert a response, or parts of a request, to a chat message, without its reasoning."""
-    response = item.holder if isinstance(item, _NativePart) else item
+    response = item.native_message if isinstance(item, _NativePart) else item
     if isinstance(response, ModelResponse):
         text = "".join(
             part.content for part in response.parts if isinstance(part, TextPart)

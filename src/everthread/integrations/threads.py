@@ -72,7 +72,7 @@ from everthread.thread.store_lookup import StoreLookup
 T = TypeVar("T")
 API: Api = "openai_chat"
 """The protocol whose messages have the core form. Every integration converts its messages to this form."""
-RECALL = RECALL_SCHEMA["function"]
+RECALL_TOOL = RECALL_SCHEMA["function"]
 """The tool `recall` for the agent: its name, description and parameters."""
 MAX_THREADS_WITH_EVENTS = 1_000
 """Maximum threads whose events wait for the thread's next call."""
@@ -112,9 +112,9 @@ class FrameworkThreads:
         self._events: RecentDict[str, list[Event]] = RecentDict(MAX_THREADS_WITH_EVENTS)
         self._start_lock = threading.Lock()
         self._loop: LoopThread | None = None
-        self._reset()
+        self._forget_store()
 
-    def _reset(self) -> None:
+    def _forget_store(self) -> None:
         """Forget the store and the threads, which belong to an earlier event loop and are closed."""
         self._open_lock = asyncio.Lock()
         self._exit_stack = AsyncExitStack()
@@ -260,7 +260,7 @@ class FrameworkThreads:
         window = await threads.load_window(frame)
         limits = options.output_limits(options.for_model(call.model).budget(window))
         names = [tool.get("function", {}).get("name") for tool in call.tools]
-        reader = RECALL["name"] if RECALL["name"] in names else None
+        reader = RECALL_TOOL["name"] if RECALL_TOOL["name"] in names else None
         return cite_large_outputs(call.messages, limits, reader)
 
     def _read_history(
@@ -286,7 +286,7 @@ class FrameworkThreads:
             Family(_make_tenant(self._client, call.owner), scope),
             build_history(identities),
             messages=messages,
-            values=[message.value for message in messages],
+            wire_messages=[message.value for message in messages],
             sizes=self._sizes.count_messages(
                 API, call.model, shown_identities, messages
             ),
@@ -341,14 +341,14 @@ class FrameworkThreads:
         with self._start_lock:
             if self._loop is None:
                 self._loop = LoopThread()
-                self._reset()
+                self._forget_store()
                 _close_at_exit(self)
             return self._loop
 
     async def aclose(self) -> None:
         """Close the store from the event loop that opened it."""
         await self._exit_stack.aclose()
-        self._reset()
+        self._forget_store()
 
     @cached_property
     def _config(self) -> Config:

@@ -267,9 +267,9 @@ def _find_entry(body: Any, model: str) -> Mapping[str, Any]:
 
 
 def _find_stated_windows(entry: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
-    """Yield the windows that the entry states, with their fields; the smallest first if a field occurs twice.
+    """Yield the windows that the entry states, with the field of each; the smallest first if a field occurs twice.
 
-    OpenRouter states the model's window and that of the provider it would choose.
+    OpenRouter states the window of the model and the window of the provider that it would choose.
     """
     settings = entry.get("default_generation_settings")
     if isinstance(settings, Mapping) and (
@@ -356,7 +356,7 @@ async def resolve_window(
 ) -> Window:
     """Return the window of `model`. `ask_server` is called only if neither a setting nor a learnt limit decides.
 
-    `betas`: the `read_window_betas` of the request, which may ask for a longer window than the model's usual one.
+    `betas`: the result of `read_window_betas`, because a request may ask for a longer window than usual.
     """
     if learnt_limit is not None and (setting is None or learnt_limit.limit < setting):
         return Window(

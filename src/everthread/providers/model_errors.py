@@ -95,7 +95,7 @@ def make_answer_error(
 
 def _describe_failure(
     address: ModelAddress,
-    event: str,
+    failure_text: str,
     error: Any,
     status: int | None,
     wait_seconds: float | None,
@@ -107,7 +107,7 @@ def _describe_failure(
         error if isinstance(error, str) else json.dumps(error, ensure_ascii=False)
     )
     message = address.clean_message(error_message)
-    sentence = f"{address} {event}{f': {message}' if message else ''}"
+    sentence = f"{address} {failure_text}{f': {message}' if message else ''}"
     advice = _ADVICE_BY_STATUS.get(
         status or 0, f"Wait {wait_seconds:g} s." if wait_seconds else ""
     )

@@ -267,10 +267,10 @@ def _continue_job(
 def _create_planning_engine(setup: EngineSetup) -> PlanningEngine:
     """Create an engine that plans and finishes."""
     engine = setup.create()
-    planning = as_planning_engine(engine)
-    if planning is None:
+    planning_engine = as_planning_engine(engine)
+    if planning_engine is None:
         raise EngineError(f"the context engine {engine.name} does not plan and finish")
-    return planning
+    return planning_engine
 
 
 async def compress_job(engine: ContextEngine, job: EngineJob) -> Any:
@@ -311,8 +311,8 @@ async def compress_off_loop(
 ) -> Compaction:
     """Compact the history of a conversation whose engine lives in this process."""
     summarizer.wait = wait
-    planning = engine.planning
-    if planning is None:
+    planning_engine = engine.planning
+    if planning_engine is None:
         return await summarizer.run(
             lambda: engine.compress(
                 engine_input.messages, **engine_input.compress_arguments()
@@ -320,11 +320,11 @@ async def compress_off_loop(
         )
     engine_input = replace(engine_input, has_model=may_call_model(summarizer))
     with wrap_failure(engine.name):
-        state = await planning.read_state(engine_input)
-        plan = await asyncio.to_thread(planning.plan, engine_input, state)
+        state = await planning_engine.read_state(engine_input)
+        plan = await asyncio.to_thread(planning_engine.plan, engine_input, state)
         while True:
             drafts = await wait.ask(summarizer.summarizer, plan.requests)
-            step = await asyncio.to_thread(planning.finish, plan, drafts)
+            step = await asyncio.to_thread(planning_engine.finish, plan, drafts)
             if isinstance(step, Compaction):
                 break
             plan = step
@@ -336,8 +336,8 @@ async def refit_off_loop(
     engine: SafeEngine, engine_input: RefitInput, summarizer: LoopSummarizer
 ) -> Compaction:
     """Run the `refit` of a conversation whose engine lives in this process."""
-    planning = engine.planning
-    if planning is None:
+    planning_engine = engine.planning
+    if planning_engine is None:
         return await summarizer.run(
             lambda: engine.refit(
                 engine_input.prepared,
@@ -346,9 +346,9 @@ async def refit_off_loop(
             )
         )
     with wrap_failure(engine.name):
-        state = await planning.read_state(engine_input.to_compaction_input())
+        state = await planning_engine.read_state(engine_input.to_compaction_input())
         compaction = await asyncio.to_thread(
-            planning.refit_with_state, engine_input, state
+            planning_engine.refit_with_state, engine_input, state
         )
     check_compaction(
         engine.name,

@@ -30,7 +30,7 @@ from everthread.core.messages import (
     text_of,
 )
 from everthread.core.types import Api
-from everthread.wire.gemini import comparable_content
+from everthread.wire.gemini import make_comparable_content
 
 _CLEARED_NOTICE = re.compile(
     r"\b(?:clear|remov|omit|truncat|prun|elid|compact|trimm|delet|redact|drop|snip|no longer|not shown|old tool)",
@@ -203,7 +203,7 @@ def identify_message(api: Api, value: Any, key: bytes = b"") -> MessageIdentity:
     if api == "openai_responses":
         value = _normalize_item(value)
     elif api == "gemini":
-        value = comparable_content(value)
+        value = make_comparable_content(value)
     fields = _identity_fields(value)
     results = _list_result_contents(fields)
     fingerprint = message_fingerprint(fields)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 from everthread.compaction.compaction_result import Compaction, CompactionLevel
-from everthread.core.caching.cache_lifetimes import cache_lifetime
+from everthread.core.caching.cache_lifetimes import find_cache_lifetime
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.economics import MIN_THRESHOLD_SHARE
 from everthread.core.provider_errors.classification import (
@@ -356,7 +356,7 @@ class ManagedThread(Generic[DraftT]):
             return
         size = self.context.size
         if size.tokens >= MIN_THRESHOLD_SHARE * size.budget.threshold:
-            lifetime = self._services.policy.cache_lifetime(self.context.state)
+            lifetime = self._services.policy.find_cache_lifetime(self.context.state)
             self.preparation.idle_timer = self._services.timer(
                 CACHE_LIFETIME_SHARE * lifetime, self._use_idle_time
             )
@@ -384,7 +384,7 @@ class ManagedThread(Generic[DraftT]):
         """
         state = self.context.state
         now = self._services.wall_clock()
-        ttl = cache_lifetime(
+        ttl = find_cache_lifetime(
             self.context.model, self._services.options.cache_ttl, params
         )
         state.observe(usage, now, ttl=ttl)

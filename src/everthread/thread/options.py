@@ -10,7 +10,7 @@ from typing import Any, Literal
 from everthread.compaction.engine import ContextEngine, Events, Services
 from everthread.compaction.summarizers.summarizer import Summarizer
 from everthread.core.caching.cache_diagnosis import ask_for_diagnosis
-from everthread.core.caching.claude_cache_marks import cache_route
+from everthread.core.caching.claude_cache_marks import find_cache_route
 from everthread.core.caching.openai_cache_breakpoints import accepts_breakpoints
 from everthread.core.outputs import OutputLimits
 from everthread.core.tokens import TokenCounter
@@ -58,7 +58,7 @@ class Route:
 
     @property
     def caches_by_marks(self) -> bool:
-        return cache_route(self.name, self.provider, self.base_url) is not None
+        return find_cache_route(self.name, self.provider, self.base_url) is not None
 
     def ask_for_diagnosis(self, previous_id: str) -> dict[str, Any]:
         """Return the field that asks the provider why its cache missed, if it answers."""

@@ -226,7 +226,7 @@ class PromptSize:
 
     @property
     def grown_to_threshold(self) -> PromptSize:
-        """This size, as it will be when the prompt has grown to the threshold and the turn has ended."""
+        """The size that the prompt will have when a compaction is due: at least the threshold, at the end of a turn."""
         tokens = max(self.tokens, self.budget.threshold)
         return replace(self, tokens=tokens, is_mid_turn=False)
 
@@ -467,12 +467,12 @@ class CompactionPolicy:
             return state.cache_change
         now = self._wall_clock()
         last_call = state.call_pattern.last
-        ttl = self.cache_lifetime(state)
+        ttl = self.find_cache_lifetime(state)
         if last_call is None or not state.call_pattern.is_cold(now, ttl=ttl):
             return ""
         return f"{now - last_call:,.0f} s passed since the last call, and it is kept for {ttl:,.0f} s"
 
-    def cache_lifetime(self, state: ContextState) -> float:
+    def find_cache_lifetime(self, state: ContextState) -> float:
         """Return how many seconds the provider keeps the thread's prefix in its cache, as its calls showed."""
         return state.call_pattern.lifetime or self._options.cache_seconds
 
@@ -515,7 +515,8 @@ class CompactionPolicy:
         )
         ttl = (
             "1h"
-            if prices.uses_marks and self.cache_lifetime(state) >= CACHE_SECONDS["1h"]
+            if prices.uses_marks
+            and self.find_cache_lifetime(state) >= CACHE_SECONDS["1h"]
             else "5m"
         )
         return Rates.from_prices(

@@ -21,7 +21,7 @@ from everthread.core.messages import (
 )
 from everthread.core.outputs import OutputToStore, make_output_to_store
 from everthread.core.provider_errors.classification import ErrorVerdict
-from everthread.core.transcript import latest_user_index
+from everthread.core.transcript import find_latest_user_index
 from everthread.wire.definitions import loads_tools
 
 ATTEMPT_LEVELS = (
@@ -144,12 +144,12 @@ def compute_max_output(window: int, prompt_tokens: int, *, unreported: int) -> i
     `unreported`: the prompt's tokens that are estimated, because the provider has not counted them yet. At most half of
     the remaining tokens are kept free for errors of the estimate: a refusal costs less than an answer that is cut off.
     """
-    room = window - prompt_tokens
+    free_tokens = window - prompt_tokens
     margin = (
         prompt_tokens // REPORTED_MARGIN_DIVISOR
         + unreported // UNREPORTED_MARGIN_DIVISOR
     )
-    return max(room - min(margin, room // 2), MIN_OUTPUT_CAP)
+    return max(free_tokens - min(margin, free_tokens // 2), MIN_OUTPUT_CAP)
 
 
 def shrink_messages(
@@ -159,7 +159,7 @@ def shrink_messages(
 
     Images and documents stay in the latest user message and in the latest results.
     """
-    latest_user = latest_user_index(bodies)
+    latest_user = find_latest_user_index(bodies)
     smaller_bodies = prune_messages(
         bodies,
         protect_from=len(bodies) if latest_user is None else latest_user,

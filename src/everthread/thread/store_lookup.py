@@ -202,7 +202,7 @@ class StoreLookup:
                 return SearchPage(
                     tuple(excerpts),
                     offset if page.has_more else None,
-                    near=page.is_approximate,
+                    is_approximate=page.is_approximate,
                 )
 
     async def _load_excerpt(self, hit: SearchHit) -> Excerpt | None:
@@ -353,10 +353,10 @@ class StoreLookup:
     # Reading
 
     async def read(
-        self, wanted: str, *, offset: int = 0, limit: int = 8_000
+        self, requested_id: str, *, offset: int = 0, limit: int = 8_000
     ) -> Passage:
         """Return a part of a message or stored output."""
-        item_id = wanted.strip()
+        item_id = requested_id.strip()
         start = max(0, offset)
         max_chars = max(1, min(limit, MAX_PASSAGE_CHARS))
         if _OUTPUT_ID.fullmatch(item_id):
@@ -454,13 +454,13 @@ class StoreLookup:
         return await self.store.nodes(self.thread)
 
     async def expand(
-        self, wanted: str, *, offset: int = 0, limit: int = 8_000
+        self, requested_id: str, *, offset: int = 0, limit: int = 8_000
     ) -> Passage:
         """Return a part of an original: of a message or output by its id, or of all messages that a summary covers.
 
         A summary is named as `compaction:12`, by the id of its message, or as a node of the thread's graph.
         """
-        item_id = wanted.strip()
+        item_id = requested_id.strip()
         thread = self.thread
         if thread is None:
             if _COMPACTION_ID.fullmatch(item_id) or _NODE_ID.fullmatch(item_id):

@@ -54,11 +54,18 @@ async def _has_parents_title(store: Store, branch: Session) -> bool:
 
 def _title_from_words(messages: Sequence[StoredMessage]) -> str:
     """Return the user's first words without secrets and headings; empty if there are none."""
-    words = next(
-        (words for message in messages if (words := user_text(message.body))), ""
+    first_words = next(
+        (
+            first_words
+            for message in messages
+            if (first_words := user_text(message.body))
+        ),
+        "",
     )
     lines = [
-        line for line in redact(words[:_MAX_READ_CHARS]).splitlines() if line.strip()
+        line
+        for line in redact(first_words[:_MAX_READ_CHARS]).splitlines()
+        if line.strip()
     ]
     text_lines = [line for line in lines if not line.startswith("#")]
     return "\n".join(text_lines or [line.lstrip("# ") for line in lines])
@@ -138,7 +145,7 @@ def describe_state(state: ThreadState) -> dict[str, Any]:
     }
 
 
-def changed_files(figures: dict[str, Any]) -> list[dict[str, Any]]:
+def list_changed_files(figures: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the changed files of `describe_state`, the latest first."""
     return [file for file in figures["files"] if file["last"] == CHANGED]
 

@@ -13,21 +13,21 @@ from everthread.core.types import Api
 from everthread.errors import WireError
 from everthread.wire.codecs import CODECS
 
-UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+JSON_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """Errors of msgspec for a text that it cannot decode."""
 _JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 def decode_messages(
-    api: Api, values: Sequence[Any], model: str, *, previous_value: Any = None
+    api: Api, wire_messages: Sequence[Any], model: str, *, previous_message: Any = None
 ) -> list[Message]:
-    """Return wire messages in core form. `previous_value`: the message before, to pair Gemini's results with calls."""
+    """Return wire messages in core form. `previous_message`: the one before, to pair Gemini's results with calls."""
     context = (
-        {"previous_content": previous_value}
-        if api == "gemini" and previous_value is not None
+        {"previous_content": previous_message}
+        if api == "gemini" and previous_message is not None
         else {}
     )
-    return CODECS[api].decode_messages(list(values), model=model, **context)
+    return CODECS[api].decode_messages(list(wire_messages), model=model, **context)
 
 
 def encode_messages(api: Api, messages: Sequence[Message], model: str) -> list[Any]:
@@ -38,7 +38,7 @@ def decode_value(raw: bytes | str) -> Any:
     """Decode a value. Fall back to Python's `json` for lone surrogates, which some clients send and msgspec refuses."""
     try:
         return msgspec.json.decode(raw)
-    except UNREADABLE:
+    except JSON_ERRORS:
         pass
     try:
         return json.loads(raw)

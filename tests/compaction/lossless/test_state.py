@@ -87,7 +87,7 @@ def read_sections(summary: str) -> Sections:
 def expect_work(sections: Sections) -> None:
     assert "/r/src/pay.py" in sections[FILES]
     assert (
-        f"- `npm test` failed (message 2, 2 times): FAIL tests/pay.test.ts | {ERROR}"
+        f"- `npm test` failed (message 2, 2 times, 4 tests): FAIL tests/pay.test.ts | {ERROR}"
         in sections[BLOCKED]
     )
 

@@ -11,12 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.core.caching.cache_lifetimes import bills_cache_writes, cache_lifetime
+from everthread.core.caching.cache_lifetimes import (
+    bills_cache_writes,
+    find_cache_lifetime,
+)
 from everthread.core.caching.claude_cache_marks import (
     apply_cache_control,
-    caching_notice,
+    find_first_markable_index,
     find_last_marked_index,
-    first_markable_index,
+    make_caching_notice,
     mark_system,
     place_marks,
     without_cache_control,
@@ -509,7 +512,7 @@ def test_the_system_prompt_kept_apart() -> None:
 def test_who_understands_marks(
     model: str, provider: str, base_url: str | None, route: str | None
 ) -> None:
-    line = caching_notice(model, provider, base_url, ttl="1h")
+    line = make_caching_notice(model, provider, base_url, ttl="1h")
     assert line == (
         f"💾 Prompt caching: ENABLED (Claude via {route}, 1h TTL)" if route else None
     )
@@ -703,11 +706,11 @@ def test_marks_begin_near_the_end_or_where_the_last_call_had_its_last_one() -> N
         {"role": "user", "content": str(number)} for number in range(30)
     ]
     for previous in (None, 3, 29):
-        begin = first_markable_index(len(history), previous)
+        begin = find_first_markable_index(len(history), previous)
         marked = apply_cache_control(history, previous_index=previous)
         first = next(at for at, message in enumerate(marked) if message != history[at])
         assert 0 <= begin <= first
-    assert first_markable_index(2, None) == 0
+    assert find_first_markable_index(2, None) == 0
 
 
 @pytest.mark.parametrize(
@@ -727,8 +730,8 @@ def test_openai_bills_writes_from_gpt_5_6_on_and_keeps_them_for_half_an_hour_or_
     model: str, bills: bool
 ) -> None:
     assert bills_cache_writes(model) is bills
-    assert cache_lifetime(model, "5m", {}) == (1_800 if bills else 300)
+    assert find_cache_lifetime(model, "5m", {}) == (1_800 if bills else 300)
     asked = {"prompt_cache_options": {"ttl": "12h"}}
-    assert cache_lifetime(model, "5m", asked) == (43_200 if bills else 300)
+    assert find_cache_lifetime(model, "5m", asked) == (43_200 if bills else 300)
     usual = {"prompt_cache_options": {"mode": "explicit", "ttl": "30m"}}
-    assert cache_lifetime(model, "5m", usual) == (1_800 if bills else 300)
+    assert find_cache_lifetime(model, "5m", usual) == (1_800 if bills else 300)

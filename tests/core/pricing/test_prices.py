@@ -21,7 +21,7 @@ from everthread.core.prices import (
     find_in_fallback_table,
     find_listed_window,
     format_dollars,
-    missing_price_notice,
+    make_missing_price_notice,
     prices_for,
 )
 from everthread.providers.local import SMOLLM2
@@ -249,7 +249,7 @@ def test_configured_prices_come_first() -> None:
     finally:
         configure_prices({})
     assert prices_for("nobody-knows", time=now) is None
-    assert "prices.nobody-knows.input" in missing_price_notice("nobody-knows")
+    assert "prices.nobody-knows.input" in make_missing_price_notice("nobody-knows")
 
 
 def test_a_local_model_costs_nothing_unless_a_price_is_configured() -> None:

@@ -1,4 +1,4 @@
-"""One session of Claude Code, resumed under other circumstances each time, before the simulated provider.
+"""One session of a client, resumed under other circumstances each time, before the simulated provider.
 
 `python -m tests.torture.clients.resumed NAME FOLDER PATH`, in a network namespace that has only loopback. Each step is
 a process of its own on the same home folders; the findings of all are written to `FOLDER/result.json`.
@@ -12,11 +12,12 @@ import os
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from everthread import open_store
+from everthread.cli.wrapped_clients import CLIENTS
 from everthread.core.caching.shared_prefix import compare_prefixes
 from everthread.core.messages import tool_names
 from everthread.core.types import Reply, Request
@@ -33,8 +34,6 @@ from tests.torture.clients.programs import PROGRAMS, Program
 from tests.torture.clients.run import client_side, fill_folder, keep_bodies, run_command
 from tests.torture.fleet import Fleet
 
-WINDOW = 90_000
-"""Less than the gateway knows of the model: it is learnt from a refusal."""
 SUMMARY_REQUEST = "detailed summary"
 SUMMARY = """<analysis>The ledgers were read.</analysis>
 <summary>
@@ -44,8 +43,6 @@ entries with the receipts.
 3. Findings: the amounts agree with the receipts in all parts that were compared so far.
 4. Pending: report to the auditors of the northern branch which part differs, if one does.
 </summary>"""
-ROUNDS = 32
-"""Of reading: more than three windows."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +51,12 @@ class Step:
 
     name: str
     words: str
-    variables: dict[str, str] = field(default_factory=dict)
     options: tuple[str, ...] = ()
     """Of `everthread wrap`."""
     is_served: bool = False
-    """Whether the gateway is `everthread serve` and the client is started without `wrap`."""
+    """Whether the gateway is `everthread serve`, started for itself."""
+    is_renewed: bool = False
+    """Whether the client has another credential."""
     is_new: bool = False
     """Whether it opens another session."""
 
@@ -66,13 +64,32 @@ class Step:
 STEPS = (
     Step("task", TASK, is_new=True),
     Step("again", "Is that all of them?"),
-    Step("renewed", "Are you sure?", {"ANTHROPIC_API_KEY": "renewed"}),
+    Step("renewed", "Are you sure?", is_renewed=True),
     Step("mcp", "Is there another folder?", options=("--mcp",)),
     Step("serve", "And a third one?", is_served=True),
     Step("compact", "/compact"),
     Step("question", QUESTION),
     Step("other", TASK, is_new=True),
 )
+RESUMED = {
+    name: replace(PROGRAMS[name], stated=False)
+    for name in ("codex", "opencode", "opencode-anthropic", "pi", "qwen")
+}
+"""The window is less than the gateway knows of the model: it is learnt from a refusal."""
+RESUMED["qwen"] = replace(RESUMED["qwen"], names_session=False)
+RESUMED["claude-defaults"] = replace(
+    PROGRAMS["claude-defaults"], window=90_000, steps=32
+)
+
+
+def list_steps(program: Program) -> list[Step]:
+    """Return the steps that a client can take."""
+    left_out = set() if program.client == "claude" else {"compact"}
+    if not program.names_session:
+        left_out.add("other")
+    if not CLIENTS[program.client].takes_mcp:
+        left_out.add("mcp")
+    return [step for step in STEPS if step.name not in left_out]
 
 
 class SummarisingModel(ScriptedModel):
@@ -93,11 +110,13 @@ async def run(program: Program, folder: Path, binaries: str) -> dict[str, Any]:
     store_home = folder / "everthread"
     for place in (home, work, store_home):
         place.mkdir(parents=True)
-    for number in range(1, ROUNDS * program.width + 2):
+    if program.prepare is not None:
+        program.prepare(home)
+    for number in range(1, program.steps * program.width + 2):
         text = file_text(number, program.characters)
         (work / f"part-{number:03d}.txt").write_text(text, "utf-8")
     model = SummarisingModel(
-        ROUNDS,
+        program.steps,
         fill_folder(program.tools, work),
         program.width,
         program.thinks,
@@ -105,29 +124,34 @@ async def run(program: Program, folder: Path, binaries: str) -> dict[str, Any]:
     variables = {
         "HOME": str(home),
         "EVERTHREAD_HOME": str(store_home),
+        "XDG_CONFIG_HOME": str(home / ".config"),
+        "XDG_DATA_HOME": str(home / ".local/share"),
+        "XDG_CACHE_HOME": str(home / ".cache"),
+        "XDG_STATE_HOME": str(home / ".local/state"),
         "PATH": f"{binaries}:{os.environ['PATH']}",
         **program.variables,
     }
-    served = [ServedModel(name, WINDOW) for name in (program.model, *program.others)]
+    renewed = dict.fromkeys(
+        (name for name in program.variables if name.endswith("_API_KEY")), "renewed"
+    )
+    names = (program.model, *program.others)
+    served = [ServedModel(name, program.window) for name in names]
     found: dict[str, Any] = {}
     async with Provider(served, model) as provider:
-        for step in STEPS:
+        for step in list_steps(program):
             first_record = len(provider.log)
             first_main = len(model.main)
             log = folder / f"{step.name}.log"
-            upstream = f"lab={provider.url}"
-            words = [*program.begin[:-1], step.words]
-            words += [] if step.is_new else ["--continue"]
-            code, out, errors = await (
-                run_served(words, work, {**variables, **step.variables}, upstream, log)
-                if step.is_served
-                else run_wrapped(
-                    [*step.options, "--upstream", upstream, "--log", str(log)],
-                    program.client,
-                    words,
-                    work,
-                    {**variables, **step.variables},
-                )
+            arguments = program.begin if step.is_new else program.continue_round
+            words = [
+                text.replace("{task}", step.words).replace("{question}", step.words)
+                for text in arguments
+            ]
+            settings = {**variables, **(renewed if step.is_renewed else {})}
+            options = ["--upstream", f"lab={provider.url}", "--log", str(log)]
+            run_step = run_served if step.is_served else run_wrapped
+            code, out, errors = await run_step(
+                [*step.options, *options], program.client, words, work, settings
             )
             answered = [record for record in provider.log if record.reply is not None]
             found[step.name] = {
@@ -167,18 +191,16 @@ async def run_wrapped(
 
 
 async def run_served(
+    options: Sequence[str],
+    client: str,
     words: Sequence[str],
     work: Path,
     variables: dict[str, str],
-    upstream: str,
-    log: Path,
 ) -> tuple[int, str, str]:
     """Run the client before a gateway that was started for itself."""
-    home = Path(variables["EVERTHREAD_HOME"])
-    options = ("--upstream", upstream, "--auth", "none", "--log", str(log))
-    async with open_fleet(home, *options) as url:
-        settings = {"ANTHROPIC_BASE_URL": url, "DISABLE_AUTO_COMPACT": "1"}
-        return await run_command(["claude", *words], work, {**variables, **settings})
+    fleet_options = (*options, "--auth", "none")
+    async with open_fleet(Path(variables["EVERTHREAD_HOME"]), *fleet_options) as url:
+        return await run_wrapped(["--gateway", url], client, words, work, variables)
 
 
 @asynccontextmanager
@@ -242,7 +264,7 @@ async def load_threads(home: Path) -> list[dict[str, Any]]:
 
 def main() -> None:
     folder = Path(sys.argv[2])
-    found = asyncio.run(run(PROGRAMS[sys.argv[1]], folder, sys.argv[3]))
+    found = asyncio.run(run(RESUMED[sys.argv[1]], folder, sys.argv[3]))
     text = json.dumps(found, indent=1, ensure_ascii=False)
     (folder / "result.json").write_text(text + "\n", "utf-8")
 

@@ -3,8 +3,8 @@
 if commands.parse(line):
     result = await commands.run(agent, agent.conversation.store, line)
     print(result.text)
-    if result.switch:
-        await agent.switch(result.switch)
+    if result.next_session:
+        await agent.switch(result.next_session)
 """
 
 # The order of these imports is the order of `/help`.

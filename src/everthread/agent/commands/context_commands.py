@@ -43,7 +43,7 @@ async def run_compress(scope: CommandScope, argument: str) -> CommandResult:
     if not compaction.changed:
         return CommandResult(
             f"Nothing was changed: {compaction.reason}.",
-            _compaction_figures(compaction, messages_before),
+            _make_compaction_figures(compaction, messages_before),
         )
     messages_after = len(scope.conversation.messages)
     sizes = (
@@ -57,7 +57,7 @@ async def run_compress(scope: CommandScope, argument: str) -> CommandResult:
     )
     return CommandResult(
         text,
-        _compaction_figures(compaction, messages_before)
+        _make_compaction_figures(compaction, messages_before)
         | {"messages_after": messages_after},
     )
 
@@ -70,7 +70,7 @@ def describe_preview(
 ) -> CommandResult:
     """Describe the preview of a compaction."""
     tokens_after = min(compaction.tokens_after, compaction.tokens_before)
-    figures = _compaction_figures(compaction, len(messages)) | {
+    figures = _make_compaction_figures(compaction, len(messages)) | {
         "tokens_after": tokens_after
     }
     if not compaction.covered and not compaction.phases:
@@ -99,7 +99,9 @@ def describe_preview(
     return CommandResult(text, figures)
 
 
-def _compaction_figures(compaction: Compaction, messages_before: int) -> dict[str, Any]:
+def _make_compaction_figures(
+    compaction: Compaction, messages_before: int
+) -> dict[str, Any]:
     names = ("changed", "reason", "tokens_before", "tokens_after", "author")
     return {name: getattr(compaction, name) for name in names} | {
         "messages_before": messages_before,
@@ -188,7 +190,7 @@ def _draw_bar(used: float, threshold: float) -> str:
 
 
 def list_context(sizes: Mapping[str, int], window: int) -> list[str]:
-    """Return a line for each kind that is not empty and one for the free space, in columns."""
+    """Return a line, in columns, for each kind of content that is not empty, and one for the free space."""
     free = max(0, window - sum(sizes.values()))
     rows = {kind: size for kind, size in sizes.items() if size} | {"free": free}
     return [

@@ -40,7 +40,7 @@ class CommandResult:
     """Markdown, readable without rendering."""
     data: Mapping[str, Any] = field(default_factory=dict)
     """The facts of `text` as JSON values."""
-    switch: str | None = None
+    next_session: str | None = None
     """The session in which the agent should continue."""
     failed: bool = False
 

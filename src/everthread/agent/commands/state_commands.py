@@ -22,8 +22,8 @@ from everthread.store.records import (
     NewCompaction,
 )
 from everthread.thread.stored_facts import (
-    changed_files,
     describe_state,
+    list_changed_files,
     load_thread_state,
 )
 
@@ -33,7 +33,7 @@ MAX_SHOWN_ROWS = 10
 @command("/state", "files, commands, tests, open errors and the to-do list")
 async def run_state(scope: CommandScope, _argument: str) -> CommandResult:
     data = describe_state(await load_thread_state(scope.store, scope.conversation.id))
-    changed_rows = changed_files(data)
+    changed_rows = list_changed_files(data)
     blocks: list[str | list[str]] = []
     directory = ", ".join(
         filter(
@@ -175,16 +175,16 @@ def _describe_checks(figures: Mapping[str, Any]) -> list[str]:
 
 def describe_cache(cache_misses: CacheMissLog | None) -> str:
     """Describe the last cache miss, and how many calls ended without a report."""
-    if cache_misses is None or not cache_misses.requests:
+    if cache_misses is None or not cache_misses.request_count:
         return "Cache: no call was made since this process began."
-    unreported = cache_misses.requests - cache_misses.calls
+    unreported = cache_misses.request_count - cache_misses.reported_call_count
     unreported_note = (
         f" {count_noun(unreported, 'call')} ended without a report of tokens (stopped, refused, or not reported)."
         if unreported
         else ""
     )
     if cache_misses.last_miss is None:
-        calls = count_noun(cache_misses.calls, "reported call")
+        calls = count_noun(cache_misses.reported_call_count, "reported call")
         return f"Cache: no miss in {calls} since this process began.{unreported_note}"
     miss = cache_misses.last_miss
     return (

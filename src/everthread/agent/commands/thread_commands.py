@@ -141,7 +141,7 @@ async def run_new(scope: CommandScope, argument: str) -> CommandResult:
     return CommandResult(
         text,
         {"thread": conversation.id, "previous": session.thread},
-        switch=conversation.session.id,
+        next_session=conversation.session.id,
     )
 
 
@@ -161,7 +161,9 @@ async def run_resume(scope: CommandScope, argument: str) -> CommandResult:
     current_model = scope.conversation.route.name
     if tip.model and tip.model != current_model:
         text += f" It was with {tip.model}; {current_model} answers now (`/model` changes it)."
-    return CommandResult(text, {"thread": tip.thread, "session": tip.id}, switch=tip.id)
+    return CommandResult(
+        text, {"thread": tip.thread, "session": tip.id}, next_session=tip.id
+    )
 
 
 @command(
@@ -177,5 +179,5 @@ async def run_branch(scope: CommandScope, argument: str) -> CommandResult:
     return CommandResult(
         text,
         {"thread": conversation.id, "parent": old_thread},
-        switch=conversation.session.id,
+        next_session=conversation.session.id,
     )

@@ -118,7 +118,7 @@ def _describe_exit(process_exit: processes.ProcessExit, seconds: int) -> str:
     if process_exit.exit_code is None:
         exit_line = f"exit code: none; it timed out after {seconds} s and was ended with everything it had started"
     elif process_exit.exit_code < 0:
-        exit_line = f"exit code: {128 - process_exit.exit_code} (ended by {_signal_name(-process_exit.exit_code)})"
+        exit_line = f"exit code: {128 - process_exit.exit_code} (ended by {_get_signal_name(-process_exit.exit_code)})"
     else:
         exit_line = f"exit code: {process_exit.exit_code}"
     background_note = ""
@@ -130,7 +130,7 @@ def _describe_exit(process_exit: processes.ProcessExit, seconds: int) -> str:
     )
 
 
-def _signal_name(number: int) -> str:
+def _get_signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
     except ValueError:

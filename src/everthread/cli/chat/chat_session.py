@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from importlib.util import find_spec
 from pathlib import Path
 
 import typer
@@ -22,6 +18,13 @@ from everthread.agent.approval import (
     write_rule,
 )
 from everthread.agent.loop import Agent
+from everthread.cli.chat.answer_text import render_context, style_markup
+from everthread.cli.chat.event_lines import DIM_STYLE, WARNING_STYLE
+from everthread.cli.chat.greeting import (
+    render_farewell,
+    render_greeting,
+    render_last_exchange,
+)
 from everthread.cli.chat.input import (
     ApprovalPrompt,
     InputReader,
@@ -31,245 +34,45 @@ from everthread.cli.chat.input import (
     is_at_terminal,
 )
 from everthread.cli.chat.presence import TerminalPresence
-from everthread.cli.chat.terminal_view import (
-    DIM_STYLE,
-    WARNING_STYLE,
-    Screen,
-    Status,
-    render_context,
-    style_markup,
-)
+from everthread.cli.chat.screen import Screen
+from everthread.cli.chat.status_line import Status
 from everthread.cli.output import (
     console,
     escape_controls,
-    format_cost,
-    format_share,
     log_unexpected_error,
     print_text,
     shorten_id,
 )
 from everthread.cli.session_views import load_short_title
-from everthread.cli.shared_options import PLATFORM, RESUME_WITHOUT_ID
+from everthread.cli.shared_options import RESUME_WITHOUT_ID
 from everthread.cli.store_access import find_latest_thread, list_recent_threads
-from everthread.cli.summary_writer import describe_own_writer
+from everthread.cli.terminal_agent import StartOptions, open_terminal_agent
 from everthread.cli.times import format_age
-from everthread.config import Config, config_path, home_directory
-from everthread.config.file import set_keys
+from everthread.config import home_directory
 from everthread.conversation.answer_recorder import ModelAnswer
-from everthread.conversation.conversation import Conversation
-from everthread.core.caching.claude_cache_marks import caching_notice
-from everthread.core.messages import Message, count_noun, excerpt, text_of
+from everthread.core.messages import count_noun
 from everthread.core.packages import require_package
-from everthread.core.prices import prices_for
-from everthread.core.secrets.redaction import redact
-from everthread.core.transcript import user_text
 from everthread.core.types import StreamDelta
-from everthread.errors import EverthreadError, InputError
-from everthread.factory import open_agent
-from everthread.factory.model_setup import check_choice
-from everthread.gateway.dashboard.headlines import describe_difference
-from everthread.gateway.dashboard.savings import (
-    CostComparison,
-    PriceTable,
-    compare_thread,
-)
-from everthread.providers.local import SMOLLM2, download_model
-from everthread.store.records import NewSession
-from everthread.store.sql.accounts import make_usage_row, sum_usage
+from everthread.errors import EverthreadError
 from everthread.store.store import Store
 from everthread.thread.events import (
     CompactionDone,
     CompactionProgress,
     CompactionVoid,
     Event,
-    Listener,
     Notice,
 )
 from everthread.thread.stored_facts import load_thread_usage
-from everthread.thread.used_window import describe_window
-
-LOCAL_MODEL = f"local/{SMOLLM2.name}"
-MODEL_HELP = (
-    "Run `everthread init` to set up a model: from a provider, on a server of your own, "
-    "or a small one on this machine."
-)
-LOCAL_MODEL_OFFER = "A small model can run on this machine: no key, good for trying things out, not for work."
-
-
-def find_model_problem(config: Config, model: str | None) -> str:
-    """Return why the model cannot be used, and what to do: none is named, or its key is missing. Empty if it can."""
-    choice, problem = check_choice(config.model, model)
-    if not problem:
-        return ""
-    if choice is None:
-        return f"{problem}\n{MODEL_HELP}"
-    return (
-        f"{choice.model} needs a key, and {problem}.\n"
-        f"Set it with `export {choice.key_env}=…`, give --base-url http://… for a server of your own, "
-        "or run `everthread init` to choose another model."
-    )
-
-
-def choose_model(config: Config, model: str | None, *, ask: bool) -> str | None:
-    """Return the model to use. If none can be used, print what to do and offer the local one."""
-    problem = find_model_problem(config, model)
-    if not problem:
-        return model
-    if not ask or find_spec("xllamacpp") is None:
-        raise InputError(problem)
-    print_text(f"{problem}\n")
-    is_downloaded = SMOLLM2.path(home_directory()).is_file()
-    download = (
-        ""
-        if is_downloaded
-        else f" About {SMOLLM2.size // 1_000_000} MB will be downloaded first."
-    )
-    print_text(f"{LOCAL_MODEL_OFFER}{download}")
-    if not typer.confirm("Use the small model on this machine now?", default=False):
-        raise typer.Exit(2)
-    download_model(home_directory(), report=lambda words: print_text((words, "dim")))
-    if config.model.default is None and set_keys(
-        config_path(), {"model.default": LOCAL_MODEL}
-    ):
-        print_text(
-            (
-                f"{LOCAL_MODEL} is used from now on (model.default); `everthread init` changes it.",
-                "dim",
-            )
-        )
-    return LOCAL_MODEL
-
-
-@dataclass(frozen=True, slots=True)
-class StartOptions:
-    """Options that `chat` and `run` share."""
-
-    config: Config
-    model: str | None
-    thread: str | None
-    workspace: Path
-    can_ask: bool
-    """Whether a person can be asked."""
-    resume_options: str
-    """Options that a later command needs to reach the same server."""
-
-
-async def open_terminal_agent(
-    start: StartOptions,
-    store: Store,
-    resume: str | None,
-    approve: Approvals,
-    *,
-    listener: Listener | None = None,
-) -> Agent:
-    """Open an agent for `chat` or `run`, in a new thread or in the one to resume.
-
-    A resumed thread uses the named model, else its own if that is usable, else the default. If neither is usable, the
-    error says why the thread's own model is not.
-    """
-    config = start.config
-    model = start.model
-    if resume is not None:
-        session = await store.resolve(resume)
-        tip = await store.session(await store.get_compression_tip(session.id))
-        thread_model = tip.model or session.model
-        if (
-            model is None
-            and thread_model
-            and (
-                not find_model_problem(config, thread_model)
-                or find_model_problem(config, None)
-            )
-        ):
-            model = thread_model
-        model = choose_model(config, model, ask=start.can_ask)
-    return await open_agent(
-        config,
-        model=model,
-        resume=resume,
-        workspace=start.workspace,
-        approve=approve,
-        store=store,
-        listener=listener,
-        session=None if resume else NewSession(platform=PLATFORM),
-    )
-
-
-def render_last_exchange(messages: Sequence[Message]) -> Text | None:
-    """Render the last question of the user and the last answer of the model, in a few lines."""
-    question = next(
-        (
-            text
-            for message in reversed(messages)
-            if (text := user_text(message).strip())
-        ),
-        "",
-    )
-    answers = (
-        text_of(message).strip()
-        for message in reversed(messages)
-        if message["role"] == "assistant"
-    )
-    answer = next((text for text in answers if text), "")
-    exchange = Text(f"› {excerpt(redact(question), 300)}\n" if question else "", "bold")
-    exchange.append(excerpt(redact(answer), 600), "not bold")
-    return exchange if exchange.plain else None
-
-
-def render_greeting(
-    conversation: Conversation, start: StartOptions, *, is_resumed: bool
-) -> Text:
-    """Render the model, its window, the workspace, prompt caching and the thread."""
-    config = start.config
-    route = conversation.route
-    lines = [
-        f"Everthread · {escape_controls(route.name)} · {_describe_window(conversation)}"
-    ]
-    caching = caching_notice(
-        route.name, route.provider, route.base_url, ttl=config.prompt_caching.cache_ttl
-    )
-    lines += [caching] if caching else []
-    is_priced = prices_for(route.name, time=datetime.now(UTC)) is not None
-    if not is_priced and route.provider != "local":
-        lines.append(
-            f"no price is known for {escape_controls(route.name)}: cost is not shown"
-        )
-    choice, _ = check_choice(config.model)
-    if (
-        not is_resumed
-        and config.model.default is None
-        and choice
-        and choice.model == route.name
-        and choice.reason
-    ):
-        lines.append(
-            f"{escape_controls(route.name)}: {choice.reason}; `everthread init` changes it"
-        )
-    lines.append(
-        f"summaries by {escape_controls(describe_own_writer(config, route.name))}"
-    )
-    thread = f"thread {shorten_id(conversation.id)}"
-    count = count_noun(len(conversation.messages), "message")
-    lines.append(
-        f"continuing {thread}: {count} in context"
-        if is_resumed
-        else f"{thread} · {escape_controls(str(start.workspace))}"
-    )
-    lines.append("/help · Alt-Enter: new line · Ctrl-C: stop · Ctrl-D: end")
-    return Text("\n".join(lines), "dim")
-
-
-def _describe_window(conversation: Conversation) -> str:
-    """Return the size of the window, with its source if it was only assumed."""
-    window_text = describe_window(conversation.window, conversation.route)
-    if "assumed" in window_text:
-        return f"window {escape_controls(window_text)}"
-    return f"window {conversation.window:,} tokens"
-
 
 EXIT_COMMAND = ("/exit", "end the chat")
+
+
 EXIT_WORDS = ("/exit", "/quit", "exit", "quit")
+
+
 STOPPED_TEXT = "■ Stopped. The transcript records this."
+
+
 EVENTS_COVERED_BY_ANSWER: dict[str, tuple[type[Event], ...]] = {
     "compress": (CompactionDone, CompactionProgress, CompactionVoid),
     "undo": (Notice, CompactionVoid),
@@ -328,22 +131,24 @@ class Chat:
                     return
                 if text:
                     self._warn_of_others(agent)
-                    await self._answer(agent, text)
+                    await self._answer_input(agent, text)
 
     def _warn_of_others(self, agent: Agent) -> None:
         if warning := self._presence.enter(agent.conversation.id):
             self.screen.print(Text(f"! {warning}", WARNING_STYLE))
 
-    async def _answer(self, agent: Agent, text: str) -> None:
-        command = commands.parse(text) is not None
-        work = self._run_command(agent, text) if command else self.run_turn(agent, text)
+    async def _answer_input(self, agent: Agent, text: str) -> None:
+        is_command = commands.parse(text) is not None
+        work = (
+            self._run_command(agent, text) if is_command else self.run_turn(agent, text)
+        )
         try:
             with self.reader.hold_typing():
                 await self.interrupts.run(work, self._on_stop)
         except StoppedError:
             self.screen.flush()
             self.screen.print(
-                Text("■ Stopped." if command else STOPPED_TEXT, WARNING_STYLE)
+                Text("■ Stopped." if is_command else STOPPED_TEXT, WARNING_STYLE)
             )
         except EverthreadError as error:
             self.screen.flush()
@@ -394,18 +199,18 @@ class Chat:
         name, argument = commands.parse(text) or ("", "")
         self._hidden_events = EVENTS_COVERED_BY_ANSWER.get(name, ())
         result = await commands.run(agent, agent.conversation.store, text)
-        if result.switch:
-            await agent.switch(result.switch)
-        if result.switch or name == "undo":
+        if result.next_session:
+            await agent.switch(result.next_session)
+        if result.next_session or name == "undo":
             await self.load_status(agent)
         self.screen.flush()
-        lists_all = name == "help" and not argument
+        is_command_list = name == "help" and not argument
         if name == "context" and self.screen.is_rich and not result.failed:
             self.screen.print(render_context(result.data, self.screen.console.width))
             return
         answer = style_markup(
             f"{result.text}\n- `{EXIT_COMMAND[0]}`: {EXIT_COMMAND[1]}"
-            if lists_all
+            if is_command_list
             else result.text
         )
         self.screen.print(
@@ -429,54 +234,6 @@ class Chat:
         self.status.window = conversation.window
 
 
-async def render_farewell(
-    store: Store, thread: str, *, window: int, options: str = ""
-) -> Text | None:
-    """Render the summary at exit; None for an empty thread. `options`: command-line options to resume with."""
-    row = await store.thread_row(thread)
-    if not row.messages:
-        return None
-    usage = sum_usage(
-        "all", [*map(make_usage_row, (await load_thread_usage(store, thread))["all"])]
-    )
-    comparison = compare_thread(
-        await store.call_rows([thread]),
-        await store.compactions(thread),
-        price=PriceTable(),
-        window=lambda _model: window,
-        ttl=CACHE_SECONDS,
-    )
-    beyond_text = (
-        f", {comparison.beyond:,} beyond the window" if comparison.beyond else ""
-    )
-    compactions_text = (
-        f", {count_noun(row.compactions, 'compaction')}" if row.compactions else ""
-    )
-    messages_text = f"{count_noun(row.messages, 'message')} kept and searchable"
-    lines = [
-        f"{count_noun(usage.calls, 'call')}{beyond_text}{compactions_text}; {messages_text}."
-    ]
-    if usage.calls:
-        cached = format_share(usage.cache_read, usage.prompt) if usage.prompt else "0 %"
-        cost = f"Cost {format_cost(usage)}: " if usage.cost else ""
-        lines.append(
-            f"{cost}{usage.prompt:,} tokens read ({cached} from the cache), {usage.output:,} "
-            f"written{_describe_saving(comparison)}."
-        )
-    return Text.assemble(
-        ("\n".join(lines), "dim"),
-        ("\nContinue with: ", "dim"),
-        (f"everthread chat --resume {shorten_id(thread)}{options}", "bold"),
-    )
-
-
-def _describe_saving(comparison: CostComparison) -> str:
-    figure = describe_difference(comparison)
-    return f"; {figure.value} {figure.label} {figure.detail}" if figure else ""
-
-
-CACHE_SECONDS = 300.0
-"""How long a provider's cache counts as warm."""
 MAX_LISTED_THREADS = 10
 
 

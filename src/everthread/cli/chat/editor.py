@@ -22,7 +22,7 @@ from prompt_toolkit.styles import Style
 
 from everthread.cli.chat.input import CONTINUATION_PROMPT, PROMPT
 from everthread.cli.chat.pastes import Pastes, UnfoldingHistory
-from everthread.cli.chat.terminal_view import Screen
+from everthread.cli.chat.screen import Screen
 from everthread.cli.chat.type_ahead import TypeAhead
 
 MAX_COMPLETIONS = 200

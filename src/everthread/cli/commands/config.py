@@ -117,8 +117,8 @@ def check(file: FileArgument = None) -> None:
 def find_start_problems(config: Config) -> Iterator[str]:
     """Yield each problem that would fail at start: engine, auxiliary model, the gateway's address and upstreams."""
     from everthread.compaction.registry import find_engine
-    from everthread.factory.gateways import add_keys, list_upstreams
     from everthread.factory.model_setup import check_choice
+    from everthread.factory.upstreams import add_keys, list_upstreams
     from everthread.gateway.middleware import is_loopback
 
     try:

@@ -33,7 +33,7 @@ def dashboard(
     It reads the store and listens on this machine only; the link works once. Ctrl-C ends it.
     """
     leave_on_interrupt()
-    from everthread.factory.gateways import open_dashboard
+    from everthread.factory.dashboards import open_dashboard
     from everthread.lab.replay.replay_player import run_trial
 
     config = load_config()

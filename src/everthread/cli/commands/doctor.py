@@ -13,7 +13,7 @@ from typing import Literal
 import httpx2
 import typer
 
-from everthread.cli.commands.models import provider_in_price_table
+from everthread.cli.commands.models import find_price_table_provider
 from everthread.cli.output import indent_further_lines, print_json, print_text
 from everthread.cli.shared_options import AsJson
 from everthread.cli.summary_writer import describe_client_writer, describe_own_writer
@@ -84,8 +84,8 @@ async def run_checks() -> list[CheckResult]:
         return [*results, broken_config, check_keys(None), check_local_model(None)]
     text = f"{config_path()}{'' if config_path().exists() else ' is not there: using defaults'}"
     results += [CheckResult("configuration", "good", text), check_keys(config)]
-    choice, model = check_model(config)
-    results += [model, *check_summaries(config)]
+    choice, model_check = check_model(config)
+    results += [model_check, *check_summaries(config)]
     if choice is not None and choice.provider != "local":
         results.append(await check_endpoint(choice))
     results += [*await check_store(config, choice), check_engine(config)]
@@ -316,7 +316,7 @@ def check_prices(config: Config, choice: ModelChoice) -> CheckResult:
     """Check that the model's prices are known, and name their source."""
     apply_prices(config)
     now = datetime.now(UTC)
-    provider = provider_in_price_table(choice)
+    provider = find_price_table_provider(choice)
     source = describe_price_source(choice.model, time=now, provider=provider)
     prices = prices_for(choice.model, time=now, provider=provider)
     if prices is None:

@@ -125,7 +125,7 @@ def init(
         )
     set_keys(
         config_path(),
-        _make_settings(name, model, base_url, api_key_env, entry, gateway=gateway),
+        _make_settings(name, model, base_url, api_key_env, entry, with_gateway=gateway),
     )
     writer = describe_own_writer(load_config(), model)
     routes = {"custom": f"at {base_url}", "local": "on this machine"}
@@ -169,7 +169,7 @@ def _make_settings(
     api_key_env: str | None,
     entry: ProviderEntry | None,
     *,
-    gateway: bool,
+    with_gateway: bool,
 ) -> dict[str, Any]:
     """Return the keys to write. Those of another model, such as its address, are cleared."""
     config = load_config()
@@ -189,7 +189,7 @@ def _make_settings(
     }
     url = base_url or (entry.base_url if entry else None)
     upstreams = config.gateway.upstreams
-    if gateway and url and name not in [upstream.name for upstream in upstreams]:
+    if with_gateway and url and name not in [upstream.name for upstream in upstreams]:
         upstream_values = [
             upstream.model_dump(mode="json", exclude_defaults=True)
             for upstream in upstreams
@@ -199,7 +199,7 @@ def _make_settings(
 
 
 def _choose_provider(option: str | None, base_url: str | None, *, ask: bool) -> str:
-    """Return the provider of the option; else `custom` for an address, else the first whose key is set, else ask."""
+    """Return the provider: as given, else `custom` if an address is given, else the one whose key is set, else ask."""
     if option is not None:
         if option not in MODEL_HINTS:
             raise InputError(

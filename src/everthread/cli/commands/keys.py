@@ -187,7 +187,7 @@ def _describe_scopes(scopes: frozenset[str]) -> str:
 
 def _make_row(stored_key: StoredKey, now: float) -> list[object]:
     key = stored_key.key
-    use_today = stored_key.use_of_day
+    usage_today = stored_key.use_of_day
     limits = stored_key.key.limits
     last_used = (
         "never"
@@ -200,9 +200,9 @@ def _make_row(stored_key: StoredKey, now: float) -> list[object]:
         key.tenant,
         " ".join(sorted(key.scopes)),
         key.mode or "",
-        _format_use(use_today.requests, limits.requests),
-        _format_use(use_today.tokens, limits.tokens),
-        _format_use(use_today.dollars, limits.dollars),
+        _format_use(usage_today.requests, limits.requests),
+        _format_use(usage_today.tokens, limits.tokens),
+        _format_use(usage_today.dollars, limits.dollars),
         last_used if stored_key.revoked is None else "revoked",
     ]
 

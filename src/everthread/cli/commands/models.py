@@ -194,7 +194,7 @@ def _list_prices(choice: ModelChoice) -> dict[str, float] | None:
     if choice.provider == "local":
         return None
     prices = prices_for(
-        choice.model, time=datetime.now(UTC), provider=provider_in_price_table(choice)
+        choice.model, time=datetime.now(UTC), provider=find_price_table_provider(choice)
     )
     if prices is None:
         return None
@@ -202,8 +202,8 @@ def _list_prices(choice: ModelChoice) -> dict[str, float] | None:
     return {key: float(value) for key, value in fields.items() if value is not None}
 
 
-def provider_in_price_table(choice: ModelChoice) -> str | None:
-    """Return the provider's name in the price table; None to go by the model's name."""
+def find_price_table_provider(choice: ModelChoice) -> str | None:
+    """Return the provider's name in the price table; None if the model's name alone should decide."""
     return (
         choice.provider
         if choice.provider in ("openai", "anthropic", "openrouter")
@@ -218,7 +218,7 @@ def _name_price_source(choice: ModelChoice) -> str:
     if choice.provider == "local":
         return ""
     return describe_price_source(
-        choice.model, time=datetime.now(UTC), provider=provider_in_price_table(choice)
+        choice.model, time=datetime.now(UTC), provider=find_price_table_provider(choice)
     )
 
 

@@ -172,11 +172,11 @@ def replay(
         return
     played_logs = _play_logs(logs, options, idle=idle, **arguments)
     if html is not None:
-        _write_page(html, played_logs, uncached=uncached)
+        _write_page(html, played_logs, show_uncached=uncached)
     if as_json:
         print_json({"replays": [played_log.as_dict() for played_log in played_logs]})
         return
-    _print_played_logs(played_logs, uncached=uncached)
+    _print_played_logs(played_logs, show_uncached=uncached)
     if html is not None:
         print_text(f"The page with the charts: {html}")
 
@@ -192,7 +192,7 @@ class PlayedLog:
     def as_dict(self) -> dict[str, Any]:
         values = self.replay.as_dict() | {"verdict": self.verdict}
         if self.with_idle is not None:
-            values["idle"] = compare_idle(self.replay, self.with_idle)
+            values["idle"] = compare_idle_compaction(self.replay, self.with_idle)
         return values
 
 
@@ -219,22 +219,25 @@ def _play_logs(
     return played_logs
 
 
-def _print_played_logs(played_logs: Sequence[PlayedLog], *, uncached: bool) -> None:
+def _print_played_logs(
+    played_logs: Sequence[PlayedLog], *, show_uncached: bool
+) -> None:
     for played_log in played_logs:
         for line in played_log.verdict:
             print_text(line)
-        _print_replay(played_log.replay, uncached=uncached)
+        _print_replay(played_log.replay, show_uncached=show_uncached)
     for played_log in played_logs:
         if played_log.with_idle is not None:
-            figures = compare_idle(played_log.replay, played_log.with_idle)
-            print_text(_describe_idle(played_log.replay, figures))
+            figures = compare_idle_compaction(played_log.replay, played_log.with_idle)
+            print_text(_describe_idle_compaction(played_log.replay, figures))
     if len(played_logs) > 1:
         _print_sums(
-            [played_log.replay for played_log in played_logs], uncached=uncached
+            [played_log.replay for played_log in played_logs],
+            show_uncached=show_uncached,
         )
 
 
-def compare_idle(without_idle: Replay, with_idle: Replay) -> dict[str, Any]:
+def compare_idle_compaction(without_idle: Replay, with_idle: Replay) -> dict[str, Any]:
     """Return the figures of a replay with idle compaction beside those without."""
     costs = [replayed.everthread.cost for replayed in (without_idle, with_idle)]
     cost_without, cost_with = (
@@ -254,7 +257,7 @@ def compare_idle(without_idle: Replay, with_idle: Replay) -> dict[str, Any]:
     }
 
 
-def _describe_idle(replayed: Replay, figures: dict[str, Any]) -> str:
+def _describe_idle_compaction(replayed: Replay, figures: dict[str, Any]) -> str:
     compactions = count_noun(figures["idle_compactions"], "compaction")
     return (
         f"{Path(replayed.source).name}: with idle compaction {format_dollars(figures['dollars'])} "
@@ -286,7 +289,9 @@ def _write_verdict(log: Log, replayed: Replay) -> list[str]:
     return write_verdict(replayed, compare_log(log) if is_readable else None)
 
 
-def _write_page(file: str, played_logs: Sequence[PlayedLog], *, uncached: bool) -> None:
+def _write_page(
+    file: str, played_logs: Sequence[PlayedLog], *, show_uncached: bool
+) -> None:
     from everthread.lab.replay.report import render_report
 
     replays = [played_log.replay for played_log in played_logs]
@@ -296,7 +301,11 @@ def _write_page(file: str, played_logs: Sequence[PlayedLog], *, uncached: bool) 
     try:
         Path(file).write_text(
             render_report(
-                replays, verdicts, command=command, date=date, uncached=uncached
+                replays,
+                verdicts,
+                command=command,
+                date=date,
+                show_uncached=show_uncached,
             ),
             "utf-8",
         )
@@ -313,7 +322,7 @@ def _override_options(
     recall: bool | None,
     economics: bool | None,
 ) -> SessionOptions:
-    """Return the configured options, overridden by those of the command line."""
+    """Return the configured options, overridden by the options of the command line."""
     from everthread.factory.conversations import make_session_options
 
     options = make_session_options(config)
@@ -348,12 +357,12 @@ STRATEGY_COLUMNS = (
 )
 
 
-def _print_replay(result: Replay, *, uncached: bool) -> None:
+def _print_replay(result: Replay, *, show_uncached: bool) -> None:
     everthread = result.everthread
     strategies = [
         strategy
         for strategy in result.strategies
-        if uncached or strategy.name != "uncached"
+        if show_uncached or strategy.name != "uncached"
     ]
     calls = count_noun(len(everthread.calls), "call")
     name = Path(result.source).name
@@ -364,7 +373,7 @@ def _print_replay(result: Replay, *, uncached: bool) -> None:
         [_make_strategy_row(result, strategy) for strategy in strategies],
     )
     saved = result.share_saved_by_caching()
-    if uncached and saved is not None:
+    if show_uncached and saved is not None:
         print_text(
             f"Caching alone (system_and_3, no compaction) saves {saved:.1%} of the input's cost against no caching."
         )
@@ -445,8 +454,8 @@ def _make_strategy_row(result: Replay, strategy: StrategyResult) -> tuple[object
 def _format_saving(result: Replay, strategy: StrategyResult, saved: float) -> str:
     """Format the saving. If one of the two strategies ended early, add the number of calls that were compared."""
     count = result.count_shared_calls(strategy)
-    over_all = count == len(strategy.calls) == len(result.everthread.calls)
-    return f"{saved:.1%}" if over_all else f"{saved:.1%} in {count:,} calls"
+    covers_all_calls = count == len(strategy.calls) == len(result.everthread.calls)
+    return f"{saved:.1%}" if covers_all_calls else f"{saved:.1%} in {count:,} calls"
 
 
 def _print_facts(result: Replay) -> None:
@@ -485,13 +494,13 @@ def _print_facts(result: Replay) -> None:
     print_table("Facts at the end", headings, rows)
 
 
-def _print_sums(results: list[Replay], *, uncached: bool) -> None:
+def _print_sums(results: list[Replay], *, show_uncached: bool) -> None:
     from everthread.lab.replay.result import sum_costs
 
     names = [
         (strategy.name, strategy.label)
         for strategy in results[0].strategies
-        if uncached or strategy.name != "uncached"
+        if show_uncached or strategy.name != "uncached"
     ]
     rows = [
         (

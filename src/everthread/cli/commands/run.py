@@ -17,12 +17,7 @@ from rich.text import Text
 from everthread.agent.approval import Approvals, read_rules
 from everthread.agent.loop import Agent
 from everthread.agent.turn_events import TurnEnded
-from everthread.cli.chat.chat_session import (
-    StartOptions,
-    choose_model,
-    open_terminal_agent,
-    run_chat,
-)
+from everthread.cli.chat.chat_session import run_chat
 from everthread.cli.chat.input import (
     ApprovalPrompt,
     Interrupts,
@@ -30,7 +25,7 @@ from everthread.cli.chat.input import (
     StoppedError,
     is_at_terminal,
 )
-from everthread.cli.chat.terminal_view import Screen
+from everthread.cli.chat.screen import Screen
 from everthread.cli.output import (
     encode_json,
     escape_controls,
@@ -50,6 +45,11 @@ from everthread.cli.shared_options import (
     with_base_url,
 )
 from everthread.cli.store_access import find_latest_thread, store_address
+from everthread.cli.terminal_agent import (
+    StartOptions,
+    choose_model,
+    open_terminal_agent,
+)
 from everthread.config import home_directory, load_config
 from everthread.conversation.answer_recorder import ModelAnswer
 from everthread.conversation.conversation import Conversation

@@ -110,7 +110,7 @@ def serve(
     Ctrl-C ends it, after what is being answered.
     """
     leave_on_interrupt()
-    from everthread.factory.gateways import add_keys, list_upstreams
+    from everthread.factory.upstreams import add_keys, list_upstreams
 
     config = load_config()
     _require_auxiliary_sdk(config)
@@ -191,7 +191,7 @@ class ServeTask:
 async def _serve_alone(task: ServeTask, port: int, start_message: StartMessage) -> None:
     stop_event = watch_end_signals()
     async with task.open_gateway(port=port, announce=start_message.announce) as gateway:
-        start_message.print_start(gateway.url, gateway.page())
+        start_message.print_start(gateway.url, gateway.find_dashboard_url())
         await stop_event.wait()
 
 
@@ -202,7 +202,7 @@ async def _serve_with_workers(
     task: ServeTask, port: int, count: int, start_message: StartMessage
 ) -> None:
     """Run several processes until a signal; a second signal kills them."""
-    from everthread.factory.gateways import start_local_models
+    from everthread.factory.upstreams import start_local_models
     from everthread.gateway.server import http_url
     from everthread.gateway.supervisor import PortSockets, Supervisor
 
@@ -238,8 +238,8 @@ async def _serve_with_workers(
                 supervisor.signal(signal.SIGKILL)
             stop_event.set()
 
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, on_end_signal)
+        for signal_number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(signal_number, on_end_signal)
         async with supervisor:
             start_message.print_start(
                 http_url(task.host, sockets.port),
@@ -267,7 +267,7 @@ async def _serve_in_worker(
     async with task.open_gateway(
         announce=lambda path: report(link=path), worker=worker_place
     ) as gateway:
-        report(ready=True, page=gateway.page() if is_first else None)
+        report(ready=True, page=gateway.find_dashboard_url() if is_first else None)
         await wait_until_ended()
 
 
@@ -280,10 +280,10 @@ class StartMessage:
         self._url = ""
 
     def print_start(self, url: str, page: str | None, workers: int = 1) -> None:
-        listens_everywhere = name_loopback(url) != url
+        listens_everywhere = replace_wildcard_host(url) != url
         upstreams = self._task.upstreams
-        self._url = url = name_loopback(url)
-        page = None if page is None else name_loopback(page)
+        self._url = url = replace_wildcard_host(url)
+        page = None if page is None else replace_wildcard_host(page)
         if self._as_json:
             self._print_start_as_json(page, workers)
             return
@@ -349,7 +349,7 @@ class StartMessage:
         )
 
 
-def name_loopback(url: str) -> str:
+def replace_wildcard_host(url: str) -> str:
     """Replace 0.0.0.0 or [::], which mean every address, by a loopback address that a client can use."""
     return url.replace("//0.0.0.0:", "//127.0.0.1:", 1).replace(
         "//[::]:", "//[::1]:", 1
@@ -358,7 +358,7 @@ def name_loopback(url: str) -> str:
 
 def parse_upstream(text: str, mode: Mode) -> Upstream:
     """Read `NAME=URL` of the command line. The upstream gets the clients' own keys."""
-    from everthread.factory.gateways import is_local
+    from everthread.factory.upstreams import is_local
     from everthread.gateway.router import Upstream
 
     name, _, url = text.partition("=")

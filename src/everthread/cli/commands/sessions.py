@@ -208,8 +208,8 @@ def state(
 ) -> None:
     """Show the state of a thread: files, commands and tests with their last outcome, open errors, to-do list."""
     from everthread.thread.stored_facts import (
-        changed_files,
         describe_state,
+        list_changed_files,
         load_thread_state,
     )
 
@@ -234,7 +234,7 @@ def state(
             "bold",
         )
     )
-    files = figures["files"] if show_all else changed_files(figures)
+    files = figures["files"] if show_all else list_changed_files(figures)
     _print_state_tables(figures, files, max_rows=None if show_all else MAX_ROWS)
 
 

@@ -118,39 +118,27 @@ def wrap(
     if list_clients:
         _print_clients(as_json=as_json)
         return
-    wrapped_client = _find_client(client, mcp=mcp)
+    wrapped_client = _find_client(client, with_mcp=mcp)
     if gateway and (idle or passive):
         raise InputError("--idle and --passive are settings of the gateway that runs")
-    overrides = GatewayOverrides(idle=idle, is_passive=passive, log=log)
+    overrides = GatewayOverrides(
+        should_compact_when_idle=idle, is_passive=passive, log=log
+    )
     with tempfile.TemporaryDirectory(prefix="everthread-") as name:
-        folder = Path(name)
+        run = ClientRun(wrapped_client, context.args, Path(name), with_mcp=mcp)
         url = gateway and gateway.rstrip("/")
         if print_only:
-            _print_settings(
-                wrapped_client, folder, url or URL_PLACEHOLDER, mcp=mcp, as_json=as_json
-            )
+            _print_settings(run, url or URL_PLACEHOLDER, as_json=as_json)
             return
         if shutil.which(wrapped_client.program) is None:
             raise InputError(
                 f"{wrapped_client.program} is not installed, or not in PATH"
             )
-        if url:
-            exit_code = asyncio.run(
-                _run_with_running_gateway(
-                    wrapped_client, url, context.args, folder, mcp=mcp
-                )
-            )
-        else:
-            exit_code = asyncio.run(
-                _run(
-                    wrapped_client,
-                    upstream or [],
-                    context.args,
-                    folder,
-                    overrides,
-                    mcp=mcp,
-                )
-            )
+        exit_code = asyncio.run(
+            _run_with_running_gateway(run, url)
+            if url
+            else _run_with_own_gateway(run, upstream or [], overrides)
+        )
     raise typer.Exit(exit_code)
 
 
@@ -173,7 +161,7 @@ def _print_clients(*, as_json: bool) -> None:
         typer.echo(f"{values['client']:9} {state:9}  {note}")
 
 
-def _find_client(name: str, *, mcp: bool) -> WrappedClient:
+def _find_client(name: str, *, with_mcp: bool) -> WrappedClient:
     """Return the client of this name; raise `InputError` if there is none, or if it cannot take an MCP server."""
     client = CLIENTS.get(name)
     if client is None:
@@ -181,7 +169,7 @@ def _find_client(name: str, *, mcp: bool) -> WrappedClient:
             f"{name} is not a client that can be wrapped" if name else "name a client"
         )
         raise InputError(f"{problem}: {', '.join(CLIENTS)}")
-    if mcp and not client.takes_mcp:
+    if with_mcp and not client.takes_mcp:
         names = ", ".join(
             candidate.name for candidate in CLIENTS.values() if candidate.takes_mcp
         )
@@ -191,31 +179,40 @@ def _find_client(name: str, *, mcp: bool) -> WrappedClient:
     return client
 
 
-def _print_settings(
-    client: WrappedClient, folder: Path, url: str, *, mcp: bool, as_json: bool
-) -> None:
+@dataclass(frozen=True, slots=True)
+class ClientRun:
+    """One run of a client: its arguments, a temporary folder for its settings, and whether it gets our MCP server."""
+
+    client: WrappedClient
+    arguments: list[str]
+    folder: Path
+    with_mcp: bool
+
+
+def _print_settings(run: ClientRun, url: str, *, as_json: bool) -> None:
     if not as_json:
-        typer.echo(format_settings(client, folder, url, mcp=mcp))
+        typer.echo(format_settings(run.client, run.folder, url, with_mcp=run.with_mcp))
         return
-    variables, arguments = make_settings(client, url, folder, mcp=mcp)
+    variables, arguments = make_settings(
+        run.client, url, run.folder, with_mcp=run.with_mcp
+    )
     typer.echo(
         encode_json(
-            {"program": client.program, "variables": variables, "arguments": arguments}
+            {
+                "program": run.client.program,
+                "variables": variables,
+                "arguments": arguments,
+            }
         )
     )
 
 
-async def _run(
-    client: WrappedClient,
-    upstreams: list[str],
-    client_arguments: list[str],
-    folder: Path,
-    overrides: GatewayOverrides,
-    *,
-    mcp: bool,
+async def _run_with_own_gateway(
+    run: ClientRun, upstreams: list[str], overrides: GatewayOverrides
 ) -> int:
     """Run the client with a gateway of its own, and print the receipt."""
-    from everthread.factory.gateways import make_page_reader, open_gateway
+    from everthread.factory.dashboards import make_page_reader
+    from everthread.factory.gateways import open_gateway
     from everthread.factory.stores import open_store, store_url
     from everthread.gateway.monitoring.log_lines import set_up_logs
 
@@ -237,12 +234,10 @@ async def _run(
         )
         if overrides.is_passive:
             typer.echo(PASSIVE_NOTICE, err=True)
-        elif uses_subscription(client.name, os.environ, Path.home()):
+        elif uses_subscription(run.client.name, os.environ, Path.home()):
             typer.echo(CHANGES_NOTICE, err=True)
         async with gateway_context as gateway:
-            exit_code = await _run_client(
-                client, gateway.url, client_arguments, folder, mcp=mcp
-            )
+            exit_code = await _run_client(run, gateway.url)
         insights = await store.insights(
             since=started_at, until=time.time() + 1, platform="gateway"
         )
@@ -253,7 +248,7 @@ async def _run(
     finally:
         await store.close()
     receipt_text = write_receipt(
-        client.name, ReceiptFigures.from_insights(insights), comparison
+        run.client.name, ReceiptFigures.from_insights(insights), comparison
     )
     typer.echo(
         escape_controls(f"{receipt_text}\n{managed_run_text}".rstrip()), err=True
@@ -261,45 +256,28 @@ async def _run(
     return exit_code
 
 
-async def _run_with_running_gateway(
-    client: WrappedClient,
-    url: str,
-    client_arguments: list[str],
-    folder: Path,
-    *,
-    mcp: bool,
-) -> int:
+async def _run_with_running_gateway(run: ClientRun, url: str) -> int:
     """Run the client with a gateway that is already running, and print that gateway's figures."""
     started_at = time.time()
     figures_before = await read_figures(url, started_at)
-    exit_code = await _run_client(client, url, client_arguments, folder, mcp=mcp)
-    typer.echo(
-        escape_controls(
-            write_shared_receipt(
-                client.name, url, figures_before, await read_figures(url, started_at)
-            )
-        ),
-        err=True,
-    )
+    exit_code = await _run_client(run, url)
+    figures_after = await read_figures(url, started_at)
+    receipt = write_shared_receipt(run.client.name, url, figures_before, figures_after)
+    typer.echo(escape_controls(receipt), err=True)
     return exit_code
 
 
-async def _run_client(
-    client: WrappedClient,
-    url: str,
-    client_arguments: list[str],
-    folder: Path,
-    *,
-    mcp: bool,
-) -> int:
+async def _run_client(run: ClientRun, url: str) -> int:
     """Run the client on this terminal; only the client reacts to Ctrl-C. Return its exit code."""
-    variables, arguments = make_settings(client, url, folder, mcp=mcp)
+    variables, arguments = make_settings(
+        run.client, url, run.folder, with_mcp=run.with_mcp
+    )
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGINT, lambda: None)
     process = await asyncio.create_subprocess_exec(
-        shutil.which(client.program) or client.program,
+        shutil.which(run.client.program) or run.client.program,
         *arguments,
-        *(argument.replace("{url}", url) for argument in client_arguments),
+        *(argument.replace("{url}", url) for argument in run.arguments),
         env={**os.environ, **variables},
     )
     loop.add_signal_handler(signal.SIGTERM, process.terminate)
@@ -310,15 +288,15 @@ async def _run_client(
 class GatewayOverrides:
     """How the gateway of one run differs from the configured one."""
 
-    idle: bool
-    """Whether to compact shortly before the cache expires."""
+    should_compact_when_idle: bool
+    """Whether to compact shortly before the provider's cache expires."""
     is_passive: bool
     """Whether to leave every request unchanged."""
     log: Path | None
 
     def apply(self, config: Config) -> Config:
         """Return the configuration of the run."""
-        if self.idle:
+        if self.should_compact_when_idle:
             compression = config.compression.model_copy(update={"idle": True})
             config = config.model_copy(update={"compression": compression})
         if not self.is_passive:

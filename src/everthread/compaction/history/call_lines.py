@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from everthread.compaction.history.error_lines import (
@@ -99,6 +99,8 @@ def find_action(
         and isinstance(arguments.get("code"), str)
         and not arguments.get("command")
     )
+    if kind.name == "shell":
+        target = target.replace("\\\n", " ")  # one command on several lines
     target = _describe_code(arguments["code"]) if is_code else one_line(target)
     if "[cut: " in target:
         target = CUT_MARK.sub("…", target)
@@ -159,7 +161,8 @@ def format_outcome(
 def describe_output(kind: str, output: UnwrappedOutput, *, failed: bool) -> list[str]:
     """Return the details of an output that matter for this kind of tool."""
     if kind == "shell":
-        return describe_run(output, output.find_error(failed=failed))
+        error = "" if output.has_passed_tests else output.find_error(failed=failed)
+        return describe_run(output, error)
     body = output.body
     error = (
         output.error
@@ -216,7 +219,42 @@ def _describe_content(output: UnwrappedOutput) -> str:
             if isinstance(data.get(key), str | int | float)
         }
         return clip_words(_list_arguments(status or data), 70)
-    return clip_words(one_line(output.body.lstrip()[:2_000].split("\n", 1)[0]), 60)
+    return clip_words(one_line(find_finding(output.body[:2_000])), 60)
+
+
+_ANNOUNCING_LINE = re.compile(
+    r"\s*(?:#{1,6}\s.*|\*\*[^*]{1,80}\*\*:?|.*:|\W*|.*\.{3}(?: \[.*\])?|([=-])\1+.*\1\1|(?:\[[\w:.-]+\] )?[$❯] .*)\s*"
+)
+"""A heading, a rule, a step that only begins, a command that is shown, or a line that only announces others."""
+
+
+_SPECIFIC = re.compile(r"\d|`[^`\n]{2,}`|\w/\w|[a-z][A-Z]|\w_\w|\w\.\w")
+_MAX_SHORT_LINES = 6
+
+
+def find_finding(text: str) -> str:
+    """Return the line that tells most of a text: of a report the first with a figure, a path or a name."""
+    if text.count("\n") >= _MAX_SHORT_LINES:
+        for line in _list_statements(text):
+            if _SPECIFIC.search(line):
+                return line
+    return first_statement(text)
+
+
+def first_statement(text: str, default: str | None = None) -> str:
+    """Return the first line outside code that is more than a heading; by default the first of all if there is none."""
+    first_line = text.strip().partition("\n")[0]
+    return next(_list_statements(text), first_line if default is None else default)
+
+
+def _list_statements(text: str) -> Iterator[str]:
+    """Yield the lines outside code that neither are headings nor announce others."""
+    is_code = False
+    for line in text.strip().split("\n"):
+        if line.lstrip().startswith("```"):
+            is_code = not is_code
+        elif not is_code and not _ANNOUNCING_LINE.fullmatch(line):
+            yield line
 
 
 FRAME_LINE = re.compile(

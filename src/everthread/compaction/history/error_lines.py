@@ -148,6 +148,7 @@ _SUSPECT_WORDS = (
     "eaddrinuse",
     "aborted",
     "fault",
+    "caused by",
     "undefined reference",
     "not recognized as",
     " code",
@@ -155,11 +156,12 @@ _SUSPECT_WORDS = (
     "\ne  ",
     "***",
 )
-_SUSPECT_SIGNS = (*_SUSPECT_WORDS, "✗", "✘", "×", "✖", "❌")
+_SUSPECT_SIGNS = (*_SUSPECT_WORDS, "●", "✗", "✘", "×", "✖", "❌")
 """Strings, in lower case, found in a line that states an error."""
 _STARTS_ERROR = re.compile(
     r"\s*(?:E {2,}\S|\[?(?:error|fatal|panic|critical)\b(?:\[\w+\])?(?: ?[\]:!]| - )|npm (?:ERR!|error)|FAILED\b|"
     r"FAIL[: \t]|--- FAIL|\d{1,6}:\d{1,4} {1,4}error {1,4}\S|"
+    r"Caused by: |Error Message:|● .{1,200} › |\S.{0,200} > .{1,200} FAILED$|"
     r"[✗✘×✖❌] |Uncaught |Unhandled |thread '.{1,80}' panicked|Segmentation fault|"
     r"Killed\b|Aborted\b|make(?:\[\d+\])?: \*\*\*)"
 )
@@ -176,6 +178,7 @@ _STATES_ERROR = re.compile(
 # Source code that mentions errors, counts of zero errors, npm's output around the error.
 _STARTS_CODE = re.compile(
     r"npm (?:ERR!|error) (?:path|location|workspace|command|code|errno|A complete log|    )"
+    r"|=== (?:RUN|PAUSE|CONT|NAME) |--- (?:PASS|SKIP): "
     r"|\s*(?:\d+[:|→\t ]\s*)?(?://|/\*|\*|#(?!#)|<!--|\}|@|\.(?!\.?/)|- |\+ |(?:import|from|def|class|return|throw|"
     r"raise|except|catch|if|elif|else|for|while|const|let|var|function|export|try|assert|case|async|await|"
     r"public|private|func|fn|pub)\b)",
@@ -214,9 +217,9 @@ def find_error_lines(
         if full_line in seen_lines:
             continue
         seen_lines.add(full_line)
-        if not (
-            _STARTS_ERROR.match(line) or _STATES_ERROR.search(line)
-        ) or _is_source_code(line):
+        if not (_STARTS_ERROR.match(line) or _STATES_ERROR.search(line)):
+            continue
+        if _is_source_code(line) and not _is_announced(text, start, line):
             continue
         key = _NUMBERS.sub("", line)
         if key not in lines_by_key:
@@ -232,7 +235,7 @@ def find_error_lines(
                 return list(lines_by_key.values())
     lines = list(lines_by_key.values())
     if failed and all(map(gives_no_reason, lines)):
-        lines = [*_find_last_reason(text), *lines]
+        lines = [*(_find_diagnostics(text) or _find_last_reason(text)), *lines]
     half_limit = MAX_ERROR_LINES // 2
     return (
         lines
@@ -245,7 +248,7 @@ def _add_reason(line: str, preceding_text: str, following_text: str) -> str:
     """Return an error line. If it only announces another line, as in a panic or a failed test, add the reason."""
     if line.startswith("--- FAIL"):
         reason = _find_go_reason(preceding_text, following_text)
-    elif line.endswith(":"):
+    elif line.endswith((":", " FAILED")):
         reason = following_text.lstrip().partition("\n")[0].rstrip()
     else:
         return line
@@ -253,7 +256,13 @@ def _add_reason(line: str, preceding_text: str, following_text: str) -> str:
     return line if not reason or is_error else f"{line} {reason}"
 
 
-_GO_REASON = re.compile(r"[ \t]+([\w./-]{1,200}:\d{1,7}: \S.*)")
+_GO_REASON = re.compile(
+    r"[ \t]+(?:[\w./-]{1,200}:\d{1,7}: |Error:[ \t]+)(?P<text>\S.*)"
+)
+"""A line that a test of Go printed, or the error of an assertion library below it."""
+_STATES_MISMATCH = re.compile(
+    r"\b(?:want(?:ed)?|got|expect(?:ed)?|should|must)\b", re.IGNORECASE
+)
 
 
 def _find_go_reason(preceding_text: str, following_text: str) -> str:
@@ -263,8 +272,16 @@ def _find_go_reason(preceding_text: str, following_text: str) -> str:
         _is_indented, reversed(preceding_text.rstrip("\n").split("\n"))
     )
     lines = [*following_lines] or [*preceding_lines][::-1]
-    reasons = [match[1].rstrip() for line in lines if (match := _GO_REASON.match(line))]
-    return reasons[-1] if reasons else ""
+    reasons = [match for line in lines if (match := _GO_REASON.match(line))]
+    telling_reasons = [
+        match
+        for match in reasons
+        if _STATES_MISMATCH.search(match["text"])
+        or _STATES_ERROR.search(match["text"])
+        or _GIVES_REASON.search(match["text"])
+    ]
+    chosen = (telling_reasons or reasons)[-1:]
+    return chosen[0][0].strip() if chosen else ""
 
 
 def _is_indented(line: str) -> bool:
@@ -297,11 +314,37 @@ def _is_source_code(line: str) -> bool:
     return is_code and _DIAGNOSTIC.search(line) is None
 
 
+def _is_announced(text: str, start: int, line: str) -> bool:
+    """Return whether a line is an item of a list that the line before it announces, not of a comment."""
+    if not line.lstrip().startswith("* "):
+        return False
+    preceding_text = text[max(start - _MAX_LINE_CHARS, 0) : start]
+    return preceding_text.rstrip().endswith(":")
+
+
+_LOCATED_MESSAGE = re.compile(
+    r"^[\w./\\-]{1,200}\.\w{1,8}:\d{1,7}(?::\d{1,7})?:? +\S.{0,1000}", re.MULTILINE
+)
+"""What a linter says about a place in a file, without a word for an error."""
+
+
+def _find_diagnostics(text: str) -> list[str]:
+    """Return what a program that failed says about places in files, near the end of its output."""
+    return [
+        match[0].rstrip()
+        for match in _LOCATED_MESSAGE.finditer(text[-_MAX_DIAGNOSTICS_CHARS:])
+    ][: MAX_ERROR_LINES // 2]
+
+
+_MAX_DIAGNOSTICS_CHARS = 20_000
 _REASONLESS_LINE = re.compile(
-    r"\W*(?:(?:command|process) )?(?:exit(?:ed)?|return(?:ed)?|failed)(?: with)?(?: non-zero)?(?: exit)?"
-    r"(?: code| status)?\W*\d+\W*"
+    r"\W*(?:(?:command|process|shellid: \w+) )?(?:exit(?:ed)?|return(?:ed)?|failed|completed)(?: with)?"
+    r"(?: non-zero)?(?: exit)?(?: code| status)?\W*\d+\W*"
     r"|\W*(?:\w+ {1,3})?(?:\d+ (?:passed|failed|errors?|skipped|warnings?)\b[ ,|]*){1,5}(?:\(\d+\)|in [\d.]+ ?m?s)?\W*"
-    r"|make(?:\[\d+\])?: \*\*\* .*",
+    r"|make(?:\[\d+\])?: \*\*\* .*|Error: \(none\)|\[[\w:.-]+\] ERROR task failed"
+    r"|FAIL\s+\S+ (?:\[build failed\]|[\d.]+s)|"
+    r"(?:Failed!\s+- |Tests: +)?(?:\W|\d|\b(?:tests?|completed|failed|passed|skipped|ignored|total|of)\b)+"
+    r"(?:Duration: .*|in [\d.]+ ?m?s.*)?",
     re.IGNORECASE,
 )
 _GIVES_REASON = re.compile(
@@ -309,6 +352,7 @@ _GIVES_REASON = re.compile(
     r"unexpected|rejected|not allowed|timed? ?out|mismatch|conflicts?|unknown|unsupported|exceed\w*|failed|not \w+)\b",
     re.IGNORECASE,
 )
+_PRINTED_HEADING = re.compile(r"^(?:={2,}|-{2,}) ?\w.*(?:==|--)$", re.MULTILINE)
 _END_CHARS = 2_000
 """Characters at the end to search for the last words."""
 
@@ -323,14 +367,16 @@ def _find_last_reason(text: str) -> list[str]:
 
     The only line of an output counts as a reason too, unless make printed it as a command.
     """
-    rows = [row.strip() for row in text[-_END_CHARS:].split("\n")]
+    # Only what follows the last heading that the command printed is of the step that failed.
+    end = _PRINTED_HEADING.split(text[-_END_CHARS:])[-1]
+    rows = [row.strip() for row in end.split("\n")]
     rows = [
         row for row in rows if any(map(str.isalpha, row)) and not gives_no_reason(row)
     ]
     reasons = [
         row for row in rows if _GIVES_REASON.search(row) and not _is_source_code(row)
     ]
-    is_only_line = len(rows) == 1 and "*** [" not in text[-_END_CHARS:]
+    is_only_line = len(rows) == 1 and "*** [" not in end
     return reasons[-1:] or (rows if is_only_line else [])
 
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from everthread.compaction.history.shell_commands import (
-    TRIMMING_PROGRAMS,
     looks_like_path,
+    remove_trimming_stage,
 )
 from everthread.compaction.history.tool_calls import Effect
 
@@ -20,6 +20,8 @@ _FOLDER_CHANGE = re.compile(
 )
 _MAX_KEY_CHARS = 400
 _LONG_KEY_CHARS = _MAX_KEY_CHARS // 2
+_MIN_SHORTENED_CHARS = 100
+"""A summary shows shorter commands whole."""
 _FOLDER_SEPARATOR = " in folder "
 """Separates a command from its folder in the key of a failure."""
 
@@ -52,14 +54,7 @@ def command_key(command: str) -> str:
             .removesuffix(">/dev/null")
             .rstrip()
         )
-        earlier_stages, pipe, last_stage = shortened.rpartition("|")
-        if (
-            pipe
-            and not earlier_stages.endswith("|")
-            and last_stage.split()[:1]
-            and last_stage.split()[0] in TRIMMING_PROGRAMS
-        ):
-            shortened = earlier_stages.rstrip()
+        shortened = remove_trimming_stage(shortened)
         if shortened == text:
             return text
         text = shortened
@@ -106,13 +101,15 @@ def resolves_failure(effect: Effect, key: str, failure_key: str) -> bool:
     failed_command, _, failed_folder = failure_key.partition(_FOLDER_SEPARATOR)
     if folder and failed_folder and folder != failed_folder:
         return False
-    if _has_same_last_step(command, failed_command):
+    if _has_same_last_step(command, failed_command) or _has_step(
+        command, failed_command
+    ):
         return True
     words = command.split()
     failed_words = failed_command.split()
     if not words or words[:1] != failed_words[:1]:
         return False
-    if command == failed_command:
+    if command == failed_command or _is_beginning(failed_command, command):
         return True
     if (
         _carries_program(words)
@@ -130,6 +127,22 @@ def resolves_failure(effect: Effect, key: str, failure_key: str) -> bool:
     return not files or files == failed_files
 
 
+def _is_beginning(failed_command: str, command: str) -> bool:
+    """Return whether a long failed command, which a summary showed shortened, begins like this command."""
+    return (
+        len(failed_command) > _MIN_SHORTENED_CHARS
+        and failed_command.endswith("…")
+        and command.startswith(failed_command[:-1])
+    )
+
+
+def _has_step(command: str, failed_command: str) -> bool:
+    """Return whether a failed command is a step of a chain that only continues after a success."""
+    if " && " not in command or ";" in command or "||" in command:
+        return False
+    return failed_command in map(command_key, command.split(" && "))
+
+
 def _has_same_last_step(command: str, failed_command: str) -> bool:
     """Return whether a chain of commands ends with the last step of a failed chain, after steps of the same programs.
 
@@ -137,7 +150,7 @@ def _has_same_last_step(command: str, failed_command: str) -> bool:
     compared, because keys are cut.
     """
     *first_steps, last_step = command.split(" && ")
-    *failed_steps, failed_last_step = failed_command.split(" && ")
+    *failed_steps, failed_last_step = failed_command.removesuffix("…").split(" && ")
     compared_chars = (
         min(len(last_step), len(failed_last_step))
         if max(len(command), len(failed_command)) > _LONG_KEY_CHARS

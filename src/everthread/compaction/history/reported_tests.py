@@ -29,7 +29,8 @@ _COUNT_NAMES = {
     "todo": "skipped",
 }
 _COUNTS = re.compile(
-    r"\b(?P<n>\d{1,7})\s{1,2}(?P<after>pass(?:ed|ing)?|fail(?:ed|ing|ures?)?|errors?|skipped|ignored|pending|examples?|tests?)\b"
+    r"\b(?P<n>\d{1,7}) {1,2}"
+    r"(?P<after>pass(?:ed|ing)?|fail(?:ed|ing|ures?)?|errors?|skipped|ignored|pending|examples?|tests?)\b"
     r"|\b(?P<before>tests run|passed|failed|failures?|errors?|skipped)\s{0,3}[:=]\s{0,8}(?P<m>\d{1,7})\b"
     r"|^(?P<ran>ran) (?P<k>\d{1,7}) tests?\b"
     r"|^[#ℹ] (?P<tap>tests|pass|fail|skipped|todo) (?P<j>\d{1,7})$",
@@ -43,7 +44,8 @@ _GO_RESULT = re.compile(r"^(?:(ok) {1,4}|(FAIL))\t[\w./-]{1,200}", re.MULTILINE)
 _COUNT_WORDS = ("pass", "fail", "example", "tests run", "ran ", "# tests ", "ℹ ")
 """Strings, in lower case, found in a report on tests."""
 _COUNT_START = re.compile(
-    r"[0-9:=#ℹRr](?:(?<=[0-9])\s{1,2}(?i:pass|fail|err|skip|ign|pend|exam|test)|(?<=[nderNDERsS\s].)(?<=[:=])\s{0,8}[0-9]"
+    r"[0-9:=#ℹRr](?:(?<=[0-9]) {1,2}(?i:pass|fail|err|skip|ign|pend|exam|test)"
+    r"|(?<=[nderNDERsS\s].)(?<=[:=])\s{0,8}[0-9]"
     r"|(?<=^.)(?i:an)? )"
 )
 """A number beside a word or a sign that makes it a count, or the start of a line with one."""

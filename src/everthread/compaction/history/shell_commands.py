@@ -12,9 +12,13 @@ _FILE_SHAPE = re.compile(r"[/~]|\.[A-Za-z]\w{0,9}$")
 _FILE_ENDING = re.compile(r"\.[A-Za-z]\w{0,9}$")
 COMMAND_SEPARATOR = re.compile(r"\|\||&&|[|;\n]")
 _REDIRECT_TARGET = re.compile(r"(?<![0-9&>-])>{1,2}\s{0,2}([\w./~-]{1,200})")
+_SPACED_REDIRECT_TARGET = re.compile(
+    r"(?<![^\s\"')Q])>{1,2}\s{0,2}([\w./~-]{0,200}\w[\w./~-]{0,200})"
+)
+"""A redirect target that no `<placeholder>/` in a text can be taken for."""
 _LOG_COMMAND = re.compile(r"\b(?:logs?|journalctl|dmesg)\b")
 """Commands whose output may report errors from the past."""
-TRIMMING_PROGRAMS = frozenset(
+_TRIMMING_PROGRAMS = frozenset(
     {"tail", "head", "grep", "tee", "less", "cat", "wc", "sort"}
 )
 """Programs at the end of a pipe that only trim the output."""
@@ -91,10 +95,14 @@ def _runs_tests(words: list[str]) -> bool:
     if not table.no_run_options.get(program, frozenset()).isdisjoint(words):
         return False
     test_words = table.test_words
-    return any(
-        not test_words.isdisjoint(_WORD_SEPARATOR.split(word.lower()))
-        for word in words[:_MAX_TEST_WORDS]
-    )
+    for word in words[:_MAX_TEST_WORDS]:
+        # `prettier --check` and `npm run type-check` run no tests, `node --test` and `make check` do.
+        if word.startswith("-") and word != "--test":
+            continue
+        parts = _WORD_SEPARATOR.split(word.lower().strip("-"))
+        if not test_words.isdisjoint(parts if "check" not in parts[1:] else parts[:1]):
+            return True
+    return False
 
 
 _WORD_SEPARATOR = re.compile(r"[^a-z0-9]+")
@@ -125,10 +133,11 @@ def _is_read_only_step(words: list[str]) -> bool:
         for word in arguments
     ):
         return False
+    value_options = table.value_options.get(program, frozenset())
     while (
         arguments and arguments[0].startswith("-") and arguments[0] not in subcommands
     ):
-        arguments = arguments[2:] if arguments[0] in ("-C", "-c") else arguments[1:]
+        arguments = arguments[2:] if arguments[0] in value_options else arguments[1:]
     if program == "gh":
         return len(arguments) > 1 and arguments[1] in subcommands
     if (
@@ -144,7 +153,7 @@ def find_redirect_targets(command: str) -> tuple[str, ...]:
     """Return the files that a command line redirects output to."""
     if ">" not in command:
         return ()
-    targets = _REDIRECT_TARGET.findall(_QUOTED_TEXT.sub("Q", command))
+    targets = _SPACED_REDIRECT_TARGET.findall(_QUOTED_TEXT.sub("Q", command))
     return tuple(
         path
         for path in dict.fromkeys(targets)
@@ -154,13 +163,23 @@ def find_redirect_targets(command: str) -> tuple[str, ...]:
 
 def is_output_trimmed(command: str) -> bool:
     """Return whether a command ends with a pipe that only trims the output: the exit code is not the command's own."""
-    if "|" not in command:
-        return False
-    earlier_stages, _, last_stage = command.rpartition("|")
-    words = last_stage.split(None, 1)
     return (
-        bool(words)
-        and words[0] in TRIMMING_PROGRAMS
-        and not earlier_stages.endswith("|")
+        remove_trimming_stage(command) != command
         and _LOG_COMMAND.search(command) is None
     )
+
+
+def remove_trimming_stage(command: str) -> str:
+    """Return a command without the last stage of its pipe if that only trims the output."""
+    if "|" not in command:
+        return command
+    # A pattern in quotes may hold the sign of a pipe.
+    end = _QUOTED_TEXT.sub(lambda quote: "Q" * len(quote[0]), command).rfind("|")
+    words = command[end + 1 :].split(None, 1)
+    is_trimmed = (
+        end > 0
+        and command[end - 1] != "|"
+        and bool(words)
+        and words[0] in _TRIMMING_PROGRAMS
+    )
+    return command[:end].rstrip() if is_trimmed else command

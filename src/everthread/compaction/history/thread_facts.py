@@ -75,6 +75,8 @@ class OpenError:
     """The number of tests, for a test run."""
     tool: str = ""
     """The tool of a call that neither runs a command nor changes a file."""
+    is_exit_reported: bool = False
+    """Whether the tool reported an exit code: it does so for failures, so without one a run succeeded."""
     is_passed_by: bool = False
     """Whether the same tool succeeded with another call since, so that the agent continued without this one."""
 
@@ -118,7 +120,7 @@ class ThreadState:
                     else turn,
                 )
             self._remove_files(effect)
-        self.todo = read_todo(effect) or self.todo
+        self.todo = update_todo(self.todo, effect)
         directory = effect.arguments.get("workdir") or effect.arguments.get("cwd")
         if isinstance(directory, str) and directory.strip():
             self.directory = clip_words(one_line(directory), 200)
@@ -154,6 +156,7 @@ class ThreadState:
             times=times,
             tests=_count_tests_run(effect),
             tool=effect.tool if effect.kind == "called" else "",
+            is_exit_reported="exit " in effect.outcome,
         )
 
     def _record_run(self, effect: Effect, key: str, turn: int) -> None:
@@ -218,8 +221,12 @@ class ThreadState:
         resolved_keys += (
             self._find_resolved_by_tests(effect) if effect.tests and self.errors else []
         )
-        if resolved_keys and _states_no_error(effect):
-            for key in dict.fromkeys(resolved_keys):
+        if not resolved_keys:
+            return
+        states_no_error = _states_no_error(effect)
+        has_own_exit = _OTHER_EXIT.search(effect.target) is None
+        for key in dict.fromkeys(resolved_keys):
+            if states_no_error or (has_own_exit and self.errors[key].is_exit_reported):
                 del self.errors[key]
 
     def _mark_passed_by(self, effect: Effect) -> None:
@@ -487,6 +494,41 @@ def read_todo(effect: Effect) -> list[dict[str, str]]:
     return todo[:40] if any(entry["status"] for entry in todo) else []
 
 
+_CREATED_TASK = re.compile(r"\bTask #(\d{1,6}) created\b")
+
+
+def update_todo(todo: list[dict[str, str]], effect: Effect) -> list[dict[str, str]]:
+    """Return the to-do list after a call that may set it, add a task to it or change the status of one."""
+    if items := read_todo(effect):
+        return items
+    change = read_task_change(effect)
+    if change is None:
+        return todo
+    number = change["text"].partition(" ")[0]
+    for index, item in enumerate(todo):
+        if item["text"].partition(" ")[0] == number:
+            text = item["text"]
+            return [*todo[:index], {**change, "text": text}, *todo[index + 1 :]]
+    return [*todo, change] if " " in change["text"] else todo
+
+
+def read_task_change(effect: Effect) -> dict[str, str] | None:
+    """Return the task that a call creates or changes, with its number before its text; None for other calls.
+
+    A changed task has no text.
+    """
+    subject = effect.arguments.get("subject")
+    created = _CREATED_TASK.search(effect.outcome) if subject else None
+    if created and isinstance(subject, str):
+        text = clip_words(one_line(subject), 200)
+        return {"text": f"#{created[1]} {text}", "status": "pending"}
+    number = effect.arguments.get("task_id")
+    status = effect.arguments.get("status")
+    if isinstance(number, str | int) and isinstance(status, str) and not effect.failed:
+        return {"text": f"#{number}", "status": clip_words(one_line(status), 20)}
+    return None
+
+
 def _find_key_to_forget(entries: Mapping[str, Any]) -> str:
     """Return the key of the oldest entry that was only read, or else of the oldest entry."""
     return next(
@@ -495,8 +537,10 @@ def _find_key_to_forget(entries: Mapping[str, Any]) -> str:
     )
 
 
+_OTHER_EXIT = re.compile(r"\||;")
+"""A pipe or a second command: the exit code is that of the last one."""
 _EXIT_CODE = re.compile(r"exit (\d{1,3})\b")
-_TEST_FIGURE = re.compile(r"(\d{1,7}) (?:failed|errors?|passed|tests?)\b")
+_TEST_FIGURE = re.compile(r"(\d{1,7}) (failed|error|passed|test)s?\b")
 
 
 def _is_clear_failure(effect: Effect) -> bool:
@@ -507,7 +551,11 @@ def _is_clear_failure(effect: Effect) -> bool:
 
 def _count_tests_run(effect: Effect) -> int:
     """Return the number of tests of a test run."""
-    return sum(map(int, _TEST_FIGURE.findall(effect.tests))) if effect.tests else 0
+    if not effect.tests:
+        return 0
+    figures = {name: int(number) for number, name in _TEST_FIGURE.findall(effect.tests)}
+    total = figures.pop("test", 0)
+    return max(total, sum(figures.values()))
 
 
 def _states_no_error(effect: Effect) -> bool:

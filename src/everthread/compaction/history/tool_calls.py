@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import dropwhile
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -15,6 +15,8 @@ from everthread.compaction.history.call_lines import (
     describe_output,
     describe_run,
     find_action,
+    find_finding,
+    first_statement,
     format_outcome,
 )
 from everthread.compaction.history.effect_kinds import find_effect_kind, find_paths
@@ -25,18 +27,18 @@ from everthread.compaction.history.error_lines import (
     find_program_error,
     gives_no_reason,
 )
-from everthread.compaction.history.reported_tests import count_tests
 from everthread.compaction.history.shell_commands import find_branch, is_output_trimmed
 from everthread.compaction.history.tool_kinds import OTHER_KIND, snake_arguments
 from everthread.compaction.history.tool_outcomes import (
     UnwrappedOutput,
     find_stop_reason,
     unwrap_output,
+    without_echo,
 )
 from everthread.core.messages import Call, one_line
 from everthread.core.outputs import parse_persisted
 from everthread.core.secrets.redaction import clip_words
-from everthread.core.user_words import is_refused_call
+from everthread.core.user_words import find_typed_words, is_refused_call
 
 MAX_ERROR_LINE_CHARS = 240
 """Maximum characters of an error on a separate line."""
@@ -44,9 +46,16 @@ MAX_CALL_ERRORS = 3
 """Maximum error lines to take from an output."""
 _MIN_CALL_CHARS = 50
 """Minimum characters for the call in a long line; the rest is for the outcome."""
+_STOP_CODES = (-1, 124, 130, 137, 143)
+"""Exit codes of programs that something else stopped."""
 _EXIT_IN_LINE = re.compile(
     r"exit (-?\d{1,6})(?:, \d{1,7} (?:failed|passed|skipped|errors?|tests?)\b){0,5}"
 )
+_TESTS_IN_LINE = re.compile(
+    r"(?:exit -?\d{1,6}, )?(?:timed out, |[a-z]{6,11}, )?(?P<tests>\d{1,7} (?:failed|passed|skipped|errors?|tests?)"
+    r"(?:, \d{1,7} (?:failed|passed|skipped|errors?|tests?)){0,4})(?=, |$)"
+)
+"""The figures of a test run, after the exit code and the stop reason."""
 _SIZE_IN_LINE = re.compile(
     r"(?:^|, )(?:\d{1,9} lines?(?: output)?|no output|\d{1,9} chars)$"
 )
@@ -83,6 +92,8 @@ class CallFacts:
         self.output = unwrap_output(
             self.stored_output.preview if self.stored_output else text or ""
         )
+        if self.action is not None and self.action.kind == "shell":
+            self.output.command = self.action.target
         self._effect: Effect | None = None
 
     def describe(
@@ -125,6 +136,12 @@ class CallFacts:
         )
 
     @property
+    def is_answered_question(self) -> bool:
+        """Whether the call asked the user, and its output is the answer, which is quoted elsewhere."""
+        name = self.call.name if self.call else ""
+        return bool(find_typed_words(self.text or "", name, failed=False))
+
+    @property
     def is_replacement_line(self) -> bool:
         """Whether the output is a line by which an earlier pruning replaced the real output, with errors after it."""
         text = self.text or ""
@@ -150,7 +167,8 @@ class CallFacts:
         )
         has_failed = has_failed or (self.is_output_trimmed and self.effect().failed)
         lines = self.effect().errors if has_failed else ()
-        if not lines and is_run:
+        has_passed = self.is_output_trimmed or self.output.has_passed_tests
+        if not lines and is_run and (has_failed or not has_passed):
             lines = (self.output.find_error(failed=self.failed),)
         return [
             clip_words(one_line(error), MAX_ERROR_LINE_CHARS)
@@ -225,6 +243,10 @@ def _read_effect(call_facts: CallFacts) -> Effect:
             arguments=arguments,
             is_done=False,
         )
+    if call_facts.is_answered_question:
+        return Effect(
+            kind, action.tool, action.target, outcome=ANSWERED, arguments=arguments
+        )
     if text and call_facts.is_replacement_line:
         outcome, failed, errors, tests = _read_line_outcome(
             kind, call_facts, *text.split("\n")
@@ -250,6 +272,7 @@ def _read_effect(call_facts: CallFacts) -> Effect:
 
 
 REFUSED = "refused by the user"
+ANSWERED = "answered by the user"
 RUNNING = "still running (session "
 CallOutcome = tuple[str, bool, tuple[str, ...], str]
 """The outcome in a few words, whether the call failed, its errors, and its test figures."""
@@ -263,6 +286,10 @@ def _read_output_outcome(kind: str, call_facts: CallFacts) -> CallOutcome:
     stop_reason = (
         output.stop_reason if kind in ("ran", "called") and not output.session else ""
     )
+    if code is not None and code not in _STOP_CODES:
+        stop_reason = (
+            ""  # the program ended by itself: what timed out was part of its work
+        )
     error = output.error or (
         find_leading_error(output.body) if kind != "ran" and not is_object else ""
     )
@@ -325,7 +352,12 @@ def _read_line_outcome(
     outcome = line.rpartition(" -> ")[2].partition(", stored as ")[0]
     code = _EXIT_IN_LINE.match(outcome)
     outcome_text = _SIZE_IN_LINE.sub("", outcome)
-    tests = count_tests(outcome) if kind == "ran" else ""
+    tests_match = _TESTS_IN_LINE.match(outcome) if kind == "ran" else None
+    tests = (
+        without_echo(tests_match["tests"], call_facts.output.command)
+        if tests_match
+        else ""
+    )
     stop_reason = find_stop_reason(outcome_text) if kind in ("ran", "called") else ""
     error = ""
     if kind != "ran":
@@ -353,7 +385,7 @@ def _read_line_outcome(
     parts = [
         stop_reason,
         code[0] if code else "failed" if failed else "",
-        "" if code else tests,
+        "" if code and tests in code[0] else tests,
     ]
     if not (failed or tests or code) and kind in ("ran", "called"):
         parts.append(outcome_text)
@@ -413,22 +445,8 @@ def _find_result_message(kind: str, output: UnwrappedOutput) -> str:
         ]
         lines = [line for line in lines if not FRAME_LINE.match(f"\n{line.lower()}")]
         return (
-            clip_words(one_line(_first_statement(lines)), 80)
+            clip_words(one_line(first_statement("\n".join(lines), "")), 80)
             if lines and len(lines) <= _MAX_MESSAGE_LINES
             else ""
         )
-    lines = output.body.lstrip()[:2_000].split("\n")
-    return clip_words(one_line(_first_statement(lines)), 100)
-
-
-_ANNOUNCING_LINE = re.compile(
-    r"\s*(?:#{1,6}\s.*|```.*|\*\*[^*]{1,80}\*\*:?|.*:|\W*)\s*"
-)
-"""A heading, a fence, a rule, or a line that only announces others."""
-
-
-def _first_statement(lines: Sequence[str]) -> str:
-    """Return the first line that is more than a heading, or else the first line."""
-    return next(
-        (line for line in lines if not _ANNOUNCING_LINE.fullmatch(line)), lines[0]
-    )
+    return clip_words(one_line(find_finding(output.body[:2_000])), 120)

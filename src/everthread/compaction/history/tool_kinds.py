@@ -66,6 +66,8 @@ class ToolTable:
     """Words allowed before a program."""
     test_words: frozenset[str]
     """Words of a command that runs tests."""
+    value_options: Mapping[str, frozenset[str]]
+    """Options of such a program that take a value and may stand before its subcommand."""
     no_run_options: Mapping[str, frozenset[str]]
     """Options with which a test program runs no test, but only compiles or lists tests."""
 
@@ -116,6 +118,10 @@ def load_tool_table() -> ToolTable:
         file_programs=frozenset(data["file_programs"]),
         program_prefixes=frozenset(data["program_prefixes"]),
         test_words=frozenset(data["test_words"]),
+        value_options={
+            program: frozenset(options)
+            for program, options in data["value_options"].items()
+        },
         no_run_options={
             program: frozenset(options)
             for program, options in data["no_run_options"].items()

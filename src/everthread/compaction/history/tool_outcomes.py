@@ -61,6 +61,8 @@ class UnwrappedOutput:
     """Whether the JSON says that the call failed."""
     session: str = ""
     """The id of the session in which the process continues."""
+    command: str = ""
+    """The command line that wrote it."""
     _cached_error: str | None = None
 
     @UnlockedCachedProperty
@@ -75,8 +77,13 @@ class UnwrappedOutput:
 
     @UnlockedCachedProperty
     def tests(self) -> str:
-        """The test results reported in the output (`count_tests`)."""
-        return count_tests(self.body)
+        """The test results that the output reports (`count_tests`), and does not just repeat from the command."""
+        return without_echo(count_tests(self.body), self.command)
+
+    @property
+    def has_passed_tests(self) -> bool:
+        """Whether it reports tests of which none failed: errors in it were logged by the tests."""
+        return bool(self.tests) and not contains_any(self.tests, ("failed", "error"))
 
     def find_error(self, *, failed: bool) -> str:
         """Return the line that names the error (`find_error_line`); empty if the call ended with exit code 0."""
@@ -88,6 +95,11 @@ class UnwrappedOutput:
                 else self.error or find_error_line(self.body, failed=has_failed)
             )
         return self._cached_error
+
+
+def without_echo(tests: str, command: str) -> str:
+    """Return the figures of a test run; none if the command itself states them, as a commit message does."""
+    return "" if all(figure in command for figure in tests.split(", ")) else tests
 
 
 _SESSION = re.compile(r"running with session ID (\w{1,40})")

@@ -145,7 +145,11 @@ def _only_announces(text: str, specifics: int) -> bool:
 def drop_announcement(note: str) -> str:
     """Return a text that comes right before calls without its last sentence, which only announces them."""
     pieces = split_pieces(note)
-    return join_pieces(pieces, range(len(pieces) - 1))
+    earlier_numbers = range(len(pieces) - 1)
+    # What is left may only open the announcement: "Good point."
+    if all(pieces[number].has_no_content for number in earlier_numbers):
+        return ""
+    return join_pieces(pieces, earlier_numbers)
 
 
 def join_pieces(pieces: Sequence[AnswerPiece], chosen_numbers: Iterable[int]) -> str:

@@ -23,7 +23,7 @@ from everthread.compaction.journal.conclusions import (
 )
 from everthread.compaction.journal.entries import JournalEntry, list_changed_files
 from everthread.compaction.journal.one_line_text import ERROR_START, split_note
-from everthread.compaction.journal.steps import FIXED_NOTE
+from everthread.compaction.journal.steps import FIXED_NOTE, join_changes
 from everthread.compaction.summary.sentences import (
     CountTokens,
     WordRarity,
@@ -332,7 +332,8 @@ def _with_prose(part: _ReducedEntry, texts: Sequence[str]) -> JournalEntry:
         f"{note} — {action}" if note and action else note or action
         for note, action in zip(texts[:-1], entry.lines, strict=True)
     )
-    return replace(entry, lines=tuple(filter(None, lines)), closing_words=texts[-1])
+    shown_lines = join_changes(filter(None, lines))
+    return replace(entry, lines=tuple(shown_lines), closing_words=texts[-1])
 
 
 def _keep_files_and_commands(

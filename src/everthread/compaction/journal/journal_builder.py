@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Sequence
 from copy import copy
 from dataclasses import replace
 from operator import is_
@@ -11,6 +11,8 @@ from typing import Any
 from everthread.compaction.history.call_records import UnmatchedResults, read_calls
 from everthread.compaction.history.compaction_history import MessageFacts, number_turns
 from everthread.compaction.history.thread_facts import ThreadState
+from everthread.compaction.history.tool_calls import REFUSED
+from everthread.compaction.journal.conclusions import LINE_SEPARATOR
 from everthread.compaction.journal.entries import JournalEntry
 from everthread.compaction.journal.entry_shortening import merge_silent_entries
 from everthread.compaction.journal.journal import Journal
@@ -18,14 +20,13 @@ from everthread.compaction.journal.one_line_text import ERROR_START, clip_line
 from everthread.compaction.journal.steps import (
     FIXED_NOTE,
     Step,
-    merge_repeated_paths,
+    join_changes,
     write_steps_and_closings,
 )
 from everthread.core.messages import Messages, text_of
 
 _MAX_ENTRY_LINES = 12
 """Maximum lines of an entry; a longer turn becomes several entries."""
-_CHANGED_LABEL = "changed "
 
 
 class GrowingJournal:
@@ -160,22 +161,24 @@ class GrowingJournal:
                 spans[-1] = range(spans[-1].start, index + 1)
             else:
                 spans.append(range(index, index + 1))
-        closing_indices = [_find_closing_index(facts, span) for span in spans]
+        closing_indices = [_find_closing_indices(facts, span) for span in spans]
+        all_closing_indices = {
+            index for indices in closing_indices for index in indices
+        }
         steps = [
-            (message_facts, self._find_note_before(index, closing_indices))
+            (message_facts, self._find_note_before(index, all_closing_indices))
             for index, message_facts in facts_by_index.items()
         ]
         write_steps_and_closings(
-            steps,
-            [facts[position] for position in closing_indices if position is not None],
+            steps, [facts[index] for index in sorted(all_closing_indices)]
         )
         last_turn = (
             self._earlier_journal.entries[-1].last_turn
             if self._earlier_journal.entries
             else -1
         )
-        for span, closing in zip(spans, closing_indices, strict=True):
-            closing_text = facts[closing].closing_words if closing is not None else None
+        for span, indices in zip(spans, closing_indices, strict=True):
+            closing_texts = [facts[index].closing_words or "" for index in indices]
             is_continued = turns[span.start] == last_turn
             start = self._part_start if span.start == self._turn_start else span.start
             self._turn_start = span.start
@@ -193,16 +196,14 @@ class GrowingJournal:
                 self._parts.append(part)
                 self._shown_errors |= part.first_shown_errors
                 start = end
-            part.closing = closing_text or ""
+            part.closing = LINE_SEPARATOR.join(filter(None, closing_texts))
             if span is spans[-1]:
                 self._last_part = part
             else:
                 self._parts.append(part)
                 self._shown_errors |= part.first_shown_errors
 
-    def _find_note_before(
-        self, index: int, closing_indices: Container[int | None]
-    ) -> str:
+    def _find_note_before(self, index: int, closing_indices: Container[int]) -> str:
         """Return the assistant's text right before its message with calls, unless that text closes the turn."""
         previous_facts = (
             self._facts[index - 1]
@@ -257,6 +258,8 @@ class _TurnPart:
                 continue
             effects, step = message_facts.step
             for effect in effects:
+                if effect.outcome == REFUSED:
+                    continue
                 kinds.append(
                     "failed" if effect.kind == "ran" and effect.failed else effect.kind
                 )
@@ -312,40 +315,33 @@ class _TurnPart:
             )
             full_entry = replace(
                 self._entry_without_lines,
-                lines=tuple(_join_changes(lines)),
+                lines=tuple(join_changes(lines)),
                 closing_words=self.closing,
             )
             self._entry = cache_key, full_entry.without_prefix(path_prefix)
         return self._entry[1]
 
 
-def _join_changes(lines: Iterable[str]) -> Iterator[str]:
-    """Yield the lines. Join adjacent lines that only name changed files."""
-    names: list[str] = []
-    for line in lines:
-        if line.startswith(_CHANGED_LABEL) and "; " not in line:
-            names += line.removeprefix(_CHANGED_LABEL).split(", ")
-            continue
-        if names:
-            yield f"{_CHANGED_LABEL}{', '.join(merge_repeated_paths(names))}"
-            names = []
-        yield line
-    if names:
-        yield f"{_CHANGED_LABEL}{', '.join(merge_repeated_paths(names))}"
+def _find_closing_indices(facts: Sequence[MessageFacts], span: range) -> list[int]:
+    """Return the indices of the answers in a turn: its last text, unless calls follow, and those before client texts.
 
-
-def _find_closing_index(facts: Sequence[MessageFacts], span: range) -> int | None:
-    """Return the index of the assistant's last text in a turn; None if a call comes with it or after it."""
+    A turn has several answers if the client continued it: with a notice, or the text of a slash command.
+    """
+    closing_indices: list[int] = []
+    is_answer = True
     for index in reversed(span):
         message_facts = facts[index]
-        if message_facts.calls:
-            return None
-        if (
-            message_facts.message.get("role") == "assistant"
-            and text_of(message_facts.message).strip()
+        role = message_facts.message.get("role")
+        if message_facts.calls or message_facts.results:
+            is_answer = False
+        elif role == "user":
+            is_answer = True
+        elif (
+            is_answer and role == "assistant" and text_of(message_facts.message).strip()
         ):
-            return index
-    return None
+            closing_indices.append(index)
+            is_answer = False
+    return closing_indices[::-1]
 
 
 def _mark_fixed_errors(

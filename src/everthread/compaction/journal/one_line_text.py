@@ -28,10 +28,8 @@ _NOTE_END = re.compile(r" — (?:changed |ran `|called )")
 
 def write_note(text: str) -> str:
     """Return the assistant's text before its calls on one line, without code and with marks between its lines."""
-    if len(text) > _MAX_NOTE_CHARS:
-        half = _MAX_NOTE_CHARS // 2
-        text = f"{text[:half].rpartition(NEW_LINE)[0]}\n{text[-half:].partition(NEW_LINE)[2]}"
-    lines = [line for line in _list_prose_lines(text) if line != _CODE_MARK]
+    lines = _list_prose_lines(text, _MAX_NOTE_CHARS)
+    lines = [line for line in lines if line != _CODE_MARK]
     return clip_line(LINE_SEPARATOR.join(lines), _MAX_NOTE_CHARS)
 
 
@@ -47,20 +45,19 @@ def split_note(line: str) -> tuple[str, str]:
 
 def write_closing_words(text: str) -> str:
     """Return an answer on one line, without code and with marks between its lines."""
-    return LINE_SEPARATOR.join(_list_prose_lines(text))
+    return LINE_SEPARATOR.join(_list_prose_lines(text, _MAX_CLOSING_CHARS))
 
 
-def _list_prose_lines(text: str) -> list[str]:
-    """Return the lines of a text, with a mark for each piece of code.
+def _list_prose_lines(text: str, max_chars: int) -> list[str]:
+    """Return the first and last lines of a text without its code, with a mark for each piece of it.
 
     Marks of code at the end are dropped, and lines that only introduce them.
     """
-    text = text.strip()
-    if len(text) > _MAX_CLOSING_CHARS:
-        half = _MAX_CLOSING_CHARS // 2
-        text = f"{text[:half].rpartition(NEW_LINE)[0]}\n{text[-half:].partition(NEW_LINE)[2]}"
-    pieces = text.split("```")
-    prose = f"\n{_CODE_MARK}\n".join(pieces[::2])
+    # A cut inside a piece of code would make code of the prose after it.
+    prose = f"\n{_CODE_MARK}\n".join(text.strip().split("```")[::2])
+    if len(prose) > max_chars:
+        half = max_chars // 2
+        prose = f"{prose[:half].rpartition(NEW_LINE)[0]}\n{prose[-half:].partition(NEW_LINE)[2]}"
     lines = [" ".join(words) for line in prose.split("\n") if (words := line.split())]
     lines = [line for line in lines if not _RULE_LINE.fullmatch(line)]
     is_code = False
@@ -75,7 +72,7 @@ def _list_prose_lines(text: str) -> list[str]:
 
 def clip_line(text: str, limit: int = 240) -> str:
     """Clip a text to one line of at most `limit` characters. A secret at the cut is redacted; others are later."""
-    return clip_words(one_line(text), limit)
+    return clip_words(one_line(text), limit).replace("……", "…")
 
 
 def redact_texts(texts: list[str]) -> list[str]:

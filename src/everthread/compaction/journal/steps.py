@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from everthread.compaction.history.compaction_history import MessageFacts
 from everthread.compaction.history.failure_keys import error_key, strip_command_prefix
-from everthread.compaction.history.thread_facts import read_todo
+from everthread.compaction.history.thread_facts import read_task_change, read_todo
 from everthread.compaction.history.tool_calls import Effect
 from everthread.compaction.journal.conclusions import drop_announcement
 from everthread.compaction.journal.entries import REPEAT_COUNT
@@ -168,7 +168,7 @@ def _write_step(note: str, effects: Sequence[Effect]) -> Step:
                     effect,
                 )
             )
-        elif effect.kind == "called" and not (read_todo(effect) and not effect.failed):
+        elif effect.kind == "called" and not _changes_todo(effect):
             target = clip_line(effect.target, _MAX_CALL_CHARS)
             calls.append(
                 _describe_call(
@@ -182,6 +182,11 @@ def _write_step(note: str, effects: Sequence[Effect]) -> Step:
     if not paths and not calls:
         note_line = drop_announcement(note_line)
     return Step(note_line, tuple(paths), tuple(calls))
+
+
+def _changes_todo(effect: Effect) -> bool:
+    """Return whether a call only changed the to-do list, which is part of the state."""
+    return not effect.failed and bool(read_todo(effect) or read_task_change(effect))
 
 
 def _list_changed_paths(effect: Effect) -> tuple[str, ...]:
@@ -206,6 +211,24 @@ def _describe_call(description: str, effect: Effect) -> CallDescription:
     return CallDescription(
         f"{description} → {outcome}" if outcome else description, errors, failure
     )
+
+
+_CHANGED_LABEL = "changed "
+
+
+def join_changes(lines: Iterable[str]) -> Iterator[str]:
+    """Yield the lines; adjacent ones that only name changed files become one."""
+    names: list[str] = []
+    for line in lines:
+        if line.startswith(_CHANGED_LABEL) and "; " not in line:
+            names += line.removeprefix(_CHANGED_LABEL).split(", ")
+            continue
+        if names:
+            yield f"{_CHANGED_LABEL}{', '.join(merge_repeated_paths(names))}"
+            names = []
+        yield line
+    if names:
+        yield f"{_CHANGED_LABEL}{', '.join(merge_repeated_paths(names))}"
 
 
 def merge_repeated_paths(paths: Iterable[str]) -> list[str]:

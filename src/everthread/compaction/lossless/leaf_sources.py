@@ -94,7 +94,7 @@ class LeafSplitter:
         facts: ThreadState,
         last_turn: int,
     ) -> list[Journal]:
-        """Return the journal of each run. All runs are read first, because a later run may fix errors of earlier ones."""
+        """Return the journal of each run. All runs are read first: a later run may fix errors of earlier ones."""
         input_facts = self.summary_input.cut_plan.history.facts
         turns = self.summary_input.cut_plan.turns
         facts_by_index = {

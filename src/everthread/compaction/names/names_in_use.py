@@ -199,13 +199,15 @@ class NamesInUse:
 
     def _add_uses(
         self,
-        names: Iterable[str],
+        names: Sequence[str],
         weight: float,
         source: MessageFacts,
         *,
         position: int = 0,
     ) -> None:
         """Add the weight of one use to each of these names. `position`: the message, if it is not the newest."""
+        if not names:
+            return
         position = position or self._position
         if position - self._base_position > REBASE_AFTER_MESSAGES:
             self._rebase(position)
@@ -428,10 +430,12 @@ def _list_commands(effects: Iterable[Effect]) -> list[str]:
 
 
 def _read_output_names(facts: MessageFacts) -> tuple[str, ...]:
-    """Return the names at both ends of each output of a message. They are read once."""
+    """Return the names at both ends of each output of a message, and all its files. They are read once."""
     if facts.output_names is None:
         names = [name for text, _ in facts.outputs for name in _read_output_ends(text)]
-        facts.output_names = tuple(names)
+        if any(len(text) > 2 * OUTPUT_END_CHARS for text, _ in facts.outputs):
+            names += _read_output_files(facts)
+        facts.output_names = tuple(dict.fromkeys(names))
     return facts.output_names
 
 

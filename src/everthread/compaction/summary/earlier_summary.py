@@ -68,7 +68,10 @@ from everthread.core.transcript import (
 _MESSAGE_COUNT = re.compile(
     rf"{re.escape(SUMMARY_START)}[^\n]{{0,20}}?([\d,]{{1,12}}) earlier messages?"
 )
-_FAILURE_LINE = re.compile(r" failed \(message (\d{1,9})(?:, (\d{1,9}) times)?\):(.*)")
+_FAILURE_LINE = re.compile(
+    r" failed \(message (?P<turn>\d{1,9})(?:, (?P<times>\d{1,9}) times)?(?:, (?P<tests>[\d,]{1,12}) tests?)?\):"
+    r"(?P<lines>.*)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,9 +287,12 @@ def read_state_from_sections(
     for line in sections.get(BLOCKED, "").split("\n"):
         source, description = split_quoted_code(line.removeprefix("- "))
         if failure := _FAILURE_LINE.fullmatch(description):
-            lines = failure[3].strip().split(" | ")
             state.errors[make_shown_failure_key(source)] = OpenError(
-                source, lines, int(failure[1]), times=int(failure[2] or 1)
+                source,
+                lines=failure["lines"].strip().split(" | "),
+                turn=int(failure["turn"]),
+                times=int(failure["times"] or 1),
+                tests=int((failure["tests"] or "0").replace(",", "")),
             )
     return state
 

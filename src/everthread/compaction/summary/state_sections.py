@@ -21,7 +21,7 @@ from everthread.compaction.summary.sentences import (
     CountTokens,
     keep_newest_lines,
 )
-from everthread.core.messages import one_line
+from everthread.core.messages import count_noun, one_line
 from everthread.core.secrets.redaction import redact
 
 DIRECTORY_LABEL = "- working directory: "
@@ -110,8 +110,10 @@ def write_open_errors(state: ThreadState) -> str:
             )
             text = " | ".join(filter(None, map(_clip_to_line, error.lines)))
             times = f", {error.times} times" if error.times > 1 else ""
+            tests = f", {count_noun(error.tests, 'test')}" if error.tests else ""
+            call = _quote_code(call_text, _MAX_FAILURE_CHARS)
             lines.append(
-                f"- {_quote_code(call_text, _MAX_FAILURE_CHARS)} failed (message {error.turn}{times}): {text}".rstrip()
+                f"- {call} failed (message {error.turn}{times}{tests}): {text}".rstrip()
             )
     return "\n".join(lines)
 

@@ -79,7 +79,7 @@ def place_marks(  # noqa: PLR0913  which messages, and what of the route and the
     leading_count: int | None = None,
     max_examined: int = _NEAR_END_MESSAGES,
 ) -> dict[int, Message]:
-    """Return the messages to mark, with their marks, by index; the given messages carry none.
+    """Return the messages to mark, with their marks, by index. The given messages must carry no marks.
 
     `leading_count`: the number of leading system messages, if known. `max_examined`: how many other messages to
     examine, from the end.
@@ -111,7 +111,7 @@ def place_marks(  # noqa: PLR0913  which messages, and what of the route and the
     return {index: rules.mark(messages[index], ttl) for index in indexes}
 
 
-def first_markable_index(count: int, previous_index: int | None) -> int:
+def find_first_markable_index(count: int, previous_index: int | None) -> int:
     """Return the index of the first message that may carry a mark, of `count` messages.
 
     `previous_index`: the index of the last mark of the previous call. A caller whose earlier
@@ -154,7 +154,7 @@ def find_last_marked_index(messages: Messages) -> int | None:
     return None
 
 
-def cache_route(
+def find_cache_route(
     model: str, provider: str = "auto", base_url: str | None = None
 ) -> str | None:
     """Return the route on which a Claude model takes marks: `Anthropic` or `OpenRouter`.
@@ -186,11 +186,11 @@ def cache_route(
     return "OpenRouter" if name.startswith("anthropic/") else None
 
 
-def caching_notice(
+def make_caching_notice(
     model: str, provider: str = "auto", base_url: str | None = None, *, ttl: str = "5m"
 ) -> str | None:
     """Return the notice that `chat` prints at its start; None if the route takes no marks."""
-    route = cache_route(model, provider, base_url)
+    route = find_cache_route(model, provider, base_url)
     return (
         f"💾 Prompt caching: ENABLED (Claude via {route}, {ttl} TTL)" if route else None
     )

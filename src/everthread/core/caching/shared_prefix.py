@@ -88,7 +88,7 @@ def _make_system_form(system: System) -> Any:
 def _find_difference(old: Any, new: Any, path: str = "") -> tuple[str, str, str] | None:
     """Return the path of the first difference with an excerpt of both values; None if the bytes are equal."""
     if old is _ABSENT or new is _ABSENT:
-        return path, _excerpt(old), _excerpt(new)
+        return path, _make_excerpt(old), _make_excerpt(new)
     if byte_form_text(old) == byte_form_text(new):
         return None
     for path_step, old_child, new_child in _pair_children(old, new):
@@ -106,7 +106,7 @@ def _find_difference(old: Any, new: Any, path: str = "") -> tuple[str, str, str]
         if isinstance(old, str) and isinstance(new, str)
         else 0
     )
-    return path, _excerpt(old, position), _excerpt(new, position)
+    return path, _make_excerpt(old, position), _make_excerpt(new, position)
 
 
 def _pair_children(old: Any, new: Any) -> list[tuple[str, Any, Any]]:
@@ -140,7 +140,7 @@ def _count_shared_chars(first: str, second: str) -> int:
     return low
 
 
-def _excerpt(value: Any, position: int = 0) -> str:
+def _make_excerpt(value: Any, position: int = 0) -> str:
     if value is _ABSENT:
         return "nothing"
     text = value if isinstance(value, str) else byte_form_text(value)

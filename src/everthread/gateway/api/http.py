@@ -52,7 +52,7 @@ def make_error_answer(refusal: Refused) -> JsonAnswer:
     )
 
 
-class Sender:
+class AnswerSender:
     """Send an answer to one client. Raise `ClientGone` if the client takes too long to read a part of it."""
 
     def __init__(self, send: Send, seconds: float) -> None:
@@ -113,7 +113,7 @@ class ApiRequest:
     body: Any
     headers: Mapping[str, str]
     scope: Scope
-    sender: Sender
+    sender: AnswerSender
 
     @property
     def tenant(self) -> str:
@@ -254,7 +254,7 @@ def encode_event(event: TurnEvent) -> bytes:
 
 
 async def send_events(
-    sender: Sender,
+    sender: AnswerSender,
     turn: QueuedTurn,
     events: AsyncIterator[TurnEvent],
     heartbeat_seconds: float,

@@ -75,11 +75,11 @@ class ThreadRoutes:
     """Threads, their turns, and queries about stored messages. Docstrings become the OpenAPI descriptions."""
 
     def __init__(
-        self, queue: TurnQueue, heartbeat: float, preview: PreviewThread
+        self, queue: TurnQueue, heartbeat_seconds: float, preview: PreviewThread
     ) -> None:
         self._queue = queue
         self._store = queue.store
-        self._heartbeat = heartbeat
+        self._heartbeat_seconds = heartbeat_seconds
         self._preview = preview
 
     @endpoint(
@@ -240,12 +240,12 @@ class ThreadRoutes:
         first_session = await self._load_first_session(request)
         if await self._is_kept_by_client(first_session):
             return await self._preview_client_thread(request, first_session)
-        command_words = [
+        command_parts = [
             "/compress",
             *(["--preview"] if request.body.preview else []),
             *(request.body.focus or "").split(),
         ]
-        return await self._run_command(request, " ".join(command_words))
+        return await self._run_command(request, " ".join(command_parts))
 
     @endpoint("GET", f"{_THREAD_PATH}/compactions", Compactions, errors=(404,))
     async def compactions(self, request: ApiRequest) -> JsonAnswer:
@@ -516,7 +516,7 @@ class ThreadRoutes:
             self._queue.events(turn, after_number=after_number)
         ) as events:
             await request.run_while_connected(
-                send_events(request.sender, turn, events, self._heartbeat)
+                send_events(request.sender, turn, events, self._heartbeat_seconds)
             )
 
 

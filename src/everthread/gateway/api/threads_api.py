@@ -20,10 +20,10 @@ from everthread.gateway.access.authentication import Caller
 from everthread.gateway.api import HEARTBEAT_SECONDS
 from everthread.gateway.api.agents import PreviewThread
 from everthread.gateway.api.http import (
+    AnswerSender,
     ApiRequest,
     Endpoint,
     JsonAnswer,
-    Sender,
     list_endpoints,
     make_error_answer,
     read_request,
@@ -172,10 +172,10 @@ def _list_parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
 
 
 def _make_operation_id(endpoint: Endpoint) -> str:
-    words = [
+    path_parts = [
         word for word in re.split(r"[/{}]+", endpoint.path) if word and word != "api"
     ]
-    return "_".join([endpoint.method.lower(), *words])
+    return "_".join([endpoint.method.lower(), *path_parts])
 
 
 def _describe_json_content(model: type[BaseModel]) -> dict[str, Any]:
@@ -215,7 +215,7 @@ class ThreadsApi:
         self._routes = [
             (_compile_path(endpoint.path), endpoint) for endpoint in endpoints
         ]
-        self._document = JsonAnswer(make_openapi_document(endpoints))
+        self._openapi_answer = JsonAnswer(make_openapi_document(endpoints))
 
     async def start(self) -> None:
         await self.queue.start()
@@ -226,7 +226,7 @@ class ThreadsApi:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         head: RequestHead = scope["state"]["head"]
-        sender = Sender(send, self._limits.write_seconds)
+        sender = AnswerSender(send, self._limits.write_seconds)
         with contextlib.suppress(ClientGone):
             try:
                 with self._admission.enter(head.caller.admission_group):
@@ -248,10 +248,10 @@ class ThreadsApi:
                 await sender.answer(answer)
 
     async def _answer(
-        self, head: RequestHead, scope: Scope, receive: Receive, sender: Sender
+        self, head: RequestHead, scope: Scope, receive: Receive, sender: AnswerSender
     ) -> JsonAnswer | None:
         if head.path == OPENAPI_PATH and head.method == "GET":
-            return self._document
+            return self._openapi_answer
         endpoint, names = self._find_endpoint(head)
         if endpoint.method == "POST":
             head.caller.admit()

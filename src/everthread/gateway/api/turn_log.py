@@ -13,7 +13,7 @@ from everthread.store.turn_records import QueuedTurn
 
 TURN_ENDED = "turn"
 """Name of the last event of a turn, which contains the turn's final state."""
-EVENTS_MISSED = "gap"
+EVENTS_MISSED_EVENT = "gap"
 MAX_EVENTS = 4_096
 """Maximum events kept per turn."""
 MAX_FINISHED_TURNS = 256
@@ -42,7 +42,7 @@ class TurnLog:
         self.ended = asyncio.Event()
         self._events: deque[TurnEvent] = deque(maxlen=MAX_EVENTS)
         self._count = 0
-        self._changed = asyncio.Event()
+        self._change_event = asyncio.Event()
 
     def append(
         self, name: str, data: Mapping[str, Any], turn: QueuedTurn | None = None
@@ -74,14 +74,14 @@ class TurnLog:
         """
         has_ended = False
         while not has_ended:
-            change_event = self._changed
+            current_event = self._change_event
             for event in self._list_events_after(after_number):
                 after_number = event.number
                 has_ended = event.turn is not None
                 yield event
             if self.ended.is_set() and after_number >= self._count:
                 break
-            await change_event.wait()
+            await current_event.wait()
         if not has_ended and self._events and self._events[-1].turn is not None:
             yield self._events[-1]
 
@@ -90,8 +90,11 @@ class TurnLog:
         if after_number + 1 < first_number:
             yield TurnEvent(
                 first_number - 1,
-                EVENTS_MISSED,
-                {"event": EVENTS_MISSED, "missed": first_number - 1 - after_number},
+                EVENTS_MISSED_EVENT,
+                {
+                    "event": EVENTS_MISSED_EVENT,
+                    "missed": first_number - 1 - after_number,
+                },
             )
         yield from list(
             itertools.islice(
@@ -100,8 +103,8 @@ class TurnLog:
         )
 
     def _wake_readers(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
+        self._change_event.set()
+        self._change_event = asyncio.Event()
 
 
 class TurnLogs:

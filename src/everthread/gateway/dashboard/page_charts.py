@@ -21,6 +21,7 @@ from everthread.gateway.dashboard.charts import (
 )
 from everthread.gateway.dashboard.savings import CostComparison
 from everthread.gateway.dashboard.text import message_text
+from everthread.gateway.dashboard.trials import TrialResult
 from everthread.gateway.dashboard.views import WindowSize
 from everthread.store.records import StoredMessage
 from everthread.store.usage_records import UsageRow
@@ -224,3 +225,46 @@ def draw_beyond_by_client(savings: CostComparison) -> list[tuple[str, int, str]]
         )
         for client, count in rows
     ]
+
+
+def draw_trial(result: TrialResult, window: int, threshold: int) -> str:
+    """Draw the prompts of several replays of a thread, call by call."""
+    call_count = max((len(run.prompts) for run in result.runs), default=0)
+    points = views.pick_points(range(call_count))
+    lines = [
+        Line(
+            run.name,
+            style,
+            [
+                run.prompts[call_index]
+                for call_index in points
+                if call_index < len(run.prompts)
+            ],
+        )
+        for run, style in zip(result.runs, "cab", strict=False)
+    ]
+    trial_run = result.runs[1] if len(result.runs) > 1 else result.runs[0]
+    point_numbers = {call_index: number for number, call_index in enumerate(points)}
+    marks = [
+        Mark(point_numbers[call_index], "compaction with these settings")
+        for call_index in trial_run.compactions
+        if call_index in point_numbers
+    ]
+    limits = [Limit("window", window), Limit("compaction from here on", threshold)]
+    description = " ".join(
+        f"{run.name}: at most {max(run.prompts, default=0):,} tokens."
+        for run in result.runs
+    )
+    names = [f"{call_index + 1:,}" for call_index in points]
+    return draw_chart(
+        Chart(
+            "trial-chart",
+            "Context, call by call",
+            description=description,
+            unit="tokens",
+            lines=lines,
+            limits=limits,
+            marks=marks,
+            names=names,
+        )
+    )

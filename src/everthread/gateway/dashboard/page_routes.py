@@ -23,21 +23,16 @@ from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
 from everthread.errors import EverthreadError, InputError
-from everthread.gateway.dashboard import text, views
+from everthread.gateway.dashboard import text
 from everthread.gateway.dashboard.access import Access, Viewer
-from everthread.gateway.dashboard.charts import (
-    Chart,
-    Limit,
-    Line,
-    Mark,
-    draw_chart,
-)
+from everthread.gateway.dashboard.live_updates import LiveUpdates
+from everthread.gateway.dashboard.page_charts import draw_trial
 from everthread.gateway.dashboard.page_data import NotFoundError, PageReader
 from everthread.gateway.dashboard.page_templates import (
     load_static_files,
     make_page_environment,
 )
-from everthread.gateway.dashboard.trials import RunTrial, TrialResult
+from everthread.gateway.dashboard.trials import RunTrial
 from everthread.gateway.error_answers import Refused
 from everthread.gateway.middleware import SitePolicy
 from everthread.gateway.request.body_limits import collect_body
@@ -45,11 +40,6 @@ from everthread.store.records import new_id
 from everthread.thread.stored_facts import add_pin
 
 MAX_FORM_BYTES = 64 * 1024
-POLL_SECONDS = 1.0
-"""Seconds between two polls of the store while a page is open."""
-HEARTBEAT_SECONDS = 15.0
-MAX_LIVE_PAGES = 100
-"""Number of open pages that get live updates."""
 UNDO_LEASE_SECONDS = 10.0
 MAX_TRIAL_SECONDS = 300.0
 _LOG = logging.getLogger("everthread.gateway.dashboard")
@@ -108,8 +98,7 @@ class Dashboard:
         self._clock = clock
         self._announced_at = -1e9
         self._trial_lock = asyncio.Lock()
-        self._live_pages = 0
-        self._closed = asyncio.Event()
+        self._live_updates = LiveUpdates(reader.store, clock)
         self._compile_task: asyncio.Future[None] | None = None
         self._static = load_static_files()
         self._pages = make_page_environment(self._static)
@@ -161,9 +150,9 @@ class Dashboard:
                     for name, _ in message.get("headers", ())
                 }
                 added_headers = [
-                    (n.encode(), v.encode())
-                    for n, v in _RESPONSE_HEADERS.items()
-                    if n not in names
+                    (name.encode(), value.encode())
+                    for name, value in _RESPONSE_HEADERS.items()
+                    if name not in names
                 ]
                 message = {
                     **message,
@@ -184,7 +173,7 @@ class Dashboard:
 
     def close(self) -> None:
         """End the live updates of all open pages."""
-        self._closed.set()
+        self._live_updates.close()
 
     def _for_viewer(
         self,
@@ -293,7 +282,7 @@ class Dashboard:
         return answer
 
     async def _logout(
-        self, _request: Request, _viewer: Viewer, _read_form: Mapping[str, str]
+        self, _request: Request, _viewer: Viewer, _form: Mapping[str, str]
     ) -> Response:
         answer = RedirectResponse("/", 303)
         answer.headers["set-cookie"] = self.access.format_cookie("", max_age=0)
@@ -302,7 +291,7 @@ class Dashboard:
     async def _show_threads(self, request: Request, viewer: Viewer) -> Response:
         query = request.query_params.get("q", "").strip()[:500]
         if query:
-            items = await self._reader.search_threads(viewer, query)
+            items = await self._reader.thread_list.search(viewer, query)
             return self._show_page(
                 "threads.html",
                 viewer,
@@ -312,7 +301,7 @@ class Dashboard:
                 more=False,
             )
         page = _parse_number(request.query_params.get("page"), 1, 100_000)
-        items, has_more = await self._reader.threads(viewer, page)
+        items, has_more = await self._reader.thread_list.load_page(viewer, page)
         live_url = "/dashboard/live" if page == 1 else ""
         return self._show_page(
             "threads.html",
@@ -492,7 +481,7 @@ class Dashboard:
         run: bool = False,
     ) -> Response:
         row = await self._reader.thread(viewer, request.path_params["thread"])
-        _, size = await self._reader.load_window(row)
+        _, size = await self._reader.costs.load_window(row)
         result = None
         problem = ""
         if run and self._run_trial is not None:
@@ -514,7 +503,7 @@ class Dashboard:
                     _LOG.warning("a replay failed: %s: %s", type(error).__name__, error)
                     problem = "The replay failed; the log of this process says why."
         chart = (
-            _draw_trial(result, size.tokens, round(size.tokens * threshold / 100))
+            draw_trial(result, size.tokens, round(size.tokens * threshold / 100))
             if result
             else ""
         )
@@ -536,46 +525,7 @@ class Dashboard:
         thread = request.query_params.get("thread")
         if thread is not None:
             await self._reader.thread(viewer, thread)
-        if self._live_pages >= MAX_LIVE_PAGES:
-            return PlainTextResponse("too many pages watch\n", 503)
-        return StreamingResponse(
-            self._watch_changes(viewer, thread), media_type="text/event-stream"
-        )
-
-    async def _watch_changes(
-        self, viewer: Viewer, thread: str | None
-    ) -> AsyncIterator[str]:
-        self._live_pages += 1
-        try:
-            last_change = await self._store.last_change(
-                tenant=viewer.tenant, thread=thread
-            )
-            yield "retry: 2000\n\n"
-            last_sent = self._clock()
-            while not await self._wait_for_close():
-                change = await self._store.last_change(
-                    tenant=viewer.tenant, thread=thread
-                )
-                if change != last_change:
-                    last_change = change
-                    last_sent = self._clock()
-                    yield "event: changed\ndata: yes\n\n"
-                elif self._clock() - last_sent > HEARTBEAT_SECONDS:
-                    last_sent = self._clock()
-                    yield ": here\n\n"
-        except EverthreadError as error:
-            _LOG.info("a page gets no more live updates: %s", error)
-        finally:
-            self._live_pages -= 1
-
-    async def _wait_for_close(self) -> bool:
-        """Wait for the next poll; return whether the pages were closed meanwhile."""
-        try:
-            async with asyncio.timeout(POLL_SECONDS):
-                await self._closed.wait()
-        except TimeoutError:
-            return False
-        return True
+        return self._live_updates.answer(viewer, thread)
 
     async def _send_static_file(self, request: Request) -> Response:
         static_file = self._static.get(request.path_params["name"])
@@ -585,7 +535,7 @@ class Dashboard:
         return Response(static_file.data, media_type=static_file.kind, headers=headers)
 
     async def _show_missing_page(
-        self, _request: Request, _show_error: Exception
+        self, _request: Request, _error: Exception
     ) -> Response:
         return self._show_error(
             404, "There is no such page.", "Its address is not one of ours.", None
@@ -672,45 +622,3 @@ def _parse_number(value: str | None, default: int, maximum: int) -> int:
 def _redirect_to_thread(thread: str, outcome: str, anchor: str = "") -> Response:
     url = f"/dashboard/threads/{quote(thread, safe='')}?said={outcome}"
     return RedirectResponse(f"{url}#{anchor}" if anchor else url, 303)
-
-
-def _draw_trial(result: TrialResult, window: int, threshold: int) -> str:
-    call_count = max((len(run.prompts) for run in result.runs), default=0)
-    points = views.pick_points(range(call_count))
-    lines = [
-        Line(
-            run.name,
-            style,
-            [
-                run.prompts[call_index]
-                for call_index in points
-                if call_index < len(run.prompts)
-            ],
-        )
-        for run, style in zip(result.runs, "cab", strict=False)
-    ]
-    trial_run = result.runs[1] if len(result.runs) > 1 else result.runs[0]
-    point_numbers = {call_index: number for number, call_index in enumerate(points)}
-    marks = [
-        Mark(point_numbers[call_index], "compaction with these settings")
-        for call_index in trial_run.compactions
-        if call_index in point_numbers
-    ]
-    limits = [Limit("window", window), Limit("compaction from here on", threshold)]
-    description = " ".join(
-        f"{run.name}: at most {max(run.prompts, default=0):,} tokens."
-        for run in result.runs
-    )
-    names = [f"{call_index + 1:,}" for call_index in points]
-    return draw_chart(
-        Chart(
-            "trial-chart",
-            "Context, call by call",
-            description=description,
-            unit="tokens",
-            lines=lines,
-            limits=limits,
-            marks=marks,
-            names=names,
-        )
-    )

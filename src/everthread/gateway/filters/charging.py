@@ -21,7 +21,7 @@ from everthread.gateway.exchange import Answer, Exchange
 from everthread.gateway.filters import Feature, Filter
 from everthread.gateway.managed.managed_exchange import ManagedExchange
 from everthread.gateway.request.body_limits import Upload
-from everthread.gateway.request.encoding import UNREADABLE, make_decoder
+from everthread.gateway.request.encoding import DECODING_ERRORS, make_decoder
 from everthread.thread.caller.sent_history import Outcome
 from everthread.wire.sse import SseParser
 
@@ -109,23 +109,25 @@ class _PassthroughCharge(Filter):
             self._account.spend(usage, model)
 
 
-def find_charged_usage(outcome: Outcome, sent: Outgoing) -> CanonicalUsage | None:
+def find_charged_usage(outcome: Outcome, outgoing: Outgoing) -> CanonicalUsage | None:
     """Return the usage of a call; None if there was no answer. Count a truncated answer by its text."""
     if not 200 <= outcome.status < 300:
         return outcome.usage
     reply = outcome.reply
     output_tokens = 0
     if reply is not None:
-        words = [
+        reply_texts = [
             text_of(reply.message),
             *(f"{call.name} {call.arguments}" for call in calls_of(reply.message)),
         ]
         output_tokens = (
-            len("\n".join(words).encode("utf-8", "replace")) // BYTES_PER_TOKEN
+            len("\n".join(reply_texts).encode("utf-8", "replace")) // BYTES_PER_TOKEN
         )
     if outcome.usage is None:
         return CanonicalUsage(
-            estimate_body_tokens(sent.body) if sent.tokens is None else sent.tokens,
+            estimate_body_tokens(outgoing.body)
+            if outgoing.tokens is None
+            else outgoing.tokens,
             output_tokens,
         )
     if (
@@ -156,10 +158,10 @@ def estimate_body_tokens(body: bytes) -> int:
     for start in range(0, len(body), SCAN_PIECE_BYTES):
         piece = body[start : start + SCAN_PIECE_BYTES]
         end = 0
-        for run in _BASE64_RUN.finditer(piece):
-            end = run.end()
-            file_bytes += end - run.start()
-            files += not (is_inside and run.start() == 0)
+        for match in _BASE64_RUN.finditer(piece):
+            end = match.end()
+            file_bytes += end - match.start()
+            files += not (is_inside and match.start() == 0)
         is_inside = end == len(piece)
     return (len(body) - file_bytes) // BYTES_PER_TOKEN + files * TOKENS_PER_FILE
 
@@ -189,7 +191,7 @@ class ReportedUsage:
             return
         try:
             data = self._decoder.feed(piece)
-        except (Refused, *UNREADABLE):
+        except (Refused, *DECODING_ERRORS):
             self._decoder = None
             return
         if self._events is not None:
@@ -244,7 +246,7 @@ class PassthroughMeter:
     def __init__(self, exchange: Exchange, answer: Answer) -> None:
         self._api = exchange.head.conversation_api
         self._model = exchange.model or ""
-        self._sent = exchange.body
+        self._sent_body = exchange.body
         self._status = answer.status
         self._reader: AnswerReader | None = None
         if self._api is not None:
@@ -262,7 +264,7 @@ class PassthroughMeter:
     @property
     def unread_bytes(self) -> int:
         """The size of the request, which may have to be read to estimate its tokens."""
-        return len(self._sent) if isinstance(self._sent, bytes) else 0
+        return len(self._sent_body) if isinstance(self._sent_body, bytes) else 0
 
     def measure(self) -> tuple[CanonicalUsage, str] | None:
         """Return the usage and the model to charge; None if there is nothing to charge."""
@@ -281,7 +283,9 @@ class PassthroughMeter:
         """Return usage and model of an answer to a conversation."""
         reply = reader.end()
         usage = usage_of(self._api, reply) if self._api is not None else None
-        outgoing = Outgoing(self._sent if isinstance(self._sent, bytes) else b"")
+        outgoing = Outgoing(
+            self._sent_body if isinstance(self._sent_body, bytes) else b""
+        )
         charged_usage = find_charged_usage(
             Outcome(self._status, reply, usage), outgoing
         )
@@ -292,7 +296,7 @@ class PassthroughMeter:
         reported = self._reported
         usage = reported.usage()
         if usage is None and reported.event_count:
-            request_body = self._sent
+            request_body = self._sent_body
             size = (
                 request_body.size // BYTES_PER_TOKEN
                 if isinstance(request_body, Upload)

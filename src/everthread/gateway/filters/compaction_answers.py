@@ -17,7 +17,7 @@ from everthread.gateway.exchange import Answer, Exchange
 from everthread.gateway.filters import Feature, Filter
 from everthread.gateway.managed.compaction_items import (
     PATH,
-    asks_compaction,
+    asks_for_compaction,
     is_compaction_unsupported,
     make_compact_body,
     make_response_body,
@@ -63,13 +63,13 @@ class _CompactionFilter(Filter):
         """If the upstream refuses to compact, return an answer with an item made by the gateway."""
         has_own_path = self._incoming.path == PATH
         if answer.status < 400 or not (
-            has_own_path or asks_compaction(self._incoming.body)
+            has_own_path or asks_for_compaction(self._incoming.body)
         ):
             return answer
         refusal = await answer.read_error() or b""
         own_item = None
         if is_compaction_unsupported(answer.status, refusal):
-            own_item = await self._exchange.wait(self._try_to_make())
+            own_item = await self._exchange.wait(self._make_allowed_item())
         if own_item is None:
             return answer
         item, tokens = own_item
@@ -82,7 +82,7 @@ class _CompactionFilter(Filter):
             return _own_answer("text/event-stream", make_response_events(body))
         return _own_answer("application/json", json.dumps(body).encode())
 
-    async def _try_to_make(self) -> tuple[dict[str, Any], int] | None:
+    async def _make_allowed_item(self) -> tuple[dict[str, Any], int] | None:
         """Make an item; return None if that fails, or if the client may not spend the operator's key."""
         incoming = self._incoming
         if incoming.authorize is not None:

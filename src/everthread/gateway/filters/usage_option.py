@@ -22,7 +22,7 @@ class UsageOption(Feature):
     """The setting `gateway.include_usage`."""
 
     def __init__(self) -> None:
-        self.unsupported: set[str] = set()
+        self.refusing_upstreams: set[str] = set()
         """Names of upstreams that refuse `stream_options`."""
 
     def begin(self, exchange: Exchange) -> Filter | None:
@@ -31,15 +31,15 @@ class UsageOption(Feature):
         incoming = exchange.incoming
         if incoming.api != "openai_chat" or incoming.mode != "managed":
             return None
-        return _UsageOptionFilter(exchange, self.unsupported)
+        return _UsageOptionFilter(exchange, self.refusing_upstreams)
 
 
 class _UsageOptionFilter(Filter):
-    def __init__(self, exchange: ManagedExchange, unsupported: set[str]) -> None:
+    def __init__(self, exchange: ManagedExchange, refusing_upstreams: set[str]) -> None:
         self._exchange = exchange
-        self._unsupported = unsupported
+        self._refusing_upstreams = refusing_upstreams
         self._is_added = False
-        self._chunks: UsageChunkFilter | None = None
+        self._chunk_filter: UsageChunkFilter | None = None
 
     def request(self, request: UpstreamRequest) -> UpstreamRequest:
         body = self._add_option(request)
@@ -54,25 +54,25 @@ class _UsageOptionFilter(Filter):
         is_about_option = b"stream_options" in body or b"include_usage" in body
         if not self._is_added or status not in INVALID_STATUSES or not is_about_option:
             return False
-        self._unsupported.add(self._exchange.upstream.name)
+        self._refusing_upstreams.add(self._exchange.upstream.name)
         return True
 
     async def answer(self, answer: Answer) -> Answer:
         if not self._is_added or not answer.streams or answer.is_own:
             return answer
-        self._chunks = UsageChunkFilter()
+        self._chunk_filter = UsageChunkFilter()
         return replace(answer, is_changed=True)
 
     def event(self, piece: bytes) -> bytes:
-        return piece if self._chunks is None else self._chunks.feed(piece)
+        return piece if self._chunk_filter is None else self._chunk_filter.feed(piece)
 
     def end(self) -> bytes:
-        return b"" if self._chunks is None else self._chunks.end()
+        return b"" if self._chunk_filter is None else self._chunk_filter.end()
 
     def _add_option(self, request: UpstreamRequest) -> bytes | None:
         """Return the body with `include_usage`; None if the client has set it or the upstream refuses it."""
         exchange = self._exchange
-        if exchange.upstream.name in self._unsupported:
+        if exchange.upstream.name in self._refusing_upstreams:
             return None
         if isinstance(request.body, bytes) and request.is_changed:
             return add_usage_option(request.body)

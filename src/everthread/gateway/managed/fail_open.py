@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("everthread.gateway")
 T = TypeVar("T")
-HEADER_SECONDS = 1.0
+MAX_HEADER_WAIT_SECONDS = 1.0
 """Maximum wait of an answer for the headers that the turn adds."""
 MIN_SECRET_CHARS = 8
 """Minimum length of values in a credential header that are redacted; shorter ones could be part of any word."""
@@ -83,7 +83,9 @@ class FailOpenManager:
 
     def _report_unlocated(self, error: Exception) -> None:
         self._metrics.count("failed_open", step="locate")
-        _LOG.error("a body could not be taken apart: %s", type(error).__name__)
+        _LOG.error(
+            "the messages of a body could not be located: %s", type(error).__name__
+        )
 
     def forward_first(self, incoming: Incoming) -> FailOpenTurn | None:
         """Return the turn of a request that can be forwarded before it is read; None if it cannot."""
@@ -93,6 +95,10 @@ class FailOpenManager:
             self._report("forward", incoming, error)
             return None
         return None if turn is None else FailOpenTurn(self, incoming, turn)
+
+    async def finish_records(self) -> None:
+        """Make the records that wait."""
+        await self._manager.finish_records()
 
     async def prepare(self, incoming: Incoming) -> FailOpenTurn:
         """Return the turn of a request; one that forwards it unchanged if the manager fails."""
@@ -136,13 +142,13 @@ class FailOpenManager:
         `is_awaited`: whether a client waits; then also return None as soon as the store is known to be unreachable.
         """
         try:
-            guarded = (
+            watched_work = (
                 self._watch.run_with_store(work)
                 if self._watch is not None and is_awaited
                 else work
             )
             async with asyncio.timeout(self._seconds):
-                return await guarded
+                return await watched_work
         except Exception as error:  # noqa: BLE001  counted and logged; the client gets its answer all the same
             self._report(step, incoming, error)
             return None
@@ -151,9 +157,12 @@ class FailOpenManager:
         self._metrics.count("failed_open", step=step)
         if self.failures is not None:
             self.failures.note(FORWARDED, tenant=incoming.tenant)
-        words = _without_credentials(str(error), incoming)
+        text = _without_credentials(str(error), incoming)
         _LOG.error(
-            "%s failed, the original goes: %s: %s", step, type(error).__name__, words
+            "%s failed, the original request is forwarded: %s: %s",
+            step,
+            type(error).__name__,
+            text,
         )
 
 
@@ -198,7 +207,7 @@ class FailOpenTurn:
             return self.sent.headers
         headers: Mapping[str, str] | None
         try:
-            async with asyncio.timeout(HEADER_SECONDS):
+            async with asyncio.timeout(MAX_HEADER_WAIT_SECONDS):
                 headers = await self._manager.attempt(
                     "headers", self._incoming, self._turn.response_headers()
                 )
@@ -223,10 +232,10 @@ def _unmanaged_turn(incoming: Incoming, reason: str) -> UnmanagedTurn:
     return turn
 
 
-def _without_credentials(words: str, incoming: Incoming) -> str:
+def _without_credentials(text: str, incoming: Incoming) -> str:
     """Return an error's words for the log, without the client's own credential."""
     for name in CREDENTIAL_HEADERS:
         for secret in incoming.headers.get(name, "").split():
             if len(secret) >= MIN_SECRET_CHARS:
-                words = words.replace(secret, "[REDACTED]")
-    return redact(words)[:MAX_LOGGED_CHARS]
+                text = text.replace(secret, "[REDACTED]")
+    return redact(text)[:MAX_LOGGED_CHARS]

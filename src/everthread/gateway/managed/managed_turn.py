@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from everthread.core.caching.claude_cache_marks import MIN_CACHED_TOKENS
+from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.types import Reply
 from everthread.gateway.contracts import (
     COMPACTIONS_HEADER,
@@ -35,7 +36,7 @@ from everthread.thread.managed import ProviderRefusal
 from everthread.thread.policy import MIN_FADING_COMPACTIONS, make_fading_notice
 from everthread.thread.wire_messages import encode_messages
 
-HOLD_SHARE = 0.70
+MIN_HOLD_SHARE = 0.70
 """Share of the window from which on an overflow is likely, so that the beginning of a stream is held back."""
 
 
@@ -68,12 +69,12 @@ class ManagedTurn:
         return self.call.thread
 
     async def prepare(self) -> None:
-        """Decide what goes upstream."""
+        """Decide on the request to send."""
         await self.services.threads.prepare(self.call)
         if self.call.frame.is_rewritable:
             self.sent = self._render()
         else:
-            self._leave_untouched()
+            self._keep_unchanged()
 
     async def recover(self, status: int, body: bytes) -> Outgoing | None:
         """Return another request to send after an error of the provider; None to pass the error to the client."""
@@ -131,11 +132,16 @@ class ManagedTurn:
             return self.sent.headers
         return {THREAD_HEADER: match.thread, **self.sent.headers}
 
-    async def record(self, outcome: Outcome) -> None:
-        """Store the answer and its usage, and start background work."""
+    async def record(
+        self, outcome: Outcome, earlier_usage: Sequence[CanonicalUsage] = ()
+    ) -> None:
+        """Store the answer and its usage, and start background work.
+
+        `earlier_usage`: the usage of earlier calls that are recorded together with this one.
+        """
         threads = self.services.threads
-        if self.request.asks_compaction:
-            names = self._compaction_names(outcome)
+        if self.request.asks_for_compaction:
+            names = self._list_compaction_names(outcome)
             await threads.record_compaction(self.call, outcome, names)
             return
         answer = threads.expect_answer(self.call, outcome)
@@ -148,17 +154,17 @@ class ManagedTurn:
                 options=threads.setup.options,
                 answered=answer.history,
             )
-        await threads.record(self.call, outcome, answer)
+        await threads.record(self.call, outcome, answer, earlier_usage)
 
-    def _compaction_names(self, outcome: Outcome) -> list[str]:
+    def _list_compaction_names(self, outcome: Outcome) -> list[str]:
         """Return the names of the compactions in an answer of the provider."""
         if outcome.reply is None:
             return []
         api = self.call.frame.api
-        values = encode_messages(api, [outcome.reply.message], self.call.model)
+        wire_messages = encode_messages(api, [outcome.reply.message], self.call.model)
         return [
             identify_message(api, value).fingerprint
-            for value in values
+            for value in wire_messages
             if is_compaction(value)
         ]
 
@@ -181,7 +187,7 @@ class ManagedTurn:
             headers=self.headers,
             compactions=call.rewrite.depth if call.rewrite else 0,
             tokens=tokens.with_rewrite,
-            hold=tokens.with_rewrite > HOLD_SHARE * call.limits.window,
+            hold=tokens.with_rewrite > MIN_HOLD_SHARE * call.limits.window,
             recall=has_recall,
         )
 
@@ -189,10 +195,10 @@ class ManagedTurn:
         rewrite = self.call.rewrite
         depth = rewrite.depth if rewrite else 0
         if rewrite is not None and tokens.is_new_rewrite:
-            back = "; the model gets it back with recall" if has_recall else ""
+            recall_text = "; the model gets it back with recall" if has_recall else ""
             receipt = (
                 f"compaction {depth}: {tokens.without_rewrite} -> {tokens.with_rewrite} tokens, "
-                f"{rewrite.length} messages covered{back}"
+                f"{rewrite.length} messages covered{recall_text}"
             )
             self.headers[RECEIPT_HEADER] = receipt
             self.services.threads.setup.listener(
@@ -205,7 +211,7 @@ class ManagedTurn:
         if self.call.cost_decision_text:
             self.headers[PLAN_HEADER] = self.call.cost_decision_text
 
-    def _leave_untouched(self) -> None:
+    def _keep_unchanged(self) -> None:
         """Send the client's bytes unchanged."""
         self.call.estimate = self.call.frame.tokens + self.call.sent.size
         reason = self.request.unmanaged_reason

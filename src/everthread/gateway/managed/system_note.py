@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from everthread.core.caching.claude_cache_marks import cache_route
+from everthread.core.caching.claude_cache_marks import find_cache_route
 from everthread.core.caching.openai_cache_breakpoints import accepts_breakpoints
 from everthread.core.types import Api
 from everthread.gateway.request.json_slices import Change, SlicedBody
@@ -17,7 +17,7 @@ _GAP = "\n\n"
 def accepts_blocks(api: Api, model: str, upstream: str) -> bool:
     """Return whether the upstream accepts a system prompt as blocks; some OpenAI-compatible ones accept only text."""
     if api == "openai_chat":
-        by_marks = cache_route(model, base_url=upstream) is not None
+        by_marks = find_cache_route(model, base_url=upstream) is not None
         return by_marks or accepts_breakpoints(api, model, base_url=upstream)
     return api == "anthropic"
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 
-from everthread.core.prices import missing_price_notice
+from everthread.core.prices import make_missing_price_notice
 from everthread.errors import EverthreadError
 from everthread.gateway.monitoring.log_lines import log_fields
 from everthread.gateway.monitoring.metrics import Metrics
@@ -106,7 +106,7 @@ class EventReporter:
         """Log once that a model has no known price, with the key that sets one."""
         if model not in self._unpriced and len(self._unpriced) < MAX_UNPRICED_MODELS:
             self._unpriced.add(model)
-            _LOG.warning("%s", missing_price_notice(model))
+            _LOG.warning("%s", make_missing_price_notice(model))
 
     def _count(self, event: Event) -> None:
         count = self._metrics.count
@@ -122,10 +122,10 @@ class EventReporter:
             failed = isinstance(event, CompactionFailed)
             count("compaction_failures", kind="failed" if failed else "void")
             if self._failures is not None:
-                words = (
+                failure = (
                     "a compaction failed" if failed else "a compaction came to nothing"
                 )
-                self._failures.note(words, thread=event.session)
+                self._failures.note(failure, thread=event.session)
         elif isinstance(event, Unmanaged):
             count("unmanaged", why=event.why)
         elif isinstance(event, RecordFailed):

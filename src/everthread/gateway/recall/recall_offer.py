@@ -57,48 +57,46 @@ class RecallOffers:
 
     def __init__(self, *, enabled: bool) -> None:
         self._is_enabled = enabled
-        self._lacking_tool_by_frame: RecentDict[int, _KnownFrame] = RecentDict(
-            MAX_FRAMES
-        )
+        self._known_frames: RecentDict[int, _KnownFrame] = RecentDict(MAX_FRAMES)
         """By the ids of the frames."""
 
     def choose_tool(
         self, incoming: Incoming, sliced: SlicedBody, frame: Request
     ) -> Mapping[str, Any] | None:
-        """Return the tool; None if the client has such a tool itself or turned this one off.
+        """Return the tool; None if the client has a similar tool or has turned ours off.
 
-        A client that withdrew our MCP server gets it, too.
+        A client that has detached our MCP server also gets the tool.
         """
         setting = incoming.headers.get(RECALL_HEADER, "").lower()
         if not self._is_enabled or setting in ("off", "false", "0"):
             return None
-        known = self._lacking_tool_by_frame.get(id(frame))
-        if known is None or known.frame is not frame:
+        known_frame = self._known_frames.get(id(frame))
+        if known_frame is None or known_frame.frame is not frame:
             lacks_recall = _lacks_recall(incoming.api, sliced, frame)
             deferred = () if lacks_recall else find_deferred_readers(sliced)
-            known = _KnownFrame(frame, lacks_recall, deferred)
-        self._lacking_tool_by_frame[id(frame)] = known
-        is_offered = known.lacks_recall or (
-            bool(known.deferred_readers)
-            and are_withdrawn(sliced.elements, known.deferred_readers)
+            known_frame = _KnownFrame(frame, lacks_recall, deferred)
+        self._known_frames[id(frame)] = known_frame
+        is_offered = known_frame.lacks_recall or (
+            bool(known_frame.deferred_readers)
+            and are_withdrawn(sliced.elements, known_frame.deferred_readers)
         )
         return RECALL_SCHEMA if is_offered else None
 
 
 @dataclass(frozen=True, slots=True)
 class _KnownFrame:
-    """A frame, and what its tools say about ours."""
+    """A frame, and how its tools relate to our own tool."""
 
     frame: Request
     lacks_recall: bool
-    """Whether no tool of it reads earlier messages."""
+    """Whether none of its tools reads earlier messages."""
     deferred_readers: tuple[str, ...]
     """The names of our MCP server's tools if the client defers them, so that it may withdraw them."""
 
 
 def _lacks_recall(api: Api, sliced: SlicedBody, frame: Request) -> bool:
     tools = frame.tools if api == "gemini" else sliced.fields.get("tools")
-    return not find_reading_tools(frame.tools) and RECALL not in _list_names(tools)
+    return not find_reading_tools(frame.tools) and RECALL not in _list_tool_names(tools)
 
 
 def offers_recall(call: PreparedCall, sliced: SlicedBody) -> bool:
@@ -128,18 +126,18 @@ async def answer_round(store: Store, call: PreparedCall, reply: Reply) -> bool:
         for tool_call in recalls
     ]
     api = call.frame.api
-    values = encode_messages(api, [reply.message, *results], call.model)
+    wire_messages = encode_messages(api, [reply.message, *results], call.model)
     rounds = call.rounds
     rounds.call_count += len(recalls)
     if recalls and len(recalls) == len(calls):
-        rounds.texts += map(encode_value, values)
-        rounds.values += values
+        rounds.texts += map(encode_value, wire_messages)
+        rounds.wire_messages += wire_messages
         rounds.round_count += 1
         return True
     if recalls and api in RESULT_PARTS:
-        parts = values.pop()[RESULT_PARTS[api]]
+        parts = wire_messages.pop()[RESULT_PARTS[api]]
         rounds.blocks = ",".join(map(encode_value, parts))
-    rounds.last_round_texts = list(map(encode_value, values))
+    rounds.last_round_texts = list(map(encode_value, wire_messages))
     return False
 
 
@@ -148,10 +146,16 @@ def refuse_last_round(call: PreparedCall, reply: Reply) -> None:
     results = [
         _make_result(tool_call, _NO_ROOM_TEXT) for tool_call in calls_of(reply.message)
     ]
-    values = encode_messages(call.frame.api, [reply.message, *results], call.model)
+    wire_messages = encode_messages(
+        call.frame.api, [reply.message, *results], call.model
+    )
     rounds = call.rounds
-    rounds.texts[len(rounds.texts) - len(values) :] = map(encode_value, values)
-    rounds.values[len(rounds.values) - len(values) :] = values
+    rounds.texts[len(rounds.texts) - len(wire_messages) :] = map(
+        encode_value, wire_messages
+    )
+    rounds.wire_messages[len(rounds.wire_messages) - len(wire_messages) :] = (
+        wire_messages
+    )
     rounds.round_count = MAX_RECALL_ROUNDS
     rounds.is_refused = True
 
@@ -185,7 +189,7 @@ def make_tool_change(
     """Return the change that adds the tool as the last one. `forbids_calls`: whether to forbid all tool calls too."""
     if api == "gemini":
         return _gemini_tool_change(sliced, forbids_calls=forbids_calls)
-    tool = _tool_text(api)
+    tool = _encode_tool(api)
     span = sliced.spans.get("tools")
     tools = sliced.fields.get("tools")
     if span is not None and tools:
@@ -247,7 +251,7 @@ def _gemini_may_call(api: Api, fields: Mapping[str, Any]) -> bool:
 
 
 @functools.cache
-def _tool_text(api: Api) -> str:
+def _encode_tool(api: Api) -> str:
     """Return the tool in the form of a protocol."""
     if api == "anthropic":
         return encode_value(anthropic.encode_tools([RECALL_SCHEMA])[0])
@@ -262,7 +266,7 @@ def _allows_free_choice(choice: Any) -> bool:
     )
 
 
-def _list_names(tools: Any) -> set[str]:
+def _list_tool_names(tools: Any) -> set[str]:
     definitions = (
         [tool for tool in tools if isinstance(tool, dict)]
         if isinstance(tools, list)

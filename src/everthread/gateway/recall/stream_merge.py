@@ -95,9 +95,9 @@ class MergedStream(ABC):
 
     def _convert_other(self, event: SseEvent) -> SseEvent | None:
         """Convert an event that is not a JSON object, the end of a chat stream; hold it if the round calls `recall`."""
-        return self._hold(event) if self.recall_count else event
+        return self._hold_event(event) if self.recall_count else event
 
-    def _hold(self, event: SseEvent) -> SseEvent | None:
+    def _hold_event(self, event: SseEvent) -> SseEvent | None:
         """Hold an event back until it is clear that no round follows; return None, so that nothing is sent."""
         self._end_events.append(event)
         return None
@@ -147,7 +147,7 @@ class MergedAnthropic(MergedStream):
             case "message_delta":
                 return self._finish_message(event, data)
             case "message_stop" if self.recall_count:
-                return self._hold(event)
+                return self._hold_event(event)
         return event
 
     def _begin_block(self, event: SseEvent, data: dict[str, Any]) -> SseEvent | None:
@@ -190,7 +190,7 @@ class MergedAnthropic(MergedStream):
         ):
             delta["stop_reason"] = "end_turn"
         last_event = _replace_data(event, {**data, "delta": delta, "usage": usage})
-        return self._hold(last_event) if self.recall_count else last_event
+        return self._hold_event(last_event) if self.recall_count else last_event
 
 
 class MergedChat(MergedStream):
@@ -205,13 +205,13 @@ class MergedChat(MergedStream):
         self._unnamed: dict[int, list[dict[str, Any]]] = {}
         """By index, the pieces of calls whose name has not arrived yet."""
         self._next_index = 0
-        self._has_text = False
-        self._needs_gap = False
+        self._has_earlier_text = False
+        self._needs_separator = False
 
     def _begin_round(self) -> None:
         self._calls = {}
         self._unnamed = {}
-        self._needs_gap = self._has_text
+        self._needs_separator = self._has_earlier_text
 
     def _count_output_tokens(self, usage: Mapping[str, Any]) -> int:
         return _read_count(usage.get("completion_tokens"))
@@ -244,10 +244,10 @@ class MergedChat(MergedStream):
             if self.finished_rounds:
                 delta.pop("role", None)
             if isinstance(delta.get("content"), str) and delta["content"]:
-                if self._needs_gap:
+                if self._needs_separator:
                     delta["content"] = _ROUND_SEPARATOR + delta["content"]
-                self._needs_gap = False
-                self._has_text = True
+                self._needs_separator = False
+                self._has_earlier_text = True
             chunk["choices"] = [{**choice, "delta": delta}]
         if isinstance(data.get("usage"), dict) and self._earlier_output_tokens:
             chunk["usage"] = _chat_usage(
@@ -268,13 +268,13 @@ class MergedChat(MergedStream):
     def _finish_round(self, event: SseEvent, chunk: dict[str, Any]) -> SseEvent | None:
         """Return the text of a chunk that ends the round, and hold the end back."""
         if not chunk.get("choices"):
-            return self._hold(_replace_data(event, chunk))
+            return self._hold_event(_replace_data(event, chunk))
         choice = chunk["choices"][0]
         reason = choice["finish_reason"]
         reason = (
             "stop" if reason == "tool_calls" and not self.client_call_count else reason
         )
-        self._hold(
+        self._hold_event(
             _replace_data(
                 event,
                 {
@@ -402,7 +402,7 @@ class MergedResponses(MergedStream):
                 [{"output_tokens": self._earlier_output_tokens}, usage]
             )
         last_event = self._renumber_event(event, {**data, "response": merged_response})
-        return self._hold(last_event) if self.recall_count else last_event
+        return self._hold_event(last_event) if self.recall_count else last_event
 
     def _renumber_event(self, event: SseEvent, data: dict[str, Any]) -> SseEvent:
         number = data.get("sequence_number")
@@ -460,7 +460,7 @@ class MergedGemini(MergedStream):
         self, event: SseEvent, chunk: dict[str, Any], client_parts: list[Any]
     ) -> SseEvent | None:
         """Return the last text of a round, and hold the end back."""
-        self._hold(_replace_data(event, with_gemini_parts(chunk, [])))
+        self._hold_event(_replace_data(event, with_gemini_parts(chunk, [])))
         if not client_parts:
             return None
         text_fields = {

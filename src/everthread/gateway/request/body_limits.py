@@ -50,14 +50,14 @@ async def read_body(
 
 
 async def collect_body(
-    receive: Receive, most: int, count: Callable[[int], None] = _ignore_size
+    receive: Receive, max_bytes: int, count: Callable[[int], None] = _ignore_size
 ) -> bytes:
     """Return a whole body. Raise `Refused` if it is too large. `count`: called with the size of each piece."""
     pieces: list[bytes] = []
     size = 0
     async for piece in body_pieces(receive):
         size += len(piece)
-        if size > most:
+        if size > max_bytes:
             raise body_too_large()
         count(len(piece))
         pieces.append(piece)
@@ -98,7 +98,7 @@ class Upload:
         self._seconds = seconds
         self.size = 0
         """Bytes received so far."""
-        self.is_there = (
+        self.has_body = (
             "content-length" in head.headers or "transfer-encoding" in head.headers
         )
 

@@ -15,7 +15,7 @@ from everthread.gateway.contracts import CREDENTIAL_HEADERS, Incoming
 from everthread.gateway.identify import choose_thread_kind, find_scope, read_client
 from everthread.gateway.managed.compaction_items import TRIGGER
 from everthread.gateway.managed.unchanged_reads import restore_readings
-from everthread.gateway.request.json_slices import Element, SlicedBody, Values
+from everthread.gateway.request.json_slices import DecodedMessages, Element, SlicedBody
 from everthread.gateway.request.request_reader import (
     BREAKPOINT_MARK,
     CACHE_MARK,
@@ -100,7 +100,7 @@ class ClientRequest:
         )
 
     @property
-    def asks_compaction(self) -> bool:
+    def asks_for_compaction(self) -> bool:
         """Whether the client asks the provider for a compaction."""
         return self.unmanaged_reason in (SUMMARIZE, TRIGGER)
 
@@ -118,7 +118,7 @@ class ClientRequest:
             Family(incoming.tenant, find_scope(incoming.headers, fields)),
             parsed_request.history,
             messages=elements,
-            values=Values(elements),
+            wire_messages=DecodedMessages(elements),
             sizes=parsed_request.sizes,
             client=client,
             kind=choose_thread_kind(client, has_tools=bool(parsed_request.frame.tools)),
@@ -235,18 +235,18 @@ def _thinking_budget(api: Api, fields: Mapping[str, Any]) -> int | None:
     return tokens if isinstance(tokens, int) and not isinstance(tokens, bool) else None
 
 
-def _drops_history(edits: Any) -> bool:
+def _drops_history(setting: Any) -> bool:
     """Return whether the client asks the provider to compact or clear the history; keeping all thinking does not."""
-    if not edits:
+    if not setting:
         return False
-    edit_list = edits.get("edits") if isinstance(edits, dict) else edits
-    if not isinstance(edit_list, list):
+    requested_edits = setting.get("edits") if isinstance(setting, dict) else setting
+    if not isinstance(requested_edits, list):
         return True
     return not all(
         isinstance(edit, dict)
         and str(edit.get("type", "")).startswith("clear_thinking")
         and edit.get("keep") == "all"
-        for edit in edit_list
+        for edit in requested_edits
     )
 
 

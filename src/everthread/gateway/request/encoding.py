@@ -15,7 +15,7 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
-UNREADABLE = (zlib.error, zstd.ZstdError)
+DECODING_ERRORS = (zlib.error, zstd.ZstdError)
 """Errors that decoders raise for a body that does not match its header."""
 _WINDOW_LOG = 23
 """Limit for the window of a zstd frame: 8 MB, the maximum for HTTP (RFC 9659)."""
@@ -67,11 +67,11 @@ class _IdentityDecoder:
 class _MemberDecoder:
     """Decode a body of one or more members, each with a decoder of its own.
 
-    Raise `Refused` if the decoded body has more than `limit` bytes.
+    Raise `Refused` if the decoded body has more than `max_bytes` bytes.
     """
 
-    def __init__(self, limit: int, make_member: Callable[[], _Member]) -> None:
-        self._remaining = limit
+    def __init__(self, max_bytes: int, make_member: Callable[[], _Member]) -> None:
+        self._remaining_bytes = max_bytes
         self._make_member = make_member
         self._member = make_member()
         self._count = 1
@@ -88,8 +88,8 @@ class _MemberDecoder:
                 if self._member.eof and not self._begin_next_member():
                     break
                 piece = self._decompress(undecoded_bytes)
-                self._remaining -= len(piece)
-                if self._remaining < 0:
+                self._remaining_bytes -= len(piece)
+                if self._remaining_bytes < 0:
                     raise body_too_large()
                 pieces.append(piece)
                 undecoded_bytes = self._member.unused_data
@@ -104,7 +104,7 @@ class _MemberDecoder:
         return True
 
     def _decompress(self, data: bytes) -> bytes:
-        return self._member.decompress(data, self._remaining + 1)
+        return self._member.decompress(data, self._remaining_bytes + 1)
 
 
 class _DeflateDecoder(_MemberDecoder):
@@ -112,8 +112,8 @@ class _DeflateDecoder(_MemberDecoder):
 
     _has_started = False
 
-    def __init__(self, limit: int) -> None:
-        super().__init__(limit, zlib.decompressobj)
+    def __init__(self, max_bytes: int) -> None:
+        super().__init__(max_bytes, zlib.decompressobj)
 
     def _begin_next_member(self) -> bool:
         return False
@@ -140,28 +140,28 @@ def _zstd_frame() -> _Member:
     )
 
 
-def make_decoder(encoding: str, limit: int) -> Decoder | None:
+def make_decoder(encoding: str, max_bytes: int) -> Decoder | None:
     """Return the decoder of a `content-encoding`; None if it is not supported."""
     name = encoding.strip().lower()
     if name in ("", "identity"):
         return _IdentityDecoder()
     if name == "zstd":
-        return _MemberDecoder(limit, _zstd_frame)
+        return _MemberDecoder(max_bytes, _zstd_frame)
     if name in ("gzip", "x-gzip"):
-        return _MemberDecoder(limit, _gzip_member)
-    return _DeflateDecoder(limit) if name == "deflate" else None
+        return _MemberDecoder(max_bytes, _gzip_member)
+    return _DeflateDecoder(max_bytes) if name == "deflate" else None
 
 
-def decode_body(body: bytes, encoding: str, limit: int) -> bytes | None:
+def decode_body(body: bytes, encoding: str, max_bytes: int) -> bytes | None:
     """Return the decoded body; None if it is broken or its encoding is not supported.
 
     Raise `Refused` if it is larger than the limit once decoded.
     """
-    reader = make_decoder(encoding, limit)
+    reader = make_decoder(encoding, max_bytes)
     if reader is None:
         return None
     try:
         decoded_body = reader.feed(body)
-    except UNREADABLE:
+    except DECODING_ERRORS:
         return None
     return decoded_body if reader.is_complete or not body else None

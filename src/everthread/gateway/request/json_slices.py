@@ -17,7 +17,7 @@ import msgspec
 
 from everthread.core.types import Api
 from everthread.errors import WireError
-from everthread.thread.wire_messages import UNREADABLE, decode_value
+from everthread.thread.wire_messages import JSON_ERRORS, decode_value
 
 _BLANK = re.compile(rb"[ \t\n\r]*")
 _AFTER_ELEMENT = re.compile(rb"[ \t\n\r]*([,\]])[ \t\n\r]*")
@@ -127,7 +127,7 @@ class Elements(Sequence[Element]):
         return element
 
 
-class Values(Sequence[Any]):
+class DecodedMessages(Sequence[Any]):
     """The decoded messages of a list."""
 
     __slots__ = ("_elements",)
@@ -141,10 +141,10 @@ class Values(Sequence[Any]):
     @overload
     def __getitem__(self, index: int) -> Any: ...
     @overload
-    def __getitem__(self, index: slice) -> Values: ...
+    def __getitem__(self, index: slice) -> DecodedMessages: ...
     def __getitem__(self, index: int | slice) -> Any:
         if isinstance(index, slice):
-            return Values(self._elements[index])
+            return DecodedMessages(self._elements[index])
         return self._elements[index].value
 
 
@@ -177,7 +177,7 @@ class KnownParts:
     """The layout of the earlier body."""
     count: int
     """Number of messages at the start that are equal, with everything before them; at least one."""
-    tail: int = 0
+    tail_bytes: int = 0
     """Number of bytes after the list of messages, if all of these are equal; otherwise 0."""
 
 
@@ -210,7 +210,7 @@ def has_too_many_values(body: bytes) -> bool:
         return False
     try:
         msgspec.json.decode(body, type=msgspec.Raw)
-    except UNREADABLE:
+    except JSON_ERRORS:
         return True
     return _has_more_values(body, MAX_ALL_VALUES)
 
@@ -221,10 +221,10 @@ def check_values(raw: bytes, subject: str) -> None:
         raise ExcessError(f"{subject} more than {_MAX_VALUES:,} values")
 
 
-def _has_more_values(body: bytes, most: int) -> bool:
-    """Return whether a body has more than `most` commas outside of strings, rounded to thousands."""
+def _has_more_values(body: bytes, max_count: int) -> bool:
+    """Return whether a body has more than `max_count` commas outside of strings, rounded to thousands."""
     position = 0
-    for _ in range(most // _VALUES_AT_ONCE + 1):
+    for _ in range(max_count // _VALUES_AT_ONCE + 1):
         match = _SOME_VALUES.match(body, position)
         if match is None:
             return False
@@ -256,9 +256,9 @@ def splice(body: bytes, changes: Sequence[Change]) -> bytes:
     view = memoryview(body)
     pieces = list[bytes | memoryview]()
     position = 0
-    for start, end, new in sorted(changes):
+    for start, end, new_text in sorted(changes):
         pieces.append(view[position:start])
-        pieces.append(new.encode())
+        pieces.append(new_text.encode())
         position = end
     pieces.append(view[position:])
     return b"".join(pieces)
@@ -291,7 +291,7 @@ class _Reader:
         self.ends = layout.ends[: known.count]
         start = layout.spans[self.listed][0]
         position = self._after_element(self.ends[-1])
-        if known.tail and self._read_middle(known, start, position):
+        if known.tail_bytes and self._read_middle(known, start, position):
             return
         for name, span in layout.spans.items():
             if span[0] < start:
@@ -312,13 +312,13 @@ class _Reader:
 
     def _read_middle(self, known: KnownParts, start: int, position: int) -> bool:
         """Read the messages between the known parts; return False if the known parts do not fit together."""
-        end = len(self.body) - known.tail
+        end = len(self.body) - known.tail_bytes
         if self.body[end - 1 : end] != b"]":
             return False
         if position != end:
             try:
                 following = _LIST.decode(b"[" + self.body[position:end])
-            except UNREADABLE:
+            except JSON_ERRORS:
                 return False
             if not following:
                 return False
@@ -390,7 +390,7 @@ class _Reader:
         return self._close_list(start, position if elements else position + 1)
 
     def _after_element(self, position: int) -> int:
-        """Return the start of the next message after one that ends here; after the last one, the end of the list."""
+        """Return the start of the message that follows this position, or the end of the list if none follows."""
         match = _AFTER_ELEMENT.match(self.body, position)
         if match is None:
             raise WireError(
@@ -408,7 +408,7 @@ def _decode_fields(body: bytes) -> dict[str, msgspec.Raw]:
     """Return the undecoded fields. If msgspec refuses the body, replace lone surrogates and try again."""
     try:
         return _FIELDS.decode(body)
-    except UNREADABLE as error:
+    except JSON_ERRORS as error:
         if body.count(b"\\") > _MAX_ESCAPES:
             raise ExcessError(
                 f"it has more than {_MAX_ESCAPES:,} escapes, of half characters or in no JSON"
@@ -418,14 +418,14 @@ def _decode_fields(body: bytes) -> dict[str, msgspec.Raw]:
             raise WireError(f"the request is no JSON object: {error}") from None
     try:
         return _FIELDS.decode(hidden)
-    except UNREADABLE as error:
+    except JSON_ERRORS as error:
         raise WireError(f"the request is no JSON object: {error}") from None
 
 
 def _decode_list(raw: msgspec.Raw) -> list[msgspec.Raw]:
     try:
         return _LIST.decode(raw)
-    except UNREADABLE as error:
+    except JSON_ERRORS as error:
         raise WireError(f"the request's messages are no JSON: {error}") from None
 
 

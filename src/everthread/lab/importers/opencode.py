@@ -116,7 +116,7 @@ def split_address(address: str) -> tuple[Path, str] | None:
 
 def list_sessions(database: Path) -> list[str]:
     """Return the ids of the sessions in a database, the oldest first, without those of subagents."""
-    rows = _query(
+    rows = _run_query(
         database,
         "SELECT id FROM session WHERE parent_id IS NULL ORDER BY time_created, id",
     )
@@ -125,17 +125,17 @@ def list_sessions(database: Path) -> list[str]:
 
 def load_from_database(database: Path, session: str) -> dict[str, Any]:
     """Load a session of the database in the format of an export."""
-    rows = _query(database, "SELECT id, title FROM session WHERE id = ?", session)
+    rows = _run_query(database, "SELECT id, title FROM session WHERE id = ?", session)
     if not rows:
         raise TranscriptError(f"has no session {session}")
     parts: dict[str, list[Any]] = {}
-    for row in _query(
+    for row in _run_query(
         database,
         "SELECT message_id, data FROM part WHERE session_id = ? ORDER BY id",
         session,
     ):
         parts.setdefault(row["message_id"], []).append(json.loads(row["data"]))
-    messages = _query(
+    messages = _run_query(
         database,
         "SELECT id, data FROM message WHERE session_id = ? ORDER BY time_created, id",
         session,
@@ -149,7 +149,7 @@ def load_from_database(database: Path, session: str) -> dict[str, Any]:
     }
 
 
-def _query(database: Path, sql: str, *values: str) -> list[sqlite3.Row]:
+def _run_query(database: Path, sql: str, *values: str) -> list[sqlite3.Row]:
     """Return rows of the database, to which another process may be writing."""
     try:
         with closing(

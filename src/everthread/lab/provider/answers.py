@@ -15,7 +15,7 @@ from everthread.core.canonical_usage import CanonicalUsage, normalize_usage
 from everthread.core.types import Api, Reply, Request
 from everthread.errors import InputError, WireError
 from everthread.lab.provider import checks
-from everthread.lab.provider.cache import CacheUse, Prompt, PromptReader, ProviderCaches
+from everthread.lab.provider.cache import CacheUse, ProviderCaches
 from everthread.lab.provider.faults import (
     ANSWERED_FAULTS,
     UNFINISHED_ANSWER,
@@ -24,6 +24,7 @@ from everthread.lab.provider.faults import (
     Refusal,
     make_refusal,
 )
+from everthread.lab.provider.prompt_blocks import Prompt, PromptReader
 from everthread.lab.provider.script import (
     ScriptedAnswers,
     asks_for_compaction,
@@ -50,7 +51,7 @@ class Record:
     path: str
     headers: Mapping[str, str]
     """With lower-case names."""
-    at: float
+    arrival_time: float
     body: Any = None
     """The received JSON; None if it was not JSON."""
     request: Request | None = None
@@ -251,7 +252,7 @@ def split_events(events: Iterable[SseEvent]) -> Iterator[SseEvent]:
 
 
 def _find_text(data: dict[str, Any]) -> tuple[dict[str, Any], str]:
-    """Return the object and the key of the text that may come in pieces; an empty key if the event has none."""
+    """Find the text of an event that may be split: return the object that holds it and its key, or an empty key."""
     match data:
         case {
             "choices": [
@@ -308,8 +309,8 @@ class ProviderLogic:
                     protocol.api, 500, f"The simulator cannot answer: {error}."
                 ),
             )
-        hangs = answer.fault is not None and answer.fault.kind == "hang"
-        record.status = None if hangs else answer.status
+        is_hanging = answer.fault is not None and answer.fault.kind == "hang"
+        record.status = None if is_hanging else answer.status
         return answer
 
     async def count_tokens(self, protocol: Protocol, record: Record) -> ProviderAnswer:
@@ -435,7 +436,7 @@ class ProviderLogic:
     def _make_answer(
         self, call: ProviderCall, answer: Reply | str, fault: Fault | None
     ) -> ProviderAnswer:
-        """Return the answer; only a request that gets one reads and writes the cache."""
+        """Return the answer. Only here the cache is read and written, because refused requests do not use it."""
         protocol = call.protocol
         record = call.record
         counter = self._readers[call.model.name].counter

@@ -16,9 +16,10 @@ from everthread.core.messages import (
 )
 from everthread.core.types import Api, Request
 from everthread.core.validation import Problem, validate_messages
-from everthread.lab.provider.cache import MAX_MARKS, Block
+from everthread.lab.provider.cache import MAX_MARKS
 from everthread.lab.provider.faults import Refusal, make_overflow_refusal, make_refusal
 from everthread.lab.provider.gemini_checks import find_gemini_problems
+from everthread.lab.provider.prompt_blocks import Block
 from everthread.lab.provider.script import (
     COMPACTION_TRIGGER,
     is_forged,
@@ -64,8 +65,8 @@ def check_request(
 ) -> Refusal | None:
     """Return the first problem of the request's form as an error of the provider; None if there is none.
 
-    `reasoning_by_item`: the reasoning before each item of an earlier response. `blocks`: those of a request to Claude,
-    whose cache marks have rules.
+    `reasoning_by_item`: the reasoning before each item of an earlier response. `blocks`: the blocks of a request to
+    Claude, whose cache marks are checked; None for other requests.
     """
     marks = () if blocks is None else _find_mark_problems(blocks, body)
     problem = next(
@@ -193,7 +194,7 @@ MIN_THINKING_TOKENS = 1_024
 
 
 def _find_forged_thoughts(messages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Find reasoning issued here that was changed: its signature no longer matches."""
+    """Yield a problem for each thinking block that this provider issued and the client changed."""
     for index, message in enumerate(messages):
         for part_index, part in enumerate(parts_of(message)):
             if is_forged(part):
@@ -238,8 +239,10 @@ def _find_reasoning_problems(
     """Check that reasoning and the item after it come together."""
     item_list: list[Mapping[str, Any]] = items if isinstance(items, list) else []
     ids = {str(item.get("id")) for item in item_list}
-    for item, next_item in pairwise([*item_list, _END]):
-        if kind_of(item) == "reasoning" and (next_item is _END or _is_input(next_item)):
+    for item, next_item in pairwise([*item_list, _NO_ITEM]):
+        if kind_of(item) == "reasoning" and (
+            next_item is _NO_ITEM or _is_input(next_item)
+        ):
             yield f"Item '{item.get('id')}' of type 'reasoning' was provided without its required following item."
         reasoning_id = reasoning_by_item.get(str(item.get("id")))
         if reasoning_id and reasoning_id not in ids:
@@ -249,7 +252,7 @@ def _find_reasoning_problems(
             )
 
 
-_END: Mapping[str, Any] = {}
+_NO_ITEM: Mapping[str, Any] = {}
 
 
 def _is_input(item: Mapping[str, Any]) -> bool:

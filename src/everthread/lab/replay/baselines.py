@@ -10,7 +10,7 @@ from typing import Any
 
 from everthread.core.caching.claude_cache_marks import (
     apply_cache_control,
-    first_markable_index,
+    find_first_markable_index,
     mark_system,
 )
 from everthread.core.canonical_usage import CanonicalUsage
@@ -22,15 +22,16 @@ from everthread.core.types import Request, System
 from everthread.lab.provider.cache import (
     CACHE_STEP_TOKENS,
     MIN_CACHED_TOKENS,
-    Block,
     CacheUse,
-    Prompt,
-    PromptReader,
     ProviderCaches,
 )
+from everthread.lab.provider.prompt_blocks import Block, Prompt, PromptReader
 from everthread.lab.provider.served_models import find_cache_minimum
 from everthread.lab.replay import result
-from everthread.lab.replay.cache_lifetime import cache_seconds, caches_by_marks
+from everthread.lab.replay.cache_lifetime import (
+    caches_by_marks,
+    find_cache_seconds,
+)
 from everthread.lab.replay.recording import Recording, make_cache_use
 from everthread.lab.replay.replay_plan import PlannedCall
 from everthread.lab.replay.result import PlayedCall, StrategyResult
@@ -64,7 +65,7 @@ class PromptBlockReader:
         )
 
     def _read_head(self, request: Request) -> Sequence[Block]:
-        """Return the blocks of system prompt and tools; the same objects as long as these are the same."""
+        """Return the blocks of system prompt and tools: the same objects until one of the two changes."""
         head = replace(request, messages=[], params={})
         if head != self._head:
             self._head = head
@@ -181,7 +182,7 @@ class CacheMarker:
             if self._last_index is not None and self._last_index >= len(messages)
             else self._last_index
         )
-        start = first_markable_index(len(messages), last_index)
+        start = find_first_markable_index(len(messages), last_index)
         marked_messages = apply_cache_control(
             messages[start:],
             ttl=self._ttl,
@@ -248,7 +249,7 @@ class CallRecorder:
         causes = [
             (previous_request.model != request.model, result.MODEL_CAUSE),
             (
-                sent_at - previous_time >= cache_seconds(request.model, self.ttl),
+                sent_at - previous_time >= find_cache_seconds(request.model, self.ttl),
                 result.EXPIRED_CAUSE,
             ),
             (previous_request.tools != request.tools, result.TOOLS_CAUSE),
@@ -348,7 +349,7 @@ def price_recorded_calls(inputs: ReplayInputs) -> list[PlayedCall | None]:
 def play_baselines(
     inputs: ReplayInputs,
 ) -> tuple[StrategyResult, StrategyResult, StrategyResult, list[Message]]:
-    """Play without a cache, with one, and with truncation; also return the messages that truncation leaves."""
+    """Play without caching, with caching, and with truncation. Also return the messages that truncation leaves."""
     cached, messages = _play_history(inputs, CACHED_STRATEGY)
     uncached_calls = []
     for planned, call in zip(inputs.calls, cached.calls, strict=False):
@@ -391,9 +392,9 @@ def play_baselines(
 
 
 def _play_history(
-    inputs: ReplayInputs, name: str
+    inputs: ReplayInputs, strategy_name: str
 ) -> tuple[StrategyResult, list[Message]]:
-    """Play the whole history in every request, or its end that fits, until a prompt is larger than the window."""
+    """Send the whole history with every request, or the end of it that fits, until a prompt exceeds the window."""
     call_recorder = CallRecorder(inputs.ttl, inputs.started_at)
     clock = SteppedClock(0.0)
     marker = CacheMarker(inputs.ttl)
@@ -402,7 +403,7 @@ def _play_history(
     for number, call in enumerate(inputs.calls):
         history += call.inputs
         rewrite_cause = ""
-        if name == TRUNCATED_STRATEGY:
+        if strategy_name == TRUNCATED_STRATEGY:
             end_of_history = _fit_history(inputs, history, call.model)
             if len(end_of_history) < len(history):
                 rewrite_cause = result.TRUNCATION_CAUSE
@@ -412,7 +413,10 @@ def _play_history(
         prompt = inputs.prompts.read(request)
         if prompt.tokens > inputs.window:
             return StrategyResult(
-                name, BASELINE_LABELS[name], call_recorder.calls, number
+                strategy_name,
+                BASELINE_LABELS[strategy_name],
+                call_recorder.calls,
+                number,
             ), history
         clock.now = call.sent_at
         use = caches.use(number, request.model, prompt)
@@ -421,7 +425,9 @@ def _play_history(
         )
         history.append(call.answer)
         inputs.step()
-    return StrategyResult(name, BASELINE_LABELS[name], call_recorder.calls), history
+    return StrategyResult(
+        strategy_name, BASELINE_LABELS[strategy_name], call_recorder.calls
+    ), history
 
 
 def _fit_history(

@@ -10,7 +10,7 @@ def caches_by_marks(model: str) -> bool:
     return "claude" in model.lower()
 
 
-def cache_seconds(model: str, ttl: str) -> float:
+def find_cache_seconds(model: str, ttl: str) -> float:
     """Return the lifetime of an unused entry in the model's cache, in seconds."""
     return (
         CLAUDE_TTL_SECONDS["1h" if ttl == "1h" else "5m"]

@@ -16,7 +16,10 @@ from everthread.core.tokens import TokenCounter
 from everthread.core.types import System
 from everthread.lab.importers.log import ClientCompaction, Log, make_injected_message
 from everthread.lab.provider.cache import CacheUse
-from everthread.lab.replay.cache_lifetime import cache_seconds, caches_by_marks
+from everthread.lab.replay.cache_lifetime import (
+    caches_by_marks,
+    find_cache_seconds,
+)
 from everthread.lab.replay.replay_plan import PlannedCall
 from everthread.lab.replay.result import Agreement, PlayedCall
 
@@ -103,7 +106,7 @@ def _has_expired(calls: Sequence[PlannedCall], number: int, ttl: str | None) -> 
     """Return whether a cache with marks had expired before a call. An automatic cache is shared by sessions."""
     model = calls[number].model
     pause = calls[number].sent_at - calls[number - 1].sent_at
-    return caches_by_marks(model) and pause >= cache_seconds(model, ttl or "5m")
+    return caches_by_marks(model) and pause >= find_cache_seconds(model, ttl or "5m")
 
 
 def _find_read_shares(
@@ -136,7 +139,7 @@ def _find_read_shares(
 def find_first_call_after(
     calls: Sequence[PlannedCall], compaction: ClientCompaction
 ) -> int:
-    """Return the index of the first call after a compaction of the client; the number of calls if there is none."""
+    """Return the index of the first call after a compaction of the client; the number of calls if no call follows."""
     return next(
         (
             number
@@ -281,7 +284,7 @@ def measure_agreement(
     recorded_calls: Sequence[PlayedCall | None],
     call_count: int,
 ) -> Agreement | None:
-    """Compare the prediction with the record, call by call up to `call_count`."""
+    """Compare the predicted calls with the recorded calls, up to `call_count`. None if there is nothing to compare."""
     pairs = [
         (predicted_call, recorded_call)
         for predicted_call, recorded_call in zip(

@@ -34,7 +34,7 @@ from everthread.gateway.dashboard.trials import (
     TrialRun,
 )
 from everthread.lab.importers.log import CLIENT_NAMES, Log, LoggedMessage
-from everthread.lab.provider.cache import Prompt
+from everthread.lab.provider.prompt_blocks import Prompt
 from everthread.lab.provider.served_models import PROTOCOLS
 from everthread.lab.replay import baselines, result
 from everthread.lab.replay import tracked_facts as facts
@@ -43,7 +43,10 @@ from everthread.lab.replay.baselines import (
     ReplayCaches,
     ReplayInputs,
 )
-from everthread.lab.replay.cache_lifetime import cache_seconds, caches_by_marks
+from everthread.lab.replay.cache_lifetime import (
+    caches_by_marks,
+    find_cache_seconds,
+)
 from everthread.lab.replay.recording import find_first_call_after, measure_agreement
 from everthread.lab.replay.replay_inputs import DEFAULT_MODEL, prepare_inputs
 from everthread.lab.replay.replay_plan import (
@@ -105,7 +108,7 @@ class SimulatedTimer:
         self._callback = None
 
     def fire_before(self, moment: float) -> bool:
-        """Make the scheduled call if it is due by then; return whether it was made."""
+        """Make the scheduled call if it is due before this moment. Return whether the call was made."""
         callback = self._callback
         if callback is None or self._due_time > moment:
             return False
@@ -233,7 +236,7 @@ class ReplayPlayer:
     async def _prepare_call(
         self, conversation: Conversation, number: int
     ) -> tuple[PreparedRequest, Prompt]:
-        """Prepare a request that the provider accepts: one over the window is refused and recovered."""
+        """Prepare the request of a call. A request over the window is refused and recovered until it fits."""
         messages = list(self.inputs.calls[number].inputs)
         compact = self._compact
         if messages and compact:
@@ -282,18 +285,19 @@ async def areplay(  # noqa: PLR0913 - the options of a replay
 ) -> Replay:
     """Replay a conversation in simulated time. Summaries are journals; nothing is sent anywhere.
 
-    `model`: its name; None: the log's, call by call. `window`: None is the model's own. `options`: the settings of the
-    conversation. `times`: the time of each call in seconds; else the log's, else assumed with `pause` and `step`.
-    `compact`: calls to compact before, or a function `(call, conversation) -> bool`. `with_baselines`: also play the
-    baselines. `with_facts`: also look for the facts at the end; None: as `with_baselines`. `ttl`: the lifetime of
-    Claude's cache; None: as recorded, else as in `options`.
+    - `model`, `window`: default to the model of each call in the log, and to its window.
+    - `times`: the time of each call, in seconds. Default: the times of the log; calls without a time are assumed
+      `pause` seconds apart before a message of the user, and `step` seconds before a tool result.
+    - `compact`: the calls before which to compact, or a function `(call, conversation) -> bool`.
+    - `with_facts`: also look for the facts at the end. Default: if the baselines are played too.
+    - `ttl`: lifetime of Claude's cache. Default: as recorded in the log, or as in `options`.
 
-    A log's usage gives the size of system prompt and tools, the calls that missed the cache and the cache's lifetime.
+    The usage in a log gives the size of system prompt and tools, the calls that missed the cache, and its lifetime.
     """
     started_at = time.perf_counter()
     log = conversation if isinstance(conversation, Log) else _make_log(conversation)
     settings = replace(options or make_session_options(Config()), background=False)
-    lifetime = cache_seconds(
+    lifetime = find_cache_seconds(
         model or log.model or DEFAULT_MODEL, ttl or settings.cache_ttl
     )
     plan = plan_replay(log, times=times, pause=pause, step=step, ttl=lifetime)
@@ -306,23 +310,22 @@ async def areplay(  # noqa: PLR0913 - the options of a replay
         is_ttl_given=ttl is not None,
         step=_count_steps(progress, len(plan.calls) * (3 if with_baselines else 1)),
     )
-    make_engine = _make_engine_factory(engine, dict(engine_options or {}))
-    settings = replace(settings, cache_ttl=inputs.ttl)
-    player = ReplayPlayer(inputs, settings, make_engine, compact)
-    should_locate_facts = with_baselines if with_facts is None else with_facts
-    facts_to_find = (
-        facts.collect_facts(plan.messages)
-        if with_baselines or should_locate_facts
-        else []
+    player = ReplayPlayer(
+        inputs,
+        replace(settings, cache_ttl=inputs.ttl),
+        _make_engine_factory(engine, dict(engine_options or {})),
+        compact,
+    )
+    with_facts = with_baselines if with_facts is None else with_facts
+    stated_facts = (
+        facts.collect_facts(plan.messages) if with_baselines or with_facts else []
     )
     everthread_replay = await _play_with_everthread(
-        player, facts_to_find if should_locate_facts else None
+        player, stated_facts if with_facts else None
     )
-    other_strategies = (
-        _play_other_strategies(log, inputs, facts_to_find)
-        if with_baselines
-        else OtherStrategies()
-    )
+    other_strategies = OtherStrategies()
+    if with_baselines:
+        other_strategies = _play_other_strategies(log, inputs, stated_facts)
     replayed = _make_replay(log, plan, inputs, everthread_replay, other_strategies)
     return replace(replayed, engine=engine, seconds=time.perf_counter() - started_at)
 
@@ -351,7 +354,7 @@ class EverthreadReplay:
 
 @dataclass(frozen=True, slots=True)
 class OtherStrategies:
-    """The baselines and the session as recorded, and how far the prediction agrees with the record."""
+    """The results of the baselines and of the recorded session, and how well the prediction fits the record."""
 
     strategies: list[StrategyResult] = field(default_factory=list)
     agreement: Agreement | None = None
@@ -404,7 +407,7 @@ async def _play_with_everthread(
 
 
 def _sum_recorded_cost(inputs: ReplayInputs) -> float | None:
-    """Return the recorded cost of all calls; None if that of any is unknown."""
+    """Return the recorded cost of all calls; None if the cost of any call is unknown."""
     costs = [call.cost for call in inputs.calls if call.cost is not None]
     return sum(costs) if len(costs) == len(inputs.calls) else None
 

@@ -9,7 +9,7 @@ from typing import Any
 from everthread.compaction.compaction_result import Compaction
 from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.summary.summary_message import make_tools_key
-from everthread.core.caching.claude_cache_marks import cache_route
+from everthread.core.caching.claude_cache_marks import find_cache_route
 from everthread.core.messages import Message
 from everthread.core.provider_errors.classification import ErrorVerdict
 from everthread.core.tokens import TokenCounter
@@ -105,7 +105,9 @@ class CallerContext:
     @property
     def prices(self) -> CallPrices:
         call = self._call
-        has_marks = cache_route(call.model, "auto", call.frame.upstream) is not None
+        has_marks = (
+            find_cache_route(call.model, "auto", call.frame.upstream) is not None
+        )
         summarizer = self._services.setup.summarizer(self._summarizer_context())
         return CallPrices(call.model, "auto", has_marks, summarizer)
 

@@ -78,7 +78,7 @@ def make_text_block(text: Any) -> Part | None:
     )
 
 
-def arguments_text(value: Any) -> str:
+def decode_arguments(value: Any) -> str:
     """Return a call's `input` as the JSON text a core message has."""
     invalid_json = (
         value.get(INVALID_JSON) if isinstance(value, dict) and len(value) == 1 else None
@@ -90,7 +90,7 @@ def arguments_text(value: Any) -> str:
     )
 
 
-def arguments_object(text: Any) -> dict[str, Any]:
+def encode_arguments(text: Any) -> dict[str, Any]:
     """Return a core message's arguments as the object `input` must be."""
     if isinstance(text, dict):
         return text

@@ -28,9 +28,9 @@ from everthread.core.messages import (
 from everthread.core.types import System
 from everthread.errors import WireError
 from everthread.wire.anthropic.content_blocks import (
-    arguments_object,
-    arguments_text,
+    decode_arguments,
     decode_part,
+    encode_arguments,
     encode_part,
     make_text_block,
 )
@@ -119,7 +119,7 @@ def _decode_call(block: Mapping[str, Any], path: str) -> ToolCall:
         "type": "function",
         "function": {
             "name": require_text(block.get("name"), f"{path}.name"),
-            "arguments": arguments_text(block.get("input", {})),
+            "arguments": decode_arguments(block.get("input", {})),
         },
     }
 
@@ -346,7 +346,7 @@ class _CallIds:
 
 
 _NEAR_END_MESSAGES = 32
-"""Cache marks are expected within this many messages from the end; one further back forces a full encoding."""
+"""Cache marks are expected on the last N messages. A mark further back forces a full encoding."""
 _MIN_SETTLED_BATCH = 16
 
 
@@ -494,7 +494,7 @@ def _encode_block(part: Part, call_ids: _CallIds) -> Part | None:
             part,
             part.get("id"),
             part.get("name"),
-            arguments_object(part.get("input")),
+            encode_arguments(part.get("input")),
             call_ids,
         )
     return (
@@ -517,7 +517,7 @@ def _encode_calls(message: Mapping[str, Any], call_ids: _CallIds) -> Iterator[Pa
                 call_ids,
             )
         elif isinstance(function, dict):
-            arguments = arguments_object(function.get("arguments"))
+            arguments = encode_arguments(function.get("arguments"))
             yield _encode_call(
                 {}, call.get("id"), function.get("name"), arguments, call_ids
             )

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from everthread.core.messages import Part, kind_of
 from everthread.core.types import Reply, StreamDelta
 from everthread.errors import WireError
-from everthread.wire.anthropic.content_blocks import arguments_object
+from everthread.wire.anthropic.content_blocks import encode_arguments
 from everthread.wire.anthropic.request_codec import (
     decode_reply,
     decode_stop_reason,
@@ -49,7 +49,7 @@ class _StreamedBlock:
             if name != "partial_json":
                 block[name] = f"{block.get(name) or ''}{text}"
             elif text:
-                block["input"] = arguments_object(text)
+                block["input"] = encode_arguments(text)
         return block
 
 

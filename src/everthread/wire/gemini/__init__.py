@@ -2,9 +2,9 @@
 
 from everthread.wire.gemini.contents import (
     API,
-    comparable_content,
     decode_messages,
     encode_messages,
+    make_comparable_content,
 )
 from everthread.wire.gemini.exchanges import (
     GeminiStreamDecoder,
@@ -21,7 +21,6 @@ from everthread.wire.gemini.tool_codec import decode_tools, encode_tools
 __all__ = [
     "API",
     "GeminiStreamDecoder",
-    "comparable_content",
     "decode_messages",
     "decode_reply",
     "decode_request",
@@ -31,6 +30,7 @@ __all__ = [
     "encode_request",
     "encode_stream",
     "encode_tools",
+    "make_comparable_content",
     "merge_parts",
     "stream_decoder",
 ]

@@ -309,7 +309,7 @@ def _decode_media(blob: Mapping[str, Any]) -> Part:
     }
 
 
-def comparable_content(content: Any) -> dict[str, Any]:
+def make_comparable_content(content: Any) -> dict[str, Any]:
     """Return a content for comparison, without thoughts, signatures and ids, which clients drop or make up.
 
     Calls and responses become blocks as in the other protocols. A response is identified by its function's name. A

@@ -9,14 +9,14 @@ from typing import Any
 
 
 @functools.lru_cache(maxsize=256)
-def to_snake_case(name: str) -> str:
+def _to_snake_case(name: str) -> str:
     return re.sub(r"[A-Z]", lambda match: f"_{match[0].lower()}", name)
 
 
 def find_field_name(fields: Mapping[str, Any], name: str) -> str:
-    """Return the spelling that an object uses for a field; the camel case one if it has none."""
-    snake = to_snake_case(name)
-    return snake if name not in fields and snake in fields else name
+    """Return the spelling that an object uses for a field; camel case if it lacks the field."""
+    snake_name = _to_snake_case(name)
+    return snake_name if name not in fields and snake_name in fields else name
 
 
 def get_field(fields: Mapping[str, Any], name: str) -> Any:

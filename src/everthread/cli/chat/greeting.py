@@ -1,0 +1,156 @@
+"""The texts that a chat prints at its start and at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from rich.text import Text
+
+from everthread.cli.output import (
+    escape_controls,
+    format_cost,
+    format_share,
+    shorten_id,
+)
+from everthread.cli.summary_writer import describe_own_writer
+from everthread.cli.terminal_agent import StartOptions
+from everthread.conversation.conversation import Conversation
+from everthread.core.caching.claude_cache_marks import make_caching_notice
+from everthread.core.messages import Message, count_noun, excerpt, text_of
+from everthread.core.prices import prices_for
+from everthread.core.secrets.redaction import redact
+from everthread.core.transcript import user_text
+from everthread.factory.model_setup import check_choice
+from everthread.gateway.dashboard.headlines import describe_difference
+from everthread.gateway.dashboard.savings import (
+    CostComparison,
+    PriceTable,
+    compare_thread,
+)
+from everthread.store.sql.accounts import make_usage_row, sum_usage
+from everthread.store.store import Store
+from everthread.thread.stored_facts import load_thread_usage
+from everthread.thread.used_window import describe_window
+
+
+def render_last_exchange(messages: Sequence[Message]) -> Text | None:
+    """Render the last question of the user and the last answer of the model, in a few lines."""
+    question = next(
+        (
+            text
+            for message in reversed(messages)
+            if (text := user_text(message).strip())
+        ),
+        "",
+    )
+    answers = (
+        text_of(message).strip()
+        for message in reversed(messages)
+        if message["role"] == "assistant"
+    )
+    answer = next((text for text in answers if text), "")
+    exchange = Text(f"› {excerpt(redact(question), 300)}\n" if question else "", "bold")
+    exchange.append(excerpt(redact(answer), 600), "not bold")
+    return exchange if exchange.plain else None
+
+
+def render_greeting(
+    conversation: Conversation, start: StartOptions, *, is_resumed: bool
+) -> Text:
+    """Render the model, its window, the workspace, prompt caching and the thread."""
+    config = start.config
+    route = conversation.route
+    lines = [
+        f"Everthread · {escape_controls(route.name)} · {_describe_window(conversation)}"
+    ]
+    caching = make_caching_notice(
+        route.name, route.provider, route.base_url, ttl=config.prompt_caching.cache_ttl
+    )
+    lines += [caching] if caching else []
+    is_priced = prices_for(route.name, time=datetime.now(UTC)) is not None
+    if not is_priced and route.provider != "local":
+        lines.append(
+            f"no price is known for {escape_controls(route.name)}: cost is not shown"
+        )
+    choice, _ = check_choice(config.model)
+    if (
+        not is_resumed
+        and config.model.default is None
+        and choice
+        and choice.model == route.name
+        and choice.reason
+    ):
+        lines.append(
+            f"{escape_controls(route.name)}: {choice.reason}; `everthread init` changes it"
+        )
+    lines.append(
+        f"summaries by {escape_controls(describe_own_writer(config, route.name))}"
+    )
+    thread = f"thread {shorten_id(conversation.id)}"
+    count = count_noun(len(conversation.messages), "message")
+    lines.append(
+        f"continuing {thread}: {count} in context"
+        if is_resumed
+        else f"{thread} · {escape_controls(str(start.workspace))}"
+    )
+    lines.append("/help · Alt-Enter: new line · Ctrl-C: stop · Ctrl-D: end")
+    return Text("\n".join(lines), "dim")
+
+
+def _describe_window(conversation: Conversation) -> str:
+    """Return the size of the window, with its source if it was only assumed."""
+    window_text = describe_window(conversation.window, conversation.route)
+    if "assumed" in window_text:
+        return f"window {escape_controls(window_text)}"
+    return f"window {conversation.window:,} tokens"
+
+
+async def render_farewell(
+    store: Store, thread: str, *, window: int, options: str = ""
+) -> Text | None:
+    """Render the summary at exit; None for an empty thread. `options`: command-line options to resume with."""
+    row = await store.thread_row(thread)
+    if not row.messages:
+        return None
+    usage = sum_usage(
+        "all", [*map(make_usage_row, (await load_thread_usage(store, thread))["all"])]
+    )
+    comparison = compare_thread(
+        await store.call_rows([thread]),
+        await store.compactions(thread),
+        price=PriceTable(),
+        window=lambda _model: window,
+        ttl=CACHE_SECONDS,
+    )
+    beyond_text = (
+        f", {comparison.beyond:,} beyond the window" if comparison.beyond else ""
+    )
+    compactions_text = (
+        f", {count_noun(row.compactions, 'compaction')}" if row.compactions else ""
+    )
+    messages_text = f"{count_noun(row.messages, 'message')} kept and searchable"
+    lines = [
+        f"{count_noun(usage.calls, 'call')}{beyond_text}{compactions_text}; {messages_text}."
+    ]
+    if usage.calls:
+        cached = format_share(usage.cache_read, usage.prompt) if usage.prompt else "0 %"
+        cost = f"Cost {format_cost(usage)}: " if usage.cost else ""
+        lines.append(
+            f"{cost}{usage.prompt:,} tokens read ({cached} from the cache), {usage.output:,} "
+            f"written{_describe_saving(comparison)}."
+        )
+    return Text.assemble(
+        ("\n".join(lines), "dim"),
+        ("\nContinue with: ", "dim"),
+        (f"everthread chat --resume {shorten_id(thread)}{options}", "bold"),
+    )
+
+
+def _describe_saving(comparison: CostComparison) -> str:
+    figure = describe_difference(comparison)
+    return f"; {figure.value} {figure.label} {figure.detail}" if figure else ""
+
+
+CACHE_SECONDS = 300.0
+"""How long a provider's cache counts as warm."""

@@ -1,0 +1,165 @@
+"""Build the dashboard, as a part of a gateway or alone."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from everthread.config import Config
+from everthread.core.caching.cache_lifetimes import CACHE_SECONDS
+from everthread.errors import ConfigError
+from everthread.factory.conversations import make_session_options
+from everthread.gateway.contracts import Auth
+from everthread.store.store import Store
+
+if TYPE_CHECKING:
+    from everthread.gateway.dashboard.access import LoginMode
+    from everthread.gateway.dashboard.page_data import PageReader
+    from everthread.gateway.dashboard.page_routes import Dashboard
+    from everthread.gateway.dashboard.thread_costs import WindowSource
+    from everthread.gateway.dashboard.trials import RunTrial
+    from everthread.gateway.middleware import SitePolicy
+
+
+async def make_dashboard(
+    config: Config,
+    store: Store,
+    *,
+    sites: SitePolicy,
+    trial: RunTrial | None = None,
+    announce: Callable[[str], None] | None = None,
+    links: Path | None = None,
+) -> Dashboard:
+    """Build the dashboard. To log in, `auth: none` needs a link, `keys` a key, `passthrough` the dashboard's own key.
+
+    `links`: the folder with login links that several processes share.
+    """
+    from everthread.gateway.dashboard.access import SECRET_NAME, Access, LoginLinks
+    from everthread.gateway.dashboard.page_routes import Dashboard, PageSettings
+
+    key = _read_operator_key(config)
+    logins: dict[Auth, LoginMode] = {
+        "none": "local",
+        "keys": "keys",
+        "passthrough": "operator" if key else "off",
+    }
+    secret = await store.shared_secret(SECRET_NAME)
+    access = Access(
+        store,
+        secret,
+        login=logins[config.gateway.auth],
+        operator_key=key,
+        links=LoginLinks(links),
+    )
+    compression = config.compression
+    settings = PageSettings(compression.threshold, compression.target_ratio)
+    reader = make_page_reader(config, store)
+    return Dashboard(
+        reader,
+        access,
+        settings=settings,
+        sites=sites,
+        trial=trial,
+        announce=announce,
+    )
+
+
+def make_page_reader(config: Config, store: Store) -> PageReader:
+    """Return the reader of the data that the pages show."""
+    from everthread.gateway.dashboard.page_data import PageReader
+
+    return PageReader(
+        store,
+        make_window_source(config),
+        cache_seconds=CACHE_SECONDS[config.prompt_caching.cache_ttl],
+    )
+
+
+def make_window_source(config: Config) -> WindowSource:
+    """Return a function that finds a model's window and threshold without network calls."""
+    from everthread.gateway.dashboard.views import WindowSize
+    from everthread.providers.catalog import find_catalogue_window
+
+    options = make_session_options(config)
+
+    @functools.cache
+    def find_window(model: str, learnt_limit: int | None) -> WindowSize:
+        setting = config.model.context_length if model == config.model.default else None
+        catalogue = find_catalogue_window(model)
+        tokens = min(
+            size
+            for size in (setting or catalogue.tokens, learnt_limit)
+            if size is not None
+        )
+        source = (
+            "learnt from the provider"
+            if tokens == learnt_limit
+            else "as configured"
+            if setting
+            else str(catalogue)
+        )
+        return WindowSize(tokens, options.budget(tokens).threshold, source.rstrip("."))
+
+    return find_window
+
+
+@asynccontextmanager
+async def open_dashboard(
+    config: Config,
+    store: Store,
+    *,
+    port: int = 0,
+    trial: RunTrial | None = None,
+    announce: Callable[[str], None] | None = None,
+) -> AsyncIterator[tuple[str, Dashboard]]:
+    """Serve the dashboard of a store without a gateway, on this machine only. Yield its address and the application."""
+    from everthread.core.prices import find_listed_window
+    from everthread.gateway.middleware import SitePolicy
+    from everthread.gateway.server import LoopServer, listen
+
+    host = "127.0.0.1"
+    pages = await make_dashboard(
+        _without_auth(config),
+        store,
+        sites=SitePolicy(),
+        trial=trial,
+        announce=announce,
+    )
+    listener = listen(port, host)
+    address = f"http://{host}:{listener.getsockname()[1]}"
+    server = LoopServer(
+        pages, listener, grace_seconds=1.0, server_header=False, log_level="critical"
+    )
+    await server.start()
+    # Load the table of windows now; the first page would wait for it.
+    loading = asyncio.create_task(asyncio.to_thread(find_listed_window, "gpt-4o"))
+    try:
+        yield address, pages
+    finally:
+        loading.cancel()
+        pages.close()
+        await server.stop()
+
+
+def _read_operator_key(config: Config) -> str | None:
+    name = config.gateway.dashboard.key_env
+    if name is None:
+        return None
+    key = os.environ.get(name, "")
+    if len(key) < 16:
+        raise ConfigError(
+            f"gateway.dashboard.key_env names the environment variable {name}, which holds "
+            + ("a key of fewer than 16 characters" if key else "nothing")
+        )
+    return key
+
+
+def _without_auth(config: Config) -> Config:
+    """Return the configuration for a dashboard that one logs in to with a link."""
+    gateway = config.gateway.model_copy(update={"auth": "none"})
+    return config.model_copy(update={"gateway": gateway})

@@ -1,0 +1,77 @@
+"""Tell open pages when a thread has changed, so that they load themselves again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+
+from everthread.errors import EverthreadError
+from everthread.gateway.dashboard.access import Viewer
+from everthread.store.store import Store
+
+POLL_SECONDS = 1.0
+"""Seconds between two polls of the store while a page is open."""
+HEARTBEAT_SECONDS = 15.0
+MAX_LIVE_PAGES = 100
+"""Maximum open pages that get live updates."""
+_LOG = logging.getLogger("everthread.gateway.dashboard")
+
+
+class LiveUpdates:
+    """The streams of change events to the open pages of one process."""
+
+    def __init__(self, store: Store, clock: Callable[[], float]) -> None:
+        self._store = store
+        self._clock = clock
+        self._live_pages = 0
+        self._closed = asyncio.Event()
+
+    def answer(self, viewer: Viewer, thread: str | None) -> Response:
+        """Return a stream with an event for each change of a thread, or of any thread of the viewer's."""
+        if self._live_pages >= MAX_LIVE_PAGES:
+            return PlainTextResponse("too many pages watch\n", 503)
+        return StreamingResponse(
+            self._watch_changes(viewer, thread), media_type="text/event-stream"
+        )
+
+    def close(self) -> None:
+        """End all streams."""
+        self._closed.set()
+
+    async def _watch_changes(
+        self, viewer: Viewer, thread: str | None
+    ) -> AsyncIterator[str]:
+        self._live_pages += 1
+        try:
+            last_change = await self._store.last_change(
+                tenant=viewer.tenant, thread=thread
+            )
+            yield "retry: 2000\n\n"
+            last_sent = self._clock()
+            while not await self._wait_for_close():
+                change = await self._store.last_change(
+                    tenant=viewer.tenant, thread=thread
+                )
+                if change != last_change:
+                    last_change = change
+                    last_sent = self._clock()
+                    yield "event: changed\ndata: yes\n\n"
+                elif self._clock() - last_sent > HEARTBEAT_SECONDS:
+                    last_sent = self._clock()
+                    yield ": here\n\n"
+        except EverthreadError as error:
+            _LOG.info("a page gets no more live updates: %s", error)
+        finally:
+            self._live_pages -= 1
+
+    async def _wait_for_close(self) -> bool:
+        """Wait for the next poll; return whether the streams were closed meanwhile."""
+        try:
+            async with asyncio.timeout(POLL_SECONDS):
+                await self._closed.wait()
+        except TimeoutError:
+            return False
+        return True

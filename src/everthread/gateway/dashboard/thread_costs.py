@@ -1,0 +1,149 @@
+"""Find the windows of threads, and compare their cost with the cost of sending the whole history."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from everthread.gateway.access.quotas import utc_day
+from everthread.gateway.dashboard.savings import (
+    CostComparison,
+    PriceTable,
+    compare_thread,
+    sum_savings,
+)
+from everthread.gateway.dashboard.views import WindowSize
+from everthread.store.records import CompactionRecord, ThreadRow
+from everthread.store.store import Store
+from everthread.store.usage_records import CallRow
+from everthread.thread.used_window import UsedWindow, load_used_window
+
+
+class WindowSource(Protocol):
+    """Finds a model's window, given the one learnt from its provider."""
+
+    def __call__(self, model: str, learnt: int | None) -> WindowSize: ...
+
+
+class ThreadCosts:
+    """Load the windows of threads, and compare costs with and without compaction."""
+
+    def __init__(
+        self, store: Store, find_window: WindowSource, *, cache_seconds: float
+    ) -> None:
+        self._store = store
+        self._find_window = find_window
+        self._cache_seconds = cache_seconds
+
+    async def load_learnt_windows(self) -> dict[str, int]:
+        """Return the windows that were learnt, by model."""
+        windows: dict[str, int] = {}
+        for limit in await self._store.limits():
+            if limit.kind == "window":
+                windows[limit.model] = min(
+                    limit.limit, windows.get(limit.model, limit.limit)
+                )
+        return windows
+
+    async def load_used_windows(
+        self, rows: Sequence[ThreadRow]
+    ) -> dict[str, UsedWindow | None]:
+        """Return the window that the last call of each thread used."""
+        used_windows = await asyncio.gather(
+            *(load_used_window(self._store, row) for row in rows)
+        )
+        return {
+            row.first.id: used_window
+            for row, used_window in zip(rows, used_windows, strict=True)
+        }
+
+    def find_window_size(
+        self, model: str, limits: Mapping[str, int], used_window: UsedWindow | None
+    ) -> WindowSize:
+        """Return a model's window: the one that the thread used, or else the one known to this process."""
+        known_size = self._find_window(model, limits.get(model))
+        if used_window is None or used_window.model != model:
+            return known_size
+        source = used_window.source.rstrip(".")
+        if not source:
+            is_known = used_window.tokens == known_size.tokens
+            source = known_size.source if is_known else "as the last call used it"
+        return WindowSize(used_window.tokens, used_window.threshold, source)
+
+    async def compare_threads(
+        self,
+        threads: Sequence[str],
+        limits: Mapping[str, int],
+        used_windows: Mapping[str, UsedWindow | None],
+    ) -> dict[str, CostComparison]:
+        if not threads:
+            return {}
+        calls, records = await asyncio.gather(
+            self._store.call_rows(threads),
+            self._store.recent_compactions(threads=threads, limit=100_000),
+        )
+        by_thread: dict[str, list[CallRow]] = {thread: [] for thread in threads}
+        records_by_thread: dict[str, list[CompactionRecord]] = {
+            thread: [] for thread in threads
+        }
+        for call in calls:
+            by_thread[call.thread].append(call)
+        for record in records:
+            records_by_thread[record.thread].append(record)
+        return {
+            thread: self.compare_costs(
+                by_thread[thread],
+                records_by_thread[thread],
+                limits,
+                used_window=used_windows.get(thread),
+            )
+            for thread in threads
+        }
+
+    def compare_costs(
+        self,
+        calls: Sequence[CallRow],
+        records: Sequence[CompactionRecord],
+        limits: Mapping[str, int],
+        *,
+        used_window: UsedWindow | None,
+    ) -> CostComparison:
+        windows = {
+            call.model: self.find_window_size(call.model, limits, used_window).tokens
+            for call in calls
+        }
+        return compare_thread(
+            calls,
+            records,
+            price=PriceTable(),
+            window=windows.__getitem__,
+            ttl=self._cache_seconds,
+        )
+
+    async def compare_period(
+        self,
+        records: Sequence[CompactionRecord],
+        limits: Mapping[str, int],
+        start_time: float,
+    ) -> CostComparison:
+        compacted_threads = list(
+            dict.fromkeys(
+                record.thread for record in records if record.reverted is None
+            )
+        )
+        savings = await self.compare_threads(compacted_threads[:500], limits, {})
+        return sum_savings(list(savings.values()), start_time=start_time, day=utc_day)
+
+    async def load_window(self, row: ThreadRow) -> tuple[str, WindowSize]:
+        """Return a thread's model and its window."""
+        thread = row.first.id
+        figures, limits, used_window = await asyncio.gather(
+            self._store.thread_figures([thread]),
+            self.load_learnt_windows(),
+            load_used_window(self._store, row),
+        )
+        model = (
+            figures[thread].last_model if thread in figures else ""
+        ) or row.tip.model
+        return model, self.find_window_size(model, limits, used_window)
