@@ -138,8 +138,13 @@ class Proxy:
             self.metrics.in_flight = self._admission.count
             writer.log()
 
+    async def finish_records(self) -> None:
+        """Make the records that wait."""
+        await self._services.manager.finish_records()
+
     async def close(self) -> None:
         """Wait until pending records are stored, then close the HTTP client."""
+        await self.finish_records()
         await self._services.pending.wait()
         await self._services.client.close()
 

@@ -94,6 +94,10 @@ class FailOpenManager:
             return None
         return None if turn is None else FailOpenTurn(self, incoming, turn)
 
+    async def finish_records(self) -> None:
+        """Make the records that wait."""
+        await self._manager.finish_records()
+
     async def prepare(self, incoming: Incoming) -> FailOpenTurn:
         """Return the turn of a request; one that forwards it unchanged if the manager fails."""
         turn = await self.attempt("prepare", incoming, self._prepare(incoming))

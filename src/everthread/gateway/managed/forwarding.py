@@ -7,11 +7,12 @@ client's next request contains the same messages and stores them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from everthread.core.caching.cache_lifetimes import CACHE_OPTIONS_FIELD
 from everthread.core.caching.claude_cache_marks import MIN_CACHED_TOKENS
 from everthread.core.caching.openai_cache_breakpoints import accepts_breakpoints
+from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.economics import MIN_THRESHOLD_SHARE
 from everthread.core.recent_dict import RecentDict
 from everthread.gateway.access.quotas import BYTES_PER_TOKEN
@@ -59,6 +60,7 @@ class ForwardingTerms:
     """The conditions under which a thread's next request can be forwarded before it is read."""
 
     upstream: str
+    model: str
     length: int
     """Number of messages of the thread, including its last answer."""
     digest: str
@@ -135,6 +137,7 @@ def make_forwarding_terms(
         return None
     return ForwardingTerms(
         call.frame.upstream,
+        call.model,
         length=len(answered),
         digest=answered.digest(len(answered)),
         body_bytes=len(request.sliced.body),
@@ -142,6 +145,26 @@ def make_forwarding_terms(
         max_tokens=round(MIN_THRESHOLD_SHARE * call.budget(options).threshold),
         offers_recall=offers_recall(call, request.sliced),
         recall_header=request.incoming.headers.get(RECALL_HEADER, ""),
+    )
+
+
+def continue_terms(
+    terms: ForwardingTerms,
+    outline: BodyOutline,
+    usage: CanonicalUsage,
+    *,
+    answered: History,
+) -> ForwardingTerms:
+    """Return the terms after a request that met these, and its answer.
+
+    `answered`: the history that ends with the answer.
+    """
+    return replace(
+        terms,
+        length=len(answered),
+        digest=answered.digest(len(answered)),
+        body_bytes=len(outline.sliced.body),
+        tokens=usage.prompt_tokens + usage.output_tokens,
     )
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from everthread.core.caching.claude_cache_marks import MIN_CACHED_TOKENS
+from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.types import Reply
 from everthread.gateway.contracts import (
     COMPACTIONS_HEADER,
@@ -131,8 +132,13 @@ class ManagedTurn:
             return self.sent.headers
         return {THREAD_HEADER: match.thread, **self.sent.headers}
 
-    async def record(self, outcome: Outcome) -> None:
-        """Store the answer and its usage, and start background work."""
+    async def record(
+        self, outcome: Outcome, earlier_usage: Sequence[CanonicalUsage] = ()
+    ) -> None:
+        """Store the answer and its usage, and start background work.
+
+        `earlier_usage`: of calls before this one that are recorded with it.
+        """
         threads = self.services.threads
         if self.request.asks_for_compaction:
             names = self._list_compaction_names(outcome)
@@ -148,7 +154,7 @@ class ManagedTurn:
                 options=threads.setup.options,
                 answered=answer.history,
             )
-        await threads.record(self.call, outcome, answer)
+        await threads.record(self.call, outcome, answer, earlier_usage)
 
     def _list_compaction_names(self, outcome: Outcome) -> list[str]:
         """Return the names of the compactions in an answer of the provider."""

@@ -101,7 +101,7 @@ class KnownBody:
     """Number of messages at the start that are the system prompt."""
     history: History
     sizes: list[int]
-    """Tokens of each message of the history."""
+    """Tokens of the messages of the history, as far as they were counted."""
     frame: Request
     frame_tokens: int
     watched_words: frozenset[str]

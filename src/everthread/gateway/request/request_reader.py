@@ -225,6 +225,31 @@ class RequestReader:
         )
         self._bodies.keep(outline.origin, known_body)
 
+    def remember_history(
+        self, thread: str, outline: BodyOutline, history: History
+    ) -> None:
+        """Keep the body as the last one of its thread if it continues a known body with the same settings.
+
+        Its new messages are not counted yet.
+        """
+        if outline.match is None:
+            return
+        known_body = outline.match.known
+        self._bodies.keep(
+            outline.origin,
+            KnownBody(
+                thread,
+                outline.sliced.body,
+                layout=outline.sliced.layout,
+                system_count=outline.system_count,
+                history=history,
+                sizes=known_body.sizes[: outline.shared_count],
+                frame=known_body.frame,
+                frame_tokens=known_body.frame_tokens,
+                watched_words=outline.watched_words,
+            ),
+        )
+
     def _count_sizes(
         self, outline: BodyOutline, history: History, model: str
     ) -> list[int]:

@@ -124,6 +124,24 @@ class ThreadIndex:
         self._roles.remember(match.thread, frame.request)
         return match
 
+    def match_end(
+        self, sent: SentHistory, thread: str, length: int
+    ) -> ThreadMatch | None:
+        """Match a history that continues a thread after so many messages; None unless the thread is known to end there.
+
+        The caller has compared those messages, and system prompt and tools with those of the thread's last call.
+        """
+        digest = sent.history.digest(length)
+        if not digest or not self._cache.ends_at(sent.family, thread, digest):
+            return None
+        return ThreadMatch(
+            sent.family,
+            thread,
+            matched_count=length,
+            previous=digest,
+            expected_end=digest,
+        )
+
     async def _match_by_history(self, query: _ThreadQuery) -> ThreadMatch:
         """Match a history by its longest known point."""
         family = query.family
