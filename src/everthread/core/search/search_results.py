@@ -28,7 +28,7 @@ class Neighbour:
 
     @property
     def speaker(self) -> str:
-        """The role; for a tool result with the tool's name, which the text of a call already contains."""
+        """The role. A tool result also has the tool's name; the text of a call contains the name already."""
         return (
             f"{self.role} ({self.tool[:60]})"
             if self.tool and self.role != "assistant"
@@ -168,7 +168,7 @@ def quote_excerpt(text: str) -> str:
 
 
 def format_passage(passage: Passage, *, tool: str) -> str:
-    """Return a part of an original as text, with the offset of the rest."""
+    """Return a part of a message or output as text, with the offset at which to continue."""
     if passage.start >= passage.size:
         return (
             f"{tool} {passage.id}: it has {passage.size:,} characters, nothing at offset {passage.start:,} or beyond. "

@@ -113,7 +113,7 @@ _PUNCTUATION = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
 
 
 def _chunk_terms(chunk: str) -> tuple[str, str]:
-    """Return the terms that a text without white space adds to the reading run and to the extra run, encoded."""
+    """Return the encoded terms of a text without white space: those of its reading run, and those of its extra run."""
     word = chunk.strip(_PUNCTUATION)
     if word.isascii() and word.isalnum() and len(word) <= MAX_TERM_CHARS:
         is_plain = word[1:].islower() or word.isdigit() or len(word) == 1
@@ -192,7 +192,7 @@ def _join_encoded(words: Iterable[str]) -> str:
 
 
 def _list_pairs(token: str) -> list[str]:
-    """Return the pairs of neighbours in a run of single characters; none for other tokens."""
+    """Return the pairs of neighbours in a run of single characters; an empty list for other tokens."""
     return [] if token[0].isascii() else _script_patterns().pairs.findall(token)
 
 
@@ -298,7 +298,7 @@ def _separate_humps(token: str) -> str:
 
 
 class _ScriptPatterns:
-    """The patterns for text of any script. A letter keeps the marks that follow it (a few: they can be piled up)."""
+    """The patterns for text of any script. A letter keeps the accents and other marks after it, up to four of them."""
 
     def __init__(self) -> None:
         single_characters = "".join(
@@ -318,7 +318,7 @@ class _ScriptPatterns:
         self.reading = re.compile(f"{term}|[{single_characters}]")
         """One term of the reading run."""
         self.query = re.compile(f"{term}|[{single_characters}]+")
-        """The same, but single characters that follow each other as one run."""
+        """One term of the reading run, but neighbouring single characters are matched together."""
         compound = (
             f"(?<!{letter})(?<![{marks}]){word}(?:{_JOINT}++{word})++|{_CAPITAL_INSIDE}"
         )
@@ -336,7 +336,7 @@ def _script_patterns() -> _ScriptPatterns:
 
 
 class _Escapes(dict[int, str]):
-    """Maps a character to its escape; filled on demand."""
+    """The escape of each character, computed when first asked for."""
 
     def __missing__(self, code: int) -> str:
         char = chr(code)
@@ -384,7 +384,7 @@ _INFLECTED_ENDINGS = (
 
 @functools.lru_cache(maxsize=1 << 14)
 def forms(word: str) -> tuple[str, ...]:
-    """Return the word, then its other forms. A word that is not English by its letters has only one."""
+    """Return the word, then its other forms. A word with other than English letters has only irregular forms."""
     if len(word) < MIN_STEM_LETTERS or not (word.isascii() and word.isalpha()):
         return tuple(dict.fromkeys((word, *_irregular_forms().get(word, ()))))
     variants = {word: None}

@@ -98,7 +98,7 @@ def redact_part(text: str, start: int, end: int, *, margin: int) -> str:
 
 
 _MARGIN_CHARS = 512
-"""Characters read after a cut; a secret that begins before the cut ends within them."""
+"""Characters to read after a cut: a secret that begins before the cut ends within them."""
 
 
 def clip_words(text: str, max_chars: int) -> str:

@@ -152,7 +152,7 @@ _PIPED = re.compile(
     r"(?= \||\n\+)[^\n]{0,200}+"
     r"(?:\n\+[^\n]{0,200}+){0,2}+\Z"
 )
-"""Match up to the end of the text before such a login: in the same line, or one of the two before it."""
+"""A text that is piped into a login. The match ends directly before the login, in its line or two lines earlier."""
 MAX_PIPE_CHARS = 600
 
 

@@ -38,7 +38,7 @@ SETTING_RANGES: Mapping[str, tuple[float, float]] = {
     "tool_output.turn_chars": (1, math.inf),
     "tool_output.preview_chars": (0, math.inf),
 }
-"""The allowed range of each setting, inclusive; whole numbers if the lower end is one."""
+"""The allowed range of each setting, inclusive. A setting must be a whole number if its lower bound is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +121,9 @@ class Budget:
 
     @property
     def compacted_limit(self) -> int:
-        """Maximum size of a compacted request, so that the next compaction is many turns away: 60 % of T.
+        """Maximum size of a compacted request: 60 % of the threshold, so that the next compaction is many turns away.
 
-        A larger tail or more of the user's words, if configured, raise it by as much.
+        A larger tail, or a larger share for the user's words, raises this limit by the same number of tokens.
         """
         extra_tokens = max(
             self.tail - _floor_share(self.threshold, DEFAULT_TARGET_RATIO), 0

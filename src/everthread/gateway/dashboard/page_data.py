@@ -477,7 +477,7 @@ class _CompactionSides:
 def _make_side_rows(
     messages: Sequence[StoredMessage], removed_ids: frozenset[int]
 ) -> list[views.MessageRow | None]:
-    """Return the messages as short rows; None stands for the messages in the middle, which are not shown."""
+    """Return the first and the last messages as short rows, with None in place of those that are not shown."""
 
     def make_brief_row(message: StoredMessage) -> views.MessageRow:
         visibility = (
@@ -556,12 +556,12 @@ def _list_state(state: ThreadState, todo: Any) -> list[tuple[str, list[str]]]:
         (
             "Where",
             [
-                place
-                for place in (
+                location
+                for location in (
                     state.directory,
                     state.branch and f"branch {state.branch}",
                 )
-                if place
+                if location
             ],
         ),
         ("Changed files", state.changed_files()[-12:]),

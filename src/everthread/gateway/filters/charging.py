@@ -116,12 +116,12 @@ def find_charged_usage(outcome: Outcome, outgoing: Outgoing) -> CanonicalUsage |
     reply = outcome.reply
     output_tokens = 0
     if reply is not None:
-        words = [
+        reply_texts = [
             text_of(reply.message),
             *(f"{call.name} {call.arguments}" for call in calls_of(reply.message)),
         ]
         output_tokens = (
-            len("\n".join(words).encode("utf-8", "replace")) // BYTES_PER_TOKEN
+            len("\n".join(reply_texts).encode("utf-8", "replace")) // BYTES_PER_TOKEN
         )
     if outcome.usage is None:
         return CanonicalUsage(

@@ -155,7 +155,7 @@ def continue_terms(
     *,
     answered: History,
 ) -> ForwardingTerms:
-    """Return the terms after a request that met these, and its answer.
+    """Return the terms for the next request, after a request that met `terms` was answered.
 
     `answered`: the history that ends with the answer.
     """
@@ -190,7 +190,7 @@ def forward(
     match = outline.match
     if terms is None or match is None:
         return None
-    if not _fits(terms, incoming, outline, match=match):
+    if not _may_forward(terms, incoming, outline, match=match):
         return None
     if not _continues(terms, outline, reader):
         return None
@@ -240,15 +240,15 @@ def _cache_changes(
     return []
 
 
-def _fits(
+def _may_forward(
     terms: ForwardingTerms,
     incoming: Incoming,
     outline: BodyOutline,
     *,
     match: BodyMatch,
 ) -> bool:
-    """Return whether a request has the settings of the last one and is far below the threshold."""
-    has_same_settings = match.parts.tail and incoming.upstream == terms.upstream
+    """Return whether a request has the settings of the last one, may be changed, and is below half the threshold."""
+    has_same_settings = match.parts.tail_bytes and incoming.upstream == terms.upstream
     if not has_same_settings or incoming.mode != "managed":
         return False
     if terms.estimate(outline) >= terms.max_tokens:

@@ -39,7 +39,7 @@ T = TypeVar("T")
 class ManagedExchange(Exchange):
     """A request of a conversation, with the request that was sent last."""
 
-    def __init__(  # noqa: PLR0913 - an exchange and what was read of its request
+    def __init__(  # noqa: PLR0913 - an exchange and the fields of its request
         self,
         services: ProxyServices,
         head: RequestHead,

@@ -95,7 +95,7 @@ class ProxyManager:
         return self.reader.locate(origin, incoming.body, match)
 
     async def _open(self, incoming: Incoming, outline: BodyOutline) -> ManagedTurn:
-        """Read a request and find its thread, once what its session said before is recorded."""
+        """Read a request and find its thread, after the delayed records of its session are made."""
         scope = find_scope(incoming.headers, outline.sliced.fields)
         await self._deferred.flush(Family(incoming.tenant, scope))
         return await self._open_now(incoming, outline)
@@ -105,7 +105,7 @@ class ProxyManager:
     ) -> ManagedTurn:
         """Read a request and find its thread. Requests of a known thread are read in their order.
 
-        `known_length`: how many of its messages, known to be those of its thread, were recorded before.
+        `known_length`: number of messages that are known to be those of the thread and were recorded before.
         """
         thread = None if outline.match is None else outline.match.known.thread
         async with self.threads.hold_thread_while_opening(thread):
@@ -265,7 +265,7 @@ class ProxyManager:
 
     # Compactions at the client's request
 
-    async def compact_once(
+    async def compact_for_client(
         self, incoming: Incoming, level: CompactionLevel, window: int | None = None
     ) -> dict[str, Any]:
         """Compact a conversation now for this window.
@@ -316,7 +316,7 @@ class ProxyManager:
         await self.threads.store(turn.call)
         if not turn.call.storage.is_stored:
             raise StoreError(
-                "the conversation cannot be stored, and what is not stored is not taken out of it"
+                "the conversation cannot be stored, so it is not compacted"
             )
         return turn
 
@@ -354,4 +354,4 @@ def _compacted_messages(turn: ManagedTurn) -> list[Any]:
     system_messages = [
         element.value for element in request.sliced.elements[: request.system_count]
     ]
-    return [*system_messages, *turn.call.list_values_to_send()]
+    return [*system_messages, *turn.call.list_messages_to_send()]
