@@ -6,6 +6,7 @@ SQL uses `?` for values. `Dialect` has the differences between the databases.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import threading
 from abc import ABC, abstractmethod
@@ -301,7 +302,7 @@ KEY_COUNTS = (1, 4, 16, 64, 250, MAX_CHUNK_KEYS)
 def _pad_keys(keys: Sequence[Any]) -> Sequence[Any]:
     """Repeat the last key up to the next of `KEY_COUNTS`; this selects the same rows."""
     count = next(count for count in KEY_COUNTS if count >= len(keys))
-    return (*keys, *(keys[-1:] * (count - len(keys))))
+    return [*keys, *itertools.repeat(keys[-1], count - len(keys))]
 
 
 def chunks(ids: Sequence[Any], size: int = MAX_CHUNK_KEYS) -> Iterable[Sequence[Any]]:
