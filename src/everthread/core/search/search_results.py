@@ -66,7 +66,7 @@ class SearchPage:
     excerpts: tuple[Excerpt, ...]
     next: int | None
     """The offset of the next page; None if this is the last."""
-    near: bool = False
+    is_approximate: bool = False
     """Whether no text contains all the words and these are the closest ones."""
 
 
@@ -140,7 +140,7 @@ def format_page(  # noqa: PLR0913 - what the page is of, each by its name
     if not page.excerpts and page.next is None:
         return _format_empty_page(search, searched_place, offset, unsearched_texts)
     ids = " ".join(excerpt.id for excerpt in page.excerpts)
-    kind = "found" if not page.near else "close, none with all these words"
+    kind = "found" if not page.is_approximate else "close, none with all these words"
     blocks = [
         f"{search}: {len(page.excerpts)} {kind}: {ids}"
         if ids
