@@ -19,6 +19,7 @@ from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.core.canonical_usage import normalize_usage
 from everthread.core.types import Api, Reply, Request
 from everthread.gateway.contracts import Incoming, Mode, Outgoing, ProxyTurn
+from everthread.gateway.managed.deferred_records import DELAY_SECONDS
 from everthread.gateway.managed.manager import ProxyManager
 from everthread.lab.provider import Provider, ServedModel
 from everthread.store.store import Store
@@ -68,6 +69,7 @@ class ManagerSetup:
         clock: Callable[[], float] = time.monotonic,
         alone: bool = False,
         timer: Any = call_later,
+        record_delay: float = DELAY_SECONDS,
         **options: Any,
     ) -> ProxyManager:
         async def window(_api: Api, _model: str, _upstream: str, _betas: str) -> int:
@@ -95,6 +97,7 @@ class ManagerSetup:
             ),
             cache_markers=markers,
             recall=recall,
+            record_delay=record_delay,
         )
         self.managers.append(made)
         return made

@@ -170,6 +170,9 @@ class PassThroughManager:
     def forward_first(self, _incoming: Incoming) -> None:
         return None
 
+    async def finish_records(self) -> None:
+        """No record waits."""
+
     async def prepare(self, incoming: Incoming) -> PassThroughTurn:
         self.prepared.append(incoming)
         return PassThroughTurn(

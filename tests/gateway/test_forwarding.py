@@ -8,67 +8,26 @@ from typing import Any, cast
 
 import pytest
 
-from everthread.core.canonical_usage import CanonicalUsage
-from everthread.core.messages import text_of
 from everthread.core.types import Api
 from everthread.errors import StoreError
-from everthread.gateway.contracts import THREAD_HEADER, Incoming, ProxyTurn
+from everthread.gateway.contracts import THREAD_HEADER
 from everthread.gateway.managed.fail_open import FailOpenManager
 from everthread.gateway.managed.forwarded_turn import ForwardedTurn
 from everthread.gateway.managed.managed_turn import ManagedTurn
-from everthread.gateway.managed.manager import ProxyManager
 from everthread.gateway.monitoring.metrics import Metrics
-from everthread.gateway.request.known_bodies import BodyOrigin
 from everthread.store.store import Store
-from everthread.thread.caller.sent_history import Outcome
 from everthread.thread.events import RecordFailed
-from tests.gateway.manager_setup import (
-    APIS,
-    HistoryClient,
-    ManagerSetup,
-    make_text,
-    text_reply,
+from tests.gateway.forwarding_setup import (
+    answer_outcome,
+    begin_turn,
+    locate_request,
+    send_and_record,
+    stored_texts,
 )
+from tests.gateway.manager_setup import APIS, HistoryClient, ManagerSetup, make_text
 
 WINDOW = 40_000
 OPENING = make_text(900, "größer")
-
-
-def locate_request(manager: ProxyManager, client: HistoryClient) -> Incoming:
-    """Return a request with its body located, as the proxy does it."""
-    incoming = client.incoming()
-    origin = BodyOrigin.of(client.api, client.tenant, client.headers)
-    match = manager.reader.find_known(origin, incoming.body)
-    return replace(
-        incoming, outline=manager.reader.locate(origin, incoming.body, match)
-    )
-
-
-async def begin_turn(manager: ProxyManager, client: HistoryClient) -> ProxyTurn:
-    incoming = locate_request(manager, client)
-    return manager.forward_first(incoming) or await manager.prepare(incoming)
-
-
-def answer_outcome(
-    client: HistoryClient, text: str = "Yes.", tokens: int = 900
-) -> Outcome:
-    """Return an answer, which the client puts into its history."""
-    reply = text_reply(text)
-    client.add_reply(reply)
-    return Outcome(200, reply, CanonicalUsage(tokens, 20))
-
-
-async def send_and_record(
-    manager: ProxyManager, client: HistoryClient, text: str
-) -> ProxyTurn:
-    client.add_user_message(text)
-    turn = await begin_turn(manager, client)
-    await turn.record(answer_outcome(client))
-    return turn
-
-
-async def stored_texts(store: Store, thread: str) -> list[str]:
-    return [text_of(message.body) for message in await store.history(thread)]
 
 
 @pytest.fixture

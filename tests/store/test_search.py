@@ -15,7 +15,7 @@ from everthread import open_store
 from everthread.errors import UnknownIdError
 from everthread.store.records import NewMessage
 from everthread.store.search_records import SearchHit, SearchQuery
-from everthread.store.sql.search import MATCHES_PER_BATCH
+from everthread.store.sql.search import MATCHES_PER_BATCH, RARITY_SAMPLE_PIECES
 from everthread.store.store import Store
 from tests.chat_messages import calls_message, function_call
 from tests.store.conftest import Clock, open_at
@@ -55,6 +55,22 @@ async def test_every_word_must_be_there(store: Store) -> None:
     assert await found_set(store, "apple") == {"red apple", "green apple"}
     assert await found_set(store, "RED Apple") == {"red apple"}
     assert await found_set(store, "apple pear") == set()
+
+
+async def test_a_long_query_needs_every_word_wherever_it_was_said(
+    store: Store,
+) -> None:
+    old = "the harbour crane motor failed on monday"
+    thread = await new_thread(store, old, "motor", "crane")
+    # Later messages than those in which the rarity of words is measured.
+    later = numbered_messages(1, RARITY_SAMPLE_PIECES + 10)
+    await store.append(thread.id, later)
+    assert await found_set(store, "monday failed motor crane harbour") == {old}
+    assert await found_set(store, "monday failed motor crane harbour gantry") == set()
+    page = await store.find(
+        SearchQuery("why did the harbour crane motor fail, gantry?")
+    )
+    assert old in page.hits[0].snippet
 
 
 async def test_words_of_a_phrase_are_adjacent(store: Store) -> None:

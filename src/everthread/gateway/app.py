@@ -51,6 +51,8 @@ class RoutePolicy:
     checks_host: bool = True
     """Whether to check the host name; False if the path needs a key or reveals nothing."""
     needs_store: bool = False
+    shows_threads: bool = False
+    """Whether its answers show threads, so that delayed records are made first."""
     is_threads_api: bool = False
     """Whether this is the threads API, whose requests are counted here and whose errors have their own form."""
 
@@ -98,12 +100,15 @@ class GatewayApp:
         }
         for path, app in (mounted_apps or {}).items():
             self._route_by_path.setdefault(
-                path, RoutePolicy(app, callers.admit_reader, needs_store=True)
+                path,
+                RoutePolicy(
+                    app, callers.admit_reader, needs_store=True, shows_threads=True
+                ),
             )
         self._dashboard_route: RoutePolicy | None = None
         if pages is not None:  # a link to a page may be followed from anywhere
             self._dashboard_route = RoutePolicy(
-                pages, callers.admit_anybody, checks_site=False
+                pages, callers.admit_anybody, checks_site=False, shows_threads=True
             )
         self._threads_route: RoutePolicy | None = None
         if threads_api is not None:
@@ -111,6 +116,7 @@ class GatewayApp:
                 threads_api,
                 callers.admit_to_threads,
                 needs_store=True,
+                shows_threads=True,
                 is_threads_api=True,
             )
         self._proxy_route = RoutePolicy(
@@ -225,6 +231,8 @@ class GatewayApp:
             await self._refuse(route, head, send, refused=refused)
             return
         scope["state"] |= {"head": replace(head, caller=caller), "caller": caller}
+        if route.shows_threads:
+            await self.proxy.finish_records()
         await route.app(scope, receive, send)
 
     async def _answer_with_store(

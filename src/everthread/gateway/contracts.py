@@ -187,6 +187,10 @@ class Manager(Protocol):
 
     async def prepare(self, incoming: Incoming) -> ProxyTurn: ...
 
+    async def finish_records(self) -> None:
+        """Make all delayed records now."""
+        ...
+
 
 class UnmanagedTurn:
     """A request that is forwarded unchanged, and not stored."""

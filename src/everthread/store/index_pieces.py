@@ -6,7 +6,6 @@ import functools
 import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from everthread.core.messages import calls_of, results_of, text_of
@@ -23,8 +22,7 @@ MAX_TERM_REPEATS = 255
 """PostgreSQL's limit of repetitions of a term in a text."""
 
 
-@dataclass(frozen=True, slots=True)
-class TextPiece:
+class TextPiece(NamedTuple):
     """A piece of a text."""
 
     start: int
@@ -92,7 +90,7 @@ def _find_split_point(text: str, position: int, max_distance: int) -> int:
 
 
 def _fits_index_limits(terms: str) -> bool:
-    if terms.count(" ") < MAX_TERM_REPEATS:
+    if len(terms) < 2 * MAX_TERM_REPEATS or terms.count(" ") < MAX_TERM_REPEATS:
         return True
     term_list = terms.split()
     if len(term_list) - len(set(term_list)) < MAX_TERM_REPEATS:

@@ -37,13 +37,14 @@ class QueryPhrase:
     last_is_prefix: bool = False
 
     @property
+    def whole_terms(self) -> tuple[str, ...]:
+        """The terms that are not prefixes."""
+        return self.terms[:-1] if self.last_is_prefix else self.terms
+
+    @property
     def ranking_term(self) -> str | None:
         """The term that ranks a text: the longest, which is probably the rarest. A prefix matches too many terms."""
-        return max(
-            self.terms[:-1] if self.last_is_prefix else self.terms,
-            key=len,
-            default=None,
-        )
+        return max(self.whole_terms, key=len, default=None)
 
 
 QueryPhrases = tuple[QueryPhrase, ...]

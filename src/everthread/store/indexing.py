@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from everthread.errors import StoreDamagedError
@@ -33,7 +32,7 @@ BACKGROUND_BATCH_CHARS = 20_000
 """About the maximum characters to prepare at once in the background: some milliseconds of work."""
 ENTRIES_PER_READ = 50
 """Waiting messages to read at once; often only a few of them are prepared."""
-PIECES_PER_WRITE = 250
+PIECES_PER_WRITE = 500
 """Pieces to index in one transaction, for which other writes wait."""
 NO_OUTPUT_COLUMNS = (None, None, None)
 """Output, tool and time of a piece of a message."""
@@ -61,8 +60,7 @@ class IndexEntry(NamedTuple):
     """Empty if the message was deleted."""
 
 
-@dataclass(frozen=True, slots=True)
-class IndexPart:
+class IndexPart(NamedTuple):
     """Neighbouring pieces of one entry, to be indexed together."""
 
     entry: IndexEntry

@@ -18,7 +18,7 @@ def encode_json(value: Any) -> str:
     """Return compact JSON that every database stores unchanged; escape it only if the text is not valid Unicode."""
     try:
         text = _JSON_ENCODER.encode(value)
-        if not text.isprintable():
+        if not text.isascii():
             text.encode()
     except UnicodeEncodeError:
         return json.dumps(value, separators=(",", ":"))

@@ -5,6 +5,7 @@ A conversation is a run of messages without a long pause between them.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -42,6 +43,7 @@ def is_distinctive(holding_count: int, total_count: int) -> bool:
     return total_count < MIN_TEXTS_FOR_DISTINCTION or holding_count <= total_count / 4
 
 
+@functools.lru_cache(maxsize=1 << 12)
 def length_penalty(length: int) -> float:
     """Return the divisor of a text's score for its length in characters."""
     return max(0.8, 1 + (math.log2(1 + length / TYPICAL_CHARS) - 1) / 5)
@@ -82,10 +84,17 @@ def rate_conversations(
         by_conversation[conversation].append(score)
     return {
         conversation: CONVERSATION_SHARE
-        * sum(sorted(conversation_scores, reverse=True)[:CONVERSATION_BEST_COUNT])
+        * _sum_best(conversation_scores)
         / CONVERSATION_BEST_COUNT
         for conversation, conversation_scores in by_conversation.items()
     }
+
+
+def _sum_best(scores: Sequence[float]) -> float:
+    """Return the sum of the best scores of a conversation. Most have one message."""
+    if len(scores) == 1:
+        return scores[0]
+    return sum(sorted(scores, reverse=True)[:CONVERSATION_BEST_COUNT])
 
 
 def weigh_question(weights: Sequence[float]) -> float:

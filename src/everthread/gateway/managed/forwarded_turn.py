@@ -3,38 +3,49 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Protocol
 
 from everthread.core.types import Reply
 from everthread.gateway.contracts import Outgoing
+from everthread.gateway.managed.deferred_records import ForwardedRequest
 from everthread.gateway.managed.managed_turn import ManagedTurn
 from everthread.thread.caller.sent_history import Outcome
+from everthread.thread.finding.thread_match import Family
 
 READ_SECONDS = 1.0
 """Seconds after which a forwarded request is read, if it is not answered earlier."""
 
 
+class ForwardedRequests(Protocol):
+    """An object that reads and records forwarded requests."""
+
+    async def read_forwarded(
+        self, request: ForwardedRequest, *, is_answered: bool
+    ) -> ManagedTurn:
+        """Read a request and find its thread."""
+        ...
+
+    def hold_session_while_reading(
+        self, family: Family
+    ) -> AbstractContextManager[None]:
+        """Return a context that makes other requests of a session wait while an answered one is being read."""
+        ...
+
+    async def record_later(self, request: ForwardedRequest, outcome: Outcome) -> bool:
+        """Delay the record of an unread request; return False if it must be recorded now."""
+        ...
+
+
 class ForwardedTurn:
-    """A request that is read while the upstream answers.
+    """A request that is read while the upstream answers, or after that."""
 
-    `read`: reads the request and finds its thread; its argument is whether the request is answered already.
-    `hold_session`: makes other requests of the session wait while an answered request is read.
-    """
-
-    def __init__(
-        self,
-        thread: str,
-        sent: Outgoing,
-        *,
-        read: Callable[[bool], Coroutine[Any, Any, ManagedTurn]],
-        hold_session: Callable[[], AbstractContextManager[None]],
-    ) -> None:
-        self.thread = thread
-        self.sent = sent
-        self._read_request = read
-        self._hold_session = hold_session
+    def __init__(self, requests: ForwardedRequests, request: ForwardedRequest) -> None:
+        self.thread = request.thread
+        self.sent = request.sent
+        self._requests = requests
+        self._request = request
         self._read_task: asyncio.Task[ManagedTurn] | None = None
         self._timer = asyncio.get_running_loop().call_later(
             READ_SECONDS, self._start_read
@@ -56,12 +67,16 @@ class ForwardedTurn:
         return self.sent.headers
 
     async def record(self, outcome: Outcome) -> None:
-        with self._hold_session():
+        self._timer.cancel()
+        requests = self._requests
+        request = self._request
+        if self._read_task is None and await requests.record_later(request, outcome):
+            return
+        with requests.hold_session_while_reading(request.family):
             if (
                 self._read_task is None
             ):  # nothing else will wait for it: no task is needed
-                self._timer.cancel()
-                turn = await self._read_request(True)  # noqa: FBT003 - it is answered
+                turn = await requests.read_forwarded(request, is_answered=True)
             else:
                 turn = await asyncio.shield(self._read_task)
         await turn.record(outcome)
@@ -70,6 +85,6 @@ class ForwardedTurn:
         """Read the request in the background, once."""
         self._timer.cancel()
         if self._read_task is None:
-            loop = asyncio.get_running_loop()
-            self._read_task = loop.create_task(self._read_request(False))  # noqa: FBT003 - it is not answered yet
+            reading = self._requests.read_forwarded(self._request, is_answered=False)
+            self._read_task = asyncio.get_running_loop().create_task(reading)
         return self._read_task

@@ -7,11 +7,12 @@ client's next request contains the same messages and stores them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from everthread.core.caching.cache_lifetimes import CACHE_OPTIONS_FIELD
 from everthread.core.caching.claude_cache_marks import MIN_CACHED_TOKENS
 from everthread.core.caching.openai_cache_breakpoints import accepts_breakpoints
+from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.economics import MIN_THRESHOLD_SHARE
 from everthread.core.recent_dict import RecentDict
 from everthread.gateway.access.quotas import BYTES_PER_TOKEN
@@ -59,6 +60,7 @@ class ForwardingTerms:
     """The conditions under which a thread's next request can be forwarded before it is read."""
 
     upstream: str
+    model: str
     length: int
     """Number of messages of the thread, including its last answer."""
     digest: str
@@ -76,8 +78,8 @@ class ForwardingTerms:
 
     def estimate(self, outline: BodyOutline) -> int:
         """Return the maximum tokens of the next prompt, assuming one token for every new byte."""
-        grown = len(outline.sliced.body) - self.body_bytes
-        return self.tokens + max(outline.added_bytes, grown)
+        grown_bytes = len(outline.sliced.body) - self.body_bytes
+        return self.tokens + max(outline.added_bytes, grown_bytes)
 
 
 @dataclass(slots=True)
@@ -107,11 +109,11 @@ def make_forwarding_terms(
     outcome: Outcome,
     *,
     options: ContextOptions,
-    answered: History,
+    answered_history: History,
 ) -> ForwardingTerms | None:
     """Return the terms for a thread's next request; None if it has to be read first.
 
-    `answered`: the history that ends with the answer to this one.
+    `answered_history`: the history that ends with the answer to this one.
     """
     memory = call.memory
     usage = outcome.usage
@@ -128,15 +130,16 @@ def make_forwarding_terms(
         is_changed
         or memory.is_payload_shrunk
         or memory.continues_other
-        or has_plans(memory)
+        or is_compaction_planned(memory)
     ):
         return None
     if call.sent.is_single_text or not options.enabled:
         return None
     return ForwardingTerms(
         call.frame.upstream,
-        length=len(answered),
-        digest=answered.digest(len(answered)),
+        call.model,
+        length=len(answered_history),
+        digest=answered_history.digest(len(answered_history)),
         body_bytes=len(request.sliced.body),
         tokens=usage.prompt_tokens + usage.output_tokens,
         max_tokens=round(MIN_THRESHOLD_SHARE * call.budget(options).threshold),
@@ -145,7 +148,27 @@ def make_forwarding_terms(
     )
 
 
-def has_plans(memory: ThreadMemory) -> bool:
+def continue_terms(
+    terms: ForwardingTerms,
+    outline: BodyOutline,
+    usage: CanonicalUsage,
+    *,
+    answered_history: History,
+) -> ForwardingTerms:
+    """Return the terms for the next request, after a request that met `terms` was answered.
+
+    `answered_history`: the history that ends with the answer.
+    """
+    return replace(
+        terms,
+        length=len(answered_history),
+        digest=answered_history.digest(len(answered_history)),
+        body_bytes=len(outline.sliced.body),
+        tokens=usage.prompt_tokens + usage.output_tokens,
+    )
+
+
+def is_compaction_planned(memory: ThreadMemory) -> bool:
     """Return whether a compaction is being prepared, or is planned if the thread stays idle."""
     preparation = memory.preparation
     return preparation.is_under_way or preparation.idle_timer is not None
@@ -167,7 +190,7 @@ def forward(
     match = outline.match
     if terms is None or match is None:
         return None
-    if not _fits(terms, incoming, outline, match=match):
+    if not _may_forward(terms, incoming, outline, match=match):
         return None
     if not _continues(terms, outline, reader):
         return None
@@ -217,15 +240,15 @@ def _cache_changes(
     return []
 
 
-def _fits(
+def _may_forward(
     terms: ForwardingTerms,
     incoming: Incoming,
     outline: BodyOutline,
     *,
     match: BodyMatch,
 ) -> bool:
-    """Return whether a request has the settings of the last one and is far below the threshold."""
-    has_same_settings = match.parts.tail and incoming.upstream == terms.upstream
+    """Return whether a request has the settings of the last one, may be changed, and is below half the threshold."""
+    has_same_settings = match.parts.tail_bytes and incoming.upstream == terms.upstream
     if not has_same_settings or incoming.mode != "managed":
         return False
     if terms.estimate(outline) >= terms.max_tokens:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from everthread.core.caching.claude_cache_marks import MIN_CACHED_TOKENS
+from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.types import Reply
 from everthread.gateway.contracts import (
     COMPACTIONS_HEADER,
@@ -68,7 +69,7 @@ class ManagedTurn:
         return self.call.thread
 
     async def prepare(self) -> None:
-        """Decide what goes upstream."""
+        """Decide on the request to send."""
         await self.services.threads.prepare(self.call)
         if self.call.frame.is_rewritable:
             self.sent = self._render()
@@ -131,8 +132,13 @@ class ManagedTurn:
             return self.sent.headers
         return {THREAD_HEADER: match.thread, **self.sent.headers}
 
-    async def record(self, outcome: Outcome) -> None:
-        """Store the answer and its usage, and start background work."""
+    async def record(
+        self, outcome: Outcome, earlier_usage: Sequence[CanonicalUsage] = ()
+    ) -> None:
+        """Store the answer and its usage, and start background work.
+
+        `earlier_usage`: the usage of earlier calls that are recorded together with this one.
+        """
         threads = self.services.threads
         if self.request.asks_for_compaction:
             names = self._list_compaction_names(outcome)
@@ -146,19 +152,19 @@ class ManagedTurn:
                 self.call,
                 outcome,
                 options=threads.setup.options,
-                answered=answer.history,
+                answered_history=answer.history,
             )
-        await threads.record(self.call, outcome, answer)
+        await threads.record(self.call, outcome, answer, earlier_usage)
 
     def _list_compaction_names(self, outcome: Outcome) -> list[str]:
         """Return the names of the compactions in an answer of the provider."""
         if outcome.reply is None:
             return []
         api = self.call.frame.api
-        values = encode_messages(api, [outcome.reply.message], self.call.model)
+        wire_messages = encode_messages(api, [outcome.reply.message], self.call.model)
         return [
             identify_message(api, value).fingerprint
-            for value in values
+            for value in wire_messages
             if is_compaction(value)
         ]
 

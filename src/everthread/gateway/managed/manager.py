@@ -10,7 +10,7 @@ The manager reads requests. What to do about them is decided in `thread/caller`.
 
 from __future__ import annotations
 
-import functools
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +18,6 @@ from everthread.compaction.compaction_result import CompactionLevel
 from everthread.errors import StoreError
 from everthread.gateway.contracts import (
     Incoming,
-    Outgoing,
     ProxyTurn,
     UnmanagedTurn,
 )
@@ -30,10 +29,22 @@ from everthread.gateway.managed.compaction_items import (
     may_have_item,
     read_item_key,
 )
+from everthread.gateway.managed.deferred_records import (
+    DELAY_SECONDS,
+    DeferredRecord,
+    DeferredRecords,
+    ForwardedRequest,
+)
 from everthread.gateway.managed.forwarded_turn import ForwardedTurn
-from everthread.gateway.managed.forwarding import BodyMemories, forward, has_plans
+from everthread.gateway.managed.forwarding import (
+    BodyMemories,
+    continue_terms,
+    forward,
+    is_compaction_planned,
+)
 from everthread.gateway.managed.managed_turn import ManagedTurn, TurnServices
 from everthread.gateway.recall.recall_offer import RecallOffers
+from everthread.gateway.request.body_reading import MAX_LOOP_BYTES
 from everthread.gateway.request.client_request import ClientRequest
 from everthread.gateway.request.known_bodies import BodyOrigin
 from everthread.gateway.request.request_reader import (
@@ -44,7 +55,8 @@ from everthread.gateway.request.request_reader import (
 from everthread.thread.caller.caller_setup import CallerSetup
 from everthread.thread.caller.caller_threads import CallerThreads
 from everthread.thread.caller.message_caches import SizeCache
-from everthread.thread.caller.sent_history import Replacement
+from everthread.thread.caller.recorder import identify_answer
+from everthread.thread.caller.sent_history import Outcome, Replacement
 from everthread.thread.finding.thread_match import Family
 
 
@@ -52,10 +64,16 @@ class ProxyManager:
     """The `Manager` that stores, matches and rewrites requests.
 
     `cache_markers`: whether to set cache marks for clients that set none. `recall`: whether to offer the tool `recall`.
+    `record_delay`: how many seconds the record of a forwarded request waits at most.
     """
 
     def __init__(
-        self, setup: CallerSetup, *, cache_markers: bool = True, recall: bool = True
+        self,
+        setup: CallerSetup,
+        *,
+        cache_markers: bool = True,
+        recall: bool = True,
+        record_delay: float = DELAY_SECONDS,
     ) -> None:
         self.setup = setup
         sizes = SizeCache()
@@ -65,6 +83,7 @@ class ProxyManager:
         )
         self._bodies = BodyMemories()
         self._recall = RecallOffers(enabled=recall)
+        self._deferred = DeferredRecords(self._record_deferred, delay=record_delay)
         mark_ttl = setup.options.cache_ttl if cache_markers else None
         self._services = TurnServices(self.threads, mark_ttl)
 
@@ -76,7 +95,18 @@ class ProxyManager:
         return self.reader.locate(origin, incoming.body, match)
 
     async def _open(self, incoming: Incoming, outline: BodyOutline) -> ManagedTurn:
-        """Read a request and find its thread. Requests of a known thread are read in their order."""
+        """Read a request and find its thread, after the delayed records of its session are made."""
+        scope = find_scope(incoming.headers, outline.sliced.fields)
+        await self._deferred.flush(Family(incoming.tenant, scope))
+        return await self._open_now(incoming, outline)
+
+    async def _open_now(
+        self, incoming: Incoming, outline: BodyOutline, known_length: int = 0
+    ) -> ManagedTurn:
+        """Read a request and find its thread. Requests of a known thread are read in their order.
+
+        `known_length`: number of messages that are known to be those of the thread and were recorded before.
+        """
         thread = None if outline.match is None else outline.match.known.thread
         async with self.threads.hold_thread_while_opening(thread):
             parsed_request = await self.reader.read(outline)
@@ -84,7 +114,9 @@ class ProxyManager:
                 incoming, parsed_request.sliced, parsed_request.frame
             )
             request = ClientRequest(incoming, parsed_request, tool)
-            call = await self.threads.open(request.sent, request.frame)
+            call = await self.threads.open(
+                request.sent, request.frame, thread or "", known_length
+            )
             self.reader.remember(call.thread, outline, parsed_request)
             return ManagedTurn(
                 self._services, request, call, self._bodies.of(call.thread)
@@ -118,40 +150,100 @@ class ProxyManager:
             return None
         thread = outline.match.known.thread
         memory = self.threads.find_memory(thread)
-        if memory is None or has_plans(memory):
+        if memory is None or is_compaction_planned(memory):
             return None
+        body_memory = self._bodies.of(thread)
+        terms = body_memory.forwarding
         outgoing = forward(
             incoming,
             outline,
-            self._bodies.of(thread),
+            body_memory,
             reader=self.reader,
             ttl=self._services.mark_ttl,
         )
-        if outgoing is None:
+        if terms is None or outgoing is None:
             return None
         scope = find_scope(incoming.headers, outline.sliced.fields)
         family = Family(incoming.tenant, scope)
-        return ForwardedTurn(
-            thread,
-            outgoing,
-            read=functools.partial(self._read_forwarded, incoming, outline, outgoing),
-            hold_session=functools.partial(
-                self.threads.hold_session_while_reading, family
-            ),
+        request = ForwardedRequest(
+            thread, family, incoming, outline, sent=outgoing, terms=terms
+        )
+        return ForwardedTurn(self, request)
+
+    async def read_forwarded(
+        self, request: ForwardedRequest, *, is_answered: bool
+    ) -> ManagedTurn:
+        """Read a request that was forwarded already, and start storing it."""
+        await self._deferred.flush(request.family)
+        return await self._read_forwarded(
+            request, request.terms.length, is_answered=is_answered
         )
 
     async def _read_forwarded(
-        self,
-        incoming: Incoming,
-        outline: BodyOutline,
-        outgoing: Outgoing,
-        is_answered: bool,  # noqa: FBT001 - given by `ForwardedTurn`
+        self, request: ForwardedRequest, known_length: int, *, is_answered: bool
     ) -> ManagedTurn:
-        """Read a request that was forwarded already, and start storing it."""
-        turn = await self._open(incoming, outline)
-        turn.sent = outgoing
+        turn = await self._open_now(request.incoming, request.outline, known_length)
+        turn.sent = request.sent
         self.threads.start_storing(turn.call, is_answered=is_answered)
         return turn
+
+    def hold_session_while_reading(
+        self, family: Family
+    ) -> AbstractContextManager[None]:
+        """Make other requests of a session wait while one is read that is answered."""
+        return self.threads.hold_session_while_reading(family)
+
+    # Records that wait
+
+    async def record_later(self, request: ForwardedRequest, outcome: Outcome) -> bool:
+        """Record an unread request in a moment, perhaps with the next one; return False if it must be recorded now."""
+        reply = outcome.reply
+        usage = outcome.usage
+        if reply is None or usage is None or not self._may_wait(request, outcome):
+            return False
+        terms = request.terms
+        identities = identify_answer(request.incoming.api, reply, terms.model)
+        if not identities:
+            return False
+        outline = request.outline
+        history = self.reader.read_history(outline, len(outline.elements))
+        self.reader.remember_history(request.thread, outline, history)
+        next_terms = continue_terms(
+            terms, outline, usage, answered_history=history.extend(identities)
+        )
+        self._bodies.of(request.thread).forwarding = next_terms
+        await self._deferred.take(request, outcome, next_terms.digest)
+        return True
+
+    def _may_wait(self, request: ForwardedRequest, outcome: Outcome) -> bool:
+        """Return whether a record may wait: the thread ends where it did, and no other process gets its next call."""
+        terms = self._bodies.of(request.thread).forwarding
+        reply = outcome.reply
+        return (
+            terms is not None
+            and terms.digest == request.terms.digest
+            and outcome.is_success
+            and reply is not None
+            and reply.stop is not None
+            and not outcome.estimated
+            and not outcome.hidden_usage
+            and request.outline.new_bytes <= MAX_LOOP_BYTES
+            and self._deferred.can_take(request)
+            and self.setup.is_sole_writer()
+        )
+
+    async def _record_deferred(self, record: DeferredRecord) -> None:
+        """Record the last request of a thread with all that came since the record before."""
+        request = record.request
+        with self.threads.hold_session_while_reading(request.family):
+            turn = await self._read_forwarded(
+                request, record.stored_length, is_answered=True
+            )
+        await turn.record(record.outcome, record.earlier_usage)
+
+    async def finish_records(self) -> None:
+        """Make the records that wait."""
+        await self._deferred.flush()
 
     async def prepare(self, incoming: Incoming) -> ProxyTurn:
         if incoming.mode == "off":
@@ -173,7 +265,7 @@ class ProxyManager:
 
     # Compactions at the client's request
 
-    async def compact_once(
+    async def compact_for_client(
         self, incoming: Incoming, level: CompactionLevel, window: int | None = None
     ) -> dict[str, Any]:
         """Compact a conversation now for this window.
@@ -224,7 +316,7 @@ class ProxyManager:
         await self.threads.store(turn.call)
         if not turn.call.storage.is_stored:
             raise StoreError(
-                "the conversation cannot be stored, and what is not stored is not taken out of it"
+                "the conversation cannot be stored, so it is not compacted"
             )
         return turn
 
@@ -251,7 +343,8 @@ class ProxyManager:
         await self.threads.wait_for_background_work()
 
     async def close(self) -> None:
-        """End the background compactions and record their usage."""
+        """Make the records that wait; end the background compactions and record their usage."""
+        await self.finish_records()
         await self.threads.close()
 
 
@@ -261,4 +354,4 @@ def _compacted_messages(turn: ManagedTurn) -> list[Any]:
     system_messages = [
         element.value for element in request.sliced.elements[: request.system_count]
     ]
-    return [*system_messages, *turn.call.list_values_to_send()]
+    return [*system_messages, *turn.call.list_messages_to_send()]

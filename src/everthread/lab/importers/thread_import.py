@@ -88,8 +88,8 @@ async def import_stream(
     return thread, (await store.session(thread)).messages - messages_before
 
 
-IMPORT_BATCH_MESSAGES = 200
-"""Messages that are stored and indexed together."""
+IMPORT_BATCH_MESSAGES = 400
+"""Messages that are stored and indexed together; fewer would cost more commits and merges of the index."""
 
 
 def _split_batches(entries: Iterable[LoggedMessage]) -> Iterator[list[LoggedMessage]]:

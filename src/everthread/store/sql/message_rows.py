@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from everthread.core.messages import Call, calls_of, results_of
 from everthread.core.transcript import is_user_message
@@ -41,8 +40,7 @@ MAX_MESSAGE_TOKENS = 10**12
 """More tokens than any message has. Sums of figures below this are exact in every database."""
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedMessage:
+class PreparedMessage(NamedTuple):
     """A message with the values of its row, computed before the transaction."""
 
     new: NewMessage
@@ -125,7 +123,7 @@ def name_tool(
     if not message.answered_calls:
         return message
     names = dict.fromkeys(find_tool_name(call_id) for call_id in message.answered_calls)
-    return dataclasses.replace(message, tool=clean_text(",".join(filter(None, names))))
+    return message._replace(tool=clean_text(",".join(filter(None, names))))
 
 
 MESSAGE_COLUMNS = (

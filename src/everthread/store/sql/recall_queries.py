@@ -268,7 +268,8 @@ def _is_repeated(words: frozenset[str], other_words: frozenset[str]) -> bool:
         if size >= MIN_CONTAINED_TEXT_WORDS
         else math.inf
     )
-    smaller_size, larger_size = sorted((size, len(other_words)))
+    smaller_size = min(size, len(other_words))
+    larger_size = max(size, len(other_words))
     if (
         smaller_size < min_contained
         and smaller_size < MIN_SHARED_WORD_SHARE * larger_size

@@ -350,7 +350,7 @@ def _drop_weak_pieces(weights: Mapping[int, float]) -> list[int]:
 
 
 def _vary_pieces(
-    ordered: Iterable[int], words: Sequence[RecallWord], max_pieces: int
+    ordered: Sequence[int], words: Sequence[RecallWord], max_pieces: int
 ) -> list[int]:
     """Return the first `max_pieces` pieces, at most a quarter of them with the same words while there are others.
 
@@ -359,15 +359,14 @@ def _vary_pieces(
     varied_pieces: list[int] = []
     other_pieces: list[int] = []
     counts: Counter[tuple[bool, ...]] = Counter()
-    piece_sets = [word.pieces for word in words]
-    for piece_id in ordered:
-        held_words = tuple(
-            [piece_id in matching_pieces for matching_pieces in piece_sets]
+    # In C: a question compares thousands of pieces.
+    word_tests = [map(word.pieces.__contains__, ordered) for word in words]
+    held_words = zip(*word_tests, strict=True) if words else itertools.repeat(())
+    for piece_id, held in zip(ordered, held_words, strict=False):
+        counts[held] += 1
+        (varied_pieces if counts[held] <= max_pieces // 4 else other_pieces).append(
+            piece_id
         )
-        counts[held_words] += 1
-        (
-            varied_pieces if counts[held_words] <= max_pieces // 4 else other_pieces
-        ).append(piece_id)
         if len(varied_pieces) == max_pieces:
             break
     return [*varied_pieces, *other_pieces][:max_pieces]
@@ -438,23 +437,41 @@ def _estimate_scores(
     If one word decides, hundreds of pieces hold the same words. They are ranked by length, neighbours and conversation,
     not by age.
     """
-    message_scores: dict[int, float] = {}
+    message_scores: dict[int | None, float] = {}
     for piece, score in zip(pieces, own_scores, strict=True):
-        if piece.message is not None and score > message_scores.get(piece.message, 0.0):
+        if score > message_scores.get(piece.message, 0.0):
             message_scores[piece.message] = score
+    neighbour_scores = _sum_neighbour_scores(message_scores)
     conversation_scores = rate_conversations(own_scores, conversation_numbers)
-    estimates: dict[int, float] = {}
-    for piece, score, conversation in zip(
-        pieces, own_scores, conversation_numbers, strict=True
-    ):
-        neighbour_score = 0.0
-        if piece.message is not None:
-            for step, share in NEIGHBOUR_SHARES.items():
-                neighbour_score += share * message_scores.get(piece.message + step, 0.0)
-        estimates[piece.id] = (
-            score + neighbour_score + conversation_scores[conversation]
+    return {
+        piece.id: score
+        + neighbour_scores.get(piece.message, 0.0)
+        + conversation_scores[conversation]
+        for piece, score, conversation in zip(
+            pieces, own_scores, conversation_numbers, strict=True
         )
-    return estimates
+    }
+
+
+def _sum_neighbour_scores(
+    message_scores: Mapping[int | None, float],
+) -> dict[int | None, float]:
+    """Return what each message's neighbours add to its score. Only the few messages that have any are listed."""
+    messages = sorted(message for message in message_scores if message is not None)
+    max_step = max(NEIGHBOUR_SHARES)
+    near_messages = {
+        message
+        for pair in itertools.pairwise(messages)
+        if pair[1] - pair[0] <= max_step
+        for message in pair
+    }
+    neighbour_scores: dict[int | None, float] = {}
+    for message in near_messages:
+        total = 0.0
+        for step, share in NEIGHBOUR_SHARES.items():
+            total += share * message_scores.get(message + step, 0.0)
+        neighbour_scores[message] = total
+    return neighbour_scores
 
 
 def _find_neighbours(tx: Tx, pieces: Sequence[PieceSummary]) -> set[int]:
@@ -575,6 +592,8 @@ def _sum_with_others(own_scores: WordScores, other_scores: WordScores) -> float:
     """Return the sum of a piece's own scores and others; of a word in both, count only the higher score."""
     if not own_scores:
         return _sum_scores(other_scores)
+    if not other_scores:
+        return _sum_scores(own_scores)
     increases = [
         max(0.0, score - own_scores.get(word, 0.0))
         for word, score in other_scores.items()

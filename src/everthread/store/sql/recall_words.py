@@ -18,6 +18,8 @@ MAX_PIECES_PER_WORD = 1_000
 """Maximum pieces to read for a word, the newest: a more frequent word hardly distinguishes texts."""
 MAX_LOOKED_UP_WORDS = 10
 """Maximum words to look up in all their forms, the rarest."""
+MAX_PIECES_READ_FOR_ROLE = 300
+"""Of up to this many pieces of a word, the roles are read; of more, they are looked up in the index."""
 COMMON_PIECE_COUNT = 64
 """A word that this many pieces hold as typed is looked up last."""
 
@@ -63,23 +65,14 @@ def look_up_words(
         is_distinguishing = search_word.is_counted and is_distinctive(
             matching_count, piece_count
         )
-        index_query = replace(
-            index_query,
-            filter_names=(
-                *index_query.filter_names,
-                (make_filter_name("role", "user"),),
-            ),
-        )
-        of_users = frozenset(
-            tx.match_ids(index_query, MAX_PIECES_PER_WORD) if by_role else ()
-        )
+        of_users = _find_user_pieces(tx, index_query, newest_pieces) if by_role else ()
         words.append(
             RecallWord(
                 search_word,
                 search_word.weight * rarity(matching_count, piece_count),
                 frozenset(newest_pieces),
                 is_distinguishing,
-                of_users,
+                frozenset(of_users),
             )
         )
     words = _add_older_pieces(tx, scope, words)
@@ -93,6 +86,20 @@ def look_up_words(
         )
         for search_word in absent_words
     ]
+
+
+def _find_user_pieces(
+    tx: Tx, word_query: IndexQuery, newest_pieces: Sequence[int]
+) -> Sequence[int]:
+    """Return the newest pieces of users' messages that hold a word."""
+    if len(newest_pieces) <= MAX_PIECES_READ_FOR_ROLE:
+        select_of_users = (
+            "SELECT p.id FROM piece_details p WHERE p.id IN ({}) AND p.role = 'user'"
+        )
+        return [row[0] for row in tx.all_for_keys(select_of_users, newest_pieces)]
+    of_users = (make_filter_name("role", "user"),)
+    index_query = replace(word_query, filter_names=(*word_query.filter_names, of_users))
+    return tx.match_ids(index_query, MAX_PIECES_PER_WORD)
 
 
 def _estimate_matching_count(newest_pieces: Sequence[int], piece_count: int) -> int:

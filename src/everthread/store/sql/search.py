@@ -41,6 +41,8 @@ MAX_COMBINED_PIECES = 2_000
 """If no piece has all words, combine at most this many pieces of long texts for each word, the newest."""
 MAX_COMBINED_THREADS = 50
 """Maximum threads to name in one query."""
+MIN_CHECKED_TERMS = 5
+"""A query of this many terms or more is first checked for terms that no text holds."""
 TYPICAL_CHARS = 400
 """Typical length of a text. A match in a longer text scores lower."""
 ScoredPiece = tuple[float, StoredPiece]
@@ -72,6 +74,8 @@ def _match_variants(
 ) -> Iterator[ScoredPiece]:
     """Yield matches, those of the strictest variant first. Read only as many as the caller takes."""
     sample = _PhraseSample(tx, scope)
+    if _lacks_required_term(parsed, sample):
+        return
     for variant_number, phrases in enumerate(parsed.variants):
         index_query = replace(scope, phrases=phrases)
         weights: list[float] = []
@@ -107,6 +111,11 @@ class _PhraseSample:
             )
         return self._counts[phrase]
 
+    def is_absent(self, phrase: QueryPhrase) -> bool:
+        """Return whether no piece at all holds a phrase."""
+        index_query = IndexQuery((phrase,), self._tenant_filter)
+        return not self.count(phrase) and not self._tx.match_ids(index_query, 1)
+
     @functools.cached_property
     def _first_id(self) -> int:
         return (
@@ -114,6 +123,25 @@ class _PhraseSample:
             - RARITY_SAMPLE_PIECES
             + 1
         )
+
+
+def _lacks_required_term(parsed: ParsedQuery, sample: _PhraseSample) -> bool:
+    """Return whether a term that every match must hold is in no text. Asked of long queries only: most match nothing.
+
+    The index finds the pieces of every term before it compares them.
+    """
+    terms_of_variants = [
+        dict.fromkeys(term for phrase in phrases for term in phrase.whole_terms)
+        for phrases in parsed.variants
+    ]
+    required_terms = [
+        term
+        for term in terms_of_variants[-1]
+        if all(term in terms for terms in terms_of_variants)
+    ]
+    return len(required_terms) >= MIN_CHECKED_TERMS and any(
+        sample.is_absent(QueryPhrase((term,))) for term in required_terms
+    )
 
 
 def _compute_term_weights(sample: _PhraseSample, terms: Sequence[str]) -> list[float]:

@@ -1,13 +1,12 @@
 """Manage the threads of callers that send their whole history with every call.
 
     call = await threads.open(history, frame)       # find the thread, or begin one
-    await threads.prepare(call)                     # compact if needed; call.edits() is what to change
+    await threads.prepare(call)                     # compact if needed; call.edits() lists the changes
     again = await threads.recover(call, refusal)    # after a refusal of the provider
     answer = threads.expect_answer(call, outcome)   # from now on a call that continues it is matched
     await threads.record(call, outcome, answer)     # store it, prepare the next compaction
 
-Rewrites are kept in the store and found again by the history itself, so a process may die at any moment and another
-one sends the same bytes.
+Rewrites are stored and found again by the history, so that after a crash another process sends the same bytes.
 """
 
 from __future__ import annotations
@@ -124,9 +123,20 @@ class CallerThreads:
         """Return a context that makes other calls of a session wait while an answered call is still being read."""
         return self._index.hold_session_while_reading(family)
 
-    async def open(self, sent: SentHistory, frame: CallFrame) -> PreparedCall:
-        """Find the thread that a history belongs to, and expect its messages in the store."""
-        match = await self._index.find_match(sent, frame)
+    async def open(
+        self,
+        sent: SentHistory,
+        frame: CallFrame,
+        thread: str = "",
+        known_length: int = 0,
+    ) -> PreparedCall:
+        """Find the thread that a history belongs to, and announce its messages before they are stored.
+
+        `thread`, `known_length`: set if the caller knows that the history continues this thread after
+        `known_length` messages.
+        """
+        match = self._index.match_end(sent, thread, known_length)
+        match = match or await self._index.find_match(sent, frame)
         memory = await self._load_memory(
             match, is_shortened=sent.replacement is not None
         )
@@ -300,11 +310,18 @@ class CallerThreads:
         return answer
 
     async def record(
-        self, call: PreparedCall, outcome: Outcome, answer: PendingAnswer | None
+        self,
+        call: PreparedCall,
+        outcome: Outcome,
+        answer: PendingAnswer | None,
+        earlier_usage: Sequence[CanonicalUsage] = (),
     ) -> None:
-        """Store the answer and its usage, and prepare the next rewrite if one will soon be due."""
+        """Store the answer and its usage, and prepare the next rewrite if one will soon be due.
+
+        `earlier_usage`: of calls before this one that are recorded with it.
+        """
         try:
-            await self._store_outcome(call, outcome, answer)
+            await self._store_outcome(call, outcome, answer, earlier_usage)
         finally:
             if answer is not None:
                 self._recorder.drop_answer(answer)
@@ -335,7 +352,7 @@ class CallerThreads:
                 await self._index.store_replacements()
             except EverthreadError as error:
                 self._report_unrecorded(call, error)
-        await self._store_outcome(call, outcome, None)
+        await self._store_outcome(call, outcome, None, ())
 
     async def keep_replacement(self, call: PreparedCall, name: str) -> None:
         """Store that the compaction of this name replaces the history of this call in later requests."""
@@ -343,7 +360,11 @@ class CallerThreads:
         await self._index.store_replacements()
 
     async def _store_outcome(
-        self, call: PreparedCall, outcome: Outcome, answer: PendingAnswer | None
+        self,
+        call: PreparedCall,
+        outcome: Outcome,
+        answer: PendingAnswer | None,
+        earlier_usage: Sequence[CanonicalUsage],
     ) -> None:
         """Store the answer and its usage, and learn from the usage."""
         reported = (
@@ -352,14 +373,15 @@ class CallerThreads:
         if reported is not None:
             calibration = call.memory.context.calibration
             calibration.observe(call.model, reported.prompt_tokens, call.estimate)
-            self._managed_thread(call).learn_from_usage(
-                reported, call.frame.request.params
-            )
-        usage = (
-            self._price_calls(call, outcome)
-            if outcome.is_success or outcome.usage is not None
-            else []
-        )
+            thread = self._managed_thread(call)
+            for observed in (*earlier_usage, reported):
+                thread.learn_from_usage(observed, call.frame.request.params)
+        usage = [
+            self.accounting.price_call(call.thread, call.model, earlier)
+            for earlier in earlier_usage
+        ]
+        if outcome.is_success or outcome.usage is not None:
+            usage += self._price_calls(call, outcome)
         try:
             window = UsedWindow(
                 call.model,
@@ -370,11 +392,10 @@ class CallerThreads:
             await self._recorder.store_outcome(call, answer, usage, state)
             for record in usage:
                 self.accounting.report(record)
-            thread = call.thread
-            if self.accounting.has_unrecorded_cancelled(thread):
-                await self.accounting.record_cancelled(thread)
+            if self.accounting.has_unrecorded_cancelled(call.thread):
+                await self.accounting.record_cancelled(call.thread)
             if call.rounds.rows:
-                await self._hidden_rounds.store_rounds(thread, call.rounds.rows)
+                await self._hidden_rounds.store_rounds(call.thread, call.rounds.rows)
         except EverthreadError as error:
             self._report_unrecorded(call, error)
         if reported is not None and reported.prompt_tokens:

@@ -13,6 +13,7 @@ from typing import Any
 
 from everthread.core.messages import Message
 from everthread.core.tokens import TokenCounter
+from everthread.core.types import Api, Reply
 from everthread.errors import EverthreadError
 from everthread.store.records import NewSession
 from everthread.store.usage_records import NewUsage
@@ -26,7 +27,7 @@ from everthread.thread.finding.thread_match import (
     ThreadStep,
     count_opening_messages,
 )
-from everthread.thread.history import History, identify_message
+from everthread.thread.history import History, MessageIdentity, identify_message
 from everthread.thread.wire_messages import decode_messages, encode_messages
 
 _DELAY_SECONDS = 1.0
@@ -116,25 +117,18 @@ class ThreadRecorder:
             or outcome.reply.stop is None
         ):
             return None
-        message = outcome.reply.message
-        api = call.frame.api
-        values = encode_messages(api, [message], call.model)
-        identities = [
-            identify_message(api, value)
-            for value in values
-            if value.get("role") != "user" and _has_content(value)
-        ]
+        identities = identify_answer(call.frame.api, outcome.reply, call.model)
         if not identities:
             return None
-        past = call.sent.history.extend(identities)
+        answered_history = call.sent.history.extend(identities)
         point = self._threads.expect_history(
-            call.match.match_after(call.sent.history), past
+            call.match.match_after(call.sent.history), answered_history
         )
         point.is_answer = True
         point.waits_for_request = (
             call.storage.storing_task is not None and not call.storage.is_stored
         )
-        return PendingAnswer(message, past, point)
+        return PendingAnswer(outcome.reply.message, answered_history, point)
 
     async def store_outcome(
         self,
@@ -270,7 +264,7 @@ def _list_request_steps(call: PreparedCall) -> list[ThreadStep]:
     if match.matched_count == len(history) and not match.is_new:
         return []
     if match.is_new and not match.previous and match.branch_of is None:
-        opening = count_opening_messages(call.sent.values)
+        opening = count_opening_messages(call.sent.wire_messages)
         return [
             _make_request_step(call, start, end)
             for start, end in ((0, opening), (opening, len(history)))
@@ -294,14 +288,14 @@ def _make_request_step(call: PreparedCall, start: int, end: int) -> ThreadStep:
         client=client.client,
         client_session=client.session,
     )
-    values = [element.value for element in call.sent.messages[start:end]]
-    previous_value = (
+    wire_messages = [element.value for element in call.sent.messages[start:end]]
+    previous_message = (
         call.sent.messages[start - 1].value
         if start and match.branch_of is None
         else None
     )
     messages = decode_messages(
-        call.frame.api, values, call.model, previous_value=previous_value
+        call.frame.api, wire_messages, call.model, previous_message=previous_message
     )
     return ThreadStep(
         call.sent.history.first_messages(end),
@@ -321,6 +315,15 @@ def _make_answer_step(call: PreparedCall, answer: PendingAnswer) -> ThreadStep:
     )
     size = TokenCounter(call.model).message(answer.message)
     return ThreadStep(answer.history, [answer.message], sizes=[size], session=session)
+
+
+def identify_answer(api: Api, reply: Reply, model: str) -> list[MessageIdentity]:
+    """Return the identities of an answer's messages, as the client will send them back."""
+    return [
+        identify_message(api, value)
+        for value in encode_messages(api, [reply.message], model)
+        if value.get("role") != "user" and _has_content(value)
+    ]
 
 
 def _has_content(value: Mapping[str, Any]) -> bool:

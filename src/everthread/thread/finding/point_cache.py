@@ -77,6 +77,13 @@ class PointCache:
         points = (self._last_points.get((*family, key)) for key in keys)
         return [point for point in points if point is not None]
 
+    def ends_at(self, family: Family, thread: str, digest: str) -> bool:
+        """Return whether the last known point of a thread has this digest."""
+        point = self._last_points.get((*family, digest))
+        if point is None or point.link.thread != thread or point.link.digest != digest:
+            return False
+        return self._named_thread_ends.get(thread, digest) == digest
+
     def find_named_end(self, thread: str) -> str | None:
         """Return the digest of the last known point of a thread that a client names."""
         return self._named_thread_ends.get(thread)

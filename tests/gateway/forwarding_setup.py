@@ -1,0 +1,51 @@
+"""Requests as the proxy gives them to the manager: located, and forwarded before they are read if possible."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.messages import text_of
+from everthread.gateway.contracts import Incoming, ProxyTurn
+from everthread.gateway.managed.manager import ProxyManager
+from everthread.gateway.request.known_bodies import BodyOrigin
+from everthread.store.store import Store
+from everthread.thread.caller.sent_history import Outcome
+from tests.gateway.manager_setup import HistoryClient, text_reply
+
+
+def locate_request(manager: ProxyManager, client: HistoryClient) -> Incoming:
+    """Return a request with its body located, as the proxy does it."""
+    incoming = client.incoming()
+    origin = BodyOrigin.of(client.api, client.tenant, client.headers)
+    match = manager.reader.find_known(origin, incoming.body)
+    return replace(
+        incoming, outline=manager.reader.locate(origin, incoming.body, match)
+    )
+
+
+async def begin_turn(manager: ProxyManager, client: HistoryClient) -> ProxyTurn:
+    incoming = locate_request(manager, client)
+    return manager.forward_first(incoming) or await manager.prepare(incoming)
+
+
+def answer_outcome(
+    client: HistoryClient, text: str = "Yes.", tokens: int = 900
+) -> Outcome:
+    """Return an answer, which the client puts into its history."""
+    reply = text_reply(text)
+    client.add_reply(reply)
+    return Outcome(200, reply, CanonicalUsage(tokens, 20))
+
+
+async def send_and_record(
+    manager: ProxyManager, client: HistoryClient, text: str
+) -> ProxyTurn:
+    client.add_user_message(text)
+    turn = await begin_turn(manager, client)
+    await turn.record(answer_outcome(client))
+    return turn
+
+
+async def stored_texts(store: Store, thread: str) -> list[str]:
+    return [text_of(message.body) for message in await store.history(thread)]

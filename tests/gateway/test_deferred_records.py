@@ -1,0 +1,389 @@
+"""Requests of a thread that follow each other at once are recorded together, and nothing is lost by that."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+import anthropic
+import httpx2
+import pytest
+
+from everthread.config import parse_config
+from everthread.core.types import Api
+from everthread.factory.gateways import open_gateway
+from everthread.gateway.contracts import THREAD_HEADER
+from everthread.gateway.managed.forwarded_turn import ForwardedTurn
+from everthread.gateway.managed.manager import ProxyManager
+from everthread.gateway.router import Upstream
+from everthread.store.rewrite_records import ThreadLink
+from everthread.store.store import Store
+from everthread.thread.events import Branched, UsageRecorded
+from tests.gateway.forwarding_setup import (
+    answer_outcome,
+    begin_turn,
+    send_and_record,
+    stored_texts,
+)
+from tests.gateway.gateway_setup import GatewaySetup, ask_claude
+from tests.gateway.manager_setup import (
+    APIS,
+    HistoryClient,
+    ManagerSetup,
+    make_text,
+)
+
+OPENING = make_text(900, "größer")
+NEVER = 3_600.0
+"""A delay that does not end within a test."""
+
+
+class CountingStore:
+    """A store that counts the transactions that extend a thread."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self.count = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def extend_thread(self, *given: Any) -> list[ThreadLink | None]:
+        self.count += 1
+        links: list[ThreadLink | None] = await self._store.extend_thread(*given)
+        return links
+
+
+@dataclass
+class BusyClient:
+    """A client that sends its next request as soon as it has an answer. `texts` is its conversation."""
+
+    manager: ProxyManager
+    client: HistoryClient
+    texts: list[str] = field(default_factory=list)
+    recording: list[asyncio.Task[None]] = field(default_factory=list)
+    thread: str = ""
+
+    @classmethod
+    async def begin(
+        cls, manager: ProxyManager, api: Api = "anthropic", **more: Any
+    ) -> BusyClient:
+        """Return a client whose thread is known to the gateway."""
+        client = HistoryClient(api, **more)
+        turn = await send_and_record(manager, client, OPENING)
+        return cls(manager, client, [OPENING, "Yes."], thread=turn.thread)
+
+    async def ask(self, question: str) -> str:
+        """Ask and be answered; the answer is recorded later. Return the thread that the gateway names."""
+        self.client.add_user_message(question)
+        turn = await begin_turn(self.manager, self.client)
+        thread = (await turn.response_headers())[THREAD_HEADER]
+        answer = f"Answer to {question}"
+        outcome = answer_outcome(self.client, answer)
+        self.recording.append(asyncio.create_task(turn.record(outcome)))
+        await asyncio.sleep(0)
+        self.texts += [question, answer]
+        return thread
+
+    async def ask_all(self, questions: Sequence[str]) -> None:
+        for question in questions:
+            assert await self.ask(question) == self.thread
+
+    def kill(self) -> None:
+        """End the recording, as if the gateway had been killed."""
+        for task in self.recording:
+            task.cancel()
+
+
+@pytest.fixture
+def setup(setup: ManagerSetup) -> ManagerSetup:
+    setup.window = 40_000
+    return setup
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_requests_that_follow_at_once_are_recorded_together(
+    setup: ManagerSetup, api: Api
+) -> None:
+    store = CountingStore(setup.store)
+    setup.store = cast("Store", store)
+    manager = setup.manager(alone=True, record_delay=NEVER)
+    busy = await BusyClient.begin(manager, api)
+    store.count = 0
+    await busy.ask_all([f"Question {number}, größer?" for number in range(6)])
+    assert len(await stored_texts(setup.store, busy.thread)) == 2
+    await manager.finish_records()
+    assert store.count == 1
+    assert await stored_texts(setup.store, busy.thread) == busy.texts
+    assert len(await setup.store.usage(busy.thread)) == 7
+    assert len(setup.of(UsageRecorded)) == 7
+    assert not setup.of(Branched)
+    await busy.ask_all(["And now?"])
+    await manager.finish_records()
+    assert await stored_texts(setup.store, busy.thread) == busy.texts
+
+
+async def test_a_record_waits_only_a_moment(setup: ManagerSetup) -> None:
+    manager = setup.manager(alone=True, record_delay=0.02)
+    busy = await BusyClient.begin(manager)
+    await busy.ask("Anything else?")
+    async with asyncio.timeout(60):
+        await asyncio.gather(*busy.recording)
+    assert await stored_texts(setup.store, busy.thread) == busy.texts
+
+
+async def test_many_requests_do_not_wait_for_each_other_without_end(
+    setup: ManagerSetup,
+) -> None:
+    manager = setup.manager(alone=True, record_delay=NEVER)
+    busy = await BusyClient.begin(manager)
+    await busy.ask_all([f"Question {number}?" for number in range(20)])
+    async with asyncio.timeout(60):
+        await busy.recording[0]
+    texts = await stored_texts(setup.store, busy.thread)
+    assert 20 <= len(texts) < len(busy.texts)
+    assert texts == busy.texts[: len(texts)]
+    await manager.finish_records()
+    assert await stored_texts(setup.store, busy.thread) == busy.texts
+
+
+async def test_long_questions_are_recorded_soon(setup: ManagerSetup) -> None:
+    setup.window = 400_000
+    manager = setup.manager(alone=True, record_delay=NEVER)
+    busy = await BusyClient.begin(manager)
+    await busy.ask_all([f"{number} {make_text(8_000, 'long')}" for number in range(3)])
+    async with asyncio.timeout(60):
+        await busy.recording[0]
+    assert len(await stored_texts(setup.store, busy.thread)) >= 6
+
+
+async def test_interleaved_threads_are_recorded_apart(setup: ManagerSetup) -> None:
+    manager = setup.manager(alone=True, record_delay=NEVER)
+    headers = [{"x-session-id": f"session {number}"} for number in range(3)]
+    clients = [await BusyClient.begin(manager, headers=one) for one in headers]
+    for number in range(5):
+        for client in clients:
+            await client.ask_all([f"Question {number}?"])
+    await manager.finish_records()
+    assert len({client.thread for client in clients}) == 3
+    for client in clients:
+        assert await stored_texts(setup.store, client.thread) == client.texts
+        assert len(await setup.store.usage(client.thread)) == 6
+
+
+@pytest.mark.parametrize("alone", [True, False])
+async def test_the_next_request_stores_what_a_killed_gateway_had_not_recorded(
+    setup: ManagerSetup, *, alone: bool
+) -> None:
+    busy = await BusyClient.begin(setup.manager(alone=True, record_delay=NEVER))
+    await busy.ask_all(["First?", "Second?", "Third?"])
+    busy.kill()
+    busy.manager = setup.manager(alone=alone)
+    assert await busy.ask("Is it all there?") == busy.thread
+    await asyncio.gather(*busy.recording, return_exceptions=True)
+    assert await stored_texts(setup.store, busy.thread) == busy.texts
+
+
+async def test_another_gateway_may_store_the_next_request_first(
+    setup: ManagerSetup,
+) -> None:
+    manager = setup.manager(alone=True, record_delay=NEVER)
+    busy = await BusyClient.begin(manager)
+    await busy.ask_all(["First?", "Second?"])
+    busy.manager = setup.manager()
+    assert await busy.ask("Third?") == busy.thread
+    await busy.recording[-1]
+    await manager.finish_records()
+    assert await stored_texts(setup.store, busy.thread) == busy.texts
+    assert len(await setup.store.usage(busy.thread)) == 4
+    assert not setup.of(Branched)
+    busy.manager = manager
+    await busy.ask("Fourth?")
+    await manager.finish_records()
+    assert await stored_texts(setup.store, busy.thread) == busy.texts
+    assert not setup.of(Branched)
+
+
+async def test_nothing_waits_if_another_gateway_uses_the_store(
+    setup: ManagerSetup,
+) -> None:
+    manager = setup.manager(alone=False, record_delay=NEVER)
+    busy = await BusyClient.begin(manager)
+    await busy.ask("Anything else?")
+    async with asyncio.timeout(60):
+        await asyncio.gather(*busy.recording)
+    assert await stored_texts(setup.store, busy.thread) == busy.texts
+
+
+async def test_a_request_that_is_read_first_finds_what_waits(
+    setup: ManagerSetup,
+) -> None:
+    """Another encoding of the same history continues its thread, and an earlier question asked anew is a branch."""
+    manager = setup.manager(alone=True, record_delay=NEVER)
+    busy = await BusyClient.begin(manager)
+    await busy.ask_all(["First?", "Second?"])
+    busy.client.extra = {"temperature": 0.5}
+    assert await busy.ask("Third, with another setting?") == busy.thread
+    await busy.recording[-1]
+    assert await stored_texts(setup.store, busy.thread) == busy.texts
+    await busy.ask_all(["Fourth?"])
+    changed = HistoryClient("anthropic", messages=busy.client.messages[:-4])
+    changed.add_user_message("Something else instead?")
+    turn = await begin_turn(manager, changed)
+    assert not isinstance(turn, ForwardedTurn)
+    assert turn.thread != busy.thread
+    await turn.record(answer_outcome(changed))
+    await manager.finish_records()
+    assert await stored_texts(setup.store, busy.thread) == busy.texts
+    branch = [*busy.texts[:-4], "Something else instead?", "Yes."]
+    assert await stored_texts(setup.store, turn.thread) == branch
+    assert len(setup.of(Branched)) == 1
+
+
+async def test_two_requests_at_once_do_not_mix(setup: ManagerSetup) -> None:
+    """Both continue an answer that is not recorded: one continues the thread, the other is a branch."""
+    manager = setup.manager(alone=True, record_delay=NEVER)
+    busy = await BusyClient.begin(manager)
+    await busy.ask_all(["First?"])
+    other = HistoryClient("anthropic", messages=list(busy.client.messages))
+    other.add_user_message("At the same time?")
+    turn = await begin_turn(manager, other)
+    await busy.ask_all(["Second?"])
+    await turn.record(answer_outcome(other))
+    await manager.finish_records()
+    assert await stored_texts(setup.store, busy.thread) == busy.texts
+    [branched] = setup.of(Branched)
+    expected = [*busy.texts[:-2], "At the same time?", "Yes."]
+    assert await stored_texts(setup.store, branched.session) == expected
+
+
+async def test_another_thread_of_the_session_makes_the_record_first(
+    setup: ManagerSetup,
+) -> None:
+    manager = setup.manager(alone=True, record_delay=NEVER)
+    headers = {"x-session-id": "one"}
+    busy = await BusyClient.begin(manager, headers=headers)
+    await busy.ask_all(["First?"])
+    elsewhere = HistoryClient("anthropic", headers={"x-session-id": "two"})
+    await send_and_record(manager, elsewhere, "Hello from another session")
+    assert len(await stored_texts(setup.store, busy.thread)) == 2
+    compacted = HistoryClient("anthropic", headers=headers)
+    await send_and_record(manager, compacted, "A summary of what was said")
+    assert await stored_texts(setup.store, busy.thread) == busy.texts
+
+
+async def test_a_call_without_an_answer_is_recorded_at_once(
+    setup: ManagerSetup,
+) -> None:
+    manager = setup.manager(alone=True, record_delay=NEVER)
+    busy = await BusyClient.begin(manager)
+    await busy.ask_all(["First?"])
+    busy.client.add_user_message("Second?")
+    turn = await begin_turn(manager, busy.client)
+    assert isinstance(turn, ForwardedTurn)
+    outcome = answer_outcome(busy.client)
+    assert outcome.reply is not None
+    unfinished = replace(outcome, reply=replace(outcome.reply, stop=None))
+    async with asyncio.timeout(60):
+        await turn.record(unfinished)
+    assert await stored_texts(setup.store, busy.thread) == [*busy.texts, "Second?"]
+
+
+async def test_a_gateway_that_ends_makes_its_records(setup: ManagerSetup) -> None:
+    manager = setup.manager(alone=True, record_delay=NEVER)
+    busy = await BusyClient.begin(manager)
+    await busy.ask_all(["First?", "Second?"])
+    await manager.close()
+    assert await stored_texts(setup.store, busy.thread) == busy.texts
+
+
+async def test_a_slow_store_does_not_hold_a_request_of_the_session(
+    setup: ManagerSetup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "everthread.gateway.managed.deferred_records.MAX_FLUSH_SECONDS", 0.05
+    )
+    manager = setup.manager(alone=True, record_delay=NEVER)
+    busy = await BusyClient.begin(manager)
+    await busy.ask_all(["First?"])
+    store = setup.store
+    release = asyncio.Event()
+    extend = store.extend_thread
+
+    async def wait_and_extend(*given: Any) -> list[ThreadLink | None]:
+        await release.wait()
+        return await extend(*given)
+
+    monkeypatch.setattr(store, "extend_thread", wait_and_extend)
+    busy.client.extra = {"temperature": 0.5}
+    busy.client.add_user_message("Second?")
+    async with asyncio.timeout(60):
+        turn = await begin_turn(manager, busy.client)
+    assert turn.thread == busy.thread
+    release.set()
+    await turn.record(answer_outcome(busy.client))
+    await manager.finish_records()
+    texts = [*busy.texts, "Second?", "Yes."]
+    assert await stored_texts(store, busy.thread) == texts
+
+
+async def talk(client: anthropic.AsyncAnthropic, turns: int) -> list[str]:
+    """Ask so many times, each time at once; return the texts of the conversation."""
+    messages: list[Any] = []
+    texts: list[str] = []
+    for number in range(turns):
+        texts.append(f"Question {number}: {OPENING}")
+        messages.append({"role": "user", "content": texts[-1]})
+        answer = await ask_claude(client, messages)
+        content = [block.model_dump(exclude_none=True) for block in answer.content]
+        messages.append({"role": "assistant", "content": content})
+        texts.append(content[0]["text"])
+    return texts
+
+
+async def test_the_api_shows_what_was_just_answered(
+    gateways: GatewaySetup, http: httpx2.AsyncClient
+) -> None:
+    url = await gateways.start()
+    key = await gateways.key(scopes=("proxy", "threads"))
+    texts = await talk(gateways.claude(url, key), 4)
+    [row] = await gateways.store.list_threads()
+    thread = row.first.id
+    shown = await http.get(
+        f"{url}/api/threads/{thread}/history",
+        headers={"authorization": f"Bearer {key}"},
+    )
+    assert shown.status_code == 200, shown.text
+    assert "Question 3" in shown.text
+    assert await stored_texts(gateways.store, thread) == texts
+
+
+async def test_a_gateway_that_stops_stores_the_last_answers(
+    gateways: GatewaySetup,
+) -> None:
+    upstreams = [Upstream("lab", gateways.provider.url, api_key="k")]
+    config = parse_config("gateway: {port: 0}")
+    async with open_gateway(
+        config, auth="keys", store=gateways.store, upstreams=upstreams
+    ) as gateway:
+        key = await gateways.key()
+        texts = await talk(gateways.claude(gateway.url, key), 6)
+    [row] = await gateways.store.list_threads()
+    thread = row.first.id
+    assert await stored_texts(gateways.store, thread) == texts
+    assert len(await gateways.store.usage(thread)) == 6
+
+
+async def test_a_key_cannot_spend_more_while_its_calls_wait_to_be_recorded(
+    gateways: GatewaySetup,
+) -> None:
+    url = await gateways.start()
+    key = await gateways.key(tokens=3_000)
+    with pytest.raises(anthropic.RateLimitError):
+        await talk(gateways.claude(url, key), 50)
+    [row] = await gateways.store.list_threads()
+    thread = row.first.id
+    calls = [record.usage.total_tokens for record in await gateways.store.usage(thread)]
+    assert sum(calls[:-1]) <= 3_000
