@@ -167,7 +167,7 @@ def estimate_body_tokens(body: bytes) -> int:
 
 
 class ReportedUsage:
-    """Read the `usage` in an answer that is not part of a conversation: a JSON object or a stream of events."""
+    """Read the `find_usage` in an answer that is not part of a conversation: a JSON object or a stream of events."""
 
     def __init__(self, headers: Mapping[str, str]) -> None:
         self._decoder = make_decoder(
@@ -203,7 +203,7 @@ class ReportedUsage:
             self._text = self._text[-TAIL_BYTES:]
             self._is_whole = False
 
-    def usage(self) -> CanonicalUsage | None:
+    def find_usage(self) -> CanonicalUsage | None:
         if self._events is None and self._is_whole:
             self._read(self._text)
         for match in _USAGE.finditer(self._text) if not self._is_whole else ():
@@ -294,7 +294,7 @@ class PassthroughMeter:
     def _measure_reported(self) -> tuple[CanonicalUsage | None, str]:
         """Return usage and model of another answer, such as embeddings; estimate the usage of a stream without one."""
         reported = self._reported
-        usage = reported.usage()
+        usage = reported.find_usage()
         if usage is None and reported.event_count:
             request_body = self._sent_body
             size = (

@@ -40,7 +40,7 @@ from everthread.gateway.managed.forwarding import (
     BodyMemories,
     continue_terms,
     forward,
-    has_plans,
+    is_compaction_planned,
 )
 from everthread.gateway.managed.managed_turn import ManagedTurn, TurnServices
 from everthread.gateway.recall.recall_offer import RecallOffers
@@ -150,7 +150,7 @@ class ProxyManager:
             return None
         thread = outline.match.known.thread
         memory = self.threads.find_memory(thread)
-        if memory is None or has_plans(memory):
+        if memory is None or is_compaction_planned(memory):
             return None
         body_memory = self._bodies.of(thread)
         terms = body_memory.forwarding
@@ -209,7 +209,7 @@ class ProxyManager:
         history = self.reader.read_history(outline, len(outline.elements))
         self.reader.remember_history(request.thread, outline, history)
         next_terms = continue_terms(
-            terms, outline, usage, answered=history.extend(identities)
+            terms, outline, usage, answered_history=history.extend(identities)
         )
         self._bodies.of(request.thread).forwarding = next_terms
         await self._deferred.take(request, outcome, next_terms.digest)
