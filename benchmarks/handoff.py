@@ -87,13 +87,15 @@ class Totals:
     ) -> None:
         user_messages = case.user_messages
         self.cases += 1
-        self.files += len(case.needs.files)
-        self.identifiers += len(case.needs.identifiers)
+        self.files += len(case.needed_names.files)
+        self.identifiers += len(case.needed_names.identifiers)
         self.user_messages += len(user_messages)
         for name, (text, tokens) in contexts.items():
             score = self.scores.setdefault(name, Score())
-            score.files += sum(fact in text for fact in case.needs.files)
-            score.identifiers += sum(fact in text for fact in case.needs.identifiers)
+            score.files += sum(fact in text for fact in case.needed_names.files)
+            score.identifiers += sum(
+                fact in text for fact in case.needed_names.identifiers
+            )
             score.user_messages += count_whole_messages(user_messages, text)
             score.tokens += tokens
 

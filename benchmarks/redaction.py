@@ -20,7 +20,7 @@ from typing import Any
 from benchmarks.shared import HALVES, half_of, shared
 from benchmarks.table import Row, absent, markdown
 from everthread.core.secrets.redaction import find_secrets, redact
-from everthread.core.secrets.secret_rules import rules
+from everthread.core.secrets.secret_rules import load_rules
 
 MEGABYTE = 1_000_000
 PROSE = (
@@ -136,10 +136,10 @@ def _search_one_by_one(text: str) -> int:
     """Search for each token pattern in a pass of its own over the text, without rules by name or context."""
     tokens = {
         form.pattern.pattern
-        for forms in rules().forms_by_head.values()
+        for forms in load_rules().forms_by_head.values()
         for _, form in forms
     }
-    patterns = [form.pattern.pattern for form in rules().literal_forms]
+    patterns = [form.pattern.pattern for form in load_rules().literal_forms]
     return sum(
         len(re.findall(rf"\b{pattern}", text, re.ASCII)) for pattern in tokens
     ) + sum(len(re.findall(pattern, text, re.ASCII)) for pattern in patterns)

@@ -214,7 +214,9 @@ def test_a_handoff_counts_what_was_typed_before_a_tool_showed_it(
         read_log(str(_log(tmp_path / "claude-code-1.jsonl.gz", log)))
     )
     assert case.client_context == "The work was on parser.py."
-    assert case.needs == Names(frozenset({"parser.py"}), frozenset({"read_all_tokens"}))
+    assert case.needed_names == Names(
+        frozenset({"parser.py"}), frozenset({"read_all_tokens"})
+    )
     totals = handoff.Totals()
     totals.add(case, {"a": ("parser.py", 3), "b": ("read_all_tokens look at", 5)})
     assert (totals.scores["a"].files, totals.scores["a"].identifiers) == (1, 0)

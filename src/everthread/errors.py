@@ -57,7 +57,7 @@ class WireError(InputError):
 
 
 class NoStoreError(InputError):
-    """No store at that place; reading does not create one."""
+    """There is no store at this address, and reading does not create one."""
 
 
 class UnknownIdError(InputError):

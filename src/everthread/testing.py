@@ -169,5 +169,5 @@ class PrefixWatch:
             self._last_requests[event.session] = request
 
     def of(self, kind: type[Any]) -> list[Any]:
-        """Return the events of one kind."""
+        """Return the recorded events of one kind."""
         return [event for event in self.events if isinstance(event, kind)]

@@ -593,3 +593,138 @@ def test_a_command_on_several_lines_is_one() -> None:
         turn("Create it.", run('bd create "a" \\\n  --type epic \\\n  -l x', "av-raf"))
     )
     assert 'ran `bd create "a" --type epic -l x`' in text
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "npx prettier --check src/lib/money.ts",
+        "npm run type-check",
+        "cargo +1.74 check --workspace",
+        "ruff check .",
+    ],
+)
+def test_a_check_of_the_source_is_no_test_run(command: str) -> None:
+    messages = turn("Check.", run("pytest", "3 passed"), run(command, "All good."))
+    last_test = build_journal_and_state(messages)[1].last_test()
+    assert last_test is not None
+    assert last_test[0] == "pytest"
+
+
+@pytest.mark.parametrize("command", ["node --test", "make check", "npm run check"])
+def test_a_run_whose_name_is_a_check_is_a_test_run(command: str) -> None:
+    messages = turn("Check.", run(command, "All good."))
+    assert build_journal_and_state(messages)[1].last_test() is not None
+
+
+def test_a_refused_command_did_not_run() -> None:
+    refusal = "The user doesn't want to proceed with this tool use. The tool use was rejected."
+    messages = turn(
+        "Add it.",
+        run("pnpm add limiter", refusal, failed=True),
+        run("make all", "built"),
+    )
+    journal = build_journal_and_state(
+        [*messages, *turn("And?", run("make x", "built " * 90))]
+    )[0]
+    counter = TokenCounter("gpt-4o").text
+    entry = journal.entries[0]
+    assert "ran 1 command\n" in entry.text
+    assert entry.commands == ("make all",)
+    text = journal.shorten_to(counter(journal.render()) - 6, counter).render()
+    assert "limiter`," not in text
+
+
+def test_every_answer_of_a_turn_that_the_client_continued_is_told() -> None:
+    notice = user_message(
+        "<task-notification>\n<task-id>b3</task-id>\n</task-notification>"
+    )
+    messages = [
+        user_message("Limit the requests."),
+        *run("make all", "built"),
+        assistant_message("The limit is 100 per minute, in `limit.ts`."),
+        notice,
+        *run("make check", "ok"),
+        assistant_message("The scan in the background failed with 407."),
+    ]
+    text = journal_text(messages)
+    assert "The limit is 100 per minute, in `limit.ts`." in text
+    assert "The scan in the background failed with 407." in text
+
+
+def test_a_run_that_ended_by_itself_did_not_time_out() -> None:
+    output = (
+        "Exit code 1\n  1) [chromium] › a.spec.ts:40:5 › applies voucher\n\n"
+        "    Error: Timed out 5000ms waiting for expect(locator).toHaveText(expected)\n\n"
+        "  4 failed\n    [chromium] › a.spec.ts:40:5 › applies voucher\n  26 passed (1.9m)"
+    )
+    text = journal_text(turn("Test.", run("npx playwright test", output, failed=True)))
+    assert "→ exit 1, 4 failed, 26 passed\n" in text
+    stopped = "Exit code 143\nCommand timed out after 2m 0.0s"
+    text = journal_text(turn("Test.", run("npx playwright test", stopped, failed=True)))
+    assert "→ timed out, exit 143" in text
+
+
+def test_a_total_of_tests_is_not_counted_twice() -> None:
+    output = "14 tests completed, 1 failed\n\nBUILD FAILED in 58s\nExit Code: 1"
+    messages = turn(
+        "Test.",
+        run(
+            "./gradlew test",
+            f"OrderIT > finds() FAILED\n    x.SqlError at A.java:61\n\n{output}",
+            failed=True,
+        ),
+    )
+    assert (
+        "(message 1, 14 tests): OrderIT > finds() FAILED x.SqlError at A.java:61"
+        in open_errors(messages)
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "output", "reason"),
+    [
+        pytest.param(
+            "./gradlew integrationTest",
+            "RepoIT > findsOverdue() FAILED\n    org.h.SemanticException at RepoIT.java:61\n"
+            "        Caused by: Could not interpret path 'invoice.dueDate'\n\n14 tests completed, 1 failed\n"
+            "Error: (none)\nExit Code: 1\nSignal: (none)",
+            "Caused by: Could not interpret path 'invoice.dueDate'",
+            id="gradle",
+        ),
+        pytest.param(
+            "dotnet test",
+            "[xUnit.net 00:00:00.71]     A.VoucherTests.NeverBelowZero [FAIL]\n"
+            "  Failed A.VoucherTests.NeverBelowZero [12 ms]\n"
+            "  Error Message:\n   Assert.Equal() Failure: Values differ\nExpected: 0\nActual:   -4.50\n\n"
+            "Failed!  - Failed:     1, Passed:     7, Skipped:     0, Total:     8, Duration: 84 ms - A.dll (net8.0)",
+            "Error Message: Assert.Equal() Failure: Values differ",
+            id="xunit",
+        ),
+        pytest.param(
+            "pnpm test",
+            "FAIL src/limit.test.ts\n  ● sliding window › blocks the 101st request\n\n"
+            "    Expected: 429\n    Received: 200\n\n"
+            "Tests:       1 failed, 4 passed, 5 total",
+            "● sliding window › blocks the 101st request",
+            id="jest",
+        ),
+    ],
+)
+def test_a_failed_run_is_told_by_its_reason_and_not_by_its_counts(
+    command: str, output: str, reason: str
+) -> None:
+    lines = open_errors(turn("Test.", run(command, output, failed=True)))
+    assert reason in lines
+    for counts in ("(none)", "tests completed", "Failed!", "Tests:"):
+        assert counts not in lines
+
+
+def test_the_name_of_a_test_that_starts_is_no_error() -> None:
+    output = (
+        "=== RUN   TestBothFlagsError\n--- PASS: TestBothFlagsError (0.0s)\n"
+        "--- FAIL: TestX (0.1s)\n    x_test.go:3: got 1, want 2\nFAIL"
+    )
+    text = journal_text(turn("Test.", run("go test -v ./...", output, failed=True)))
+    assert "TestBothFlagsError" not in text
+    assert "TestX (0.1s) x_test.go:3: got 1, want 2" in text

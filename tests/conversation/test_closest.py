@@ -46,7 +46,7 @@ async def test_a_question_finds_its_answer_marked_as_closest(
 
     asked = "Who was the painter of that Aldermoor cupboard, and which brush was used?"
     found = await lookup.search(asked)
-    assert found.near
+    assert found.is_approximate
     assert found.excerpts[0].text == FACT
     assert found.excerpts[0].turn == 1
     assert (
@@ -55,16 +55,16 @@ async def test_a_question_finds_its_answer_marked_as_closest(
             0
         ]
     )
-    assert not (await lookup.search("painted cupboard")).near
-    assert not (await lookup.search("Who was the painter of that cupboard?")).near, (
-        "every telling word, in some form"
-    )
+    assert not (await lookup.search("painted cupboard")).is_approximate
+    assert not (
+        await lookup.search("Who was the painter of that cupboard?")
+    ).is_approximate, "every telling word, in some form"
     for strange in ("zeppelin hangar", '"painted cupboard"'):
         assert not (await lookup.search(strange)).excerpts, (
             "too far, or asked for as it stands"
         )
     loose = await lookup.search("cupboard zeppelin hangar moorings gondola")
-    assert (loose.near, loose.excerpts[0].text) == (True, FACT)
+    assert (loose.is_approximate, loose.excerpts[0].text) == (True, FACT)
     assert not (await lookup.search(asked, role="assistant")).excerpts
     assert not (await lookup.search(asked, offset=5)).excerpts, (
         "there is one page of it"

@@ -25,7 +25,7 @@ import everthread
 from everthread.core.provider_errors.classification import classify_error
 from everthread.core.search.terms import query_terms
 from everthread.core.secrets.redaction import redact
-from everthread.core.secrets.secret_rules import rules
+from everthread.core.secrets.secret_rules import load_rules
 from everthread.core.transcript import user_text
 
 parser: Any = importlib.import_module("re._parser")
@@ -135,7 +135,9 @@ def whole_source() -> str:
 def token_forms() -> frozenset[re.Pattern[str]]:
     """The forms of tokens: each is tried only after its beginning was found."""
     return frozenset(
-        form.pattern for forms in rules().forms_by_head.values() for _, form in forms
+        form.pattern
+        for forms in load_rules().forms_by_head.values()
+        for _, form in forms
     )
 
 
@@ -372,7 +374,9 @@ def test_a_repeated_piece_does_not_freeze_a_reader(reader: str) -> None:
 
 
 def test_the_beginnings_of_tokens_do_not_freeze_redaction() -> None:
-    starts = {start for forms in rules().forms_by_head.values() for start, _ in forms}
+    starts = {
+        start for forms in load_rules().forms_by_head.values() for start, _ in forms
+    }
     for start in sorted(starts):
         for joint in "-/":
             with cpu_limit(f"redact on {start + joint!r}"):

@@ -30,7 +30,7 @@ from everthread.core.secrets.secret_rules import (
     Secret,
     find_name_hint,
     is_published,
-    rules,
+    load_rules,
 )
 from tests.core.test_pattern_growth import cpu_limit
 from tests.shared_data import shared_path
@@ -480,7 +480,8 @@ def test_sequences_count_up() -> None:
 def test_published_keys_are_known_by_their_digest() -> None:
     assert not is_published(TOKENS["google"])
     assert all(
-        re.fullmatch("[0-9a-f]{16}", digest) for digest in rules().published_key_hashes
+        re.fullmatch("[0-9a-f]{16}", digest)
+        for digest in load_rules().published_key_hashes
     )
 
 

@@ -183,7 +183,7 @@ def test_cache_marks_that_move_leave_the_beginning_known(
         if length > 37:
             assert outline.match is not None
             assert outline.match.parts.count == length - 5
-            assert outline.match.parts.tail
+            assert outline.match.parts.tail_bytes
             assert outline.new_bytes < 6 * 1_000
         counted.clear()
         parsed = read(knowing, "anthropic", body)

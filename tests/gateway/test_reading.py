@@ -93,11 +93,11 @@ class WatchedSizes(SizeCache):
         super().__init__()
         self.threads: set[int] = set()
 
-    def count_values(
+    def count_together(
         self, api: Api, model: str, key: Any, values: Sequence[Any]
     ) -> int:
         self.threads.add(threading.get_ident())
-        return super().count_values(api, model, key, values)
+        return super().count_together(api, model, key, values)
 
 
 async def test_what_is_new_in_a_body_is_read_in_another_thread() -> None:

@@ -71,7 +71,7 @@ def test_a_need_was_known_before_and_typed_before_a_result_showed_it() -> None:
         "cat shown_by_a_result_0 brand_new_identifier",
     )
     (found,) = find_measurable_compactions(log)
-    assert found.needs == Names(
+    assert found.needed_names == Names(
         frozenset({"part_3.py"}), frozenset({"the_old_identifier"})
     )
 

@@ -159,7 +159,7 @@ async def test_a_question_finds_what_the_user_said_though_tools_hold_its_words(
     assert sum(place.role == "tool" for place in before) <= 1, (
         "of twelve results alike only one comes before what the user said"
     )
-    assert not found.near
+    assert not found.is_approximate
     place = next(place for place in found.excerpts if place.text == rule)
     assert (place.before, place.after) == ("", "assistant: Noted.")
     (again,) = (await lookup.search("^Please", mode="regex")).excerpts

@@ -277,7 +277,7 @@ def _word_matches(pattern: str, word: str) -> bool:
 
 
 def _path_matches(pattern: str, path: str) -> bool:
-    """Return whether a pattern matches a path; inside `.git`, whose hooks are run, only if it names `.git`."""
+    """Return whether a pattern matches a path. Inside `.git`, whose hooks are run, the pattern must name `.git`."""
     parts = path.lower().split("/")
     if ".." in parts or (".git" in parts and ".git" not in pattern.split("/")):
         return False

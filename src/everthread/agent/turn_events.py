@@ -140,15 +140,15 @@ class CacheMissLog:
         self._pending_call: CallUsage | None = None
         self._last_call: CallUsage | None = None
         self._has_ever_cached = False
-        self.requests = 0
+        self.request_count = 0
         """Requests sent to the main model."""
-        self.calls = 0
+        self.reported_call_count = 0
         """Requests whose usage the provider reported."""
         self.last_miss: CacheMiss | None = None
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, events.RequestReady):
-            self.requests += 1
+            self.request_count += 1
             messages = event.request.messages[
                 : len(event.request.messages) - event.injected
             ]
@@ -175,7 +175,7 @@ class CacheMissLog:
     def _record_call(self, current: CallUsage) -> None:
         previous = self._last_call
         self._last_call = current
-        self.calls += 1
+        self.reported_call_count += 1
         self._has_ever_cached = self._has_ever_cached or current.cached_tokens > 0
         if (
             previous is not None

@@ -44,22 +44,22 @@ class Workspace:
             raise InputError(
                 f"{quote_name(name)} is no path: it has a NUL in it, or more than {MAX_PATH_CHARS:,} characters"
             )
-        expanded = (
+        expanded_name = (
             os.path.expanduser(name) if name == "~" or name.startswith("~/") else name  # noqa: PTH111
         )
         try:
-            os.fsencode(expanded)
-            real = Path(os.path.realpath(self.root / expanded))
+            os.fsencode(expanded_name)
+            real_path = Path(os.path.realpath(self.root / expanded_name))
         except (UnicodeEncodeError, RecursionError) as error:
             raise InputError(
                 f"{quote_name(name)} is no path that can be followed: {type(error).__name__}"
             ) from error
-        if not real.is_relative_to(self.root):
+        if not real_path.is_relative_to(self.root):
             raise InputError(
                 f"{quote_name(name)} is outside the workspace ({quote_name(str(self.root))}); "
                 "file tools work inside it only"
             )
-        return real
+        return real_path
 
     def relative_name(self, path: Path) -> str:
         """Return a resolved path relative to the workspace."""
@@ -91,7 +91,7 @@ class Workspace:
             yield file
 
     def list_entries(self, path: Path) -> list[str]:
-        """Return the names in a folder, sorted; those of folders end in `/`."""
+        """Return the names in a folder, sorted. Names of folders end in `/`."""
         with self.open_folder(path) as folder, os.scandir(folder) as scan:
             return sorted(
                 f"{entry.name}/" if entry.is_dir(follow_symlinks=False) else entry.name
@@ -123,11 +123,11 @@ class Workspace:
 
     def check_writable(self, path: Path, home: Path) -> None:
         """Refuse Everthread's own files, such as its approval rules, if the workspace contains them."""
-        real = Path(os.path.realpath(home))
+        real_path = Path(os.path.realpath(home))
         if (
-            real != self.root
-            and real.is_relative_to(self.root)
-            and path.is_relative_to(real)
+            real_path != self.root
+            and real_path.is_relative_to(self.root)
+            and path.is_relative_to(real_path)
         ):
             name = quote_name(self.relative_name(path))
             raise InputError(

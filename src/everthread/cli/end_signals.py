@@ -15,8 +15,8 @@ def leave_on_interrupt() -> None:
     if it passes through `exec`, as in dataclasses.
     """
 
-    def leave(number: int, _frame: FrameType | None) -> None:
-        os._exit(128 + number)
+    def leave(signal_number: int, _frame: FrameType | None) -> None:
+        os._exit(128 + signal_number)
 
     signal.signal(signal.SIGINT, leave)
 
@@ -24,6 +24,6 @@ def leave_on_interrupt() -> None:
 def watch_end_signals() -> asyncio.Event:
     """Return an event of the running loop that Ctrl-C and SIGTERM set."""
     stop_event = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stop_event.set)
+    for signal_number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(signal_number, stop_event.set)
     return stop_event

@@ -114,10 +114,10 @@ def print_table(
         if not cells or any(row[index] for row in cells)
     ]
     names = [columns[index].rstrip(">…~") for index in filled_columns]
-    marks = [columns[index][-1:] for index in filled_columns]
+    column_marks = [columns[index][-1:] for index in filled_columns]
     cells = [[row[index] for index in filled_columns] for row in cells]
     widths = [max(map(cell_len, column)) for column in zip(names, *cells, strict=True)]
-    is_flexible = [mark in ("…", "~") for mark in marks]
+    is_flexible = [mark in ("…", "~") for mark in column_marks]
     flexible_width = max(_compute_flexible_width(widths, is_flexible), MIN_COLUMN_WIDTH)
     widths = [
         min(width, flexible_width) if flexible else width
@@ -127,7 +127,7 @@ def print_table(
     if sum(widths) + MARGIN_WIDTH * len(widths) > console.width:
         _print_blocks(names, cells)
     else:
-        _print_columns(names, marks, widths, cells)
+        _print_columns(names, column_marks, widths, cells)
     if len(all_rows) > len(cells):
         print_text(f"… and {len(all_rows) - len(cells):,} more (--all shows them)\n")
 
@@ -159,17 +159,17 @@ def print_one_line_rows(
         for width, flexible in zip(widths, is_flexible, strict=True)
     ]
     print_text((title, "bold"))
-    marks = [name[-1:] for name in columns]
+    column_marks = [name[-1:] for name in columns]
     _print_columns(
         names[:column_count],
-        marks[:column_count],
+        column_marks[:column_count],
         widths[:column_count],
         [row[:column_count] for row in cells],
     )
 
 
 def _compute_flexible_width(widths: Sequence[int], is_flexible: Sequence[bool]) -> int:
-    """Return how wide each column that can shrink may be beside the others."""
+    """Return the width that is left for each column that can shrink."""
     fixed_width = sum(
         width
         for width, flexible in zip(widths, is_flexible, strict=True)
@@ -188,12 +188,12 @@ def shorten_path(text: str, max_chars: int) -> str:
 
 def _print_columns(
     names: Sequence[str],
-    marks: Sequence[str],
+    column_marks: Sequence[str],
     widths: Sequence[int],
     cells: Sequence[Sequence[str]],
 ) -> None:
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for name, mark, width in zip(names, marks, widths, strict=True):
+    for name, mark, width in zip(names, column_marks, widths, strict=True):
         overflow: OverflowMethod = "ellipsis" if mark == "…" else "fold"
         justify: JustifyMethod = "right" if mark == ">" else "left"
         table.add_column(

@@ -41,7 +41,7 @@ LOCAL_MODEL_OFFER = "A small model can run on this machine: no key, good for try
 
 
 def find_model_problem(config: Config, model: str | None) -> str:
-    """Return why the model cannot be used, and what to do: none is named, or its key is missing. Empty if it can."""
+    """Return why no model can be used (none is named, or its key is missing) and what to do; empty if one can."""
     choice, problem = check_choice(config.model, model)
     if not problem:
         return ""
@@ -55,7 +55,7 @@ def find_model_problem(config: Config, model: str | None) -> str:
 
 
 def choose_model(config: Config, model: str | None, *, ask: bool) -> str | None:
-    """Return the model to use. If none can be used, print what to do and offer the local one."""
+    """Return the model to use. If no model can be used, print what to do and offer the small local model."""
     problem = find_model_problem(config, model)
     if not problem:
         return model
@@ -108,8 +108,8 @@ async def open_terminal_agent(
 ) -> Agent:
     """Open an agent for `chat` or `run`, in a new thread or in the one to resume.
 
-    A resumed thread uses the named model, else its own if that is usable, else the default. If neither is usable, the
-    error says why the thread's own model is not.
+    A resumed thread uses the named model, else its own model if that is usable, else the default model. If neither is
+    usable, the error is about the thread's own model.
     """
     config = start.config
     model = start.model

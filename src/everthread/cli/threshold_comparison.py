@@ -127,7 +127,7 @@ def _replay_at_thresholds(
                 models={},
                 economics=economics,
             )
-            step = progress(
+            report_step = progress(
                 number, f"{log.source} at {_format_row_name(share, economics)}"
             )
             replayed = play(
@@ -135,7 +135,7 @@ def _replay_at_thresholds(
                 options=trial_options,
                 with_baselines=False,
                 with_facts=True,
-                progress=step,
+                progress=report_step,
                 **arguments,
             )
             replays.setdefault((share, economics), []).append(replayed)

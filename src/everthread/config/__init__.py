@@ -128,7 +128,7 @@ def _describe_problems(error: ValidationError) -> Iterator[str]:
 
 
 def _describe_allowed(detail: ErrorDetails, path: list[str]) -> str:
-    """Describe the allowed values of a setting; if a value is out of range, the whole range."""
+    """Describe the allowed values of a setting. For a value out of range, describe both bounds."""
     if detail["type"] == "model_type":
         return "must hold keys and values"
     bounds = detail.get("ctx") or {}

@@ -120,7 +120,7 @@ def _load_document(text: str, path: Path) -> Any:
 
 
 def _dump_document(document: Any, old_text: str) -> str:
-    """Return the text of a document; a file with comments alone keeps them."""
+    """Return the text of a document. If the file had nothing but comments, keep them before it."""
     buffer = io.StringIO()
     _make_yaml().dump(document, buffer)
     text = buffer.getvalue()

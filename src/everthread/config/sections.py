@@ -43,9 +43,9 @@ def _check_http_url(value: str) -> str:
 
 def _check_origin(value: str) -> str:
     scheme, separator, host = value.partition("://")
-    is_any = host == "*" and scheme not in ("http", "https")
+    is_any_host = host == "*" and scheme not in ("http", "https")
     if value != "null" and not (
-        scheme and separator and host and (is_any or not set(host) & set("/*?#@ "))
+        scheme and separator and host and (is_any_host or not set(host) & set("/*?#@ "))
     ):
         raise ValueError(
             "an origin without a path, such as https://app.example or http://localhost:3000; null; or a scheme of apps "

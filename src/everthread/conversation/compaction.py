@@ -360,7 +360,7 @@ class ConversationContext:
         return await commit(self._conversation, await self._refit(draft), order)
 
     async def _refit(self, draft: ConversationDraft) -> ConversationDraft:
-        """Add the messages that came after the draft, pruned and cut if the prompt would be too large with them."""
+        """Add the messages that came after the draft. Prune and cut them if the prompt would be too large."""
         conversation = self._conversation
         start = len(draft.stored)
         new_bodies = conversation.bodies[start:]

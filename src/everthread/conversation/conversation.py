@@ -186,7 +186,7 @@ class Conversation:
 
     @property
     def tools(self) -> list[dict[str, Any]]:
-        """The tools that the model is offered: those given and not left out, the engine's own, and `find_tools`."""
+        """The offered tools: the given tools that are not left out, the engine's own, and `find_tools`."""
         return list(self._state.tools)
 
     @property
@@ -395,7 +395,7 @@ class Conversation:
         )
 
     async def handle_tool_call(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """Run one of the tools of `toolbox.own_schemas`; `KeyError` for an unknown name."""
+        """Run one of the tools in `toolbox.own_schemas`. Raise `KeyError` for an unknown name."""
         if name == FIND_TOOLS and self.toolbox.left_out:
             return await self.toolbox.answer_call(arguments)
         return await self._state.engine.handle_tool_call(name, arguments)
@@ -537,7 +537,7 @@ class Conversation:
         self._fixed_prompt_watch.reset()
 
     def _shared_setup(self) -> Setup:
-        """Return the setup for another conversation of the same kind. This one still closes its own resources."""
+        """Return the setup for another conversation of the same kind, which does not close the shared resources."""
         return replace(
             self._state.setup,
             route=self._state.route,

@@ -124,7 +124,7 @@ class ConversationState:
     def show_session(
         self, session: Session, stored_messages: Sequence[StoredMessage]
     ) -> None:
-        """Replace the session and the messages in view."""
+        """Replace the current session, and the messages that the model sees."""
         self.session = session
         self.stored = []
         self.bodies = []
@@ -305,8 +305,8 @@ class ConversationState:
 
     async def load_caps(self) -> None:
         """Load the output limits learnt from earlier refusals."""
-        self.output_cap = await self.limits.output_cap(self.limit_key)
-        self.learnt_window = await self.limits.learnt_window(self.limit_key)
+        self.output_cap = await self.limits.load_output_cap(self.limit_key)
+        self.learnt_window = await self.limits.load_learnt_window(self.limit_key)
 
     def replace_tools(self, tools: Sequence[dict[str, Any]]) -> None:
         self.state.cache_change = "other tools are offered"
@@ -376,7 +376,7 @@ class ConversationState:
             self.engine.report_method_failure("dump_state", error)
 
     async def restore(self) -> None:
-        """Resume from the saved state; for a continuation without one, from its parent's.
+        """Resume from the saved state of the session. A continuation without one uses the state of its parent.
 
         A branch begins with its parent's context, so it also begins with the engine's state.
         """
@@ -407,7 +407,7 @@ class ConversationState:
             self.engine.load_state(engine.get("state") or {})
 
     async def restore_tools(self) -> None:
-        """Offer the tools that were saved with the session; without a save, those of its parent."""
+        """Offer the tools that were saved with the session, or with its parent if the session has no saved state."""
         if not self.toolbox.all_tools:
             return
         store = self.setup.store

@@ -128,7 +128,7 @@ class Toolbox:
 
     @property
     def schemas(self) -> list[dict[str, Any]]:
-        """Return the offered tools: those given and not left out, the engine's own, and `find_tools`."""
+        """Return the offered tools: the given tools that are not left out, the engine's own, and `find_tools`."""
         return self._list_offered_tools(self.left_out)
 
     @property
@@ -166,7 +166,7 @@ class Toolbox:
         return max(0, all_tokens - counter.tools(self.schemas)) if self.left_out else 0
 
     def record_tool_call(self, tool: str) -> None:
-        """Record a call of a tool, which then counts as in use."""
+        """Record that a tool was called, so that it counts as used and is never left out."""
         if tool in self._names:
             self.used_tools.setdefault(tool)
 

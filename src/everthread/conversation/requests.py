@@ -134,7 +134,7 @@ def _limit_output(
     if conversation.output_cap:
         limits.append(conversation.output_cap)
     if conversation.learnt_window:
-        unreported = (
+        unreported_tokens = (
             conversation.state.calibration.count_unreported_tokens(
                 conversation.route.name, conversation.estimate
             )
@@ -144,7 +144,7 @@ def _limit_output(
             compute_max_output(
                 conversation.learnt_window,
                 conversation.tokens + injected_tokens,
-                unreported=unreported,
+                unreported=unreported_tokens,
             )
         )
     return min(limits)

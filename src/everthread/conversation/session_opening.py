@@ -35,7 +35,7 @@ async def load_state(
     *,
     reason: StartReason,
 ) -> ConversationState:
-    """Load a session: its messages, the engine's state, and the limits learnt of the model."""
+    """Load a session: its messages, the state of its engine, and the learnt limits of its model."""
     conversation = ConversationState(setup, session, tools)
     store = setup.store
     messages, records = await asyncio.gather(

@@ -46,7 +46,7 @@ class CallPattern:
     def add_call(
         self, usage: CanonicalUsage, timestamp: float, *, ttl: float
     ) -> CallPattern:
-        """Return the pattern with one more call. `ttl`: the lifetime until one is learnt."""
+        """Return the pattern with one more call. `ttl`: the lifetime of the cache until another is learnt."""
         prompt = usage.prompt_tokens
         if not prompt:
             return self

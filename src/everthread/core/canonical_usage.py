@@ -18,7 +18,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class CanonicalUsage:
-    """Tokens of one call, or of several added up."""
+    """Tokens of one call, or the sum of several calls."""
 
     input_tokens: int = 0
     """Prompt tokens that were neither read from the cache nor written to it."""
@@ -250,7 +250,7 @@ def normalize_usage(raw: Any, *, api: str | None = None) -> CanonicalUsage:
 def _detect_names(
     fields_by_name: Mapping[str, Any], counts: Mapping[str, int], api: str | None
 ) -> _UsageFieldNames | None:
-    """Return the API's own names if they occur, else the first names that do."""
+    """Return the field names of the API if the usage has them, else the first known field names that it has."""
     api_name = api.lower() if isinstance(api, str) else ""
     api_names = next(
         (candidates for word, candidates in _NAMES_BY_API.items() if word in api_name),
@@ -281,7 +281,7 @@ def _find_largest_count(counts: Mapping[str, int], names: Iterable[str]) -> int:
 
 
 def _read_counts(fields_by_name: Mapping[str, Any]) -> dict[str, int]:
-    """Return the counts by name, nested ones as `outer.inner`; skip other values."""
+    """Return the counts by name; nested counts are named `outer.inner`. Skip values that are not counts."""
     flat_fields = {
         name: value
         for name, value in fields_by_name.items()

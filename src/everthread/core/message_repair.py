@@ -94,7 +94,7 @@ def repair(messages: Sequence[Mapping[str, Any]], *, in_flight: bool = False) ->
 
 
 def _repair_simple_list(messages: Sequence[Any], *, in_flight: bool) -> Repair | None:
-    """Add a stub for every call without a result, in one fast pass; None if more may be needed."""
+    """Add a stub for every call without a result, in one fast pass. Return None if more repairs may be needed."""
     repaired = Repair([], [], [])
     call_ids: set[str] = set()
     open_calls: dict[str, int] = {}
@@ -227,16 +227,19 @@ class _RepairBuilder:
         last_other_source = -1
         for entry in entries:
             for block in entry.result_blocks:
-                owners = open_calls.get(block["tool_use_id"])
-                if not owners:
+                open_positions = open_calls.get(block["tool_use_id"])
+                if not open_positions:
                     self.record_action(
                         entry.source,
                         f"result of {block['tool_use_id']!r} removed: no open call has that id",
                     )
                     continue
-                owner, position = owners.pop(0)
-                results_by_source.setdefault(owner, {})[position] = block, entry.source
-                if last_other_source > owner:
+                call_source, position = open_positions.pop(0)
+                results_by_source.setdefault(call_source, {})[position] = (
+                    block,
+                    entry.source,
+                )
+                if last_other_source > call_source:
                     self.record_action(
                         entry.source,
                         f"result of {block['tool_use_id']!r} moved to its call",
@@ -480,7 +483,7 @@ def _as_result_block(block: Part) -> Part:
 
 
 def _as_tool_message(block: Part) -> Message:
-    """Return a result as a `tool` message; the original object if it is one already."""
+    """Return a result as a `tool` message; the original object if the result is such a message already."""
     source = cast("Message | None", block.get("_message"))
     if source is None:
         content = block.get("content")

@@ -268,7 +268,7 @@ _LENIENT_DECODER = json.JSONDecoder(strict=False)
 
 
 def iterate_strings(value: Any, *, keys: bool = False) -> Iterator[str]:
-    """Yield every string in parsed JSON, in order; with `keys`, the names of an object before its values."""
+    """Yield every string in parsed JSON, in order. With `keys`, yield the keys of an object before its values."""
     pending = [value]
     while pending:
         item = pending.pop()
@@ -282,7 +282,7 @@ def iterate_strings(value: Any, *, keys: bool = False) -> Iterator[str]:
 
 
 def json_text(value: Any) -> str:
-    """Return a call's arguments as text, whether they were written as text or as the value itself."""
+    """Return the arguments of a call as JSON text, whether they are given as text or as an object."""
     if isinstance(value, str):
         return value
     return "" if value is None else json.dumps(value, ensure_ascii=False)
@@ -296,7 +296,7 @@ def with_content(message: Message, content: Content) -> Message:
 
 
 def without_native_value(message: Mapping[str, Any]) -> Message:
-    """Return a copy to be changed: without its wire value, but with its author."""
+    """Return a copy that may be changed. It keeps the name of its author, but not its original wire value."""
     copy = {key: value for key, value in message.items() if key != "_native"}
     native = message.get("_native")
     if isinstance(native, dict):
@@ -326,7 +326,7 @@ def edit_results(
 
 
 def with_text(content: Any, text: str) -> Content:
-    """Return the content with its text replaced: the first text part gets `text`, other parts without text stay."""
+    """Replace the text of a content: the first text part gets `text`, further ones are dropped, other parts stay."""
     if not isinstance(content, list):
         return text
     parts: list[Any] = []

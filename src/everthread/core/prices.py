@@ -178,7 +178,7 @@ class ListedModel:
 
 
 def find_in_fallback_table(model: str) -> ListedModel | None:
-    """Return a model's entry in the fallback table, or that of its preview."""
+    """Return the entry of a model, or of its preview, in the fallback table."""
     if len(model) > MAX_MODEL_NAME_CHARS:
         return None
     name = model.lower().rpartition("/")[2]

@@ -59,7 +59,7 @@ def is_summary(message: Mapping[str, Any]) -> bool:
 
 
 def mark_summary(message: Message, key: bytes | None = None) -> Message:
-    """Return the message marked as containing a summary; with `key`, the mark is the tag that the key proves."""
+    """Mark a message that contains a summary. With `key`, the mark is the summary's tag that the key proves."""
     texts = _list_text_parts(message) if key is not None else []
     tags = (
         _read_tag(text[slice(*span)])
@@ -127,8 +127,8 @@ def without_summary(message: Message) -> Message | None:
 def recognize_summaries(messages: Sequence[Message], key: bytes = b"") -> list[Message]:
     """Mark our summaries among messages from outside, by their tags.
 
-    Existing marks are dropped, and a tool result is never a summary. If there is a key, a content hash proves nothing:
-    a message that is only such a summary loses its tag and is used as background only.
+    Existing marks are dropped, and a tool result is never a summary. If there is a key, a summary whose tag was made
+    without it is not proved: a message that is only such a summary loses its tag and is used as background only.
     """
     return [_recognize_summary(message, key) for message in messages]
 
@@ -295,12 +295,12 @@ def find_call_groups(messages: Messages) -> list[CallGroup]:
             for call in calls:
                 open_calls[call.id].append(index)
         for result in results_of(message):
-            owners = open_calls.get(result.call_id)
-            if owners:
-                owner = owners.pop()
-                unanswered_ids[owner].remove(result.call_id)
-                if index not in result_indexes[owner]:
-                    result_indexes[owner].append(index)
+            call_indexes = open_calls.get(result.call_id)
+            if call_indexes:
+                call_index = call_indexes.pop()
+                unanswered_ids[call_index].remove(result.call_id)
+                if index not in result_indexes[call_index]:
+                    result_indexes[call_index].append(index)
     return [
         CallGroup(
             index, ids, tuple(result_indexes[index]), tuple(unanswered_ids[index])
@@ -419,7 +419,7 @@ _LOOKUP_TOOL = re.compile(
 ANSWER_GIST_CHARS = 200
 """Characters to keep of an old answer."""
 MAX_ANSWER_CHARS = 21_000
-"""Everthread's answers are shorter; a longer one comes from another tool of the same name."""
+"""Everthread's answers are shorter. A longer answer comes from another tool of the same name."""
 
 
 def is_lookup_tool(tool: str) -> bool:

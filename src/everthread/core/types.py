@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 from everthread.core.messages import Message, Part
 
 System = str | list[Part] | None
-"""The system prompt: text, or text blocks (so that a later block leaves the cached ones before it valid)."""
+"""The system prompt: text, or blocks of text. If a later block changes, the cached blocks before it stay valid."""
 
 
 @dataclass(frozen=True, slots=True)

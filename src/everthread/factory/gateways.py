@@ -197,13 +197,9 @@ async def _open_service(
     manager, proxy = await _open_proxy(
         config, store, upstreams, stack, limits=limits, watch=watch, workers=workers
     )
-    threads_api: ThreadsApi | None = None
-    if options.native.enabled:
-        threads_api = make_threads_api(
-            config, store, limits, has_no_keys=authenticator is None
-        )
-        stack.push_async_callback(threads_api.close)
-        await threads_api.start()
+    threads_api = await _open_threads_api(
+        config, store, limits, stack, has_no_keys=authenticator is None
+    )
     sites = SitePolicy(
         options.allowed_origins,
         (options.host, *options.allowed_hosts),
@@ -231,6 +227,23 @@ async def _open_service(
             await store.shared_secret(TENANT_SECRET_NAME)
         ),
     )
+
+
+async def _open_threads_api(
+    config: Config,
+    store: Store,
+    limits: Limits,
+    stack: AsyncExitStack,
+    *,
+    has_no_keys: bool,
+) -> ThreadsApi | None:
+    """Start the threads API, and close it with the stack; return None if it is disabled."""
+    if not config.gateway.native.enabled:
+        return None
+    threads_api = make_threads_api(config, store, limits, has_no_keys=has_no_keys)
+    stack.push_async_callback(threads_api.close)
+    await threads_api.start()
+    return threads_api
 
 
 async def _open_proxy(
@@ -445,7 +458,7 @@ async def _abandon_unresponsive_store(store: Store, end_event: asyncio.Event) ->
             await store.get_state("gateway", "watch")
         if store.is_unresponsive:
             _LOG.warning(
-                "the store does not answer; what was not stored yet is given up"
+                "the store does not answer; records that are not stored yet are lost"
             )
             store.fail_all()
 

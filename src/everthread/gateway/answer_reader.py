@@ -81,7 +81,7 @@ class AnswerReader:
     def _give_up(self, error: Exception) -> None:
         self._decoder = None
         _LOG.warning(
-            "an answer could not be read on its way (%s); it is forwarded all the same",
+            "an answer could not be read (%s); it is forwarded unchanged",
             type(error).__name__,
         )
 

@@ -52,7 +52,7 @@ class RoutePolicy:
     """Whether to check the host name; False if the path needs a key or reveals nothing."""
     needs_store: bool = False
     shows_threads: bool = False
-    """Whether its answers show threads, so that the records that wait are made first."""
+    """Whether its answers show threads, so that delayed records are made first."""
     is_threads_api: bool = False
     """Whether this is the threads API, whose requests are counted here and whose errors have their own form."""
 

@@ -188,7 +188,7 @@ class Manager(Protocol):
     async def prepare(self, incoming: Incoming) -> ProxyTurn: ...
 
     async def finish_records(self) -> None:
-        """Make the records that wait."""
+        """Make all delayed records now."""
         ...
 
 

@@ -82,9 +82,9 @@ def make_error_event(api: Api, status: int, body: bytes) -> bytes:
         payload = None
     error = payload.get("error") if isinstance(payload, dict) else None
     if not isinstance(error, dict):
-        words = f"The upstream answered with the status {status} instead of a stream."
+        message = f"The upstream answered with the status {status} instead of a stream."
         payload = json.loads(
-            make_error_body(api, Refused(status, "upstream_error", words))
+            make_error_body(api, Refused(status, "upstream_error", message))
         )
         error = payload["error"]
     if api == "anthropic":

@@ -114,12 +114,12 @@ async def application(
             async with asyncio.timeout(Limits.body_seconds):
                 body = await collect_body(receive, _MAX_BODY_BYTES)
         except (Refused, TimeoutError) as error:
-            status, words = (
+            status, message = (
                 (error.status, error.message)
                 if isinstance(error, Refused)
                 else (408, "The body is late.")
             )
-            await PlainTextResponse(f"{words}\n", status)(scope, receive, send)
+            await PlainTextResponse(f"{message}\n", status)(scope, receive, send)
         except ClientGone:
             return
         else:

@@ -60,11 +60,11 @@ class SitePolicy:
         """Raise `Refused` for an unknown host name, against DNS rebinding."""
         if len(hosts) != 1 or not self._is_own_host(hosts[0]):
             host_names = ", ".join(hosts) or "no host"
-            words = (
+            message = (
                 f"The gateway does not answer under {printable(host_names[:200])}; "
                 "list the name in gateway.allowed_hosts."
             )
-            raise Refused(403, "unknown_host", words)
+            raise Refused(403, "unknown_host", message)
 
     def _check_origin(self, fields: dict[bytes, list[str]]) -> str | None:
         """Return the allowed origin of the page that sent a request; None if no other site's page did.
@@ -263,7 +263,7 @@ class Reservation:
         self.admission.release(self.group, self.count)
 
 
-def _make_busy_error(words: str) -> Refused:
+def _make_busy_error(message: str) -> Refused:
     return Refused(
-        429, "rate_limit_exceeded", f"{words}; try again in a second.", retry_after=1
+        429, "rate_limit_exceeded", f"{message}; try again in a second.", retry_after=1
     )

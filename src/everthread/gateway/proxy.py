@@ -56,7 +56,7 @@ BUFFERED_BYTES_FACTOR = 32
 class Proxy:
     """Answer requests of conversations, and pass all other requests on to an upstream."""
 
-    def __init__(  # noqa: PLR0913 - what a proxy is made of
+    def __init__(  # noqa: PLR0913 - the parts of a proxy, each by its name
         self,
         routes: Routes,
         manager: Manager,
@@ -139,7 +139,7 @@ class Proxy:
             writer.log()
 
     async def finish_records(self) -> None:
-        """Make the records that wait."""
+        """Make all delayed records now."""
         await self._services.manager.finish_records()
 
     async def close(self) -> None:
@@ -170,9 +170,9 @@ class Proxy:
             with self._arrivals.enter(admission_group):
                 await run_while_connected(exchange.run(), scope)
             return
-        with self._bytes.reserve(admission_group) as count:
+        with self._bytes.reserve(admission_group) as reserve_bytes:
             with self._arrivals.enter(admission_group):
-                raw = await read_body(receive, head, self.limits, count)
+                raw = await read_body(receive, head, self.limits, reserve_bytes)
             with self._admission.enter(admission_group):
                 self.metrics.in_flight = self._admission.count
                 await run_while_connected(self._answer(head, raw, writer), scope)

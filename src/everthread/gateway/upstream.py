@@ -155,24 +155,23 @@ class UpstreamClient:
                     allow_redirects=False,
                 )
         except TimeoutError as error:
-            words = f"The upstream {upstream.name} did not answer in time; nothing of the request was lost, try again."
-            raise Refused(504, "upstream_timeout", words) from error
+            message = (
+                f"The upstream {upstream.name} did not answer in time; "
+                "nothing of the request was lost, try again."
+            )
+            raise Refused(504, "upstream_timeout", message) from error
         except (aiohttp.ClientError, OSError) as error:
             if streamed_body is not None and streamed_body.failure is not None:
                 raise streamed_body.failure from error
-            words = f"The upstream {upstream.name} cannot be reached: {_describe_failure(error)}."
-            raise Refused(502, "upstream_unreachable", words) from error
+            message = f"The upstream {upstream.name} cannot be reached: {_describe_failure(error)}."
+            raise Refused(502, "upstream_unreachable", message) from error
         except (
             ValueError
         ) as error:  # a line break in a header, which no parser lets through
             raise Refused(
                 400, "invalid_request", f"The request cannot be sent on: {error}."
             ) from error
-        if not 200 <= response.status <= 599:
-            response.close()
-            words = f"The upstream {upstream.name} answered with the status {response.status:03}, which is none."
-            raise Refused(502, "upstream_invalid", words)
-        return UpstreamResponse(response)
+        return _check_response(upstream, response)
 
     async def close(self) -> None:
         if self._session is not None:
@@ -210,6 +209,17 @@ class UpstreamClient:
         if endpoint is None:
             endpoint = self._endpoints[upstream.root] = _Endpoint.of(upstream.root)
         return endpoint
+
+
+def _check_response(
+    upstream: Upstream, response: aiohttp.ClientResponse
+) -> UpstreamResponse:
+    """Return a response if its status is valid; otherwise raise `Refused`."""
+    if not 200 <= response.status <= 599:
+        response.close()
+        message = f"The upstream {upstream.name} answered with the status {response.status:03}, which is none."
+        raise Refused(502, "upstream_invalid", message)
+    return UpstreamResponse(response)
 
 
 class _Connector(aiohttp.TCPConnector):
@@ -278,8 +288,8 @@ class _StreamedBody:
             self.failure = error
             raise
         if self.length is not None and sent_bytes != self.length:
-            words = "The request's body has another length than its headers say."
-            self.failure = Refused(400, "invalid_length", words)
+            message = "The request's body has another length than its headers say."
+            self.failure = Refused(400, "invalid_length", message)
             raise self.failure
 
 

@@ -286,7 +286,7 @@ class FrameworkThreads:
             Family(_make_tenant(self._client, call.owner), scope),
             build_history(identities),
             messages=messages,
-            values=[message.value for message in messages],
+            wire_messages=[message.value for message in messages],
             sizes=self._sizes.count_messages(
                 API, call.model, shown_identities, messages
             ),

@@ -201,7 +201,7 @@ def _list_block_texts(value: Any) -> Iterator[str]:
 
 
 def _replace_texts(value: Any, replacements: Mapping[str, str]) -> Any:
-    """Return the same value with each of these texts replaced."""
+    """Return the value with each of these texts replaced, at any depth."""
     if isinstance(value, str):
         return replacements.get(value, value)
     if isinstance(value, Mapping):

@@ -119,7 +119,7 @@ def read_client_status(
 def _correct_output_tokens(
     usage: CanonicalUsage, entry: LoggedMessage, model: str
 ) -> CanonicalUsage:
-    """Return the usage with the tokens of the whole answer: a log may state those of its beginning only."""
+    """Return the usage with the tokens of the whole answer. A log may state only the tokens of its beginning."""
     counter = TokenCounter(entry.model or model)
     counted_tokens = counter.message(entry.message)
     counted_tokens += counter.text(entry.message.get("reasoning_content") or "")

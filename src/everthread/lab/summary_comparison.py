@@ -73,31 +73,35 @@ class Names:
     def __or__(self, other: Names) -> Names:
         return Names(self.files | other.files, self.identifiers | other.identifiers)
 
-    def select_newly_typed(self, typed: Names, shown: str) -> Names:
-        """Return those of these names that were typed before any result showed them."""
+    def select_newly_typed(self, typed_names: Names, shown_text: str) -> Names:
+        """Return the names that were typed before any result showed them."""
         return Names(
-            frozenset(name for name in self.files & typed.files if name not in shown),
             frozenset(
                 name
-                for name in self.identifiers & typed.identifiers
-                if name not in shown
+                for name in self.files & typed_names.files
+                if name not in shown_text
+            ),
+            frozenset(
+                name
+                for name in self.identifiers & typed_names.identifiers
+                if name not in shown_text
             ),
         )
 
 
-def _find_paths(run: str) -> list[str]:
+def _find_paths(path_text: str) -> list[str]:
     """Return the paths in a run of path characters: a path with a slash and an extension, or names of source files."""
-    slash = run.find("/")
+    slash = path_text.find("/")
     if slash >= 0:
         extensions = [
             extension
-            for extension in _EXTENSION.finditer(run)
+            for extension in _EXTENSION.finditer(path_text)
             if extension.start() >= slash + _MIN_EXTENSION_OFFSET
         ]
         if extensions:
             end = extensions[-1].end()
-            return [run[:end], *_find_paths(run[end:])]
-    return [name.lstrip("-") for name in _SOURCE_FILE.findall(run)]
+            return [path_text[:end], *_find_paths(path_text[end:])]
+    return [name.lstrip("-") for name in _SOURCE_FILE.findall(path_text)]
 
 
 def find_names(text: str) -> Names:
@@ -123,7 +127,7 @@ class MeasurableCompaction:
     client_context: str
     is_readable: bool
     """False if the client's summary is encrypted; `client_context` is then only the text beside the summary."""
-    needs: Names
+    needed_names: Names
 
     @property
     def user_messages(self) -> list[list[str]]:
@@ -171,7 +175,7 @@ class ComparedCompaction:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """All compactions of one log. `skipped`: those with too little before or after them to be measured."""
+    """All compactions of one log. `skipped`: number of compactions with too little before or after them to measure."""
 
     source: str
     client: str
@@ -209,21 +213,23 @@ def find_measurable_compactions(log: Log) -> Iterator[MeasurableCompaction]:
         if previous is not None and previous.context:
             messages.insert(0, make_injected_message(previous.context))
         known_names = find_names("\n".join(map(join_texts, messages)))
-        needs = _find_needs(known_names, log.entries[compaction.next_entry_index : end])
+        needed_names = _find_needed_names(
+            known_names, log.entries[compaction.next_entry_index : end]
+        )
         start = compaction.next_entry_index
         previous = compaction
-        if len(messages) >= MIN_MESSAGES and len(needs) >= MIN_NEEDED_NAMES:
+        if len(messages) >= MIN_MESSAGES and len(needed_names) >= MIN_NEEDED_NAMES:
             yield MeasurableCompaction(
                 number,
                 messages,
                 compaction.context,
                 compaction.summary is not None,
-                needs,
+                needed_names,
             )
 
 
-def _find_needs(known_names: Names, entries: Sequence[LoggedMessage]) -> Names:
-    needs = Names()
+def _find_needed_names(known_names: Names, entries: Sequence[LoggedMessage]) -> Names:
+    needed_names = Names()
     shown_text = ""
     block_count = 0
     for entry in entries:
@@ -236,10 +242,12 @@ def _find_needs(known_names: Names, entries: Sequence[LoggedMessage]) -> Names:
         typed_text = "\n".join(
             text for call in calls_of(message) for text in iterate_strings(call.parsed)
         )
-        needs |= known_names.select_newly_typed(find_names(typed_text), shown_text)
+        needed_names |= known_names.select_newly_typed(
+            find_names(typed_text), shown_text
+        )
         if block_count > MAX_LATER_BLOCKS:
             break
-    return needs
+    return needed_names
 
 
 def _count_blocks(message: Message) -> int:
@@ -279,11 +287,11 @@ def _compare(compaction: MeasurableCompaction) -> ComparedCompaction:
         ),
     }
     user_messages = compaction.user_messages
-    needs = compaction.needs
+    needed_names = compaction.needed_names
     held = {
         name: HeldCounts(
-            _count_contained(needs.files, text),
-            _count_contained(needs.identifiers, text),
+            _count_contained(needed_names.files, text),
+            _count_contained(needed_names.identifiers, text),
             user_messages=count_whole_messages(user_messages, text),
             tokens=tokens,
         )
@@ -291,8 +299,8 @@ def _compare(compaction: MeasurableCompaction) -> ComparedCompaction:
     }
     return ComparedCompaction(
         compaction.number,
-        len(needs.files),
-        len(needs.identifiers),
+        len(needed_names.files),
+        len(needed_names.identifiers),
         user_messages=len(user_messages),
         is_readable=compaction.is_readable,
         held=held,

@@ -267,9 +267,9 @@ def _find_entry(body: Any, model: str) -> Mapping[str, Any]:
 
 
 def _find_stated_windows(entry: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
-    """Yield the windows that the entry states, with their fields; the smallest first if a field occurs twice.
+    """Yield the windows that the entry states, with the field of each; the smallest first if a field occurs twice.
 
-    OpenRouter states the model's window and that of the provider it would choose.
+    OpenRouter states the window of the model and the window of the provider that it would choose.
     """
     settings = entry.get("default_generation_settings")
     if isinstance(settings, Mapping) and (

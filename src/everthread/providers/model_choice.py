@@ -94,7 +94,7 @@ OTHER_PROVIDERS = (
     ProviderEntry("xai", "https://api.x.ai/v1", "XAI_API_KEY", r"grok"),
     ProviderEntry("zai", "https://api.z.ai/api/paas/v4", "ZAI_API_KEY", r"glm"),
 )
-"""Providers that `auto` uses if their key is present; by name they are `custom`, with a base_url."""
+"""Providers that `auto` uses if their key is present. To name one of them, use `custom` with its base_url."""
 _PROVIDERS_WITH_DEFAULT = (OPENAI, ANTHROPIC, OPENROUTER, GEMINI)
 _PROVIDER_BY_NAME = {provider.name: provider for provider in _PROVIDERS_WITH_DEFAULT}
 
@@ -259,7 +259,7 @@ def _find_provider(
 
 
 def _find_maker(model: str) -> ProviderEntry | None:
-    """Return the provider whose models have names like this; None if there is none."""
+    """Return the provider whose models have names like this; None if no provider has."""
     candidates = (ANTHROPIC, OPENAI, GEMINI, *OTHER_PROVIDERS)
     return next(
         (entry for entry in candidates if re.match(entry.name_pattern, model.lower())),

@@ -162,7 +162,7 @@ class RetryOptions:
     max_wait_seconds: float = 30.0
     """Limit for waits that the provider does not set."""
     max_total_seconds: float = 300.0
-    """Maximum seconds since the first attempt; a provider that asks for a longer wait is not waited for."""
+    """Maximum seconds since the first attempt. If the provider asks for a longer wait, give up at once."""
     rate_limit_attempts: int = 12
     rate_limit_wait_seconds: float = 4.0
     """First wait after a rate limit if the provider names no wait; rate limits last minutes."""
@@ -355,7 +355,7 @@ def keep_request(request: Request, _model: StreamingModel) -> Request:
 
 
 class FallbackModel(ModelWrapper):
-    """Ask the first of several models that is in service. `inner`, name and window are those of the next one to ask."""
+    """Ask the first of several models that is in service. `inner` is the model to ask next."""
 
     def __init__(
         self,

@@ -199,11 +199,11 @@ def find_fault(compaction: Any, count: int) -> str:
     if not _is_list_of(
         compaction.to_store, lambda item: isinstance(item, OutputToStore)
     ):
-        return "`to_store` holds what is no output"
+        return "`to_store` contains an item that is not an output"
     if not _is_list_of(compaction.nodes, lambda item: isinstance(item, Node)):
-        return "`nodes` holds what is no node"
+        return "`nodes` contains an item that is not a node"
     if not _is_list_of(compaction.usage, lambda item: isinstance(item, Mapping)):
-        return "`usage` holds what is no usage"
+        return "`usage` contains an item that is not a mapping"
     return ""
 
 

@@ -122,7 +122,7 @@ class CompactionDone(Event):
 
 @dataclass(frozen=True, slots=True)
 class CompactionVoid(Event):
-    """A compaction was not used; the context is unchanged, or another process compacted it first."""
+    """A compaction was made but not used: the context stays unchanged, or another process has compacted it first."""
 
     kind = "compaction_void"
     why: str

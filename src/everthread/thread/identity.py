@@ -157,11 +157,11 @@ def relate_remainder(
 # A client's own summary
 
 
-def list_opening_runs(values: Sequence[Any]) -> set[tuple[str, ...]]:
+def list_opening_runs(wire_messages: Sequence[Any]) -> set[tuple[str, ...]]:
     """Return the runs of words in a client's messages before the first answer."""
     opening = itertools.takewhile(
         lambda value: isinstance(value, dict) and value.get("role") != "assistant",
-        values,
+        wire_messages,
     )
     return _list_word_runs(
         strip_surroundings("\n".join(text_of(value) for value in opening))
@@ -181,7 +181,7 @@ def repeats_stored_words(runs: set[tuple[str, ...]], bodies: Sequence[Any]) -> b
 
 
 def _list_word_runs(text: str) -> set[tuple[str, ...]]:
-    """Return every run of adjacent words in a text."""
+    """Return all sequences of `_WORDS_PER_RUN` adjacent words in a text."""
     words = _WORD.findall(text.lower())
     return set(zip(*(words[start:] for start in range(_WORDS_PER_RUN)), strict=False))
 

@@ -226,7 +226,7 @@ class PromptSize:
 
     @property
     def grown_to_threshold(self) -> PromptSize:
-        """This size, as it will be when the prompt has grown to the threshold and the turn has ended."""
+        """The size that the prompt will have when a compaction is due: at least the threshold, at the end of a turn."""
         tokens = max(self.tokens, self.budget.threshold)
         return replace(self, tokens=tokens, is_mid_turn=False)
 

@@ -144,12 +144,12 @@ def compute_max_output(window: int, prompt_tokens: int, *, unreported: int) -> i
     `unreported`: the prompt's tokens that are estimated, because the provider has not counted them yet. At most half of
     the remaining tokens are kept free for errors of the estimate: a refusal costs less than an answer that is cut off.
     """
-    room = window - prompt_tokens
+    free_tokens = window - prompt_tokens
     margin = (
         prompt_tokens // REPORTED_MARGIN_DIVISOR
         + unreported // UNREPORTED_MARGIN_DIVISOR
     )
-    return max(room - min(margin, room // 2), MIN_OUTPUT_CAP)
+    return max(free_tokens - min(margin, free_tokens // 2), MIN_OUTPUT_CAP)
 
 
 def shrink_messages(

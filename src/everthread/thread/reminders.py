@@ -13,7 +13,9 @@ Reminder = tuple[str, Sequence[dict[str, Any]]]
 """Text appended to the newest user message, and extra blocks after it."""
 
 
-def find_last_words(messages: Sequence[MessageIdentity], first: int, end: int) -> int:
+def find_last_user_message(
+    messages: Sequence[MessageIdentity], first: int, end: int
+) -> int:
     """Return the last index in `[first, end)` with words of the user, or -1."""
     for index in range(end - 1, first - 1, -1):
         if messages[index].has_user_words:

@@ -101,15 +101,15 @@ def _is_same_message(api: Api, sent: Any, stored: Any) -> bool:
 
 
 def _count_split_answer(
-    api: Api, values: Sequence[Any], stored: Sequence[Any]
+    api: Api, sent: Sequence[Any], stored: Sequence[Any]
 ) -> tuple[int, int]:
     """Return how many messages the first answer takes on each side if one side has split it into text and calls.
 
     Goose splits the newest answer, with a reminder between the parts. Return (0, 0) if neither side has split it.
     """
-    if parts := _count_parts_of(api, stored[0], values):
+    if parts := _count_parts_of(api, stored[0], sent):
         return parts, 1
-    if parts := _count_parts_of(api, values[0], stored):
+    if parts := _count_parts_of(api, sent[0], stored):
         return 1, parts
     return 0, 0
 
@@ -136,25 +136,25 @@ def _is_answer(value: Any) -> bool:
 
 
 def _begins_with_rewording(
-    api: Api, values: Sequence[Any], stored: Sequence[Any]
+    api: Api, sent: Sequence[Any], stored: Sequence[Any]
 ) -> bool:
     """Return whether both lists begin with the same answer in different words.
 
     The answer must have no calls and be followed by the same message on both sides. If the stored answer is the last
     message, any message of the client may follow.
     """
-    sent_answer = values[0]
+    sent_answer = sent[0]
     stored_answer = stored[0]
     if not _is_answer(sent_answer) or not _is_answer(stored_answer):
         return False
     if (
         calls_of(sent_answer)
         or calls_of(stored_answer)
-        or len(values) < 2
+        or len(sent) < 2
         or not _share_words(text_of(sent_answer), text_of(stored_answer))
     ):
         return False
-    return len(stored) < 2 or _is_same_message(api, values[1], stored[1])
+    return len(stored) < 2 or _is_same_message(api, sent[1], stored[1])
 
 
 def _share_words(text: str, other: str) -> bool:

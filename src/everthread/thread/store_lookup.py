@@ -202,7 +202,7 @@ class StoreLookup:
                 return SearchPage(
                     tuple(excerpts),
                     offset if page.has_more else None,
-                    near=page.is_approximate,
+                    is_approximate=page.is_approximate,
                 )
 
     async def _load_excerpt(self, hit: SearchHit) -> Excerpt | None:

@@ -54,11 +54,18 @@ async def _has_parents_title(store: Store, branch: Session) -> bool:
 
 def _title_from_words(messages: Sequence[StoredMessage]) -> str:
     """Return the user's first words without secrets and headings; empty if there are none."""
-    words = next(
-        (words for message in messages if (words := user_text(message.body))), ""
+    first_words = next(
+        (
+            first_words
+            for message in messages
+            if (first_words := user_text(message.body))
+        ),
+        "",
     )
     lines = [
-        line for line in redact(words[:_MAX_READ_CHARS]).splitlines() if line.strip()
+        line
+        for line in redact(first_words[:_MAX_READ_CHARS]).splitlines()
+        if line.strip()
     ]
     text_lines = [line for line in lines if not line.startswith("#")]
     return "\n".join(text_lines or [line.lstrip("# ") for line in lines])

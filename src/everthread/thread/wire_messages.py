@@ -19,15 +19,15 @@ _JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 def decode_messages(
-    api: Api, values: Sequence[Any], model: str, *, previous_value: Any = None
+    api: Api, wire_messages: Sequence[Any], model: str, *, previous_message: Any = None
 ) -> list[Message]:
-    """Return wire messages in core form. `previous_value`: the message before, to pair Gemini's results with calls."""
+    """Return wire messages in core form. `previous_message`: the one before, to pair Gemini's results with calls."""
     context = (
-        {"previous_content": previous_value}
-        if api == "gemini" and previous_value is not None
+        {"previous_content": previous_message}
+        if api == "gemini" and previous_message is not None
         else {}
     )
-    return CODECS[api].decode_messages(list(values), model=model, **context)
+    return CODECS[api].decode_messages(list(wire_messages), model=model, **context)
 
 
 def encode_messages(api: Api, messages: Sequence[Message], model: str) -> list[Any]:

@@ -84,7 +84,7 @@ def test_a_place_stands_between_the_messages_around_it() -> None:
 
 
 def test_more_and_near_are_told() -> None:
-    text = page(SearchPage((SAID,), next=20, near=True), threads=True)
+    text = page(SearchPage((SAID,), next=20, is_approximate=True), threads=True)
     assert "1 close, none with all these words: message:12" in text
     assert "thread t1" in text
     assert text.endswith("[There may be more; go on with offset 20]")

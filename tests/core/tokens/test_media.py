@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everthread.core.tokens.media import (
-    audio_tokens,
-    document_tokens,
-    image_size,
-    image_tokens,
+    count_audio_tokens,
+    count_document_tokens,
+    count_image_tokens,
+    read_image_size,
 )
 
 
@@ -114,12 +114,14 @@ def openai(data: bytes, **more: str) -> dict[str, Any]:
     ],
 )
 def test_the_size_is_read_from_the_header(data: bytes) -> None:
-    assert image_size(b64(data)) == (640, 480)
-    assert image_size(url(data)) == (640, 480)
+    assert read_image_size(b64(data)) == (640, 480)
+    assert read_image_size(url(data)) == (640, 480)
 
 
 def test_line_breaks_in_the_base64_do_not_matter() -> None:
-    assert image_size(base64.encodebytes(png(640, 480) + b"\x00" * 200).decode()) == (
+    assert read_image_size(
+        base64.encodebytes(png(640, 480) + b"\x00" * 200).decode()
+    ) == (
         640,
         480,
     )
@@ -144,7 +146,7 @@ def test_line_breaks_in_the_base64_do_not_matter() -> None:
     ],
 )
 def test_what_is_no_known_picture_has_no_size(data: str) -> None:
-    assert image_size(data) is None
+    assert read_image_size(data) is None
 
 
 @given(
@@ -152,7 +154,7 @@ def test_what_is_no_known_picture_has_no_size(data: str) -> None:
     st.sampled_from([b"", b"\x89PNG\r\n\x1a\n", b"GIF8", b"RIFF", b"\xff\xd8"]),
 )
 def test_no_bytes_break_the_reader(data: bytes, magic: bytes) -> None:
-    size = image_size(b64(magic + data))
+    size = read_image_size(b64(magic + data))
     assert size is None or min(size) > 0
 
 
@@ -188,27 +190,27 @@ def test_no_bytes_break_the_reader(data: bytes, magic: bytes) -> None:
 def test_pictures_cost_what_the_provider_documents(
     model: str | None, size: tuple[int, int], tokens: int
 ) -> None:
-    assert image_tokens(openai(png(*size)), model) == tokens
+    assert count_image_tokens(openai(png(*size)), model) == tokens
 
 
 def test_low_detail_costs_little() -> None:
-    assert image_tokens(openai(png(2000, 2000), detail="low"), "gpt-4o") == 85
-    assert image_tokens(openai(png(1280, 720), detail="low"), "gpt-5.4") == 173
+    assert count_image_tokens(openai(png(2000, 2000), detail="low"), "gpt-4o") == 85
+    assert count_image_tokens(openai(png(1280, 720), detail="low"), "gpt-5.4") == 173
     large = png(3200, 3200)
-    assert image_tokens(openai(large, detail="original"), "gpt-5.4") == 12_000
+    assert count_image_tokens(openai(large, detail="original"), "gpt-5.4") == 12_000
     assert (
-        image_tokens(openai(large, detail="auto"), "gpt-5.4")
-        == image_tokens(openai(large), "gpt-5.4")
+        count_image_tokens(openai(large, detail="auto"), "gpt-5.4")
+        == count_image_tokens(openai(large), "gpt-5.4")
         == 3_000
     )
-    assert image_tokens(openai(large, detail="high"), "gpt-5.5") == 3_000
+    assert count_image_tokens(openai(large, detail="high"), "gpt-5.5") == 3_000
     assert (
-        image_tokens(openai(large), "gpt-5.5")
-        == image_tokens(openai(large), "gpt-5.6")
+        count_image_tokens(openai(large), "gpt-5.5")
+        == count_image_tokens(openai(large), "gpt-5.6")
         == 12_000
     )
     assert (
-        image_tokens(
+        count_image_tokens(
             {"type": "input_image", "image_url": url(png(2000, 2000)), "detail": "low"},
             "gpt-4o",
         )
@@ -237,7 +239,7 @@ def test_low_detail_costs_little() -> None:
     ids=["anthropic", "responses", "mcp", "heavy"],
 )
 def test_every_form_of_an_image_part_is_read(part: dict[str, Any]) -> None:
-    assert image_tokens(part, "claude-sonnet-4-5") == 1334
+    assert count_image_tokens(part, "claude-sonnet-4-5") == 1334
 
 
 @pytest.mark.parametrize(
@@ -255,7 +257,7 @@ def test_every_form_of_an_image_part_is_read(part: dict[str, Any]) -> None:
     ],
 )
 def test_a_picture_of_unknown_size_counts_as_a_usual_one(part: dict[str, Any]) -> None:
-    assert image_tokens(part, "gpt-4o") == 765
+    assert count_image_tokens(part, "gpt-4o") == 765
 
 
 def wav(seconds: int) -> str:
@@ -274,18 +276,20 @@ def test_recordings_cost_by_the_second() -> None:
         "type": "input_audio",
         "input_audio": {"data": wav(20), "format": "wav"},
     }
-    assert audio_tokens(recording, "gpt-4o-audio-preview") == pytest.approx(200, abs=1)
-    assert audio_tokens(recording, "gemini-2.5-pro") == pytest.approx(640, abs=2)
+    assert count_audio_tokens(recording, "gpt-4o-audio-preview") == pytest.approx(
+        200, abs=1
+    )
+    assert count_audio_tokens(recording, "gemini-2.5-pro") == pytest.approx(640, abs=2)
     mp3 = {
         "type": "input_audio",
         "input_audio": {"data": b64(b"ID3" + b"\x00" * 160_000), "format": "mp3"},
     }
-    assert audio_tokens(mp3, "gpt-4o-audio-preview") == pytest.approx(100, abs=2)
-    assert audio_tokens({"type": "audio", "data": wav(20)}, None) == pytest.approx(
-        200, abs=1
-    )
-    assert audio_tokens({"type": "input_audio", "input_audio": "?"}, None) == 300
-    assert audio_tokens({"type": "audio", "id": "audio_1"}, None) == 300
+    assert count_audio_tokens(mp3, "gpt-4o-audio-preview") == pytest.approx(100, abs=2)
+    assert count_audio_tokens(
+        {"type": "audio", "data": wav(20)}, None
+    ) == pytest.approx(200, abs=1)
+    assert count_audio_tokens({"type": "input_audio", "input_audio": "?"}, None) == 300
+    assert count_audio_tokens({"type": "audio", "id": "audio_1"}, None) == 300
 
 
 def test_documents_cost_by_the_page_and_pages_by_the_size() -> None:
@@ -301,14 +305,16 @@ def test_documents_cost_by_the_page_and_pages_by_the_size() -> None:
             "file_data": f"data:application/pdf;base64,{pdf}",
         },
     }
-    assert document_tokens(anthropic, "claude-sonnet-4-5") == 30_000
-    assert document_tokens(file, "gpt-4o") == 15_000
-    assert document_tokens(file, "gemini-2.5-pro") == 2_580
+    assert count_document_tokens(anthropic, "claude-sonnet-4-5") == 30_000
+    assert count_document_tokens(file, "gpt-4o") == 15_000
+    assert count_document_tokens(file, "gemini-2.5-pro") == 2_580
     assert (
-        document_tokens({"type": "input_file", "file_data": b64(b"%PDF")}, "gpt-4o")
+        count_document_tokens(
+            {"type": "input_file", "file_data": b64(b"%PDF")}, "gpt-4o"
+        )
         == 1_500
     )
     assert (
-        document_tokens({"type": "file", "file": {"file_id": "file-1"}}, "gpt-4o")
+        count_document_tokens({"type": "file", "file": {"file_id": "file-1"}}, "gpt-4o")
         == 7_500
     )

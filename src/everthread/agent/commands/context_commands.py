@@ -190,7 +190,7 @@ def _draw_bar(used: float, threshold: float) -> str:
 
 
 def list_context(sizes: Mapping[str, int], window: int) -> list[str]:
-    """Return a line for each kind that is not empty and one for the free space, in columns."""
+    """Return a line, in columns, for each kind of content that is not empty, and one for the free space."""
     free = max(0, window - sum(sizes.values()))
     rows = {kind: size for kind, size in sizes.items() if size} | {"free": free}
     return [

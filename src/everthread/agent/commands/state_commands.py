@@ -175,16 +175,16 @@ def _describe_checks(figures: Mapping[str, Any]) -> list[str]:
 
 def describe_cache(cache_misses: CacheMissLog | None) -> str:
     """Describe the last cache miss, and how many calls ended without a report."""
-    if cache_misses is None or not cache_misses.requests:
+    if cache_misses is None or not cache_misses.request_count:
         return "Cache: no call was made since this process began."
-    unreported = cache_misses.requests - cache_misses.calls
+    unreported = cache_misses.request_count - cache_misses.reported_call_count
     unreported_note = (
         f" {count_noun(unreported, 'call')} ended without a report of tokens (stopped, refused, or not reported)."
         if unreported
         else ""
     )
     if cache_misses.last_miss is None:
-        calls = count_noun(cache_misses.calls, "reported call")
+        calls = count_noun(cache_misses.reported_call_count, "reported call")
         return f"Cache: no miss in {calls} since this process began.{unreported_note}"
     miss = cache_misses.last_miss
     return (

@@ -76,7 +76,7 @@ def read_int(
     minimum: int = 0,
     maximum: int = 1_000_000_000,
 ) -> int:
-    """Return a whole number; one written as text is accepted."""
+    """Return a whole number. A number written as text is accepted too."""
     value = arguments.get(name)
     if value is None:
         return default

@@ -348,7 +348,7 @@ class _IgnoreFile:
 
 
 def _read_ignores(folder: int, path: str) -> list[_IgnoreFile]:
-    """Return the .gitignore file of an open folder, if it has one. A bad line is skipped alone, as git does."""
+    """Return the .gitignore file of an open folder, if it has one. Skip only the bad lines in it, as git does."""
     text = (_read_file(_IGNORE_FILE_NAME, folder, _MAX_RULES_BYTES) or b"").decode(
         "utf-8", "replace"
     )

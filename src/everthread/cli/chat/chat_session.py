@@ -131,13 +131,13 @@ class Chat:
                     return
                 if text:
                     self._warn_of_others(agent)
-                    await self._answer(agent, text)
+                    await self._answer_input(agent, text)
 
     def _warn_of_others(self, agent: Agent) -> None:
         if warning := self._presence.enter(agent.conversation.id):
             self.screen.print(Text(f"! {warning}", WARNING_STYLE))
 
-    async def _answer(self, agent: Agent, text: str) -> None:
+    async def _answer_input(self, agent: Agent, text: str) -> None:
         is_command = commands.parse(text) is not None
         work = (
             self._run_command(agent, text) if is_command else self.run_turn(agent, text)

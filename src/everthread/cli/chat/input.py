@@ -159,23 +159,24 @@ class Interrupts:
         task = asyncio.current_task()
         # Leave alone a signal that is ignored, as under nohup.
         end_signals = [
-            number
-            for number in END_SIGNALS
-            if signal.getsignal(number) is not signal.SIG_IGN
+            signal_number
+            for signal_number in END_SIGNALS
+            if signal.getsignal(signal_number) is not signal.SIG_IGN
         ]
         handlers = {
-            number: signal.getsignal(number) for number in (signal.SIGINT, *end_signals)
+            signal_number: signal.getsignal(signal_number)
+            for signal_number in (signal.SIGINT, *end_signals)
         }
         received_signals: list[int] = []
 
-        def on_end_signal(number: int) -> None:
-            received_signals.append(number)
+        def on_end_signal(signal_number: int) -> None:
+            received_signals.append(signal_number)
             if task is not None and len(received_signals) == 1:
                 task.cancel()
 
         loop.add_signal_handler(signal.SIGINT, self.interrupt)
-        for number in end_signals:
-            loop.add_signal_handler(number, on_end_signal, number)
+        for signal_number in end_signals:
+            loop.add_signal_handler(signal_number, on_end_signal, signal_number)
         try:
             yield
         except asyncio.CancelledError:
@@ -183,9 +184,11 @@ class Interrupts:
                 raise typer.Exit(128 + received_signals[0]) from None
             raise
         finally:
-            for number, handler in handlers.items():
-                loop.remove_signal_handler(number)
-                signal.signal(number, signal.SIG_DFL if handler is None else handler)
+            for signal_number, handler in handlers.items():
+                loop.remove_signal_handler(signal_number)
+                signal.signal(
+                    signal_number, signal.SIG_DFL if handler is None else handler
+                )
 
     async def run(
         self, work: Coroutine[Any, Any, T], on_stop: Callable[[], None] | None = None

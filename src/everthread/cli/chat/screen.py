@@ -54,7 +54,7 @@ class Screen:
         self._waiting_since = 0.0
         self._has_text = self._has_block = False
         self._shown_progress: set[str] = set()
-        """Lines of a compaction that were shown; its warnings repeat them."""
+        """Progress lines of the current compaction. Its warnings repeat some of them and are not shown twice."""
 
     def print(self, line: RenderableType) -> None:
         """Print a line of its own, above the unfinished block."""

@@ -28,8 +28,8 @@ ENTER_KEYS = (Keys.ControlJ, Keys.ControlM)
 class TypeAhead:
     """Reads the keyboard while a chat starts or a turn runs, and gives the keys to the next prompt.
 
-    Left in the terminal's own queue, each line of a paste would be sent as a message or taken as the answer to a
-    question, and a full queue would hold back Ctrl-C.
+    Otherwise the keys would stay in the terminal's own queue: each line of a paste would be sent as a message or taken
+    as the answer to a question, and a full queue would hold back Ctrl-C.
     """
 
     def __init__(self, keyboard: Input) -> None:
@@ -43,8 +43,8 @@ class TypeAhead:
     def hold(self, *, as_one_message: bool = False) -> Iterator[None]:
         """Inside the block, read keys without showing or using them; Ctrl-C remains a signal.
 
-        `as_one_message`: treat several lines as one paste. A terminal marks a paste only if it was asked to before, so
-        the lines of a paste that began before the program look like typed ones.
+        `as_one_message`: treat several lines as one paste. The terminal does not mark a paste that began before this
+        program asked for such marks, so its lines look like typed lines.
         """
         terminal = self._keyboard.fileno()
         try:

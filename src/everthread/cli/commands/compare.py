@@ -58,9 +58,9 @@ def compare(
     comparisons = []
     with show_progress(len(sources)) as progress:
         for number, source in enumerate(sources):
-            step = progress(number, source)
+            report_step = progress(number, source)
             comparisons.append(compare_log(read_log(source)))
-            step(1, 1)
+            report_step(1, 1)
     sentence = describe(comparisons)
     if html is not None:
         _write_page(html, comparisons, sentence)

@@ -84,8 +84,8 @@ async def run_checks() -> list[CheckResult]:
         return [*results, broken_config, check_keys(None), check_local_model(None)]
     text = f"{config_path()}{'' if config_path().exists() else ' is not there: using defaults'}"
     results += [CheckResult("configuration", "good", text), check_keys(config)]
-    choice, model = check_model(config)
-    results += [model, *check_summaries(config)]
+    choice, model_check = check_model(config)
+    results += [model_check, *check_summaries(config)]
     if choice is not None and choice.provider != "local":
         results.append(await check_endpoint(choice))
     results += [*await check_store(config, choice), check_engine(config)]

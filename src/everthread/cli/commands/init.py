@@ -199,7 +199,7 @@ def _make_settings(
 
 
 def _choose_provider(option: str | None, base_url: str | None, *, ask: bool) -> str:
-    """Return the provider of the option; else `custom` for an address, else the first whose key is set, else ask."""
+    """Return the provider: as given, else `custom` if an address is given, else the one whose key is set, else ask."""
     if option is not None:
         if option not in MODEL_HINTS:
             raise InputError(

@@ -133,7 +133,7 @@ def provider(
 def _parse_models(
     texts: list[str] | None, shows: str | None, *, compacts: bool
 ) -> list[ServedModel]:
-    """Read `NAME=WINDOW[:DIALECT]` for each model; without any, return the default ones."""
+    """Parse `NAME=WINDOW[:DIALECT]` of each model. Return the default models if none is given."""
     from everthread.lab.provider.served_models import (
         DEFAULT_MODELS,
         WindowField,

@@ -203,7 +203,7 @@ def _list_prices(choice: ModelChoice) -> dict[str, float] | None:
 
 
 def find_price_table_provider(choice: ModelChoice) -> str | None:
-    """Return the provider's name in the price table; None to go by the model's name."""
+    """Return the provider's name in the price table; None if the model's name alone should decide."""
     return (
         choice.provider
         if choice.provider in ("openai", "anthropic", "openrouter")

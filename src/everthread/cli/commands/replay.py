@@ -192,7 +192,7 @@ class PlayedLog:
     def as_dict(self) -> dict[str, Any]:
         values = self.replay.as_dict() | {"verdict": self.verdict}
         if self.with_idle is not None:
-            values["idle"] = compare_idle(self.replay, self.with_idle)
+            values["idle"] = compare_idle_compaction(self.replay, self.with_idle)
         return values
 
 
@@ -228,8 +228,8 @@ def _print_played_logs(
         _print_replay(played_log.replay, show_uncached=show_uncached)
     for played_log in played_logs:
         if played_log.with_idle is not None:
-            figures = compare_idle(played_log.replay, played_log.with_idle)
-            print_text(_describe_idle(played_log.replay, figures))
+            figures = compare_idle_compaction(played_log.replay, played_log.with_idle)
+            print_text(_describe_idle_compaction(played_log.replay, figures))
     if len(played_logs) > 1:
         _print_sums(
             [played_log.replay for played_log in played_logs],
@@ -237,7 +237,7 @@ def _print_played_logs(
         )
 
 
-def compare_idle(without_idle: Replay, with_idle: Replay) -> dict[str, Any]:
+def compare_idle_compaction(without_idle: Replay, with_idle: Replay) -> dict[str, Any]:
     """Return the figures of a replay with idle compaction beside those without."""
     costs = [replayed.everthread.cost for replayed in (without_idle, with_idle)]
     cost_without, cost_with = (
@@ -257,7 +257,7 @@ def compare_idle(without_idle: Replay, with_idle: Replay) -> dict[str, Any]:
     }
 
 
-def _describe_idle(replayed: Replay, figures: dict[str, Any]) -> str:
+def _describe_idle_compaction(replayed: Replay, figures: dict[str, Any]) -> str:
     compactions = count_noun(figures["idle_compactions"], "compaction")
     return (
         f"{Path(replayed.source).name}: with idle compaction {format_dollars(figures['dollars'])} "
@@ -322,7 +322,7 @@ def _override_options(
     recall: bool | None,
     economics: bool | None,
 ) -> SessionOptions:
-    """Return the configured options, overridden by those of the command line."""
+    """Return the configured options, overridden by the options of the command line."""
     from everthread.factory.conversations import make_session_options
 
     options = make_session_options(config)

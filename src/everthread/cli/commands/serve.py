@@ -238,8 +238,8 @@ async def _serve_with_workers(
                 supervisor.signal(signal.SIGKILL)
             stop_event.set()
 
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, on_end_signal)
+        for signal_number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(signal_number, on_end_signal)
         async with supervisor:
             start_message.print_start(
                 http_url(task.host, sockets.port),

@@ -64,7 +64,7 @@ def tune(
 ) -> None:
     """Propose a threshold for each model, from replays of your own sessions.
 
-    The proposal is the cheapest threshold that keeps nearly as much in the context as the configured one.
+    The proposal is the cheapest threshold that keeps nearly as much in the context as the configured threshold does.
     """
     from everthread.config import load_config
     from everthread.factory.conversations import make_session_options

@@ -226,7 +226,7 @@ _ANNOUNCING_LINE = re.compile(
 
 
 _SPECIFIC = re.compile(r"\d|`[^`\n]{2,}`|\w/\w|[a-z][A-Z]|\w_\w|\w\.\w")
-_MAX_SHORT_LINES = 3
+_MAX_SHORT_LINES = 6
 
 
 def find_finding(text: str) -> str:
@@ -238,10 +238,10 @@ def find_finding(text: str) -> str:
     return first_statement(text)
 
 
-def first_statement(text: str) -> str:
-    """Return the first line outside code that is more than a heading; the first of all if there is none."""
+def first_statement(text: str, default: str | None = None) -> str:
+    """Return the first line outside code that is more than a heading; by default the first of all if there is none."""
     first_line = text.strip().partition("\n")[0]
-    return next(_list_statements(text), first_line)
+    return next(_list_statements(text), first_line if default is None else default)
 
 
 def _list_statements(text: str) -> Iterator[str]:

@@ -148,6 +148,7 @@ _SUSPECT_WORDS = (
     "eaddrinuse",
     "aborted",
     "fault",
+    "caused by",
     "undefined reference",
     "not recognized as",
     " code",
@@ -155,11 +156,12 @@ _SUSPECT_WORDS = (
     "\ne  ",
     "***",
 )
-_SUSPECT_SIGNS = (*_SUSPECT_WORDS, "✗", "✘", "×", "✖", "❌")
+_SUSPECT_SIGNS = (*_SUSPECT_WORDS, "●", "✗", "✘", "×", "✖", "❌")
 """Strings, in lower case, found in a line that states an error."""
 _STARTS_ERROR = re.compile(
     r"\s*(?:E {2,}\S|\[?(?:error|fatal|panic|critical)\b(?:\[\w+\])?(?: ?[\]:!]| - )|npm (?:ERR!|error)|FAILED\b|"
     r"FAIL[: \t]|--- FAIL|\d{1,6}:\d{1,4} {1,4}error {1,4}\S|"
+    r"Caused by: |Error Message:|● .{1,200} › |\S.{0,200} > .{1,200} FAILED$|"
     r"[✗✘×✖❌] |Uncaught |Unhandled |thread '.{1,80}' panicked|Segmentation fault|"
     r"Killed\b|Aborted\b|make(?:\[\d+\])?: \*\*\*)"
 )
@@ -176,6 +178,7 @@ _STATES_ERROR = re.compile(
 # Source code that mentions errors, counts of zero errors, npm's output around the error.
 _STARTS_CODE = re.compile(
     r"npm (?:ERR!|error) (?:path|location|workspace|command|code|errno|A complete log|    )"
+    r"|=== (?:RUN|PAUSE|CONT|NAME) |--- (?:PASS|SKIP): "
     r"|\s*(?:\d+[:|→\t ]\s*)?(?://|/\*|\*|#(?!#)|<!--|\}|@|\.(?!\.?/)|- |\+ |(?:import|from|def|class|return|throw|"
     r"raise|except|catch|if|elif|else|for|while|const|let|var|function|export|try|assert|case|async|await|"
     r"public|private|func|fn|pub)\b)",
@@ -245,7 +248,7 @@ def _add_reason(line: str, preceding_text: str, following_text: str) -> str:
     """Return an error line; if it only announces others, with the one that gives the reason: a panic, a failed test."""
     if line.startswith("--- FAIL"):
         reason = _find_go_reason(preceding_text, following_text)
-    elif line.endswith(":"):
+    elif line.endswith((":", " FAILED")):
         reason = following_text.lstrip().partition("\n")[0].rstrip()
     else:
         return line
@@ -338,7 +341,10 @@ _REASONLESS_LINE = re.compile(
     r"\W*(?:(?:command|process|shellid: \w+) )?(?:exit(?:ed)?|return(?:ed)?|failed|completed)(?: with)?"
     r"(?: non-zero)?(?: exit)?(?: code| status)?\W*\d+\W*"
     r"|\W*(?:\w+ {1,3})?(?:\d+ (?:passed|failed|errors?|skipped|warnings?)\b[ ,|]*){1,5}(?:\(\d+\)|in [\d.]+ ?m?s)?\W*"
-    r"|make(?:\[\d+\])?: \*\*\* .*",
+    r"|make(?:\[\d+\])?: \*\*\* .*|Error: \(none\)|\[[\w:.-]+\] ERROR task failed"
+    r"|FAIL\s+\S+ (?:\[build failed\]|[\d.]+s)|"
+    r"(?:Failed!\s+- |Tests: +)?(?:\W|\d|\b(?:tests?|completed|failed|passed|skipped|ignored|total|of)\b)+"
+    r"(?:Duration: .*|in [\d.]+ ?m?s.*)?",
     re.IGNORECASE,
 )
 _GIVES_REASON = re.compile(

@@ -95,10 +95,14 @@ def _runs_tests(words: list[str]) -> bool:
     if not table.no_run_options.get(program, frozenset()).isdisjoint(words):
         return False
     test_words = table.test_words
-    return any(
-        not test_words.isdisjoint(_WORD_SEPARATOR.split(word.lower()))
-        for word in words[:_MAX_TEST_WORDS]
-    )
+    for word in words[:_MAX_TEST_WORDS]:
+        # `prettier --check` and `npm run type-check` run no tests, `node --test` and `make check` do.
+        if word.startswith("-") and word != "--test":
+            continue
+        parts = _WORD_SEPARATOR.split(word.lower().strip("-"))
+        if not test_words.isdisjoint(parts if "check" not in parts[1:] else parts[:1]):
+            return True
+    return False
 
 
 _WORD_SEPARATOR = re.compile(r"[^a-z0-9]+")

@@ -540,7 +540,7 @@ def _find_key_to_forget(entries: Mapping[str, Any]) -> str:
 _OTHER_EXIT = re.compile(r"\||;")
 """A pipe or a second command: the exit code is that of the last one."""
 _EXIT_CODE = re.compile(r"exit (\d{1,3})\b")
-_TEST_FIGURE = re.compile(r"(\d{1,7}) (?:failed|errors?|passed|tests?)\b")
+_TEST_FIGURE = re.compile(r"(\d{1,7}) (failed|error|passed|test)s?\b")
 
 
 def _is_clear_failure(effect: Effect) -> bool:
@@ -551,7 +551,11 @@ def _is_clear_failure(effect: Effect) -> bool:
 
 def _count_tests_run(effect: Effect) -> int:
     """Return the number of tests of a test run."""
-    return sum(map(int, _TEST_FIGURE.findall(effect.tests))) if effect.tests else 0
+    if not effect.tests:
+        return 0
+    figures = {name: int(number) for number, name in _TEST_FIGURE.findall(effect.tests)}
+    total = figures.pop("test", 0)
+    return max(total, sum(figures.values()))
 
 
 def _states_no_error(effect: Effect) -> bool:

@@ -51,6 +51,8 @@ MAX_CALL_ERRORS = 3
 """Maximum error lines to take from an output."""
 _MIN_CALL_CHARS = 50
 """Minimum characters for the call in a long line; the rest is for the outcome."""
+_STOP_CODES = (-1, 124, 130, 137, 143)
+"""Exit codes of programs that something else stopped."""
 _EXIT_IN_LINE = re.compile(
     r"exit (-?\d{1,6})(?:, \d{1,7} (?:failed|passed|skipped|errors?|tests?)\b){0,5}"
 )
@@ -285,6 +287,8 @@ def _read_output_outcome(kind: str, call_facts: CallFacts) -> CallOutcome:
     halt = (
         output.stop_reason if kind in ("ran", "called") and not output.session else ""
     )
+    if code is not None and code not in _STOP_CODES:
+        halt = ""  # the program ended by itself: what timed out was part of its work
     error = output.error or (
         find_leading_error(output.body) if kind != "ran" and not is_object else ""
     )
@@ -374,7 +378,7 @@ def _read_line_outcome(
     parts = [
         halt,
         code[0] if code else "failed" if failed else "",
-        "" if code else tests,
+        "" if code and tests in code[0] else tests,
     ]
     if not (failed or tests or code) and kind in ("ran", "called"):
         parts.append(outcome_text)
@@ -434,7 +438,7 @@ def _find_message(kind: str, output: UnwrappedOutput) -> str:
         ]
         lines = [line for line in lines if not FRAME_LINE.match(f"\n{line.lower()}")]
         return (
-            clip_words(one_line(first_statement("\n".join(lines))), 80)
+            clip_words(one_line(first_statement("\n".join(lines), "")), 80)
             if lines and len(lines) <= _MAX_MESSAGE_LINES
             else ""
         )

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from everthread.compaction.history.tool_calls import REFUSED
 from everthread.compaction.journal.one_line_text import ERROR_START, split_note
 from everthread.core.messages import count_noun
 
@@ -14,7 +15,7 @@ _MAX_RANGE_FILES = 3
 
 
 _RAN_COMMANDS = re.compile(
-    r"(?<![\w`])ran (`[^`\n]{1,200}`(?:, `[^`\n]{1,200}`){0,99})"
+    rf"(?<![\w`])ran (`[^`\n]{{1,200}}`(?:, `[^`\n]{{1,200}}`){{0,99}})(?! → {REFUSED})"
 )
 REPEAT_COUNT = re.compile(r" ×\d{1,4}$")
 _CHANGED_NAMES = re.compile(r"(?:^|— )changed ([^;\n]{1,400})")

@@ -11,6 +11,8 @@ from typing import Any
 from everthread.compaction.history.call_records import UnmatchedResults, read_calls
 from everthread.compaction.history.compaction_history import MessageFacts, number_turns
 from everthread.compaction.history.thread_facts import ThreadState
+from everthread.compaction.history.tool_calls import REFUSED
+from everthread.compaction.journal.conclusions import LINE_SEPARATOR
 from everthread.compaction.journal.entries import JournalEntry
 from everthread.compaction.journal.entry_shortening import merge_silent_entries
 from everthread.compaction.journal.journal import Journal
@@ -159,21 +161,22 @@ class GrowingJournal:
                 spans[-1] = range(spans[-1].start, index + 1)
             else:
                 spans.append(range(index, index + 1))
-        closings = [_find_closing(facts, span) for span in spans]
+        closings = [_find_closings(facts, span) for span in spans]
+        closing_places = {place for places in closings for place in places}
         steps = [
-            (message_facts, self._find_note_before(place, closings))
+            (message_facts, self._find_note_before(place, closing_places))
             for place, message_facts in facts_by_place.items()
         ]
         write_steps_and_closings(
-            steps, [facts[position] for position in closings if position is not None]
+            steps, [facts[place] for place in sorted(closing_places)]
         )
         last_turn = (
             self._earlier_journal.entries[-1].last_turn
             if self._earlier_journal.entries
             else -1
         )
-        for span, closing in zip(spans, closings, strict=True):
-            closing_text = facts[closing].closing_words if closing is not None else None
+        for span, places in zip(spans, closings, strict=True):
+            closing_texts = [facts[place].closing_words or "" for place in places]
             is_continued = turns[span.start] == last_turn
             start = self._part_start if span.start == self._turn_start else span.start
             self._turn_start = span.start
@@ -191,14 +194,14 @@ class GrowingJournal:
                 self._parts.append(part)
                 self._shown_errors |= part.first_shown_errors
                 start = end
-            part.closing = closing_text or ""
+            part.closing = LINE_SEPARATOR.join(filter(None, closing_texts))
             if span is spans[-1]:
                 self._last_part = part
             else:
                 self._parts.append(part)
                 self._shown_errors |= part.first_shown_errors
 
-    def _find_note_before(self, place: int, closings: Container[int | None]) -> str:
+    def _find_note_before(self, place: int, closings: Container[int]) -> str:
         """Return the assistant's separate message right before its calls, unless it closes the turn."""
         previous_facts = (
             self._facts[place - 1] if place and place - 1 not in closings else None
@@ -251,6 +254,8 @@ class _TurnPart:
                 continue
             effects, step = message_facts.step
             for effect in effects:
+                if effect.outcome == REFUSED:
+                    continue
                 kinds.append(
                     "failed" if effect.kind == "ran" and effect.failed else effect.kind
                 )
@@ -313,18 +318,26 @@ class _TurnPart:
         return self._entry[1]
 
 
-def _find_closing(facts: Sequence[MessageFacts], span: range) -> int | None:
-    """Return the index of the last message in a turn with assistant text, unless it calls a tool or calls follow."""
+def _find_closings(facts: Sequence[MessageFacts], span: range) -> list[int]:
+    """Return the indices of the answers in a turn: its last text, unless calls follow, and those before client texts.
+
+    A turn has several answers if the client continued it: with a notice, or the text of a slash command.
+    """
+    closings: list[int] = []
+    is_answer = True
     for index in reversed(span):
         message_facts = facts[index]
-        if message_facts.calls:
-            return None
-        if (
-            message_facts.message.get("role") == "assistant"
-            and text_of(message_facts.message).strip()
+        role = message_facts.message.get("role")
+        if message_facts.calls or message_facts.results:
+            is_answer = False
+        elif role == "user":
+            is_answer = True
+        elif (
+            is_answer and role == "assistant" and text_of(message_facts.message).strip()
         ):
-            return index
-    return None
+            closings.append(index)
+            is_answer = False
+    return closings[::-1]
 
 
 def _mark_fixed_errors(

@@ -40,7 +40,7 @@ def find_automatic_lifetime(params: Mapping[str, Any]) -> float:
 def find_cache_lifetime(model: str, ttl: str, params: Mapping[str, Any]) -> float:
     """Return how many seconds a provider keeps an unused prefix, before any call has shown it.
 
-    `ttl`: of Everthread's cache marks. `params`: those of the request.
+    `ttl`: lifetime of Everthread's cache marks. `params`: parameters of the request.
     """
     return (
         find_automatic_lifetime(params)

@@ -79,7 +79,7 @@ def place_marks(  # noqa: PLR0913  which messages, and what of the route and the
     leading_count: int | None = None,
     max_examined: int = _NEAR_END_MESSAGES,
 ) -> dict[int, Message]:
-    """Return the messages to mark, with their marks, by index; the given messages carry none.
+    """Return the messages to mark, with their marks, by index. The given messages must carry no marks.
 
     `leading_count`: the number of leading system messages, if known. `max_examined`: how many other messages to
     examine, from the end.

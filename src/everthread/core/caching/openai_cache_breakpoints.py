@@ -42,9 +42,9 @@ def accepts_breakpoints(
 
 
 def mark_system_breakpoint(system: System) -> System:
-    """Return a system prompt as blocks, with a breakpoint on the first and the last.
+    """Return a system prompt as blocks, with a breakpoint on the first and the last block.
 
-    A block that a compaction appends leaves the prefix up to the first one valid.
+    If a compaction appends a block, the prefix up to the first breakpoint stays valid.
     """
     blocks = _as_parts(system, "text")
     if not blocks:

@@ -231,7 +231,7 @@ def _classify_overflow(
 
 
 def _classify_counts(counts: Counts) -> OverflowKind | None:
-    """Blame the prompt if the input alone exceeds the limit; the cap if the input fits or only a cap is stated.
+    """Blame the prompt if the input alone exceeds the limit. Blame the cap if the input fits, or only a cap is stated.
 
     An input of exactly the limit fits; it is at fault only if no output was requested.
     """

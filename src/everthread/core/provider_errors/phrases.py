@@ -97,7 +97,7 @@ _MEDIA_SIZE = re.compile(
     r"\d ?(?:[kmg]i?b|bytes?|px|pixels?|tokens?|seconds?|s)(?![a-z])|pixel|dimension|resolution|\bsize\b|too large"
     r"|\b(?:file|image|document)\b[^;]{0,40}\bexceeds"
 )
-"""Phrases about the size of one image or document; with them a count of media is not the fault."""
+"""Phrases about the size of one image or document. In a sentence with one, the count of media is not at fault."""
 _REQUEST_BYTES_PATTERNS = (
     re.compile(r"\d ?(?:bytes?|[kmg]i?b)(?![a-z])"),
     re.compile(r"(?<![a-z])(?:request|body|payload|message)(?![a-z])"),

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import MAXYEAR, MINYEAR, UTC, datetime, timedelta
 
-from everthread.core.search.terms import language_data
+from everthread.core.search.terms import load_language_data
 
 _DAY = timedelta(days=1)
 _WEEKDAYS = (
@@ -122,8 +122,8 @@ def find_dates(text: str, now: float) -> list[DateSpan]:
 
 
 def _find_absolute_dates(text: str, now: datetime) -> Iterator[DateSpan]:
-    months = language_data()["months"]
-    for match in _date_pattern().finditer(text):
+    months = load_language_data()["months"]
+    for match in _compile_date_pattern().finditer(text):
         fields = {
             key.rstrip("0123456789"): value
             for key, value in match.groupdict().items()
@@ -214,12 +214,12 @@ def _make_span(start: datetime, end: datetime, match: re.Match[str]) -> DateSpan
 
 
 @functools.cache
-def _date_pattern() -> re.Pattern[str]:
+def _compile_date_pattern() -> re.Pattern[str]:
     """Return the pattern of dates.
 
     A date without a year needs a day or a preposition: a month's name alone is too often another word ("may").
     """
-    month = "|".join(sorted(language_data()["months"], key=len, reverse=True))
+    month = "|".join(sorted(load_language_data()["months"], key=len, reverse=True))
     of_word = r"(?:de |of )?"
     ordinal = r"(?:st|nd|rd|th|\.)?"
     separator = r"(?:, ?| )"

@@ -9,7 +9,7 @@ from everthread.core.search.dates import DAY_NAMES, DateSpan, find_dates
 from everthread.core.search.terms import (
     forms,
     identifier_terms,
-    language_data,
+    load_language_data,
     phrase_terms,
     query_terms,
     stop_words,
@@ -119,7 +119,7 @@ def _split_dates(text: str, date_spans: Sequence[DateSpan]) -> tuple[str, list[s
     dates = " ".join(undated_text[slice(*span.position)] for span in date_spans)
     for start, end in sorted((span.position for span in date_spans), reverse=True):
         undated_text = f"{undated_text[:start]} {undated_text[end:]}"
-    names = DAY_NAMES.union(language_data()["months"])
+    names = DAY_NAMES.union(load_language_data()["months"])
     return undated_text, [
         word for word in query_terms(dates) if word.isdigit() or word in names
     ]

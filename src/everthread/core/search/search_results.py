@@ -28,7 +28,7 @@ class Neighbour:
 
     @property
     def speaker(self) -> str:
-        """The role; for a tool result with the tool's name, which the text of a call already contains."""
+        """The role. A tool result also has the tool's name; the text of a call contains the name already."""
         return (
             f"{self.role} ({self.tool[:60]})"
             if self.tool and self.role != "assistant"
@@ -66,7 +66,7 @@ class SearchPage:
     excerpts: tuple[Excerpt, ...]
     next: int | None
     """The offset of the next page; None if this is the last."""
-    near: bool = False
+    is_approximate: bool = False
     """Whether no text contains all the words and these are the closest ones."""
 
 
@@ -140,7 +140,7 @@ def format_page(  # noqa: PLR0913 - what the page is of, each by its name
     if not page.excerpts and page.next is None:
         return _format_empty_page(search, searched_place, offset, unsearched_texts)
     ids = " ".join(excerpt.id for excerpt in page.excerpts)
-    kind = "found" if not page.near else "close, none with all these words"
+    kind = "found" if not page.is_approximate else "close, none with all these words"
     blocks = [
         f"{search}: {len(page.excerpts)} {kind}: {ids}"
         if ids
@@ -168,7 +168,7 @@ def quote_excerpt(text: str) -> str:
 
 
 def format_passage(passage: Passage, *, tool: str) -> str:
-    """Return a part of an original as text, with the offset of the rest."""
+    """Return a part of a message or output as text, with the offset at which to continue."""
     if passage.start >= passage.size:
         return (
             f"{tool} {passage.id}: it has {passage.size:,} characters, nothing at offset {passage.start:,} or beyond. "

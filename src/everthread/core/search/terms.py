@@ -85,7 +85,7 @@ _JOINABLE_CHARACTER = re.compile(
 
 def terms(text: str) -> list[str]:
     """Return every term of the text: the reading run, then the extra run; repetitions are kept."""
-    patterns = _script_patterns()
+    patterns = _load_script_patterns()
     text = _normalize(text)
     tokens: list[str] = patterns.reading.findall(text.casefold())
     for token in patterns.extra.findall(text):
@@ -113,7 +113,7 @@ _PUNCTUATION = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
 
 
 def _chunk_terms(chunk: str) -> tuple[str, str]:
-    """Return the terms that a text without white space adds to the reading run and to the extra run, encoded."""
+    """Return the encoded terms of a text without white space: those of its reading run, and those of its extra run."""
     word = chunk.strip(_PUNCTUATION)
     if word.isascii() and word.isalnum() and len(word) <= MAX_TERM_CHARS:
         is_plain = word[1:].islower() or word.isdigit() or len(word) == 1
@@ -121,7 +121,7 @@ def _chunk_terms(chunk: str) -> tuple[str, str]:
             return word.lower(), ""
     simple_text = _simplify(chunk)
     if simple_text is None:
-        patterns = _script_patterns()
+        patterns = _load_script_patterns()
         chunk = _normalize(chunk)
         words = patterns.reading.findall(chunk.casefold())
         parts: list[str] = []
@@ -131,7 +131,7 @@ def _chunk_terms(chunk: str) -> tuple[str, str]:
     token_terms = [
         _cached_token_terms(token)
         if len(token) <= MAX_CACHED_CHARS
-        else _token_terms(token)
+        else _list_token_terms(token)
         for token in _SIMPLE_TOKEN.findall(simple_text)
     ]
     return (
@@ -168,7 +168,7 @@ def _simplify(text: str) -> str | None:
     return text
 
 
-def _token_terms(token: str) -> tuple[str, str]:
+def _list_token_terms(token: str) -> tuple[str, str]:
     """Return the encoded terms of a token: those in reading order, and those added for the search."""
     if not token.isascii():
         pairs = map(operator.add, token, token[1:])
@@ -184,7 +184,7 @@ def _token_terms(token: str) -> tuple[str, str]:
     return " ".join(words), _join_encoded(parts)
 
 
-_cached_token_terms = functools.lru_cache(maxsize=1 << 14)(_token_terms)
+_cached_token_terms = functools.lru_cache(maxsize=1 << 14)(_list_token_terms)
 
 
 def _join_encoded(words: Iterable[str]) -> str:
@@ -192,8 +192,8 @@ def _join_encoded(words: Iterable[str]) -> str:
 
 
 def _list_pairs(token: str) -> list[str]:
-    """Return the pairs of neighbours in a run of single characters; none for other tokens."""
-    return [] if token[0].isascii() else _script_patterns().pairs.findall(token)
+    """Return the pairs of neighbours in a run of single characters; an empty list for other tokens."""
+    return [] if token[0].isascii() else _load_script_patterns().pairs.findall(token)
 
 
 @functools.lru_cache(maxsize=1 << 14)
@@ -204,7 +204,7 @@ def _simplify_char(char: str) -> str | None:
     normal_form = unicodedata.normalize("NFKC", char)
     if normal_form.isascii():
         return normal_form
-    if _script_patterns().single.fullmatch(char):
+    if _load_script_patterns().single.fullmatch(char):
         return (
             char
             if normal_form == char and not _JOINABLE_CHARACTER.fullmatch(char)
@@ -227,23 +227,23 @@ def query_terms(text: str, *, loose: bool = False) -> list[str]:
     """
     text = _normalize(text)
     if loose:
-        text = _script_patterns().compound.sub(
+        text = _load_script_patterns().compound.sub(
             lambda match: _separate_humps(match[0]), text
         )
     tokens: list[str] = []
-    for token in _script_patterns().query.findall(text.casefold()):
-        tokens += _script_patterns().pairs.findall(token) or [token]
+    for token in _load_script_patterns().query.findall(text.casefold()):
+        tokens += _load_script_patterns().pairs.findall(token) or [token]
     return list(dict.fromkeys(tokens))
 
 
 def phrase_terms(text: str) -> list[str]:
     """Return the reading run: these terms are consecutive in every text that contains the query as typed."""
-    return _script_patterns().reading.findall(_normalize(text).casefold())
+    return _load_script_patterns().reading.findall(_normalize(text).casefold())
 
 
 def identifier_terms(text: str) -> list[str]:
     """Return the identifiers of a query as typed: a text with the whole identifier should rank above its words."""
-    tokens = _script_patterns().compound.findall(_normalize(text))
+    tokens = _load_script_patterns().compound.findall(_normalize(text))
     identifiers = (
         token.casefold()
         for token in tokens
@@ -273,7 +273,7 @@ def _list_compound_parts(token: str) -> tuple[str, ...]:
         parts.append(token)
         for segment in _SEGMENT.split(token):
             parts += (segment, *segment.split("."))
-    parts += (hump for atom in atoms for hump in _camel_case_parts(atom))
+    parts += (hump for atom in atoms for hump in _split_camel_case(atom))
     words = {atom.casefold() for atom in atoms}
     return tuple(
         part
@@ -282,7 +282,7 @@ def _list_compound_parts(token: str) -> tuple[str, ...]:
     )
 
 
-def _camel_case_parts(atom: str) -> list[str]:
+def _split_camel_case(atom: str) -> list[str]:
     """Split `HTTPServer` into HTTP, Server. Return nothing if the case changes as in base64."""
     if len(atom) > 64 or not atom.isascii() or atom.islower() or atom.isupper():
         return []
@@ -293,12 +293,12 @@ def _camel_case_parts(atom: str) -> list[str]:
 def _separate_humps(token: str) -> str:
     """Return the token with spaces between its humps."""
     return " ".join(
-        " ".join(_camel_case_parts(atom)) or atom for atom in _ATOM.split(token)
+        " ".join(_split_camel_case(atom)) or atom for atom in _ATOM.split(token)
     )
 
 
 class _ScriptPatterns:
-    """The patterns for text of any script. A letter keeps the marks that follow it (a few: they can be piled up)."""
+    """The patterns for text of any script. A letter keeps the accents and other marks after it, up to four of them."""
 
     def __init__(self) -> None:
         single_characters = "".join(
@@ -318,7 +318,7 @@ class _ScriptPatterns:
         self.reading = re.compile(f"{term}|[{single_characters}]")
         """One term of the reading run."""
         self.query = re.compile(f"{term}|[{single_characters}]+")
-        """The same, but single characters that follow each other as one run."""
+        """One term of the reading run, but neighbouring single characters are matched together."""
         compound = (
             f"(?<!{letter})(?<![{marks}]){word}(?:{_JOINT}++{word})++|{_CAPITAL_INSIDE}"
         )
@@ -331,12 +331,12 @@ class _ScriptPatterns:
 
 
 @functools.cache
-def _script_patterns() -> _ScriptPatterns:
+def _load_script_patterns() -> _ScriptPatterns:
     return _ScriptPatterns()
 
 
 class _Escapes(dict[int, str]):
-    """Maps a character to its escape; filled on demand."""
+    """The escape of each character, computed when first asked for."""
 
     def __missing__(self, code: int) -> str:
         char = chr(code)
@@ -384,13 +384,13 @@ _INFLECTED_ENDINGS = (
 
 @functools.lru_cache(maxsize=1 << 14)
 def forms(word: str) -> tuple[str, ...]:
-    """Return the word, then its other forms. A word that is not English by its letters has only one."""
+    """Return the word, then its other forms. A word with other than English letters has only irregular forms."""
     if len(word) < MIN_STEM_LETTERS or not (word.isascii() and word.isalpha()):
-        return tuple(dict.fromkeys((word, *_irregular_forms().get(word, ()))))
+        return tuple(dict.fromkeys((word, *_load_irregular_forms().get(word, ()))))
     variants = {word: None}
     for base in _list_base_forms(word):
         variants |= dict.fromkeys(_inflect(base))
-        variants |= dict.fromkeys(_irregular_forms().get(base, ()))
+        variants |= dict.fromkeys(_load_irregular_forms().get(base, ()))
     return tuple(variants)
 
 
@@ -410,16 +410,16 @@ def stop_words(words: Sequence[str]) -> frozenset[str]:
 def _list_base_forms(word: str) -> dict[str, None]:
     """Return the base forms of the word, itself included."""
     bases = {word: None}
-    bases |= dict.fromkeys(base for base in _irregular_forms().get(word, ())[:1])
+    bases |= dict.fromkeys(base for base in _load_irregular_forms().get(word, ())[:1])
     bases |= dict.fromkeys(
         base for base in _strip_endings(word) if len(base) >= MIN_STEM_LETTERS
     )
     return bases | dict.fromkeys(
-        other for base in bases for other in _other_spellings(base)
+        other for base in bases for other in _list_other_spellings(base)
     )
 
 
-def _other_spellings(base: str) -> Iterator[str]:
+def _list_other_spellings(base: str) -> Iterator[str]:
     for pair in _SPELLINGS:
         for ending, other_ending in (pair, pair[::-1]):
             stem = base.removesuffix(ending)
@@ -496,9 +496,9 @@ def _doubles_last_consonant(base: str) -> bool:
 
 
 @functools.cache
-def _irregular_forms() -> dict[str, tuple[str, ...]]:
+def _load_irregular_forms() -> dict[str, tuple[str, ...]]:
     """Map every irregular form to all forms of its word, the plain one first."""
-    rows = (tuple(row.split()) for row in language_data()["irregular"])
+    rows = (tuple(row.split()) for row in load_language_data()["irregular"])
     return {form: row for row in rows for form in row}
 
 
@@ -506,12 +506,12 @@ def _irregular_forms() -> dict[str, tuple[str, ...]]:
 def _stop_lists() -> dict[str, frozenset[str]]:
     return {
         language: frozenset(words.split())
-        for language, words in language_data()["stop"].items()
+        for language, words in load_language_data()["stop"].items()
     }
 
 
 @functools.cache
-def language_data() -> dict[str, Any]:
+def load_language_data() -> dict[str, Any]:
     data: dict[str, Any] = json.loads(
         resources.files("everthread.core")
         .joinpath("data/language.json")

@@ -60,7 +60,9 @@ def _rebuild(node: Any, results: dict[int, Any]) -> Any:
         )
     if isinstance(node, list | tuple):
         items = [_redact_field("", results.get(id(item), item)) for item in node]
-        is_unchanged = all(a is b for a, b in zip(items, node, strict=True))
+        is_unchanged = all(
+            new_item is old_item for new_item, old_item in zip(items, node, strict=True)
+        )
         return (
             node if is_unchanged else tuple(items) if isinstance(node, tuple) else items
         )

@@ -98,7 +98,7 @@ def redact_part(text: str, start: int, end: int, *, margin: int) -> str:
 
 
 _MARGIN_CHARS = 512
-"""Characters read after a cut; a secret that begins before the cut ends within them."""
+"""Characters to read after a cut: a secret that begins before the cut ends within them."""
 
 
 def clip_words(text: str, max_chars: int) -> str:
@@ -164,7 +164,7 @@ _FINDERS_BY_LITERAL: tuple[tuple[str, Callable[[str, str], Iterator[Secret]]], .
 
 def _merge_overlaps(secrets: list[Secret]) -> list[Secret]:
     """Merge overlapping secrets. The end of a password in a URL is certain: no overlap extends it to the host."""
-    secrets.sort(key=lambda s: (s.start, s.kind != "url", -s.end))
+    secrets.sort(key=lambda secret: (secret.start, secret.kind != "url", -secret.end))
     merged = secrets[:1]
     for secret in secrets[1:]:
         last = merged[-1]

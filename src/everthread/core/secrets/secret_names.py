@@ -9,12 +9,12 @@ from everthread.core.randomness import is_random
 from everthread.core.secrets.secret_rules import (
     NameHint,
     Secret,
+    find_match_end,
     find_name_hint,
     is_passphrase,
     is_provider_key,
     is_secret_value,
-    match_end,
-    rules,
+    load_rules,
 )
 
 _ASSIGNMENT_SIGN = r"""
@@ -51,17 +51,17 @@ def find_named_values(text: str, lower_text: str) -> Iterator[Secret]:
         if assignment:
             reversed_text = text[max(0, start - 64) : start][::-1]
             name = (
-                reversed_text[: match_end(_NAME_BEFORE.match(reversed_text, 0), 0)][
-                    ::-1
-                ]
+                reversed_text[
+                    : find_match_end(_NAME_BEFORE.match(reversed_text, 0), 0)
+                ][::-1]
                 + text[start : assignment.end(1)]
             )
-            hint = rules().hint_by_foreign_name.get(stem) or find_name_hint(name)
+            hint = load_rules().hint_by_foreign_name.get(stem) or find_name_hint(name)
             if phrase and is_passphrase(phrase[2], hint):
                 claimed_end = phrase.end()
                 yield Secret(phrase.start(2), claimed_end, "assignment")
             elif match and _is_assigned_secret(text, hint, match):
-                claimed_end = match_end(
+                claimed_end = find_match_end(
                     _VALUE_REST.match(text, match.end()), match.end()
                 )
                 yield Secret(
@@ -71,13 +71,17 @@ def find_named_values(text: str, lower_text: str) -> Iterator[Secret]:
 
 def find_name_stems(text: str, lower_text: str) -> list[tuple[int, str]]:
     """Find names that may announce a secret. Names in other scripts are sought only near their letters."""
-    stems = _find_words(lower_text, rules().name_stems)
-    if not text.isascii() and any(letter in text for letter in rules().foreign_letters):
+    stems = _find_words(lower_text, load_rules().name_stems)
+    if not text.isascii() and any(
+        letter in text for letter in load_rules().foreign_letters
+    ):
         # İ alone becomes longer in lower case; places must agree.
         stems = sorted(
             [
                 *stems,
-                *_find_words(text.replace("İ", "i").lower(), rules().foreign_stems),
+                *_find_words(
+                    text.replace("İ", "i").lower(), load_rules().foreign_stems
+                ),
             ]
         )
     return stems
@@ -142,7 +146,7 @@ def find_flag_values(text: str, ascii_text: str) -> Iterator[Secret]:
             if is_secret_value(match[2], find_name_hint(match[1]), is_quoted=False):
                 yield Secret(
                     match.start(2),
-                    match_end(_VALUE_REST.match(text, match.end()), match.end()),
+                    find_match_end(_VALUE_REST.match(text, match.end()), match.end()),
                     "flag",
                 )
     for match in _NETRC.finditer(text) if "password " in text else ():
@@ -154,7 +158,7 @@ def find_flag_values(text: str, ascii_text: str) -> Iterator[Secret]:
         ) and is_random(match[2]):
             yield Secret(
                 match.start(2),
-                match_end(_VALUE_REST.match(text, match.end()), match.end()),
+                find_match_end(_VALUE_REST.match(text, match.end()), match.end()),
                 "flag",
             )
     claimed_end = 0
@@ -203,7 +207,9 @@ def find_provider_keys(text: str, ascii_text: str, lower_text: str) -> Iterator[
             and not _NOT_A_KEY_NAME.search(match[1])
             and is_provider_key(match[2], provider[0])
         ):
-            claimed_end = match_end(_KEY_REST.match(text, match.end()), match.end())
+            claimed_end = find_match_end(
+                _KEY_REST.match(text, match.end()), match.end()
+            )
             yield Secret(match.start(2), claimed_end, provider[0])
 
 
@@ -213,8 +219,8 @@ def _find_provider_names(ascii_text: str, lower_text: str) -> Iterator[re.Match[
     for value in _POSSIBLE_KEY.finditer(ascii_text):
         start = max(search_start, value.start() - 100)
         text_before = lower_text[start : value.start()]
-        if any(name in text_before for name in rules().provider_names):
-            yield from rules().provider_pattern.finditer(
+        if any(name in text_before for name in load_rules().provider_names):
+            yield from load_rules().provider_pattern.finditer(
                 lower_text, start, value.start()
             )
         search_start = value.start()

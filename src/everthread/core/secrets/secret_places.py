@@ -29,7 +29,7 @@ def find_header_credentials(text: str, lower_text: str) -> Iterator[Secret]:
     """Yield the credentials after any scheme of an `Authorization` header: `Digest`, `AWS4-HMAC-SHA256`, `Hawk` …"""
     for match in _AUTHORIZATION.finditer(lower_text):
         char_before = text[match.start() - 1 : match.start()]
-        end = _header_end(
+        end = _find_header_end(
             text,
             match.end(),
             match[1] or (char_before if char_before in ("'", '"') else ""),
@@ -42,7 +42,7 @@ def find_header_credentials(text: str, lower_text: str) -> Iterator[Secret]:
                 yield Secret(piece.end() - len(value), piece.end(), "header")
 
 
-def _header_end(text: str, start: int, quote: str) -> int:
+def _find_header_end(text: str, start: int, quote: str) -> int:
     """Return where the value of a header ends: at the quote it began with, else at the end of the line."""
     limit = min(len(text), start + MAX_HEADER_CHARS)
     line_end = text.find("\n", start, limit)
@@ -116,10 +116,10 @@ def find_manifest_values(text: str, lower_text: str) -> Iterator[Secret]:
             if next_manifest >= 0
             else min(len(text), kind_match.end() + MAX_MANIFEST_CHARS)
         )
-        yield from _manifest_values(text, start, manifest_end)
+        yield from _find_values_in_manifest(text, start, manifest_end)
 
 
-def _manifest_values(text: str, start: int, end: int) -> Iterator[Secret]:
+def _find_values_in_manifest(text: str, start: int, end: int) -> Iterator[Secret]:
     """Yield the values of the `data` objects in one manifest."""
     for pattern, group, value in (
         (_JSON_DATA, 1, _JSON_VALUE),
@@ -152,7 +152,7 @@ _PIPED = re.compile(
     r"(?= \||\n\+)[^\n]{0,200}+"
     r"(?:\n\+[^\n]{0,200}+){0,2}+\Z"
 )
-"""Match up to the end of the text before such a login: in the same line, or one of the two before it."""
+"""A text that is piped into a login. The match ends directly before the login, in its line or two lines earlier."""
 MAX_PIPE_CHARS = 600
 
 
@@ -247,8 +247,10 @@ _CURL_USER = re.compile(
 def find_curl_passwords(text: str, lower_text: str) -> Iterator[Secret]:  # noqa: ARG001 - as the other finders
     """Yield the password in `curl -u user:password`; before an empty password, the user if it is random."""
     for match in _CURL_USER.finditer(text):
-        password_group = next(g for g in (2, 4, 6, 7, 8) if match[g] is not None)
-        user_group = next(g for g in (1, 3, 5) if match[g] is not None)
+        password_group = next(
+            group for group in (2, 4, 6, 7, 8) if match[group] is not None
+        )
+        user_group = next(group for group in (1, 3, 5) if match[group] is not None)
         if "curl" not in text[max(0, match.start() - 1000) : match.start()]:
             continue
         if len(match[password_group]) >= 3 and not is_placeholder(

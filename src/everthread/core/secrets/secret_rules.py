@@ -33,7 +33,7 @@ class Secret:
     kind: str
 
 
-def match_end(match: re.Match[str] | None, start: int) -> int:
+def find_match_end(match: re.Match[str] | None, start: int) -> int:
     """Return the end of a match that began at `start`; `start` itself if nothing matched."""
     return match.end() if match else start
 
@@ -56,7 +56,7 @@ class CredentialForm:
 
     kind: str
     expression: str
-    looks: str
+    required_look: str
     """How a match must look: `random`, `varied` or `any`."""
     before_expression: str
     literal: str
@@ -73,9 +73,9 @@ class CredentialForm:
 
     def accepts(self, matched_text: str) -> bool:
         """Return whether the matched text looks as the form requires."""
-        return self.looks == "any" or (
+        return self.required_look == "any" or (
             is_random(matched_text)
-            if self.looks == "random"
+            if self.required_look == "random"
             else shannon_entropy(matched_text[:MAX_JUDGED_CHARS]) >= 2.0
         )
 
@@ -118,7 +118,7 @@ class Rules:
         ]
         self.forms_by_head = _group_by_head(forms)
         """The possible starts and forms by the head of a token, the shortest start first."""
-        self.head_pattern = _head_pattern(self.forms_by_head)
+        self.head_pattern = _compile_head_pattern(self.forms_by_head)
         """Match the head of any token (group 1) after a non-word character."""
         self.literal_forms = [
             _make_form(row, re.escape(row["has"]) + row["after"])
@@ -150,7 +150,7 @@ class Rules:
         self.foreign_letters = frozenset(
             letter
             for stem in self.foreign_stems
-            for letter in _first_non_ascii_letter(stem)
+            for letter in _find_first_foreign_letter(stem)
         )
         """The first non-ASCII letter of each foreign stem, in both cases."""
 
@@ -185,11 +185,11 @@ def _group_by_head(
 
 
 @cache
-def rules() -> Rules:
+def load_rules() -> Rules:
     return Rules()
 
 
-def _first_non_ascii_letter(stem: str) -> str:
+def _find_first_foreign_letter(stem: str) -> str:
     """Return the first letter that ASCII does not have, in lower and upper case."""
     letter = next(letter for letter in stem if not letter.isascii())
     return letter + letter.upper()
@@ -203,7 +203,7 @@ HEAD_CHARS = 3
 """Characters of a token's start that the pattern compares. A pattern of whole starts takes longer to compile."""
 
 
-def _head_pattern(heads: Iterable[str]) -> re.Pattern[str]:
+def _compile_head_pattern(heads: Iterable[str]) -> re.Pattern[str]:
     """Return a pattern for any of these heads (group 1) after a non-word character.
 
     At least `MIN_TOKEN_CHARS` characters of a token must follow. The cheap conditions come first; the heads themselves
@@ -220,7 +220,7 @@ def _make_form(row: dict[str, Any], pattern: str) -> CredentialForm:
     return CredentialForm(
         row["kind"],
         pattern,
-        looks=row.get("looks", "varied"),
+        required_look=row.get("looks", "varied"),
         before_expression=row.get("before", ""),
         literal=row.get("has", ""),
     )
@@ -253,11 +253,11 @@ _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 def find_name_hint(name: str) -> NameHint:
     """Return the hint in the last words of a name (`dbPassword`, `X-Api-Key`, `aws.secret_access_key`)."""
     words = "_".join(_WORD.findall(name)).lower()
-    if rules().harmless_name.search(words):
+    if load_rules().harmless_name.search(words):
         return NameHint.NOTHING
-    if rules().password_name.search(words):
+    if load_rules().password_name.search(words):
         return NameHint.PASSWORD
-    if rules().secret_name.search(words):
+    if load_rules().secret_name.search(words):
         return NameHint.SECRET
     return (
         NameHint.KEY if words == "key" or words.endswith("_key") else NameHint.NOTHING
@@ -297,8 +297,8 @@ def is_placeholder(value: str) -> bool:
         _REFERENCE.match(value) is not None
         or shannon_entropy(value) < 1.5
         or is_sequence(value)
-        or rules().placeholder_pattern.search(value) is not None
-        or _NON_LETTERS.sub("", value).lower() in rules().plain_words
+        or load_rules().placeholder_pattern.search(value) is not None
+        or _NON_LETTERS.sub("", value).lower() in load_rules().plain_words
     )
 
 
@@ -306,7 +306,7 @@ def is_published(token: str) -> bool:
     """Return whether the key is a published example."""
     return (
         sha256(token.encode("utf-8", "replace")).hexdigest()[:16]
-        in rules().published_key_hashes
+        in load_rules().published_key_hashes
     )
 
 
@@ -348,12 +348,12 @@ def is_passphrase(value: str, hint: NameHint) -> bool:
     ):
         return False
     letters = [_NON_LETTERS.sub("", word).lower() for word in words]
-    if not rules().plain_words.isdisjoint(letters):
+    if not load_rules().plain_words.isdisjoint(letters):
         return False
     unusual_words = [
         word
         for word, letters_of_word in zip(words, letters, strict=True)
-        if letters_of_word not in rules().sentence_words
+        if letters_of_word not in load_rules().sentence_words
     ]
     if any(
         4 <= len(word) <= MAX_JUDGED_CHARS and _MIXED_CHARACTERS.match(word) is not None
@@ -379,7 +379,8 @@ def is_provider_key(value: str, provider: str) -> bool:
     if is_placeholder(value) or _ID.match(value):
         return False
     if _UUID.fullmatch(value):
-        return provider in rules().uuid_key_providers
+        return provider in load_rules().uuid_key_providers
     return is_random(value) or (
-        value.isdigit() and rules().key_digits_by_provider.get(provider) == len(value)
+        value.isdigit()
+        and load_rules().key_digits_by_provider.get(provider) == len(value)
     )

@@ -10,9 +10,9 @@ from everthread.core.randomness import shannon_entropy
 from everthread.core.secrets.secret_rules import (
     MIN_TOKEN_CHARS,
     Secret,
+    find_match_end,
     is_published,
-    match_end,
-    rules,
+    load_rules,
 )
 
 _TOKEN_BYTE_TABLE = bytes(
@@ -37,13 +37,13 @@ def find_tokens(ascii_text: str) -> Iterator[Secret]:
 
 def _match_tokens(text: str) -> Iterator[Secret]:
     claimed_end = 0
-    for head_match in rules().head_pattern.finditer(f" {text}"):
+    for head_match in load_rules().head_pattern.finditer(f" {text}"):
         position = head_match.start(1) - 1
         if position < claimed_end:
             continue
         forms = [
             (start, form)
-            for start, form in rules().forms_by_head[head_match[1]]
+            for start, form in load_rules().forms_by_head[head_match[1]]
             if text.startswith(start, position)
         ]
         for _, form in forms:
@@ -60,7 +60,7 @@ def _match_tokens(text: str) -> Iterator[Secret]:
 
 def find_patterns(ascii_text: str) -> Iterator[Secret]:
     """Yield secrets that are recognised by a literal in or around them; their pattern begins with the literal."""
-    for form in rules().literal_forms:
+    for form in load_rules().literal_forms:
         if form.literal not in ascii_text:
             continue
         for match in form.pattern.finditer(ascii_text):
@@ -88,7 +88,7 @@ def find_private_keys(text: str, lower_text: str) -> Iterator[Secret]:
     edges = list(_KEY_EDGE.finditer(lower_text))
     for edge, next_edge in zip_longest(edges, edges[1:]):
         if edge[2]:
-            start = match_end(_BLANK.match(text, edge.end()), edge.end())
+            start = find_match_end(_BLANK.match(text, edge.end()), edge.end())
             body = (
                 text[start : next_edge.start()]
                 if next_edge and not next_edge[1]
@@ -97,7 +97,9 @@ def find_private_keys(text: str, lower_text: str) -> Iterator[Secret]:
             words = body.split()
             # No END, or prose between two mentions of the lines.
             if sum(map(len, words)) < 12 * max(1, len(words)):
-                body = text[start : match_end(_KEY_LINES.match(text, start), start)]
+                body = text[
+                    start : find_match_end(_KEY_LINES.match(text, start), start)
+                ]
             body = body.rstrip().removesuffix("\\n").rstrip()
             if len(body) >= 24 and shannon_entropy(body[:256]) >= 3:
                 yield Secret(start, start + len(body), "private-key")

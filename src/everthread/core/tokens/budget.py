@@ -38,7 +38,7 @@ SETTING_RANGES: Mapping[str, tuple[float, float]] = {
     "tool_output.turn_chars": (1, math.inf),
     "tool_output.preview_chars": (0, math.inf),
 }
-"""The allowed range of each setting, inclusive; whole numbers if the lower end is one."""
+"""The allowed range of each setting, inclusive. A setting must be a whole number if its lower bound is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +97,11 @@ class Budget:
         if max_output is not None:
             _check_range("model.max_tokens", max_output)
 
-        max_prompt = window - (max_output or 0) - _ceil_share(window, 0.02)
+        max_prompt = window - (max_output or 0) - _round_up_share(window, 0.02)
         wanted_threshold = min(
-            _floor_share(window, threshold), threshold_tokens or window, max_prompt
+            _round_down_share(window, threshold), threshold_tokens or window, max_prompt
         )
-        effective_threshold = max(wanted_threshold, _ceil_share(window, 0.05))
+        effective_threshold = max(wanted_threshold, _round_up_share(window, 0.05))
         result_limit = min(result_chars, 2 * effective_threshold)
         return cls(
             window=window,
@@ -111,9 +111,9 @@ class Budget:
                 - (0 if max_output else min(DEFAULT_OUTPUT_RESERVE, window // 8)),
                 effective_threshold,
             ),
-            tail=_floor_share(effective_threshold, target_ratio),
+            tail=_round_down_share(effective_threshold, target_ratio),
             protect_last_n=protect_last_n,
-            user_words=_floor_share(effective_threshold, user_words),
+            user_words=_round_down_share(effective_threshold, user_words),
             result_chars=result_limit,
             turn_chars=min(turn_chars, 4 * effective_threshold),
             preview_chars=min(preview_chars, result_limit),
@@ -121,15 +121,17 @@ class Budget:
 
     @property
     def compacted_limit(self) -> int:
-        """Maximum size of a compacted request, so that the next compaction is many turns away: 60 % of T.
+        """Maximum size of a compacted request: 60 % of the threshold, so that the next compaction is many turns away.
 
-        A larger tail or more of the user's words, if configured, raise it by as much.
+        A larger tail, or a larger share for the user's words, raises this limit by the same number of tokens.
         """
         extra_tokens = max(
-            self.tail - _floor_share(self.threshold, DEFAULT_TARGET_RATIO), 0
+            self.tail - _round_down_share(self.threshold, DEFAULT_TARGET_RATIO), 0
         )
         extra_tokens += max(
-            self.user_words - _floor_share(self.threshold, DEFAULT_USER_WORDS_SHARE), 0
+            self.user_words
+            - _round_down_share(self.threshold, DEFAULT_USER_WORDS_SHARE),
+            0,
         )
         return min(self.threshold * 60 // 100 + extra_tokens, self.background_start)
 
@@ -189,9 +191,9 @@ def _check_range(key: str, value: Any) -> None:
     )
 
 
-def _floor_share(amount: int, share: float) -> int:
+def _round_down_share(amount: int, share: float) -> int:
     return math.floor(round(amount * share, 6))
 
 
-def _ceil_share(amount: int, share: float) -> int:
+def _round_up_share(amount: int, share: float) -> int:
     return math.ceil(round(amount * share, 6))

@@ -20,7 +20,11 @@ from everthread.core.messages import (
     json_value,
     message_key,
 )
-from everthread.core.tokens.media import audio_tokens, document_tokens, image_tokens
+from everthread.core.tokens.media import (
+    count_audio_tokens,
+    count_document_tokens,
+    count_image_tokens,
+)
 from everthread.core.tokens.tokenizers import bare_name, tokenizer_for
 from everthread.core.types import System
 
@@ -282,9 +286,9 @@ class TokenCounter:
         if kind in REASONING_BLOCKS:
             return self._count_reasoning(part)
         if kind in IMAGE_BLOCKS:
-            return image_tokens(part, self.model)
+            return count_image_tokens(part, self.model)
         if kind in _AUDIO_BLOCKS:
-            return audio_tokens(part, self.model)
+            return count_audio_tokens(part, self.model)
         if kind in _DOCUMENT_BLOCKS:
             return self._count_document(part, depth)
         for key in ("text", "refusal"):
@@ -340,7 +344,7 @@ class TokenCounter:
             return total + self._count_tokens(source.get("data"))
         if isinstance(source, Mapping) and kind == "content":
             return total + self._count_content(source.get("content"), depth + 1)
-        return total + document_tokens(part, self.model)
+        return total + count_document_tokens(part, self.model)
 
     def _count_call(self, name: Any, arguments: Any) -> float:
         total = (
@@ -356,7 +360,7 @@ class TokenCounter:
                 )
             return total
         return total + self._count_tokens(
-            arguments if value is None else _dump(value, compact=True)
+            arguments if value is None else _dump(value, is_compact=True)
         )
 
     def _count_tool(self, tool: Mapping[str, Any]) -> int:
@@ -448,14 +452,14 @@ def _strip_uncounted(value: Any, depth: int = 0) -> Any:
     return "" if isinstance(value, str) and value.startswith("data:") else value
 
 
-def _dump(value: Any, *, compact: bool = False) -> str:
+def _dump(value: Any, *, is_compact: bool = False) -> str:
     try:
         return json.dumps(
             value,
             ensure_ascii=False,
             default=str,
             skipkeys=True,
-            separators=(",", ":") if compact else None,
+            separators=(",", ":") if is_compact else None,
         )
     except (ValueError, RecursionError):
         return ""

@@ -32,54 +32,58 @@ _SOUND_BYTES_PER_SECOND = 16_000  # 128 kbit/s
 _DEFAULT_SECONDS = 30
 
 
-def image_tokens(part: Mapping[str, Any], model: str | None) -> int:
+def count_image_tokens(part: Mapping[str, Any], model: str | None) -> int:
     """Count the tokens of an image part, in OpenAI's, Anthropic's or MCP's form."""
-    link, data, detail = _image_source(part)
-    size = image_size(data or link) or _DEFAULT_SIZE
+    link, data, detail = _find_image_source(part)
+    size = read_image_size(data or link) or _DEFAULT_SIZE
     return _find_rule(_IMAGE_RULES, model)(size, detail)
 
 
-def audio_tokens(part: Mapping[str, Any], model: str | None) -> int:
+def count_audio_tokens(part: Mapping[str, Any], model: str | None) -> int:
     """Count the tokens of a recording, by a rate per second."""
     source = part.get("input_audio") or part.get("source") or part
     data = as_text(source.get("data")) if isinstance(source, Mapping) else ""
     return math.ceil(_estimate_seconds(data) * _find_rule(_SOUND_RATES, model))
 
 
-def document_tokens(part: Mapping[str, Any], model: str | None) -> int:
+def count_document_tokens(part: Mapping[str, Any], model: str | None) -> int:
     """Count the tokens of a document, by a rate per page; the number of pages is estimated from its size."""
     holders = [part, part.get("file"), part.get("source")]
     values = [
-        h.get(key)
-        for h in holders
-        if isinstance(h, Mapping)
+        holder.get(key)
+        for holder in holders
+        if isinstance(holder, Mapping)
         for key in ("file_data", "data")
     ]
     data = next(
-        (_base64_payload(value) for value in values if isinstance(value, str)), ""
+        (_get_base64_payload(value) for value in values if isinstance(value, str)), ""
     )
-    pages = max(1, round(_decoded_size(data) / _PAGE_BYTES)) if data else _DEFAULT_PAGES
+    pages = (
+        max(1, round(_compute_decoded_size(data) / _PAGE_BYTES))
+        if data
+        else _DEFAULT_PAGES
+    )
     return pages * _find_rule(_PAGE_RATES, model)
 
 
-def image_size(data: str) -> Size | None:
+def read_image_size(data: str) -> Size | None:
     """Return width and height of a base64 picture or data URL (PNG, JPEG, GIF, WebP), from its header alone."""
     if "://" in data[:16]:
         return None
-    payload = _base64_payload(data)
+    payload = _get_base64_payload(data)
     header = _decode_start(payload, _HEADER_BYTES)
     for magic, read_size in _IMAGE_FORMATS:
         if header.startswith(magic):
             size = read_size(
                 _decode_start(payload, _JPEG_HEADER_BYTES)
-                if read_size is _jpeg_size
+                if read_size is _read_jpeg_size
                 else header
             )
             return size if size and min(size) > 0 else None
     return None
 
 
-def _image_source(part: Mapping[str, Any]) -> tuple[str, str, str]:
+def _find_image_source(part: Mapping[str, Any]) -> tuple[str, str, str]:
     """Return link or data URL, plain base64 data, and detail of an image part."""
     holder = part.get("image_url")
     source = part.get("source")
@@ -90,12 +94,12 @@ def _image_source(part: Mapping[str, Any]) -> tuple[str, str, str]:
     return as_text(holder), as_text(part.get("data")), as_text(part.get("detail"))
 
 
-def _base64_payload(data: str) -> str:
+def _get_base64_payload(data: str) -> str:
     """Return the base64 text of a data URL, or the text itself."""
     return data[data.find(",", 0, 256) + 1 :] if data.startswith("data:") else data
 
 
-def _decoded_size(payload: str) -> int:
+def _compute_decoded_size(payload: str) -> int:
     return len(payload) * 3 // 4
 
 
@@ -108,7 +112,7 @@ def _decode_start(payload: str, size: int) -> bytes:
         return b""
 
 
-def _webp_size(header: bytes) -> Size | None:
+def _read_webp_size(header: bytes) -> Size | None:
     kind = header[12:16]
     if kind == b"VP8 ":
         return int.from_bytes(header[26:28], "little") & 0x3FFF, int.from_bytes(
@@ -124,7 +128,7 @@ def _webp_size(header: bytes) -> Size | None:
     return None
 
 
-def _jpeg_size(header: bytes) -> Size | None:
+def _read_jpeg_size(header: bytes) -> Size | None:
     """Return the size from the frame header (SOF), found by skipping the segments before it."""
     position = 2
     while position + 9 <= len(header) and header[position] == 0xFF:
@@ -156,8 +160,8 @@ _IMAGE_FORMATS: tuple[tuple[bytes, Callable[[bytes], Size | None]], ...] = (
             int.from_bytes(head[8:10], "little"),
         ),
     ),
-    (b"RIFF", _webp_size),
-    (b"\xff\xd8", _jpeg_size),
+    (b"RIFF", _read_webp_size),
+    (b"\xff\xd8", _read_jpeg_size),
 )
 
 
@@ -166,7 +170,7 @@ def _estimate_seconds(payload: str) -> float:
         return _DEFAULT_SECONDS
     header = _decode_start(payload, _HEADER_BYTES)
     rate = int.from_bytes(header[28:32], "little") if header.startswith(b"RIFF") else 0
-    return _decoded_size(payload) / (rate or _SOUND_BYTES_PER_SECOND)
+    return _compute_decoded_size(payload) / (rate or _SOUND_BYTES_PER_SECOND)
 
 
 def _make_area_rule(edge: int, max_tokens: int) -> Callable[[Size, str], int]:

@@ -132,7 +132,7 @@ def load_tokenizer(model: str | None) -> None:
 
 
 def _count(text: str, vocabulary: str) -> float:
-    encode = _encoder(vocabulary)
+    encode = _load_encoder(vocabulary)
     if len(text) <= _CHUNK_CHARS:
         return len(encode(_replace_surrogates(text)))
     scale = 1.0
@@ -166,7 +166,7 @@ def _replace_surrogates(text: str) -> str:
 
 
 @functools.cache
-def _encoder(vocabulary: str) -> Callable[[str], list[int]]:
+def _load_encoder(vocabulary: str) -> Callable[[str], list[int]]:
     from splintr import Tokenizer as Vocabulary  # noqa: PLC0415  loads megabytes; needed for exact counts only
 
     return Vocabulary.from_pretrained(vocabulary).encode_ordinary

@@ -233,8 +233,8 @@ class KeyAuthenticator:
                 "a key cannot be looked up: %s",
                 str(error) or f"no answer within {_LOOKUP_SECONDS:g} s",
             )
-            words = "Keys cannot be looked up now, so nobody is let in; try again in a second."
-            raise Refused(503, "keys_unavailable", words, retry_after=1) from error
+            message = "Keys cannot be looked up now, so nobody is let in; try again in a second."
+            raise Refused(503, "keys_unavailable", message, retry_after=1) from error
 
     async def _read(self, digest: str) -> StoredKey | None:
         day = self._usage_counter.day

@@ -180,7 +180,7 @@ class KeyUsageCounter:
                 sums = await self._store.count_use(day, uses)
             except EverthreadError as error:
                 _LOG.warning(
-                    "what keys used cannot be written now; it is kept and tried again: %s",
+                    "the usage of keys cannot be written now; it is kept and written later: %s",
                     error,
                 )
                 for entry, use in self._uses_being_written.items():

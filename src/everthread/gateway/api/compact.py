@@ -100,7 +100,7 @@ class CompactApp:
             authorize=caller.authorize,
         )
         try:
-            compacted = await self._manager.compact_once(
+            compacted = await self._manager.compact_for_client(
                 incoming, CompactionLevel.NORMAL, window
             )
         except StoreError as error:

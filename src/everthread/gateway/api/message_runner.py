@@ -75,7 +75,7 @@ class MessageRunner:
             content = turn.message.get("content")
             if isinstance(content, str) and commands.parse(content):
                 return await self._run_command(turn, content)
-            await self._run_hygiene()
+            await self._compact_large_history()
             answer = await self._run_turn(turn)
         finally:
             self._slot.on_event = None
@@ -115,8 +115,8 @@ class MessageRunner:
             "usage": self._turn_usage.as_json(),
         }
 
-    async def _run_hygiene(self) -> None:
-        """Compact a history that is far too large before the agent sees the message. Report a failure, but continue."""
+    async def _compact_large_history(self) -> None:
+        """Compact a history above 85 % of the window before the message is answered. Report a failure, but continue."""
         conversation = self._agent.conversation
         try:
             await conversation.compact_for_hygiene()

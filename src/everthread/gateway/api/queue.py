@@ -143,7 +143,9 @@ class TurnQueue:
         if self._is_closing:
             raise _make_shutdown_error()
         first_session = await self.load_thread(tenant, thread)
-        (body,) = [dict(item) for item in as_messages(message)] or [{}]
+        (body,) = [dict(given_message) for given_message in as_messages(message)] or [
+            {}
+        ]
         if body.get("role") != "user":
             raise Refused(
                 400, "invalid_message", "Only a message of the user can be sent."
@@ -371,7 +373,7 @@ class TurnQueue:
                 await self.store.count_use(utc_day(time.time()), {payer: use})
             except StoreError as error:
                 _LOG.warning(
-                    "what turn %s used is not in the account of its key: %s",
+                    "the usage of turn %s could not be charged to its key: %s",
                     turn.id,
                     redact(str(error)),
                 )

@@ -130,7 +130,7 @@ class Compress(Body):
 
 
 class Branch(Body):
-    """A thread of its own that begins with a part of this one."""
+    """A new thread that begins with a part of this one."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"title": "Another way"}, {"at_message": 42}]}
@@ -155,7 +155,7 @@ class Page(Query):
 class HistoryQuery(Page):
     view: Literal["whole", "current"] = Field(
         "whole",
-        description="Everything that was said, or what the model sees now: after compactions, their summary.",
+        description="The whole conversation, or the context that the model sees now, with summaries.",
     )
 
 
@@ -205,16 +205,16 @@ class TurnAnswer(View):
         None, description="Tokens and dollars of all calls of the turn."
     )
     command: str | None = Field(
-        None, description="The slash command that was done, without its slash."
+        None, description="The slash command that was run, without its slash."
     )
     data: dict[str, Any] | None = Field(
-        None, description="What a command answers, for programs."
+        None, description="The result of a command, for programs."
     )
     failed: bool = Field(
         default=False, description="Whether the command failed; the text says why."
     )
     thread: str | None = Field(
-        None, description="Where a command such as /new or /branch leads."
+        None, description="The thread that a command such as /new or /branch leads to."
     )
 
 
@@ -225,7 +225,9 @@ class TurnView(View):
     place: int = Field(
         description="Its number among the messages of its thread, from 1 on."
     )
-    content: str | list[dict[str, Any]] = Field(description="What was sent.")
+    content: str | list[dict[str, Any]] = Field(
+        description="The content of the message."
+    )
     created: float = Field(description="Times are seconds since 1970.")
     started: float | None = None
     ended: float | None = None
@@ -342,7 +344,7 @@ class HitView(View):
     snippet: str
     score: float
     before: NeighbourView | None = Field(
-        description="The message before it; null where none is shown."
+        description="The message before it; null if none is shown."
     )
     after: NeighbourView | None
 
@@ -497,7 +499,7 @@ def make_compaction_view(compaction: CompactionRecord) -> CompactionView:
         summary=redact(record.summary),
         cost=None if record.cost is None else float(record.cost),
         duration=record.duration,
-        warnings=[redact(words) for words in record.warnings],
+        warnings=[redact(warning) for warning in record.warnings],
         recall=f"/api/threads/{compaction.thread}/search",
     )
 

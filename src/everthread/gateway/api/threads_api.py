@@ -172,10 +172,10 @@ def _list_parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
 
 
 def _make_operation_id(endpoint: Endpoint) -> str:
-    words = [
+    path_parts = [
         word for word in re.split(r"[/{}]+", endpoint.path) if word and word != "api"
     ]
-    return "_".join([endpoint.method.lower(), *words])
+    return "_".join([endpoint.method.lower(), *path_parts])
 
 
 def _describe_json_content(model: type[BaseModel]) -> dict[str, Any]:

@@ -60,14 +60,16 @@ def one_line_excerpt(text: str, max_chars: int) -> str:
 
 def highlight(text: str, query: str) -> list[tuple[bool, str]]:
     """Split a text into pairs: whether the piece is a word of the query, and the piece."""
-    words = sorted(
+    query_words = sorted(
         {word.lower() for word in re.findall(r"[^\s\"*]{2,60}", query)},
         key=len,
         reverse=True,
     )[:20]
-    if not words:
+    if not query_words:
         return [(False, text)]
-    pieces = re.split(f"({'|'.join(map(re.escape, words))})", text, flags=re.IGNORECASE)
+    pieces = re.split(
+        f"({'|'.join(map(re.escape, query_words))})", text, flags=re.IGNORECASE
+    )
     return [(number % 2 == 1, piece) for number, piece in enumerate(pieces) if piece]
 
 

@@ -98,9 +98,13 @@ class ThreadList:
                 else ""
                 for neighbour in (hit.before, hit.after)
             )
-            words = highlight(one_line_excerpt(hit.snippet, 220), query)
+            snippet_pieces = highlight(one_line_excerpt(hit.snippet, 220), query)
             snippet = views.Snippet(
-                one_line_excerpt(role, 60), words, hit.message, line_before, line_after
+                one_line_excerpt(role, 60),
+                snippet_pieces,
+                hit.message,
+                line_before,
+                line_after,
             )
             snippets.setdefault(hit.thread, []).append(snippet)
         rows = [

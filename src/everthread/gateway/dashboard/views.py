@@ -189,7 +189,7 @@ def sum_part_sizes(
 def _separate_user_words(
     sizes: dict[str, int], summaries: Sequence[str]
 ) -> dict[str, int]:
-    words = min(
+    word_tokens = min(
         sum(
             estimate_tokens(section)
             for text in summaries
@@ -199,8 +199,8 @@ def _separate_user_words(
     )
     return {
         **sizes,
-        "words": sizes["words"] + words,
-        "summary": sizes["summary"] - words,
+        "words": sizes["words"] + word_tokens,
+        "summary": sizes["summary"] - word_tokens,
     }
 
 
@@ -426,8 +426,10 @@ class ContextView:
         if message.id in self.shown_ids:
             return "view"
         if is_user_message(message.body):
-            words = " ".join(text_of(message.body).split())[:60]
-            return "words" if words and words in self.words else "recall"
+            message_start = " ".join(text_of(message.body).split())[:60]
+            return (
+                "words" if message_start and message_start in self.words else "recall"
+            )
         return "journal" if self._is_in_summary(message.body) else "recall"
 
     def _is_in_summary(self, body: Message) -> bool:

@@ -20,9 +20,9 @@ from everthread.core.caching.openai_cache_breakpoints import (
 from everthread.core.types import Api
 from everthread.gateway.request.json_slices import (
     Change,
+    DecodedMessages,
     Element,
     SlicedBody,
-    Values,
     slice_body,
 )
 from everthread.thread.caller.prepared_call import PreparedCall
@@ -69,7 +69,7 @@ def make_mark_changes(
     )
 
 
-def place_cache_marks(  # noqa: PLR0913 - a body and what is known of it
+def place_cache_marks(  # noqa: PLR0913 - a body and facts about it
     api: Api,
     sliced: SlicedBody,
     ttl: str,
@@ -93,8 +93,8 @@ def place_cache_marks(  # noqa: PLR0913 - a body and what is known of it
         api, sliced.elements, ttl, previous_index, leading_count
     )
     changes = [
-        (sliced.elements[index].start, sliced.elements[index].end, new)
-        for index, new in marked_texts.items()
+        (sliced.elements[index].start, sliced.elements[index].end, marked_text)
+        for index, marked_text in marked_texts.items()
     ]
     system = (
         mark_system_field(sliced.fields["system"], ttl)
@@ -126,18 +126,18 @@ def place_breakpoint(
     api: Api, sliced: SlicedBody, leading_count: int, note: str = ""
 ) -> list[Change]:
     """Return the changes that set a breakpoint after the system messages and our note, if they end with one."""
-    values = [element.value for element in sliced.elements[: leading_count + 2]]
+    wire_messages = [element.value for element in sliced.elements[: leading_count + 2]]
     if (
         note
-        and leading_count < len(values)
-        and values[leading_count].get("content") == note
+        and leading_count < len(wire_messages)
+        and wire_messages[leading_count].get("content") == note
     ):
         leading_count += 1
-    index = find_breakpoint_index(values, leading_count, note)
+    index = find_breakpoint_index(wire_messages, leading_count, note)
     if index is None:
         return []
     element = sliced.elements[index]
-    marked_text = encode_value(mark_message(api, values[index], note))
+    marked_text = encode_value(mark_message(api, wire_messages[index], note))
     return [(element.start, element.end, marked_text)]
 
 
@@ -170,7 +170,7 @@ def mark_messages(
     """Return the marked messages as text, by index. `previous_index`: the index of the previous request's last mark."""
     is_anthropic = api == "anthropic"
     marked_messages = place_marks(
-        Values(elements),
+        DecodedMessages(elements),
         ttl=ttl,
         native_anthropic=is_anthropic,
         previous_index=previous_index,

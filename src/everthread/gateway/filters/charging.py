@@ -116,12 +116,12 @@ def find_charged_usage(outcome: Outcome, outgoing: Outgoing) -> CanonicalUsage |
     reply = outcome.reply
     output_tokens = 0
     if reply is not None:
-        words = [
+        reply_texts = [
             text_of(reply.message),
             *(f"{call.name} {call.arguments}" for call in calls_of(reply.message)),
         ]
         output_tokens = (
-            len("\n".join(words).encode("utf-8", "replace")) // BYTES_PER_TOKEN
+            len("\n".join(reply_texts).encode("utf-8", "replace")) // BYTES_PER_TOKEN
         )
     if outcome.usage is None:
         return CanonicalUsage(
@@ -167,7 +167,7 @@ def estimate_body_tokens(body: bytes) -> int:
 
 
 class ReportedUsage:
-    """Read the `usage` in an answer that is not part of a conversation: a JSON object or a stream of events."""
+    """Read the `find_usage` in an answer that is not part of a conversation: a JSON object or a stream of events."""
 
     def __init__(self, headers: Mapping[str, str]) -> None:
         self._decoder = make_decoder(
@@ -203,7 +203,7 @@ class ReportedUsage:
             self._text = self._text[-TAIL_BYTES:]
             self._is_whole = False
 
-    def usage(self) -> CanonicalUsage | None:
+    def find_usage(self) -> CanonicalUsage | None:
         if self._events is None and self._is_whole:
             self._read(self._text)
         for match in _USAGE.finditer(self._text) if not self._is_whole else ():
@@ -294,7 +294,7 @@ class PassthroughMeter:
     def _measure_reported(self) -> tuple[CanonicalUsage | None, str]:
         """Return usage and model of another answer, such as embeddings; estimate the usage of a stream without one."""
         reported = self._reported
-        usage = reported.usage()
+        usage = reported.find_usage()
         if usage is None and reported.event_count:
             request_body = self._sent_body
             size = (

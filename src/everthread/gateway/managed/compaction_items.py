@@ -36,10 +36,10 @@ _MISSING_PATH_STATUSES = (404, 405, 501)
 _INVALID_STATUSES = (400, 422)
 
 
-def make_item(values: Sequence[Any], key: bytes) -> dict[str, Any]:
+def make_item(wire_messages: Sequence[Any], key: bytes) -> dict[str, Any]:
     """Return a compaction item that contains these messages."""
     packed = base64.urlsafe_b64encode(
-        zlib.compress(json.dumps(list(values)).encode(), 6)
+        zlib.compress(json.dumps(list(wire_messages)).encode(), 6)
     ).decode()
     return {
         "id": f"cmp_everthread_{uuid.uuid4().hex}",
@@ -58,10 +58,10 @@ def read_item(item: Any, key: bytes) -> list[Any] | None:
         tag.encode("utf-8", "replace"), _make_tag(packed, key).encode()
     ):
         return None
-    values: list[Any] = json.loads(
+    wire_messages: list[Any] = json.loads(
         zlib.decompressobj().decompress(base64.urlsafe_b64decode(packed), _MAX_BYTES)
     )
-    return values
+    return wire_messages
 
 
 def _make_tag(packed: str, key: bytes) -> str:
@@ -85,21 +85,21 @@ class ExpandedBody:
 
 
 def expand_items(body: bytes, key: bytes) -> ExpandedBody | None:
-    """Replace our items in a request's body by the messages in them. Return None if there is no item of ours.
+    """Replace the gateway's items in a request's body by the messages in them. Return None if there are none.
 
     A client may send some of these messages before the item too; they are not repeated.
     """
     changes = []
-    earlier_messages: Counter[str] = Counter()
+    earlier_fingerprints: Counter[str] = Counter()
     end = 0
     last_item: tuple[str, int] | None = None
     for element in slice_body(body, "openai_responses").elements:
-        values = read_item(element.value, key)
-        if values is None:
-            earlier_messages[_fingerprint(element.value)] += 1
+        wire_messages = read_item(element.value, key)
+        if wire_messages is None:
+            earlier_fingerprints[_fingerprint(element.value)] += 1
             end += 1
             continue
-        new_messages = _without_repeated(values, earlier_messages)
+        new_messages = _without_repeated(wire_messages, earlier_fingerprints)
         text = ",".join(map(encode_value, new_messages))
         changes.append((element.start, element.end, text))
         end += len(new_messages)
@@ -115,18 +115,18 @@ def read_item_key(item: Mapping[str, Any]) -> str:
 
 
 def _without_repeated(
-    values: Sequence[Any], earlier_messages: Counter[str]
+    wire_messages: Sequence[Any], earlier_fingerprints: Counter[str]
 ) -> list[Any]:
     """Return the messages of an item that the client has not sent before it, and at least the last one."""
-    counts = Counter(earlier_messages)
+    counts = Counter(earlier_fingerprints)
     new_messages = []
-    for value in values:
+    for value in wire_messages:
         fingerprint = _fingerprint(value)
         if counts[fingerprint]:
             counts[fingerprint] -= 1
         else:
             new_messages.append(value)
-    return new_messages or list(values[-1:])
+    return new_messages or list(wire_messages[-1:])
 
 
 def _fingerprint(value: Any) -> str:

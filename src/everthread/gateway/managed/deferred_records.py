@@ -1,7 +1,7 @@
-"""Let the records of forwarded requests wait a moment: the next request of a thread holds all that the last one said.
+"""Delay the records of forwarded requests, because the next request of a thread contains the messages of the last one.
 
-A client that works back to back sends its next request within milliseconds. If that continues the waiting one, a single
-record stores the messages of both, and the usage of each call.
+A client that works without pauses sends its next request within milliseconds. If that continues the waiting request, a
+single record stores the messages of both, and the usage of each call.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from everthread.thread.caller.sent_history import Outcome
 from everthread.thread.finding.thread_match import Family
 
 DELAY_SECONDS = 0.5
-"""How long a record waits at most."""
+"""Maximum time for which a record is delayed."""
 MAX_CALLS = 16
-"""How many calls one record holds at most: its new messages are decoded on the event loop."""
+"""Maximum calls in one record, whose new messages are decoded on the event loop."""
 MAX_WAITING_BYTES = 32 * 1024 * 1024
-"""How many bytes the waiting requests may have together."""
+"""Maximum bytes of all waiting requests together."""
 MAX_FLUSH_SECONDS = 5.0
-"""How long a request waits for the records before it: without them it may seem to begin a thread."""
+"""Maximum wait of a request for earlier records, without which it may seem to begin a new thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class ForwardedRequest:
     outline: BodyOutline
     sent: Outgoing
     terms: ForwardingTerms
-    """They name the end of the thread that it continues."""
+    """The terms that the request met; they identify the end of its thread."""
 
     @property
     def size(self) -> int:
@@ -48,7 +48,7 @@ class ForwardedRequest:
 
 
 class DeferredRecord:
-    """The last answered request of a thread, and the usage of those before it that are recorded with it."""
+    """The last answered request of a thread, and the usage of earlier requests that are recorded with it."""
 
     def __init__(
         self, request: ForwardedRequest, outcome: Outcome, end_digest: str
@@ -58,7 +58,7 @@ class DeferredRecord:
         self.end_digest = end_digest
         """The digest of the history with the last answer."""
         self.stored_length = request.terms.length
-        """How many of its messages were recorded before."""
+        """Number of the request's messages that were recorded before."""
         self.earlier_usage: list[CanonicalUsage] = []
         self.is_due = asyncio.Event()
         self.is_recorded = asyncio.Event()
@@ -72,7 +72,7 @@ class DeferredRecord:
     def supersede(
         self, request: ForwardedRequest, outcome: Outcome, end_digest: str
     ) -> None:
-        """Hold a request that continues the last one in its place."""
+        """Replace the request by one that continues it."""
         if self.outcome.usage is not None:
             self.earlier_usage.append(self.outcome.usage)
         self.request = request
@@ -82,9 +82,9 @@ class DeferredRecord:
 
 
 class DeferredRecords:
-    """The records that wait.
+    """The delayed records of all threads.
 
-    `record`: makes a record. A record is due after `delay` seconds, when it is full, or when a request needs it.
+    `record`: makes a record. A record is due after `delay` seconds, when it is full, or when another request needs it.
     """
 
     def __init__(
@@ -96,13 +96,13 @@ class DeferredRecords:
         self._record = record
         self._delay = delay
         self._waiting: dict[str, DeferredRecord] = {}
-        """By thread."""
+        """The delayed record of each thread."""
         self._unfinished: set[DeferredRecord] = set()
-        """Those that wait, and those that are being made."""
+        """The records that are delayed or being made."""
         self._waiting_bytes = 0
 
     def can_take(self, request: ForwardedRequest) -> bool:
-        """Return whether the record of a request may wait: alone, or with the one that the request continues."""
+        """Return whether the record of a request may be delayed, or can join the delayed record of its thread."""
         waiting = self._waiting.get(request.thread)
         if waiting is not None:
             return waiting.end_digest == request.terms.digest
@@ -111,7 +111,7 @@ class DeferredRecords:
     async def take(
         self, request: ForwardedRequest, outcome: Outcome, end_digest: str
     ) -> None:
-        """Make the record of a request later. Return when it is made, or at once if it joins one that waits."""
+        """Make the record of a request later. Return when it is made, or at once if it joins a delayed record."""
         waiting = self._waiting.get(request.thread)
         if waiting is not None:
             self._waiting_bytes += request.size - waiting.request.size
@@ -137,19 +137,19 @@ class DeferredRecords:
             record.is_recorded.set()
 
     async def flush_all(self) -> None:
-        """Make all records now; wait until they are stored, but not for long."""
+        """Make all delayed records now, and wait a few seconds until they are stored."""
         await self._flush(list(self._unfinished))
 
     async def flush_session(self, family: Family) -> None:
-        """Make the records of a client's session now."""
+        """Make the delayed records of a session now, and wait a few seconds until they are stored."""
         await self._flush(
-            [one for one in self._unfinished if one.request.family == family]
+            [record for record in self._unfinished if record.request.family == family]
         )
 
     async def flush_thread(self, thread: str) -> None:
-        """Make the records of a thread now."""
+        """Make the delayed records of a thread now, and wait a few seconds until they are stored."""
         await self._flush(
-            [one for one in self._unfinished if one.request.thread == thread]
+            [record for record in self._unfinished if record.request.thread == thread]
         )
 
     async def _flush(self, records: Sequence[DeferredRecord]) -> None:

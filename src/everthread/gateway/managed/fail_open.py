@@ -83,7 +83,9 @@ class FailOpenManager:
 
     def _report_unlocated(self, error: Exception) -> None:
         self._metrics.count("failed_open", step="locate")
-        _LOG.error("a body could not be taken apart: %s", type(error).__name__)
+        _LOG.error(
+            "the messages of a body could not be located: %s", type(error).__name__
+        )
 
     def forward_first(self, incoming: Incoming) -> FailOpenTurn | None:
         """Return the turn of a request that can be forwarded before it is read; None if it cannot."""
@@ -157,7 +159,10 @@ class FailOpenManager:
             self.failures.note(FORWARDED, tenant=incoming.tenant)
         text = _without_credentials(str(error), incoming)
         _LOG.error(
-            "%s failed, the original goes: %s: %s", step, type(error).__name__, text
+            "%s failed, the original request is forwarded: %s: %s",
+            step,
+            type(error).__name__,
+            text,
         )
 
 

@@ -19,7 +19,7 @@ READ_SECONDS = 1.0
 
 
 class ForwardedRequests(Protocol):
-    """Reads and records forwarded requests."""
+    """An object that reads and records forwarded requests."""
 
     async def read_forwarded(
         self, request: ForwardedRequest, *, is_answered: bool
@@ -30,11 +30,11 @@ class ForwardedRequests(Protocol):
     def hold_session_while_reading(
         self, family: Family
     ) -> AbstractContextManager[None]:
-        """Make other requests of a session wait while one is read that is answered."""
+        """Return a context that makes other requests of a session wait while an answered one is being read."""
         ...
 
     async def record_later(self, request: ForwardedRequest, outcome: Outcome) -> bool:
-        """Record an unread request once the thread is quiet; return False if it must be recorded now."""
+        """Delay the record of an unread request; return False if it must be recorded now."""
         ...
 
 

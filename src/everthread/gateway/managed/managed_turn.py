@@ -69,7 +69,7 @@ class ManagedTurn:
         return self.call.thread
 
     async def prepare(self) -> None:
-        """Decide what goes upstream."""
+        """Decide on the request to send."""
         await self.services.threads.prepare(self.call)
         if self.call.frame.is_rewritable:
             self.sent = self._render()
@@ -137,7 +137,7 @@ class ManagedTurn:
     ) -> None:
         """Store the answer and its usage, and start background work.
 
-        `earlier_usage`: of calls before this one that are recorded with it.
+        `earlier_usage`: the usage of earlier calls that are recorded together with this one.
         """
         threads = self.services.threads
         if self.request.asks_for_compaction:
@@ -152,7 +152,7 @@ class ManagedTurn:
                 self.call,
                 outcome,
                 options=threads.setup.options,
-                answered=answer.history,
+                answered_history=answer.history,
             )
         await threads.record(self.call, outcome, answer, earlier_usage)
 
@@ -161,10 +161,10 @@ class ManagedTurn:
         if outcome.reply is None:
             return []
         api = self.call.frame.api
-        values = encode_messages(api, [outcome.reply.message], self.call.model)
+        wire_messages = encode_messages(api, [outcome.reply.message], self.call.model)
         return [
             identify_message(api, value).fingerprint
-            for value in values
+            for value in wire_messages
             if is_compaction(value)
         ]
 

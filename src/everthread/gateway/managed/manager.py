@@ -40,7 +40,7 @@ from everthread.gateway.managed.forwarding import (
     BodyMemories,
     continue_terms,
     forward,
-    has_plans,
+    is_compaction_planned,
 )
 from everthread.gateway.managed.managed_turn import ManagedTurn, TurnServices
 from everthread.gateway.recall.recall_offer import RecallOffers
@@ -95,7 +95,7 @@ class ProxyManager:
         return self.reader.locate(origin, incoming.body, match)
 
     async def _open(self, incoming: Incoming, outline: BodyOutline) -> ManagedTurn:
-        """Read a request and find its thread, once what its session said before is recorded."""
+        """Read a request and find its thread, after the delayed records of its session are made."""
         scope = find_scope(incoming.headers, outline.sliced.fields)
         await self._deferred.flush_session(Family(incoming.tenant, scope))
         return await self._open_now(incoming, outline)
@@ -105,7 +105,7 @@ class ProxyManager:
     ) -> ManagedTurn:
         """Read a request and find its thread. Requests of a known thread are read in their order.
 
-        `known_length`: how many of its messages, known to be those of its thread, were recorded before.
+        `known_length`: number of messages that are known to be those of the thread and were recorded before.
         """
         thread = None if outline.match is None else outline.match.known.thread
         async with self.threads.hold_thread_while_opening(thread):
@@ -150,7 +150,7 @@ class ProxyManager:
             return None
         thread = outline.match.known.thread
         memory = self.threads.find_memory(thread)
-        if memory is None or has_plans(memory):
+        if memory is None or is_compaction_planned(memory):
             return None
         body_memory = self._bodies.of(thread)
         terms = body_memory.forwarding
@@ -209,7 +209,7 @@ class ProxyManager:
         history = self.reader.read_history(outline, len(outline.elements))
         self.reader.remember_history(request.thread, outline, history)
         next_terms = continue_terms(
-            terms, outline, usage, answered=history.extend(identities)
+            terms, outline, usage, answered_history=history.extend(identities)
         )
         self._bodies.of(request.thread).forwarding = next_terms
         await self._deferred.take(request, outcome, next_terms.digest)
@@ -265,7 +265,7 @@ class ProxyManager:
 
     # Compactions at the client's request
 
-    async def compact_once(
+    async def compact_for_client(
         self, incoming: Incoming, level: CompactionLevel, window: int | None = None
     ) -> dict[str, Any]:
         """Compact a conversation now for this window.
@@ -316,7 +316,7 @@ class ProxyManager:
         await self.threads.store(turn.call)
         if not turn.call.storage.is_stored:
             raise StoreError(
-                "the conversation cannot be stored, and what is not stored is not taken out of it"
+                "the conversation cannot be stored, so it is not compacted"
             )
         return turn
 
@@ -354,4 +354,4 @@ def _compacted_messages(turn: ManagedTurn) -> list[Any]:
     system_messages = [
         element.value for element in request.sliced.elements[: request.system_count]
     ]
-    return [*system_messages, *turn.call.list_values_to_send()]
+    return [*system_messages, *turn.call.list_messages_to_send()]

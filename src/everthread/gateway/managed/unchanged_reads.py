@@ -36,21 +36,23 @@ def restore_readings(
     start = elements[covered_count].start
     if not any(body.find(mark, start) >= 0 for mark in _STUB_PHRASES):
         return {}
-    values = [element.value for element in elements]
+    wire_messages = [element.value for element in elements]
     readings = {
-        call: reading for value in values for call, reading in _list_readings(value)
+        call: reading
+        for value in wire_messages
+        for call, reading in _list_readings(value)
     }
     contents: dict[Reading, tuple[int, str]] = {}
     restored: dict[int, Any] = {}
-    for index, value in enumerate(values):
+    for index, value in enumerate(wire_messages):
         new_value = value
         for call, content in _list_results(value):
             reading = readings.get(call)
-            words = content_text(content)
+            result_text = content_text(content)
             if reading is None:
                 continue
-            if not is_stub(words):
-                contents[reading] = index, words
+            if not is_stub(result_text):
+                contents[reading] = index, result_text
             elif (
                 index >= covered_count
                 and reading in contents
@@ -68,7 +70,7 @@ def is_stub(text: str) -> bool:
 
 
 def _list_readings(value: Any) -> Iterator[tuple[str, Reading]]:
-    """Yield the calls in a message that read a file: the id of the call, and what it reads."""
+    """Yield the id and the `Reading` of each call in a message that reads a file."""
     if not isinstance(value, dict):
         return
     content = value.get("content")

@@ -122,10 +122,10 @@ class EventReporter:
             failed = isinstance(event, CompactionFailed)
             count("compaction_failures", kind="failed" if failed else "void")
             if self._failures is not None:
-                words = (
+                failure = (
                     "a compaction failed" if failed else "a compaction came to nothing"
                 )
-                self._failures.note(words, thread=event.session)
+                self._failures.note(failure, thread=event.session)
         elif isinstance(event, Unmanaged):
             count("unmanaged", why=event.why)
         elif isinstance(event, RecordFailed):

@@ -59,10 +59,10 @@ def set_log_thread(thread: str) -> None:
 
 
 def log_fields(
-    logger: logging.Logger, level: int, words: str, fields: Mapping[str, Any]
+    logger: logging.Logger, level: int, text: str, fields: Mapping[str, Any]
 ) -> None:
     """Log a line with a text for people and fields for programs."""
-    logger.log(level, "%s", words, extra={"fields": dict(fields)})
+    logger.log(level, "%s", text, extra={"fields": dict(fields)})
 
 
 def printable(text: str) -> str:
@@ -157,8 +157,8 @@ def read_error_reason(body: bytes) -> str:
         value = body[:2_000].decode("utf-8", "replace")
     for name in ("error", "message", "detail", "msg"):
         value = value.get(name, value) if isinstance(value, dict) else value
-    words = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return redact(" ".join(words[:2_000].split()))[:MAX_REASON_CHARS]
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return redact(" ".join(text[:2_000].split()))[:MAX_REASON_CHARS]
 
 
 def _is_for_terminal(record: logging.LogRecord) -> bool:

@@ -82,8 +82,10 @@ class Metrics:
         self._registry = CollectorRegistry()
         self._folder = os.environ.get(METRICS_VARIABLE)
         self._counters = {
-            name: Counter(f"everthread_{name}", words, labels, registry=self._registry)
-            for name, (words, labels) in _COUNTERS.items()
+            name: Counter(
+                f"everthread_{name}", help_text, labels, registry=self._registry
+            )
+            for name, (help_text, labels) in _COUNTERS.items()
         }
         self._series: dict[tuple[Any, ...], Counter] = {}
         """A cache of counters by name and labels, because prometheus-client looks them up under a lock."""

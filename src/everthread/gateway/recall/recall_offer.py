@@ -63,9 +63,9 @@ class RecallOffers:
     def choose_tool(
         self, incoming: Incoming, sliced: SlicedBody, frame: Request
     ) -> Mapping[str, Any] | None:
-        """Return the tool; None if the client has such a tool itself or turned this one off.
+        """Return the tool; None if the client has a similar tool or has turned ours off.
 
-        A client that withdrew our MCP server gets it, too.
+        A client that has detached our MCP server also gets the tool.
         """
         setting = incoming.headers.get(RECALL_HEADER, "").lower()
         if not self._is_enabled or setting in ("off", "false", "0"):
@@ -85,11 +85,11 @@ class RecallOffers:
 
 @dataclass(frozen=True, slots=True)
 class _KnownFrame:
-    """A frame, and what its tools say about ours."""
+    """A frame, and how its tools relate to our own tool."""
 
     frame: Request
     lacks_recall: bool
-    """Whether no tool of it reads earlier messages."""
+    """Whether none of its tools reads earlier messages."""
     deferred_readers: tuple[str, ...]
     """The names of our MCP server's tools if the client defers them, so that it may withdraw them."""
 
@@ -126,18 +126,18 @@ async def answer_round(store: Store, call: PreparedCall, reply: Reply) -> bool:
         for tool_call in recalls
     ]
     api = call.frame.api
-    values = encode_messages(api, [reply.message, *results], call.model)
+    wire_messages = encode_messages(api, [reply.message, *results], call.model)
     rounds = call.rounds
     rounds.call_count += len(recalls)
     if recalls and len(recalls) == len(calls):
-        rounds.texts += map(encode_value, values)
-        rounds.values += values
+        rounds.texts += map(encode_value, wire_messages)
+        rounds.wire_messages += wire_messages
         rounds.round_count += 1
         return True
     if recalls and api in RESULT_PARTS:
-        parts = values.pop()[RESULT_PARTS[api]]
+        parts = wire_messages.pop()[RESULT_PARTS[api]]
         rounds.blocks = ",".join(map(encode_value, parts))
-    rounds.last_round_texts = list(map(encode_value, values))
+    rounds.last_round_texts = list(map(encode_value, wire_messages))
     return False
 
 
@@ -146,10 +146,16 @@ def refuse_last_round(call: PreparedCall, reply: Reply) -> None:
     results = [
         _make_result(tool_call, _NO_ROOM_TEXT) for tool_call in calls_of(reply.message)
     ]
-    values = encode_messages(call.frame.api, [reply.message, *results], call.model)
+    wire_messages = encode_messages(
+        call.frame.api, [reply.message, *results], call.model
+    )
     rounds = call.rounds
-    rounds.texts[len(rounds.texts) - len(values) :] = map(encode_value, values)
-    rounds.values[len(rounds.values) - len(values) :] = values
+    rounds.texts[len(rounds.texts) - len(wire_messages) :] = map(
+        encode_value, wire_messages
+    )
+    rounds.wire_messages[len(rounds.wire_messages) - len(wire_messages) :] = (
+        wire_messages
+    )
     rounds.round_count = MAX_RECALL_ROUNDS
     rounds.is_refused = True
 

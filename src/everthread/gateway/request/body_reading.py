@@ -158,7 +158,7 @@ def _find_excess(raw: bytes, body: bytes, outer: OuterFields) -> str:
         return f"its body is more than {MAX_EXPANSION_FACTOR} times as large as it came"
     if outer.new_size < MIN_EXCESS_BYTES:
         return ""
-    # A tenth of what `count` takes.
+    # `replace` takes a tenth of the time of `count`.
     objects = len(body) - len(body.replace(b"{", b""))
     if objects > MAX_MESSAGES and body.count(b'"role"') > MAX_MESSAGES:
         return f"it has more than {MAX_MESSAGES:,} messages"

@@ -15,7 +15,7 @@ from everthread.gateway.contracts import CREDENTIAL_HEADERS, Incoming
 from everthread.gateway.identify import choose_thread_kind, find_scope, read_client
 from everthread.gateway.managed.compaction_items import TRIGGER
 from everthread.gateway.managed.unchanged_reads import restore_readings
-from everthread.gateway.request.json_slices import Element, SlicedBody, Values
+from everthread.gateway.request.json_slices import DecodedMessages, Element, SlicedBody
 from everthread.gateway.request.request_reader import (
     BREAKPOINT_MARK,
     CACHE_MARK,
@@ -118,7 +118,7 @@ class ClientRequest:
             Family(incoming.tenant, find_scope(incoming.headers, fields)),
             parsed_request.history,
             messages=elements,
-            values=Values(elements),
+            wire_messages=DecodedMessages(elements),
             sizes=parsed_request.sizes,
             client=client,
             kind=choose_thread_kind(client, has_tools=bool(parsed_request.frame.tools)),

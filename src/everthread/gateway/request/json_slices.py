@@ -127,7 +127,7 @@ class Elements(Sequence[Element]):
         return element
 
 
-class Values(Sequence[Any]):
+class DecodedMessages(Sequence[Any]):
     """The decoded messages of a list."""
 
     __slots__ = ("_elements",)
@@ -141,10 +141,10 @@ class Values(Sequence[Any]):
     @overload
     def __getitem__(self, index: int) -> Any: ...
     @overload
-    def __getitem__(self, index: slice) -> Values: ...
+    def __getitem__(self, index: slice) -> DecodedMessages: ...
     def __getitem__(self, index: int | slice) -> Any:
         if isinstance(index, slice):
-            return Values(self._elements[index])
+            return DecodedMessages(self._elements[index])
         return self._elements[index].value
 
 
@@ -177,7 +177,7 @@ class KnownParts:
     """The layout of the earlier body."""
     count: int
     """Number of messages at the start that are equal, with everything before them; at least one."""
-    tail: int = 0
+    tail_bytes: int = 0
     """Number of bytes after the list of messages, if all of these are equal; otherwise 0."""
 
 
@@ -256,9 +256,9 @@ def splice(body: bytes, changes: Sequence[Change]) -> bytes:
     view = memoryview(body)
     pieces = list[bytes | memoryview]()
     position = 0
-    for start, end, new in sorted(changes):
+    for start, end, new_text in sorted(changes):
         pieces.append(view[position:start])
-        pieces.append(new.encode())
+        pieces.append(new_text.encode())
         position = end
     pieces.append(view[position:])
     return b"".join(pieces)
@@ -291,7 +291,7 @@ class _Reader:
         self.ends = layout.ends[: known.count]
         start = layout.spans[self.listed][0]
         position = self._after_element(self.ends[-1])
-        if known.tail and self._read_middle(known, start, position):
+        if known.tail_bytes and self._read_middle(known, start, position):
             return
         for name, span in layout.spans.items():
             if span[0] < start:
@@ -312,7 +312,7 @@ class _Reader:
 
     def _read_middle(self, known: KnownParts, start: int, position: int) -> bool:
         """Read the messages between the known parts; return False if the known parts do not fit together."""
-        end = len(self.body) - known.tail
+        end = len(self.body) - known.tail_bytes
         if self.body[end - 1 : end] != b"]":
             return False
         if position != end:
@@ -390,7 +390,7 @@ class _Reader:
         return self._close_list(start, position if elements else position + 1)
 
     def _after_element(self, position: int) -> int:
-        """Return the start of the next message after one that ends here; after the last one, the end of the list."""
+        """Return the start of the message that follows this position, or the end of the list if none follows."""
         match = _AFTER_ELEMENT.match(self.body, position)
         if match is None:
             raise WireError(

@@ -121,7 +121,7 @@ class BodyMatch:
     @property
     def size(self) -> int:
         """Number of known bytes of the new body."""
-        return self.parts.layout.ends[self.parts.count - 1] + self.parts.tail
+        return self.parts.layout.ends[self.parts.count - 1] + self.parts.tail_bytes
 
 
 class KnownBodies:
@@ -196,23 +196,25 @@ def _match(known_body: KnownBody, api: Api, body: bytes) -> BodyMatch | None:
     count = layout.count_complete(known_body.body, shared_bytes)
     if count == 0:
         return None
-    tail = memoryview(known_body.body)[layout.spans[LIST_FIELD[api]][1] :]
-    has_tail = len(body) - len(tail) > layout.ends[count - 1] and body.endswith(tail)
+    tail_bytes = memoryview(known_body.body)[layout.spans[LIST_FIELD[api]][1] :]
+    has_tail = len(body) - len(tail_bytes) > layout.ends[count - 1] and body.endswith(
+        tail_bytes
+    )
     return BodyMatch(
-        known_body, KnownParts(layout, count, len(tail) if has_tail else 0)
+        known_body, KnownParts(layout, count, len(tail_bytes) if has_tail else 0)
     )
 
 
-def count_shared_bytes(one: bytes, other: bytes) -> int:
+def count_shared_bytes(body: bytes, other_body: bytes) -> int:
     """Count the bytes at the start that are equal in two bodies."""
-    view = memoryview(other)
+    view = memoryview(other_body)
     shared = 0
-    end = min(len(one), len(other))
-    if one.startswith(view[:end]):
+    end = min(len(body), len(other_body))
+    if body.startswith(view[:end]):
         return end
     while end - shared > 1:
         middle = (shared + end) // 2
-        if one.startswith(view[shared:middle], shared):
+        if body.startswith(view[shared:middle], shared):
             shared = middle
         else:
             end = middle

@@ -109,10 +109,10 @@ class RequestHead:
         headers = scope["headers"]
         size = sum([len(name) + len(value) for name, value in headers])
         if size > max_bytes:
-            words = (
+            message = (
                 f"The request's headers have {size:,} bytes, more than allowed here."
             )
-            raise Refused(431, "headers_too_large", words)
+            raise Refused(431, "headers_too_large", message)
         raw_path = normalize_path(scope["raw_path"])
         path = (
             decode_path(raw_path)
@@ -187,8 +187,8 @@ def check_credentials(headers: list[tuple[bytes, bytes]]) -> None:
     credentials: dict[bytes, bytes] = {}
     for name, value in headers:
         if name in _CREDENTIAL_NAMES and credentials.setdefault(name, value) != value:
-            words = f"The header `{name.decode()}` is there twice with different values; send it once."
-            raise Refused(400, "duplicate_credential", words)
+            message = f"The header `{name.decode()}` is there twice with different values; send it once."
+            raise Refused(400, "duplicate_credential", message)
 
 
 def find_model_in_path(path: str) -> str | None:
@@ -201,8 +201,8 @@ def find_model_in_path(path: str) -> str | None:
 def check_model_name(model: str | None) -> None:
     """Raise `Refused` if a name is too long to be a model's."""
     if model is not None and len(model) > MAX_MODEL_NAME_CHARS:
-        words = f"The model's name has {len(model):,} characters; at most {MAX_MODEL_NAME_CHARS} are allowed."
-        raise Refused(400, "model_name_too_long", words)
+        message = f"The model's name has {len(model):,} characters; at most {MAX_MODEL_NAME_CHARS} are allowed."
+        raise Refused(400, "model_name_too_long", message)
 
 
 def remove_gateway_keys(text: bytes) -> bytes:

@@ -107,9 +107,13 @@ class BodyOutline:
     @property
     def added_bytes(self) -> int:
         """Number of bytes after the known messages; messages that differ only in cache marks are known."""
-        if self.match is None or not self.match.parts.tail or not self.shared_count:
+        if (
+            self.match is None
+            or not self.match.parts.tail_bytes
+            or not self.shared_count
+        ):
             return self.new_bytes
-        end = len(self.sliced.body) - self.match.parts.tail
+        end = len(self.sliced.body) - self.match.parts.tail_bytes
         return end - self.sliced.layout.ends[self.system_count + self.shared_count - 1]
 
 
@@ -269,7 +273,7 @@ class RequestReader:
     def _read_frame(self, outline: BodyOutline) -> tuple[Request, int]:
         """Return model, system prompt and tools, and their tokens."""
         match = outline.match
-        if match is not None and match.parts.tail:
+        if match is not None and match.parts.tail_bytes:
             return match.known.frame, match.known.frame_tokens
         api = outline.origin.api
         sliced = outline.sliced
@@ -312,7 +316,7 @@ def read_body(origin: BodyOrigin, body: bytes) -> ParsedRequest:
 def _find_words(body: bytes, match: BodyMatch) -> frozenset[str]:
     """Return the words of `WATCHED_WORDS` that the new part of a body may contain."""
     start = max(0, match.parts.layout.ends[match.parts.count - 1] - _MAX_WORD_BYTES)
-    end = len(body) - max(0, match.parts.tail - _MAX_WORD_BYTES)
+    end = len(body) - max(0, match.parts.tail_bytes - _MAX_WORD_BYTES)
     return frozenset(
         word for word in WATCHED_WORDS if body.find(word.encode(), start, end) >= 0
     )

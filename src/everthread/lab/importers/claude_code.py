@@ -124,7 +124,7 @@ def _find_window(model: str, compactions: list[ClientCompaction]) -> int | None:
 
 @dataclass
 class _PartialAnswer:
-    """The lines of one answer, joined."""
+    """An answer of which more lines may follow: its message so far, and the numbers of its lines."""
 
     lines: list[int]
     message: dict[str, Any]
@@ -186,11 +186,11 @@ class _SessionReader:
 
     def _read_line(self, number: int, value: Mapping[str, Any]) -> None:
         uuid = text_in(value, "uuid")
-        if uuid and text_in(value, "parentUuid") in self.overview.abandoned:
-            self.overview.abandoned.add(uuid)
+        if uuid and text_in(value, "parentUuid") in self.overview.abandoned_ids:
+            self.overview.abandoned_ids.add(uuid)
         if value.get("isSidechain") is True:
             self.left_out["a subagent's own conversation"] += is_entry(value)
-        elif uuid in self.overview.abandoned:
+        elif uuid in self.overview.abandoned_ids:
             self.left_out["a branch that was given up"] += is_entry(value)
         elif value.get("subtype") == "compact_boundary":
             self._record_compaction()
@@ -203,7 +203,7 @@ class _SessionReader:
             self._read_entry(number, value)
 
     def _record_compaction(self) -> None:
-        """Record the compaction whose new context is complete."""
+        """Record the last compaction, now that all lines of its new context are read."""
         if self.boundary is None:
             return
         boundary = self.boundary
@@ -456,11 +456,11 @@ def _list_content_strings(value: Any) -> Iterator[str]:
 
 @dataclass
 class _LogOverview:
-    """Facts from a first pass over the lines, needed to read them in order."""
+    """Facts about the whole file from a first pass, which the second pass needs to read the lines in order."""
 
     session: str = ""
     title: str = ""
-    abandoned: set[str] = field(default_factory=set)
+    abandoned_ids: set[str] = field(default_factory=set)
     """Ids of the lines of abandoned branches. If several prompts follow the same line, only the last is current.
     At first only the prompts are here; the lines after them are added as they are read."""
     preserved_texts: set[str] = field(default_factory=set)
@@ -491,7 +491,7 @@ class _LogOverview:
                     overview.model = overview.model or text_in(message, "model")
             if parent and _is_prompt(value):
                 if parent in prompts:
-                    overview.abandoned.add(prompts[parent])
+                    overview.abandoned_ids.add(prompts[parent])
                 prompts[parent] = uuid
         return overview
 

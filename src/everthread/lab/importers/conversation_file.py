@@ -30,7 +30,7 @@ class ConversationFile:
 
     source: str
     api: str
-    """The protocol to write it back in; for a log of another program OpenAI's chat."""
+    """The protocol in which to write the conversation back: OpenAI's chat for a log of another program."""
     request: Request
     is_message_list: bool = False
     """Whether the file is a list of messages and no request."""

@@ -242,8 +242,8 @@ _TIME_FIELDS = ("timestamp", "created_at", "time")
 def read_transcript(value: Any, source: str, warnings: list[str] | None = None) -> Log:
     """Read a list of messages, or an object that holds one.
 
-    A list `usage` beside them has the usage of each call. Its `before_message` is the number of messages of the call;
-    without it the entries belong to the answers in their order.
+    A list `usage` beside the messages has the usage of each call. `before_message` of an entry is the number of
+    messages before the answer; without it, the entries belong to the answers in order.
     """
     body = value if isinstance(value, Mapping) else {"messages": value}
     api, request = decode_any(
@@ -320,7 +320,7 @@ def _add_usage(
 
 
 def _read_usage(figures: Mapping[str, Any]) -> CanonicalUsage:
-    """Read a usage by our own names if the entry has them, else by those of any provider."""
+    """Read a usage by our own field names if the entry has them, else by the field names of any provider."""
     if not ({"input", "prompt"} & figures.keys()):
         return normalize_usage(figures)
     prompt = "input" if figures.get("input") else "prompt"

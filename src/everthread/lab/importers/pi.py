@@ -117,7 +117,7 @@ class _SessionReader:
         )
 
     def _edit_message(self, value: Mapping[str, Any]) -> None:
-        """Change a message for the calls after this line; a message cannot be removed without its pair."""
+        """Change the content of an earlier message. To remove it would separate calls from their results."""
         index = self.message_indexes.get(text_in(value, "targetId"))
         if index is None:
             return

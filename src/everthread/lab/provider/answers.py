@@ -436,7 +436,7 @@ class ProviderLogic:
     def _make_answer(
         self, call: ProviderCall, answer: Reply | str, fault: Fault | None
     ) -> ProviderAnswer:
-        """Return the answer; only a request that gets one reads and writes the cache."""
+        """Return the answer. Only here the cache is read and written, because refused requests do not use it."""
         protocol = call.protocol
         record = call.record
         counter = self._readers[call.model.name].counter

@@ -65,8 +65,8 @@ def check_request(
 ) -> Refusal | None:
     """Return the first problem of the request's form as an error of the provider; None if there is none.
 
-    `reasoning_by_item`: the reasoning before each item of an earlier response. `blocks`: those of a request to Claude,
-    whose cache marks have rules.
+    `reasoning_by_item`: the reasoning before each item of an earlier response. `blocks`: the blocks of a request to
+    Claude, whose cache marks are checked; None for other requests.
     """
     marks = () if blocks is None else _find_mark_problems(blocks, body)
     problem = next(
@@ -194,7 +194,7 @@ MIN_THINKING_TOKENS = 1_024
 
 
 def _find_forged_thoughts(messages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Find reasoning issued here that was changed: its signature no longer matches."""
+    """Yield a problem for each thinking block that this provider issued and the client changed."""
     for index, message in enumerate(messages):
         for part_index, part in enumerate(parts_of(message)):
             if is_forged(part):

@@ -108,7 +108,7 @@ class FaultPlan:
 
 
 def parse_fault(text: str) -> tuple[FaultKind, float]:
-    """Parse `KIND[=RATE]` of the command line into the kind and its rate; without a rate, every request."""
+    """Parse `KIND[=RATE]` of the command line into the kind and its rate. Without a rate, every request fails."""
     name, _, rate = text.partition("=")
     kind = next((kind for kind in FAULT_KINDS if kind == name), None)
     if kind is None:

@@ -98,7 +98,7 @@ class AnswerApp:
         ):
             return
         if fault_kind == "hang" or (fault_kind == "reset" and not is_stream):
-            self._reset(scope)
+            self._reset_connection(scope)
             return
         self._record.status = answer.status
         chunks = answer.events or [answer.body]
@@ -132,7 +132,7 @@ class AnswerApp:
         if fault_kind == "reset":
             # A reset discards data that the client has not read yet.
             await asyncio.sleep(0.02)
-            self._reset(scope)
+            self._reset_connection(scope)
             return
         if fault_kind == "truncated":
             self._record.events.append("cut")
@@ -153,7 +153,7 @@ class AnswerApp:
             self._record.events.append("gone")
         return not self._client_gone.done()
 
-    def _reset(self, scope: Scope) -> None:
+    def _reset_connection(self, scope: Scope) -> None:
         self._record.events.append("reset")
         client = scope.get("client")
         transport = self._provider.connections.get(tuple(client)) if client else None

@@ -180,7 +180,7 @@ class PromptReader:
     def _count_blocks(
         self, content: str, count: Callable[[], list[int]]
     ) -> tuple[int, ...]:
-        """Return the tokens of each block; `count` returns those of everything up to each block."""
+        """Return the tokens of each block. `count` returns the tokens of all text up to the end of each block."""
         key = digest_text(content)
         if key not in self._token_counts:
             sums = accumulate([0, *count()], max)
@@ -236,7 +236,7 @@ def _list_marks(part: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _copy_mark(api: Api, message: Message) -> Part:
-    """Return the mark of a message that is one block. Chat completions take it on a part of the content only."""
+    """Return the cache mark of a message that counts as one block. In chat completions only its parts carry marks."""
     if api == "openai_chat":
         marks = [mark for part in parts_of(message) for mark in _list_marks(part)]
         return {"cache_control": marks[-1]} if marks else {}

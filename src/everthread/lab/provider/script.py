@@ -199,7 +199,7 @@ def complete_reply(  # noqa: PLR0913  a reply depends on all of these
     use: CacheUse,
     extra_reasoning_tokens: int = 0,
 ) -> Reply:
-    """Return the complete reply of the model with this name, in the protocol's own format; given usage is kept.
+    """Complete an answer of the script to a reply in the protocol's own format. A usage in the script is kept.
 
     A text longer than `max_tokens` is cut; calls never are. `extra_reasoning_tokens`: reasoning tokens besides those of
     the visible reasoning.

@@ -169,7 +169,7 @@ class ServedModel:
     max_images: int | None = None
     """Maximum images and documents in a request; None means any number."""
     tokenizer: str | None = None
-    """Name of the model whose tokenizer counts its tokens; None: the one for its own name."""
+    """Name of another model whose tokenizer counts the tokens; None: the tokenizer of this model's own name."""
 
     def __post_init__(self) -> None:
         if self.dialect is not None and self.dialect not in DIALECTS:

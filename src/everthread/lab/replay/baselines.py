@@ -65,7 +65,7 @@ class PromptBlockReader:
         )
 
     def _read_head(self, request: Request) -> Sequence[Block]:
-        """Return the blocks of system prompt and tools; the same objects as long as these are the same."""
+        """Return the blocks of system prompt and tools: the same objects until one of the two changes."""
         head = replace(request, messages=[], params={})
         if head != self._head:
             self._head = head
@@ -349,7 +349,7 @@ def price_recorded_calls(inputs: ReplayInputs) -> list[PlayedCall | None]:
 def play_baselines(
     inputs: ReplayInputs,
 ) -> tuple[StrategyResult, StrategyResult, StrategyResult, list[Message]]:
-    """Play without a cache, with one, and with truncation; also return the messages that truncation leaves."""
+    """Play without caching, with caching, and with truncation. Also return the messages that truncation leaves."""
     cached, messages = _play_history(inputs, CACHED_STRATEGY)
     uncached_calls = []
     for planned, call in zip(inputs.calls, cached.calls, strict=False):
@@ -392,9 +392,9 @@ def play_baselines(
 
 
 def _play_history(
-    inputs: ReplayInputs, name: str
+    inputs: ReplayInputs, strategy_name: str
 ) -> tuple[StrategyResult, list[Message]]:
-    """Play the whole history in every request, or its end that fits, until a prompt is larger than the window."""
+    """Send the whole history with every request, or the end of it that fits, until a prompt exceeds the window."""
     call_recorder = CallRecorder(inputs.ttl, inputs.started_at)
     clock = SteppedClock(0.0)
     marker = CacheMarker(inputs.ttl)
@@ -403,7 +403,7 @@ def _play_history(
     for number, call in enumerate(inputs.calls):
         history += call.inputs
         rewrite_cause = ""
-        if name == TRUNCATED_STRATEGY:
+        if strategy_name == TRUNCATED_STRATEGY:
             end_of_history = _fit_history(inputs, history, call.model)
             if len(end_of_history) < len(history):
                 rewrite_cause = result.TRUNCATION_CAUSE
@@ -413,7 +413,10 @@ def _play_history(
         prompt = inputs.prompts.read(request)
         if prompt.tokens > inputs.window:
             return StrategyResult(
-                name, BASELINE_LABELS[name], call_recorder.calls, number
+                strategy_name,
+                BASELINE_LABELS[strategy_name],
+                call_recorder.calls,
+                number,
             ), history
         clock.now = call.sent_at
         use = caches.use(number, request.model, prompt)
@@ -422,7 +425,9 @@ def _play_history(
         )
         history.append(call.answer)
         inputs.step()
-    return StrategyResult(name, BASELINE_LABELS[name], call_recorder.calls), history
+    return StrategyResult(
+        strategy_name, BASELINE_LABELS[strategy_name], call_recorder.calls
+    ), history
 
 
 def _fit_history(

@@ -139,7 +139,7 @@ def _find_read_shares(
 def find_first_call_after(
     calls: Sequence[PlannedCall], compaction: ClientCompaction
 ) -> int:
-    """Return the index of the first call after a compaction of the client; the number of calls if there is none."""
+    """Return the index of the first call after a compaction of the client; the number of calls if no call follows."""
     return next(
         (
             number
@@ -284,7 +284,7 @@ def measure_agreement(
     recorded_calls: Sequence[PlayedCall | None],
     call_count: int,
 ) -> Agreement | None:
-    """Compare the prediction with the record, call by call up to `call_count`."""
+    """Compare the predicted calls with the recorded calls, up to `call_count`. None if there is nothing to compare."""
     pairs = [
         (predicted_call, recorded_call)
         for predicted_call, recorded_call in zip(

@@ -211,7 +211,7 @@ def _split_calls(
 
 
 def _find_sent_times(entries: Sequence[LoggedMessage]) -> dict[int, float | None]:
-    """Return the time of the call of each answer, by the answer's index: that of its last input, else its own."""
+    """Return when each answer was asked for, by the answer's index: the time of its last input, or its own time."""
     sent_times: dict[int, float | None] = {}
     last_input_time: float | None = None
     for number, entry in enumerate(entries):
@@ -232,7 +232,7 @@ def _complete_times(
     *,
     step: float,
 ) -> list[float]:
-    """Return the recorded times without steps back (a clock may have been reset); assume the missing ones."""
+    """Return a time for each call. A time that goes back (the clock was reset) is raised; a missing one is assumed."""
     times: list[float] = []
     now = 0.0
     for number, call in enumerate(calls):

@@ -108,7 +108,7 @@ class SimulatedTimer:
         self._callback = None
 
     def fire_before(self, moment: float) -> bool:
-        """Make the scheduled call if it is due by then; return whether it was made."""
+        """Make the scheduled call if it is due before this moment. Return whether the call was made."""
         callback = self._callback
         if callback is None or self._due_time > moment:
             return False
@@ -236,7 +236,7 @@ class ReplayPlayer:
     async def _prepare_call(
         self, conversation: Conversation, number: int
     ) -> tuple[PreparedRequest, Prompt]:
-        """Prepare a request that the provider accepts: one over the window is refused and recovered."""
+        """Prepare the request of a call. A request over the window is refused and recovered until it fits."""
         messages = list(self.inputs.calls[number].inputs)
         compact = self._compact
         if messages and compact:
@@ -354,7 +354,7 @@ class EverthreadReplay:
 
 @dataclass(frozen=True, slots=True)
 class OtherStrategies:
-    """The baselines and the session as recorded, and how far the prediction agrees with the record."""
+    """The results of the baselines and of the recorded session, and how well the prediction fits the record."""
 
     strategies: list[StrategyResult] = field(default_factory=list)
     agreement: Agreement | None = None
@@ -407,7 +407,7 @@ async def _play_with_everthread(
 
 
 def _sum_recorded_cost(inputs: ReplayInputs) -> float | None:
-    """Return the recorded cost of all calls; None if that of any is unknown."""
+    """Return the recorded cost of all calls; None if the cost of any call is unknown."""
     costs = [call.cost for call in inputs.calls if call.cost is not None]
     return sum(costs) if len(costs) == len(inputs.calls) else None
 

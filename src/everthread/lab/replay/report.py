@@ -29,7 +29,13 @@ from everthread.gateway.dashboard.headlines import Figure
 from everthread.gateway.dashboard.summary_lines import split_summary
 from everthread.gateway.dashboard.text import clean, format_share, one_line_excerpt
 from everthread.gateway.dashboard.views import REASON_TEXTS
-from everthread.lab.replay.result import FactCounts, Replay, StrategyResult, sum_costs
+from everthread.lab.replay.result import (
+    FactCounts,
+    FactLocation,
+    Replay,
+    StrategyResult,
+    sum_costs,
+)
 
 LINE_STYLES = {
     "everthread": "a",
@@ -39,7 +45,11 @@ LINE_STYLES = {
     "recorded": "b",
 }
 MAX_FACTS = 400
-FACT_PLACE_LABELS = ("in the context", "found by recall", "lost")
+FACT_LOCATION_LABELS = {
+    FactLocation.IN_CONTEXT: "in the context",
+    FactLocation.FOUND_BY_SEARCH: "found by recall",
+    FactLocation.LOST: "lost",
+}
 
 
 def render_report(
@@ -185,7 +195,7 @@ _NO_PRICE = "the model has no price in the table"
 
 
 def _make_facts_figure(replays: Sequence[Replay]) -> list[Figure]:
-    """Return the share of the facts that is kept; nothing if none was looked for."""
+    """Return a figure with the share of the facts that was kept; no figure if no facts were looked for."""
     facts = [
         fact_counts.everthread.facts
         for fact_counts in replays
@@ -209,7 +219,7 @@ def _make_facts_figure(replays: Sequence[Replay]) -> list[Figure]:
 def _make_saving_figure(
     our_cost: Decimal | None, caching_cost: Decimal | None, calls: int
 ) -> list[Figure]:
-    """Return the dollars saved or paid more; nothing without prices."""
+    """Return a figure with the dollars that were saved or paid more; no figure without prices."""
     if our_cost is None or not caching_cost:
         return []
     label = f"saved, {format_share(float(1 - our_cost / caching_cost))}"
@@ -272,8 +282,8 @@ def _make_section(
         else [],
         # Facts that left the context come first: a reader wants to check those.
         "named": [
-            (one_line_excerpt(text, 120), kind, FACT_PLACE_LABELS[place])
-            for kind, text, place in listed_facts
+            (one_line_excerpt(text, 120), kind, FACT_LOCATION_LABELS[location])
+            for kind, text, location in listed_facts
         ],
         "unnamed": len(facts.facts) - len(listed_facts) if facts else 0,
     }

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from decimal import Decimal
+from enum import IntEnum
 from typing import Any
 
 from everthread.lab.provider.cache import CacheUse
@@ -87,36 +88,49 @@ class PlayedCompaction:
     summary: str = ""
 
 
+class FactLocation(IntEnum):
+    """Where a fact of the conversation is at its end."""
+
+    IN_CONTEXT = 0
+    FOUND_BY_SEARCH = 1
+    LOST = 2
+
+
 @dataclass(frozen=True, slots=True)
 class FactCounts:
     """The facts of the conversation by kind: how many are in the context at its end, found by recall, lost."""
 
-    facts: Sequence[tuple[str, str, int]] = ()
-    """Each fact: its kind, its words, and its place: 0 retained, 1 recoverable, 2 lost."""
+    facts: Sequence[tuple[str, str, FactLocation]] = ()
+    """The kind, the words and the location of each fact."""
 
     @property
     def kinds(self) -> dict[str, tuple[int, int, int]]:
         """Return how many facts of each kind are retained, recoverable and lost."""
-        counts = Counter((kind, place) for kind, _, place in self.facts)
+        counts = Counter((kind, location) for kind, _, location in self.facts)
         names = dict.fromkeys(kind for kind, _, _ in self.facts)
         return {
-            kind: (counts[kind, 0], counts[kind, 1], counts[kind, 2]) for kind in names
+            kind: (
+                counts[kind, FactLocation.IN_CONTEXT],
+                counts[kind, FactLocation.FOUND_BY_SEARCH],
+                counts[kind, FactLocation.LOST],
+            )
+            for kind in names
         }
 
     @property
     def retained(self) -> int:
-        return self._count(0)
+        return self._count(FactLocation.IN_CONTEXT)
 
     @property
     def recoverable(self) -> int:
-        return self._count(1)
+        return self._count(FactLocation.FOUND_BY_SEARCH)
 
     @property
     def lost(self) -> int:
-        return self._count(2)
+        return self._count(FactLocation.LOST)
 
-    def _count(self, place: int) -> int:
-        return sum(fact[2] == place for fact in self.facts)
+    def _count(self, location: FactLocation) -> int:
+        return sum(fact_location == location for _, _, fact_location in self.facts)
 
     @property
     def total(self) -> int:
@@ -303,12 +317,12 @@ def _strategy_as_dict(replay: Replay, strategy: StrategyResult) -> dict[str, Any
 
 
 def _make_fact_figures(facts: FactCounts) -> dict[str, Any]:
-    places = ("retained", "recoverable", "lost")
+    names = ("retained", "recoverable", "lost")
     kinds = {
-        kind: dict(zip(places, kind_counts, strict=True))
+        kind: dict(zip(names, kind_counts, strict=True))
         for kind, kind_counts in facts.kinds.items()
     }
-    return {place: getattr(facts, place) for place in places} | {"kinds": kinds}
+    return {name: getattr(facts, name) for name in names} | {"kinds": kinds}
 
 
 def _call_as_dict(call: PlayedCall) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from everthread.core.messages import (
     text_of,
 )
 from everthread.core.transcript import is_user_message, user_text
-from everthread.lab.replay.result import FactCounts
+from everthread.lab.replay.result import FactCounts, FactLocation
 from everthread.store.search_records import SearchQuery
 
 LATEST_REQUEST_KIND = "latest request"
@@ -97,14 +97,13 @@ async def locate_facts(
     context = read_context(conversation.messages)
     located_facts = []
     for fact in facts:
-        place = (
-            0
-            if fact.text in context
-            else 1
-            if await _is_found_by_search(fact.text, conversation)
-            else 2
-        )
-        located_facts.append((fact.kind, fact.text, place))
+        if fact.text in context:
+            location = FactLocation.IN_CONTEXT
+        elif await _is_found_by_search(fact.text, conversation):
+            location = FactLocation.FOUND_BY_SEARCH
+        else:
+            location = FactLocation.LOST
+        located_facts.append((fact.kind, fact.text, location))
     return FactCounts(located_facts)
 
 
@@ -114,13 +113,20 @@ def locate_facts_in_messages(
     """Count the facts that these messages contain, and those that are lost because no store can be searched."""
     context = read_context(messages)
     return FactCounts(
-        [(fact.kind, fact.text, 0 if fact.text in context else 2) for fact in facts]
+        [
+            (
+                fact.kind,
+                fact.text,
+                FactLocation.IN_CONTEXT if fact.text in context else FactLocation.LOST,
+            )
+            for fact in facts
+        ]
     )
 
 
 @dataclass(frozen=True, slots=True)
 class MessageWords:
-    """The text of some messages; a fact is in it as whole words, not as a part of longer ones."""
+    """The text of some messages. `in` finds a fact as whole words, not as a part of longer words."""
 
     text: str
 
@@ -212,7 +218,7 @@ def _find_errors(messages: Sequence[Message]) -> Iterable[str]:
 
 
 def _list_message_edges(text: str) -> Iterator[str]:
-    """Yield a short message whole; of a longer one its start and its end, in whole words."""
+    """Yield a short message whole, or the start and the end of a longer message, in whole words."""
     line = " ".join(text.split())
     if len(line) <= 2 * EDGE_CHARS:
         yield line

@@ -19,7 +19,10 @@ MIN_MISSED_SHARE = 0.5
 
 
 def write_verdict(replay: Replay, comparison: Comparison | None = None) -> list[str]:
-    """Return the sentences. `comparison` compares the client's own compactions, if any, with Everthread's."""
+    """Describe a replay in up to five sentences.
+
+    `comparison`: the client's own compactions beside Everthread's, if the client made any.
+    """
     lines = [
         _describe_session(replay),
         _describe_cost(replay),
@@ -158,7 +161,7 @@ def _describe_everthread(replay: Replay) -> str:
 
 
 def _describe_saving(replay: Replay) -> str:
-    """Compare the dollars with those of the record, or with caching alone, over the calls that both answered."""
+    """Compare the dollars with the recorded dollars, or with caching alone, over the calls that both answered."""
     other = (
         replay.strategy(RECORDED_STRATEGY)
         if replay.has_strategy(RECORDED_STRATEGY)

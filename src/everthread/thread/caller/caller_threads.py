@@ -1,13 +1,12 @@
 """Manage the threads of callers that send their whole history with every call.
 
     call = await threads.open(history, frame)       # find the thread, or begin one
-    await threads.prepare(call)                     # compact if needed; call.edits() is what to change
+    await threads.prepare(call)                     # compact if needed; call.edits() lists the changes
     again = await threads.recover(call, refusal)    # after a refusal of the provider
     answer = threads.expect_answer(call, outcome)   # from now on a call that continues it is matched
     await threads.record(call, outcome, answer)     # store it, prepare the next compaction
 
-Rewrites are kept in the store and found again by the history itself, so a process may die at any moment and another
-one sends the same bytes.
+Rewrites are stored and found again by the history, so that after a crash another process sends the same bytes.
 """
 
 from __future__ import annotations
@@ -131,9 +130,10 @@ class CallerThreads:
         thread: str = "",
         known_length: int = 0,
     ) -> PreparedCall:
-        """Find the thread that a history belongs to, and expect its messages in the store.
+        """Find the thread that a history belongs to, and announce its messages before they are stored.
 
-        `thread`, `known_length`: if the caller knows that the history continues this thread after so many messages.
+        `thread`, `known_length`: set if the caller knows that the history continues this thread after
+        `known_length` messages.
         """
         match = self._index.match_end(sent, thread, known_length)
         match = match or await self._index.find_match(sent, frame)

@@ -47,7 +47,7 @@ class CompressionJob:
     api: Api
     frame: Request
     """Model, system prompt and tools."""
-    values: Sequence[Any]
+    wire_messages: Sequence[Any]
     """The messages that are sent to the provider now."""
     tokens: int
     level: CompactionLevel
@@ -66,7 +66,7 @@ class CompressionJob:
         engine.pin(self.pins)
 
     def read(self) -> CompactionInput:
-        messages = decode_messages(self.api, self.values, self.frame.model)
+        messages = decode_messages(self.api, self.wire_messages, self.frame.model)
         return CompactionInput(
             recognize_summaries(messages, self.summary_key),
             current_tokens=self.tokens,
@@ -89,19 +89,21 @@ class CompressionJob:
         start_replacement = find_start_replacement(
             self.api,
             compaction.messages,
-            self.values,
+            self.wire_messages,
             model,
             max_tail_count=self.max_tail_count,
         )
         start_replacement = name_reading_tool(
-            start_replacement, self.values, self.frame.tools
+            start_replacement, self.wire_messages, self.frame.tools
         )
         counter = TokenCounter(model)
         context = describe_context(
             compaction,
             engine_input.messages,
             inherited_count=len(
-                decode_messages(self.api, self.values[: self.inherited_count], model)
+                decode_messages(
+                    self.api, self.wire_messages[: self.inherited_count], model
+                )
             ),
             counter=counter,
         )
@@ -122,7 +124,7 @@ class PruningJob:
 
     api: Api
     frame: Request
-    values: Sequence[Any]
+    wire_messages: Sequence[Any]
     """The messages that are sent to the provider now."""
     tokens: int
     state: Mapping[str, Any]
@@ -137,10 +139,12 @@ class PruningJob:
     def read(self) -> RefitInput:
         model = self.frame.model
         messages = recognize_summaries(
-            decode_messages(self.api, self.values, model), self.summary_key
+            decode_messages(self.api, self.wire_messages, model), self.summary_key
         )
-        rewritten_values = self.values[: len(self.values) - self.max_tail_count]
-        start = len(decode_messages(self.api, rewritten_values, model))
+        rewritten_messages = self.wire_messages[
+            : len(self.wire_messages) - self.max_tail_count
+        ]
+        start = len(decode_messages(self.api, rewritten_messages, model))
         prepared = Compaction(
             messages=messages[:start],
             summary="",
@@ -168,12 +172,12 @@ class PruningJob:
         start_replacement = find_start_replacement(
             self.api,
             compaction.messages,
-            self.values,
+            self.wire_messages,
             model,
             max_tail_count=self.max_tail_count,
         )
         start_replacement = name_reading_tool(
-            start_replacement, self.values, self.frame.tools
+            start_replacement, self.wire_messages, self.frame.tools
         )
         replacement = decode_messages(self.api, start_replacement.replacement, model)
         tokens = TokenCounter(model).messages(replacement)

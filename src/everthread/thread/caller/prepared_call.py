@@ -160,16 +160,16 @@ class PreparedCall:
             self.memory.last_budget = cached_budget
         return cached_budget[1]
 
-    def list_values_to_send(self) -> list[Any]:
+    def list_messages_to_send(self) -> list[Any]:
         """List the messages to send: those of the rewrite, if there is one, then the caller's."""
-        caller_values = [
+        caller_messages = [
             message.value for message in self.sent.messages[self.covered_count :]
         ]
         if self.rewrite is None:
-            return caller_values
+            return caller_messages
         return [
             *(value for value, _ in parse_replacement(self.rewrite)),
-            *caller_values,
+            *caller_messages,
         ]
 
     def restored_messages(self, length: int) -> dict[int, Any]:
@@ -188,7 +188,7 @@ class PreparedCall:
         for start, end, hidden in self.rounds.rounds_after(self.covered_count):
             edits.append(Edit(start, end, ",".join(hidden.texts)))
             if hidden.blocks:
-                text = self._add_blocks(self.sent.values[end], hidden.blocks)
+                text = self._add_blocks(self.sent.wire_messages[end], hidden.blocks)
                 edits.append(Edit(end, end + 1, text))
         edited_indexes = {edit.start for edit in edits}
         restored = (

@@ -15,8 +15,8 @@ from everthread.thread.caller.rewrites import RewriteState
 class MessageSizes(Protocol):
     """A counter of messages that counts each once."""
 
-    def count_values(
-        self, api: Api, model: str, key: Any, values: Sequence[Any]
+    def count_together(
+        self, api: Api, model: str, key: Any, wire_messages: Sequence[Any]
     ) -> int:
         """Return the tokens of messages, cached under a key."""
         ...
@@ -47,8 +47,10 @@ class PromptSizer:
         if state.model == call.model:
             rewrite_tokens = state.tokens
         else:
-            values = [value for value, _ in parse_replacement(rewrite)]
-            rewrite_tokens = self._count_values(call, rewrite.replacement, values)
+            wire_messages = [value for value, _ in parse_replacement(rewrite)]
+            rewrite_tokens = self._count_together(
+                call, rewrite.replacement, wire_messages
+            )
         if state.note:
             rewrite_tokens += self._sizes.count_text(call.model, state.note)
         tail_tokens = sum(call.sent.sizes[rewrite.length :])
@@ -65,14 +67,18 @@ class PromptSizer:
         tokens = 0
         for index, value in call.restored_messages(length).items():
             key = ("restored", call.sent.history.digest(index + 1))
-            tokens += self._count_values(call, key, [value]) - sizes[index]
-        texts, values = call.rounds.added_values(length)
+            tokens += self._count_together(call, key, [value]) - sizes[index]
+        texts, wire_messages = call.rounds.list_added_messages(length)
         if not texts:
             return tokens
-        tokens += self._count_values(call, ("hidden", *texts), values)
+        tokens += self._count_together(call, ("hidden", *texts), wire_messages)
         for start, end, _ in call.rounds.rounds_after(length):
             tokens -= sum(sizes[start:end])
         return tokens
 
-    def _count_values(self, call: PreparedCall, key: Any, values: Sequence[Any]) -> int:
-        return self._sizes.count_values(call.frame.api, call.model, key, values)
+    def _count_together(
+        self, call: PreparedCall, key: Any, wire_messages: Sequence[Any]
+    ) -> int:
+        return self._sizes.count_together(
+            call.frame.api, call.model, key, wire_messages
+        )

@@ -71,7 +71,7 @@ class CallRounds:
     """Rounds to put back, each with the start and end of the answer it replaces."""
     texts: list[str] = field(default_factory=list)
     """The rounds of this answer so far."""
-    values: list[Any] = field(default_factory=list)
+    wire_messages: list[Any] = field(default_factory=list)
     """The same messages, decoded."""
     last_round_texts: list[str] = field(default_factory=list)
     """The messages of the last round, whose answer the caller gets; it has other calls than of our tool, or none."""
@@ -94,7 +94,7 @@ class CallRounds:
         """Remove all rounds, also those of earlier answers, so that the prompt is the caller's own."""
         self.earlier_rounds = []
         self.texts = []
-        self.values = []
+        self.wire_messages = []
         self.call_count = 0
 
     def load(
@@ -114,13 +114,13 @@ class CallRounds:
         """Return the rounds to put back after a rewrite of this length, each with the span that it replaces."""
         return [entry for entry in self.earlier_rounds if entry[0] >= length]
 
-    def added_values(self, length: int) -> tuple[list[str], list[Any]]:
+    def list_added_messages(self, length: int) -> tuple[list[str], list[Any]]:
         """Return the texts and values that are added after a rewrite of this length."""
         texts: list[str] = []
         for _, _, hidden in self.rounds_after(length):
             texts += hidden.texts
-        values = [json.loads(text) for text in texts]
-        return texts + self.texts, values + self.values
+        wire_messages = [json.loads(text) for text in texts]
+        return texts + self.texts, wire_messages + self.wire_messages
 
     def collect_rows(
         self, sent: SentHistory, answered_history: History, covered_count: int
@@ -146,7 +146,11 @@ class CallRounds:
 
 def _can_take_blocks(sent_history: SentHistory, index: int, api: Api) -> bool:
     """Return whether the message at `index` holds the caller's results, so that hidden ones can go before them."""
-    value = sent_history.values[index] if index < len(sent_history.values) else None
+    value = (
+        sent_history.wire_messages[index]
+        if index < len(sent_history.wire_messages)
+        else None
+    )
     if (
         not isinstance(value, dict)
         or value.get("role") == "assistant"

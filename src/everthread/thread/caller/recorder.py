@@ -120,15 +120,15 @@ class ThreadRecorder:
         identities = identify_answer(call.frame.api, outcome.reply, call.model)
         if not identities:
             return None
-        past = call.sent.history.extend(identities)
+        answered_history = call.sent.history.extend(identities)
         point = self._threads.expect_history(
-            call.match.match_after(call.sent.history), past
+            call.match.match_after(call.sent.history), answered_history
         )
         point.is_answer = True
         point.waits_for_request = (
             call.storage.storing_task is not None and not call.storage.is_stored
         )
-        return PendingAnswer(outcome.reply.message, past, point)
+        return PendingAnswer(outcome.reply.message, answered_history, point)
 
     async def store_outcome(
         self,
@@ -264,7 +264,7 @@ def _list_request_steps(call: PreparedCall) -> list[ThreadStep]:
     if match.matched_count == len(history) and not match.is_new:
         return []
     if match.is_new and not match.previous and match.branch_of is None:
-        opening = count_opening_messages(call.sent.values)
+        opening = count_opening_messages(call.sent.wire_messages)
         return [
             _make_request_step(call, start, end)
             for start, end in ((0, opening), (opening, len(history)))
@@ -288,14 +288,14 @@ def _make_request_step(call: PreparedCall, start: int, end: int) -> ThreadStep:
         client=client.client,
         client_session=client.session,
     )
-    values = [element.value for element in call.sent.messages[start:end]]
-    previous_value = (
+    wire_messages = [element.value for element in call.sent.messages[start:end]]
+    previous_message = (
         call.sent.messages[start - 1].value
         if start and match.branch_of is None
         else None
     )
     messages = decode_messages(
-        call.frame.api, values, call.model, previous_value=previous_value
+        call.frame.api, wire_messages, call.model, previous_message=previous_message
     )
     return ThreadStep(
         call.sent.history.first_messages(end),

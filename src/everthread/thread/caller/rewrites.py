@@ -128,7 +128,7 @@ class TaskMessages:
     """The number of messages at the end that are the caller's own and not covered yet."""
 
     @property
-    def values(self) -> JsonMessages:
+    def wire_messages(self) -> JsonMessages:
         """The messages that may be changed."""
         return JsonMessages(self.texts[self.protected_count :])
 
@@ -275,20 +275,20 @@ class RewriteStore:
     ) -> RewriteDraft:
         """Make a rewrite that covers more than the previous one. Only the usage of its summary is stored."""
         messages = task.list_messages()
-        values = messages.values
+        wire_messages = messages.wire_messages
         base_state = task.base_state
         pins = [pin.text for pin in await self._store.pins(task.thread)]
         job = CompressionJob(
             api=task.frame.api,
             frame=task.frame.request_with_recall,
-            values=values,
+            wire_messages=wire_messages,
             tokens=task.target_tokens,
             level=task.order.level,
             state=base_state.engine,
             pins=pins,
             summary_key=setup.summary_key,
             max_tail_count=messages.max_tail_count,
-            inherited_count=max(0, len(values) - task.new_count),
+            inherited_count=max(0, len(wire_messages) - task.new_count),
         )
         result = await self._runner.run(setup, job, source)
         compaction = result.compaction
@@ -349,7 +349,7 @@ class RewriteStore:
         job = PruningJob(
             api=task.frame.api,
             frame=task.frame.request_with_recall,
-            values=messages.values,
+            wire_messages=messages.wire_messages,
             tokens=task.tokens,
             state=base_state.engine,
             summary_key=setup.summary_key,
@@ -385,13 +385,17 @@ class RewriteStore:
     async def shrink_payload(self, task: RewriteTask) -> Rewrite | None:
         """Drop old images, and store and cite large results; no text is lost. Return None if there are neither."""
         messages = task.list_messages()
-        values = messages.values
+        wire_messages = messages.wire_messages
         api = task.frame.api
         model = task.frame.model
-        bodies = decode_messages(api, values, model)
+        bodies = decode_messages(api, wire_messages, model)
         smaller_bodies, to_store = shrink_messages(bodies, task.budget.preview_chars)
         start_replacement = find_start_replacement(
-            api, smaller_bodies, values, model, max_tail_count=messages.max_tail_count
+            api,
+            smaller_bodies,
+            wire_messages,
+            model,
+            max_tail_count=messages.max_tail_count,
         )
         if (
             all(
@@ -402,7 +406,7 @@ class RewriteStore:
         ):
             return None
         start_replacement = name_reading_tool(
-            start_replacement, values, task.frame.request_with_recall.tools
+            start_replacement, wire_messages, task.frame.request_with_recall.tools
         )
         await self._store_outputs(task.thread, bodies, to_store)
         state = replace(task.base_state, model="", tokens=0).dump()
@@ -507,10 +511,10 @@ def _make_new_rewrite(
     cost: Decimal | None,
 ) -> NewRewrite:
     """Return the record that stores a rewrite and its compaction."""
-    lead_values = [
+    lead_messages = [
         message.value for message in messages.messages[: messages.protected_count]
     ]
-    lead_count = len(decode_messages(task.frame.api, lead_values, task.frame.model))
+    lead_count = len(decode_messages(task.frame.api, lead_messages, task.frame.model))
     return NewRewrite(
         rewrite,
         _make_compaction_record(task, result.compaction, cost),

@@ -67,7 +67,7 @@ class SentHistory:
     history: History
     """The identities of its messages."""
     messages: Sequence[SentMessage]
-    values: Sequence[Any]
+    wire_messages: Sequence[Any]
     """The decoded messages; each is decoded on demand."""
     sizes: Sequence[int]
     """Tokens of each message."""
@@ -117,7 +117,7 @@ class SentHistory:
         """Whether an assistant's turn is among the messages."""
         return any(
             isinstance(value, dict) and value.get("role") == "assistant"
-            for value in self.values
+            for value in self.wire_messages
         )
 
 

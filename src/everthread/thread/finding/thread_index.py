@@ -51,7 +51,7 @@ from everthread.thread.identity import (
 )
 from everthread.thread.reminders import (
     Reminder,
-    find_last_words,
+    find_last_user_message,
     list_reminders,
     with_reminder,
 )
@@ -127,9 +127,10 @@ class ThreadIndex:
     def match_end(
         self, sent: SentHistory, thread: str, length: int
     ) -> ThreadMatch | None:
-        """Match a history that continues a thread after so many messages; None unless the thread is known to end there.
+        """Match a history that continues a thread after its first `length` messages.
 
-        The caller has compared those messages, and system prompt and tools with those of the thread's last call.
+        Return None unless the thread is known to end with these messages. The caller has compared them, the system
+        prompt and the tools with the thread's last call.
         """
         digest = sent.history.digest(length)
         if not digest or not self._cache.ends_at(sent.family, thread, digest):
@@ -213,7 +214,7 @@ class ThreadIndex:
         frame = query.frame.request
         if not sent_history.has_one_role or self._roles.has_last_prompt(thread, frame):
             return False
-        if known_point.length <= count_opening_messages(sent_history.values):
+        if known_point.length <= count_opening_messages(sent_history.wire_messages):
             return False
         return not await self._roles.may_belong(thread, frame)
 
@@ -229,7 +230,7 @@ class ThreadIndex:
         """Return a match with a new thread, which may continue a thread that the client compacted itself."""
         family = query.family
         history = query.history
-        opening = count_opening_messages(query.sent.values)
+        opening = count_opening_messages(query.sent.wire_messages)
         thread = derive_thread_id(*family, previous="", digest=history.digest(opening))
         continued = await self._find_continued(query)
         return ThreadMatch(family, thread, branch_of=continued)
@@ -242,7 +243,7 @@ class ThreadIndex:
         family = query.family
         if not family.scope or not query.sent.is_conversation:
             return None
-        runs = list_opening_runs(query.sent.values)
+        runs = list_opening_runs(query.sent.wire_messages)
         if len(runs) < MIN_REPEATED_RUNS:
             return None
         # The client has received its summary, which may not be stored yet.
@@ -317,8 +318,10 @@ class ThreadIndex:
         end = await self._store.last_link(match.thread)
         if end is None or end.message is None or message is None:
             return None
-        remaining_values = query.sent.values[match.matched_count :]
-        limit = None if message else 2 * len(remaining_values) + _EXTRA_STORED_MESSAGES
+        remaining_messages = query.sent.wire_messages[match.matched_count :]
+        limit = (
+            None if message else 2 * len(remaining_messages) + _EXTRA_STORED_MESSAGES
+        )
         stored_messages = await self._store.history(match.thread, limit=limit)
         bodies = [
             stored_message.body
@@ -336,7 +339,7 @@ class ThreadIndex:
 
         relation, shared_count = relate_remainder(
             query.frame.api,
-            remaining_values,
+            remaining_messages,
             stored=_encode_stored(query.frame, bodies),
             is_model_answer=is_model_answer,
             reaches_thread_end=len(stored_messages) != limit,
@@ -364,24 +367,28 @@ class ThreadIndex:
         before. The known beginning ends before the newest user message, or with the previous one if its answer is not
         stored yet.
         """
-        values = query.sent.values
+        wire_messages = query.sent.wire_messages
         identities = query.history.identities
-        newest_index = find_last_words(identities, matched_length + 1, len(identities))
-        previous_index = find_last_words(identities, 0, newest_index)
+        newest_index = find_last_user_message(
+            identities, matched_length + 1, len(identities)
+        )
+        previous_index = find_last_user_message(identities, 0, newest_index)
         if previous_index < 0:
             return None
-        chars = len(text_of(values[previous_index])) + len(
-            text_of(values[newest_index])
+        chars = len(text_of(wire_messages[previous_index])) + len(
+            text_of(wire_messages[newest_index])
         )
         max_reminders = min(_MAX_REMINDERS, _MAX_REMINDER_READ_CHARS // chars)
         reminders = [
             *self._reminders.get(query.family.tenant, ()),
-            *itertools.islice(list_reminders(values[newest_index]), max_reminders),
+            *itertools.islice(
+                list_reminders(wire_messages[newest_index]), max_reminders
+            ),
         ][:max_reminders]
         earlier_history = query.history.first_messages(previous_index)
         reminded_identities = [
             identify_message(
-                query.frame.api, with_reminder(values[previous_index], reminder)
+                query.frame.api, with_reminder(wire_messages[previous_index], reminder)
             )
             for reminder in reminders
         ]

@@ -148,12 +148,12 @@ def share_tokens(sizes: Sequence[int], messages: Sequence[Message]) -> list[int 
     return [sum(sizes) * length // sum(lengths) for length in lengths]
 
 
-def count_opening_messages(values: Sequence[Any]) -> int:
+def count_opening_messages(wire_messages: Sequence[Any]) -> int:
     """Count the messages before the first answer: the request that began a conversation."""
-    for index, value in enumerate(values):
+    for index, value in enumerate(wire_messages):
         if index and (
             not isinstance(value, dict)
             or value.get("role") not in ("user", *SYSTEM_ROLES)
         ):
             return index
-    return len(values)
+    return len(wire_messages)

@@ -346,7 +346,7 @@ class _CallIds:
 
 
 _NEAR_END_MESSAGES = 32
-"""Cache marks are expected within this many messages from the end; one further back forces a full encoding."""
+"""Cache marks are expected on the last N messages. A mark further back forces a full encoding."""
 _MIN_SETTLED_BATCH = 16
 
 

@@ -225,7 +225,7 @@ def decode_reply(body: Mapping[str, Any], *, model: str | None = None) -> Reply:
 
 
 def encode_reply(reply: Reply) -> dict[str, Any]:
-    """Return a reply as an Anthropic message. A decoded one is returned verbatim."""
+    """Return a reply as an Anthropic message. A decoded reply is returned verbatim."""
     is_native = reply.raw.get("_api") == API
     other_fields: dict[str, Any] = (
         dict(without_private_fields(reply.raw))

@@ -149,7 +149,7 @@ _REPLY_FIELDS = {"responseId": str, "modelVersion": str, "usageMetadata": dict}
 def decode_reply(
     body: Mapping[str, Any] | Sequence[Any], *, model: str | None = None
 ) -> Reply:
-    """Return a reply in core form; a list is a stream that was sent as one JSON array.
+    """Return a reply in core form. A list is a whole stream that was sent as one JSON array.
 
     `model` is the requested name.
     """
@@ -225,7 +225,7 @@ def _decode_stop(
 
 
 def encode_reply(reply: Reply) -> dict[str, Any]:
-    """Return a reply as a response. A decoded one is returned verbatim."""
+    """Return a reply as a response. A decoded reply is returned verbatim."""
     is_native = reply.raw.get("_api") == API
     body = dict(without_private_fields(reply.raw)) if is_native else {}
     candidate_list = body.pop("candidates", [{"index": 0}])

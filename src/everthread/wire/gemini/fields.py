@@ -14,7 +14,7 @@ def _to_snake_case(name: str) -> str:
 
 
 def find_field_name(fields: Mapping[str, Any], name: str) -> str:
-    """Return the spelling that an object uses for a field; the camel case one if it has none."""
+    """Return the spelling that an object uses for a field; camel case if it lacks the field."""
     snake_name = _to_snake_case(name)
     return snake_name if name not in fields and snake_name in fields else name
 

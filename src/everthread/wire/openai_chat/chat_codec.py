@@ -187,7 +187,7 @@ def decode_reply(body: Mapping[str, Any], *, model: str | None = None) -> Reply:
 
 
 def encode_reply(reply: Reply) -> dict[str, Any]:
-    """Return a reply as a completion. A decoded one is returned verbatim."""
+    """Return a reply as a completion. A decoded reply is returned verbatim."""
     is_native = reply.raw.get("_api") == API
     raw: dict[str, Any] = (
         without_private_fields(reply.raw)
@@ -220,9 +220,9 @@ def decode_finish_reason(finish_reason: Any, message: Message) -> str | None:
 
 
 def _to_client_message(message: Message) -> Message:
-    """Return another API's message as chat clients expect an answer: one text.
+    """Return a message of another API in the form that chat clients expect of an answer: one text, not parts.
 
-    They may show its reasoning; if it comes back in a request, it is stripped there.
+    Clients may show its reasoning. If a request returns the reasoning, it is removed there.
     """
     body = to_chat_messages(public_message(message))[0]
     content = body.get("content")
@@ -288,7 +288,10 @@ def _encode_message(
 
 
 def _split_media(message: Message) -> tuple[dict[str, Any], list[Part]]:
-    """Split a tool result into its text and its media, introduced by the call; other messages are unchanged."""
+    """Split a tool result into its text and its media. The media begin with a text that names the call.
+
+    Other messages are returned unchanged, without media.
+    """
     content = message.get("content")
     if message.get("role") != "tool" or not isinstance(content, list):
         return cast("dict[str, Any]", message), []

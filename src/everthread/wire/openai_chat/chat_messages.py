@@ -20,7 +20,7 @@ from everthread.wire.anthropic.content_blocks import decode_part, source_url
 
 
 def to_chat_messages(message: Message) -> list[Message]:
-    """Return a message as one or several chat messages. One that is a chat message already is returned unchanged."""
+    """Return a message as one or several chat messages. A chat message is returned unchanged."""
     content = message.get("content")
     if content == []:
         return [with_content(message, None if list_tool_calls(message) else "")]

@@ -98,7 +98,7 @@ def decode_messages(
 def decode_assistant_items(
     items: Sequence[Item], *, model: str | None = None
 ) -> Message:
-    """Return a run of items as one assistant message. Calls that the run itself answers were run by the provider."""
+    """Return a run of items as one assistant message, without the calls that the provider ran and answered itself."""
     answered_ids = {
         "",
         *(
@@ -284,7 +284,7 @@ def _decode_call(item: Item) -> Any:
 
 
 def get_call_name(item: Mapping[str, Any]) -> Any:
-    """Return the name of the tool; that of a tool in a namespace begins with the namespace."""
+    """Return the name of the called tool, with its namespace before it if the tool has one."""
     namespace = item.get("namespace")
     name = item.get("name")
     return (
@@ -329,9 +329,9 @@ def _encode_assistant_items(
 ) -> list[Item]:
     """Return a run unchanged, unless its reasoning must be dropped or a result of a built-in tool was rewritten.
 
-    Only functions and custom tools take any text as result, so the call of a built-in tool becomes a function call; a
-    search for tools is dropped. Reasoning is tied to the items after it by their ids: if an item changed, or reasoning
-    must go, reasoning and ids are dropped.
+    The result of a built-in tool cannot be any text. If it was rewritten as text, its call becomes a function call, and
+    a search for tools is dropped. Reasoning belongs to the items after it by their ids: if an item changed, or the
+    reasoning must not be sent, reasoning and ids are dropped.
     """
     rewritten_items = [
         _encode_call(_decode_call(item))

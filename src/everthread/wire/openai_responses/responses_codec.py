@@ -136,7 +136,7 @@ def decode_reply(body: Mapping[str, Any], *, model: str | None = None) -> Reply:
 
 
 def encode_reply(reply: Reply) -> dict[str, Any]:
-    """Return a reply as a response. A decoded one is returned verbatim."""
+    """Return a reply as a response. A decoded reply is returned verbatim."""
     is_native = reply.raw.get("_api") == API
     raw = without_private_fields(reply.raw) if is_native else _DEFAULT_RESPONSE_FIELDS
     body = {**raw, "output": _encode_output(reply)}

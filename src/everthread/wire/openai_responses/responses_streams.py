@@ -326,7 +326,7 @@ def _make_part_events(
 def _make_text_events(
     name: str, parent: Mapping[str, Any]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield a text as one delta: a stream made from a whole reply has nothing to wait for."""
+    """Yield the events of a text. It is sent as one delta, because the whole reply exists already."""
     location = _TEXT_LOCATIONS[name]
     text = parent.get(location.field_name) or ""
     extra_fields: dict[str, Any] = {"logprobs": []} if name == "output_text" else {}
