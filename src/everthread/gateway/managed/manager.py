@@ -64,7 +64,7 @@ class ProxyManager:
     """The `Manager` that stores, matches and rewrites requests.
 
     `cache_markers`: whether to set cache marks for clients that set none. `recall`: whether to offer the tool `recall`.
-    `record_delay`: how many seconds the record of a forwarded request waits at most.
+    `record_delay`: maximum seconds for which the record of a forwarded request is delayed.
     """
 
     def __init__(
