@@ -90,8 +90,8 @@ async def test_no_limit_is_below_a_prompt_that_succeeded(store: Store) -> None:
 
 async def test_a_lowered_cap_is_remembered(store: Store) -> None:
     await ModelLimits(store, SteppedClock()).learn_cap(key("a"), 4_096, "it said so")
-    assert await ModelLimits(store, SteppedClock()).output_cap(key("a")) == 4_096
-    assert await ModelLimits(store, SteppedClock()).output_cap(key("b")) is None
+    assert await ModelLimits(store, SteppedClock()).load_output_cap(key("a")) == 4_096
+    assert await ModelLimits(store, SteppedClock()).load_output_cap(key("b")) is None
 
 
 @pytest.mark.parametrize(
@@ -197,8 +197,8 @@ async def test_a_cap_that_one_long_prompt_left_no_room_for_teaches_the_window_on
     assert await learn(limits, filled, tokens=3_000) == 64_000, (
         "stated input and cap together exceed it"
     )
-    assert await limits.output_cap(key("a")) is None
-    assert await limits.learnt_window(key("a")) == 64_000
+    assert await limits.load_output_cap(key("a")) is None
+    assert await limits.load_learnt_window(key("a")) == 64_000
 
 
 async def test_a_stated_window_that_was_known_is_remembered_for_the_next_cap(
@@ -209,7 +209,7 @@ async def test_a_stated_window_that_was_known_is_remembered_for_the_next_cap(
         "max_tokens_too_large", "both", context_limit=64_000, input_tokens=10_000
     )
     assert await learn(limits, both, tokens=10_000, window=64_000) is None
-    assert await limits.learnt_window(key("a")) == 64_000
+    assert await limits.load_learnt_window(key("a")) == 64_000
 
 
 async def test_a_stated_maximum_of_output_is_the_model_s(store: Store) -> None:
@@ -218,8 +218,8 @@ async def test_a_stated_maximum_of_output_is_the_model_s(store: Store) -> None:
         "max_tokens_too_large", "its own", available_output=4_096, output_limit=4_096
     )
     assert await learn(limits, own, tokens=10_000) is None
-    assert await limits.output_cap(key("a")) == 4_096
-    assert await limits.learnt_window(key("a")) is None
+    assert await limits.load_output_cap(key("a")) == 4_096
+    assert await limits.load_learnt_window(key("a")) is None
 
 
 @pytest.mark.parametrize(
@@ -234,7 +234,7 @@ async def test_a_guessed_window_is_kept_once_a_prompt_of_its_size_succeeded(
     assert await limits.learn_window(key("a"), silent, 128_000, 50_000) is not None
     await limits.record_success(key("a"), prompt)
     elsewhere = ModelLimits(store, SteppedClock())
-    assert await elsewhere.learnt_window(key("a")) == (32_000 if is_kept else None)
+    assert await elsewhere.load_learnt_window(key("a")) == (32_000 if is_kept else None)
 
 
 @pytest.mark.parametrize(

@@ -305,8 +305,8 @@ class ConversationState:
 
     async def load_caps(self) -> None:
         """Load the output limits learnt from earlier refusals."""
-        self.output_cap = await self.limits.output_cap(self.limit_key)
-        self.learnt_window = await self.limits.learnt_window(self.limit_key)
+        self.output_cap = await self.limits.load_output_cap(self.limit_key)
+        self.learnt_window = await self.limits.load_learnt_window(self.limit_key)
 
     def replace_tools(self, tools: Sequence[dict[str, Any]]) -> None:
         self.state.cache_change = "other tools are offered"

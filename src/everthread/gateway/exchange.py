@@ -107,7 +107,7 @@ class Answer:
             return None
 
 
-def answer_of(response: UpstreamResponse) -> Answer:
+def make_answer(response: UpstreamResponse) -> Answer:
     """Return an upstream's response as the answer for the client."""
     return Answer(response.status_code, response.headers, Pieces(response.aiter_raw()))
 
@@ -140,7 +140,7 @@ class Exchange:
         self._response: UpstreamResponse | None = None
 
     @property
-    def is_stream_asked(self) -> bool:
+    def wants_stream(self) -> bool:
         """Whether the client asked for a stream; False if the body was not read."""
         return False
 
@@ -151,7 +151,7 @@ class Exchange:
             response = await self.send()
             if response.status_code >= 400:
                 self.count_upstream_error(str(response.status_code))
-            await self.relay(answer_of(response))
+            await self.relay(make_answer(response))
         finally:
             await self.close()
             self.finish()
@@ -206,29 +206,29 @@ class Exchange:
     async def relay(self, answer: Answer) -> None:
         """Pass an answer on to the client, through the filters."""
         if answer.status >= 400 and not answer.is_own:
-            await self._note_reason(answer)
+            await self._note_error_reason(answer)
         for each_filter in reversed(self.filters):
             answer = await each_filter.answer(answer)
         if not await self.start(answer):
             return
         # Filters that do nothing at these moments are left out: a stream has many pieces.
-        changes = [
+        convert_functions = [
             each_filter.event
             for each_filter in reversed(self.filters)
             if type(each_filter).event is not Filter.event
         ]
-        readers = [
+        read_functions = [
             each_filter.seen
             for each_filter in self.filters
             if type(each_filter).seen is not Filter.seen
         ]
         async for piece in answer.pieces.all():
-            data = piece
-            for change in changes:
-                data = change(data)
-            if data:
-                await self.writer.body(data)
-            for read in readers:
+            converted_piece = piece
+            for convert in convert_functions:
+                converted_piece = convert(converted_piece)
+            if converted_piece:
+                await self.writer.body(converted_piece)
+            for read in read_functions:
                 read(piece)
         last_bytes = b""
         for each_filter in reversed(self.filters):
@@ -237,7 +237,7 @@ class Exchange:
             ) + each_filter.end()
         await self.writer.end(last_bytes)
 
-    async def _note_reason(self, answer: Answer) -> None:
+    async def _note_error_reason(self, answer: Answer) -> None:
         """Add the upstream's reason for a refusal to the log line of the request."""
         error = await answer.read_error()
         if error:

@@ -6,6 +6,7 @@ SQL uses `?` for values. `Dialect` has the differences between the databases.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import threading
 from abc import ABC, abstractmethod
@@ -78,7 +79,7 @@ class Tx(ABC):
         """Return the rows for these keys. `{}` in the SQL takes a chunk of the keys; its values precede `values`."""
         return [
             row
-            for chunk in chunks(keys)
+            for chunk in map(_pad_keys, chunks(keys))
             for row in self.all(sql.format(placeholders(chunk)), (*chunk, *values))
         ]
 
@@ -292,6 +293,18 @@ def placeholders(values: Sequence[Any]) -> str:
     return ", ".join("?" * len(values))
 
 
-def chunks(ids: Sequence[Any], size: int = 500) -> Iterable[Sequence[Any]]:
+MAX_CHUNK_KEYS = 500
+"""Maximum keys in a statement."""
+KEY_COUNTS = (1, 4, 16, 64, 250, MAX_CHUNK_KEYS)
+"""Numbers of keys in a statement. With few different numbers a database can reuse statements that it has parsed."""
+
+
+def _pad_keys(keys: Sequence[Any]) -> Sequence[Any]:
+    """Repeat the last key up to the next of `KEY_COUNTS`; this selects the same rows."""
+    count = next(count for count in KEY_COUNTS if count >= len(keys))
+    return [*keys, *itertools.repeat(keys[-1], count - len(keys))]
+
+
+def chunks(ids: Sequence[Any], size: int = MAX_CHUNK_KEYS) -> Iterable[Sequence[Any]]:
     """Yield the ids in lists that are short enough for one statement."""
     return (ids[start : start + size] for start in range(0, len(ids), size))

@@ -84,11 +84,11 @@ class ModelLimits:
             if limit is not None
         )
 
-    async def learnt_window(self, key: LimitKey) -> int | None:
+    async def load_learnt_window(self, key: LimitKey) -> int | None:
         """Return the window that a provider stated or a success confirmed; None if neither did."""
         return (await self._load_limits(key)).window
 
-    async def output_cap(self, key: LimitKey) -> int | None:
+    async def load_output_cap(self, key: LimitKey) -> int | None:
         """Return the learnt maximum output of the model; None if unknown."""
         return (await self._load_limits(key)).output_cap
 

@@ -241,7 +241,7 @@ async def _run_with_own_gateway(
         insights = await store.insights(
             since=started_at, until=time.time() + 1, platform="gateway"
         )
-        comparison = await make_page_reader(config, store).savings(started_at)
+        comparison = await make_page_reader(config, store).load_savings(started_at)
         managed_run_text = ""
         if overrides.is_passive:
             managed_run_text = await describe_managed_run(config, store, started_at)

@@ -21,8 +21,8 @@ SCOPES = {
 }
 """Scopes of a key."""
 _TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,99}")
-_MAX_COUNT = 10**15
-_MAX_DOLLARS = Decimal(1_000_000)
+_MAX_DAILY_COUNT = 10**15
+_MAX_DAILY_DOLLARS = Decimal(1_000_000)
 
 
 def issue_key(
@@ -82,9 +82,9 @@ def key_id_in(text: str) -> str:
 
 def _check_limits(limits: KeyLimits) -> None:
     for unit, max_limit in (
-        ("requests", _MAX_COUNT),
-        ("tokens", _MAX_COUNT),
-        ("dollars", _MAX_DOLLARS),
+        ("requests", _MAX_DAILY_COUNT),
+        ("tokens", _MAX_DAILY_COUNT),
+        ("dollars", _MAX_DAILY_DOLLARS),
     ):
         limit: int | Decimal | None = getattr(limits, unit)
         is_finite = not isinstance(limit, Decimal) or limit.is_finite()

@@ -90,14 +90,14 @@ class PageReader:
 
     # A thread
 
-    async def thread(self, viewer: Viewer, thread: str) -> ThreadRow:
+    async def load_thread(self, viewer: Viewer, thread: str) -> ThreadRow:
         """Return a thread by its own id; raise `NotFoundError` if the viewer may not see it."""
         row = await self.thread_list.load_row(viewer, thread)
         if row is None or row.first.id != thread:
             raise NotFoundError
         return row
 
-    async def title(self, row: ThreadRow) -> str:
+    async def load_title(self, row: ThreadRow) -> str:
         given_title = row.tip.title or row.first.title
         return views.make_thread_title(
             row.first,
@@ -105,10 +105,10 @@ class PageReader:
             "" if given_title else await load_title(self.store, row.first),
         )
 
-    async def thread_page(
+    async def load_thread_page(
         self, viewer: Viewer, thread: str, page: int | None
     ) -> dict[str, Any]:
-        row = await self.thread(viewer, thread)
+        row = await self.load_thread(viewer, thread)
         first_session = row.first
         tip = row.tip
         pages = max(1, -(-row.messages // MESSAGES_PER_PAGE))
@@ -128,7 +128,7 @@ class PageReader:
             **thread_data.page_fields,
             "thread": first_session,
             "tip": tip,
-            "title": await self.title(row),
+            "title": await self.load_title(row),
             "client": views.name_client(first_session),
             "messages": row.messages,
             "state": _list_state(thread_data.state, todo),
@@ -259,10 +259,10 @@ class PageReader:
 
     # A compaction
 
-    async def compaction_page(
+    async def load_compaction_page(
         self, viewer: Viewer, thread: str, number: int
     ) -> dict[str, Any]:
-        row = await self.thread(viewer, thread)
+        row = await self.load_thread(viewer, thread)
         records, calls = await asyncio.gather(
             self.store.compactions(thread), self.store.call_rows([thread])
         )
@@ -286,7 +286,7 @@ class PageReader:
         )
         return {
             "thread": row.first,
-            "title": await self.title(row),
+            "title": await self.load_title(row),
             "made": item,
             "focus": one_line_excerpt(compaction.focus or "", 200),
             "left": len(sides.removed_ids),
@@ -337,11 +337,11 @@ class PageReader:
 
     # A message
 
-    async def message_page(
+    async def load_message_page(
         self, viewer: Viewer, thread: str, number: int, start: int, *, revealed: bool
     ) -> dict[str, Any]:
-        row = await self.thread(viewer, thread)
-        message = await self.message(viewer, thread, number)
+        row = await self.load_thread(viewer, thread)
+        message = await self.load_message(viewer, thread, number)
         body = message_text(message.body)
         start = max(0, min(start, len(body)))
         item = views.make_message_row(
@@ -349,7 +349,7 @@ class PageReader:
         )
         return {
             "thread": row.first,
-            "title": await self.title(row),
+            "title": await self.load_title(row),
             "item": item,
             "size": len(body),
             "start": start,
@@ -360,7 +360,9 @@ class PageReader:
             "may_pin": 0 < len(body.strip()) <= 2_000,
         }
 
-    async def message(self, viewer: Viewer, thread: str, number: int) -> StoredMessage:
+    async def load_message(
+        self, viewer: Viewer, thread: str, number: int
+    ) -> StoredMessage:
         """Return a message that one of the thread's sessions shows or showed."""
         try:
             message = await self.store.message(number, tenant=viewer.tenant)
@@ -377,7 +379,7 @@ class PageReader:
 
     # The overview
 
-    async def overview(self, viewer: Viewer, days: int) -> dict[str, Any]:
+    async def load_overview(self, viewer: Viewer, days: int) -> dict[str, Any]:
         end_time = self._wall_clock() + 1
         start_time = (end_time // DAY_SECONDS - days + 1) * DAY_SECONDS
         tenant = viewer.tenant
@@ -390,7 +392,7 @@ class PageReader:
             self.store.recent_compactions(tenant=tenant, limit=5_000),
             self.costs.load_learnt_windows(),
         )
-        savings = await self.costs.compare_period(records, limits, start_time)
+        load_savings = await self.costs.compare_period(records, limits, start_time)
         recent = [record for record in records if record.created >= start_time]
         slowest = sorted(
             views.make_compaction_items(recent), key=lambda item: -item.record.duration
@@ -407,7 +409,7 @@ class PageReader:
                 name,
                 [
                     _make_usage_row(
-                        row, savings.saved_by.get(kind, {}).get(row.key, 0.0)
+                        row, load_savings.saved_by.get(kind, {}).get(row.key, 0.0)
                     )
                     for row in rows
                 ],
@@ -417,16 +419,16 @@ class PageReader:
         ]
         return {
             "days": days,
-            "headline": describe_period(insights, savings),
+            "headline": describe_period(insights, load_savings),
             "has_calls": bool(insights.total.calls or insights.compactions),
             "tables": tables,
             "slowest": slowest,
             "failures": [(failure, f"{count:,}") for failure, count in failures],
-            "charts": draw_days(insights.by_day, savings, start_time),
-            "beyond": draw_beyond_by_client(savings),
+            "charts": draw_days(insights.by_day, load_savings, start_time),
+            "beyond": draw_beyond_by_client(load_savings),
         }
 
-    async def savings(self, start_time: float) -> CostComparison:
+    async def load_savings(self, start_time: float) -> CostComparison:
         """Return the savings by compactions of all threads since a time."""
         records, limits = await asyncio.gather(
             self.store.recent_compactions(limit=5_000), self.costs.load_learnt_windows()

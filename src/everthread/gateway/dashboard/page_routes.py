@@ -319,7 +319,9 @@ class Dashboard:
             None if wanted_page is None else _parse_number(wanted_page, 1, 10_000_000)
         )
         thread = request.path_params["thread"]
-        title = await self._reader.title(await self._reader.thread(viewer, thread))
+        title = await self._reader.load_title(
+            await self._reader.load_thread(viewer, thread)
+        )
         outcome = _OUTCOME_TEXTS.get(request.query_params.get("said", ""), "")
         live_url = f"/dashboard/live?thread={quote(thread, safe='')}"
 
@@ -329,7 +331,7 @@ class Dashboard:
                 self._render("base.html", viewer, live=live_url, title=title)
             )
             try:
-                model = await self._reader.thread_page(viewer, thread, page)
+                model = await self._reader.load_thread_page(viewer, thread, page)
                 html = self._render(
                     "thread.html",
                     viewer,
@@ -353,7 +355,7 @@ class Dashboard:
 
     async def _show_compaction(self, request: Request, viewer: Viewer) -> Response:
         path = request.path_params
-        model = await self._reader.compaction_page(
+        model = await self._reader.load_compaction_page(
             viewer, path["thread"], path["number"]
         )
         return self._show_page("compaction.html", viewer, **model)
@@ -361,14 +363,14 @@ class Dashboard:
     async def _show_message(self, request: Request, viewer: Viewer) -> Response:
         path = request.path_params
         start = _parse_number(request.query_params.get("start"), 0, 10**12)
-        model = await self._reader.message_page(
+        model = await self._reader.load_message_page(
             viewer, path["thread"], path["number"], start, revealed=False
         )
         return self._show_page("message.html", viewer, **model)
 
     async def _show_overview(self, request: Request, viewer: Viewer) -> Response:
         days = _parse_number(request.query_params.get("days"), 30, 366) or 30
-        model = await self._reader.overview(viewer, days)
+        model = await self._reader.load_overview(viewer, days)
         return self._show_page("overview.html", viewer, live="/dashboard/live", **model)
 
     async def _show_trial_form(self, request: Request, viewer: Viewer) -> Response:
@@ -381,7 +383,7 @@ class Dashboard:
     ) -> Response:
         path = request.path_params
         start = _parse_number(form.get("start"), 0, 10**12)
-        model = await self._reader.message_page(
+        model = await self._reader.load_message_page(
             viewer, path["thread"], path["number"], start, revealed=True
         )
         _LOG.warning(
@@ -395,7 +397,7 @@ class Dashboard:
     async def _undo(
         self, request: Request, viewer: Viewer, form: Mapping[str, str]
     ) -> Response:
-        row = await self._reader.thread(viewer, request.path_params["thread"])
+        row = await self._reader.load_thread(viewer, request.path_params["thread"])
         thread = row.first.id
         tip = row.tip
         records = [
@@ -434,10 +436,10 @@ class Dashboard:
         self, request: Request, viewer: Viewer, form: Mapping[str, str]
     ) -> Response:
         thread = request.path_params["thread"]
-        await self._reader.thread(viewer, thread)
+        await self._reader.load_thread(viewer, thread)
         pin_text = form.get("text", "")
         if form.get("message"):
-            message = await self._reader.message(
+            message = await self._reader.load_message(
                 viewer, thread, _parse_number(form["message"], 0, 2**62)
             )
             pin_text = text.message_text(message.body)
@@ -448,7 +450,7 @@ class Dashboard:
         self, request: Request, viewer: Viewer, form: Mapping[str, str]
     ) -> Response:
         thread = request.path_params["thread"]
-        await self._reader.thread(viewer, thread)
+        await self._reader.load_thread(viewer, thread)
         await self._store.delete_pin(thread, form.get("pin", ""))
         return _redirect_to_thread(thread, "unpinned", "state")
 
@@ -456,8 +458,8 @@ class Dashboard:
         self, request: Request, viewer: Viewer, form: Mapping[str, str]
     ) -> Response:
         thread = request.path_params["thread"]
-        row = await self._reader.thread(viewer, thread)
-        message = await self._reader.message(
+        row = await self._reader.load_thread(viewer, thread)
+        message = await self._reader.load_message(
             viewer, thread, _parse_number(form.get("message"), 0, 2**62)
         )
         branch = await self._store.branch(row.tip.id, message.id)
@@ -480,7 +482,7 @@ class Dashboard:
         *,
         run: bool = False,
     ) -> Response:
-        row = await self._reader.thread(viewer, request.path_params["thread"])
+        row = await self._reader.load_thread(viewer, request.path_params["thread"])
         _, size = await self._reader.costs.load_window(row)
         result = None
         problem = ""
@@ -511,7 +513,7 @@ class Dashboard:
             "try.html",
             viewer,
             thread=row.first,
-            title=await self._reader.title(row),
+            title=await self._reader.load_title(row),
             threshold=threshold,
             ratio=ratio,
             window=size.tokens,
@@ -524,7 +526,7 @@ class Dashboard:
     async def _send_live_updates(self, request: Request, viewer: Viewer) -> Response:
         thread = request.query_params.get("thread")
         if thread is not None:
-            await self._reader.thread(viewer, thread)
+            await self._reader.load_thread(viewer, thread)
         return self._live_updates.answer(viewer, thread)
 
     async def _send_static_file(self, request: Request) -> Response:

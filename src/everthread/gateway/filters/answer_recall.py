@@ -13,7 +13,7 @@ from everthread.core.types import Reply
 from everthread.errors import WireError
 from everthread.gateway.answer_reader import usage_of
 from everthread.gateway.error_answers import make_error_event
-from everthread.gateway.exchange import Answer, Exchange, UpstreamRequest, answer_of
+from everthread.gateway.exchange import Answer, Exchange, UpstreamRequest, make_answer
 from everthread.gateway.filters import Feature, Filter
 from everthread.gateway.managed.managed_exchange import ManagedExchange
 from everthread.gateway.recall.recall_watch import RecallWatch, may_call_recall
@@ -112,7 +112,7 @@ class _RecallFilter(Filter):
             if outcome is None:
                 yield merged.finish()
                 return
-            next_response = answer_of(outcome)
+            next_response = make_answer(outcome)
             if next_response.status >= 300:
                 refusal = await next_response.read_error() or b""
                 yield make_error_event(self._api, next_response.status, refusal)
@@ -141,7 +141,7 @@ class _RecallFilter(Filter):
                 return json.dumps(
                     merge_bodies(self._api, bodies), ensure_ascii=False
                 ).encode("utf-8", "replace")
-            raw = await answer_of(next_response).pieces.join()
+            raw = await make_answer(next_response).pieces.join()
             if next_response.status_code >= 300:
                 return raw
 
@@ -163,8 +163,8 @@ class _RecallFilter(Filter):
         next_response = await exchange.send_next(outgoing)
         while next_response.status_code >= 300:
             exchange.writer.note(recall_refused=next_response.status_code)
-            smaller = await exchange.turn.retry_without_recall(reply)
-            if smaller is None:
+            smaller_request = await exchange.turn.retry_without_recall(reply)
+            if smaller_request is None:
                 break
-            next_response = await exchange.send_next(smaller)
+            next_response = await exchange.send_next(smaller_request)
         return next_response

@@ -152,7 +152,7 @@ def choose_charged_model(requested_model: str, answered_model: str) -> str:
 
 def estimate_body_tokens(body: bytes) -> int:
     """Estimate a request's tokens if the provider reported none, in pieces, so that other threads can run."""
-    files = 0
+    file_count = 0
     file_bytes = 0
     is_inside = False
     for start in range(0, len(body), SCAN_PIECE_BYTES):
@@ -161,13 +161,13 @@ def estimate_body_tokens(body: bytes) -> int:
         for match in _BASE64_RUN.finditer(piece):
             end = match.end()
             file_bytes += end - match.start()
-            files += not (is_inside and match.start() == 0)
+            file_count += not (is_inside and match.start() == 0)
         is_inside = end == len(piece)
-    return (len(body) - file_bytes) // BYTES_PER_TOKEN + files * TOKENS_PER_FILE
+    return (len(body) - file_bytes) // BYTES_PER_TOKEN + file_count * TOKENS_PER_FILE
 
 
 class ReportedUsage:
-    """Read the `usage` in an answer that is not part of a conversation: a JSON object or a stream of events."""
+    """Read the `find_usage` in an answer that is not part of a conversation: a JSON object or a stream of events."""
 
     def __init__(self, headers: Mapping[str, str]) -> None:
         self._decoder = make_decoder(
@@ -203,7 +203,7 @@ class ReportedUsage:
             self._text = self._text[-TAIL_BYTES:]
             self._is_whole = False
 
-    def usage(self) -> CanonicalUsage | None:
+    def find_usage(self) -> CanonicalUsage | None:
         if self._events is None and self._is_whole:
             self._read(self._text)
         for match in _USAGE.finditer(self._text) if not self._is_whole else ():
@@ -294,7 +294,7 @@ class PassthroughMeter:
     def _measure_reported(self) -> tuple[CanonicalUsage | None, str]:
         """Return usage and model of another answer, such as embeddings; estimate the usage of a stream without one."""
         reported = self._reported
-        usage = reported.usage()
+        usage = reported.find_usage()
         if usage is None and reported.event_count:
             request_body = self._sent_body
             size = (

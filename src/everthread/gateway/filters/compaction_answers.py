@@ -78,7 +78,7 @@ class _CompactionFilter(Filter):
                 "application/json", json.dumps(make_compact_body(item, tokens)).encode()
             )
         body = make_response_body(item, self._exchange.model or "", tokens)
-        if self._exchange.is_stream_asked:
+        if self._exchange.wants_stream:
             return _own_answer("text/event-stream", make_response_events(body))
         return _own_answer("application/json", json.dumps(body).encode())
 

@@ -78,8 +78,8 @@ class ForwardingTerms:
 
     def estimate(self, outline: BodyOutline) -> int:
         """Return the maximum tokens of the next prompt, assuming one token for every new byte."""
-        grown = len(outline.sliced.body) - self.body_bytes
-        return self.tokens + max(outline.added_bytes, grown)
+        grown_bytes = len(outline.sliced.body) - self.body_bytes
+        return self.tokens + max(outline.added_bytes, grown_bytes)
 
 
 @dataclass(slots=True)
@@ -109,11 +109,11 @@ def make_forwarding_terms(
     outcome: Outcome,
     *,
     options: ContextOptions,
-    answered: History,
+    answered_history: History,
 ) -> ForwardingTerms | None:
     """Return the terms for a thread's next request; None if it has to be read first.
 
-    `answered`: the history that ends with the answer to this one.
+    `answered_history`: the history that ends with the answer to this one.
     """
     memory = call.memory
     usage = outcome.usage
@@ -130,7 +130,7 @@ def make_forwarding_terms(
         is_changed
         or memory.is_payload_shrunk
         or memory.continues_other
-        or has_plans(memory)
+        or is_compaction_planned(memory)
     ):
         return None
     if call.sent.is_single_text or not options.enabled:
@@ -138,8 +138,8 @@ def make_forwarding_terms(
     return ForwardingTerms(
         call.frame.upstream,
         call.model,
-        length=len(answered),
-        digest=answered.digest(len(answered)),
+        length=len(answered_history),
+        digest=answered_history.digest(len(answered_history)),
         body_bytes=len(request.sliced.body),
         tokens=usage.prompt_tokens + usage.output_tokens,
         max_tokens=round(MIN_THRESHOLD_SHARE * call.budget(options).threshold),
@@ -153,22 +153,22 @@ def continue_terms(
     outline: BodyOutline,
     usage: CanonicalUsage,
     *,
-    answered: History,
+    answered_history: History,
 ) -> ForwardingTerms:
     """Return the terms for the next request, after a request that met `terms` was answered.
 
-    `answered`: the history that ends with the answer.
+    `answered_history`: the history that ends with the answer.
     """
     return replace(
         terms,
-        length=len(answered),
-        digest=answered.digest(len(answered)),
+        length=len(answered_history),
+        digest=answered_history.digest(len(answered_history)),
         body_bytes=len(outline.sliced.body),
         tokens=usage.prompt_tokens + usage.output_tokens,
     )
 
 
-def has_plans(memory: ThreadMemory) -> bool:
+def is_compaction_planned(memory: ThreadMemory) -> bool:
     """Return whether a compaction is being prepared, or is planned if the thread stays idle."""
     preparation = memory.preparation
     return preparation.is_under_way or preparation.idle_timer is not None

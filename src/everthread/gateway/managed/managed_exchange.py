@@ -18,7 +18,7 @@ from everthread.gateway.exchange import (
     Exchange,
     ProxyServices,
     UpstreamRequest,
-    answer_of,
+    make_answer,
 )
 from everthread.gateway.monitoring.event_reports import REFUSED
 from everthread.gateway.monitoring.log_lines import set_log_thread
@@ -30,7 +30,7 @@ from everthread.gateway.streaming import ResponseHead, ResponseWriter, StreamKee
 from everthread.gateway.upstream import UpstreamResponse
 
 MAX_RESENDS = 3
-COUNTED_STATUSES = (400, 422)
+PROMPT_REFUSAL_STATUSES = (400, 422)
 """Statuses that show that an upstream has counted the prompt. A 413 may come from a server in front of the upstream,
 which has not checked the credential."""
 T = TypeVar("T")
@@ -64,20 +64,20 @@ class ManagedExchange(Exchange):
         """Time that the gateway added before the request was sent."""
 
     @property
-    def is_stream_asked(self) -> bool:
+    def wants_stream(self) -> bool:
         return self.outer.streams
 
     async def run(self) -> None:
         """Prepare the request, send it (again after each recovery), pass the answer on, and record both."""
         self.begin_filters()
         try:
-            if not await self._introduce():
+            if not await self._forward_for_new_credential():
                 await self._prepare()
                 await self._send_until_answered()
         finally:
             # Start recording before anything else is awaited: the client may already
             # have its answer, and its next request has to wait for this record.
-            self._note_facts()
+            self._log_facts()
             self.services.pending.start(self.turn.record(self.finish()))
             await self.close()
 
@@ -124,7 +124,7 @@ class ManagedExchange(Exchange):
             keep_alive.has_started = answer.streams
         return True
 
-    async def _introduce(self) -> bool:
+    async def _forward_for_new_credential(self) -> bool:
         """Forward a request unchanged if no upstream has accepted its credential yet. Return whether it is answered.
 
         A client can make up a credential, so nothing is stored, learnt or paid for it. An answer of 2xx shows that the
@@ -135,7 +135,7 @@ class ManagedExchange(Exchange):
         credential = self.head.caller.credential
         if credential is None or await credential.is_accepted():
             return False
-        answer = answer_of(await self.send())
+        answer = make_answer(await self.send())
         if answer.status < 300:
             self.turn = await self.services.manager.prepare(
                 replace(self.incoming, mode="observe")
@@ -178,7 +178,7 @@ class ManagedExchange(Exchange):
                     self.wait(sending) if keep_alive.has_started else sending
                 )
                 if not await self._handle(
-                    answer_of(response), is_last=attempt == MAX_RESENDS
+                    make_answer(response), is_last=attempt == MAX_RESENDS
                 ):
                     return
         except Refused as refused:
@@ -202,7 +202,7 @@ class ManagedExchange(Exchange):
     async def _recover(self, answer: Answer) -> bool:
         """Recover from an error, by a filter or the turn; return whether to send a request again."""
         if answer.status < 400:
-            error = await self._hold_stream(answer)
+            error = await self._hold_for_error(answer)
             return error is not None and await self._recover_turn(answer.status, error)
         body = await answer.read_error()
         self.count_upstream_error(str(answer.status))
@@ -218,15 +218,15 @@ class ManagedExchange(Exchange):
 
     async def _recover_turn(self, status: int, body: bytes) -> bool:
         """Ask the turn for another request; return whether there is one."""
-        instead = await self.wait(self.turn.recover(status, body))
-        if instead is None:
+        next_request = await self.wait(self.turn.recover(status, body))
+        if next_request is None:
             return False
-        if instead is not self.sent:
-            self.sent = instead
+        if next_request is not self.sent:
+            self.sent = next_request
             self._count_rewrite("repaired")
         return True
 
-    async def _hold_stream(self, answer: Answer) -> bytes | None:
+    async def _hold_for_error(self, answer: Answer) -> bytes | None:
         """Hold back the beginning of a stream that may fail; return the error if it begins with one."""
         if not (self.sent.hold and answer.streams):
             return None
@@ -256,7 +256,7 @@ class ManagedExchange(Exchange):
         if self.sent.rewritten:
             self.services.metrics.count("rewrites", kind=kind)
 
-    def _note_facts(self) -> None:
+    def _log_facts(self) -> None:
         """Add model, thread, tokens and delay to the request's log line."""
         facts: dict[str, Any] = {
             "model": self.model or "",
@@ -276,7 +276,7 @@ def _takes_comments(incoming: Incoming, outer: OuterFields) -> bool:
 
 async def _is_too_long(answer: Answer) -> bool:
     """Return whether an upstream has counted the tokens of a prompt and found it too long."""
-    if answer.status not in COUNTED_STATUSES:
+    if answer.status not in PROMPT_REFUSAL_STATUSES:
         return False
     body = await answer.read_error()
     if not body:

@@ -152,7 +152,7 @@ class ManagedTurn:
                 self.call,
                 outcome,
                 options=threads.setup.options,
-                answered=answer.history,
+                answered_history=answer.history,
             )
         await threads.record(self.call, outcome, answer, earlier_usage)
 

@@ -40,7 +40,7 @@ from everthread.gateway.managed.forwarding import (
     BodyMemories,
     continue_terms,
     forward,
-    has_plans,
+    is_compaction_planned,
 )
 from everthread.gateway.managed.managed_turn import ManagedTurn, TurnServices
 from everthread.gateway.recall.recall_offer import RecallOffers
@@ -64,7 +64,7 @@ class ProxyManager:
     """The `Manager` that stores, matches and rewrites requests.
 
     `cache_markers`: whether to set cache marks for clients that set none. `recall`: whether to offer the tool `recall`.
-    `record_delay`: how many seconds the record of a forwarded request waits at most.
+    `record_delay`: maximum seconds for which the record of a forwarded request is delayed.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class ProxyManager:
     async def _open(self, incoming: Incoming, outline: BodyOutline) -> ManagedTurn:
         """Read a request and find its thread, after the delayed records of its session are made."""
         scope = find_scope(incoming.headers, outline.sliced.fields)
-        await self._deferred.flush(Family(incoming.tenant, scope))
+        await self._deferred.flush_session(Family(incoming.tenant, scope))
         return await self._open_now(incoming, outline)
 
     async def _open_now(
@@ -150,7 +150,7 @@ class ProxyManager:
             return None
         thread = outline.match.known.thread
         memory = self.threads.find_memory(thread)
-        if memory is None or has_plans(memory):
+        if memory is None or is_compaction_planned(memory):
             return None
         body_memory = self._bodies.of(thread)
         terms = body_memory.forwarding
@@ -174,7 +174,7 @@ class ProxyManager:
         self, request: ForwardedRequest, *, is_answered: bool
     ) -> ManagedTurn:
         """Read a request that was forwarded already, and start storing it."""
-        await self._deferred.flush(request.family)
+        await self._deferred.flush_thread(request.thread)
         return await self._read_forwarded(
             request, request.terms.length, is_answered=is_answered
         )
@@ -209,7 +209,7 @@ class ProxyManager:
         history = self.reader.read_history(outline, len(outline.elements))
         self.reader.remember_history(request.thread, outline, history)
         next_terms = continue_terms(
-            terms, outline, usage, answered=history.extend(identities)
+            terms, outline, usage, answered_history=history.extend(identities)
         )
         self._bodies.of(request.thread).forwarding = next_terms
         await self._deferred.take(request, outcome, next_terms.digest)
@@ -243,7 +243,7 @@ class ProxyManager:
 
     async def finish_records(self) -> None:
         """Make the records that wait."""
-        await self._deferred.flush()
+        await self._deferred.flush_all()
 
     async def prepare(self, incoming: Incoming) -> ProxyTurn:
         if incoming.mode == "off":

@@ -71,9 +71,9 @@ def render_messages(
         for edit in call.edits()
     ]
     if call.note:
-        blocks = accepts_blocks(api, call.model, call.frame.upstream)
+        as_blocks = accepts_blocks(api, call.model, call.frame.upstream)
         noted = make_note_change(
-            api, sliced, request.system_count, call.note, blocks=blocks
+            api, sliced, request.system_count, call.note, as_blocks=as_blocks
         )
         changes += [noted] if noted else []
     texts = call.rounds.texts

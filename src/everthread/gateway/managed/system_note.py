@@ -23,11 +23,11 @@ def accepts_blocks(api: Api, model: str, upstream: str) -> bool:
 
 
 def make_note_change(
-    api: Api, sliced: SlicedBody, system_count: int, note: str, *, blocks: bool
+    api: Api, sliced: SlicedBody, system_count: int, note: str, *, as_blocks: bool
 ) -> Change | None:
     """Return the change that adds the note; None if there is no system prompt.
 
-    `system_count`: number of system messages. `blocks`: whether a text may be replaced by blocks.
+    `system_count`: number of system messages. `as_blocks`: whether a text may be replaced by blocks.
     """
     if api == "gemini":
         return _gemini_note(sliced, note)
@@ -35,7 +35,7 @@ def make_note_change(
     if field is not None and sliced.fields.get(field):
         return (
             *sliced.spans[field],
-            encode_value(_append_note(sliced.fields[field], note, blocks=blocks)),
+            encode_value(_append_note(sliced.fields[field], note, as_blocks=as_blocks)),
         )
     if not system_count:
         return None
@@ -51,7 +51,7 @@ def make_note_change(
         last.start,
         last.end,
         encode_value(
-            {**last.value, "content": _append_note(content, note, blocks=blocks)}
+            {**last.value, "content": _append_note(content, note, as_blocks=as_blocks)}
         ),
     )
 
@@ -65,10 +65,12 @@ def _gemini_note(sliced: SlicedBody, note: str) -> Change | None:
     return (*sliced.spans[field], encode_value(noted))
 
 
-def _append_note(system: Any, note: str, *, blocks: bool) -> Any:
+def _append_note(system: Any, note: str, *, as_blocks: bool) -> Any:
     block = {"type": "text", "text": note}
     if isinstance(system, list):
         return [*system, block]
     return (
-        [{"type": "text", "text": system}, block] if blocks else f"{system}{_GAP}{note}"
+        [{"type": "text", "text": system}, block]
+        if as_blocks
+        else f"{system}{_GAP}{note}"
     )

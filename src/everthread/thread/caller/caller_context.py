@@ -301,10 +301,10 @@ class CallerContext:
     async def load_caps(self) -> None:
         """Load the output cap and the window learnt from earlier refusals."""
         call = self._call
-        call.limits.learnt_output_cap = await self._services.limits.output_cap(
+        call.limits.learnt_output_cap = await self._services.limits.load_output_cap(
             call.frame.limit_key
         )
-        call.limits.learnt_window = await self._services.limits.learnt_window(
+        call.limits.learnt_window = await self._services.limits.load_learnt_window(
             call.frame.limit_key
         )
 

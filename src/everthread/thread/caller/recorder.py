@@ -120,15 +120,15 @@ class ThreadRecorder:
         identities = identify_answer(call.frame.api, outcome.reply, call.model)
         if not identities:
             return None
-        past = call.sent.history.extend(identities)
+        answered_history = call.sent.history.extend(identities)
         point = self._threads.expect_history(
-            call.match.match_after(call.sent.history), past
+            call.match.match_after(call.sent.history), answered_history
         )
         point.is_answer = True
         point.waits_for_request = (
             call.storage.storing_task is not None and not call.storage.is_stored
         )
-        return PendingAnswer(outcome.reply.message, past, point)
+        return PendingAnswer(outcome.reply.message, answered_history, point)
 
     async def store_outcome(
         self,
