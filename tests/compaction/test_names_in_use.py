@@ -468,6 +468,9 @@ def test_files_folders_and_hosts_are_read_from_commands(
 def test_text_that_only_looks_like_a_name_is_not_listed() -> None:
     escaped = 'printed "{\\"a\\": \\"x\\tnewHeadCommit\\nlastTestRun\\"}"'
     assert set(read_names(escaped)) == {"newHeadCommit", "lastTestRun"}
+    quoted = '{\\"body\\":\\"Done\\nnewHeadCommit\\",\\"at\\":\\"2026-02-03T10:20:45.921Z\\"}'
+    assert read_names(quoted) == ["newHeadCommit"]
+    assert read_names(r"see C:\new_shop\cart_total") == ["new_shop", "cart_total"]
     assert read_names("see types.go:74 and rewind.go") == ["types.go", "rewind.go"]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from everthread.compaction.cutting.cut import running_sizes, without_tool_results
+from everthread.compaction.cutting.cut import make_running_sizes, without_tool_results
 from everthread.compaction.cutting.permanent_messages import PermanentMessages
 from everthread.compaction.cutting.pruning import Pruner
 from everthread.compaction.cutting.shortening import ShortenedMessage, cut_results
@@ -29,7 +29,7 @@ class KeptMessages:
         indices_after_head = permanent.indices_between(
             history.head_end, len(history.messages)
         )
-        self._permanent_sizes = running_sizes(
+        self._permanent_sizes = make_running_sizes(
             (index, counter.message(permanent.messages[index]))
             for index in indices_after_head
         )
@@ -42,7 +42,7 @@ class KeptMessages:
         for index in history.summary_indices:
             self.sizes[index] = self._count_without_summary(history.messages[index])
         self.head_end = history.head_end
-        self.find_latest_user_index = history.find_latest_user_index
+        self.latest_user_index = history.latest_user_index
         latest_start, self.has_unanswered_calls = find_minimal_tail(history)
         self.min_tail_start = max(latest_start, self.head_end)
         """Start of the smallest tail: the unanswered group, or the latest message."""
@@ -114,9 +114,9 @@ class KeptMessages:
     def find_user_before_tail(self, tail_start: int) -> int | None:
         """Return the index of the latest user message if it is between the head and a tail that starts here."""
         return (
-            self.find_latest_user_index
-            if self.find_latest_user_index is not None
-            and self.head_end <= self.find_latest_user_index < tail_start
+            self.latest_user_index
+            if self.latest_user_index is not None
+            and self.head_end <= self.latest_user_index < tail_start
             else None
         )
 

@@ -18,6 +18,7 @@ MAX_SHOWN_PATH_PARTS = 2
 
 _ESCAPED_SPACE = re.compile(r"\\[nrt]")
 """Escaped white space, as in a JSON text inside a text."""
+_WINDOWS_PATH = re.compile(r"(?<![A-Za-z])[A-Za-z]:\\")
 _NAME_RUN = re.compile(r"[A-Za-z0-9_$@~./:+-]{3,199}[A-Za-z0-9_]")
 """A run of characters that names are made of."""
 _SEPARATORS = re.compile(r"[.:/+@$~]+")
@@ -37,7 +38,8 @@ _ADDRESS = re.compile(r"[\w.+-]++@[\w-]++(?:\.[\w-]++)+")
 _HOST_WITH_PORT = re.compile(
     r"(?=[\d._-]*+[A-Za-z])[\w-]++(?:(?:\.[\w-]++)+:\d{2,5}|:\d{4,5})"
 )
-_DATE = re.compile(r"\d{4}-?\d\d-?\d\d(?:T|$)")
+_DATE = re.compile(r"\d{4}-?\d\d-?\d\d(?:T|$)|\d{3,6}Z$")
+"""A date, or the end of a time."""
 _VERSION = re.compile(r"v?\d+(?:\.\d+)+")
 
 
@@ -76,7 +78,7 @@ def _read_typed_line(line: str) -> tuple[str, ...]:
 
 def _without_escapes(text: str) -> str:
     """Return a text without escaped white space, unless it has a path of Windows."""
-    if "\\" in text and ":\\" not in text:
+    if "\\" in text and _WINDOWS_PATH.search(text) is None:
         return _ESCAPED_SPACE.sub(" ", text)
     return text
 

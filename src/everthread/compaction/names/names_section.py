@@ -19,8 +19,11 @@ from everthread.compaction.names.name_shapes import (
 from everthread.compaction.names.names_in_use import NamesInUse
 from everthread.compaction.summary.sentences import CountTokens
 
-SECTION_SHARE = 5
-"""The section takes at most this share (1/n) of the summary's budget."""
+SMALL_SECTION_SHARE = 5
+"""The section takes this share (1/n) of the summary's budget, but at most `SMALL_SECTION_TOKENS`."""
+SMALL_SECTION_TOKENS = 500
+LARGE_SECTION_SHARE = 10
+"""It may always take this share (1/n). More would list names that are hardly ever needed, instead of conclusions."""
 MAX_TOO_LONG_NAMES = 12
 """After this many names that do not fit, stop trying shorter ones."""
 MIN_SECTION_TOKENS = 24
@@ -43,7 +46,8 @@ class NamesSection:
         """Return the section for a summary of `budget` tokens."""
         ranked_names = names.ranked_names()
         needed_tokens = sum(map(len, ranked_names)) // 3 + 3 * len(ranked_names)
-        room = min(budget // SECTION_SHARE, needed_tokens)
+        small_room = min(budget // SMALL_SECTION_SHARE, SMALL_SECTION_TOKENS)
+        room = min(max(small_room, budget // LARGE_SECTION_SHARE), needed_tokens)
         return cls(ranked_names, room if room >= MIN_SECTION_TOKENS else 0)
 
     def write(
