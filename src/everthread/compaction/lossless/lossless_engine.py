@@ -218,13 +218,11 @@ class LosslessEngine(SummaryEngine):
         visible_nodes = _resolve_visible_nodes(summary_input, graph)
         last_turn = visible_nodes[-1].node.last_turn if visible_nodes else -1
         leaf_tokens = self._options.leaf_size(self._services.budget.threshold)
-        sources = LeafSplitter(
-            summary_input, self._services.counter, leaf_tokens
-        ).split(
-            number_messages(cut_plan.messages, visible_nodes, compaction_input.ids),
-            facts,
-            last_turn,
+        splitter = LeafSplitter(summary_input, self._services.counter, leaf_tokens)
+        message_ids = number_messages(
+            cut_plan.messages, visible_nodes, compaction_input.ids
         )
+        sources = splitter.split(message_ids, facts, last_turn)
         facts = facts.prepare_for_summary(cut_plan.facts)
         state = facts.after_messages(*cut_plan.tail_facts_and_turns)
         budget = self._summary_budget(
@@ -234,9 +232,7 @@ class LosslessEngine(SummaryEngine):
         pinned, warnings = write_pinned_notes(
             summary_input.state.notes, budget // 8, count
         )
-        marker = summary_input.marker
-        if self._services.lookup and not self._services.budget.is_small:
-            marker = f"{marker}\n{read_text_file('node_tools')}"
+        marker = self._extend_marker(summary_input.marker)
         other_sections: Sections = {TASK: write_task(cut_plan), RULES: pinned}
         used_tokens = (
             count(marker)
@@ -252,7 +248,7 @@ class LosslessEngine(SummaryEngine):
             available_tokens - count_section_tokens(state_sections, count),
             MIN_NODE_TOKENS,
         )
-        node_order = NodeOptions(
+        node_options = NodeOptions(
             max(available_tokens // NODE_DIVISOR, MIN_NODE_TOKENS),
             other_sections[TASK],
             focus=compaction_input.focus_topic,
@@ -263,7 +259,7 @@ class LosslessEngine(SummaryEngine):
             GrowthPlan(
                 tuple(visible_nodes),
                 tuple(sources),
-                options=node_order,
+                options=node_options,
                 max_tokens=available_tokens,
                 fan_in=self._options.fan_in,
                 has_model=compaction_input.has_model,
@@ -370,6 +366,12 @@ class LosslessEngine(SummaryEngine):
         return min(
             max_tokens, max(cut_plan.summary_budget, visible_tokens + new_tokens // 4)
         )
+
+    def _extend_marker(self, marker: str) -> str:
+        """Add the line on the graph's tools to the first lines of a summary, if the tools exist."""
+        if self._services.lookup and not self._services.budget.is_small:
+            return f"{marker}\n{read_text_file('node_tools')}"
+        return marker
 
     def _begin_batch(self, pending: PendingGraphSummary) -> PendingGraphSummary:
         """Request the first texts, if any."""
