@@ -353,7 +353,7 @@ class TestSummaryIsNoUserMessage:
 
 class TestRoles:
     @pytest.mark.parametrize(
-        "talk",
+        "conversation",
         [
             LONG,
             [

@@ -24,7 +24,7 @@ from everthread.compaction.lossless.growth import (
     GrowthPlan,
     find_makeshift_nodes,
 )
-from everthread.compaction.lossless.leaf_sources import LeafSplitter
+from everthread.compaction.lossless.leaf_sources import LeafSource, LeafSplitter
 from everthread.compaction.lossless.node_texts import (
     MIN_NODE_TOKENS,
     NodeOptions,
@@ -216,13 +216,7 @@ class LosslessEngine(SummaryEngine):
         facts = self.load_facts_before(cut_plan.earlier_summary, summary_input.state)
         graph = summary_input.state.graph or StoredGraph()
         visible_nodes = _resolve_visible_nodes(summary_input, graph)
-        last_turn = visible_nodes[-1].node.last_turn if visible_nodes else -1
-        leaf_tokens = self._options.leaf_size(self._services.budget.threshold)
-        splitter = LeafSplitter(summary_input, self._services.counter, leaf_tokens)
-        message_ids = number_messages(
-            cut_plan.messages, visible_nodes, compaction_input.ids
-        )
-        sources = splitter.split(message_ids, facts, last_turn)
+        sources = self._split_into_leaves(summary_input, visible_nodes, facts)
         facts = facts.prepare_for_summary(cut_plan.facts)
         state = facts.after_messages(*cut_plan.tail_facts_and_turns)
         budget = self._summary_budget(
@@ -254,17 +248,18 @@ class LosslessEngine(SummaryEngine):
             focus=compaction_input.focus_topic,
             manual=compaction_input.manual,
         )
+        growth = GrowthPlan(
+            tuple(visible_nodes),
+            tuple(sources),
+            options=node_options,
+            max_tokens=available_tokens,
+            fan_in=self._options.fan_in,
+            has_model=compaction_input.has_model,
+            graph=graph,
+        )
         pending = PendingGraphSummary(
             summary_input,
-            GrowthPlan(
-                tuple(visible_nodes),
-                tuple(sources),
-                options=node_options,
-                max_tokens=available_tokens,
-                fan_in=self._options.fan_in,
-                has_model=compaction_input.has_model,
-                graph=graph,
-            ),
+            growth,
             facts=facts,
             marker=marker,
             other_sections=other_sections | state_sections,
@@ -366,6 +361,23 @@ class LosslessEngine(SummaryEngine):
         return min(
             max_tokens, max(cut_plan.summary_budget, visible_tokens + new_tokens // 4)
         )
+
+    def _split_into_leaves(
+        self,
+        summary_input: SummaryInput,
+        visible_nodes: Sequence[VisibleNode],
+        facts: ThreadState,
+    ) -> list[LeafSource]:
+        """Return the sources of the new leaves, and update `facts` to the state after the last one."""
+        message_ids = number_messages(
+            summary_input.cut_plan.messages,
+            visible_nodes,
+            summary_input.compaction_input.ids,
+        )
+        last_turn = visible_nodes[-1].node.last_turn if visible_nodes else -1
+        leaf_tokens = self._options.leaf_size(self._services.budget.threshold)
+        splitter = LeafSplitter(summary_input, self._services.counter, leaf_tokens)
+        return splitter.split(message_ids, facts, last_turn)
 
     def _extend_marker(self, marker: str) -> str:
         """Add the line on the graph's tools to the first lines of a summary, if the tools exist."""
