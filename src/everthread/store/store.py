@@ -275,7 +275,7 @@ class Store:
     async def branch(
         self, session_id: str, at_message: int, *, new: NewSession | None = None
     ) -> Session:
-        """Create a thread that shares the history up to a message. It stays if this thread is deleted."""
+        """Create a thread that shares this thread's history up to a message, and outlives this thread."""
         return await self._change(
             session_id,
             branches.branch_thread,
@@ -668,7 +668,7 @@ class Store:
     find_conversation = make_read_method(sessions.find_conversation)
     conversation_end = make_read_method(client_threads.load_conversation_end)
     continues_other_thread = make_read_method(client_threads.continues_other_thread)
-    find_skeletons = make_read_method(client_threads.find_links_by_skeleton)
+    find_links_by_skeleton = make_read_method(client_threads.find_links_by_skeleton)
 
     async def put_rewrite(self, new: Rewrite) -> Rewrite:
         """Store a rewrite; return the stored one, which another process may have made first."""
