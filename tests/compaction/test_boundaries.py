@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from everthread.compaction.compaction_result import Compaction, CompactionLevel
 from everthread.compaction.cutting.shortening import (
     MIN_CITED_TOKENS,
-    largest_equal_share,
+    find_largest_equal_share,
 )
 from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.core.messages import Message, Result, results_of, text_of
@@ -199,7 +199,7 @@ class TestUnansweredGroup:
     def test_an_equal_share_uses_the_room_and_no_more(
         self, sizes: list[int], room: int
     ) -> None:
-        share = largest_equal_share(sizes, room)
+        share = find_largest_equal_share(sizes, room)
         used = sum(min(size, share) for size in sizes)
         assert used <= max(room, 0)
         if sum(sizes) > room:

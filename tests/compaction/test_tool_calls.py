@@ -211,7 +211,7 @@ def test_a_short_line_keeps_size_and_outcome() -> None:
         describe_call(made, LOG, limit=60)
         == "[bash] ran `pytest…` -> exit 1, Value…, 3000 lines output"
     )
-    assert describe_outcome("shell", LOG, room=10) == "3000 lines output"
+    assert describe_outcome("shell", LOG, max_chars=10) == "3000 lines output"
 
 
 def test_unknown_facts_are_left_out() -> None:

@@ -291,6 +291,23 @@ async def test_a_call_without_an_answer_is_recorded_at_once(
     assert await stored_texts(setup.store, busy.thread) == [*busy.texts, "Second?"]
 
 
+async def test_a_slow_answer_lets_the_record_before_it_be_made(
+    setup: ManagerSetup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("everthread.gateway.managed.forwarded_turn.READ_SECONDS", 0.01)
+    manager = setup.manager(alone=True, record_delay=NEVER)
+    busy = await BusyClient.begin(manager)
+    await busy.ask_all(["First?"])
+    busy.client.add_user_message("Second, to be thought about?")
+    turn = await begin_turn(manager, busy.client)
+    async with asyncio.timeout(60):
+        await busy.recording[0]
+    assert await stored_texts(setup.store, busy.thread) == busy.texts
+    await turn.record(answer_outcome(busy.client))
+    texts = [*busy.texts, "Second, to be thought about?", "Yes."]
+    assert await stored_texts(setup.store, busy.thread) == texts
+
+
 async def test_a_gateway_that_ends_makes_its_records(setup: ManagerSetup) -> None:
     manager = setup.manager(alone=True, record_delay=NEVER)
     busy = await BusyClient.begin(manager)

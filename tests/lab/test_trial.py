@@ -8,7 +8,7 @@ import pytest
 
 from everthread.errors import InputError
 from everthread.gateway.dashboard.trials import TrialRequest
-from everthread.lab.replay.replay_player import replay_twice, run_trial
+from everthread.lab.replay.replay_player import replay_with_trial_settings, run_trial
 from tests.lab.recorded_histories import make_history
 
 MODEL = "claude-sonnet-4-5"
@@ -25,7 +25,7 @@ def request(turns: int = 24, threshold: float = 0.25) -> TrialRequest:
 
 
 def test_a_trial_compares_configured_settings_and_no_compaction() -> None:
-    found = replay_twice(request())
+    found = replay_with_trial_settings(request())
     now, tried, without = found.runs
     assert len(now.prompts) == len(tried.prompts) == 48
     assert len(tried.compactions) > len(now.compactions)
@@ -56,7 +56,7 @@ def test_a_thread_without_answers_cannot_be_replayed() -> None:
         0.2,
     )
     with pytest.raises(InputError, match="no call to replay") as refused:
-        replay_twice(nothing)
+        replay_with_trial_settings(nothing)
     assert str(copy.copy(refused.value)) == str(refused.value), (
         "it can be sent out of a process"
     )

@@ -17,7 +17,7 @@ from everthread.cli.output import (
 )
 from everthread.cli.shared_options import PLATFORM
 from everthread.config import Config, config_path, home_directory
-from everthread.config.file import set_keys
+from everthread.config.file_edits import set_keys
 from everthread.errors import InputError
 from everthread.factory import open_agent
 from everthread.factory.model_setup import check_choice
@@ -99,7 +99,7 @@ class StartOptions:
 
 
 async def open_terminal_agent(
-    start: StartOptions,
+    start_options: StartOptions,
     store: Store,
     resume: str | None,
     approve: Approvals,
@@ -111,8 +111,8 @@ async def open_terminal_agent(
     A resumed thread uses the named model, else its own model if that is usable, else the default model. If neither is
     usable, the error is about the thread's own model.
     """
-    config = start.config
-    model = start.model
+    config = start_options.config
+    model = start_options.model
     if resume is not None:
         session = await store.resolve(resume)
         tip = await store.session(await store.get_compression_tip(session.id))
@@ -126,12 +126,12 @@ async def open_terminal_agent(
             )
         ):
             model = thread_model
-        model = choose_model(config, model, ask=start.can_ask)
+        model = choose_model(config, model, ask=start_options.can_ask)
     return await open_agent(
         config,
         model=model,
         resume=resume,
-        workspace=start.workspace,
+        workspace=start_options.workspace,
         approve=approve,
         store=store,
         listener=listener,

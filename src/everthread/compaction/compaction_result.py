@@ -1,4 +1,4 @@
-"""The result of a compaction: the new messages, the summary, and how they came about."""
+"""The result of a compaction: the new messages, the summary, and the reasons and costs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Compaction:
     phases: tuple[Phase, ...] = ()
     verification: Verification = field(default_factory=Verification)
     to_store: tuple[Any, ...] = ()
-    """Outputs the result cites (`outputs.OutputToStore`): to be stored before the result is used."""
+    """Outputs that the result cites (`outputs.OutputToStore`), which must be stored before the result is used."""
     boundaries: tuple[str, ...] = ()
     """The end of the head and the start of the tail, with reasons."""
     steps: tuple[str, ...] = ()
@@ -61,9 +61,9 @@ class Compaction:
     usage: tuple[Mapping[str, Any], ...] = ()
     duration: float = 0.0
     state: Mapping[str, Any] = field(default_factory=dict)
-    """The engine's state once this is committed."""
+    """The engine's state after the compaction is committed."""
     nodes: tuple[Node, ...] = ()
-    """Summaries of a graph that the result cites: stored with it, in one transaction."""
+    """Summaries of a graph that the result cites, to be stored in the same transaction."""
 
     def __repr__(self) -> str:
         figures = f"{len(self.messages)} messages, {self.tokens_before:,} -> {self.tokens_after:,} tokens"

@@ -48,13 +48,13 @@ from everthread.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
-class CompressorWriting:
-    """A summary that the compressor is writing."""
+class PendingCompressorSummary:
+    """A summary that the compressor has begun."""
 
     summary_input: SummaryInput
     request: SummaryRequest
     facts: ThreadState
-    """The thread's state at the cut."""
+    """The state of the thread at the end of the covered messages."""
     names: NamesSection
     pinned_notes: str
     warnings: tuple[str, ...]
@@ -81,9 +81,9 @@ class ContextCompressor(SummaryEngine):
         super().__init__(services)
         self._template: TemplateName = template
         self._last_journal: tuple[str, GrowingJournal] | None = None
-        """The text of the earlier summary, and the last journal that continued it."""
+        """The text of the earlier summary, and the last journal that was built on it."""
 
-    def begin_writing(self, summary_input: SummaryInput) -> CompressorWriting:
+    def begin_summary(self, summary_input: SummaryInput) -> PendingCompressorSummary:
         count = self._services.counter.text
         cut_plan = summary_input.cut_plan
         compaction_input = summary_input.compaction_input
@@ -129,7 +129,7 @@ class ContextCompressor(SummaryEngine):
             journal=journal,
             state=state,
         )
-        return CompressorWriting(
+        return PendingCompressorSummary(
             summary_input,
             request,
             facts=facts,
@@ -139,35 +139,35 @@ class ContextCompressor(SummaryEngine):
             pending_draft=PendingDraft(request) if compaction_input.has_model else None,
         )
 
-    def continue_writing(
-        self, writing: CompressorWriting, drafts: Sequence[SummaryDraft]
-    ) -> CompressorWriting | WrittenSummary:
+    def continue_summary(
+        self, pending: PendingCompressorSummary, drafts: Sequence[SummaryDraft]
+    ) -> PendingCompressorSummary | WrittenSummary:
         counter = self._services.counter
-        request = writing.request
+        request = pending.request
         draft = empty_draft()
-        if writing.pending_draft is not None:
+        if pending.pending_draft is not None:
 
             def check(draft: SummaryDraft) -> SummaryDraft | str:
                 return check_draft(
-                    draft, request, writing.summary_input.cut_plan, counter.text
+                    draft, request, pending.summary_input.cut_plan, counter.text
                 )
 
-            outcome = writing.pending_draft.take_draft(drafts[0], check)
+            outcome = pending.pending_draft.take_draft(drafts[0], check)
             if isinstance(outcome, PendingDraft):
-                return replace(writing, pending_draft=outcome)
+                return replace(pending, pending_draft=outcome)
             draft = outcome
         if draft.author == AUTHOR:
             draft = fill_from_journal(draft, request, counter)
-        return self._compose_summary(writing, draft)
+        return self._compose_summary(pending, draft)
 
     def _compose_summary(
-        self, writing: CompressorWriting, draft: SummaryDraft
+        self, pending: PendingCompressorSummary, draft: SummaryDraft
     ) -> WrittenSummary:
         """Combine the sections of a draft with the parts that the engine writes itself."""
-        rules = filter(None, (writing.pinned_notes, draft.sections.get(RULES, "")))
+        rules = filter(None, (pending.pinned_notes, draft.sections.get(RULES, "")))
         sections = {
             **draft.sections,
-            TASK: writing.request.task,
+            TASK: pending.request.task,
             RULES: "\n".join(rules),
         }
         is_brief = self._services.budget.is_small or draft.author == AUTHOR
@@ -178,22 +178,22 @@ class ContextCompressor(SummaryEngine):
             tokens_after=0,
             author=draft.author,
             verification=draft.verification,
-            warnings=(*draft.warnings, *writing.warnings),
+            warnings=(*draft.warnings, *pending.warnings),
             usage=draft.usage,
-            state=writing.facts.dump(),
+            state=pending.facts.dump(),
         )
         return WrittenSummary(
-            self._render_summary(writing, sections, is_brief=is_brief), result
+            self._render_summary(pending, sections, is_brief=is_brief), result
         )
 
     def _render_summary(
-        self, writing: CompressorWriting, sections: Sections, *, is_brief: bool
+        self, pending: PendingCompressorSummary, sections: Sections, *, is_brief: bool
     ) -> str:
-        """Return the whole summary message, with the user's words in the room that is left, and the names in use."""
+        """Return the summary message, with the user's words within the remaining tokens, and the names in use."""
         count = self._services.counter.text
-        cut_plan = writing.summary_input.cut_plan
-        marker = writing.summary_input.marker
-        names = writing.names
+        cut_plan = pending.summary_input.cut_plan
+        marker = pending.summary_input.marker
+        names = pending.names
         other_tokens = (
             names.room
             + 36
@@ -203,27 +203,27 @@ class ContextCompressor(SummaryEngine):
                 else 4 * sum(not sections.get(name) for name in HANDOFF_SECTIONS)
             )
         )
-        # A text has fewer tokens than twice its bytes. If even those leave room for all words, nothing is counted.
+        # A text has fewer tokens than twice its bytes. If all words fit even by that estimate, no token is counted.
         texts = "".join([marker, *sections, *sections.values()]).encode(
             "utf-8", "surrogatepass"
         )
-        room = cut_plan.user_words_room(
+        available_tokens = cut_plan.user_words_budget(
             other_tokens + 2 * len(texts) + 8 * len(sections)
         )
-        if room < cut_plan.user_words_tokens * 21 // 20 + 60 or any(
+        if available_tokens < cut_plan.user_words_tokens * 21 // 20 + 60 or any(
             entry.range_end for entry in cut_plan.user_words
         ):
-            room = cut_plan.user_words_room(
+            available_tokens = cut_plan.user_words_budget(
                 other_tokens + count(marker) + count_section_tokens(sections, count)
             )
-            missing_tokens = cut_plan.min_user_words_tokens - room
+            missing_tokens = cut_plan.min_user_words_tokens - available_tokens
             if missing_tokens > 0:
                 # The summary must not push out the user's own words.
                 sections = _shorten_sections(sections, missing_tokens, count)
-                room = cut_plan.user_words_room(
+                available_tokens = cut_plan.user_words_budget(
                     other_tokens + count(marker) + count_section_tokens(sections, count)
                 )
-        quotes_text = render_quotes(cut_plan.user_words, room, count)
+        quotes_text = render_quotes(cut_plan.user_words, available_tokens, count)
         summary_text = "\n".join([marker, *sections, *sections.values(), quotes_text])
         names_text = write_names_section(names, cut_plan, summary_text, count)
         sections_text = render_sections(
@@ -234,7 +234,7 @@ class ContextCompressor(SummaryEngine):
         return f"{marker}\n\n{sections_text}"
 
     def _extend_journal(self, cut_plan: CutPlan, state: EngineState) -> GrowingJournal:
-        """Return journal and facts up to the cut; extend the last ones if this history continues theirs."""
+        """Return journal and state up to the cut. Extend the last journal if this history continues its history."""
         facts = cut_plan.facts
         turns = cut_plan.covered_turns
         last_journal = None
@@ -248,7 +248,7 @@ class ContextCompressor(SummaryEngine):
         else:
             journal = GrowingJournal(
                 cut_plan.earlier_summary.journal,
-                self.facts_before(cut_plan.earlier_summary, state),
+                self.load_facts_before(cut_plan.earlier_summary, state),
             ).extend(facts, turns)
         self._last_journal = cut_plan.earlier_summary.text, journal
         return journal
@@ -279,7 +279,7 @@ def create(services: Services, options: Mapping[str, Any]) -> ContextEngine:
 
 
 def _drop_names_section(sections: Mapping[str, str]) -> Sections:
-    """Return the sections that a summariser updates, without the names, which the engine lists itself."""
+    """Return the sections without Names in Use, which the engine writes itself."""
     return {name: text for name, text in sections.items() if name != NAMES}
 
 

@@ -1,4 +1,4 @@
-"""Request drafts from a summariser, again if one is refused."""
+"""Request drafts from a summariser, and request them again if they are refused."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from everthread.errors import SummaryError
 
 NOTHING_WRITTEN = "wrote nothing in the sections of a summary"
 MAX_PARALLEL_DRAFTS = 4
-"""Drafts that are written at the same time."""
+"""Maximum drafts to request at the same time."""
 
 
 def empty_draft(
     warnings: Sequence[str] = (), usage: Sequence[Mapping[str, Any]] = ()
 ) -> SummaryDraft:
-    """Return a draft without sections: the journal is written instead."""
+    """Return a draft without sections, in whose place the journal is written."""
     return SummaryDraft({}, AUTHOR, tuple(warnings), tuple(usage))
 
 
@@ -70,7 +70,7 @@ async def _request_draft(
 
 
 def _clean_draft(draft: SummaryDraft) -> SummaryDraft:
-    """Return the draft with known headings only, without the sections that the engine writes itself.
+    """Return the draft with only the known sections that a summariser may write.
 
     A heading inside a section gets a backslash, so that it is not read back as the start of another section.
     """
@@ -116,7 +116,7 @@ class PendingDraft:
 
     @property
     def next_request(self) -> SummaryRequest:
-        """The request to send now."""
+        """The next request to send, with the drafts refused so far."""
         request = self.request
         if self.refused_drafts and self.brief_request is not None:
             request = self.brief_request
@@ -125,10 +125,10 @@ class PendingDraft:
     def take_draft(
         self, draft: SummaryDraft, check: Callable[[SummaryDraft], SummaryDraft | str]
     ) -> PendingDraft | SummaryDraft:
-        """Return the draft, with the warnings and usage of all calls; if it is refused, return what to request next.
+        """Return the draft with the warnings and usage of all calls, or a pending draft with the next request.
 
-        `check` returns a model's draft in its final form, or the reason to refuse it. If no route is left, the draft is
-        empty and the journal is used.
+        `check` returns a model's draft in its final form, or the reason to refuse it. If no route is left, return an
+        empty draft, so that the journal is written.
         """
         usage = (*self.usage, *draft.usage)
         warnings = (*self.warnings, *draft.warnings)

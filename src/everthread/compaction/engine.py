@@ -1,7 +1,7 @@
 """The interface of a context engine, which decides when a history is too large and makes it smaller.
 
-Services are injected: an engine imports neither transport nor database. `compress` changes nothing, not even the
-engine. The engine's state changes in `on_compacted`, which is called only after the result was committed.
+Services are injected: an engine imports neither transport nor database. `compress` does not change the engine. The
+engine's state changes in `on_compacted`, which is called only after the result was committed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Load engines from the home: directories with `__init__.py` or `engine.py`, and an optional `engine.toml` to describe
-them.
+"""Load engines from the home directory: folders with `__init__.py` or `engine.py`, and optionally an `engine.toml`.
 
-The code runs under a private module name made from the path. So plug-ins with the same file names do not collide, and
-`from . import helper` finds the plug-in's own files.
+The code runs as a module whose private name is made from the path. So plug-ins with the same file names do not collide,
+and `from . import helper` finds the plug-in's own files.
 """
 
 from __future__ import annotations

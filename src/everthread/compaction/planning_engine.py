@@ -110,7 +110,7 @@ class StoredGraph:
     nodes: Mapping[str, Node] = field(default_factory=dict)
     """The summaries of the graph by their ids."""
     is_stored: bool = False
-    """Whether it was read from a store; if not, it holds only nodes that the engine made itself."""
+    """Whether the graph was read from a store. If not, it holds only nodes that the engine made itself."""
     covered: tuple[int, ...] = ()
     """Ids of the messages that earlier compactions cover."""
     originals: Mapping[int, Original] = field(default_factory=dict)
@@ -119,10 +119,10 @@ class StoredGraph:
 
 @dataclass(frozen=True, slots=True)
 class EngineState:
-    """Everything that a plan needs besides the history."""
+    """The input of a plan besides the history."""
 
     facts: ThreadState | None = None
-    """The facts after the last compaction; None if they are not known."""
+    """The state of the thread after the last compaction; None if it is not known."""
     notes: tuple[str, ...] = ()
     """Pinned texts."""
     graph: StoredGraph | None = None
@@ -149,11 +149,11 @@ class PlanningEngine(ContextEngine):
 
     @abc.abstractmethod
     def current_state(self, graph: StoredGraph | None = None) -> EngineState:
-        """Return the state that the engine holds, with a graph that was read from the store."""
+        """Return the engine's state. `graph`: the graph that was read from the store, if any."""
 
     @abc.abstractmethod
     async def read_state(self, history: CompactionInput) -> EngineState:
-        """Read everything that a plan of this history needs from the store, and return it as the state."""
+        """Return the engine's state, with everything from the store that a plan of this history needs."""
 
     @abc.abstractmethod
     def has_work(self, history: CompactionInput) -> bool:
@@ -235,7 +235,7 @@ class PlanningEngine(ContextEngine):
 
 
 def as_planning_engine(engine: ContextEngine) -> PlanningEngine | None:
-    """Return the engine if it plans and finishes; None if it overrides `compress` or `refit` as a whole."""
+    """Return the engine if it works by `plan` and `finish`; None if it overrides `compress` or `refit`."""
     if not isinstance(engine, PlanningEngine):
         return None
     method_names = ("compress", "refit", "has_content_to_compress")
@@ -247,5 +247,5 @@ def as_planning_engine(engine: ContextEngine) -> PlanningEngine | None:
 
 
 def may_call_model(summarizer: Summarizer) -> bool:
-    """Return whether a summariser may call a model; then it gets pruned and redacted messages."""
+    """Return whether a summariser may call a model. If so, its messages must be pruned and redacted."""
     return summarizer.name != AUTHOR

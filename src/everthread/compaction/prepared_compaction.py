@@ -11,7 +11,7 @@ from everthread.core.messages import Messages
 def append_new_messages(
     prepared: Compaction, new_messages: Messages, prepared_count: int
 ) -> Compaction:
-    """Return the compaction of the whole list: of `prepared_count` messages, then `new_messages`."""
+    """Return a compaction of the whole list: the compacted first `prepared_count` messages, then `new_messages`."""
     return replace(
         prepared,
         messages=[*prepared.messages, *new_messages],
@@ -23,10 +23,7 @@ def append_new_messages(
 
 
 def merge_compactions(first: Compaction, second: Compaction) -> Compaction:
-    """Return one compaction of the original list for two in a row.
-
-    `second` is a compaction of the messages that `first` returned.
-    """
+    """Merge two successive compactions into one of the original list. `second` compacted the result of `first`."""
     first_indices = first.kept
     newly_covered = [
         first_index

@@ -6,9 +6,9 @@
 
 Code is never loaded from a project's folder: a project can come from anywhere.
 
-The first place that has the name decides: an engine found there that cannot be loaded is an error, never a reason to
-take another one. Names of built-ins are reserved and looked up in the last place only. Looking and listing run no code
-of an engine; only an engine that was named is loaded.
+The first of these that has the name is used. If that engine cannot be loaded, an error is raised; no other engine is
+used instead. Names of built-ins are reserved. Only the engine that is created runs its code: finding and listing
+engines run none.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _registered_factories: dict[str, EngineFactory] = {}
 
 @dataclass(frozen=True, slots=True)
 class EngineSource:
-    """The place that an engine comes from."""
+    """An engine that was found, not loaded yet."""
 
     name: str
     source: EngineOrigin
@@ -67,7 +67,7 @@ class EngineSource:
     """Loads the engine's code and returns its factory."""
     description: str = ""
     problem: str = ""
-    """The reason why it is unusable, if that is known without running it."""
+    """The reason why the engine is unusable, if that is known without running its code."""
 
     def load(self) -> EngineFactory:
         """Return the engine's factory. This runs the engine's code."""
@@ -134,14 +134,14 @@ def create_engine(
 
 
 def find_engine(name: str, *, home: Path) -> EngineSource:
-    """Find the engine of this name; an `EngineError` names the places searched and why it is not used."""
+    """Find the engine of this name. If there is none, raise an `EngineError` that names the locations searched."""
     if name in RESERVED_NAMES:
         return _find_built_in(name)
     if problem := _find_name_problem(name):
         raise UnknownEngineError(f"{name!r} is no name of a context engine: {problem}")
     search_notes = []
-    for location, offers in _search_places(home):
-        source = next((offer for offer in offers if offer.name == name), None)
+    for location, sources in _list_search_locations(home):
+        source = next((source for source in sources if source.name == name), None)
         if source is None:
             search_notes.append(f"{location}: none of this name")
         elif source.problem:
@@ -155,34 +155,37 @@ def find_engine(name: str, *, home: Path) -> EngineSource:
 
 
 def list_engines(*, home: Path, active: str = "compressor") -> list[EngineInfo]:
-    """List every available engine, in the order in which names are looked up. Run none of their code."""
+    """List every available engine, in the order in which names are looked up, without running any engine's code."""
     active = ALIASES.get(active, active)
     first_locations: dict[str, str] = {}
     engines = []
-    for offer in (offer for _, offers in _search_places(home) for offer in offers):
-        problem = offer.problem
-        if offer.source != "built-in" and (
-            name_problem := _find_name_problem(offer.name)
+    for source in (
+        source for _, sources in _list_search_locations(home) for source in sources
+    ):
+        problem = source.problem
+        if source.source != "built-in" and (
+            name_problem := _find_name_problem(source.name)
         ):
             problem = f"never used: {name_problem}"
         else:
-            first_location = first_locations.setdefault(offer.name, offer.location)
+            first_location = first_locations.setdefault(source.name, source.location)
             problem = problem or (
                 ""
-                if first_location == offer.location
+                if first_location == source.location
                 else f"hidden by {first_location}"
             )
         is_active = (
-            first_locations.get(offer.name) == offer.location and offer.name == active
+            first_locations.get(source.name) == source.location
+            and source.name == active
         )
         engines.append(
             EngineInfo(
-                offer.name,
-                offer.source,
-                location=offer.location,
+                source.name,
+                source.source,
+                location=source.location,
                 active=is_active,
                 problem=problem,
-                description=offer.description,
+                description=source.description,
             )
         )
     return engines
@@ -197,11 +200,8 @@ def _find_name_problem(name: str) -> str:
     return ""
 
 
-# The places, in the order in which a name is looked up
-
-
-def _search_places(home: Path) -> Iterator[tuple[str, Iterator[EngineSource]]]:
-    """Yield each place to look for an engine, described, with the engines in it."""
+def _list_search_locations(home: Path) -> Iterator[tuple[str, Iterator[EngineSource]]]:
+    """Yield each location in which engines are looked up, as text, with the engines found there."""
     folder = home / PLUGIN_FOLDER
     yield str(folder), _list_home_engines(folder)
     yield "register_context_engine()", _list_registered_engines()
@@ -250,24 +250,25 @@ def _list_registered_engines() -> Iterator[EngineSource]:
 
 
 def _list_package_engines() -> Iterator[EngineSource]:
-    """Yield the engines that installed packages offer; a name offered twice is a problem of both."""
+    """Yield the engines that installed packages offer. A name offered by two packages is unusable."""
     entry_point_list = sorted(
         entry_points(group=ENTRY_POINT_GROUP),
         key=lambda entry_point: (entry_point.name, entry_point.value),
     )
     offered_names = Counter(point.name for point in entry_point_list)
     for point in entry_point_list:
-        offer = _source_of_entry_point(point, "package")
+        source = _make_entry_point_source(point, "package")
         if offered_names[point.name] > 1:
             offering_packages = ", ".join(
                 _describe_location(other_entry_point)
                 for other_entry_point in entry_point_list
                 if other_entry_point.name == point.name
             )
-            offer = replace(
-                offer, problem=f"several packages offer this name: {offering_packages}"
+            source = replace(
+                source,
+                problem=f"several packages source this name: {offering_packages}",
             )
-        yield offer
+        yield source
 
 
 def _find_built_in(name: str) -> EngineSource:
@@ -279,14 +280,14 @@ def _find_built_in(name: str) -> EngineSource:
         )
     factory, description = BUILT_IN_ENGINES[name]
     return replace(
-        _source_of_entry_point(
+        _make_entry_point_source(
             EntryPoint(name, factory, ENTRY_POINT_GROUP), "built-in"
         ),
         description=description,
     )
 
 
-def _source_of_entry_point(
+def _make_entry_point_source(
     entry_point: EntryPoint, source: EngineOrigin
 ) -> EngineSource:
     return EngineSource(
@@ -300,9 +301,6 @@ def _describe_location(entry_point: EntryPoint) -> str:
         if entry_point.dist
         else entry_point.value
     )
-
-
-# Third-party code
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The common part of both built-in engines: one summary message replaces the middle of a history."""
+"""The base of both built-in engines, which replace the middle of a history by one summary message."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from everthread.compaction.compaction_result import Compaction
-from everthread.compaction.cutting.cut_plan import CutPlan, plan_cut, trigger_of
+from everthread.compaction.cutting.cut_plan import CutPlan, name_trigger, plan_cut
 from everthread.compaction.cutting.pruning import redact_message
 from everthread.compaction.engine import Services
 from everthread.compaction.history.compaction_history import HistoryReader
@@ -59,8 +59,8 @@ class SummaryInput:
         return [redact_message(message) for message in messages]
 
 
-class SummaryWriting(Protocol):
-    """A summary that is being written; each engine has a class of its own for it."""
+class PendingSummary(Protocol):
+    """A summary that was begun and waits for drafts. Each engine has its own class."""
 
     @property
     def requests(self) -> Sequence[SummaryRequest]: ...
@@ -68,7 +68,7 @@ class SummaryWriting(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WrittenSummary:
-    """The text of a summary message without its last line, and the engine's part of the result."""
+    """The text of a summary message without its last line, and the fields of the result that the engine knows."""
 
     text: str
     result: Compaction
@@ -81,12 +81,12 @@ class SummaryPlan:
     compaction_input: CompactionInput
     cut_plan: CutPlan
     start_time: float
-    writing: SummaryWriting | None = None
+    pending: PendingSummary | None = None
     """None if nothing is summarised."""
 
     @property
     def requests(self) -> Sequence[SummaryRequest]:
-        return self.writing.requests if self.writing is not None else ()
+        return self.pending.requests if self.pending is not None else ()
 
 
 class SummaryEngine(PlanningEngine):
@@ -104,24 +104,24 @@ class SummaryEngine(PlanningEngine):
         self._redactor = LineRedactor()
         self._notes: tuple[str, ...] = ()
         self._facts: ThreadState | None = None
-        """The facts after the last compaction."""
+        """The state of the thread after the last compaction."""
         self._last_plan: tuple[CompactionInput, CutPlan] | None = None
         """The last cut and its input, so that `has_work` and `plan` share one plan."""
 
     @abc.abstractmethod
-    def begin_writing(self, summary_input: SummaryInput) -> SummaryWriting:
-        """Begin to write the summary."""
+    def begin_summary(self, summary_input: SummaryInput) -> PendingSummary:
+        """Begin a summary, and return it with the drafts to request."""
 
     @abc.abstractmethod
-    def continue_writing(
-        self, writing: Any, drafts: Sequence[SummaryDraft]
-    ) -> SummaryWriting | WrittenSummary:
-        """Continue with the drafts that were requested; return the summary when it is complete."""
+    def continue_summary(
+        self, pending: Any, drafts: Sequence[SummaryDraft]
+    ) -> PendingSummary | WrittenSummary:
+        """Continue with the requested drafts; return the finished summary, or a pending one with further requests."""
 
-    def facts_before(
+    def load_facts_before(
         self, earlier_summary: EarlierSummary, state: EngineState
     ) -> ThreadState:
-        """Return a copy of the facts before this compaction; if unknown, read them from the summary in the list."""
+        """Return a copy of the thread's state before this compaction; if unknown, read it from the earlier summary."""
         if earlier_summary.state is not None:
             return earlier_summary.state
         if state.facts is not None and earlier_summary.text:
@@ -129,11 +129,11 @@ class SummaryEngine(PlanningEngine):
         return self.read_facts(earlier_summary)
 
     def read_facts(self, earlier_summary: EarlierSummary) -> ThreadState:
-        """Read the facts from a summary in the list."""
+        """Read the state of the thread from the earlier summary."""
         return read_state_from_sections(earlier_summary.sections)
 
     def update_from_response(self, usage: CanonicalUsage) -> None:
-        """Remember the size of the prompt. Output and reasoning do not count: they may not be in the next prompt."""
+        """Remember the size of the prompt. Output and reasoning do not count, as the next prompt may lack them."""
         self._prompt_tokens = usage.prompt_tokens or self._prompt_tokens
 
     def should_compress(self, prompt_tokens: int | None = None) -> bool:
@@ -163,17 +163,17 @@ class SummaryEngine(PlanningEngine):
             plan.cut_plan, self.marker, services, compaction_input.tools
         )
         summary_input = SummaryInput(plan.cut_plan, compaction_input, state, marker)
-        return replace(plan, writing=self.begin_writing(summary_input))
+        return replace(plan, pending=self.begin_summary(summary_input))
 
     def finish(self, plan: Plan, drafts: Sequence[SummaryDraft]) -> Compaction | Plan:
         if not isinstance(plan, SummaryPlan):
             raise EngineError(f"{self.name} cannot finish a {type(plan).__name__}")
-        if plan.writing is None:
+        if plan.pending is None:
             compaction = self._finish_without_summary(plan)
         else:
-            step = self.continue_writing(plan.writing, drafts)
+            step = self.continue_summary(plan.pending, drafts)
             if not isinstance(step, WrittenSummary):
-                return replace(plan, writing=step)
+                return replace(plan, pending=step)
             compaction = self._accept_if_smaller(
                 plan, self._assemble_result(plan.cut_plan, step)
             )
@@ -187,7 +187,7 @@ class SummaryEngine(PlanningEngine):
     def refit_with_state(
         self, refit_input: RefitInput, state: EngineState
     ) -> Compaction:
-        """Prune and cut the new messages; if that is not enough, let the journal summarise more of them."""
+        """Prune and cut the new messages. If that is not enough, let the journal summarise more messages."""
         history = refit_input.to_compaction_input()
         appended = append_new_messages(
             refit_input.prepared, refit_input.new_messages, refit_input.prepared_count
@@ -253,10 +253,10 @@ class SummaryEngine(PlanningEngine):
         """Finish a plan that summarises nothing: prune, or return the input with a reason."""
         services = self._services
         if plan.cut_plan.has_work:
-            return self._accept_if_smaller(plan, plan.cut_plan.pruned_result())
+            return self._accept_if_smaller(plan, plan.cut_plan.make_pruned_result())
         reason = plan.cut_plan.explain_no_work(services.budget)
         return replace(
-            plan.cut_plan.unchanged_result(reason),
+            plan.cut_plan.make_unchanged_result(reason),
             duration=services.clock() - plan.start_time,
         )
 
@@ -267,14 +267,14 @@ class SummaryEngine(PlanningEngine):
         tokens_after = cut.fixed_tokens + cut.count_tokens(
             result.messages, result.kept, services.counter
         )
-        reason = trigger_of(
+        reason = name_trigger(
             manual=plan.compaction_input.manual, level=plan.compaction_input.level
         )
         accepted = cut.accept_if_smaller(result, tokens_after, reason)
         return replace(accepted, duration=services.clock() - plan.start_time)
 
     def _prune_kept_messages(self, history: CompactionInput) -> Compaction:
-        """Shrink the messages in place: old results become lines, oversized ones are cut."""
+        """Make the kept messages smaller: old results become lines, oversized ones are cut."""
         services = self._services
         started = services.clock()
         earlier_summary = parse_earlier_summary(history.messages)
@@ -282,9 +282,9 @@ class SummaryEngine(PlanningEngine):
             history, earlier_summary, services, HistoryReader()
         ).with_middle_kept()
         if cut.tokens_before * cut.provider_scale <= services.budget.compacted_limit:
-            compaction = cut.unchanged_result("it is small enough")
+            compaction = cut.make_unchanged_result("it is small enough")
         else:
-            result = cut.pruned_result()
+            result = cut.make_pruned_result()
             tokens_after = cut.fixed_tokens + cut.count_tokens(
                 result.messages, result.kept, services.counter
             )

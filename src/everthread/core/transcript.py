@@ -49,7 +49,7 @@ def seal_summary(text: str, key: bytes = b"") -> str:
 
 
 def neutralize_summary_marks(text: str) -> str:
-    """Return the text with everything changed that looks like the first or last line of a summary."""
+    """Change everything in a text that looks like the first or last line of a summary, so that none is recognised."""
     return _SUMMARY_MARK.sub("(", text)
 
 

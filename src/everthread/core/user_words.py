@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 def user_words_in(texts: Sequence[str]) -> list[str]:
     """Return the user's own words in each text of one message."""
     texts_in_envelopes = [inner for text in texts for inner in _read_envelopes(text)]
-    user_texts = texts_in_envelopes or _without_expansion(texts)
+    user_texts = texts_in_envelopes or _drop_expanded_prompt(texts)
     return [words for text in user_texts if (words := strip_injected(text))]
 
 
-def _without_expansion(texts: Sequence[str]) -> Sequence[str]:
+def _drop_expanded_prompt(texts: Sequence[str]) -> Sequence[str]:
     """Return the texts without the prompt that a client adds for a slash command.
 
     A command that the client answers itself adds none: texts after it are the user's.

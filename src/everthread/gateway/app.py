@@ -282,14 +282,14 @@ class GatewayApp:
     def _count_answers(self, send: Send) -> Send:
         """Count the answers of the threads API by their status."""
 
-        async def count(message: Message) -> None:
+        async def send_and_count(message: Message) -> None:
             if message["type"] == "http.response.start":
                 self.proxy.metrics.count(
                     "requests", api="native", status=str(message["status"])
                 )
             await send(message)
 
-        return count
+        return send_and_count
 
     async def _refuse(
         self, route: RoutePolicy, head: RequestHead, send: Send, *, refused: Refused

@@ -2,7 +2,7 @@
 
 A need is a file name or an identifier that occurred before a compaction and that the agent typed in a call afterwards,
 before any result showed it again. It is looked for in the context that the client made, and in Everthread's compaction
-of the same messages: once in the same room, once at the default size. No model is asked for anything.
+of the same messages, in two sizes: the size of the client's context, and the default size. No model is asked.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ from everthread.compaction.summarizers.conversation_record import (
     CLOSE,
     OPEN,
     RecordEntry,
+    make_marked_block,
     make_record,
-    marked_block,
     to_inert_text,
 )
 from everthread.core.messages import Message
@@ -194,7 +194,7 @@ def test_material_cannot_leave_the_record() -> None:
         {"role": ATTACK, "content": [{"type": ATTACK}]},
     ]
     entries = record_entries(*hostile)
-    text = marked_block("record", "\n".join(map(str, entries)))
+    text = make_marked_block("record", "\n".join(map(str, entries)))
     lines = text.splitlines()
     assert [line for line in lines if OPEN in line or CLOSE in line] == [
         f"{OPEN}record{CLOSE}",

@@ -238,15 +238,19 @@ MAX_LISTED_THREADS = 10
 
 
 async def run_chat(
-    start: StartOptions, store: Store, *, let_user_pick: bool, allow_everything: bool
+    start_options: StartOptions,
+    store: Store,
+    *,
+    let_user_pick: bool,
+    allow_everything: bool,
 ) -> None:
     """Run a chat from the greeting to the farewell, then close the store."""
-    resume = start.thread
+    resume = start_options.thread
     startup_stack = contextlib.ExitStack()
     try:
         screen = Screen(console)
         status = Status()
-        reader = _open_reader(screen, status, start.workspace)
+        reader = _open_reader(screen, status, start_options.workspace)
         startup_stack.enter_context(reader.hold_typing(as_one_message=True))
         if resume == RESUME_WITHOUT_ID:
             can_pick = let_user_pick and reader.is_interactive
@@ -260,12 +264,12 @@ async def run_chat(
         )
         approvals = _make_approvals(chat, allow_everything=allow_everything)
         async with await open_terminal_agent(
-            start, store, resume, approvals, listener=chat.on_event
+            start_options, store, resume, approvals, listener=chat.on_event
         ) as agent:
             await chat.load_status(agent)
             screen.print(
                 render_greeting(
-                    agent.conversation, start, is_resumed=resume is not None
+                    agent.conversation, start_options, is_resumed=resume is not None
                 )
             )
             if resume is not None and (
@@ -277,7 +281,7 @@ async def run_chat(
             thread = agent.conversation.id
             window = agent.conversation.window
         farewell = await render_farewell(
-            store, thread, window=window, options=start.resume_options
+            store, thread, window=window, options=start_options.resume_options
         )
         if farewell is not None:
             screen.print(farewell)

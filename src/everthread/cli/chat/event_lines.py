@@ -231,7 +231,7 @@ def _describe_outcome(event: ToolFinished, action: Action) -> str:
     if "\n" not in text and (event.failed or action.kind != "read"):
         return clip(text, MAX_ARGUMENT_CHARS)
     return describe_outcome(
-        action.kind, event.text, failed=event.failed, room=MAX_ARGUMENT_CHARS
+        action.kind, event.text, failed=event.failed, max_chars=MAX_ARGUMENT_CHARS
     )
 
 

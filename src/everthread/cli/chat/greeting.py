@@ -56,10 +56,10 @@ def render_last_exchange(messages: Sequence[Message]) -> Text | None:
 
 
 def render_greeting(
-    conversation: Conversation, start: StartOptions, *, is_resumed: bool
+    conversation: Conversation, start_options: StartOptions, *, is_resumed: bool
 ) -> Text:
     """Render the model, its window, the workspace, prompt caching and the thread."""
-    config = start.config
+    config = start_options.config
     route = conversation.route
     lines = [
         f"Everthread · {escape_controls(route.name)} · {_describe_window(conversation)}"
@@ -92,7 +92,7 @@ def render_greeting(
     lines.append(
         f"continuing {thread}: {count} in context"
         if is_resumed
-        else f"{thread} · {escape_controls(str(start.workspace))}"
+        else f"{thread} · {escape_controls(str(start_options.workspace))}"
     )
     lines.append("/help · Alt-Enter: new line · Ctrl-C: stop · Ctrl-D: end")
     return Text("\n".join(lines), "dim")

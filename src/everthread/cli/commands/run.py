@@ -169,14 +169,16 @@ def run(
     Without a terminal, what needs approval is refused, unless --yes or a rule in approvals.txt allows it.
     """
     text = _read_task(task)
-    start = _read_options(workspace, base_url, resume, continue_, model, ask=False)
+    start_options = _read_options(
+        workspace, base_url, resume, continue_, model, ask=False
+    )
     output: Output = (
         JsonOutput()
         if as_json
-        else TextOutput(quiet=quiet, options=start.resume_options)
+        else TextOutput(quiet=quiet, options=start_options.resume_options)
     )
     store = open_store(store_address(store_url))
-    if not asyncio.run(_run(start, store, output, text, yes=yes)):
+    if not asyncio.run(_run(start_options, store, output, text, yes=yes)):
         raise typer.Exit(1)
 
 
@@ -219,17 +221,17 @@ def _read_task(argument: str) -> str:
 
 
 async def _run(
-    start: StartOptions, store: Store, output: Output, task: str, *, yes: bool
+    start_options: StartOptions, store: Store, output: Output, task: str, *, yes: bool
 ) -> bool:
     """Run the task; return whether it was answered."""
     try:
         thread = (
             await find_latest_thread(store)
-            if start.thread == RESUME_WITHOUT_ID
-            else start.thread
+            if start_options.thread == RESUME_WITHOUT_ID
+            else start_options.thread
         )
         async with await open_terminal_agent(
-            start, store, thread, _open_approvals(output, yes=yes)
+            start_options, store, thread, _open_approvals(output, yes=yes)
         ) as agent:
             return await _run_turn(agent, output, task)
     finally:
@@ -295,10 +297,12 @@ def chat(
     store_url: StoreUrl = None,
 ) -> None:
     """Talk with a model that has tools, in this directory. Threads are stored and outgrow the model's window."""
-    start = _read_options(
+    start_options = _read_options(
         workspace, base_url, resume, continue_, model, ask=is_at_terminal()
     )
     store = open_store(store_address(store_url))
     asyncio.run(
-        run_chat(start, store, let_user_pick=not continue_, allow_everything=yes)
+        run_chat(
+            start_options, store, let_user_pick=not continue_, allow_everything=yes
+        )
     )

@@ -195,8 +195,8 @@ def _print_usage(
             )
 
 
-MAX_DAYS_AS_DAYS = 62
-MAX_DAYS_AS_WEEKS = 400
+MAX_DAILY_BARS = 62
+MAX_DAYS_WITH_WEEKLY_BARS = 400
 """The longest periods with one bar for each day, and for each week. Longer periods have one for each month."""
 COUNT_FIELDS = (
     "threads",
@@ -327,8 +327,8 @@ def group_by_period(
 
 
 def _choose_period(days: int) -> tuple[str, Callable[[date], str]]:
-    if days <= MAX_DAYS_AS_DAYS:
+    if days <= MAX_DAILY_BARS:
         return "day", lambda day: f"{day:%a %Y-%m-%d}"
-    if days <= MAX_DAYS_AS_WEEKS:
+    if days <= MAX_DAYS_WITH_WEEKLY_BARS:
         return "week", lambda day: f"{day - timedelta(day.weekday()):%Y-%m-%d}"
     return "month", lambda day: f"{day:%Y-%m}"

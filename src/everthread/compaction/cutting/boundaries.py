@@ -1,8 +1,8 @@
-"""Choose the cuts of a transcript: the head that is kept, the middle that is replaced, the tail that is kept.
+"""Cut a history into the head that is kept, the middle that is replaced, and the tail that is kept.
 
 A cut never separates tool calls from their results. An earlier summary is always replaced; the latest user message and
-the unanswered group always stay. Within the tail budget the newest results stay, an oversized one cut to its share;
-older results become one line each. If the rest is too large it is reduced step by step, and every step is reported.
+the unanswered group always stay. If the kept messages are too large, they are reduced step by step, and every step is
+reported.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from everthread.compaction.cutting.shortening import (
     MIN_RESULT_TOKENS,
     ShortenedMessage,
     cut_text,
-    largest_equal_share,
+    find_largest_equal_share,
 )
 from everthread.compaction.cutting.tail import Tail, TailChooser
 from everthread.core.messages import (
@@ -25,14 +25,14 @@ from everthread.core.messages import (
     count_noun,
 )
 
-HEAD_SHARE = 4
-"""A head message above this share (1/n) of the threshold is cut to half of that, unless it is the latest."""
+HEAD_MESSAGE_DIVISOR = 4
+"""A head message larger than the threshold divided by this is cut to half of that, unless it is the latest."""
 MIN_SUMMARY_TOKENS = 400
 """Tokens kept for a summary beside a user message that nearly fills the window."""
 
 
 class CutFitter:
-    """Cut a transcript so that the kept part fits, giving up no more than necessary."""
+    """Cuts a history so that the kept messages fit, and gives up no more than necessary."""
 
     def __init__(
         self,
@@ -93,9 +93,9 @@ class CutFitter:
                 self.steps.append("kept only the latest group")
         # Cut a large user message before the results it waits for.
         is_user_message_large = (
-            self.kept.find_latest_user_index is not None
-            and self.kept.sizes[self.kept.find_latest_user_index]
-            > self.limits.max_tokens // HEAD_SHARE
+            self.kept.latest_user_index is not None
+            and self.kept.sizes[self.kept.latest_user_index]
+            > self.limits.max_tokens // HEAD_MESSAGE_DIVISOR
         )
         min_group_tokens = self.limits.tail_tokens if is_user_message_large else 0
         cut = self._cut_latest_results(
@@ -133,12 +133,12 @@ class CutFitter:
 
     def _cut_large_head_messages(self) -> None:
         """Cut large messages of the head, except system messages and the latest user message."""
-        limit = self.limits.max_tokens // HEAD_SHARE
+        limit = self.limits.max_tokens // HEAD_MESSAGE_DIVISOR
         for index in range(self.kept.head_end):
             is_system = self.kept.messages[index].get("role") in SYSTEM_ROLES
             if (
                 self.kept.sizes[index] > limit
-                and index != self.kept.find_latest_user_index
+                and index != self.kept.latest_user_index
                 and not is_system
             ):
                 self.kept.replace_message(
@@ -219,7 +219,7 @@ class CutFitter:
         result_tokens = sum(self.kept.sizes[index] for index in indices)
         available_tokens = max(limit - (cut.tokens - result_tokens), min_tokens)
         max_tokens = max(
-            largest_equal_share(sizes, available_tokens), MIN_RESULT_TOKENS
+            find_largest_equal_share(sizes, available_tokens), MIN_RESULT_TOKENS
         )
         stored_before = dict(self.kept.outputs_to_store)
         for index in indices:
@@ -274,12 +274,12 @@ class CutFitter:
         """
         group_tokens = min(self.kept.min_tail_tokens, self.limits.tail_tokens)
         if (
-            self.kept.find_latest_user_index is not None
-            and self.kept.find_latest_user_index >= self.kept.min_tail_start
+            self.kept.latest_user_index is not None
+            and self.kept.latest_user_index >= self.kept.min_tail_start
         ):
-            group_tokens = self.kept.sizes[self.kept.find_latest_user_index] + min(
+            group_tokens = self.kept.sizes[self.kept.latest_user_index] + min(
                 self.kept.min_tail_tokens
-                - self.kept.sizes[self.kept.find_latest_user_index],
+                - self.kept.sizes[self.kept.latest_user_index],
                 self.limits.tail_tokens,
             )
         words_tokens = min(
@@ -303,8 +303,8 @@ class CutFitter:
         """Return a cut without a tail if the latest message is an answer that is too large: the summary covers it."""
         end = len(self.kept.messages)
         holds_user = (
-            self.kept.find_latest_user_index is not None
-            and self.kept.find_latest_user_index >= tail.start
+            self.kept.latest_user_index is not None
+            and self.kept.latest_user_index >= tail.start
         )
         if (
             cut.tokens < self.limits.max_tokens
@@ -343,7 +343,7 @@ class CutFitter:
         candidates = [
             index
             for index in (*head_indices, *tail_user_indices)
-            if index != self.kept.find_latest_user_index
+            if index != self.kept.latest_user_index
         ]
         candidates.sort(key=lambda index: -self.kept.sizes[index])
         stored_before = dict(self.kept.outputs_to_store)
@@ -359,11 +359,11 @@ class CutFitter:
             if cut.tokens > limit:
                 cut = self._cut_user_message(index, tail, cut, limit=limit)
         if (
-            self.kept.find_latest_user_index is not None
+            self.kept.latest_user_index is not None
             and cut.tokens > self.limits.max_prompt_tokens
         ):
             cut = self._cut_user_message(
-                self.kept.find_latest_user_index,
+                self.kept.latest_user_index,
                 tail,
                 cut,
                 limit=self.limits.max_prompt_tokens,
@@ -376,7 +376,7 @@ class CutFitter:
         """Cut a user message by as many tokens as the request is over the limit."""
         max_tokens = max(
             self.kept.sizes[index] - (cut.tokens - limit),
-            self.limits.max_tokens // (8 * HEAD_SHARE),
+            self.limits.max_tokens // (8 * HEAD_MESSAGE_DIVISOR),
         )
         self.kept.replace_message(
             index,

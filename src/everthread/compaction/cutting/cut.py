@@ -31,7 +31,7 @@ class TokenLimits:
     max_tokens: int
     """The size that the compacted request must stay below: the threshold."""
     max_prompt_tokens: int
-    """The size that no request may exceed: the window without the room for the answer."""
+    """The size that no request may exceed: the window without the tokens for the answer."""
     fixed_tokens: int = 0
     """Tokens of system prompt and tools."""
     summary_tokens: int = 0
@@ -112,7 +112,9 @@ class FittedCut:
         return replace(self, messages=messages, cut=cut_without_middle)
 
 
-def running_sizes(sizes: Iterable[tuple[int, int]], initial: int = 0) -> RunningSizes:
+def make_running_sizes(
+    sizes: Iterable[tuple[int, int]], initial: int = 0
+) -> RunningSizes:
     """Return the running sums of `(index, tokens)` pairs, which must be in order of the indices."""
     indices: list[int] = []
     sums = [initial]

@@ -8,7 +8,12 @@ from functools import cached_property
 
 from everthread.compaction.compaction_result import Compaction, CompactionLevel, Phase
 from everthread.compaction.cutting.boundaries import CutFitter
-from everthread.compaction.cutting.cut import Cut, FittedCut, TokenLimits, running_sizes
+from everthread.compaction.cutting.cut import (
+    Cut,
+    FittedCut,
+    TokenLimits,
+    make_running_sizes,
+)
 from everthread.compaction.cutting.kept_messages import KeptMessages
 from everthread.compaction.cutting.permanent_messages import (
     PermanentMessages,
@@ -35,19 +40,19 @@ from everthread.core.tokens.budget import Budget
 from everthread.core.transcript import without_summary
 
 MIN_MIDDLE_TOKENS = 300
-"""Keep a middle of fewer tokens, because its summary would be larger."""
-MAX_NEEDED_SHARE = 4
-"""To keep its content, a summary may exceed its usual size up to this share (1/n) of the threshold
-at the cost of the tail."""
+"""A middle of fewer tokens is kept, because its summary would be larger."""
+SUMMARY_DIVISOR = 4
+"""To keep its content, a summary may exceed its usual size, at the cost of the tail, up to the threshold divided by
+this."""
 ANSWER_CHARS_PER_TOKEN = 2
-"""Characters of an answer per token of its summary: text takes half of a token, actions and names the rest."""
-FREE_ROOM_SHARE = 2
-"""The summary gets this share (1/n) of the room that the other parts leave free."""
+"""Characters of an answer per token of its summary, actions and names included."""
+FREE_TOKENS_DIVISOR = 2
+"""The summary gets the tokens that the other parts leave free, divided by this."""
 
 
 @dataclass(frozen=True, slots=True)
 class CutPlan:
-    """A plan that divides a history into head, middle and tail, and gives the summary its room."""
+    """A plan that divides a history into head, middle and tail, and limits the tokens of the summary."""
 
     history: CompactionHistory
     pruner: Pruner
@@ -65,7 +70,7 @@ class CutPlan:
     user_words_tokens: int
     """Tokens of `user_words`, unshortened."""
     max_user_words_tokens: int
-    """Tokens that the user's words may take if there is room."""
+    """Tokens that the user's words may take at most."""
     tokens_before: int
     """Tokens of the whole request, by the local count."""
     provider_scale: float
@@ -93,7 +98,7 @@ class CutPlan:
 
     @property
     def facts(self) -> list[MessageFacts]:
-        """Facts of the covered messages. If a summary was merged into an answer, facts of the answer alone."""
+        """Facts of the covered messages. Of an answer with an earlier summary in it, only those of the answer."""
         covered_facts = map(self.history.facts.__getitem__, self.covered)
         return [
             MessageFacts(message_facts.without_summary)
@@ -163,7 +168,7 @@ class CutPlan:
         )
 
     def with_middle_kept(self) -> CutPlan:
-        """Return the plan that covers nothing: the middle stays, its old results as one line each."""
+        """Return a plan without a summary: the middle stays, its old results as one line each."""
         return replace(
             self,
             fitted_cut=self.fitted_cut.with_middle_kept(self.pruner),
@@ -180,15 +185,15 @@ class CutPlan:
     def max_summary_tokens(self) -> int:
         """Tokens for the summary and the user's words: 80 % of the new text, plus the size of the earlier summary.
 
-        If the earlier summary were also reduced to 80 %, every compaction would shorten what is left of the oldest
-        turns.
+        If the earlier summary were also reduced to 80 %, every compaction would shorten the record of the oldest turns
+        again.
         """
         new_tokens = self.middle_tokens - self.earlier_tokens
         return self.earlier_tokens + new_tokens * 8 // 10
 
     @property
     def summary_budget(self) -> int:
-        """Tokens for the summary without the user's words, which get room first if the middle is mostly theirs."""
+        """Tokens for the summary without the user's words, which are allotted first."""
         minimum = min(self.full_summary_budget, self.middle_tokens // 5)
         return max(
             min(
@@ -201,13 +206,13 @@ class CutPlan:
 
     @property
     def min_user_words_tokens(self) -> int:
-        """Tokens that the user's words get in any case, however long the summary is."""
+        """Tokens that the user's words get even if the summary is long."""
         return min(
             self.user_words_tokens * 21 // 20 + 10,
             self.fitted_cut.limits.min_user_words_tokens,
         )
 
-    def user_words_room(self, used_tokens: int) -> int:
+    def user_words_budget(self, used_tokens: int) -> int:
         """Return the tokens for the user's words beside a summary of `used_tokens`."""
         unused_tokens = max(self.fitted_cut.limits.summary_tokens - used_tokens, 0)
         return min(
@@ -246,7 +251,7 @@ class CutPlan:
             f"({self.tokens_before:,} tokens, in a window of {budget.window:,})"
         )
 
-    def unchanged_result(self, reason: str) -> Compaction:
+    def make_unchanged_result(self, reason: str) -> Compaction:
         """Return the input as the result, with the reason why nothing changed."""
         return Compaction(
             messages=self.messages,
@@ -258,10 +263,10 @@ class CutPlan:
             reason=reason,
         )
 
-    def pruned_result(self) -> Compaction:
+    def make_pruned_result(self) -> Compaction:
         """Return the messages pruned in place, as a result without a summary."""
         return replace(
-            self.unchanged_result(""),
+            self.make_unchanged_result(""),
             messages=self.fitted_cut.messages,
             changed=True,
             author="none",
@@ -277,7 +282,7 @@ class CutPlan:
         if tokens_after >= self.tokens_before:
             explanation = f"the result would not be smaller ({self.tokens_before:,} -> {tokens_after:,} tokens)"
             return replace(
-                self.unchanged_result(explanation),
+                self.make_unchanged_result(explanation),
                 warnings=result.warnings,
                 usage=result.usage,
             )
@@ -312,7 +317,7 @@ class CutPlan:
         )
 
 
-def trigger_of(*, manual: bool, level: CompactionLevel) -> str:
+def name_trigger(*, manual: bool, level: CompactionLevel) -> str:
     """Return the trigger of a compaction: `manual`, `overflow` or `automatic`."""
     if manual:
         return "manual"
@@ -348,7 +353,7 @@ class CutPlanner:
             count_quote_tokens(entry, self.counter.text)
             for entry in self.earlier_summary.quotes
         )
-        word_sizes = running_sizes(
+        word_sizes = make_running_sizes(
             ((index, tokens) for index, (_, tokens) in word_entries.items()),
             initial=earlier_tokens,
         )
@@ -417,7 +422,8 @@ class CutPlanner:
     def _make_limits(self, tokens_before: int, provider_scale: float) -> TokenLimits:
         """Return the limits for a prompt of `tokens_before` tokens.
 
-        The summary's size depends on the middle, and the middle on the cut: allow for the largest possible summary.
+        The summary's size depends on the middle, which is not known before the cut. So the limits allow for the largest
+        possible summary.
         """
         budget = self.budget
         usual_tokens = min(
@@ -436,7 +442,7 @@ class CutPlanner:
                     self._needed_tokens(
                         facts.without_summary for facts in self.history.facts
                     ),
-                    budget.threshold // MAX_NEEDED_SHARE,
+                    budget.threshold // SUMMARY_DIVISOR,
                 ),
             ),
             usual_summary_tokens=usual_tokens,
@@ -448,7 +454,7 @@ class CutPlanner:
         )
 
     def _keep_small_middle(self, fitted_cut: FittedCut, pruner: Pruner) -> FittedCut:
-        """Return the cut; keep its middle if that is too small for a first summary."""
+        """Return the cut, without a middle if that is too small for a first summary."""
         if self.earlier_summary.text or not self.history.head_end:
             return fitted_cut
         middle_tokens = sum(
@@ -480,9 +486,9 @@ class CutPlanner:
     ) -> int:
         """Return the tokens for a summary of this middle. `middle_tokens`: its size with the earlier summary.
 
-        The summary gets a share of the room that the other parts leave free, up to half of the replaced text. If there
-        is room, it also gets the tokens it needs to keep its content: a conclusion that one compaction drops is lost
-        for all later ones. The earlier summary's content is not halved again.
+        The summary gets a share of the tokens that the other parts leave free, up to half of the replaced text. If
+        possible, it gets enough tokens to keep its content, because a conclusion that one compaction drops is lost for
+        all later ones. The content of the earlier summary is not halved again.
         """
         limits = fitted_cut.limits
         largest_size = (
@@ -491,7 +497,7 @@ class CutPlanner:
         usual_size = min(self.budget.summary_size(middle_tokens), limits.summary_tokens)
         free_tokens = (
             largest_size - min(limits.summary_tokens, limits.usual_summary_tokens)
-        ) // FREE_ROOM_SHARE
+        ) // FREE_TOKENS_DIVISOR
         new_tokens = middle_tokens - self.counter.text(self.earlier_summary.text)
         needed_tokens = min(
             self._needed_tokens(middle.values()), self._earlier_tokens + new_tokens // 2
@@ -503,7 +509,7 @@ class CutPlanner:
         )
 
     def _needed_tokens(self, messages: Iterable[Message | None]) -> int:
-        """Return about how many tokens it takes to keep the earlier summary and the text of these answers."""
+        """Estimate the tokens that it takes to keep the earlier summary and the content of these answers."""
         texts = (
             text_of(message)
             for message in messages

@@ -23,11 +23,11 @@ from everthread.wire.definitions import (
 
 @dataclass(frozen=True, slots=True)
 class PermanentMessages:
-    """The messages that stay, by index, each reduced to its permanent parts."""
+    """The messages that always stay, by index, each reduced to its permanent parts."""
 
     messages: dict[int, Message] = field(default_factory=dict)
     mixed_indices: frozenset[int] = frozenset()
-    """Indices of messages that also hold conversation: the summary covers that part of them."""
+    """Indices of messages that also hold conversation, which the summary covers."""
 
     @property
     def standalone_indices(self) -> frozenset[int]:
@@ -79,7 +79,7 @@ def find_permanent_messages(history: CompactionHistory) -> PermanentMessages:
 def _drop_replaced(
     parts_by_index: Mapping[int, Sequence[PermanentPart]],
 ) -> dict[int, list[PermanentPart]]:
-    """Return the parts without those that later parts replace."""
+    """Return the parts that no later part replaces."""
     later_keys: set[str] = set()
     latest_parts: dict[int, list[PermanentPart]] = {}
     for index in sorted(parts_by_index, reverse=True):
@@ -103,7 +103,7 @@ def _keep_group_parts(
     messages: dict[int, Message],
     mixed_indices: set[int],
 ) -> None:
-    """Add the permanent parts of a group to `messages`, and with each result the call that it answers."""
+    """Add the permanent parts of a group to `messages`, each result together with its call."""
     answered_ids: set[str] = set()
     for index in range(group.start, group.end):
         positions = {part.position for part in latest_parts.get(index, ())}

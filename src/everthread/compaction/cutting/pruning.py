@@ -1,8 +1,8 @@
 """Make a transcript smaller without a model: replace old tool output, long arguments and old images by a few words.
 
-Only messages in `[start, protect_from)` change, never the latest user message or open calls. Nothing gets longer, a
-message that needs no change stays the same object, and pruning again changes nothing. A changed message is no longer
-the one on the wire; its reasoning stays unchanged.
+Only messages in `[start, protect_from)` change, never the latest user message or open calls. No message gets longer, an
+unchanged message stays the same object, and pruning again changes nothing. A changed message loses its native form;
+its reasoning stays unchanged.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Pruner:
         self.history = history
         self._prunes_results = prune_results
         self._unanswered_index = find_unanswered_message(history.messages)
-        self._latest_user_index = history.find_latest_user_index
+        self._latest_user_index = history.latest_user_index
         self._pruned: dict[int, Message] = {}
 
     def pruned_message(self, index: int) -> Message:
@@ -98,7 +98,7 @@ class Pruner:
         return pruned
 
     def _prune(self, index: int) -> Message:
-        """Prune a message, or return the pruning kept with its facts if nothing that it depends on changed."""
+        """Prune a message, or return the pruned message that its facts keep if no input of the pruning has changed."""
         history = self.history
         facts = history.facts[index]
         cache_key: tuple[Any, ...] = (
@@ -271,7 +271,7 @@ def find_unanswered_message(messages: Messages) -> int | None:
 
 
 def _append_errors(text: str, call_facts: CallFacts) -> str:
-    """Return the line for an output; if the call failed, with its errors word for word below.
+    """Return the line for an output, and below it the errors of a failed call, word for word.
 
     Keep the short output of a failed call unchanged if the line would save little.
     """
@@ -415,7 +415,7 @@ def _cut_value(value: Any, depth: int = 100) -> Any:
 
 
 def _cut_json_strings(text: str) -> str:
-    """Cut long strings in JSON text and keep the rest byte for byte. Wrap other text in a JSON object."""
+    """Cut long strings in JSON text, and keep everything else unchanged. Wrap a text that is not JSON in an object."""
     if len(text) <= LONG_TEXT_CHARS:
         return text
     if json_value(text) is None:
@@ -440,7 +440,7 @@ def _cut_json_literal(match: re.Match[str]) -> str:
 
 def _cut_text(text: str) -> str:
     """Cut a long text to its beginning; keep the file names of a patch too."""
-    # Short, or cut before.
+    # The text is short, or was cut before.
     if len(text) <= LONG_TEXT_CHARS or (
         len(text) <= 2_000 and CUT_MARK.search(text, 0, 2 * LONG_TEXT_CHARS)
     ):

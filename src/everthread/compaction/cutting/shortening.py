@@ -1,4 +1,4 @@
-"""Cut a result or a message to a number of tokens: its start and end stay, and the whole is stored."""
+"""Cut a result or a message to a number of tokens: its start and end stay, and the full text is stored."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from everthread.wire.definitions import has_tool_reference, loads_tools
 MIN_RESULT_TOKENS = 24
 """A result is never cut to fewer tokens."""
 MIN_BLOCK_TOKENS = 160
-"""With less room, a cut text cites the stored text in one bracket instead of a block of four lines."""
+"""With fewer tokens, a cut text cites the stored text in one bracket instead of a block of four lines."""
 _BLOCK_TOKENS = 96
 """Tokens of a block without its preview."""
 _NOTE_TOKENS = 28
-"""Tokens of the bracket with an id; without an id it takes about a third."""
+"""Tokens of the bracket with an id. Without an id, the bracket takes about a third of them."""
 MIN_CITED_TOKENS = 64
-"""With less room, the bracket does not name the id, because more of the text itself is worth more."""
+"""With fewer tokens, the bracket does not name the id, because the tokens are better spent on the text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class ShortenedMessage:
     outputs_to_store: tuple[OutputToStore, ...] = ()
 
 
-def largest_equal_share(sizes: Sequence[int], total: int) -> int:
+def find_largest_equal_share(sizes: Sequence[int], total: int) -> int:
     """Return the largest size to which each item may be cut so that all together take at most `total`."""
     remaining = total
     ascending = sorted(sizes)
@@ -70,9 +70,10 @@ def cut_results(  # noqa: PLR0913 - every input of the cut
     tool_names: Mapping[str, str],
     cut_lookups: bool = True,
 ) -> ShortenedMessage:
-    """Cut each result of a message to `max_tokens`. `tool_names` gives the tool of each call id.
+    """Cut each result of a message to `max_tokens`. `tool_names`: the name of the tool, by call id.
 
-    A lookup's answer is only cut if `cut_lookups` is set, and never stored: the lookup can be repeated.
+    The answer of a lookup tool is only cut if `cut_lookups` is set, and never stored, because the model can look it up
+    again.
     """
     if message.get("role") == "tool" and loads_tools(message):
         return ShortenedMessage(message)
@@ -144,16 +145,16 @@ def shorten_result(
 def cut_text(
     index: int, message: Message, max_tokens: int, counter: TokenCounter
 ) -> ShortenedMessage:
-    """Cut the texts of a message to about `max_tokens` in all; return it unchanged if it is not larger.
+    """Cut the texts of a message to about `max_tokens` in all; return a smaller message unchanged.
 
-    The first and last words of each text stay; its middle is stored.
+    The beginning and the end of each text stay; the middle is stored.
     """
     message_without_summary = without_summary(message) or message
-    texts = [content_text([part]) for part in _text_parts(message_without_summary)] or [
-        text_of(message_without_summary)
-    ]
+    texts = [
+        content_text([part]) for part in _list_text_parts(message_without_summary)
+    ] or [text_of(message_without_summary)]
     sizes = [counter.text(text) for text in texts]
-    share = largest_equal_share(
+    share = find_largest_equal_share(
         sizes,
         max(max_tokens - _BLOCK_TOKENS * sum(size > max_tokens for size in sizes), 1),
     )
@@ -188,7 +189,7 @@ def cut_text(
     )
 
 
-def _text_parts(message: Message) -> list[Any]:
+def _list_text_parts(message: Message) -> list[Any]:
     content = message.get("content")
     return (
         [part for part in content if _is_text(part)]

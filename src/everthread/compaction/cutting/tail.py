@@ -14,10 +14,10 @@ from everthread.compaction.cutting.kept_messages import KeptMessages
 from everthread.compaction.cutting.shortening import MIN_RESULT_TOKENS
 from everthread.core.messages import count_noun
 
-RECENT_SHARE = 2
-"""Share (1/n) of the tail budget for the newest messages, which stay unchanged; the rest is for older ones."""
-RESULT_SHARE = 4
-"""One result takes at most this share (1/n) of the tail budget; so do all kept reads of files together."""
+RECENT_TAIL_DIVISOR = 2
+"""The newest messages, which stay unchanged, get the tail budget divided by this; older messages get the rest."""
+RESULT_DIVISOR = 4
+"""One result takes at most the tail budget divided by this; so do all restored reads of files together."""
 _MIN_CUT_TOKENS = 256
 """Cut one more result to fit only if at least this many tokens of the tail budget are left."""
 
@@ -62,7 +62,7 @@ class TailChooser:
             tail = self._collect_tail(
                 earliest_start,
                 reserved_tokens=min(
-                    read_tokens, self.limits.tail_tokens // RESULT_SHARE
+                    read_tokens, self.limits.tail_tokens // RESULT_DIVISOR
                 ),
             )
         self._restore_results(tail, read_indices)
@@ -76,7 +76,7 @@ class TailChooser:
         tail = Tail(
             self.kept.min_tail_start,
             tokens,
-            used_budget=min(tokens, limits.tail_tokens // RECENT_SHARE),
+            used_budget=min(tokens, limits.tail_tokens // RECENT_TAIL_DIVISOR),
         )
         is_recent = True
         for group in reversed(self.kept.history.groups):
@@ -90,7 +90,7 @@ class TailChooser:
             size = sum(map(self._size_in_tail, indices)) if is_recent else 0
             is_recent = (
                 is_recent
-                and tail.used_budget + size <= limits.tail_tokens // RECENT_SHARE
+                and tail.used_budget + size <= limits.tail_tokens // RECENT_TAIL_DIVISOR
             )
             if not is_recent:
                 size = sum(map(self.kept.pruned_size, indices))
@@ -191,7 +191,7 @@ class TailChooser:
             f"The head is {count_noun(self.kept.head_end, 'message')}.",
             self._explain_tail(tail),
             _explain_user_message(
-                self.kept.find_latest_user_index, self.kept.head_end, tail.start
+                self.kept.latest_user_index, self.kept.head_end, tail.start
             ),
         )
         return Cut(
@@ -223,7 +223,7 @@ class TailChooser:
     @property
     def _max_result_tokens(self) -> int:
         """The maximum tokens of one result in the tail."""
-        return max(self.limits.tail_tokens // RESULT_SHARE, MIN_RESULT_TOKENS)
+        return max(self.limits.tail_tokens // RESULT_DIVISOR, MIN_RESULT_TOKENS)
 
     def recount(self, tail: Tail, cut: Cut) -> Cut:
         """Return the cut with its size counted again, after messages of the tail changed."""

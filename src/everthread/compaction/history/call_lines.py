@@ -29,11 +29,11 @@ from everthread.core.outputs import PersistedOutput, count_lines, parse_persiste
 from everthread.core.secrets.redaction import clip_words
 
 MAX_LINE_CHARS = 200
-"""Maximum characters of a line, so that a replaced output is never replaced again."""
+"""Maximum characters of a line that replaces an output. A text of this length is never replaced again."""
 MAX_ERROR_CHARS = 120
-"""Maximum characters of an error in the line: the next compaction reads it from there."""
+"""Maximum characters of an error in the line, from which the next compaction reads the error."""
 _CODE_COMMENT = re.compile(r"(?:#|//)[#/ ]*([^\s#/!].*)")
-_PASSIVE_LINE_STARTS = ("import ", "from ", "def ", "class ", "@", '"""', "#", "//")
+_INACTIVE_CODE_STARTS = ("import ", "from ", "def ", "class ", "@", '"""', "#", "//")
 """Starts of code lines that do nothing by themselves."""
 CUT_MARK = re.compile(r"… ?\[cut: [\d,]{1,12} characters in all\]")
 _HTTP_STATUS = re.compile(
@@ -57,7 +57,7 @@ class Action(NamedTuple):
     is_quoted: bool = False
 
     def format_line(self, outcome: str, *, limit: int = MAX_LINE_CHARS) -> str:
-        """Return the call and its outcome in one line. If room is short, cut the target; tool and outcome stay."""
+        """Return the call and its outcome in one line. If the line is too long, cut the target, not tool or outcome."""
         parts = [
             f"[{self.tool}]",
             self.verb,
@@ -66,9 +66,11 @@ class Action(NamedTuple):
             f"-> {outcome}" if outcome else "",
         ]
         quote = "`" if self.is_quoted else ""
-        room = limit - sum(len(word) + 1 for word in parts if word) - 2 * len(quote)
+        max_chars = (
+            limit - sum(len(word) + 1 for word in parts if word) - 2 * len(quote)
+        )
         target = clip_words(
-            self.target.replace("`", "'") if quote else self.target, room
+            self.target.replace("`", "'") if quote else self.target, max_chars
         )
         parts[2] = f"{quote}{target}{quote}" if target else ""
         return clip_words(" ".join(word for word in parts if word), limit)
@@ -119,9 +121,9 @@ def _clip_tool_name(name: str) -> str:
 
 
 def describe_outcome(
-    kind: str, text: str, *, failed: bool = False, room: int = MAX_LINE_CHARS // 2
+    kind: str, text: str, *, failed: bool = False, max_chars: int = MAX_LINE_CHARS // 2
 ) -> str:
-    """Return the outcome and the size of an output in a few words. If room is short, size and citation stay."""
+    """Return the outcome and the size of an output in at most `max_chars`. Size and citation are never cut."""
     stored_output = parse_persisted(text)
     output = unwrap_output(stored_output.preview if stored_output else text)
     return format_outcome(
@@ -129,7 +131,7 @@ def describe_outcome(
         output,
         stored_output,
         describe_output(kind, output, failed=failed),
-        room=room,
+        max_chars=max_chars,
     )
 
 
@@ -139,7 +141,7 @@ def format_outcome(
     stored_output: PersistedOutput | None,
     details: Sequence[str],
     *,
-    room: int,
+    max_chars: int,
 ) -> str:
     """Return the details of an outcome, clipped, followed by the size and the id of a stored output."""
     size_text = _format_size(
@@ -150,7 +152,8 @@ def format_outcome(
     if stored_output:
         size_text += f", stored as {stored_output.id}"
     text = clip_words(
-        one_line(", ".join(part for part in details if part)), room - len(size_text) - 2
+        one_line(", ".join(part for part in details if part)),
+        max_chars - len(size_text) - 2,
     )
     return f"{text}, {size_text}" if text else size_text
 
@@ -303,7 +306,7 @@ def _describe_code(code: str) -> str:
     """Return the line that describes a piece of code: its first comment, or else its first statement."""
     lines = [line.strip() for line in code[:4_000].split("\n") if line.strip()]
     comment = _CODE_COMMENT.match(lines[0]) if lines else None
-    statements = (line for line in lines if not line.startswith(_PASSIVE_LINE_STARTS))
+    statements = (line for line in lines if not line.startswith(_INACTIVE_CODE_STARTS))
     return clip_words(
         one_line(
             comment[1] if comment else next(statements, lines[0] if lines else "")

@@ -10,7 +10,7 @@ from everthread.compaction.history.tool_calls import (
     EDIT_MARK,
     CallFacts,
     Effect,
-    read_edits,
+    parse_edit_blocks,
 )
 from everthread.core.messages import Call, text_of
 
@@ -22,11 +22,11 @@ class CallRecord(NamedTuple):
     turn: int
     effect: Effect
     unanswered_id: str
-    """Its id if it has no result; otherwise empty."""
+    """The id of the call if it has no result; otherwise empty."""
 
 
 UnmatchedResults = dict[str, list[tuple[MessageFacts, int]]]
-"""Results that no call has taken yet, by the call's id: the message, and which of its results."""
+"""Results that no call has taken yet, by call id. Each is a message, and the position among its results."""
 
 
 def read_calls(
@@ -81,7 +81,7 @@ def read_calls(
         ):
             message_facts.effects = message_facts.effects or (
                 (),
-                tuple(read_edits(text)),
+                tuple(parse_edit_blocks(text)),
             )
             records += (
                 CallRecord(index, turns[index], effect, "")
@@ -93,7 +93,7 @@ def read_calls(
 def _take_result(
     call: Call, matching_results: list[tuple[MessageFacts, int]] | None
 ) -> CallFacts | None:
-    """Take the first of these results for a call and return its facts; None if there is none."""
+    """Remove the first of these results, and return it with the call; None if there is no result."""
     if not matching_results:
         return None
     facts, number = matching_results.pop(0)

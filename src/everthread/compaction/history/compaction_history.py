@@ -1,7 +1,7 @@
 """Read the history that a compaction works on: every message once, and at the next compaction only the new ones.
 
-`MessageFacts` holds the facts of one message, independent of its neighbours. `HistoryReader` keeps the history that was
-read last: a conversation grows at its end, and the facts of a message hold for every equal message.
+`MessageFacts` holds the facts of one message, independent of its neighbours. `HistoryReader` keeps the last history:
+most histories continue it, and equal messages have equal facts.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ Output = tuple[str, bool]
 
 
 class MessageFacts:
-    """The facts of one message. Those that only a summary needs are filled in when one is written."""
+    """The facts of one message. Facts that only a summary needs are computed when a summary is written."""
 
     counted_size: tuple[TokenCounter, int] | None = None
     """The counter that was used, and the message's tokens."""
@@ -65,13 +65,13 @@ class MessageFacts:
     counted_quote: tuple[UserQuote, TokenCounter, int] | None = None
     """The quote of the user's words in a summary, the counter that was used, and the quote's tokens."""
     cached_pruning: Any = None
-    """Everything that the pruning depended on, and the pruned message (see `pruning`)."""
+    """The inputs of the pruning, and the pruned message (see `pruning`)."""
     counted_pruned_size: tuple[TokenCounter, int] | None = None
     """The counter that was used, and the pruned message's tokens."""
     call_facts: tuple[CallFacts | None, ...] = ()
-    """Each result with the call that it answers."""
+    """Each result of the message with the call that it answers."""
     effects: tuple[tuple[CallFacts | None, ...], tuple[Effect, ...]] | None = None
-    """The facts that the effects of its calls were read from, and the effects (see `thread_facts`)."""
+    """The calls of the message with their results, and the effects of the calls (see `call_records`)."""
     step: tuple[tuple[Effect, ...], Step] | None = None
     """The effects, and their description for the journal."""
     closing_words: str | None = None
@@ -79,24 +79,24 @@ class MessageFacts:
     typed_words: str | None = None
     """The words, redacted, that the user typed into the calls that this message answers."""
     message_names: MessageNames | None = None
-    """The names in its calls and text (see `names_in_use`)."""
+    """The names in the calls and the text of the message (see `names_in_use`)."""
     output_names: tuple[str, ...] | None = None
-    """The names at both ends of its outputs."""
+    """The names at both ends of the message's outputs."""
     output_files: tuple[str, ...] | None = None
-    """The files in its outputs, read only if the message is old."""
+    """The files named in the message's outputs, read only if the message is old."""
     shown_names: tuple[Message, frozenset[str]] | None = None
     """The message as it was last shown, whole or pruned, and all names in it."""
     named_files: tuple[tuple[Call | None, ...], tuple[NamedFiles, ...]] | None = None
-    """The calls that it answers, and the files that they name, the last call first."""
+    """The calls that the message answers, and the files that they name, the last call first."""
     permanent_parts: Sequence[PermanentPart] | None = None
-    """Its parts that are not conversation (see `permanent_messages`)."""
+    """The parts of the message that are not conversation (see `permanent_messages`)."""
 
     def __init__(self, message: Message) -> None:
         role = message.get("role")
         self.message = message
         self.is_summary = is_summary(message)
         self.without_summary = without_summary(message) if self.is_summary else message
-        """The message without an earlier summary; None if it holds nothing else."""
+        """The message without an earlier summary in it; None if it is nothing but a summary."""
         self.calls: Sequence[Call] = calls_of(message) if role == "assistant" else ()
         self.results: Sequence[Result] = results_of(message)
         self.outputs: Sequence[Output] = (
@@ -109,7 +109,7 @@ class MessageFacts:
             bool(self.user_words) or is_user_message(message)
         )
         self.secret_names: dict[str, bool] = {}
-        """Whether a name is a secret, or part of one, for names that were looked up in its text."""
+        """For each name that was looked up in the message, whether it is a secret or part of one."""
 
     def count_tokens(self, counter: TokenCounter) -> int:
         """Count the message's tokens, once per counter."""
@@ -118,7 +118,7 @@ class MessageFacts:
         return self.counted_size[1]
 
     def read_result(self, result_number: int, call: Call | None) -> CallFacts:
-        """Return the facts of one of its results as the answer to this call."""
+        """Return one of the message's results with the call that it answers."""
         call_facts = self.call_facts or (None,) * len(self.results)
         facts = call_facts[result_number]
         if facts is None or facts.call is not call:
@@ -136,14 +136,14 @@ class MessageFacts:
     def find_named_files(
         self, calls: tuple[Call | None, ...]
     ) -> tuple[NamedFiles, ...]:
-        """Return the files that these calls name, the last call first. The message answers the calls."""
+        """Return the files that the calls name, the last call first. `calls`: the calls that the message answers."""
         if self.named_files is None or self.named_files[0] != calls:
             files = (find_named_files(call) for call in reversed(calls) if call)
             self.named_files = calls, tuple(filter(None, files))
         return self.named_files[1]
 
     def find_permanent_parts(self) -> Sequence[PermanentPart]:
-        """Return its parts that are not conversation."""
+        """Return the parts of the message that are not conversation."""
         if self.permanent_parts is None:
             self.permanent_parts = find_permanent_parts(self.message)
         return self.permanent_parts
@@ -160,7 +160,7 @@ class MessageFacts:
         return self.counted_quote[0], self.counted_quote[2]
 
     def find_typed_words(self, calls: Sequence[Call | None]) -> str:
-        """Return the words, redacted, that the user typed into these calls. The message answers the calls."""
+        """Return the redacted words that the user typed into the calls that the message answers."""
         if self.typed_words is None:
             texts = (
                 find_typed_words(text, call.name if call else "", failed=failed)
@@ -179,9 +179,9 @@ class MessageFacts:
 
 
 def redact_user_words(facts: Iterable[MessageFacts]) -> None:
-    """Redact the user's words of these messages, if possible in one search, which is cheaper.
+    """Search the user's words of all these messages for secrets at once, which is cheaper than one by one.
 
-    If the search finds a secret, each message is redacted separately when its words are needed.
+    If a secret is found, each message is redacted separately when its words are needed.
     """
     new_facts = [
         message_facts
@@ -215,7 +215,7 @@ _NO_FACTS: Mapping[Hashable, MessageFacts] = MappingProxyType({})
 
 
 class HistoryReader:
-    """A reader that keeps the last history, so that a history that continues it costs only its new messages."""
+    """A reader that keeps the last history, so that it reads only the new messages of a history that continues it."""
 
     def __init__(self) -> None:
         self._last_history = CompactionHistory([])
@@ -275,18 +275,18 @@ class CompactionHistory:
     head_end: int = 0
     """The end of the head, which is never summarised."""
     calls_by_id: dict[str, Call] = field(default_factory=dict)
-    """The latest call of each id."""
+    """The latest call with each id."""
     answered_calls: dict[int, tuple[Call | None, ...]] = field(default_factory=dict)
     """For each message with results, the calls they answer."""
     newest_outputs: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """For each long output, the index of the last message with it, and which of its results it is."""
+    """For each long output, the index of the last message that has it, and its position among the message's results."""
     _unanswered_calls: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """Message indices of the calls without a result, by call id."""
     _group_ends: dict[int, int] = field(default_factory=dict)
     """The end of the group of each message with calls."""
 
     @property
-    def find_latest_user_index(self) -> int | None:
+    def latest_user_index(self) -> int | None:
         """The index of the latest user message, or None."""
         return self.user_indices[-1] if self.user_indices else None
 
@@ -348,9 +348,9 @@ class CompactionHistory:
         return extended
 
     def _pair_results(self, start: int) -> int:
-        """Give the results from `start` on to their calls: for a repeated id, to the latest call.
+        """Match the results from `start` on with their calls; for a repeated id, with the latest call.
 
-        Return the first index whose group changed.
+        Return the index of the first message whose group changed.
         """
         first_changed_index = start
         for index in range(start, len(self.facts)):
@@ -379,7 +379,7 @@ class CompactionHistory:
         return first_changed_index
 
     def _split_groups(self, first_changed_index: int) -> None:
-        """Split the messages into groups again, from the group with this index on."""
+        """Split the messages into groups again, from the group of this message on."""
         while self.groups and self.groups[-1].end > first_changed_index:
             self.groups.pop()
         index = self.groups[-1].end if self.groups else 0
@@ -417,7 +417,7 @@ def find_head_end(messages: Messages, groups: Sequence[Span]) -> int:
 
 
 def _begins_with_summary(message: Message) -> bool:
-    """Return whether a message is a summary or begins with one; its own text then belongs after the next summary."""
+    """Return whether a message is a summary or begins with one."""
     if without_summary(message) is None:
         return True
     return is_summary(message) and is_summary_first(message)
@@ -429,9 +429,9 @@ def number_turns(
     turns_before: int = 0,
     last_covered_turns: Sequence[int] = (),
 ) -> list[int]:
-    """Return the number of the user message that each message belongs to, counted on from `turns_before`.
+    """Return the turn of each message: the number of the user message that it belongs to, after `turns_before` turns.
 
-    `last_covered_turns`: the last number that each summary among the messages covers.
+    `last_covered_turns`: the last turn that each summary among the messages covers.
     """
     turns: list[int] = []
     turn = turns_before

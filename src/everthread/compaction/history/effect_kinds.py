@@ -35,7 +35,7 @@ _WRITING_STATEMENT = re.compile(
 
 
 def find_effect_kind(call: Call, action: Action, arguments: Mapping[str, Any]) -> str:
-    """Return the kind of effect a call may have had: `called` unless it clearly only looked."""
+    """Return the kind of effect that a call may have: `looked` only if it clearly changes nothing."""
     if action.kind == "shell":
         return "looked" if is_read_only_command(action.target) else "ran"
     return _EFFECT_KINDS.get(action.kind) or (
@@ -51,7 +51,7 @@ class NamedFiles(NamedTuple):
 
 
 def find_named_files(call: Call) -> NamedFiles | None:
-    """Return the files that a call names, or None."""
+    """Return the files that a call names; None if it names none."""
     arguments = snake_arguments(call)
     action = find_action(call, arguments_by_name=arguments)
     if action is None:

@@ -56,7 +56,7 @@ _TRACEBACK = "Traceback (most recent call last)"
 
 
 def find_error_line(text: str, *, failed: bool = False) -> str:
-    """Return the line that names the error; only a clear one if it is not known that the call failed."""
+    """Return the line that names the error. If the call may have succeeded, return only a clear error."""
     start = text.rfind(_TRACEBACK)
     if start >= 0:
         lines = text[start : start + 20_000].split("\n")[1:]
@@ -99,7 +99,7 @@ def _find_line_at(text: str, position: int) -> str:
 
 
 def find_leading_error(text: str) -> str:
-    """Return the first line if it says that the call failed. Later lines may be any text that mentions errors."""
+    """Return the first line if it says that the call failed. Later lines are ignored: any text may mention errors."""
     first_line = text.lstrip()[:_MAX_LINE_CHARS].split("\n", 1)[0]
     return first_line.strip() if _ERROR_START.match(first_line) else ""
 
@@ -110,7 +110,7 @@ _PROGRAM_ERROR = re.compile(
 
 
 def find_program_error(text: str) -> str:
-    """Return the error that a program states: in its first or last line, or in a traceback near its end."""
+    """Return the error that a program states in its first or last line, or in a traceback near the end."""
     end = text[-4_000:].rstrip()
     last_line = end.rpartition("\n")[2].strip()
     if _PROGRAM_ERROR.match(last_line) or _TRACEBACK in end[-2_000:]:
@@ -174,7 +174,7 @@ _STATES_ERROR = re.compile(
     r"|(?:exit(?:ed)?|return(?:ed)?)(?: with)?(?: non-zero)?(?: exit)? (?:code|status)[: ]+[1-9]"
     r"|[1-9](?<!\w.)\d* (?:failed|failures?|errors?)\b"
 )
-"""Every alternative begins with letters or a sign, so that few positions of a line need a closer look."""
+"""Errors inside a line. Every alternative begins with letters or a sign, so that few positions need a full match."""
 # Source code that mentions errors, counts of zero errors, npm's output around the error.
 _STARTS_CODE = re.compile(
     r"npm (?:ERR!|error) (?:path|location|workspace|command|code|errno|A complete log|    )"
@@ -245,7 +245,7 @@ def find_error_lines(
 
 
 def _add_reason(line: str, preceding_text: str, following_text: str) -> str:
-    """Return an error line; if it only announces others, with the one that gives the reason: a panic, a failed test."""
+    """Return an error line. If it only announces another line, as in a panic or a failed test, add the reason."""
     if line.startswith("--- FAIL"):
         reason = _find_go_reason(preceding_text, following_text)
     elif line.endswith((":", " FAILED")):
@@ -266,7 +266,7 @@ _STATES_MISMATCH = re.compile(
 
 
 def _find_go_reason(preceding_text: str, following_text: str) -> str:
-    """Return the last reason in the indented lines after the mark of a failed test; with `-v` they come before it."""
+    """Return the last reason in the indented lines after a failed Go test's line; with `-v` they come before."""
     following_lines = takewhile(_is_indented, following_text.split("\n"))
     preceding_lines = takewhile(
         _is_indented, reversed(preceding_text.rstrip("\n").split("\n"))
@@ -289,7 +289,7 @@ def _is_indented(line: str) -> bool:
 
 
 def find_failure(text: str) -> str:
-    """Return the first line that states an error with a reason, or any line that begins like an npm error."""
+    """Return the first line that states an error with a reason, or else the first line of an npm error."""
     lines = [
         line
         for line in find_error_lines(text, enough_reasons=1)
@@ -363,9 +363,9 @@ def gives_no_reason(line: str) -> bool:
 
 
 def _find_last_reason(text: str) -> list[str]:
-    """Return the last line that gives a reason, in a list of at most one.
+    """Return a list of the last line that gives a reason; empty if no line does.
 
-    If no line does, a single line counts too, unless make printed it as a command.
+    The only line of an output counts as a reason too, unless make printed it as a command.
     """
     # Only what follows the last heading that the command printed is of the step that failed.
     end = _PRINTED_HEADING.split(text[-_END_CHARS:])[-1]

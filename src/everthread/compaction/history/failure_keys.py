@@ -27,12 +27,12 @@ _FOLDER_SEPARATOR = " in folder "
 
 
 def _carries_program(words: Sequence[str]) -> bool:
-    """Return whether a command carries its own program text: two such runs are not the same command."""
+    """Return whether a command contains the text of a program. Two such runs do not count as the same command."""
     return any(word in ("-c", "-e") or word.startswith("<<") for word in words[:4])
 
 
 def strip_command_prefix(command: str) -> str:
-    """Return a command without the folder it is run in and the variables set for it."""
+    """Return a command without folder changes and variables before it."""
     text = " ".join(command.split())
     while (prefix_match := _COMMAND_PREFIX.match(text)) is not None:
         text = text[prefix_match.end() :]
@@ -41,7 +41,7 @@ def strip_command_prefix(command: str) -> str:
 
 @lru_cache(maxsize=4_096)
 def command_key(command: str) -> str:
-    """Return the key that equal commands share: without the folder, and without filters that only trim the output."""
+    """Return the key of a command: the command without its folder and without filters that only trim the output."""
     text = strip_command_prefix(command[:2_000])
     if (
         len(text) > _MAX_KEY_CHARS
@@ -61,9 +61,9 @@ def command_key(command: str) -> str:
 
 
 def error_key(effect: Effect) -> str:
-    """Return the key of a failure: a command with its folder, or the tool alone if it ran code.
+    """Return the key of a failure: a command with its folder, or a tool with its target.
 
-    Code is never the same twice.
+    For a tool that ran code, the key is the tool alone, because code is never the same twice.
     """
     if effect.kind == "changed":
         return effect.target or effect.tool
@@ -91,9 +91,9 @@ def _find_folder(effect: Effect) -> str:
 
 
 def resolves_failure(effect: Effect, key: str, failure_key: str) -> bool:
-    """Return whether a successful run resolves a failure in the same folder: the same run, or one with fewer arguments.
+    """Return whether a successful run resolves a failure: it is the same command, or has fewer arguments.
 
-    A run that names fewer files is another one. A folder that is not named may be any.
+    The folders must be equal if both are named. A run that names fewer files does not resolve the failure.
     """
     if effect.kind != "ran":
         return False
@@ -146,8 +146,8 @@ def _has_step(command: str, failed_command: str) -> bool:
 def _has_same_last_step(command: str, failed_command: str) -> bool:
     """Return whether a chain of commands ends with the last step of a failed chain, after steps of the same programs.
 
-    `git add a b && git commit -m M` resolves `git add a && git commit -m M`. Only the beginning of a long command is
-    known.
+    `git add a b && git commit -m M` resolves `git add a && git commit -m M`. Of a long command, only the beginning is
+    compared, because keys are cut.
     """
     *first_steps, last_step = command.split(" && ")
     *failed_steps, failed_last_step = failed_command.removesuffix("…").split(" && ")

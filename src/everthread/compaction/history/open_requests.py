@@ -18,22 +18,21 @@ from everthread.core.transcript import neutralize_summary_marks
 MAX_OPEN_REQUESTS = 3
 """Maximum open requests to list: after three new ones the user has moved on from older ones."""
 ALL_ANSWERED = "None is open. The latest, which was answered: "
-"""-"""
 _BEGINNING_CHARS = 240
 _MAX_READ_CHARS = 2_000
-"""Characters of a request to redact for its beginning, so that a secret in it is seen whole."""
+"""Characters of a request to redact before its beginning is cut out, so that no secret is cut in half."""
 
 
 def write_task(plan: CutPlan) -> str:
-    """Return the requests without a final answer, each with its number and beginning.
+    """Write the section on the requests without a final answer, each with its number and beginning.
 
-    The full texts are in another section. If all have an answer, return the latest and say so: the preamble refers to
-    this section.
+    Another section has the full texts. If all requests are answered, name the latest and say so, because the first
+    lines of the summary refer to this section.
     """
     requests = find_open_requests(plan.history.facts)
     if requests:
         return "\n".join(_write_request(plan, index) for index in requests)
-    latest = plan.history.find_latest_user_index
+    latest = plan.history.latest_user_index
     return (
         EMPTY_SECTION_TEXT
         if latest is None
@@ -57,8 +56,8 @@ def _write_request(plan: CutPlan, index: int) -> str:
 def find_open_requests(facts: Sequence[MessageFacts]) -> list[int]:
     """Return the indices of the requests without a final answer, oldest first.
 
-    A turn is answered when it ends with the assistant speaking and calling nothing. Only the last requests of the
-    conversation can be open: earlier ones are done, or the user moved on from them.
+    A request is answered if its turn ends with a text of the assistant without calls. Only the last requests of the
+    conversation can be open: earlier ones are answered, or the user has moved on.
     """
     request_indices: list[int] = []
     end = len(facts)

@@ -53,7 +53,7 @@ _SUITE_COUNT = re.compile(r"\s*(?:test )?(?:suites|files)\b", re.IGNORECASE)
 
 
 def count_tests(text: str) -> str:
-    """Return the figures of a test run: `3 failed, 12 passed`; empty without a run."""
+    """Return the figures of a test run, such as `3 failed, 12 passed`; empty if the text reports none."""
     counts = _sum_package_reports(text) or _read_last_report(text[-4_000:])
     figures = []
     for name in ("failed", "error", "passed", "skipped", "test"):
@@ -65,7 +65,7 @@ def count_tests(text: str) -> str:
 
 
 def _sum_package_reports(text: str) -> dict[str, int]:
-    """Return the sums for test runners that report once per package."""
+    """Return the sums of the figures of a test runner that reports each package separately."""
     cargo_results = _CARGO_RESULT.findall(text) if "test result: " in text else []
     if cargo_results:
         passed, failed, ignored = (
@@ -84,7 +84,7 @@ def _sum_package_reports(text: str) -> dict[str, int]:
 
 
 def _read_last_report(text: str) -> dict[str, int]:
-    """Return the figures in the last lines that state any, if one of them is about tests, not just errors."""
+    """Return the figures in the last lines with figures, if one of these lines is about tests, not only errors."""
     if not contains_any(text.lower(), _COUNT_WORDS):
         return {}
     line_reports: list[tuple[int, dict[str, int]]] = []

@@ -79,7 +79,7 @@ _SSH_COMMAND = re.compile(
 
 @functools.lru_cache(maxsize=1_024)
 def is_test_command(command: str) -> bool:
-    """Return whether a command line runs tests, by the first words of any step that does more than show."""
+    """Return whether a command line runs tests: the first words of a step that is not read-only name them."""
     steps = (
         step.split() for step in COMMAND_SEPARATOR.split(_QUOTED_TEXT.sub("Q", command))
     )
@@ -87,7 +87,7 @@ def is_test_command(command: str) -> bool:
 
 
 def _runs_tests(words: list[str]) -> bool:
-    """Return whether a step runs tests. Programs that show, move or commit files may only name test files."""
+    """Return whether a step runs tests. Programs that only show, move or commit files do not, whatever they name."""
     table = load_tool_table()
     program = next(iter(_skip_prefixes(words)), "")
     if program in table.read_only_programs or program in table.file_programs:
@@ -111,7 +111,7 @@ _MAX_TEST_WORDS = 5
 
 
 def _skip_prefixes(words: list[str]) -> list[str]:
-    """Return the words from the program on."""
+    """Return the words of a step without a folder change, variables and wrappers before the program."""
     prefixes = load_tool_table().program_prefixes
     while words and (words[0] in prefixes or "=" in words[0]):
         words = words[2:] if words[0] == "cd" else words[1:]
@@ -119,7 +119,7 @@ def _skip_prefixes(words: list[str]) -> list[str]:
 
 
 def _is_read_only_step(words: list[str]) -> bool:
-    """Return whether a step of a command line only shows something: its program does, and no option of it writes."""
+    """Return whether a step of a command line only shows something: neither its program nor an option writes."""
     table = load_tool_table()
     words = _skip_prefixes(words)
     if not words:

@@ -1,6 +1,6 @@
 """The state of a thread: files, commands, open errors, the agent's to-do list.
 
-It is read from calls, not from prose, and updated with every call. As JSON it is stored with the engine's state.
+The state is read from calls, not from prose, and updated with every call. It is stored as JSON with the engine's state.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class ThreadState:
     message_count: int = 0
     """The number of messages that were read."""
     forgotten_errors: set[str] = field(default_factory=set)
-    """Keys of errors dropped for lack of room, not because they were resolved."""
+    """Keys of errors that were dropped because there were too many, not because they were resolved."""
     names: NamesInUse = field(default_factory=NamesInUse)
     """The names that the work uses."""
     root: str = ""
@@ -187,7 +187,7 @@ class ThreadState:
             self.processes = []
 
     def _resolve_session_end(self, effect: Effect) -> Effect:
-        """Return the effect; if it ends a background session, as the end of the command that started it."""
+        """Return the effect, or if it ended a background session, that of the command that started it."""
         if not self.processes or "exit " not in effect.outcome:
             return effect
         session_suffix = f" (session {effect.arguments.get('session_id')})"
@@ -335,8 +335,8 @@ class ThreadState:
     ) -> ThreadState:
         """Return a copy of the state after these further messages, which a summary does not cover.
 
-        Its files are those of the covered messages: the others are still in view. Its names are those of all messages:
-        much of the tail may be cut.
+        The copy keeps the files of the covered messages only, because the others are still in the context. It has the
+        names of all messages, because much of the tail may be cut.
         """
         end_state = self.copy()
         for record in read_calls(facts, turns):
@@ -530,7 +530,7 @@ def read_task_change(effect: Effect) -> dict[str, str] | None:
 
 
 def _find_key_to_forget(entries: Mapping[str, Any]) -> str:
-    """Return the key of the entry to forget: the oldest that was only read, or else the oldest."""
+    """Return the key of the oldest entry that was only read, or else of the oldest entry."""
     return next(
         (key for key, entry in entries.items() if getattr(entry, "did", READ) == READ),
         next(iter(entries)),

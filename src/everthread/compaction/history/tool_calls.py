@@ -1,9 +1,4 @@
-"""Describe a tool call in one line: tool, target, outcome, size.
-
-The line depends on the kind of tool (shell, read, write, patch, search, web, list; any other by its arguments). The
-kind is read from the words of the tool's name and the names of its arguments, so that no agent's tools need to be
-known.
-"""
+"""A tool call with its output: the line that describes it, its errors, and its effect."""
 
 from __future__ import annotations
 
@@ -67,7 +62,7 @@ _SIZE_IN_LINE = re.compile(
 
 
 class CallFacts:
-    """A call with its output, read once for the journal and for the line that replaces the output."""
+    """A call with its output, parsed once for the journal and for the line that replaces the output."""
 
     __slots__ = (
         "_effect",
@@ -110,7 +105,7 @@ class CallFacts:
         action = self.action or Action("tool")
         if self.failed and is_refused_call(self.text or ""):
             return action.format_line(REFUSED, limit=limit)
-        outcome_room = max(limit * 11 // 20, limit - _MIN_CALL_CHARS)
+        max_outcome_chars = max(limit * 11 // 20, limit - _MIN_CALL_CHARS)
         outcome = (
             describe_output(action.kind, self.output, failed=self.failed)
             if with_error
@@ -118,7 +113,11 @@ class CallFacts:
         )
         return action.format_line(
             format_outcome(
-                action.kind, self.output, self.stored_output, outcome, room=outcome_room
+                action.kind,
+                self.output,
+                self.stored_output,
+                outcome,
+                max_chars=max_outcome_chars,
             ),
             limit=limit,
         )
@@ -144,7 +143,7 @@ class CallFacts:
 
     @property
     def is_replacement_line(self) -> bool:
-        """Whether the output is a line that once replaced the real output, followed by any errors."""
+        """Whether the output is a line by which an earlier pruning replaced the real output, with errors after it."""
         text = self.text or ""
         if not text.startswith(f"[{self.action.tool if self.action else 'tool'}] "):
             return False
@@ -161,7 +160,7 @@ class CallFacts:
         )
 
     def find_errors(self) -> list[str]:
-        """Return the errors of the call, one per line; only a clear one if the call may not have failed."""
+        """Return the errors of the call, one per line. If the call may have succeeded, return only a clear error."""
         is_run = self.action is None or self.action.kind in ("shell", OTHER_KIND)
         has_failed = self.failed or (
             is_run and bool(self.output.code or self.output.stop_reason)
@@ -200,7 +199,7 @@ def describe_call(
 
 
 class Effect(NamedTuple):
-    """The effect of one call and its outcome, for a record of the work."""
+    """The effect and the outcome of one call, for a record of the work."""
 
     kind: str
     """`changed` (files), `ran` (a command), `called` (anything else that may have an effect) or `looked` (no effect).
@@ -208,19 +207,19 @@ class Effect(NamedTuple):
     tool: str
     target: str
     outcome: str = ""
-    """The outcome in a few words; without sizes and names of JSON fields."""
+    """The outcome in a few words, without sizes and names of JSON fields."""
     failed: bool = False
     errors: tuple[str, ...] = ()
     """Lines of the output that state an error, verbatim."""
     paths: tuple[str, ...] = ()
-    """Files it wrote, edited, moved into place or read."""
+    """Files that the call wrote, edited, moved into place or read."""
     tests: str = ""
     """The figures of a test run."""
     branch: str = ""
     """The git branch after the call."""
     arguments: Mapping[str, Any] = MappingProxyType({})
     output: str = ""
-    """The output itself."""
+    """The text of the output."""
     is_done: bool = True
     """Whether the call has a result and does not continue in the background."""
 
@@ -284,19 +283,25 @@ def _read_output_outcome(kind: str, call_facts: CallFacts) -> CallOutcome:
     output = call_facts.output
     is_object = isinstance(call_facts.output.data, dict)
     code = output.code if kind == "ran" else output.exit_code
-    halt = (
+    stop_reason = (
         output.stop_reason if kind in ("ran", "called") and not output.session else ""
     )
     if code is not None and code not in _STOP_CODES:
-        halt = ""  # the program ended by itself: what timed out was part of its work
+        stop_reason = (
+            ""  # the program ended by itself: what timed out was part of its work
+        )
     error = output.error or (
         find_leading_error(output.body) if kind != "ran" and not is_object else ""
     )
     tests = output.tests if kind == "ran" else ""
-    if kind == "ran" and code is None and not halt:
+    if kind == "ran" and code is None and not stop_reason:
         error = error or _find_error_without_code(output.body, tests)
     failed = (
-        call_facts.failed or output.failed or bool(code) or bool(halt) or bool(error)
+        call_facts.failed
+        or output.failed
+        or bool(code)
+        or bool(stop_reason)
+        or bool(error)
     )
     is_trimmed = kind == "ran" and call_facts.is_output_trimmed
     is_failure_certain = failed
@@ -320,14 +325,14 @@ def _read_output_outcome(kind: str, call_facts: CallFacts) -> CallOutcome:
         )
     session_note = f"{RUNNING}{output.session})" if output.session else ""
     parts = [
-        halt,
+        stop_reason,
         session_note,
         f"exit {code}" if code is not None else "failed" if failed else "",
     ]
     if tests:
         parts.append(tests)
     elif kind in ("called", "ran") and not failed and not is_trimmed:
-        parts.append(_find_message(kind, output))
+        parts.append(_find_result_message(kind, output))
     return ", ".join(dict.fromkeys(filter(None, parts))), failed, tuple(lines), tests
 
 
@@ -343,7 +348,7 @@ def _find_error_without_code(output: str, tests: str) -> str:
 def _read_line_outcome(
     kind: str, call_facts: CallFacts, line: str, *errors: str
 ) -> CallOutcome:
-    """Read the outcome from a line that once replaced the output, with the errors in it or after it."""
+    """Read the outcome from a line that replaced the output, and the errors from that line or the lines after it."""
     outcome = line.rpartition(" -> ")[2].partition(", stored as ")[0]
     code = _EXIT_IN_LINE.match(outcome)
     outcome_text = _SIZE_IN_LINE.sub("", outcome)
@@ -353,7 +358,7 @@ def _read_line_outcome(
         if tests_match
         else ""
     )
-    halt = find_stop_reason(outcome_text) if kind in ("ran", "called") else ""
+    stop_reason = find_stop_reason(outcome_text) if kind in ("ran", "called") else ""
     error = ""
     if kind != "ran":
         error = find_leading_error(outcome_text)
@@ -366,7 +371,9 @@ def _read_line_outcome(
         error = failure
     elif code is None:
         error = _find_error_without_code("\n".join(errors), tests)
-    failed = call_facts.failed or bool(error or halt) or bool(code and code[1] != "0")
+    failed = (
+        call_facts.failed or bool(error or stop_reason) or bool(code and code[1] != "0")
+    )
     if failed and not errors:
         outcome_parts = (
             outcome_text[code.end() :].split(", ") if code else [outcome_text]
@@ -376,7 +383,7 @@ def _read_line_outcome(
         )
         errors = (error_text,) if error_text else ()
     parts = [
-        halt,
+        stop_reason,
         code[0] if code else "failed" if failed else "",
         "" if code and tests in code[0] else tests,
     ]
@@ -396,8 +403,8 @@ _EDIT_BLOCK = re.compile(
 )
 
 
-def read_edits(text: str) -> list[Effect]:
-    """Return the edits in an answer's search-and-replace blocks, each below the name of its file."""
+def parse_edit_blocks(text: str) -> list[Effect]:
+    """Return the edits that an answer states in search-and-replace blocks, each below the name of its file."""
     return [
         Effect("changed", "edit", path, paths=(path,))
         for path in dict.fromkeys(_EDIT_BLOCK.findall(text))
@@ -409,8 +416,8 @@ _MAX_MESSAGE_LINES = 3
 _MAX_MESSAGE_CHARS = 400
 
 
-def _find_message(kind: str, output: UnwrappedOutput) -> str:
-    """Return the text of a short result; for JSON its message or status, and the id of the created object."""
+def _find_result_message(kind: str, output: UnwrappedOutput) -> str:
+    """Return the text of a short result. For JSON, return its message or status, and the id of the created object."""
     if isinstance(output.data, dict):
         values = (output.data.get(key) for key in ("message", "status", "state"))
         message = one_line(

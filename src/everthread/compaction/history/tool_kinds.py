@@ -45,7 +45,7 @@ class ToolTable:
     """The words and arguments by which calls are recognised, from `data/tools.json`."""
 
     kinds: Mapping[str, ToolKind]
-    by_arguments: tuple[tuple[str, frozenset[str], bool], ...]
+    argument_rules: tuple[tuple[str, frozenset[str], bool], ...]
     path_arguments: tuple[str, ...]
     range_arguments: tuple[str, ...]
     body_arguments: tuple[str, ...]
@@ -53,13 +53,13 @@ class ToolTable:
     read_only_words: frozenset[str]
     """Words of a tool's name that mark it as read-only."""
     acting_words: frozenset[str]
-    """Words that mark another act in a name with a read-only ending: `clear_search`."""
+    """Words of a tool's name that mark an action despite a read-only word at the end, as in `clear_search`."""
     joining_words: frozenset[str]
-    """Words followed by another act: `get_or_create`, `load_into`."""
+    """Words of a tool's name after which an action follows, as in `get_or_create` and `load_into`."""
     read_only_programs: Mapping[str, frozenset[str]]
-    """Programs that only show something, with their subcommands that do; empty means all."""
+    """Programs that only show something, with their read-only subcommands; empty if all subcommands are."""
     writing_arguments: Mapping[str, frozenset[str]]
-    """Arguments with which such a program still writes."""
+    """Arguments with which a read-only program writes."""
     file_programs: frozenset[str]
     """Programs that move or make files."""
     program_prefixes: frozenset[str]
@@ -69,7 +69,7 @@ class ToolTable:
     value_options: Mapping[str, frozenset[str]]
     """Options of such a program that take a value and may stand before its subcommand."""
     no_run_options: Mapping[str, frozenset[str]]
-    """Options with which such a program runs no test: it only compiles or lists them."""
+    """Options with which a test program runs no test, but only compiles or lists tests."""
 
 
 @functools.cache
@@ -135,13 +135,13 @@ def find_kind(call: Call, arguments: Mapping[str, Any]) -> tuple[ToolKind | None
     The kind comes from the words of the name if the arguments agree, otherwise from the arguments alone.
     """
     table = load_tool_table()
-    for kind in _list_kinds_named(find_descriptive_name(call, arguments)):
+    for kind in _find_kinds_by_name(find_descriptive_name(call, arguments)):
         target = first_argument(arguments, kind.target_arguments) or (
             _find_patched_file(call) if kind.name == "patch" else ""
         )
         if target:
             return kind, target
-    for name, required_arguments, needs_path in table.by_arguments:
+    for name, required_arguments, needs_path in table.argument_rules:
         if not required_arguments.isdisjoint(arguments) and (
             not needs_path or first_argument(arguments, table.path_arguments)
         ):
@@ -152,10 +152,10 @@ def find_kind(call: Call, arguments: Mapping[str, Any]) -> tuple[ToolKind | None
 
 
 def find_descriptive_name(call: Call, arguments: Mapping[str, Any]) -> str:
-    """Return the name that describes a call: without its server; for an editor with commands, the command."""
+    """Return the name that describes a call: the tool's without its server, or the command of an editor tool."""
     table = load_tool_table()
     command = arguments.get("command")
-    if isinstance(command, str) and table.kinds["shell"] not in _list_kinds_named(
+    if isinstance(command, str) and table.kinds["shell"] not in _find_kinds_by_name(
         call.name
     ):
         return (
@@ -167,8 +167,8 @@ def find_descriptive_name(call: Call, arguments: Mapping[str, Any]) -> str:
 
 
 @functools.lru_cache(maxsize=512)
-def _list_kinds_named(name: str) -> tuple[ToolKind, ...]:
-    """Return the kinds that share a word with the name."""
+def _find_kinds_by_name(name: str) -> tuple[ToolKind, ...]:
+    """Return the kinds of tools whose words the name has."""
     words = split_name(name)
     return tuple(
         kind
@@ -190,7 +190,7 @@ def _to_snake_case(name: str) -> str:
 
 
 def first_argument_line(arguments: Mapping[str, Any], names: Iterable[str]) -> str:
-    """Return the first of these arguments that is not empty, as one line."""
+    """Return the first of these arguments that is not empty, on one line."""
     return one_line(first_argument(arguments, names))
 
 

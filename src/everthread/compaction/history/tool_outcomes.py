@@ -1,7 +1,7 @@
-"""Read the outcome of a tool call from its output: exit code, test figures, the line that names the error.
+"""Read the outcome of a tool call from its output: the exit code, or the reason why the call did not finish.
 
-Outcomes are at the start or the end of an output, so only those are searched. An output may be a JSON object around the
-real one. Everything here is a guess from text: if nothing is clear, nothing is returned.
+Outcomes are at the start or the end of an output, so only these are searched. An output may be wrapped in a JSON
+object. Everything here is a guess from text: if nothing is clear, nothing is returned.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _EXIT_CODE_FIELDS = (
 )
 _ERROR_FIELDS = ("error", "errors", "error_message")
 _FAILURE_FLAGS = {"success": False, "ok": False, "isError": True, "is_error": True}
-"""Fields of a JSON object that say, with this value, that the call failed."""
+"""Fields of a JSON object that say that the call failed if they have this value."""
 
 
 T = TypeVar("T")
 
 
 class UnlockedCachedProperty(Generic[T]):
-    """`functools.cached_property` without its lock, which costs as much as one read."""
+    """A `functools.cached_property` without a lock, which would take as long as computing the value."""
 
     def __init__(self, read: Callable[[Any], T]) -> None:
         self._read = read
@@ -48,12 +48,15 @@ class UnlockedCachedProperty(Generic[T]):
 
 @dataclass
 class UnwrappedOutput:
-    """A tool's output without the JSON it may be wrapped in; `data` is that JSON."""
+    """A tool's output without the JSON that it may be wrapped in."""
 
     body: str
+    """The output itself."""
     exit_code: int | None = None
     error: str = ""
+    """The error that the JSON states."""
     data: Any = None
+    """The parsed JSON; None for another output."""
     failed: bool = False
     """Whether the JSON says that the call failed."""
     session: str = ""
@@ -83,7 +86,7 @@ class UnwrappedOutput:
         return bool(self.tests) and not contains_any(self.tests, ("failed", "error"))
 
     def find_error(self, *, failed: bool) -> str:
-        """Return the error of a call that did not end with exit 0 (`find_error_line`)."""
+        """Return the line that names the error (`find_error_line`); empty if the call ended with exit code 0."""
         if self._cached_error is None:
             has_failed = failed or bool(self.code) or bool(self.stop_reason)
             self._cached_error = (
@@ -136,7 +139,9 @@ def unwrap_output(text: str) -> UnwrappedOutput:
         for key in _EXIT_CODE_FIELDS
         if type(value := source.get(key)) is int
     ]
-    errors = [error for key in _ERROR_FIELDS if (error := _error_text(data.get(key)))]
+    errors = [
+        error for key in _ERROR_FIELDS if (error := _read_error_text(data.get(key)))
+    ]
     bodies = [
         value
         for key in _OUTPUT_FIELDS
@@ -151,13 +156,13 @@ def unwrap_output(text: str) -> UnwrappedOutput:
         errors += [
             error_text
             for key in ("stderr", "message", "reason")
-            if (error_text := _error_text(data.get(key)))
+            if (error_text := _read_error_text(data.get(key)))
         ]
     error = errors[0] if errors and code != 0 else ""
     return UnwrappedOutput(bodies[0] if bodies else text, code, error, data, failed)
 
 
-def _error_text(value: Any) -> str:
+def _read_error_text(value: Any) -> str:
     """Return the text of an error field: a string, or the message of an object."""
     if isinstance(value, dict):
         value = value.get("message") or value.get("error")
@@ -212,7 +217,7 @@ _STOP_WORDS = (
 
 
 def find_exit_code(text: str) -> int | None:
-    """Return the exit code that a text states, in any usual spelling; the last one counts."""
+    """Return the last exit code that a text states, in any usual spelling."""
     matches = _find_exit_matches(text[-1_000:]) or (
         _find_exit_matches(text[:300])[:1] if len(text) > 1_000 else []
     )
@@ -222,7 +227,7 @@ def find_exit_code(text: str) -> int | None:
 
 
 def _find_exit_matches(text: str) -> list[re.Match[str]]:
-    """Return the matches of exit codes in a text, in order; search only around words that every spelling has."""
+    """Return the matches of exit codes in a text, in order. Search only around words that every spelling has."""
     lowered = text.lower()
     matches: dict[int, re.Match[str]] = {}
     for word in _EXIT_WORDS:
@@ -239,7 +244,7 @@ def _find_exit_matches(text: str) -> list[re.Match[str]]:
 
 
 def find_stop_reason(text: str) -> str:
-    """Return the reason why the call did not finish, from both ends of its output; empty if it finished."""
+    """Return the reason why a call did not finish, from both ends of its output; empty if it finished."""
     both_ends = f"{text[:300]}\n{text[-300:]}"
     lowered = both_ends.lower()
     match = (

@@ -11,7 +11,7 @@ from everthread.compaction.journal.one_line_text import ERROR_START, split_note
 from everthread.core.messages import count_noun
 
 _MAX_RANGE_FILES = 3
-"""Changed files that a range names; Relevant Files lists more."""
+"""Maximum changed files to name in the entry of a range; the section Relevant Files lists more."""
 
 
 _RAN_COMMANDS = re.compile(
@@ -48,9 +48,9 @@ class JournalEntry:
     lines: tuple[str, ...] = ()
     closing_words: str = ""
     is_continued: bool = False
-    """Whether it continues the turn of the entry before it."""
+    """Whether the entry continues the turn of the entry before."""
     file_change_count: int = 0
-    """Replaces `changed_file_count` for a range: a file counts once for each entry that changed it."""
+    """For a range, instead of `changed_file_count`: a file counts once for each joined entry that changed it."""
 
     @property
     def is_silent(self) -> bool:
@@ -161,7 +161,7 @@ class JournalEntry:
 
     @cached_property
     def changed_files(self) -> tuple[str, ...]:
-        """The changed files that its lines name, each once."""
+        """The changed files that the entry's lines name, each once."""
         name_lists = (
             names for line in self.lines for names in _CHANGED_NAMES.findall(line)
         )
@@ -174,7 +174,7 @@ class JournalEntry:
 
     @cached_property
     def prose(self) -> str:
-        """Its notes and closing words."""
+        """The notes and closing words of the entry."""
         notes = (split_note(line)[0] for line in self.lines)
         return "\n".join(filter(None, (*notes, self.closing_words)))
 
@@ -185,10 +185,7 @@ class JournalEntry:
 
 
 def list_changed_files(*entries: JournalEntry) -> tuple[str, ...]:
-    """Return the line that names the files that entries changed, the latest ones if there are many.
-
-    Return no line if no file was changed.
-    """
+    """Return a line that names the latest files that entries changed; no line if no file was changed."""
     names = list(
         dict.fromkeys(
             name

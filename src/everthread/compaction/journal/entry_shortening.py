@@ -1,10 +1,10 @@
 """Shorten the entries of a journal until they fit.
 
-The actions of a turn (files, commands, errors) and its prose (notes and closing words) have a share of the room each.
-Actions are reduced from the oldest entry on: to the files and commands they name, to the files, then to one entry for a
-range of turns. The newest errors have a share of their own, which a long newest entry cannot take: each stays as its
-most telling line. Prose is chosen sentence by sentence over all entries, so that an old turn keeps its conclusion when
-it has lost its steps. Everything dropped is counted or marked.
+The actions of a turn (files, commands, errors) and its prose (notes and closing words) each have a share of the tokens.
+Actions are reduced from the oldest entry on: to files and commands, to files only, then to one entry for a range of
+turns. The newest errors have a separate share, which a long newest entry cannot take; of each error the most
+informative line stays. Prose is chosen sentence by sentence over all entries, so that an old turn keeps its conclusion
+when it has lost its steps. Everything that is dropped is counted or marked.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from everthread.compaction.journal.conclusions import (
     LINE_SEPARATOR,
     AnswerPiece,
     join_pieces,
-    weigh_pieces,
+    score_pieces,
 )
 from everthread.compaction.journal.entries import JournalEntry, list_changed_files
 from everthread.compaction.journal.one_line_text import ERROR_START, split_note
@@ -32,17 +32,17 @@ from everthread.compaction.summary.sentences import (
 from everthread.core.messages import clip
 
 _ACTION_SHARE = 0.25
-"""Share of the room for actions; more if the prose leaves some."""
+"""Share of the tokens for actions, which get more if the prose leaves some."""
 _OLDER_ENTRIES_TOKENS = 80
-"""Room for everything older beside the newest entry."""
+"""Tokens for all older entries beside the newest one."""
 _ERROR_SHARE = 0.25
-"""Share of the room for errors of reduced entries, each in its shortest form."""
+"""Share of the tokens for errors of reduced entries, each in its shortest form."""
 _MAX_ACTIONS_CHARS = 300
-"""Characters for the changes and commands in an entry without its steps."""
+"""Maximum characters for the changes and commands in an entry without its steps."""
 _NEWEST_WEIGHT = 1.5
 """A sentence of the newest entry weighs this many times as much as one of the oldest."""
 _REPEATED_WORD_FACTOR = 0.2
-"""A word counts this much if a chosen sentence of another text has it, so that a conclusion is not repeated."""
+"""The factor for the weight of a word that a chosen sentence of another text has, to avoid repeated conclusions."""
 _DURATION = re.compile(r"\(?\b\d{1,6}(?:\.\d{1,6})? ?m?s\b\)?")
 
 
@@ -59,17 +59,17 @@ def fit_entries(
     errors = _choose_newest_errors(
         entries_without_prose[:-1], int(budget * _ERROR_SHARE), count
     )
-    older_room = _OLDER_ENTRIES_TOKENS + sum(count(line) + 2 for line in errors)
-    newest_room = min(
-        count(entries_without_prose[-1].text) + older_room, budget * 3 // 4
+    older_tokens = _OLDER_ENTRIES_TOKENS + sum(count(line) + 2 for line in errors)
+    newest_tokens = min(
+        count(entries_without_prose[-1].text) + older_tokens, budget * 3 // 4
     )
-    min_room = max(int(budget * _ACTION_SHARE), newest_room)
-    action_room = max(min_room, budget - (total - action_tokens))
+    min_tokens = max(int(budget * _ACTION_SHARE), newest_tokens)
+    max_action_tokens = max(min_tokens, budget - (total - action_tokens))
     parts = [
         _ReducedEntry(entry, [index])
         for index, entry in enumerate(entries_without_prose)
     ]
-    parts = _reduce_actions(parts, errors, action_room, count=count)
+    parts = _reduce_actions(parts, errors, max_action_tokens, count=count)
     return _add_best_prose(parts, full_entries, budget, count)
 
 
@@ -91,20 +91,24 @@ def _without_prose(entry: JournalEntry) -> JournalEntry:
 
 
 def _choose_newest_errors(
-    entries: Iterable[JournalEntry], room: int, count: CountTokens
+    entries: Iterable[JournalEntry], max_tokens: int, count: CountTokens
 ) -> frozenset[str]:
-    """Return the newest errors of these entries that fit into the room, in their shortest form."""
+    """Return the newest errors of these entries that fit into `max_tokens`, in their shortest form."""
     lines = [_shorten_error(line) for entry in entries for line in entry.errors]
     unique_lines = list(dict.fromkeys(reversed(lines)))[::-1]
-    return frozenset(keep_newest_lines(unique_lines, room, count))
+    return frozenset(keep_newest_lines(unique_lines, max_tokens, count))
 
 
 def _reduce_actions(
-    parts: list[_ReducedEntry], errors: frozenset[str], room: int, *, count: CountTokens
+    parts: list[_ReducedEntry],
+    errors: frozenset[str],
+    max_tokens: int,
+    *,
+    count: CountTokens,
 ) -> list[_ReducedEntry]:
-    """Reduce the actions of the oldest entries until all fit; those of the newest only if nothing else is left.
+    """Reduce the actions of the oldest entries until all entries fit; the newest entry is reduced last.
 
-    Reduced entries keep those of their errors that are in `errors`.
+    A reduced entry keeps only its errors that are in `errors`.
     """
     usual_commands = _find_usual_commands(part.entry for part in parts)
 
@@ -115,10 +119,14 @@ def _reduce_actions(
         return _keep_files_only(entry, errors)
 
     for untouched_count in (1, 0):
-        _reduce_oldest(parts, untouched_count, name_effects, room=room, count=count)
-        _reduce_oldest(parts, untouched_count, name_files, room=room, count=count)
-        _merge_oldest(parts, untouched_count, room, count=count)
-        excess = _count_action_tokens(parts, count) - room
+        _reduce_oldest(
+            parts, untouched_count, name_effects, max_tokens=max_tokens, count=count
+        )
+        _reduce_oldest(
+            parts, untouched_count, name_files, max_tokens=max_tokens, count=count
+        )
+        _merge_oldest(parts, untouched_count, max_tokens, count=count)
+        excess = _count_action_tokens(parts, count) - max_tokens
         if excess > 0 and len(parts) > untouched_count:
             first_part = parts[0]
             first_part.entry = _drop_oldest_errors(
@@ -133,13 +141,13 @@ def _reduce_oldest(
     untouched_count: int,
     reduce: Callable[[JournalEntry], JournalEntry],
     *,
-    room: int,
+    max_tokens: int,
     count: CountTokens,
 ) -> None:
-    """Reduce the oldest entries until all fit, but not the last `untouched_count`."""
+    """Reduce the oldest entries until all entries fit, but not the last `untouched_count`."""
     total = _count_action_tokens(parts, count)
     for part in parts[: len(parts) - untouched_count]:
-        if total <= room:
+        if total <= max_tokens:
             return
         reduced_entry = reduce(part.entry)
         total += count(reduced_entry.body) - count(part.entry.body)
@@ -148,11 +156,15 @@ def _reduce_oldest(
 
 
 def _merge_oldest(
-    parts: list[_ReducedEntry], untouched_count: int, room: int, *, count: CountTokens
+    parts: list[_ReducedEntry],
+    untouched_count: int,
+    max_tokens: int,
+    *,
+    count: CountTokens,
 ) -> None:
-    """Merge the oldest entries into one until the rest fits, but not the last `untouched_count`."""
+    """Merge the oldest entries into one until all entries fit, but not the last `untouched_count`."""
     total = _count_action_tokens(parts, count)
-    while total > room and len(parts) > max(untouched_count + 1, 1):
+    while total > max_tokens and len(parts) > max(untouched_count + 1, 1):
         first, second = parts[:2]
         range_entry = first.entry.join_with(second.entry)
         total += count(range_entry.body) - count(first.entry.body)
@@ -167,22 +179,22 @@ def _count_action_tokens(parts: Iterable[_ReducedEntry], count: CountTokens) -> 
 
 
 def _drop_oldest_errors(
-    entry: JournalEntry, room: int, count: CountTokens
+    entry: JournalEntry, max_tokens: int, count: CountTokens
 ) -> JournalEntry:
-    """Return the entry within this many tokens: without its oldest errors, then without its files."""
+    """Return the entry within `max_tokens`: without its oldest errors, or if need be without errors and files."""
     files = replace(entry, lines=list_changed_files(entry))
-    if count(files.body) > room:
+    if count(files.body) > max_tokens:
         return replace(entry, lines=())
-    errors = keep_newest_lines(entry.errors, room - count(files.body), count)
+    errors = keep_newest_lines(entry.errors, max_tokens - count(files.body), count)
     return replace(entry, lines=(*files.lines, *errors))
 
 
 def _shorten_error(line: str) -> str:
-    """Return an error line with only the most informative of its texts."""
+    """Return an error line with only its most informative text."""
     suffix = f" {FIXED_NOTE}" if line.endswith(FIXED_NOTE) else ""
     texts = line.removeprefix(ERROR_START).removesuffix(suffix).split(" | ")
-    telling_text = next((text for text in texts if ": " in text), texts[0])
-    return f"{ERROR_START}{telling_text}{suffix}"
+    informative_text = next((text for text in texts if ": " in text), texts[0])
+    return f"{ERROR_START}{informative_text}{suffix}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,9 +202,9 @@ class _ProseText:
     """A note or the closing words of an entry, in pieces."""
 
     part_number: int
-    """The number of the reduced entry that shows it."""
+    """The index of the reduced entry that shows the text."""
     pieces: Sequence[AnswerPiece]
-    worths: Sequence[float]
+    scores: Sequence[float]
     sizes: Sequence[int]
 
 
@@ -202,12 +214,12 @@ def _add_best_prose(
     budget: int,
     count: CountTokens,
 ) -> list[JournalEntry]:
-    """Return the entries with the most informative prose of their sources, as much as fits."""
+    """Return the entries with as much as fits of their most informative prose."""
     rarity = WordRarity(entry.prose for entry in full_entries)
     texts = _weigh_texts(parts, full_entries, rarity, count=count)
-    room = budget - _count_action_tokens(parts, count)
+    max_tokens = budget - _count_action_tokens(parts, count)
     while True:
-        numbers_by_text = _choose_pieces(texts, rarity, room)
+        numbers_by_text = _choose_pieces(texts, rarity, max_tokens)
         texts_by_part: list[list[str]] = [[] for _ in parts]
         for text, numbers in zip(texts, numbers_by_text, strict=True):
             texts_by_part[text.part_number].append(join_pieces(text.pieces, numbers))
@@ -215,7 +227,7 @@ def _add_best_prose(
         excess = sum(count(entry.text) + 2 for entry in entries) - budget
         if excess <= 0 or not any(numbers_by_text):
             return entries
-        room -= excess
+        max_tokens -= excess
 
 
 def _weigh_texts(
@@ -225,7 +237,7 @@ def _weigh_texts(
     *,
     count: CountTokens,
 ) -> list[_ProseText]:
-    """Return the notes and closing words of all entries, weighed. An entry with its steps has a note for each line."""
+    """Return the notes and closing words of all entries, with scores. An entry with steps has one note per line."""
     last_index = max(len(full_entries) - 1, 1)
     texts: list[_ProseText] = []
     for number, part in enumerate(parts):
@@ -238,45 +250,45 @@ def _weigh_texts(
                 if not text and not part.has_steps:
                     continue
                 is_note = position < len(notes)
-                pieces, worths, sizes = weigh_pieces(
+                pieces, scores, sizes = score_pieces(
                     text, count, rarity, is_note=is_note
                 )
-                worths = [worth * weight for worth in worths]
-                texts.append(_ProseText(number, pieces, worths=worths, sizes=sizes))
+                scores = [score * weight for score in scores]
+                texts.append(_ProseText(number, pieces, scores=scores, sizes=sizes))
     return texts
 
 
 def _choose_pieces(
-    texts: Sequence[_ProseText], rarity: WordRarity, room: int
+    texts: Sequence[_ProseText], rarity: WordRarity, max_tokens: int
 ) -> list[list[int]]:
-    """Return the numbers of the pieces of each text that fit: those that add most to the ones chosen before them."""
-    offers = [
-        (-worth, text_index, number)
+    """Choose pieces that fit and add most to the pieces chosen before; return their numbers for each text."""
+    candidates = [
+        (-score, text_index, number)
         for text_index, text in enumerate(texts)
-        for number, worth in enumerate(text.worths)
-        if worth > 0
+        for number, score in enumerate(text.scores)
+        if score > 0
     ]
-    heapify(offers)
+    heapify(candidates)
     numbers_by_text: list[list[int]] = [[] for _ in texts]
     chosen_texts: set[str] = set()
     text_by_word: dict[str, int] = {}
-    while offers:
-        _, text_index, number = heappop(offers)
+    while candidates:
+        _, text_index, number = heappop(candidates)
         text = texts[text_index]
         piece = text.pieces[number]
-        if text.sizes[number] > room or piece.text in chosen_texts:
+        if text.sizes[number] > max_tokens or piece.text in chosen_texts:
             continue
         new_words = [
             word
             for word in piece.words
             if text_by_word.get(word, text_index) == text_index
         ]
-        worth = text.worths[number] * _share_of_new_words(piece, new_words, rarity)
-        offer = (-worth, text_index, number)
-        if offers and offer > offers[0]:
-            heappush(offers, offer)
+        score = text.scores[number] * _measure_new_words(piece, new_words, rarity)
+        candidate = (-score, text_index, number)
+        if candidates and candidate > candidates[0]:
+            heappush(candidates, candidate)
             continue
-        room -= text.sizes[number]
+        max_tokens -= text.sizes[number]
         chosen_texts.add(piece.text)
         for word in piece.words:
             text_by_word.setdefault(word, text_index)
@@ -284,10 +296,10 @@ def _choose_pieces(
     return numbers_by_text
 
 
-def _share_of_new_words(
+def _measure_new_words(
     piece: AnswerPiece, new_words: Sequence[str], rarity: WordRarity
 ) -> float:
-    """Return the share of a piece's worth that is left if only `new_words` are not in a chosen piece."""
+    """Return the share of a piece's score that remains if only `new_words` are in no chosen piece."""
     if len(new_words) == len(piece.words):
         return 1.0
     share = rarity.score_words(new_words) / rarity.score_words(piece.words)
@@ -297,7 +309,7 @@ def _share_of_new_words(
 def _merge_entries_without_prose(
     parts: Sequence[_ReducedEntry], texts_by_part: Sequence[Sequence[str]]
 ) -> list[JournalEntry]:
-    """Return the entries with their prose; merge adjacent ones that have neither steps nor prose."""
+    """Return the entries with their prose. Merge adjacent entries that have neither steps nor prose."""
     entries: list[JournalEntry] = []
     was_wordless = False
     for part, texts in zip(parts, texts_by_part, strict=True):
@@ -312,7 +324,7 @@ def _merge_entries_without_prose(
 
 
 def _with_prose(part: _ReducedEntry, texts: Sequence[str]) -> JournalEntry:
-    """Return the entry with these notes and closing words; without its steps they become one text."""
+    """Return the entry with these notes and closing words, which become one text if the entry has lost its steps."""
     entry = part.entry
     if not part.has_steps:
         return replace(entry, closing_words=LINE_SEPARATOR.join(filter(None, texts)))

@@ -1,9 +1,7 @@
 """The summary without a model: a journal of the work, one entry a turn, made from the structure of the transcript.
 
 An entry has the number of the user's message, the actions (files, commands, calls, errors) and the outcome of the turn.
-When room runs short, the oldest entries are reduced first: they lose their closing words, then their calls (which
-become counts), then neighbouring entries become one for a range. Failures are kept longer: an error has a separate
-line, and the newest errors stay within their share of the room. Everything dropped is counted.
+If the journal is too long, its oldest entries are shortened first (`entry_shortening`).
 """
 
 from __future__ import annotations
@@ -46,8 +44,8 @@ class Journal:
         """Return the journal within this many tokens, the oldest entries shortened first."""
         if not self.entries:
             return self
-        room = budget - count(self.intro())
-        return Journal(tuple(fit_entries(self.entries, room, count)))
+        max_tokens = budget - count(self.intro())
+        return Journal(tuple(fit_entries(self.entries, max_tokens, count)))
 
     def intro(self) -> str:
         """Return the line before the entries that explains them."""
@@ -67,7 +65,7 @@ class Journal:
 
 
 def parse_journal(text: str) -> Journal:
-    """Parse the entries of a journal's text; any other text becomes one entry before them."""
+    """Parse the entries of a journal's text. Other text becomes one entry before them."""
     entries: list[JournalEntry] = []
     background: list[str] = []
     for line in text.split("\n"):
@@ -99,11 +97,11 @@ def parse_journal(text: str) -> Journal:
         elif line.strip() and not line.startswith("(Journal of "):
             background.append(line.strip())
     if background:
-        entries.insert(0, background_entry("\n".join(background), 0))
+        entries.insert(0, make_background_entry("\n".join(background), 0))
     return Journal(tuple(entries))
 
 
-def background_entry(text: str, messages: int) -> JournalEntry:
+def make_background_entry(text: str, messages: int) -> JournalEntry:
     """Return an entry for the text of an earlier summary that has no entries."""
     (closing,) = redact_texts([write_closing_words(f"From an earlier summary: {text}")])
     return JournalEntry(0, 0, messages, closing_words=closing)

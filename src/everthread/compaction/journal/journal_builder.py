@@ -26,7 +26,7 @@ from everthread.compaction.journal.steps import (
 from everthread.core.messages import Messages, text_of
 
 _MAX_ENTRY_LINES = 12
-"""An entry has at most this many lines: a longer turn is several entries."""
+"""Maximum lines of an entry; a longer turn becomes several entries."""
 
 
 class GrowingJournal:
@@ -54,7 +54,7 @@ class GrowingJournal:
     def extend(
         self, facts: Sequence[MessageFacts], turns: Sequence[int]
     ) -> GrowingJournal:
-        """Read the new messages. `turns`: the number of the user message that each belongs to."""
+        """Read the new messages of a longer history. `turns`: the turn of each message."""
         start = len(self._facts)
         records = read_calls(facts, turns, start, self._unmatched_results)
         for record in records:
@@ -73,7 +73,7 @@ class GrowingJournal:
     def can_extend_to(
         self, facts: Sequence[MessageFacts], turns: Sequence[int]
     ) -> bool:
-        """Return whether the messages begin with those read so far, and no new one is a result for an old call."""
+        """Return whether the messages begin with those read so far, and no new message has a result of an old call."""
         start = len(self._facts)
         if (
             len(facts) < start
@@ -106,7 +106,7 @@ class GrowingJournal:
     ) -> Journal:
         """Return the journal of all messages read so far, without `path_prefix` in paths.
 
-        `end_state`: the state after the messages that follow, which may resolve errors of these.
+        `end_state`: the state after later messages, which may have resolved errors.
         """
         end_state = end_state or self.state
         open_keys = end_state.errors.keys() | end_state.forgotten_errors
@@ -151,8 +151,8 @@ class GrowingJournal:
             )
         return Journal(tuple(merge_silent_entries([*earlier_entries, *new_entries])))
 
-    def _read_parts(self, facts_by_place: dict[int, MessageFacts]) -> None:
-        """Split the new messages into turns, and a long turn at the assistant's own notes."""
+    def _read_parts(self, facts_by_index: dict[int, MessageFacts]) -> None:
+        """Split the new messages into turns, and long turns into parts that begin with a note of the assistant."""
         facts = self._facts
         turns = self._turns
         spans: list[range] = []
@@ -161,22 +161,24 @@ class GrowingJournal:
                 spans[-1] = range(spans[-1].start, index + 1)
             else:
                 spans.append(range(index, index + 1))
-        closings = [_find_closings(facts, span) for span in spans]
-        closing_places = {place for places in closings for place in places}
+        closing_indices = [_find_closing_indices(facts, span) for span in spans]
+        all_closing_indices = {
+            index for indices in closing_indices for index in indices
+        }
         steps = [
-            (message_facts, self._find_note_before(place, closing_places))
-            for place, message_facts in facts_by_place.items()
+            (message_facts, self._find_note_before(index, all_closing_indices))
+            for index, message_facts in facts_by_index.items()
         ]
         write_steps_and_closings(
-            steps, [facts[place] for place in sorted(closing_places)]
+            steps, [facts[index] for index in sorted(all_closing_indices)]
         )
         last_turn = (
             self._earlier_journal.entries[-1].last_turn
             if self._earlier_journal.entries
             else -1
         )
-        for span, places in zip(spans, closings, strict=True):
-            closing_texts = [facts[place].closing_words or "" for place in places]
+        for span, indices in zip(spans, closing_indices, strict=True):
+            closing_texts = [facts[index].closing_words or "" for index in indices]
             is_continued = turns[span.start] == last_turn
             start = self._part_start if span.start == self._turn_start else span.start
             self._turn_start = span.start
@@ -201,10 +203,12 @@ class GrowingJournal:
                 self._parts.append(part)
                 self._shown_errors |= part.first_shown_errors
 
-    def _find_note_before(self, place: int, closings: Container[int]) -> str:
-        """Return the assistant's separate message right before its calls, unless it closes the turn."""
+    def _find_note_before(self, index: int, closing_indices: Container[int]) -> str:
+        """Return the assistant's text right before its message with calls, unless that text closes the turn."""
         previous_facts = (
-            self._facts[place - 1] if place and place - 1 not in closings else None
+            self._facts[index - 1]
+            if index and index - 1 not in closing_indices
+            else None
         )
         if (
             previous_facts is None
@@ -215,7 +219,7 @@ class GrowingJournal:
         return text_of(previous_facts.without_summary or {})
 
     def _find_part_end(self, start: int, stop: int) -> int:
-        """Return the end of the part that begins at `start`: once it is long enough, the assistant's next note."""
+        """Return the end of the part that begins at `start`: the assistant's next note once the part is long enough."""
         step_count = 0
         for index in range(start, stop):
             message_facts = self._facts[index]
@@ -294,8 +298,8 @@ class _TurnPart:
     ) -> JournalEntry:
         """Return the part as an entry, without `path_prefix` in paths. Later messages decide which errors are fixed.
 
-        `open_keys`, `open_lines`: keys and lines of the errors that are still open. An error with one of these lines
-        counts as open too.
+        `open_keys`, `open_lines`: keys and lines of the errors that are still open. An error counts as open if it has
+        one of these keys or lines.
         """
         open_errors = frozenset(
             call.failure_key
@@ -318,12 +322,12 @@ class _TurnPart:
         return self._entry[1]
 
 
-def _find_closings(facts: Sequence[MessageFacts], span: range) -> list[int]:
+def _find_closing_indices(facts: Sequence[MessageFacts], span: range) -> list[int]:
     """Return the indices of the answers in a turn: its last text, unless calls follow, and those before client texts.
 
     A turn has several answers if the client continued it: with a notice, or the text of a slash command.
     """
-    closings: list[int] = []
+    closing_indices: list[int] = []
     is_answer = True
     for index in reversed(span):
         message_facts = facts[index]
@@ -335,9 +339,9 @@ def _find_closings(facts: Sequence[MessageFacts], span: range) -> list[int]:
         elif (
             is_answer and role == "assistant" and text_of(message_facts.message).strip()
         ):
-            closings.append(index)
+            closing_indices.append(index)
             is_answer = False
-    return closings[::-1]
+    return closing_indices[::-1]
 
 
 def _mark_fixed_errors(

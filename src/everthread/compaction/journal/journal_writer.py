@@ -12,7 +12,7 @@ from everthread.core.tokens import TokenCounter
 
 
 class JournalWriter:
-    """The summariser that calls no model and always works."""
+    """A summariser that calls no model and never fails."""
 
     name = AUTHOR
 

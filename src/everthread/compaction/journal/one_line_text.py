@@ -1,4 +1,4 @@
-"""Put notes and closing words of the journal on one line, cut between words and without secrets."""
+"""Write notes and closing words of the journal on one line, cut between words and without secrets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NOTE_END = re.compile(r" — (?:changed |ran `|called )")
 
 
 def write_note(text: str) -> str:
-    """Return the assistant's text before its calls on one line: without code, its lines separated."""
+    """Return the assistant's text before its calls on one line, without code and with marks between its lines."""
     lines = _list_prose_lines(text, _MAX_NOTE_CHARS)
     lines = [line for line in lines if line != _CODE_MARK]
     return clip_line(LINE_SEPARATOR.join(lines), _MAX_NOTE_CHARS)
@@ -44,14 +44,14 @@ def split_note(line: str) -> tuple[str, str]:
 
 
 def write_closing_words(text: str) -> str:
-    """Return an answer on one line: without code, its lines separated."""
+    """Return an answer on one line, without code and with marks between its lines."""
     return LINE_SEPARATOR.join(_list_prose_lines(text, _MAX_CLOSING_CHARS))
 
 
 def _list_prose_lines(text: str, max_chars: int) -> list[str]:
     """Return the first and last lines of a text without its code, with a mark for each piece of it.
 
-    Lines at the end that only lead to code, or mark it, are dropped.
+    Marks of code at the end are dropped, and lines that only introduce them.
     """
     # A cut inside a piece of code would make code of the prose after it.
     prose = f"\n{_CODE_MARK}\n".join(text.strip().split("```")[::2])
@@ -71,15 +71,12 @@ def _list_prose_lines(text: str, max_chars: int) -> list[str]:
 
 
 def clip_line(text: str, limit: int = 240) -> str:
-    """Clip a text to one line of at most `limit` characters.
-
-    A text is redacted before it is cut; the rest is redacted with the whole entry.
-    """
+    """Clip a text to one line of at most `limit` characters. A secret at the cut is redacted; others are later."""
     return clip_words(one_line(text), limit).replace("……", "…")
 
 
 def redact_texts(texts: list[str]) -> list[str]:
-    """Redact texts and remove our own markers, in one call because that is cheaper.
+    """Redact texts and neutralise markers of summaries in them, all in one call because that is cheaper.
 
     Return the same list if nothing changes.
     """

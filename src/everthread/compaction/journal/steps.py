@@ -43,9 +43,9 @@ class Step(NamedTuple):
     def write_lines(
         self, open_errors: Container[str], shown_errors: Sequence[Sequence[str]]
     ) -> Iterator[str]:
-        """Yield the step as one line (none if it only read), then its error lines that are in `shown_errors`.
+        """Yield the line of the step, unless the step only read, then its error lines.
 
-        `open_errors`: keys of the failures that are not resolved.
+        `open_errors`: keys of the failures that are not resolved. `shown_errors`: the error lines to show of each call.
         """
         parts = (
             [f"changed {', '.join(self.changed_paths)}"] if self.changed_paths else []
@@ -75,10 +75,9 @@ def write_steps_and_closings(
     steps_with_notes: Sequence[tuple[MessageFacts, str]],
     closings: Sequence[MessageFacts],
 ) -> None:
-    """Write the missing steps and closing words of these messages.
+    """Write the missing steps and closing words of these messages, and redact them in one call, which is cheaper.
 
-    They are redacted in one call, which is cheaper. `steps_with_notes`: each message with calls, and the assistant's
-    words right before it.
+    `steps_with_notes`: each message with calls, and the assistant's words right before it.
     """
     unwritten_steps = [
         (message_facts, note)
@@ -150,15 +149,15 @@ def _replace_step_texts(step: Step, texts: Iterator[str]) -> Step:
 
 
 def _write_step(note: str, effects: Sequence[Effect]) -> Step:
-    """Describe the effects of a message's calls. A to-do list is part of the state instead.
+    """Describe the effects of a message's calls, except to-do lists, which are part of the state.
 
     Calls that only read are not described, so their announcement is left out too.
     """
-    paths = count_paths(
+    paths = merge_repeated_paths(
         path
         for effect in effects
         if effect.kind == "changed"
-        for path in _changed_paths(effect)
+        for path in _list_changed_paths(effect)
     )
     calls = []
     for effect in effects:
@@ -190,8 +189,8 @@ def _changes_todo(effect: Effect) -> bool:
     return not effect.failed and bool(read_todo(effect) or read_task_change(effect))
 
 
-def _changed_paths(effect: Effect) -> tuple[str, ...]:
-    """Return the paths that a call changed; none if it failed or is not done."""
+def _list_changed_paths(effect: Effect) -> tuple[str, ...]:
+    """Return the paths that a call changed; empty if it failed or is not done."""
     return (
         () if effect.failed or not effect.is_done else effect.paths or (effect.target,)
     )
@@ -201,7 +200,7 @@ def _describe_call(description: str, effect: Effect) -> CallDescription:
     """Describe a call, with its outcome and errors."""
     outcome = clip_line(effect.outcome, 120)
     errors = tuple(map(clip_line, effect.errors))
-    # Code is never the same twice: a later pass of other code does not resolve this failure.
+    # Code is never the same twice, so a later success of other code does not resolve this failure.
     is_open = (
         effect.failed
         and errors
@@ -225,15 +224,15 @@ def join_changes(lines: Iterable[str]) -> Iterator[str]:
             names += line.removeprefix(_CHANGED_LABEL).split(", ")
             continue
         if names:
-            yield f"{_CHANGED_LABEL}{', '.join(count_paths(names))}"
+            yield f"{_CHANGED_LABEL}{', '.join(merge_repeated_paths(names))}"
             names = []
         yield line
     if names:
-        yield f"{_CHANGED_LABEL}{', '.join(count_paths(names))}"
+        yield f"{_CHANGED_LABEL}{', '.join(merge_repeated_paths(names))}"
 
 
-def count_paths(paths: Iterable[str]) -> list[str]:
-    """Return each path once, with a count if it occurs more often."""
+def merge_repeated_paths(paths: Iterable[str]) -> list[str]:
+    """Return each path once, with a count if it occurs several times."""
     counts: dict[str, int] = {}
     for path in paths:
         name, _, times = (

@@ -1,7 +1,7 @@
-"""The graph in the context: nodes, each under a line that names it.
+"""The nodes of the graph in the context, each under a heading line.
 
-The context is the engine's memory: which nodes are in view is read from the summary message itself. So an undo, a
-branch and another process all find the graph as their own context shows it, and a bare list of messages needs no store.
+The engine reads the visible nodes from the summary message itself. So after an undo, in a branch and in another process
+the graph is the one that the context shows, and a bare list of messages needs no store.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from everthread.core.types import Node
 EARLIER_SUMMARY_AUTHOR = "an earlier summary"
 """Author of a part that comes from another engine's summary."""
 LATEST_ONLY_SECTIONS = frozenset({STATE, PROGRESS, PENDING_ASKS, REMAINING})
-"""Sections that describe the state at a node's end: of adjacent nodes only the last one's still holds."""
+"""Sections that describe the state at the end of a node. Of adjacent nodes, only those of the last one still hold."""
 _HEADING = re.compile(
     r"^\[node (?P<id>n[0-9a-f]{12}): turns (?P<first>\d{1,9})-(?P<last>\d{1,9}), (?P<messages>[\d,]{1,12}) messages?, "
     r"(?P<tokens>[\d,]{1,12}) tokens, level (?P<level>\d{1,3}), by "
@@ -54,11 +54,11 @@ _HEADING = re.compile(
 _END = re.compile(r"^\[end of nodes(?:;[^\]\n]{0,80})?\]$", re.MULTILINE)
 _FORGED_NODE_LINE = re.compile(r"^\[(?=node n[0-9a-f]|end of nodes)", re.MULTILINE)
 MAX_JOINED_LINES = 12
-"""Lines of a journal's entry that was joined from parts of one turn."""
+"""Maximum lines of a journal's entry that is joined from parts of one turn."""
 _MIN_FULL_SHARE = 0.7
-"""A chunk that has reached this share of its size ends before the next user message."""
+"""A chunk with at least this share of its intended size ends before the next user message."""
 _MIN_CHUNK_SHARE = 0.25
-"""A last chunk below this share of its size is joined to the previous one."""
+"""A last chunk below this share of the intended size is joined to the previous chunk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class VisibleNode:
 
     @property
     def text(self) -> str:
-        """Its lines in the context: the same bytes in every compaction that keeps it."""
+        """The lines of the node in the context: the same bytes in every compaction that keeps the node."""
         node = self.node
         plural = "" if self.message_count == 1 else "s"
         heading = (
@@ -83,7 +83,7 @@ class VisibleNode:
 def read_visible_nodes(
     summary: str, *, first_turn: int, last_turn: int, message_count: int
 ) -> list[VisibleNode]:
-    """Parse the nodes in a summary message's text. Without nodes, return it as a single one over the given turns."""
+    """Parse the nodes in a summary message's text. A summary without nodes becomes a single node over these turns."""
     nodes_end = find_nodes_end(summary)  # a user's words come after the nodes
     headings = [
         match for match in _HEADING.finditer(summary) if match.end() <= nodes_end
@@ -132,7 +132,7 @@ def _read_foreign_summary(
         RULES: strip_pinned_notes(sections.get(RULES, "")),
     }
     if any(entry.last_turn for entry in parse_journal(sections.get(DONE, "")).entries):
-        # For a journal they come from the state, which follows the nodes.
+        # A journal's own sections of these names come from the state, which is written after the nodes.
         visible_sections |= {
             BLOCKED: "",
             FILES: "",
@@ -189,7 +189,7 @@ def join_sections(visible_nodes: Sequence[VisibleNode]) -> Sections:
 
 
 def join_journals(visible_nodes: Sequence[VisibleNode]) -> Journal:
-    """Join the journals of several nodes. A model's text under that heading becomes one entry for its node."""
+    """Join the journals of several nodes. If a model wrote the section, its text becomes one entry for the node."""
     joined_entries: list[JournalEntry] = []
     for visible_node in visible_nodes:
         entries = list(
@@ -217,10 +217,7 @@ def join_journals(visible_nodes: Sequence[VisibleNode]) -> Journal:
 def _join_same_turn(
     previous_entry: JournalEntry, entry: JournalEntry
 ) -> list[JournalEntry]:
-    """Join two entries of one turn, unless the result is too long or loses closing words.
-
-    Return both if they cannot be joined.
-    """
+    """Join two entries of one turn; return both if the result would be too long or lose closing words."""
     if previous_entry.last_turn != entry.first_turn:
         return [previous_entry, entry]
     lines = (*previous_entry.lines, *entry.lines)
@@ -244,7 +241,7 @@ def _join_same_turn(
 def render_view(
     marker: str, visible_nodes: Sequence[VisibleNode], sections: Sections
 ) -> str:
-    """Return the summary message without its last line, the most stable parts first for the sake of the cache."""
+    """Return the summary message without its last line. The most stable parts come first, so that they stay cached."""
     section_text = render_sections(sections, skip_empty=True)
     return "\n\n".join(
         filter(
@@ -260,7 +257,7 @@ def render_view(
 
 
 def neutralize_node_lines(text: str) -> str:
-    """Change lines of a node's text that could be read as the start of a node or as a marker."""
+    """Change the lines of a node's text that could be mistaken for the start of a node or for a marker."""
     return _FORGED_NODE_LINE.sub("(", neutralize_summary_marks(text)).strip()
 
 
@@ -276,12 +273,12 @@ def split_chunks(
     count: Callable[[int], int],
 ) -> list[list[int]]:
     """Split the covered indices into chunks of about `chunk_tokens`. Never split a group of calls and results."""
-    covered_places = set(covered)
+    covered_indices = set(covered)
     chunks: list[list[int]] = []
     sizes: list[int] = []
     for span in split_into_spans(messages):
         indices = [
-            index for index in range(span.start, span.end) if index in covered_places
+            index for index in range(span.start, span.end) if index in covered_indices
         ]
         if not indices:
             continue
@@ -307,10 +304,7 @@ def split_chunks(
 def number_messages(
     messages: Messages, visible_nodes: Sequence[VisibleNode], ids: Sequence[int] | None
 ) -> list[int]:
-    """Return an id for each message.
-
-    Without `ids`, number the messages in order, including those that nodes cover.
-    """
+    """Return an id for each message: from `ids`, or else a number that also counts the messages that nodes cover."""
     if ids is not None:
         return list(ids)
     hidden_count = sum(part.message_count for part in visible_nodes)
@@ -331,7 +325,7 @@ def count_node_tokens(visible_nodes: Sequence[VisibleNode], count: CountTokens) 
 
 
 def _replace_number(line: str) -> str:
-    """Replace an action's number by a dash, because the numbers of several nodes would run together."""
+    """Replace the number of an action by a dash, because joined nodes have the same numbers."""
     return re.sub(r"^\d{1,6}\.\s+", "- ", line)
 
 

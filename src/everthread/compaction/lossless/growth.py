@@ -1,7 +1,7 @@
-"""Grow the graph in one compaction: add leaves over messages that leave the view, and nodes over neighbouring nodes.
+"""Grow the graph in one compaction: add leaves over messages that leave the context, and nodes over adjacent nodes.
 
-Each step depends on the texts written before. So the steps are a generator that asks for texts. It is run again from
-its beginning with all texts so far, because a generator cannot be pickled, but its texts can.
+Each step depends on the texts written before. So the steps are a generator that asks for texts. A generator cannot be
+pickled, but its texts can: it is run again from its beginning with all texts so far.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from everthread.compaction.summary.sentences import CountTokens
 from everthread.core.types import Node
 
 MAX_REWRITTEN_NODES = 4
-"""Makeshift nodes that are rewritten in one compaction."""
+"""Maximum makeshift nodes to rewrite in one compaction."""
 
 GrowthSteps = Generator[Sequence[NodeTask], Sequence[NodeText], list[VisibleNode]]
 NodeSteps = Generator[Sequence[NodeTask], Sequence[NodeText], VisibleNode | None]
@@ -46,18 +46,18 @@ class GrowthPlan:
     leaf_sources: tuple[LeafSource, ...]
     """The messages of the new leaves."""
     options: NodeOptions
-    """Options for writing nodes; its room is that of one node."""
-    room: int
+    """Options for writing one node."""
+    max_tokens: int
     """Tokens for all nodes in view."""
     fan_in: int
-    """The number of neighbouring nodes that become one node above them."""
+    """The number of adjacent nodes that become one node above them."""
     has_model: bool
     graph: StoredGraph
 
 
 @dataclass(frozen=True, slots=True)
 class GrownGraph:
-    """The nodes in view after a compaction, the new ones among all nodes, and their texts."""
+    """The nodes in view after a compaction, all new nodes, and the texts that were written."""
 
     visible_nodes: list[VisibleNode]
     new_nodes: tuple[Node, ...]
@@ -104,7 +104,7 @@ class Growth:
         return (yield from self._condense([*earlier_nodes, *leaves]))
 
     def _adopt_foreign_summary(self, visible_node: VisibleNode) -> VisibleNode:
-        """Make another engine's summary a leaf over the messages that the store says it covers."""
+        """Make a leaf of another engine's summary, over the messages that the store says are covered."""
         node = visible_node.node
         if node.id:
             return visible_node
@@ -137,7 +137,7 @@ class Growth:
         """Return a makeshift node with a model's text; None if its sources are missing or no model can write."""
         graph = self.plan.graph
         node = visible_node.node
-        options = self._options_for(node.covered_tokens // 2)
+        options = self._limit_options(node.covered_tokens // 2)
         stored_sources = graph.nodes if node.level else graph.originals
         ids = node.sources if node.level else tuple(map(int, node.sources))
         if any(source not in stored_sources for source in ids):
@@ -158,7 +158,7 @@ class Growth:
         """Add a leaf over each run of messages."""
         sources = self.plan.leaf_sources
         texts = yield [
-            LeafTask(source, self._options_for(source.tokens // 2))
+            LeafTask(source, self._limit_options(source.tokens // 2))
             for source in sources
         ]
         return [
@@ -195,11 +195,11 @@ class Growth:
         )
 
     def _condense(self, visible_nodes: list[VisibleNode]) -> GrowthSteps:
-        """Return fewer nodes: each run of `fan_in` at one level becomes one node, shorter runs only for lack of room.
+        """Return fewer nodes: each run of `fan_in` nodes at one level becomes one node.
 
-        A run that would not get smaller stays.
+        Shorter runs are merged only if the nodes do not fit. A run that would not get smaller stays.
         """
-        room = self.plan.room
+        max_tokens = self.plan.max_tokens
         unshrinkable_ids: set[str] = set()
         while (run := self._find_run(visible_nodes, unshrinkable_ids)) is not None:
             visible_nodes = yield from self._merge_run(
@@ -207,14 +207,14 @@ class Growth:
             )
         while (
             len(visible_nodes) > 1
-            and count_node_tokens(visible_nodes, self.count) > room
+            and count_node_tokens(visible_nodes, self.count) > max_tokens
         ):
             run = _find_oldest_run(visible_nodes, self.plan.fan_in)
             visible_nodes = yield from self._merge_run(visible_nodes, run, None)
-        if visible_nodes and count_node_tokens(visible_nodes, self.count) > room:
+        if visible_nodes and count_node_tokens(visible_nodes, self.count) > max_tokens:
             heading_tokens = self.count(visible_nodes[0].text.partition("\n")[0]) + 2
             visible_nodes = yield from self._write_parent(
-                visible_nodes, max(room - heading_tokens, MIN_NODE_TOKENS)
+                visible_nodes, max(max_tokens - heading_tokens, MIN_NODE_TOKENS)
             )
         return visible_nodes
 
@@ -242,17 +242,23 @@ class Growth:
         """
         children = visible_nodes[run.start : run.stop]
         size = count_node_tokens(children, self.count)
-        room = min(self.plan.options.room, size * 2 // 3)
-        [parent] = yield from self._write_parent(children, max(room, MIN_NODE_TOKENS))
+        max_tokens = min(self.plan.options.max_tokens, size * 2 // 3)
+        [parent] = yield from self._write_parent(
+            children, max(max_tokens, MIN_NODE_TOKENS)
+        )
         if unshrinkable_ids is not None and self.count(parent.text) >= size:
             unshrinkable_ids.add(children[0].node.id)
             del self.new_nodes[parent.node.id]
             return visible_nodes
         return [*visible_nodes[: run.start], parent, *visible_nodes[run.stop :]]
 
-    def _write_parent(self, children: Sequence[VisibleNode], room: int) -> GrowthSteps:
+    def _write_parent(
+        self, children: Sequence[VisibleNode], max_tokens: int
+    ) -> GrowthSteps:
         """Return one node over these nodes, with the turns and times of all of them."""
-        [text] = yield [JoinTask(children, replace(self.plan.options, room=room))]
+        [text] = yield [
+            JoinTask(children, replace(self.plan.options, max_tokens=max_tokens))
+        ]
         nodes = [part.node for part in children]
         node = Node(
             id="",
@@ -275,10 +281,13 @@ class Growth:
             self._add_node(node, sum(part.message_count for part in children), text)
         ]
 
-    def _options_for(self, max_room: int) -> NodeOptions:
-        """Return the options with at most this room."""
+    def _limit_options(self, max_tokens: int) -> NodeOptions:
+        """Return the options with at most this many tokens for the node."""
         options = self.plan.options
-        return replace(options, room=max(min(options.room, max_room), MIN_NODE_TOKENS))
+        return replace(
+            options,
+            max_tokens=max(min(options.max_tokens, max_tokens), MIN_NODE_TOKENS),
+        )
 
     def _add_node(
         self, node: Node, message_count: int, text: NodeText | None = None
@@ -306,7 +315,7 @@ def find_makeshift_nodes(visible_nodes: Sequence[VisibleNode]) -> list[int]:
 
 
 def _find_oldest_run(visible_nodes: Sequence[VisibleNode], max_length: int) -> range:
-    """Return the oldest neighbours at one level, else the two oldest nodes, so that no node is rewritten often."""
+    """Return the oldest adjacent nodes at one level, or else the two oldest, so that no node is rewritten often."""
     for start in range(len(visible_nodes) - 1):
         level = visible_nodes[start].node.level
         end = start + 1

@@ -1,4 +1,4 @@
-"""Collect the messages under a leaf, the sources of its text."""
+"""Collect the messages under each leaf, from which its text is written."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class LeafSource:
 
 @dataclass(frozen=True, slots=True)
 class LeafSplitter:
-    """Split the covered messages of a compaction into the sources of its leaves."""
+    """A splitter of the covered messages of a compaction into the sources of leaves."""
 
     summary_input: SummaryInput
     counter: TokenCounter
@@ -51,10 +51,10 @@ class LeafSplitter:
     def split(
         self, message_ids: Sequence[int], facts: ThreadState, last_turn: int
     ) -> list[LeafSource]:
-        """Return the sources, oldest first, and update `facts` to the end of them.
+        """Return the sources, oldest first, and update `facts` to the state after the last one.
 
-        `message_ids`: an id for each message of the input. `last_turn`: the last turn that is covered already; the
-        first leaf may continue it.
+        `message_ids`: an id for each message of the input. `last_turn`: the last turn that is covered already, which
+        the first leaf may continue.
         """
         summary_input = self.summary_input
         cut_plan = summary_input.cut_plan
@@ -94,7 +94,7 @@ class LeafSplitter:
         facts: ThreadState,
         last_turn: int,
     ) -> list[Journal]:
-        """Return the journal of each run. All are read first: the facts at the end say which errors were fixed."""
+        """Return the journal of each run. All runs are read first: a later run may fix errors of earlier ones."""
         input_facts = self.summary_input.cut_plan.history.facts
         turns = self.summary_input.cut_plan.turns
         facts_by_index = {
@@ -141,7 +141,7 @@ def restore_leaf_source(node: Node, graph: StoredGraph) -> LeafSource:
 
 
 def shorten_lookup_answers(messages: Messages) -> list[Message]:
-    """Cut each lookup's answer to its first line: other nodes cover the originals it quotes."""
+    """Cut the answer of each lookup tool to its first line, because other nodes cover the originals that it quotes."""
     lookup_ids = {
         call.id
         for message in messages

@@ -1,4 +1,4 @@
-"""The lossless engine: a graph of summaries covers the messages out of view, which stay readable word for word."""
+"""The lossless engine: a graph of summaries covers old messages, whose originals the model can still read."""
 
 from __future__ import annotations
 
@@ -75,12 +75,12 @@ from everthread.compaction.summary_engine import (
 from everthread.core.types import Node
 from everthread.errors import ConfigError, InputError
 
-NODE_SHARE = 5
-"""One node may take this part (1/n) of the room for all nodes."""
-STATE_SHARE = 3
+NODE_DIVISOR = 5
+"""One node may take the tokens for all nodes divided by this."""
+STATE_DIVISOR = 3
 STATE_TOKENS = 200
-"""The sections made from the facts take up to this part (1/n) of their room with the nodes, or these tokens if that is
-less than half of it."""
+"""The sections made from the state may take the tokens for nodes and state divided by `STATE_DIVISOR`, or
+`STATE_TOKENS` if that is more, but at most half."""
 MIN_FAN_IN = 2
 MAX_FAN_IN = 16
 MIN_LEAF_TOKENS = 200
@@ -89,12 +89,12 @@ MAX_LEAF_TOKENS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class LosslessOptions:
-    """The options of the engine, with the names of the configuration `engines.lossless`; checked when they are made."""
+    """The options of the engine, named as in the configuration `engines.lossless`. Creating them checks them."""
 
     fan_in: int = 4
-    """This many neighbouring nodes of one level become one node above them."""
+    """The number of adjacent nodes of one level that become one node above them."""
     leaf_tokens: int | None = None
-    """About this many tokens of messages make a leaf; None: an eighth of the threshold, at least 1,000."""
+    """About the tokens of messages that make a leaf; None: an eighth of the threshold, at least 1,000."""
 
     def __post_init__(self) -> None:
         _check_bounds("fan_in", self.fan_in, (MIN_FAN_IN, MAX_FAN_IN))
@@ -134,13 +134,13 @@ def _check_bounds(name: str, value: Any, bounds: tuple[int, int]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class GraphWriting:
-    """A summary that the lossless engine is writing."""
+class PendingGraphSummary:
+    """A summary that the lossless engine has begun."""
 
     summary_input: SummaryInput
     growth: GrowthPlan
     facts: ThreadState
-    """The facts at the cut."""
+    """The state of the thread at the end of the covered messages."""
     marker: str
     other_sections: Sections
     """The sections after the nodes."""
@@ -173,7 +173,7 @@ class LosslessEngine(SummaryEngine):
         super().__init__(services)
         self._options = options or LosslessOptions()
         self._known_nodes: dict[str, Node] = {}
-        """Nodes that were read or made; the store has them all."""
+        """All nodes that were read from the store or made by this engine, by id."""
         self._tools = GraphTools.from_services(services)
 
     def current_state(self, graph: StoredGraph | None = None) -> EngineState:
@@ -184,7 +184,7 @@ class LosslessEngine(SummaryEngine):
         return replace(super().current_state(), graph=known_graph)
 
     async def read_state(self, history: CompactionInput) -> EngineState:
-        """Read the nodes in view, and the messages under those that a model can rewrite."""
+        """Read the nodes in view, and the messages under the nodes that a model can rewrite."""
         archive = self._services.archive
         if archive is None:
             return self.current_state()
@@ -200,7 +200,7 @@ class LosslessEngine(SummaryEngine):
             }
         has_foreign_summary = any(not part.node.id for part in visible_nodes)
         covered_ids = await archive.covered() if has_foreign_summary else ()
-        ids = {*(history.ids or ()), *self._ids_to_rewrite(history, visible_nodes)}
+        ids = {*(history.ids or ()), *self._list_ids_to_rewrite(history, visible_nodes)}
         originals = await archive.originals(sorted(ids))
         graph = StoredGraph(
             is_stored=True,
@@ -209,11 +209,11 @@ class LosslessEngine(SummaryEngine):
         )
         return self.current_state(graph)
 
-    def begin_writing(self, summary_input: SummaryInput) -> GraphWriting:
+    def begin_summary(self, summary_input: SummaryInput) -> PendingGraphSummary:
         count = self._services.counter.text
         cut_plan = summary_input.cut_plan
         compaction_input = summary_input.compaction_input
-        facts = self.facts_before(cut_plan.earlier_summary, summary_input.state)
+        facts = self.load_facts_before(cut_plan.earlier_summary, summary_input.state)
         graph = summary_input.state.graph or StoredGraph()
         visible_nodes = _resolve_visible_nodes(summary_input, graph)
         last_turn = visible_nodes[-1].node.last_turn if visible_nodes else -1
@@ -247,23 +247,28 @@ class LosslessEngine(SummaryEngine):
             + count(render_sections(other_sections, skip_empty=True))
             + names.room
         )
-        room = budget - used_tokens - 60
-        state_room = max(room // STATE_SHARE, min(room // 2, STATE_TOKENS))
-        state_sections = write_state_sections(state, state_room, count)
-        room = max(room - count_section_tokens(state_sections, count), MIN_NODE_TOKENS)
+        available_tokens = budget - used_tokens - 60
+        state_tokens = max(
+            available_tokens // STATE_DIVISOR, min(available_tokens // 2, STATE_TOKENS)
+        )
+        state_sections = write_state_sections(state, state_tokens, count)
+        available_tokens = max(
+            available_tokens - count_section_tokens(state_sections, count),
+            MIN_NODE_TOKENS,
+        )
         node_order = NodeOptions(
-            max(room // NODE_SHARE, MIN_NODE_TOKENS),
+            max(available_tokens // NODE_DIVISOR, MIN_NODE_TOKENS),
             other_sections[TASK],
             focus=compaction_input.focus_topic,
             manual=compaction_input.manual,
         )
-        writing = GraphWriting(
+        pending = PendingGraphSummary(
             summary_input,
             GrowthPlan(
                 tuple(visible_nodes),
                 tuple(sources),
                 options=node_order,
-                room=room,
+                max_tokens=available_tokens,
                 fan_in=self._options.fan_in,
                 has_model=compaction_input.has_model,
                 graph=graph,
@@ -274,32 +279,32 @@ class LosslessEngine(SummaryEngine):
             names=names,
             warnings=warnings,
         )
-        return self._begin_batch(writing) if compaction_input.has_model else writing
+        return self._begin_batch(pending) if compaction_input.has_model else pending
 
-    def continue_writing(
-        self, writing: GraphWriting, drafts: Sequence[SummaryDraft]
-    ) -> GraphWriting | WrittenSummary:
+    def continue_summary(
+        self, pending: PendingGraphSummary, drafts: Sequence[SummaryDraft]
+    ) -> PendingGraphSummary | WrittenSummary:
         writer = NodeWriter(self._services.counter.text)
         remaining_drafts = iter(drafts)
         batch = tuple(
             writer.take_draft(node, next(remaining_drafts))
             if isinstance(node, PendingNode)
             else node
-            for node in writing.current_batch
+            for node in pending.current_batch
         )
         texts = tuple(node for node in batch if isinstance(node, NodeText))
         if len(texts) < len(batch):
-            return replace(writing, current_batch=batch)
-        next_writing = replace(
-            writing, written_texts=(*writing.written_texts, *texts), current_batch=()
+            return replace(pending, current_batch=batch)
+        next_pending = replace(
+            pending, written_texts=(*pending.written_texts, *texts), current_batch=()
         )
-        outcome = Growth(next_writing.growth, writer.count).run(
-            next_writing.written_texts
+        outcome = Growth(next_pending.growth, writer.count).run(
+            next_pending.written_texts
         )
         if isinstance(outcome, GrownGraph):
-            return self._compose_summary(next_writing, outcome)
+            return self._compose_summary(next_pending, outcome)
         return replace(
-            next_writing, current_batch=tuple(map(writer.begin_node, outcome))
+            next_pending, current_batch=tuple(map(writer.begin_node, outcome))
         )
 
     def read_facts(self, earlier: EarlierSummary) -> ThreadState:
@@ -327,14 +332,15 @@ class LosslessEngine(SummaryEngine):
         super().update_model(services)
         self._tools = GraphTools.from_services(services)
 
-    def _ids_to_rewrite(
+    def _list_ids_to_rewrite(
         self, history: CompactionInput, visible_nodes: Sequence[VisibleNode]
     ) -> list[int]:
         """Return the ids of the messages under the leaves that a model may rewrite."""
         if not history.has_model:
             return []
         stored_parts = [
-            replace(part, node=self._stored_node(part.node)) for part in visible_nodes
+            replace(part, node=self._find_stored_node(part.node))
+            for part in visible_nodes
         ]
         leaves = [
             stored_parts[index].node for index in find_makeshift_nodes(stored_parts)
@@ -343,7 +349,7 @@ class LosslessEngine(SummaryEngine):
             int(source) for leaf in leaves if not leaf.level for source in leaf.sources
         ]
 
-    def _stored_node(self, node: Node) -> Node:
+    def _find_stored_node(self, node: Node) -> Node:
         return self._known_nodes.get(node.id, node)
 
     def _summary_budget(
@@ -352,63 +358,63 @@ class LosslessEngine(SummaryEngine):
         visible_nodes: Sequence[VisibleNode],
         new_tokens: int,
     ) -> int:
-        """Return the tokens for the summary without the user's words. Nodes in view keep their room if possible."""
+        """Return the tokens for the summary without the user's words, if possible enough for the nodes in view."""
         cut_plan = summary_input.cut_plan
         visible_tokens = sum(
             self._services.counter.text(part.text) for part in visible_nodes
         )
-        room_beside_words = (
+        tokens_beside_words = (
             cut_plan.middle_tokens * 8 // 10 - cut_plan.min_user_words_tokens
         )
         max_tokens = min(
             self._services.budget.summary_max,
             cut_plan.fitted_cut.limits.summary_tokens,
-            max(room_beside_words, MIN_NODE_TOKENS),
+            max(tokens_beside_words, MIN_NODE_TOKENS),
         )
         return min(
             max_tokens, max(cut_plan.summary_budget, visible_tokens + new_tokens // 4)
         )
 
-    def _begin_batch(self, writing: GraphWriting) -> GraphWriting:
+    def _begin_batch(self, pending: PendingGraphSummary) -> PendingGraphSummary:
         """Request the first texts, if any."""
         count = self._services.counter.text
-        outcome = Growth(writing.growth, count).run(())
+        outcome = Growth(pending.growth, count).run(())
         if isinstance(outcome, GrownGraph):
-            return writing
+            return pending
         return replace(
-            writing, current_batch=tuple(map(NodeWriter(count).begin_node, outcome))
+            pending, current_batch=tuple(map(NodeWriter(count).begin_node, outcome))
         )
 
     def _compose_summary(
-        self, writing: GraphWriting, graph: GrownGraph
+        self, pending: PendingGraphSummary, graph: GrownGraph
     ) -> WrittenSummary:
-        """Put the nodes, the sections after them and the user's words together."""
+        """Join the nodes, the sections after them and the user's words to a summary."""
         count = self._services.counter.text
-        cut_plan = writing.summary_input.cut_plan
-        other_sections = writing.other_sections
+        cut_plan = pending.summary_input.cut_plan
+        other_sections = pending.other_sections
         visible_nodes = graph.visible_nodes
         used_tokens = (
-            count(writing.marker)
+            count(pending.marker)
             + count_node_tokens(visible_nodes, count)
             + count(render_sections(other_sections, skip_empty=True))
-            + writing.names.room
+            + pending.names.room
             + 40
         )
-        room = max(
-            cut_plan.user_words_room(used_tokens), cut_plan.min_user_words_tokens
+        available_tokens = max(
+            cut_plan.user_words_budget(used_tokens), cut_plan.min_user_words_tokens
         )
-        words = render_quotes(cut_plan.user_words, room, count)
+        words = render_quotes(cut_plan.user_words, available_tokens, count)
         visible_text = "\n".join(
             [
-                writing.marker,
+                pending.marker,
                 *(part.text for part in visible_nodes),
                 *other_sections.values(),
                 words,
             ]
         )
-        names_text = write_names_section(writing.names, cut_plan, visible_text, count)
+        names_text = write_names_section(pending.names, cut_plan, visible_text, count)
         text = render_view(
-            writing.marker,
+            pending.marker,
             visible_nodes,
             {**other_sections, USER_WORDS: words, NAMES: names_text},
         )
@@ -422,12 +428,12 @@ class LosslessEngine(SummaryEngine):
             tokens_after=0,
             author=_join_authors(graph.texts),
             verification=_add_up_checks(graph.texts),
-            warnings=(*warnings, *writing.warnings),
+            warnings=(*warnings, *pending.warnings),
             usage=tuple(
                 usage for node_text in graph.texts for usage in node_text.usage
             ),
             nodes=graph.new_nodes,
-            state=writing.facts.dump(),
+            state=pending.facts.dump(),
         )
         return WrittenSummary(text, result)
 
@@ -440,7 +446,7 @@ def create(services: Services, options: Mapping[str, Any]) -> ContextEngine:
 def _resolve_visible_nodes(
     summary_input: SummaryInput, graph: StoredGraph
 ) -> list[VisibleNode]:
-    """Return the nodes in view as the graph has them; the others as the context shows them."""
+    """Return the nodes in view: from the graph if it has them, else as the context shows them."""
     head = summary_input.cut_plan.history.facts[: summary_input.cut_plan.cut.head_end]
     first_turn = sum(message_facts.is_user for message_facts in head) + 1
     visible_nodes = _read_nodes_in_view(
@@ -455,7 +461,7 @@ def _resolve_visible_nodes(
 def _read_nodes_in_view(
     earlier_summary: EarlierSummary, first_turn: int
 ) -> list[VisibleNode]:
-    """Return the nodes in a summary; if it has none, all of it as one node from `first_turn` on."""
+    """Return the nodes in a summary. A summary without nodes becomes one node from `first_turn` on."""
     if not earlier_summary.text:
         return []
     last_turn = max(

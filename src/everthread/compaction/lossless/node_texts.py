@@ -1,8 +1,8 @@
 """Write the text of a node.
 
-It must be smaller than the text it covers. If a draft is not, it is requested again with half the room. If the second
-draft is also too large, or no model can write, the node holds a journal. Such a node is makeshift: it is rewritten when
-a model is available.
+The text must be smaller than the text that the node covers. If a draft is not, it is requested again with half of the
+tokens. If the second draft is also too large, or no model can write, the node holds a journal. Such a node is
+makeshift: it is rewritten when a model is available.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ from everthread.compaction.verification.unsupported_lines import (
 from everthread.core.secrets.redaction import redact
 
 MAX_OVERSHOOT = 1.5
-"""A draft may exceed its room by this factor; it is cut then."""
+"""A draft may exceed its tokens by this factor; such a draft is cut."""
 MIN_NODE_TOKENS = 40
 _FACT_SECTIONS = (DECISIONS, CRITICAL, FILES)
-"""Sections whose lines are meaningful by themselves, the most important first."""
+"""Sections whose lines can be understood alone, the most important first."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeOptions:
-    """Options for writing a node: its room, the task, the focus."""
+    """Options for writing a node: its maximum size, the user's task, the focus."""
 
-    room: int
+    max_tokens: int
     task: str = ""
     focus: str | None = None
     manual: bool = False
@@ -72,12 +72,12 @@ class LeafTask:
     options: NodeOptions
 
     def request(self) -> SummaryRequest:
-        """Return the request for its text."""
+        """Return the request for the node's text."""
         source = self.source
         return SummaryRequest(
             messages=source.messages,
             pruned=source.pruned,
-            budget=self.options.room,
+            budget=self.options.max_tokens,
             task=self.options.task,
             focus=self.options.focus,
             ids=source.ids,
@@ -87,23 +87,23 @@ class LeafTask:
         )
 
     def covered_tokens(self, count: CountTokens) -> int:  # noqa: ARG002 - as `JoinTask`
-        """Return the tokens that it covers."""
+        """Return the tokens that the node covers."""
         return self.source.tokens
 
 
 @dataclass(frozen=True, slots=True)
 class JoinTask:
-    """A node to write over other nodes, with their text in less room."""
+    """A node to write over other nodes, whose texts it shortens."""
 
     children: Sequence[VisibleNode]
     options: NodeOptions
 
     def request(self) -> SummaryRequest:
-        """Return the request for its text."""
+        """Return the request for the node's text."""
         return SummaryRequest(
             messages=[],
             pruned=[],
-            budget=self.options.room,
+            budget=self.options.max_tokens,
             previous=join_sections(self.children),
             task=self.options.task,
             focus=self.options.focus,
@@ -112,7 +112,7 @@ class JoinTask:
         )
 
     def covered_tokens(self, count: CountTokens) -> int:
-        """Return the tokens that it covers."""
+        """Return the tokens that the node covers."""
         return sum(count(part.text) for part in self.children)
 
 
@@ -146,7 +146,7 @@ class NodeWriter:
     count: CountTokens
 
     def begin_node(self, task: NodeTask) -> PendingNode:
-        """Return the node with the requests for its draft."""
+        """Return a pending node with the requests for its draft."""
         request = task.request()
         first_request = replace(request, budget=max(request.budget, MIN_NODE_TOKENS))
         brief_request = replace(
@@ -157,7 +157,7 @@ class NodeWriter:
     def take_draft(
         self, node: PendingNode, draft: SummaryDraft
     ) -> PendingNode | NodeText:
-        """Return the text of a node; if the draft is refused, return the node with the next request."""
+        """Return the text of a node, or the pending node with the next request if the draft is refused."""
         request = node.task.request()
         sources = join_sources(request.messages, "\n".join(request.previous.values()))
         covered_tokens = node.task.covered_tokens(self.count)
@@ -167,8 +167,8 @@ class NodeWriter:
             _, checked_count, unknown_count = mark_sections(draft.sections, sources)
             if should_refuse(checked_count, unknown_count):
                 return f"{draft.author} {TOO_MANY_UNKNOWN_NAMES}; its node was not used"
-            room = max(request.budget, MIN_NODE_TOKENS)
-            if size < covered_tokens and size <= MAX_OVERSHOOT * room:
+            max_tokens = max(request.budget, MIN_NODE_TOKENS)
+            if size < covered_tokens and size <= MAX_OVERSHOOT * max_tokens:
                 return draft
             return f"{draft.author} wrote {size:,} tokens for {covered_tokens:,}; it was asked to be brief"
 
@@ -178,13 +178,13 @@ class NodeWriter:
         return self.write_text(node.task, result)
 
     def write_text(self, task: NodeTask, draft: SummaryDraft) -> NodeText:
-        """Return the text of a node from its draft; from the journal if the draft has no sections."""
+        """Return the text of a node from its draft, or from the journal if the draft has no sections."""
         has_model_text = draft.author != AUTHOR and bool(draft.sections)
-        room = task.options.room
+        max_tokens = task.options.max_tokens
         if isinstance(task, LeafTask):
             if not has_model_text:
                 journal_text = redact(
-                    task.source.journal.shorten_to(room, self.count).render()
+                    task.source.journal.shorten_to(max_tokens, self.count).render()
                 )
                 return self._make_text(
                     draft, render_sections({DONE: journal_text}, skip_empty=True)
@@ -193,15 +193,16 @@ class NodeWriter:
             marked_sections, checked_count, unknown_count = mark_sections(
                 draft.sections, sources
             )
-            marked_sections = self._fit_sections(marked_sections, room)
+            marked_sections = self._fit_sections(marked_sections, max_tokens)
         else:
             joined_sections = join_sections(task.children)
             if not has_model_text:
                 return self._make_text(
-                    draft, self._fit_journals(task.children, joined_sections, room)
+                    draft,
+                    self._fit_journals(task.children, joined_sections, max_tokens),
                 )
-            sections = self._fit_sections(draft.sections, room)
-            sections = self._add_missing_facts(sections, joined_sections, room)
+            sections = self._fit_sections(draft.sections, max_tokens)
+            sections = self._add_missing_facts(sections, joined_sections, max_tokens)
             bodies = "\n".join(part.node.body for part in task.children)
             marked_sections, checked_count, unknown_count = mark_sections(
                 sections, bodies
@@ -212,14 +213,19 @@ class NodeWriter:
         )
 
     def _fit_journals(
-        self, children: Sequence[VisibleNode], joined_sections: Sections, room: int
+        self,
+        children: Sequence[VisibleNode],
+        joined_sections: Sections,
+        max_tokens: int,
     ) -> str:
-        """Return the journals of several nodes as one; sections that models wrote get at most half of the room."""
+        """Join the journals of several nodes. Sections that models wrote get at most half of the tokens."""
         other_sections = {
             name: text for name, text in joined_sections.items() if name != DONE
         }
         other_sections = (
-            self._fit_sections(other_sections, room // 2) if other_sections else {}
+            self._fit_sections(other_sections, max_tokens // 2)
+            if other_sections
+            else {}
         )
         used_tokens = (
             self.count(render_sections(other_sections, skip_empty=True))
@@ -228,33 +234,38 @@ class NodeWriter:
         )
         journal_text = (
             join_journals(children)
-            .shorten_to(room - used_tokens - 8, self.count)
+            .shorten_to(max_tokens - used_tokens - 8, self.count)
             .render()
         )
         return render_sections({**other_sections, DONE: journal_text}, skip_empty=True)
 
-    def _fit_sections(self, sections: Mapping[str, str], room: int) -> Sections:
-        """Return the sections within the room, with their headings."""
-        fitting = drop_lines_to_fit(sections, room, self.count)
-        while any(fitting.values()):
-            excess = self.count(render_sections(fitting, skip_empty=True)) - room
+    def _fit_sections(self, sections: Mapping[str, str], max_tokens: int) -> Sections:
+        """Return the sections within `max_tokens`, headings included."""
+        fitting_sections = drop_lines_to_fit(sections, max_tokens, self.count)
+        while any(fitting_sections.values()):
+            excess = (
+                self.count(render_sections(fitting_sections, skip_empty=True))
+                - max_tokens
+            )
             if excess <= 0:
                 break
-            shorter = drop_lines_to_fit(fitting, room - excess - 8, self.count)
-            if shorter == fitting:
+            shorter = drop_lines_to_fit(
+                fitting_sections, max_tokens - excess - 8, self.count
+            )
+            if shorter == fitting_sections:
                 break
-            fitting = shorter
-        return fitting
+            fitting_sections = shorter
+        return fitting_sections
 
     def _add_missing_facts(
-        self, sections: Sections, joined_sections: Sections, room: int
+        self, sections: Sections, joined_sections: Sections, max_tokens: int
     ) -> Sections:
-        """Add lines of `joined_sections` that no section has, the newest first, within the room.
+        """Add lines of `joined_sections` that the sections lack, the newest first, within `max_tokens`.
 
-        A model that joins summaries leaves out more than it must.
+        A model that joins summaries leaves out more than necessary.
         """
         written_text = "\n".join(sections.values())
-        remaining = room - 12
+        remaining = max_tokens - 12
         for name, text in sections.items():
             remaining -= self.count(f"## {name}\n{text}\n\n") if text else 0
         completed_sections = dict(sections)
@@ -277,7 +288,7 @@ class NodeWriter:
     def _make_text(
         self, draft: SummaryDraft, body: str, figures: Verification | None = None
     ) -> NodeText:
-        """Return a node's text, with lines neutralised that could be read as the start of a node."""
+        """Return a node's text. Lines that could be mistaken for the start of a node are neutralised."""
         author = clean_author(draft.author)
         return NodeText(
             neutralize_node_lines(body),

@@ -1,7 +1,7 @@
-"""Tools for the model: search all messages ever stored, describe a node, read the originals.
+"""Tools for the model: search all stored messages, describe a node, read the originals.
 
-An answer is bounded, and begins with a line that names its content: that line stays when the answer grows old. For an
-unknown id, a search without results and the end of a text the answer says so, so that the model does not try again.
+An answer is bounded. It begins with a line that names its content, which is kept when the answer is pruned. An answer
+says if an id is unknown_names, a search has no results or a text has ended, so that the model does not try again.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ from everthread.core.search.search_results import (
 )
 from everthread.core.types import Node
 from everthread.errors import InputError, UnknownIdError
-
-# Tool definitions sent to the model
 
 GREP = "lcm_grep"
 DESCRIBE = "lcm_describe"
@@ -107,15 +105,12 @@ SCHEMAS = (
         ["id"],
     ),
 )
-"""Always the same bytes: tools are part of the cached prefix."""
-
-
-# Tool answers
+"""The definitions of the tools. They never change, because tools are part of the cached prefix."""
 
 MAX_ANSWER_CHARS = 6_000
 """Maximum characters of an answer."""
 MAX_FRAME_CHARS = 400
-"""The part of an answer that is kept for its first line and the hint to continue."""
+"""Characters of an answer for its first line and the hint to continue."""
 MAX_EXCERPT_CHARS = 700
 """Characters of one excerpt, with its heading."""
 NODE_ID = re.compile(r"n[0-9a-f]{12}")
@@ -222,8 +217,6 @@ async def _find_node(graph: Graph, node_id: str) -> Node:
     return node
 
 
-# Arguments from the model
-
 MAX_ARGUMENT_CHARS = 1_000
 MAX_OFFSET = 10**9
 _DEFAULTS: dict[str, Any] = {
@@ -235,7 +228,7 @@ _DEFAULTS: dict[str, Any] = {
     "offset": 0,
 }
 _LIMITS = {"lcm_grep": (6, 20), "lcm_expand": (6_000, 50_000)}
-"""The default and the maximum of `limit`. A larger value is accepted: an answer is bounded in any case."""
+"""The default and the maximum of `limit`. A larger value is accepted, because an answer is bounded in any case."""
 _PARAMETERS = {
     schema["function"]["name"]: schema["function"]["parameters"] for schema in SCHEMAS
 }
@@ -244,12 +237,12 @@ _PARAMETERS = {
 def check_arguments(tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the checked arguments of a call, with defaults. A null counts as absent."""
     properties = _PARAMETERS[tool]["properties"]
-    unknown = ", ".join(
+    unknown_names = ", ".join(
         sorted(str(name)[:40] for name in set(arguments) - set(properties))
     )
-    if unknown:
+    if unknown_names:
         raise InputError(
-            f"{tool} has no argument {unknown}; it has {', '.join(properties)}"
+            f"{tool} has no argument {unknown_names}; it has {', '.join(properties)}"
         )
     values = {
         name: default for name, default in _DEFAULTS.items() if name in properties
@@ -303,8 +296,6 @@ def _check_number(tool: str, name: str, value: Any) -> int:
         )
     return value
 
-
-# Description of a node
 
 MAX_SHOWN_SOURCES = 24
 """Maximum ids listed in the description of a node."""

@@ -104,9 +104,9 @@ _THINKING_TAG = re.compile(rf"</?{_THINKING_TAGS}>", re.IGNORECASE)
 def strip_thinking(text: str) -> str:
     """Return the text without thinking that was written into it.
 
-    A tag at the start of a line opens it; elsewhere it is quoted. If a tag opens the whole text and is never closed,
-    all of it is thinking. Some chat templates swallow the opening tag: then a closing one ends the thinking from the
-    start of the text.
+    Thinking begins with a tag at the start of a line; elsewhere a tag is a quotation. If a tag at the start of the text
+    is never closed, the whole text is thinking. Some chat templates drop the opening tag: then the thinking reaches
+    from the start of the text to the closing tag.
     """
     parts: list[str] = []
     position = 0
@@ -170,9 +170,9 @@ _FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})[^\n`]*$", re.MULTILINE)
 
 
 def strip_fence(text: str) -> str:
-    """Return the text from its first heading on; if it is in a code fence, up to the end of the fence.
+    """Return the text from its first heading on, up to the end of the code fence if the heading is in one.
 
-    Fences inside come in pairs, so an odd one out at the end is the closing one.
+    Fences inside come in pairs, so with an odd number of fences the last one closes the outer fence.
     """
     first_heading = _HEADING.search(text)
     if first_heading is None:
@@ -189,7 +189,7 @@ _RESERVED_STARTS = (OPEN, SUMMARY_START, SUMMARY_END)
 
 
 def _clean_sections(sections: Mapping[str, str]) -> Sections:
-    """Return the sections without secrets, and without lines that only this package may write."""
+    """Return the sections without secrets, and without lines that begin like markers of this package."""
     clean = {
         name: redact(
             "\n".join(

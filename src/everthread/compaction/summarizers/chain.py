@@ -1,9 +1,9 @@
-"""Try summarisers in order: the first that can writes the summary; the last one always can.
+"""Try summarisers ("routes") in order until one writes the summary. The last one never fails.
 
 If prices are known, the cheapest route is tried first: the main model on the prefix its provider has cached, or another
 model that reads the whole text. After a transient failure a route is paused, so that a compaction does not wait for it
-again and again; a route without a provider, or with unusable answers, is paused longer. Until then the next one serves,
-which is reported once for each route. A compaction by hand tries every route.
+again and again; a route without a provider, or with unusable answers, is paused longer. Meanwhile the next route is
+used, which is reported once for each paused route. A compaction by hand tries every route.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ TOOK_TOO_LONG = "it took too long"
 
 
 class DeferredJournal:
-    """The end of a chain inside an event loop: it returns an empty draft, and the caller writes the journal."""
+    """The last route of a chain in an event loop: it returns an empty draft, so that the caller writes the journal."""
 
     name = AUTHOR
 
@@ -94,10 +94,7 @@ class DeferredJournal:
 
 
 class SummarizerChain:
-    """A chain that tries `routes` in order, then `fallback`, which never fails.
-
-    A failed route is named in the draft's warnings.
-    """
+    """A chain that tries `routes` in order, then `fallback`, which never fails. Its warnings name the failed routes."""
 
     def __init__(
         self,
@@ -128,7 +125,7 @@ class SummarizerChain:
         )
 
     async def summarize(self, request: SummaryRequest) -> SummaryDraft:
-        """Return the draft of the first route that can write one, with the usage of all that were tried."""
+        """Return the draft of the first route that does not fail, with the usage of all routes that were tried."""
         warnings: list[str] = []
         usage: list[Mapping[str, Any]] = []
         tried_names: set[str] = set()
@@ -175,7 +172,7 @@ class SummarizerChain:
             raise
 
     def _may_try(self, name: str, request: SummaryRequest, warnings: list[str]) -> bool:
-        """Return whether to try a route: it is not paused, and has not used up its attempts."""
+        """Return whether a route may be tried: it is not paused, and its attempts are not used up."""
         if any(
             refusal.is_route_exhausted
             for refusal in request.refused
@@ -215,7 +212,7 @@ class SummarizerChain:
         return min(known_prices) if known_prices else None if prices else 0.0
 
     def _sort_by_price(self, request: SummaryRequest) -> Sequence[Summarizer]:
-        """Return the routes for the request, the cheapest first; in their own order if a price is unknown."""
+        """Return the routes for the request, the cheapest first, or unsorted if a price is unknown."""
         routes = [route for route in self._routes if _is_suitable(route, request)]
         prices = [
             route.quote_request_price(request)
@@ -232,7 +229,7 @@ class SummarizerChain:
         ]
 
     def _record_failure(self, name: str, error: SummaryError) -> None:
-        """Report a failure, and pause the route if the failure will last."""
+        """Report a failure, and pause the route unless the failure concerns only this request."""
         pause_seconds = TRANSIENT_PAUSE_SECONDS if error.passing else 0.0
         if error.missing or error.unusable:
             pause_seconds = LONG_PAUSE_SECONDS
@@ -259,6 +256,6 @@ def _add_earlier_attempts(
 
 
 def _is_suitable(route: Summarizer, request: SummaryRequest) -> bool:
-    """Return whether a route suits this request; one without a `suits` method suits every request."""
+    """Return whether a route suits this request. A route without a `suits` method suits every request."""
     suits = getattr(route, "suits", None)
     return suits is None or bool(suits(request))

@@ -1,7 +1,7 @@
-"""The conversation as a record for a model: text between marker lines, so that everything in it is data.
+"""Write the conversation as a record for a model: text between marker lines, so that the model takes it as data.
 
-Only marker lines have the signs `⟦ ⟧`. Material loses those signs, so nothing in it can close the record, speak for
-another role or pose as an instruction. Secrets are redacted before anything is cut: no cut can hide half of one.
+Only marker lines have the signs `⟦ ⟧`. They are removed from the material, so that it cannot close the record, speak
+for another role or pose as an instruction. Secrets are redacted before anything is cut, so that none is cut in half.
 """
 
 from __future__ import annotations
@@ -41,29 +41,29 @@ def to_inert_text(text: str) -> str:
     return redact(text).translate(_MARKER_REPLACEMENTS)
 
 
-def marker_line(label: str) -> str:
+def make_marker_line(label: str) -> str:
     """Return a marker line."""
     return f"{OPEN}{label}{CLOSE}"
 
 
-def marked_block(name: str, material: str) -> str:
+def make_marked_block(name: str, material: str) -> str:
     """Return material between two marker lines. The material must be inert already."""
-    return f"{marker_line(name)}\n{material}\n{marker_line(f'end of {name}')}"
+    return f"{make_marker_line(name)}\n{material}\n{make_marker_line(f'end of {name}')}"
 
 
 @dataclass(frozen=True, slots=True)
 class RecordEntry:
-    """One thing that was said or done. Both fields are inert text."""
+    """A part of a message in the record: words, a call or a result. Both fields are inert text."""
 
     label: str
     text: str
 
     def __str__(self) -> str:
-        return f"{marker_line(self.label)}\n{self.text}"
+        return f"{make_marker_line(self.label)}\n{self.text}"
 
 
 def make_record(messages: Messages) -> list[list[RecordEntry]]:
-    """Return the messages as entries, grouped: calls and their results are in one group."""
+    """Return the messages as entries, in groups. Calls and their results are in the same group."""
     tool_names: dict[str, str] = {}
     return [
         [
@@ -82,7 +82,7 @@ def _make_entries(
     calls = calls_of(message)
     results = results_of(message)
     tool_names |= {call.id: call.name for call in calls}
-    for speaker, text in _spoken_parts(message):
+    for speaker, text in _split_by_speaker(message):
         if text.strip():
             yield RecordEntry(f"{number} {speaker}", to_inert_text(text.strip()))
     for call in calls:
@@ -97,7 +97,7 @@ def _make_entries(
         )
 
 
-def _spoken_parts(message: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _split_by_speaker(message: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield speaker and text of each part of a message, without calls and results."""
     role = _make_label(message.get("role"))
     if role == "tool":
@@ -108,9 +108,9 @@ def _spoken_parts(message: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for part in parts_of(message):
         kind = kind_of(part)
         if kind in REASONING_BLOCKS:
-            yield f"{role}, thinking", _readable_reasoning(part)
+            yield f"{role}, thinking", _read_reasoning(part)
         elif kind not in CALL_BLOCKS | RESULT_BLOCKS:
-            yield from _split_client_text(role, _part_text(part))
+            yield from _split_client_text(role, _describe_part(part))
     refusal = message.get("refusal")
     if isinstance(refusal, str):
         yield role, refusal
@@ -123,8 +123,8 @@ def _split_client_text(role: str, text: str) -> Iterator[tuple[str, str]]:
     yield f"{role}'s client adds", text.replace(own_words, "", 1) if own_words else text
 
 
-def _readable_reasoning(part: Part) -> str:
-    """Return the text of a reasoning part; encrypted reasoning is left out."""
+def _read_reasoning(part: Part) -> str:
+    """Return the text of a reasoning part; empty if it is encrypted."""
     summary = part.get("summary")
     texts = [
         part.get("thinking"),
@@ -135,14 +135,14 @@ def _readable_reasoning(part: Part) -> str:
 
 
 def _render_content(content: Any) -> str:
-    """Return a result's text, with the kind of each part that has no text."""
+    """Return the text of a result, in which a part without text is replaced by its kind."""
     parts = parts_of(
         {"content": content if isinstance(content, str | list) else str(content or "")}
     )
-    return "\n".join(filter(None, map(_part_text, parts)))
+    return "\n".join(filter(None, map(_describe_part, parts)))
 
 
-def _part_text(part: Part) -> str:
+def _describe_part(part: Part) -> str:
     """Return the text of a part, or its kind if it has no text."""
     kind = kind_of(part)
     return part_text(part) or (
@@ -160,52 +160,52 @@ _PART_LABEL_TOKENS = 24
 
 
 def count_entry_tokens(entries: Iterable[RecordEntry], count: CountTokens) -> int:
-    """Return the tokens of the rendered entries, one per line."""
+    """Return the tokens of the rendered entries, line ends included."""
     return sum(count(str(entry)) + 1 for entry in entries)
 
 
 def pack_chunks(
-    groups: Sequence[Sequence[RecordEntry]], room: int, count: CountTokens
+    groups: Sequence[Sequence[RecordEntry]], max_tokens: int, count: CountTokens
 ) -> list[list[RecordEntry]]:
-    """Pack the entries into chunks of at most `room` tokens, in order."""
+    """Pack the entries into chunks of at most `max_tokens` tokens, in order."""
     chunks: list[list[RecordEntry]] = []
     remaining = 0
     for group in groups:
-        for unit, tokens in _split_units(group, room, count):
+        for unit, tokens in _split_units(group, max_tokens, count):
             if tokens > remaining or not chunks:
                 chunks.append([])
-                remaining = room
+                remaining = max_tokens
             chunks[-1] += unit
             remaining -= tokens
     return chunks
 
 
-def cut_text(text: str, room: int, count: CountTokens) -> list[str]:
-    """Cut the text into parts of at most `room` tokens; joined, they equal the text."""
+def cut_text(text: str, max_tokens: int, count: CountTokens) -> list[str]:
+    """Cut the text into parts of at most `max_tokens` tokens; joined, they equal the text."""
     tokens = count(text)
-    if tokens <= room or len(text) < 2:
+    if tokens <= max_tokens or len(text) < 2:
         return [text]
-    step_chars = math.ceil(len(text) / max(2, math.ceil(1.05 * tokens / room)))
+    step_chars = math.ceil(len(text) / max(2, math.ceil(1.05 * tokens / max_tokens)))
     return [
         part
         for chunk in _cut_at_breaks(text, step_chars)
-        for part in cut_text(chunk, room, count)
+        for part in cut_text(chunk, max_tokens, count)
     ]
 
 
 def _split_units(
-    group: Sequence[RecordEntry], room: int, count: CountTokens
+    group: Sequence[RecordEntry], max_tokens: int, count: CountTokens
 ) -> Iterator[tuple[Sequence[RecordEntry], int]]:
     """Yield the units of a group that stay together in a chunk, with their sizes."""
     tokens = count_entry_tokens(group, count)
-    if tokens <= room:
+    if tokens <= max_tokens:
         if group:
             yield group, tokens
     elif len(group) > 1:
         for entry in group:
-            yield from _split_units([entry], room, count)
+            yield from _split_units([entry], max_tokens, count)
     else:
-        parts = cut_text(group[0].text, max(room - _PART_LABEL_TOKENS, 1), count)
+        parts = cut_text(group[0].text, max(max_tokens - _PART_LABEL_TOKENS, 1), count)
         for number, part in enumerate(parts, start=1):
             entry = RecordEntry(
                 f"{group[0].label}, part {number} of {len(parts)}", part

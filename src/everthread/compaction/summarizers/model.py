@@ -27,8 +27,8 @@ from everthread.compaction.summarizers.conversation_record import (
     RecordEntry,
     count_entry_tokens,
     cut_text,
+    make_marked_block,
     make_record,
-    marked_block,
     pack_chunks,
     to_inert_text,
 )
@@ -60,9 +60,6 @@ from everthread.core.secrets.redaction import redact
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import Model, Reply, Request
 from everthread.errors import SummaryError, WireError
-
-# Summary in a separate request
-
 
 _TOO_LONG_KINDS = frozenset(
     {"prompt_too_long", "max_tokens_too_large", "payload_too_large"}
@@ -114,7 +111,7 @@ def as_summary_error(error: Exception) -> SummaryError:
 MAX_ATTEMPTS = 2
 """Maximum attempts for one prompt."""
 TIME_LIMIT_SECONDS = 300.0
-"""Maximum duration of one call: twelve thousand tokens at forty per second."""
+"""Maximum duration of one call: enough for 12,000 tokens at 40 per second."""
 
 
 @dataclass(slots=True)
@@ -141,8 +138,8 @@ class SummaryWriter:
     ) -> Sections:
         """Return the sections, or raise `SummaryError`.
 
-        Repeat the prompt once, more firmly, after a bad answer; if the second is merely too long, use it, cut to size.
-        `fault`: the reason why an earlier summary was refused. Then this is the firmer prompt, and it is not repeated.
+        After a bad answer, repeat the prompt once with the reason. If the second answer is only too long, cut it.
+        `fault`: the reason why an earlier summary was refused. It is added to the prompt, which is then not repeated.
         """
         answers: list[SummaryAnswer] = []
         prompt = prompt.repeat_with_reason(fault, self.template) if fault else prompt
@@ -196,18 +193,18 @@ class SummaryWriter:
 
 
 MAX_LENGTH_REFUSALS = 2
-"""Maximum refusals of a prompt for its length before the last attempt."""
+"""Maximum refusals of a prompt because of its length before the last attempt."""
 _SAFE_WINDOW_SHARE = 0.95
 """Share of a window to use, since the model may count differently."""
 _MIN_MATERIAL_TOKENS = 1_000
-"""A window with less room for material is not used."""
+"""A window with fewer tokens for material is not used."""
 _MIN_TARGET_TOKENS = 200
 """Minimum target for a summary, however short its sources."""
 _EARLIER_LABEL = "earlier checkpoint"
 
 
 class LlmSummarizer:
-    """A summariser that calls `model`. `context_length` limits the input of one call, below the model's own window."""
+    """A summariser that sends the messages to a model."""
 
     def __init__(  # noqa: PLR0913 - one keyword per setting
         self,
@@ -221,7 +218,11 @@ class LlmSummarizer:
         price: CallPrice | None = None,
         windows: dict[str, int] | None = None,
     ) -> None:
-        """Set up the summariser. `windows`: windows that models stated, by name, if several summarisers share them."""
+        """Set up the summariser.
+
+        `context_length`: the limit for the input of one call, if it is below the model's window. `windows`: the windows
+        that models stated, by name, if several summarisers share them.
+        """
         self._writer = SummaryWriter(model, counter, template, time_limit)
         self._context_length = context_length
         self._windows: dict[str, int] = {} if windows is None else windows
@@ -237,7 +238,7 @@ class LlmSummarizer:
         return None if self._price is None else self._price(tokens, budget)
 
     def quote_request_price(self, request: SummaryRequest) -> float | None:
-        """Return the price for this request, which gets the pruned messages."""
+        """Return the price of this request, whose prompt is made of the pruned messages."""
         return self.quote_price(
             self._writer.counter.messages(request.pruned), request.budget
         )
@@ -264,8 +265,7 @@ class LlmSummarizer:
     async def _summarize_in_window(
         self, request: SummaryRequest, calls: SummaryCalls
     ) -> Sections:
-        """Write the sections; after a prompt that was too long, again with the window that the error states, or with
-        half."""
+        """Write the sections. If a prompt is too long, retry with the window that the error states, or with half."""
         for _ in range(MAX_LENGTH_REFUSALS):
             window = self._find_window()
             try:
@@ -308,15 +308,16 @@ class _SummaryJob:
     parallel: int
 
     async def write_sections(self) -> Sections:
-        """Return the sections: by one call if the material fits, else by notes on parts that are joined."""
+        """Return the sections: with one call if the material fits, else by joining notes on its parts."""
         if self.request.notes:
-            return await self._join_notes(self._note_entries(self.request.notes))
+            return await self._join_notes(self._make_note_entries(self.request.notes))
         groups = make_record(self.request.pruned)
         previous_text = self._previous_text()
         new_tokens = sum(count_entry_tokens(group, self._count) for group in groups)
         previous_tokens = self._count(previous_text)
         spare_tokens = int(
-            (self._material_room(1) - new_tokens - previous_tokens) / MAX_OVERSHOOT
+            (self._max_material_tokens(1) - new_tokens - previous_tokens)
+            / MAX_OVERSHOOT
         )
         note_target = self._note_target()
         if spare_tokens >= note_target:
@@ -330,7 +331,9 @@ class _SummaryJob:
                     groups, previous_text, target, new_tokens + previous_tokens
                 )
             )
-        chunks = pack_chunks(groups, self._material_room(note_target), self._count)
+        chunks = pack_chunks(
+            groups, self._max_material_tokens(note_target), self._count
+        )
         notes = await self._ask_all(
             [
                 self._part_prompt(chunk, number, len(chunks), note_target)
@@ -343,22 +346,22 @@ class _SummaryJob:
         return await self._join_notes(
             [
                 *(RecordEntry(_EARLIER_LABEL, text) for text in earlier_texts),
-                *self._note_entries(notes),
+                *self._make_note_entries(notes),
             ]
         )
 
     async def _join_notes(self, notes: list[RecordEntry]) -> Sections:
         """Join successive notes into one summary.
 
-        Several fit into one call, so that each round leaves at most half of them.
+        Several notes fit into one call, so each round leaves at most half of them.
         """
-        room = self._material_room(self._summary_target())
+        max_tokens = self._max_material_tokens(self._summary_target())
         note_target = self._note_target()
-        groups = pack_chunks([[note] for note in notes], room, self._count)
+        groups = pack_chunks([[note] for note in notes], max_tokens, self._count)
         while len(groups) > 1:
             groups_to_merge = [group for group in groups if len(group) > 1]
             joined_notes = iter(
-                self._note_entries(
+                self._make_note_entries(
                     await self._ask_all(
                         [
                             self._merge_prompt(group, note_target)
@@ -370,7 +373,7 @@ class _SummaryJob:
             notes = [
                 next(joined_notes) if len(group) > 1 else group[0] for group in groups
             ]
-            groups = pack_chunks([[note] for note in notes], room, self._count)
+            groups = pack_chunks([[note] for note in notes], max_tokens, self._count)
         return await self._write_summary(
             self._merge_prompt(groups[0], self._summary_target())
         )
@@ -411,8 +414,6 @@ class _SummaryJob:
                 self.calls.was_repeated |= prompt_calls.was_repeated
         return answers
 
-    # Questions
-
     def _full_prompt(
         self,
         groups: Sequence[Sequence[RecordEntry]],
@@ -421,9 +422,11 @@ class _SummaryJob:
         material_tokens: int,
     ) -> SummaryPrompt:
         """Return the prompt for all messages at once, and the earlier summary."""
-        blocks = [marked_block(_EARLIER_LABEL, previous_text)] if previous_text else []
+        blocks = (
+            [make_marked_block(_EARLIER_LABEL, previous_text)] if previous_text else []
+        )
         blocks.append(
-            marked_block(
+            make_marked_block(
                 "record", _render_entries(entry for group in groups for entry in group)
             )
         )
@@ -443,7 +446,7 @@ class _SummaryJob:
             target_tokens, max(material_tokens // 2, _MIN_TARGET_TOKENS)
         )
         return self._make_prompt(
-            [marked_block("record", _render_entries(chunk))],
+            [make_marked_block("record", _render_entries(chunk))],
             "part",
             target_tokens,
             material_tokens,
@@ -456,7 +459,7 @@ class _SummaryJob:
     ) -> SummaryPrompt:
         """Return the prompt that joins several notes."""
         blocks = [
-            marked_block("notes", _render_entries(notes)),
+            make_marked_block("notes", _render_entries(notes)),
             *self._open_request_blocks(),
         ]
         note_tokens = count_entry_tokens(notes, self._count)
@@ -500,14 +503,14 @@ class _SummaryJob:
         )
 
     def _open_request_blocks(self) -> list[str]:
-        """Return the user's open request as a block, cut to a small part of the window; it is quoted elsewhere."""
+        """Return the user's open request as a block, cut to a small part of the window, as it is quoted elsewhere."""
         text = to_inert_text(self.request.task.strip())
         half_chars = self.window // 32
         if len(text) > 2 * half_chars:
             text = f"{text[:half_chars]}\n[…]\n{text[-half_chars:]}"
-        return [marked_block("open request of the user", text)] if text else []
+        return [make_marked_block("open request of the user", text)] if text else []
 
-    def _note_entries(self, notes: Iterable[Sections]) -> list[RecordEntry]:
+    def _make_note_entries(self, notes: Iterable[Sections]) -> list[RecordEntry]:
         """Return the notes as entries of the record, numbered."""
         texts = (
             render_sections(sections, template=self.writer.template, skip_empty=True)
@@ -518,8 +521,6 @@ class _SummaryJob:
             for number, text in enumerate(texts, start=1)
         ]
 
-    # Sizes
-
     def _summary_target(self) -> int:
         """Return the target size of the summary: the budget, but at most a quarter of the window."""
         return max(min(self.request.budget, self.window // 4), 1)
@@ -527,27 +528,29 @@ class _SummaryJob:
     def _note_target(self) -> int:
         """Return the target size of the notes on one part.
 
-        Two of them, half as large again, still fit into one call.
+        Two notes fit into one call even if each is one and a half times as large.
         """
         return min(
             max(self._summary_target(), _MIN_TARGET_TOKENS),
-            self._material_room(self._summary_target()) // 4,
+            self._max_material_tokens(self._summary_target()) // 4,
         )
 
-    def _material_room(self, target_tokens: int) -> int:
+    def _max_material_tokens(self, target_tokens: int) -> int:
         """Return the tokens of material that fit into one call, beside its instructions and an answer of this size."""
         request = self._make_prompt(
             self._open_request_blocks(), "update", target_tokens, 0
         ).request
-        room = int(self.window * _SAFE_WINDOW_SHARE) - int(
+        max_tokens = int(self.window * _SAFE_WINDOW_SHARE) - int(
             MAX_OVERSHOOT * target_tokens
         )
-        room -= self.writer.counter.request(request.messages, system=request.system)
-        if room < _MIN_MATERIAL_TOKENS:
+        max_tokens -= self.writer.counter.request(
+            request.messages, system=request.system
+        )
+        if max_tokens < _MIN_MATERIAL_TOKENS:
             raise SummaryError(
                 f"a window of {self.window} tokens is too small for a summary"
             )
-        return room
+        return max_tokens
 
     def _count(self, text: str) -> int:
         return self.writer.counter.text(text)
@@ -556,9 +559,6 @@ class _SummaryJob:
 def _render_entries(entries: Iterable[RecordEntry]) -> str:
     """Return the entries as text, one below the other."""
     return "\n".join(map(str, entries))
-
-
-# Summary on the prefix that the provider has cached
 
 
 _MAX_QUOTE_CHARS = 200
@@ -615,7 +615,7 @@ class WarmPrefixSummarizer:
     async def summarize(self, request: SummaryRequest) -> SummaryDraft:
         """Return the draft, or raise `SummaryError`.
 
-        It is also raised if the last request lacks some of the messages, or has no room for the answer.
+        The error is also raised if the last request lacks some of the messages, or leaves no tokens for the answer.
         """
         calls = SummaryCalls()
         prompt = self._make_prompt(request)
@@ -634,7 +634,10 @@ class WarmPrefixSummarizer:
         )
 
     def _make_prompt(self, request: SummaryRequest) -> SummaryPrompt:
-        """Return the last request with the instruction added. Raise `SummaryError` if it lacks messages or room."""
+        """Return the last request with the instruction added.
+
+        Raise `SummaryError` if the last request lacks messages or leaves no tokens for the answer.
+        """
         last_request = self._last_request()
         if last_request is None or not _has_all_messages(last_request, request):
             raise SummaryError(

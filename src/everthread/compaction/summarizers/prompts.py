@@ -31,16 +31,17 @@ from everthread.core.messages import (
 from everthread.core.types import Request
 
 _HEADING_TOKENS = 6
+"""Tokens of a section's heading."""
 _NOTE_TOKENS = 12
-"""Tokens of a heading, and of the note about omitted lines."""
+"""Tokens of the note about omitted lines."""
 
 
 def fit_sections(
-    sections: Mapping[str, str], room: int, count: CountTokens
+    sections: Mapping[str, str], max_tokens: int, count: CountTokens
 ) -> Sections:
-    """Fit the sections into `room` tokens: short ones whole, long ones in equal shares of the rest."""
+    """Fit the sections into `max_tokens` tokens: short sections stay whole, long ones get equal shares of the rest."""
     sizes = {name: count(text) + _HEADING_TOKENS for name, text in sections.items()}
-    remaining = room
+    remaining = max_tokens
     fitted_sections: Sections = {}
     for rank, name in enumerate(sorted(sizes, key=sizes.__getitem__)):
         share = remaining // (len(sizes) - rank)
@@ -54,16 +55,16 @@ def fit_sections(
     return {name: fitted_sections[name] for name in sections}
 
 
-def _shorten_section(name: str, text: str, room: int, count: CountTokens) -> str:
-    """Keep the whole lines that fit: the last ones of Completed Actions, the first ones of any other section."""
+def _shorten_section(name: str, text: str, max_tokens: int, count: CountTokens) -> str:
+    """Keep the lines that fit: of Completed Actions the last ones, of any other section the first ones."""
     lines = text.splitlines()
     ordered_lines = lines[::-1] if name == DONE else lines
     shown_count = sum(
-        tokens <= room - _NOTE_TOKENS
+        tokens <= max_tokens - _NOTE_TOKENS
         for tokens in accumulate(count(line) + 1 for line in ordered_lines)
     )
     if not shown_count:
-        chars = len(text) * max(room - _NOTE_TOKENS, 1) // max(count(text), 1)
+        chars = len(text) * max(max_tokens - _NOTE_TOKENS, 1) // max(count(text), 1)
         return f"{text[:chars].rstrip()} … (the rest was left out)"
     note = f"({len(lines) - shown_count} lines left out)"
     return "\n".join(
@@ -116,10 +117,7 @@ def list_headings(template: TemplateName) -> tuple[str, ...]:
 
 
 def write_instructions(template: TemplateName) -> str:
-    """Return the system prompt: how to read, how to write, which sections.
-
-    It is the same for every call of a layout.
-    """
+    """Return the system prompt of a layout: how to read, how to write, which sections."""
     return f"{fill_template('checkpoint')}\n\n{fill_template(f'sections_{template}')}"
 
 

@@ -38,26 +38,26 @@ class SummaryRequest:
     budget: int
     """Tokens for the sections."""
     previous: Sections = field(default_factory=dict)
-    """The sections of the summary this one replaces, without the user's words; empty for the first."""
+    """The sections of the earlier summary, without the user's words; empty for a first summary."""
     task: str = ""
-    """The user's unfulfilled requests, word for word: already known, for context."""
+    """The user's open requests, word for word. The engine writes them itself; they are given as context."""
     focus: str | None = None
     ids: Sequence[int | None] = ()
     """Ids of the messages, if they have any."""
     manual: bool = False
-    """Whether a person requested it and waits."""
+    """Whether a person asked for the compaction and waits."""
     journal: Journal | None = None
     """The work so far, turn by turn, earlier compactions included."""
     state: ThreadState | None = None
     """The thread's state at the end of the messages."""
     is_stretch: bool = False
-    """Whether the messages are only a stretch of the conversation; earlier ones are summarised elsewhere."""
+    """Whether the messages are only a part of the conversation, because other summaries cover earlier messages."""
     refused: tuple[RefusedDraft, ...] = ()
     """Drafts that were refused before, oldest first."""
     notes: Sequence[Sections] = ()
-    """Summaries of successive stretches, oldest first, to be joined into one.
+    """Summaries of successive parts of the conversation, oldest first, to be joined into one.
 
-    Then `messages` is empty, and `previous` holds the same content joined.
+    With notes, `messages` is empty, and `previous` holds their joined sections.
     """
 
 
@@ -66,15 +66,15 @@ class Verification:
     """The result of checking a summary against its sources."""
 
     facts: int = 0
-    """Files and open errors that a summary should name."""
+    """Number of changed files and open errors that the summary should name."""
     present: int = 0
-    """Number of those in the original summary."""
+    """Number of these facts that the summariser's draft named."""
     added: int = 0
-    """Number of those added by the engine."""
+    """Number of these facts that the engine added."""
     checked: int = 0
-    """Names and figures in the summary that can be looked up in the sources."""
+    """Number of names and figures in the summary that were looked up in the sources."""
     unverified: int = 0
-    """Number of those in no source; they are marked."""
+    """Number of these names and figures that no source confirms; their lines are marked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +88,9 @@ class SummaryDraft:
     """The usage of each call to a model, with its model under `model`."""
     verification: Verification = Verification()
     route: str = ""
-    """The summariser of a chain that wrote it."""
+    """The summariser of a chain that wrote the draft."""
     was_repeated: bool = False
-    """Whether the summariser was already called again, because its first answer was unusable."""
+    """Whether the summariser asked its model a second time, because the first answer was unusable."""
 
 
 class Summarizer(Protocol):

@@ -24,14 +24,14 @@ from everthread.wire.definitions import has_fixed_position, join_instructions
 
 
 def make_system_note(plan: CutPlan) -> str:
-    """Return the note that a thread's first compaction adds to the system prompt; later ones add none."""
+    """Return the note that a thread's first compaction adds to the system prompt; empty for later compactions."""
     return "" if plan.earlier_summary.text else read_text_file("system_note")
 
 
 def assemble_messages(
     plan: CutPlan, text: str, note: str
 ) -> tuple[list[Message], tuple[int | None, ...]]:
-    """Return the compacted messages, and for each its index in the input (None for a new message)."""
+    """Return the compacted messages, and the input index of each; None for a new message."""
     cut = plan.cut
     fitted_messages = plan.fitted_cut.messages
     head = _keep_messages(fitted_messages, range(cut.head_end))
@@ -68,7 +68,7 @@ KeptMessage = tuple[Message, int | None]
 
 
 def _keep_messages(messages: list[Message], indices: range) -> list[KeptMessage]:
-    """Return the messages at these indices, without an earlier summary that was merged into one."""
+    """Return the messages at these indices, without the earlier summary that was merged into one of them."""
     pairs = ((without_summary(messages[index]), index) for index in indices)
     return [
         (remainder, index if remainder is messages[index] else None)
@@ -78,7 +78,7 @@ def _keep_messages(messages: list[Message], indices: range) -> list[KeptMessage]
 
 
 def _add_note(head: list[KeptMessage], note: str) -> list[KeptMessage]:
-    """Return the head with the note as an extra block of its system message: the text before it stays cached."""
+    """Add the note to the head as a separate block of the system message, so that the text before it stays cached."""
     for index, (message, _) in enumerate(head):
         if message["role"] in ("system", "developer"):
             if any(part.get("text") == note for part in parts_of(message)):
@@ -93,14 +93,15 @@ def _add_note(head: list[KeptMessage], note: str) -> list[KeptMessage]:
 def _insert_summary(
     head: list[KeptMessage], tail: list[KeptMessage], text: str
 ) -> list[KeptMessage]:
-    """Insert the summary with a role that neither neighbour has, or merge it into one of them.
+    """Insert the summary with a role that neither neighbour has, or merge it into a neighbour.
 
-    Merge into the latest user message only as a last choice, so that it stays unchanged.
+    Merge the summary into the latest user message only if nothing else is possible, because that message should stay
+    unchanged.
     """
     message_before = head[-1][0] if head else None
     message_after = tail[0][0] if tail else None
     neighbour_roles = {
-        _speaking_role(message)
+        _find_speaking_role(message)
         for message in (message_before, message_after)
         if message is not None
     }
@@ -146,7 +147,7 @@ def _insert_summary(
 def _put_instructions(
     messages: list[KeptMessage], instructions: Sequence[KeptMessage]
 ) -> list[KeptMessage]:
-    """Put system messages from the middle before the summary, or else directly after it, in their order."""
+    """Put system messages from the middle before the summary, or else directly after it, in their original order."""
     result = list(messages)
     min_position = 0
     for message, index in instructions:
@@ -198,7 +199,9 @@ def _accepts_instructions(messages: Sequence[KeptMessage], position: int) -> boo
     """Return whether a system message may be put at this position."""
     message_before = messages[position - 1][0] if position else None
     message_after = messages[position][0] if position < len(messages) else None
-    follows_user = message_before is not None and _speaking_role(message_before) in (
+    follows_user = message_before is not None and _find_speaking_role(
+        message_before
+    ) in (
         "user",
         *SYSTEM_ROLES,
     )
@@ -208,7 +211,7 @@ def _accepts_instructions(messages: Sequence[KeptMessage], position: int) -> boo
 
 
 def _join_instructions(messages: Sequence[KeptMessage]) -> list[KeptMessage]:
-    """Join adjacent system messages if the wire takes only one at a time; a joined one is new."""
+    """Join adjacent system messages if the API accepts only one at a time. A joined message counts as new."""
     result: list[KeptMessage] = []
     for message, index in messages:
         is_next = (
@@ -231,8 +234,8 @@ def _mark_as_summary(message: Message) -> KeptMessage:
     return mark_summary(message), None
 
 
-def _speaking_role(message: Message) -> str:
-    """Return the role that speaks: results count as the user's, and a system message keeps its own role."""
+def _find_speaking_role(message: Message) -> str:
+    """Return the role of a message, in which results count as the user's."""
     return {"tool": "user", "function": "user"}.get(message["role"], message["role"])
 
 

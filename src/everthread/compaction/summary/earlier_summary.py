@@ -18,7 +18,7 @@ from everthread.compaction.history.thread_facts import (
 from everthread.compaction.journal.journal import (
     INTRO_START,
     Journal,
-    background_entry,
+    make_background_entry,
     parse_journal,
 )
 from everthread.compaction.names.names_in_use import NamesInUse
@@ -44,8 +44,8 @@ from everthread.compaction.summary.state_sections import (
     ROOT_LABEL,
     RUNNING_LABEL,
     TEST_LABEL,
+    make_shown_failure_key,
     parse_path_list,
-    shown_failure_key,
     split_quoted_code,
 )
 from everthread.compaction.summary.user_quotes import (
@@ -76,20 +76,20 @@ _FAILURE_LINE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class EarlierSummary:
-    """The earlier summary in a list of messages, parsed; several are joined into one."""
+    """The parsed summary in a list of messages; several summaries are joined into one."""
 
     text: str = ""
     message_count: int = 0
-    """The number of messages that it covers."""
+    """The number of messages that the summary covers."""
     sections: Mapping[str, str] = field(default_factory=dict)
-    """Its sections, without the user's words."""
+    """The sections of the summary, without the user's words."""
     quotes: tuple[UserQuote, ...] = ()
     """The quotes of the user's words."""
     journal: Journal = field(default_factory=Journal)
     state: ThreadState | None = None
-    """The state, if it was read from several summaries."""
+    """The joined state of several summaries; None for a single one, whose state is read later."""
     last_turns: tuple[int, ...] = ()
-    """The last turn that each of several summaries covers."""
+    """The last turn that each of several summaries covers; empty for a single one."""
 
     @property
     def last_covered_turns(self) -> tuple[int, ...]:
@@ -100,7 +100,7 @@ class EarlierSummary:
 
 
 def parse_earlier_summary(messages: Messages) -> EarlierSummary:
-    """Return the summary in the list, parsed; if it has no valid tag, only its text. Several are joined."""
+    """Parse the summary in a list of messages, or join several. Without a valid tag, keep only the text."""
     texts = [summary_text(message) for message in messages if "_summary" in message]
     return (
         _parse_summary(texts[0] if texts else "")
@@ -110,7 +110,7 @@ def parse_earlier_summary(messages: Messages) -> EarlierSummary:
 
 
 def _join_summaries(messages: Messages) -> EarlierSummary:
-    """Return the summaries of a list as one, numbered as one conversation."""
+    """Join the summaries of a list into one, with turns numbered as in one conversation."""
     result = EarlierSummary()
     state = ThreadState()
     last_turns = list[int]()
@@ -148,12 +148,9 @@ def _join_summaries(messages: Messages) -> EarlierSummary:
 def _join_two(
     earlier: EarlierSummary, later: EarlierSummary, offset: int
 ) -> EarlierSummary:
-    """Return two summaries as one, with the turns of the second raised by `offset`.
-
-    Text and task are those of the second.
-    """
+    """Join two summaries, with the later one's turns raised by `offset`, and keep the later one's text and task."""
     journal = (
-        _as_background(later).journal if is_unproven(later.text) else later.journal
+        _make_background(later).journal if is_unproven(later.text) else later.journal
     )
     sections = {**earlier.sections, **later.sections}
     for name in (earlier.sections.keys() & later.sections.keys()) - {TASK}:
@@ -184,7 +181,7 @@ def _join_two(
 
 
 def _join_states(earlier: ThreadState, later: ThreadState, offset: int) -> ThreadState:
-    """Return the states of two summaries as one, with the turns of the second's errors raised by `offset`."""
+    """Join the states of two summaries, with the turns of the later one's errors raised by `offset`."""
     errors = {
         key: replace(error, turn=error.turn + offset)
         for key, error in later.errors.items()
@@ -220,7 +217,7 @@ def _parse_summary(text: str) -> EarlierSummary:
 
 
 def read_earlier_summary(messages: Messages) -> EarlierSummary:
-    """Return the summary in the list, parsed. If it has no valid tag, its text becomes one journal entry."""
+    """Parse the summary in a list of messages. The text of a summary without a valid tag becomes one journal entry."""
     earlier_summary = parse_earlier_summary(messages)
     if (
         not earlier_summary.text
@@ -228,10 +225,10 @@ def read_earlier_summary(messages: Messages) -> EarlierSummary:
         or not is_unproven(earlier_summary.text)
     ):
         return earlier_summary
-    return _as_background(earlier_summary)
+    return _make_background(earlier_summary)
 
 
-def _as_background(earlier: EarlierSummary) -> EarlierSummary:
+def _make_background(earlier: EarlierSummary) -> EarlierSummary:
     """Return a summary without a valid tag as one journal entry."""
     sections = parse_sections(earlier.text)
     text = (
@@ -241,17 +238,17 @@ def _as_background(earlier: EarlierSummary) -> EarlierSummary:
         or earlier.text
     )
     return replace(
-        earlier, journal=Journal((background_entry(text, earlier.message_count),))
+        earlier, journal=Journal((make_background_entry(text, earlier.message_count),))
     )
 
 
 def read_state_from_sections(
     sections: Mapping[str, str], *, is_from_journal: bool = False
 ) -> ThreadState:
-    """Read the facts from a summary's sections (see `state_sections`), for a list without other state.
+    """Read the state of a thread from the sections of a summary (see `state_sections`), if no other state is known.
 
-    If a model wrote the sections in its own words, read only files and errors. `is_from_journal`: the journal wrote
-    them.
+    If a model wrote the sections in its own words, read only files and errors. `is_from_journal`: whether the journal
+    wrote the sections.
     """
     state = ThreadState()
     if is_from_journal or sections.get(DONE, "").startswith(INTRO_START):
@@ -290,7 +287,7 @@ def read_state_from_sections(
     for line in sections.get(BLOCKED, "").split("\n"):
         source, description = split_quoted_code(line.removeprefix("- "))
         if failure := _FAILURE_LINE.fullmatch(description):
-            state.errors[shown_failure_key(source)] = OpenError(
+            state.errors[make_shown_failure_key(source)] = OpenError(
                 source,
                 lines=failure["lines"].strip().split(" | "),
                 turn=int(failure["turn"]),
@@ -318,7 +315,7 @@ def _read_state_line(state: ThreadState, line: str) -> None:
 
 
 def _add_root(paths: Iterable[str], state: ThreadState) -> list[str]:
-    """Return listed paths as calls name them, because the root may change in the next summary."""
+    """Return listed paths with the root before them, because the root may change in the next summary."""
     return [
         path if path.startswith(("/", "~")) else f"{state.root_prefix}{path}"
         for path in paths

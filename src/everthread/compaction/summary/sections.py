@@ -1,4 +1,4 @@
-"""The sections of a summary: their names, how they are written, and how they are read back."""
+"""The sections of a summary: their names, and functions to render and to parse them."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ _SECTIONS_BY_HEADING = {name.casefold(): name for name in HANDOFF_SECTIONS} | {
 }
 
 Sections = dict[str, str]
-"""Section names with their texts. Empty ones are `None.` in a model's summary and left out of a journal."""
+"""Texts by section name. In a model's summary an empty section is shown as `None.`; in a journal it is left out."""
 
 
 def render_sections(
@@ -92,7 +92,7 @@ def render_sections(
 
 
 def _render_classic(sections: Mapping[str, str], *, skip_empty: bool) -> str:
-    """Render the sections under the fewer headings of the classic layout."""
+    """Render the sections in the classic layout, which has fewer headings."""
     blocks = []
     for heading, names in CLASSIC_SECTIONS:
         filled_sections = [
@@ -153,9 +153,9 @@ _END_OF_NODES = re.compile(r"^\[end of nodes[^\]\n]{0,80}\]$", re.MULTILINE)
 
 
 def find_nodes_end(summary: str) -> int:
-    """Return the end of the graph's nodes in a summary, after the line that marks it; 0 if it has none.
+    """Return the position after the nodes of a graph in a summary; 0 if the summary has no nodes.
 
-    Nodes come before every section; similar lines further down are quoted words.
+    Nodes come before every section. Similar lines in a section are quoted words.
     """
     first_node = _NODE_LINE.search(summary)
     heading = _HEADING.search(summary)
@@ -168,13 +168,13 @@ def find_nodes_end(summary: str) -> int:
 
 
 def without_node_lines(summary: str) -> str:
-    """Return the summary without the lines around the nodes of a graph, so that only sections are left."""
+    """Return the summary without the lines that mark the nodes of a graph, so that only sections are left."""
     end = find_nodes_end(summary)
     return _NODE_LINE.sub("", summary[:end]) + summary[end:]
 
 
 def _add_section(sections: Sections, name: str, text: str) -> None:
-    """Add text to a section, unless it only says that there is nothing."""
+    """Add text to a section, unless the text only says that the section is empty."""
     text = text.strip()
     if text and text.rstrip(".").casefold() not in ("none", "n/a", "(none)"):
         sections[name] = f"{sections[name]}\n{text}" if name in sections else text

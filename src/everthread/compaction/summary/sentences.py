@@ -22,14 +22,14 @@ _SENTENCE_END = re.compile(
     r"[.!?…。！？](?:(?<=[.!?…])(?<![\s(*_]\d.)(?<![\s(*_]\d\d.)[.!?…]{0,2}[\"'”’)\]]{0,3}(?=\s)"
     r"|(?<=[。！？])[。！？]{0,2}[」』”’）]{0,3})"
 )
-"""It begins with a small set of characters that a scan can skip to; a number before the sign is checked last."""
+"""The end of a sentence. The pattern begins with few characters, so that a search can skip to them."""
 _WORD = re.compile(r"\w+")
 _CJK = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 _FENCE = re.compile(r"^\s{0,3}(?:```|~~~)")
 _MIN_SENTENCE_CHARS = 24
 """A shorter sentence, in characters, is joined with the next one on its line."""
 _MAX_PARTIAL_WORD_CHARS = 24
-"""A longer partial word at the end of a cut text stays: writing without spaces, or a path."""
+"""A partial word at the end of a cut text stays if it is longer, because it is a path or writing without spaces."""
 _MIN_PASTED_LINES = 4
 """This many lines of one shape in a row are a pasted block, not prose."""
 
@@ -44,7 +44,7 @@ class Sentence(NamedTuple):
 
 @lru_cache(maxsize=512)
 def split_sentences(text: str) -> Sequence[Sentence]:
-    """Split the text, in order, at line ends, after punctuation that ends a sentence, and at marked gaps."""
+    """Split the text at line ends, at marked gaps, and after punctuation that ends a sentence."""
     pasted_flags = _find_pasted_lines(text)
     sentences: list[Sentence] = []
     position = 0
@@ -82,7 +82,7 @@ def split_sentences(text: str) -> Sequence[Sentence]:
 
 
 def _find_pasted_lines(text: str) -> list[bool]:
-    """Return for each line whether it was pasted: inside a fence, or several in a row with more signs than words."""
+    """Return for each line whether it was pasted: it is in a code fence, or in a row of several technical lines."""
     lines = text.split("\n")
     flags = [False] * len(lines)
     if len(lines) < _MIN_PASTED_LINES and "```" not in text and "~~~" not in text:
@@ -107,7 +107,7 @@ def _find_pasted_lines(text: str) -> list[bool]:
 
 
 def _is_technical(line: str) -> bool:
-    """Return whether a line is code, a log or a table: indented, or with few letters and spaces."""
+    """Return whether a line looks like code, a log or a table: it is indented, or has few letters and spaces."""
     body = line[:300].strip()
     if not body:
         return False
@@ -118,7 +118,7 @@ def _is_technical(line: str) -> bool:
 
 @lru_cache(maxsize=4_096)
 def split_words(text: str) -> tuple[str, ...]:
-    """Return the words of a text, without case; writing without spaces as pairs of characters."""
+    """Return the words of a text in lower case. Writing without spaces is returned as pairs of characters."""
     spaced_words: list[str] = _WORD.findall(text.casefold())
     if text.isascii() or _CJK.search(text) is None:
         return tuple(spaced_words)
@@ -132,7 +132,7 @@ def split_words(text: str) -> tuple[str, ...]:
 
 
 class WordRarity:
-    """The weight of words among several texts: a word that few of them hold weighs most."""
+    """The weights of the words of several texts: the fewer texts hold a word, the more it weighs."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         words = [set(split_words(text)) for text in texts]
@@ -141,11 +141,11 @@ class WordRarity:
         self._weights: dict[str, float] = {}
 
     def score(self, text: str) -> float:
-        """Return the weight of a sentence, by its words; figures weigh more than words."""
+        """Return the weight of a sentence: the sum of its words, in which figures weigh more."""
         return self.score_words(dict.fromkeys(split_words(text)))
 
     def score_words(self, words: Iterable[str]) -> float:
-        """Return the weight of these words, each of them once."""
+        """Return the sum of the weights of these words."""
         total = 0.0
         weights = self._weights
         for word in words:
@@ -153,7 +153,7 @@ class WordRarity:
         return total
 
     def _weigh(self, word: str) -> float:
-        """Return the weight of a word and keep it."""
+        """Compute the weight of a word, and keep it for the next time."""
         rarity = (
             math.log((self._text_count + 1) / (self._texts_with_word[word] or 1)) + 0.1
         )
@@ -164,7 +164,7 @@ class WordRarity:
 def join_sentences(
     text: str, sentences: Sequence[Sentence], chosen_numbers: list[int]
 ) -> str:
-    """Join the chosen sentences with the original text between neighbours, and mark the gaps."""
+    """Join the chosen sentences, with the original text between adjacent ones and a mark for each gap."""
     parts = (
         [f"{GAP} "] if chosen_numbers[0] or GAP in text[: sentences[0].start] else []
     )
@@ -187,7 +187,7 @@ def join_sentences(
 
 
 def _cut_at_word(text: str, length: int) -> str:
-    """Return the beginning of a text, at most `length` characters, without a partial word at its end."""
+    """Return the first `length` characters of a text, without a partial word at the end."""
     beginning = text[:length].rstrip()
     if length >= len(text) or text[length].isspace() or length != len(beginning):
         return beginning
@@ -200,26 +200,30 @@ def _cut_at_word(text: str, length: int) -> str:
     )
 
 
-def clip_tokens(text: str, room: int, count: CountTokens) -> str:
-    """Return the beginning of a text within `room` tokens, and a mark for the omitted part."""
-    if count(text) <= room:
+def clip_tokens(text: str, max_tokens: int, count: CountTokens) -> str:
+    """Return the beginning of a text within `max_tokens` tokens, and a mark for the omitted part."""
+    if count(text) <= max_tokens:
         return text
-    if room <= 2:
+    if max_tokens <= 2:
         return GAP
-    length = min(len(text), room * 8)
+    length = min(len(text), max_tokens * 8)
     while length > 0:
         beginning = f"{_cut_at_word(text, length)} {GAP}"
-        excess = count(beginning) - room
+        excess = count(beginning) - max_tokens
         if excess <= 0:
             return beginning
-        length = min(length - max(excess, 1), length * room // (room + excess))
+        length = min(
+            length - max(excess, 1), length * max_tokens // (max_tokens + excess)
+        )
     return GAP
 
 
-def keep_newest_lines(lines: Sequence[str], room: int, count: CountTokens) -> list[str]:
-    """Return the last of these lines that fit into `room` tokens."""
+def keep_newest_lines(
+    lines: Sequence[str], max_tokens: int, count: CountTokens
+) -> list[str]:
+    """Return the last of these lines that fit into `max_tokens` tokens."""
     start = len(lines)
-    while start and room >= (size := count(lines[start - 1]) + 2):
-        room -= size
+    while start and max_tokens >= (size := count(lines[start - 1]) + 2):
+        max_tokens -= size
         start -= 1
     return list(lines[start:])

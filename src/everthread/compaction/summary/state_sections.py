@@ -1,4 +1,4 @@
-"""Write the sections of a summary that come from the state of the thread. Every line can be read back."""
+"""Write the sections of a summary that come from the state of the thread, so that every line can be parsed again."""
 
 from __future__ import annotations
 
@@ -35,8 +35,10 @@ _MAX_FAILURE_CHARS = 400
 """Maximum characters of a failure's key."""
 
 
-def write_state_sections(state: ThreadState, room: int, count: CountTokens) -> Sections:
-    """Return the sections that come from the state, within `room` tokens; open errors take at most half."""
+def write_state_sections(
+    state: ThreadState, max_tokens: int, count: CountTokens
+) -> Sections:
+    """Return the sections that come from the state, within `max_tokens` tokens; open errors take at most half."""
     texts = {
         STATE: _write_state(state),
         PROGRESS: _write_list(state.todo_items("in_progress", "active", "doing")),
@@ -46,12 +48,12 @@ def write_state_sections(state: ThreadState, room: int, count: CountTokens) -> S
         ),
     }
     sections: Sections = {}
-    remaining = room
+    remaining = max_tokens
     for name, text in texts.items():
         lines: list[str] = []
         section_lines = redact(text).split("\n") if text else []
         for line in (
-            keep_newest_lines(section_lines, room // 2, count)
+            keep_newest_lines(section_lines, max_tokens // 2, count)
             if name == BLOCKED
             else section_lines
         ):
@@ -100,7 +102,9 @@ def write_open_errors(state: ThreadState) -> str:
         if any(error is recent_error for recent_error in recent_errors):
             call_text = (
                 error.source
-                if shown_failure_key(_clip_to_line(error.source, _MAX_FAILURE_CHARS))
+                if make_shown_failure_key(
+                    _clip_to_line(error.source, _MAX_FAILURE_CHARS)
+                )
                 == key
                 else key
             )
@@ -114,17 +118,17 @@ def write_open_errors(state: ThreadState) -> str:
     return "\n".join(lines)
 
 
-def shown_failure_key(shown_call: str) -> str:
-    """Return the key of a failure, given the call that the summary shows for it. A shown key is its own key."""
+def make_shown_failure_key(shown_call: str) -> str:
+    """Return the key of a failure from the call that a summary shows for it."""
     return error_key(Effect("ran", "", shown_call))
 
 
 def write_files(
-    state: ThreadState, room: int, count: CountTokens, *, mentioned_text: str = ""
+    state: ThreadState, max_tokens: int, count: CountTokens, *, mentioned_text: str = ""
 ) -> str:
-    """List changed files, then those only read, the newest first, as room permits, and count the others.
+    """List the changed files, then the files that were only read, the newest first, within `max_tokens` tokens.
 
-    Leave out files that `mentioned_text` names.
+    Count the files that do not fit. Leave out files that `mentioned_text` names.
     """
     lines = []
     for label, is_changed in ((CHANGED_FILES_LABEL, True), (READ_FILES_LABEL, False)):
@@ -139,14 +143,14 @@ def write_files(
             if path.strip() and path not in mentioned_text
         ]
         names: list[str] = []
-        remaining = room if is_changed else room // 2
+        remaining = max_tokens if is_changed else max_tokens // 2
         for path in paths:
             path_tokens = count(path) + 2
             if path_tokens > remaining:
                 break
             remaining -= path_tokens
             names.append(_format_path(path))
-        room -= (room if is_changed else room // 2) - remaining
+        max_tokens -= (max_tokens if is_changed else max_tokens // 2) - remaining
         suffix = (
             f" and {len(paths) - len(names)} more" if len(paths) > len(names) else ""
         )
@@ -156,7 +160,7 @@ def write_files(
 
 
 def _clip_to_line(text: str, limit: int = 240) -> str:
-    """Clip a text to one line, with the same result when it is read back and written again."""
+    """Clip a text to one line. Clipping the result again changes nothing."""
     return clip_line(one_line(text), limit)
 
 
@@ -171,7 +175,7 @@ def _quote_code(text: str, limit: int) -> str:
 
 
 def _format_path(path: str) -> str:
-    """Format a path for a list; in backticks if it could be read as several, or as the end of the list."""
+    """Format a path for a list: in backticks if it could be read as several paths, or as the end of the list."""
     line = _clip_to_line(path, _MAX_FAILURE_CHARS)
     return (
         _quote_code(line, _MAX_FAILURE_CHARS)

@@ -1,4 +1,4 @@
-"""The parts of a summary message: marker, pinned notes, sections that fit their room, names in use."""
+"""Write the parts of a summary message: marker, pinned notes, sections that fit their budget, names in use."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ def find_reading_tools(tools: Sequence[Mapping[str, Any]] | None) -> tuple[str, 
 
 
 def make_tools_key(tools: Sequence[Mapping[str, Any]] | None) -> str:
-    """Return a key for the tools that a summary names: the summary fits only requests with the same tools."""
+    """Return a key of the tools that a summary names, because the summary fits only requests with the same tools."""
     names = find_reading_tools(tools)
     return f"{_KEY_SEPARATOR}{','.join(names)}" if names else ""
 
 
 def split_tools_key(key: str) -> tuple[str, tuple[str, ...]]:
-    """Return a key without what `make_tools_key` added to it, and the names of those tools."""
+    """Split a key that ends with the result of `make_tools_key`; return its beginning, and the names of the tools."""
     engine, _, names = key.partition(_KEY_SEPARATOR)
     return engine, tuple(names.split(",")) if names else ()
 
 
 def rename_tools(text: str, old_names: Sequence[str], new_names: Sequence[str]) -> str:
-    """Return a summary, or JSON that holds it, with other tools that can read the covered messages."""
+    """Return a summary, or JSON with a summary in it, that names other tools to read the covered messages."""
     return text.replace(_write_recall_line(old_names), _write_recall_line(new_names))
 
 
@@ -70,7 +70,7 @@ def write_marker(
     services: Services,
     tools: Sequence[Mapping[str, Any]] | None,
 ) -> str:
-    """Return the first lines of a summary. They name the tools that can read the covered messages."""
+    """Return the first lines of a summary, which name the tools that can read the covered messages."""
     is_small = services.budget.is_small
     marker = read_text_file("marker_short" if is_small else name).format(
         count=f"{plan.covered_message_count:,}"
@@ -82,11 +82,11 @@ def write_marker(
 
 
 def write_pinned_notes(
-    notes: Sequence[str], room: int, count: CountTokens
+    notes: Sequence[str], max_tokens: int, count: CountTokens
 ) -> tuple[str, tuple[str, ...]]:
-    """Return the pinned notes that fit into the room, preferring the newest, and a warning if not all fit."""
+    """Return the pinned notes within `max_tokens`, preferring the newest, and a warning if not all fit."""
     lines: list[str] = []
-    remaining = room
+    remaining = max_tokens
     for note in reversed(notes):
         line = "- " + neutralize_summary_marks(redact(note)).replace("\n", "\n  ")
         remaining -= count(line) + 1
@@ -127,16 +127,16 @@ def count_section_tokens(sections: Mapping[str, str], count: CountTokens) -> int
 
 
 def drop_lines_to_fit(
-    sections: Mapping[str, str], room: int, count: CountTokens
+    sections: Mapping[str, str], max_tokens: int, count: CountTokens
 ) -> Sections:
-    """Return the sections within the room: drop lines from the end of the longest ones."""
+    """Return the sections within `max_tokens` tokens: drop lines from the end of the longest section first."""
     lines = {
         name: [(line, count(line) + 1) for line in text.split("\n")]
         for name, text in sections.items()
     }
     sizes = {name: sum(size for _, size in pairs) for name, pairs in lines.items()}
     total = sum(sizes.values())
-    while total > room and any(sizes.values()):
+    while total > max_tokens and any(sizes.values()):
         name = max(sizes, key=lambda name: sizes[name])
         _, size = lines[name].pop()
         sizes[name] -= size

@@ -1,8 +1,8 @@
 """Quote the user word for word in a section of the summary that no model touches.
 
-Every user message outside head and tail is an entry, in order, under its number in the thread. If not all fit, each
-gets its share of the room. The section can be read back exactly: a line of the user that looks like a marker of the
-section gets a backslash in front.
+Every user message outside head and tail is an entry, in order, under its number in the thread. If not all fit, the
+most informative sentences of each are kept. The section can be read back exactly: a line of the user that looks like a
+marker of the section gets a backslash in front.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _SUMMARY_MARKER = re.compile(r"\[(?:END OF )?EVERTHREAD SUMMARY")
 _NUMBER_TOKENS = 6
 """Approximate tokens of an entry's number and a mark."""
 _MIN_END_CHARS = 10
-"""A shorter sentence, in characters, at the end of its line is not shown without the one before it."""
+"""A sentence at the end of a line with fewer characters is only shown together with the sentence before it."""
 _SHORT_MESSAGE_TOKENS = 30
-"""A message of at most this many tokens is short; if not all fit, the beginning of a longer one gets as many."""
+"""A message of at most this many tokens is kept in full. Of a longer one, at least as many tokens are kept."""
 _SHORT_SENTENCE_TOKENS = 12
-"""Shorter sentences are scored as if they had this many tokens, since fewer tokens make them no better."""
+"""Score shorter sentences as if they had this many tokens, so that being short gives no advantage."""
 _BEST_SENTENCE_WEIGHT = 1.5
 """Weight of a message's best sentence, so that every message is shown before one is shown in full."""
 
@@ -60,7 +60,7 @@ class UserQuote:
 
     @property
     def last_number(self) -> int:
-        """The last number that the quote stands for."""
+        """The number of the last message that the quote covers."""
         return self.range_end or self.number
 
     @cached_property
@@ -88,12 +88,14 @@ class UserQuote:
 
 
 def make_user_quote(number: int, text: str) -> UserQuote:
-    """Return a message of the user as a quote; a note if it has no text."""
+    """Return the quote of a message of the user, or a note if the message has no text."""
     return UserQuote(number, text) if text else UserQuote(number, note=NO_WORDS_NOTE)
 
 
-def render_quotes(entries: Sequence[UserQuote], room: int, count: CountTokens) -> str:
-    """Render the section within `room` tokens; if nothing fits, return one line that says so."""
+def render_quotes(
+    entries: Sequence[UserQuote], max_tokens: int, count: CountTokens
+) -> str:
+    """Render the section within `max_tokens` tokens. If no quote fits, return one line that says so."""
     visible_entries = sorted(
         (entry for entry in entries if entry.note != NOT_SHOWN),
         key=lambda entry: entry.number,
@@ -103,21 +105,21 @@ def render_quotes(entries: Sequence[UserQuote], room: int, count: CountTokens) -
     distinct_entries = _drop_repeats(visible_entries)
     was_cut = len(visible_entries) < len(entries)
     text = _join_quotes(distinct_entries)
-    if count(text) <= room and not was_cut:
+    if count(text) <= max_tokens and not was_cut:
         return text
     best_text = _make_range_quote(entries).line
-    remaining = room
-    sentence_offers = _SentenceOffers(distinct_entries, count)
+    remaining = max_tokens
+    sentence_pool = _SentencePool(distinct_entries, count)
     for _ in range(5):
-        selection = sentence_offers.select_quotes(remaining)
+        selection = sentence_pool.select_quotes(remaining)
         quotes = [message for message in selection if message.note != NOT_SHOWN]
         if was_cut or len(quotes) < len(selection):
             selection = [_make_range_quote(entries, NOT_SHOWN), *quotes]
         text = _join_quotes(selection)
-        spare_tokens = room - count(text)
+        spare_tokens = max_tokens - count(text)
         if spare_tokens >= 0:
             best_text = text
-        if 0 <= spare_tokens <= room // 50:
+        if 0 <= spare_tokens <= max_tokens // 50:
             break
         remaining += spare_tokens
     return best_text
@@ -200,10 +202,7 @@ def _looks_like_marker(line: str) -> bool:
 
 
 def _drop_repeats(entries: list[UserQuote]) -> list[UserQuote]:
-    """Drop the quotes that a later one repeats word for word.
-
-    Keep shortened ones: the rest of their text is unknown.
-    """
+    """Drop the quotes that a later quote repeats word for word. Keep shortened quotes, whose full text is unknown."""
     latest_numbers = {
         entry.text: entry.number for entry in entries if not entry.is_shortened
     }
@@ -216,10 +215,10 @@ def _drop_repeats(entries: list[UserQuote]) -> list[UserQuote]:
     ]
 
 
-class _SentenceOffers:
+class _SentencePool:
     """The sentences of all entries, ranked by their score for their length.
 
-    A sentence that a later message repeats is not offered.
+    A sentence that a later message repeats is not ranked.
     """
 
     def __init__(self, entries: list[UserQuote], count: CountTokens) -> None:
@@ -227,7 +226,7 @@ class _SentenceOffers:
         self.count = count
         self.sentences: list[list[Sentence]] = []
         self.unrepeated_numbers: list[list[int]] = []
-        """The numbers of the sentences of each entry that no later entry repeats."""
+        """For each entry, the numbers of the sentences that no later entry repeats."""
         self._read_sentences()
         self.sentence_tokens = [
             [
@@ -279,7 +278,13 @@ class _SentenceOffers:
             for number in self.unrepeated_numbers[index]:
                 weight = _BEST_SENTENCE_WEIGHT if scores[number] == best_score else 1.0
                 scored_sentences.append((scores[number] * weight, index, number))
-        scored_sentences.sort(key=lambda scored: (-scored[0], -scored[1], scored[2]))
+        scored_sentences.sort(
+            key=lambda scored_sentence: (
+                -scored_sentence[0],
+                -scored_sentence[1],
+                scored_sentence[2],
+            )
+        )
         return [(index, number) for _, index, number in scored_sentences]
 
     def _score_sentences(self, index: int, rarity: WordRarity) -> list[float]:
@@ -296,18 +301,18 @@ class _SentenceOffers:
         return self._sentence_key(index, self.sentences[index][number])
 
     def _sentence_key(self, index: int, sentence: Sentence) -> str:
-        """Return the key that equal sentences share: their text."""
+        """Return the text of a sentence, which equal sentences share."""
         return self.entries[index].text[sentence.start : sentence.end].strip()
 
-    def select_quotes(self, room: int) -> list[UserQuote]:
-        """Return quotes within `room` tokens: short messages whole, of others the first and the best sentences.
+    def select_quotes(self, max_tokens: int) -> list[UserQuote]:
+        """Return quotes within `max_tokens` tokens: short messages in full, of others the first and the best sentences.
 
-        If not even the first sentences fit, keep the most informative messages, the newest of equal ones, and add one
-        line that says that numbers without a line are not shown.
+        If not even the first sentences fit, keep the most informative messages, preferring newer ones, and add a line
+        that says that other numbers are not shown.
         """
-        selection = _QuoteSelection(self, room)
+        selection = _QuoteSelection(self, max_tokens)
         if not selection.take_openings():
-            selection = _QuoteSelection(self, room - 3 * _NUMBER_TOKENS)
+            selection = _QuoteSelection(self, max_tokens - 3 * _NUMBER_TOKENS)
         selection.take_best_sentences()
         quotes = selection.list_quotes()
         return (
@@ -318,26 +323,26 @@ class _SentenceOffers:
 
 
 class _QuoteSelection:
-    """A selection of sentences that fills the room step by step."""
+    """A selection of sentences that is filled step by step until its tokens are used up."""
 
-    def __init__(self, offers: _SentenceOffers, room: int) -> None:
-        self._offers = offers
-        self._room = room
+    def __init__(self, pool: _SentencePool, max_tokens: int) -> None:
+        self._pool = pool
+        self._room = max_tokens
         self._chosen_numbers: dict[int, set[int]] = {}
-        """The chosen sentences of each message."""
+        """The numbers of the chosen sentences, by the index of the message."""
         self._clipped_openings: dict[int, int] = {}
-        """The first sentence of a message, if it is too long and only its beginning is shown."""
+        """The number of the first sentence, by the index of the message, if only the sentence's beginning is shown."""
 
     def take_openings(self) -> bool:
-        """Take every short message, of others the first sentence or its beginning; return whether all fit."""
-        offers = self._offers
-        for index, fresh_numbers in enumerate(offers.unrepeated_numbers):
+        """Take every short message, and the first sentence of others or its beginning; return whether all fit."""
+        pool = self._pool
+        for index, fresh_numbers in enumerate(pool.unrepeated_numbers):
             is_short_message = (
-                sum(offers.sentence_tokens[index][number] for number in fresh_numbers)
+                sum(pool.sentence_tokens[index][number] for number in fresh_numbers)
                 <= _SHORT_MESSAGE_TOKENS
             )
             if (
-                fresh_numbers or not offers.sentences[index]
+                fresh_numbers or not pool.sentences[index]
             ) and not self._take_sentences(
                 index, fresh_numbers if is_short_message else ()
             ):
@@ -346,27 +351,27 @@ class _QuoteSelection:
 
     def take_best_sentences(self) -> None:
         """Take the best sentences that still fit."""
-        for index, number in self._offers.ranked_sentences:
+        for index, number in self._pool.ranked_sentences:
             if (
                 number not in self._chosen_numbers.get(index, ())
-                and self._offers.sentence_tokens[index][number] <= self._room
+                and self._pool.sentence_tokens[index][number] <= self._room
             ):
                 self._take_sentences(index, (number,))
 
     def _take_sentences(self, index: int, numbers: Iterable[int]) -> bool:
-        """Take these sentences if they fit; return whether they did.
+        """Take these sentences of a message if they fit; return whether they did.
 
-        If they are the first of their message, its first sentence or the beginning of it is taken too.
+        If no sentence of the message was taken before, also take its first sentence, or the beginning of that.
         """
         chosen_numbers = self._chosen_numbers.get(index, set())
-        tokens = self._offers.sentence_tokens[index]
+        tokens = self._pool.sentence_tokens[index]
         cost = 0
         new_numbers = {*numbers} - chosen_numbers
         clipped_numbers = []
         if index not in self._chosen_numbers:
             opening_numbers = [
                 number
-                for number in self._offers.unrepeated_numbers[index][:1]
+                for number in self._pool.unrepeated_numbers[index][:1]
                 if number not in new_numbers
             ]
             clipped_numbers = [
@@ -388,13 +393,13 @@ class _QuoteSelection:
         """Return the quotes of all messages with chosen sentences."""
         entries = (
             self._make_quote(index, entry)
-            for index, entry in enumerate(self._offers.entries)
+            for index, entry in enumerate(self._pool.entries)
         )
         return [entry for entry in entries if entry is not None]
 
     def _make_quote(self, index: int, entry: UserQuote) -> UserQuote | None:
         """Return the quote of a message from its chosen sentences; None if there are none."""
-        sentences = self._offers.sentences[index]
+        sentences = self._pool.sentences[index]
         numbers = sorted(self._chosen_numbers.get(index, ()))
         if not sentences:
             return entry if index in self._chosen_numbers else None
@@ -404,9 +409,9 @@ class _QuoteSelection:
         clipped_number = self._clipped_openings.get(index)
         if clipped_number is not None and clipped_number not in numbers:
             opening = clip_tokens(
-                self._offers.sentence_text(index, clipped_number),
+                self._pool.sentence_text(index, clipped_number),
                 _SHORT_MESSAGE_TOKENS - 4,
-                self._offers.count,
+                self._pool.count,
             )
         quote = join_sentences(entry.text, sentences, numbers) if numbers else ""
         text = " ".join(
@@ -418,7 +423,7 @@ class _QuoteSelection:
 def _make_range_quote(
     entries: Sequence[UserQuote], note: str = "not shown"
 ) -> UserQuote:
-    """Return a note for the range of all these messages."""
+    """Return a note that covers the range of all these messages."""
     return UserQuote(
         min(entry.number for entry in entries),
         note=note,

@@ -1,7 +1,7 @@
 """Find the names in a text that are either right or made up: URLs, paths, hashes, identifiers, quoted errors.
 
-A text is cut into chunks (runs of the characters such names are made of), and each chunk is classified once: most are
-plain words, and the same names come again and again, so results are cached.
+A text is cut into chunks, which are runs of the characters that such names are made of. Chunks often repeat, so the
+classification of each is cached.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class CheckableName:
 
 
 def find_checkable_names(text: str) -> list[CheckableName]:
-    """Return the URLs, rooted or extension-bearing paths, hashes, identifiers and quoted errors of a text.
+    """Return the URLs, paths, hashes, identifiers and quoted errors of a text, in order.
 
-    They are in order and do not overlap: a path inside a URL is skipped.
+    Names do not overlap: a path inside a URL is skipped. A path has a root or a file extension.
     """
     if not isinstance(text, str):
         return []
@@ -104,7 +104,7 @@ def _trim_url(url: str) -> str:
 
 @functools.lru_cache(maxsize=1 << 16)
 def _classify_chunk(chunk: str) -> tuple[tuple[str, str, int], ...]:
-    """Return the names in a chunk as (kind, value, offset); a function without its parentheses."""
+    """Return the names in a chunk as (kind, value, offset). A function's name is returned without parentheses."""
     if len(chunk) > 300 or "://" in chunk:
         return ()
     value = chunk.lstrip("*=+&?:%").rstrip(".:!?*=+&\\-%#@")
@@ -200,7 +200,7 @@ def _is_path(value: str) -> bool:
 
 
 def _has_extension(segments: list[str]) -> bool:
-    """Return whether the last segment is a file name. Without a folder only a known extension counts."""
+    """Return whether the last segment is a file name. In a path without a folder, only known extensions count."""
     data = _load_word_lists()
     name = segments[-1]
     suffix = _SUFFIX.search(name)
@@ -264,9 +264,9 @@ def _is_identifier(value: str) -> bool:
 
 
 def _is_code(value: str) -> bool:
-    """Return whether a value is a code of capitals and digits, not a unit or a standard.
+    """Return whether a value is a code of capitals and digits, such as that of a booking, a flight or an error.
 
-    Examples are the numbers of bookings, flights and errors.
+    Units and standards are not.
     """
     if not (
         _UPPERCASE_CODE.fullmatch(value) or re.fullmatch(r"[A-Z]{1,4}\d{3,5}", value)

@@ -19,9 +19,9 @@ from everthread.compaction.verification.source_index import (
 )
 
 MAX_FIGURES = 12
-"""Figures of a sentence to check."""
+"""Maximum figures of a sentence to check."""
 MAX_SENTENCE_CHARS = 1_000
-"""A longer sentence is a list or a table, not a statement about a figure, and is not checked."""
+"""A longer sentence is not checked, because it is a list or a table."""
 MAX_NAME_DISTANCE_CHARS = 10
 """A name belongs to a figure if at most this many characters are between them: "`save()` (line 82)"."""
 _NUMBERING = re.compile(r"^\s*(?:[-*•]\s+)?(?:\d{1,4}[.)]\s+|\[\d[^\]]{0,40}\]\s*)?")
@@ -95,7 +95,7 @@ def _find_words(
 def _find_figures(
     text: str, names: Sequence[CheckableName], stop_words: Set[str]
 ) -> tuple[ClaimedFigure, ...]:
-    """Return the meaningful figures: all but a lone digit without a unit or a name."""
+    """Return the meaningful figures: all except single digits without a word or a name beside them."""
     if len(text) > MAX_SENTENCE_CHARS:
         return ()
     figures = []
@@ -125,7 +125,7 @@ def _find_figures(
 
 
 def _blank_names(text: str, names: Sequence[CheckableName]) -> str:
-    """Replace names in the text with blanks, so that the rest keeps its position."""
+    """Replace the names in the text by blanks, so that all other text keeps its position."""
     parts: list[str] = []
     position = 0
     for name in names:

@@ -1,12 +1,12 @@
 """Find names, figures and negations that the closest statement of the sources contradicts.
 
-A name or a figure may appear in the sources and still be wrong in the summary's sentence. So each of them is taken out
-of its sentence, and the statement of the sources that is closest to the rest is looked up. If that one is close, if it
-has another name or figure of the same sort instead, and if nothing that is nearly as close has the one that was
-written, the sentence is contradicted. In the same way a word is contradicted if the closest statement negates it and
-the summary does not, or the other way round ("use A instead of B" negates B).
+A name or a figure may appear in the sources and still be wrong in the summary's sentence. So for each name and figure,
+the statement of the sources is looked up that is closest to the other words of the sentence. The sentence is
+contradicted if that statement is close, has another name or figure of the same kind instead, and no nearly as close
+statement has the one in the summary. A word is contradicted if the closest statement negates it and the summary does
+not, or the other way round ("use A instead of B" negates B).
 
-Nothing here understands a text: a wrong fact in words that the sources do not use is not found.
+Only words are compared: a wrong fact in words that the sources do not use is not found.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _NAME = "name"
 _ClaimPart = tuple[str, str]
 """A part of a claim: its kind and its text."""
 MIN_OTHER_PARTS = 3
-"""Compare a sentence if it has more than this many words, names and figures."""
+"""A sentence is compared only if it has more than this many words, names and figures."""
 MAX_MISSING_SHARE = 0.5
 """A close statement lacks less than this share of the claim's weight."""
 MAX_CANDIDATES = 2_000
-"""A claim that resembles more statements is too ordinary to be contradicted by one of them."""
+"""A claim that resembles more statements than this is too ordinary to be contradicted by one of them."""
 MAX_MEASURE_DISTANCE_TOKENS = 6
 """A figure of the sources measures the same thing if the name or unit is at most this many tokens away."""
 NEIGHBOUR_STATEMENTS = 1
@@ -54,11 +54,11 @@ class RequiredCloseness:
     """The closeness that a statement needs to contradict a claim."""
 
     min_share: float
-    """The minimum share of the weight of the claim's other words, names and figures that it must have."""
+    """The statement must have at least this share of the weight of the claim's other words, names and figures."""
     max_support_ratio: float
-    """Statements that support the claim must have less than this ratio of its share."""
+    """Every statement that supports the claim must have less than this ratio of the contradicting one's share."""
     min_parts: int
-    """The minimum number of words, names and figures that it must have."""
+    """The statement must have at least this many of the claim's words, names and figures."""
 
 
 NAME_CLOSENESS = RequiredCloseness(min_share=0.8, max_support_ratio=0.6, min_parts=4)
@@ -69,7 +69,7 @@ POLARITY_CLOSENESS = RequiredCloseness(
 
 
 class _Comparison:
-    """A claim compared with the statements of the sources, by the share of it that each of them holds."""
+    """A comparison of a claim with the statements of the sources: which share of the claim does each one hold?"""
 
     def __init__(self, claim: Claim, index: SourceIndex) -> None:
         self._statements_by_part: dict[_ClaimPart, Set[int]] = {}
@@ -103,8 +103,8 @@ class _Comparison:
     def _score_statements(self) -> dict[int, float]:
         """Return the weight of the claim in each statement that may be close; empty if there are too many.
 
-        A close statement lacks less than `MAX_MISSING_SHARE` of the weight. So it holds at least one of any parts that
-        weigh more.
+        A close statement lacks less than `MAX_MISSING_SHARE` of the weight. So of any parts that weigh more together,
+        it holds at least one.
         """
         rarest_first = sorted(
             self._statements_by_part,
@@ -130,7 +130,7 @@ class _Comparison:
     def find_closest(
         self, statements: Iterable[int], part: _ClaimPart
     ) -> tuple[float, int]:
-        """Return the largest share of the claim, without this part, in one of the statements, and that statement."""
+        """Return the largest share of the claim, without this part, that a statement holds, and the statement."""
         statements_with_part = self._statements_by_part[part]
         part_weight = self._weights[part]
         best_score = 0.0
@@ -148,7 +148,7 @@ class _Comparison:
     def find_contradicting(
         self, part: _ClaimPart, required_closeness: RequiredCloseness
     ) -> int | None:
-        """Return the closest statement if it lacks this part and all statements near the part are far less close."""
+        """Return the closest statement if it lacks this part, and all statements near the part are far less close."""
         statements_with_part = self._statements_by_part[part]
         if not statements_with_part:
             return None
@@ -236,9 +236,9 @@ def _is_figure_contradicted(
 def _is_word_reversed(
     word: str, comparison: _Comparison, index: SourceIndex, *, is_negated: bool
 ) -> bool:
-    """Return whether a close statement has the word's opposite, or negates the word if the claim does not.
+    """Return whether a close statement has the word's opposite, or negates the word when the claim does not.
 
-    A claim that negates a word is reversed if a close statement does not negate it.
+    If the claim negates the word, a close statement reverses it by not negating it.
     """
     if _is_opposite_stated(word, comparison, index):
         return True

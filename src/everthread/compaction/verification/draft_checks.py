@@ -46,13 +46,13 @@ LINES_TOO_LONG = "wrote lines that are far longer than a summary"
 _MODEL_ONLY_SECTIONS = (GOAL, RULES, DECISIONS, ANSWERED, PENDING_ASKS, CRITICAL)
 """Sections that only a model can write. The journal copies them from an earlier summary."""
 MAX_BUDGET_MULTIPLE = 4
-"""A model's summary longer than this many budgets is cut before it is checked, to save time."""
+"""A model's summary is cut to this many times its budget before it is checked, to save time."""
 
 
 def check_draft(
     draft: SummaryDraft, request: SummaryRequest, plan: CutPlan, count: CountTokens
 ) -> SummaryDraft | str:
-    """Return a model's draft, marked and completed, or the reason to refuse it."""
+    """Mark unverified lines of a model's draft and add missing facts, or return the reason to refuse the draft."""
     sections = {
         name: neutralize_summary_marks(text) for name, text in draft.sections.items()
     }
@@ -117,9 +117,9 @@ def check_draft(
 def fill_from_journal(
     draft: SummaryDraft, request: SummaryRequest, counter: TokenCounter
 ) -> SummaryDraft:
-    """Return the draft; if it has no sections, the journal with the draft's warnings and usage.
+    """Return the draft, or if it has no sections, the journal with the draft's warnings and usage.
 
-    Sections that an earlier model wrote and the journal cannot write itself are copied.
+    Sections that the journal cannot write are copied from the earlier summary.
     """
     count = counter.text
     if not draft.sections:

@@ -1,9 +1,9 @@
 """Find words and figures of a summary in its sources.
 
-The sources are read once, and divided in two ways. *Places* are pieces of equal length, to find things that are near
-each other. *Statements* are lines, long ones cut at the ends of sentences, to find things that are said together. For
-each word that the summary uses, and for each figure, the index knows the places and the statements that hold it. A word
-covers all of its forms ("failed", "failing").
+The sources are read once, and divided in two ways. *Segments* have equal length, to find words that are near each
+other. *Statements* are lines, long ones cut at the ends of sentences, to find words that are said together. For each
+word of the summary, and for each figure, the index has the segments and the statements that hold it. All forms of a
+word ("failed", "failing") count as one word.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from importlib import resources
 
 from everthread.core.search.terms import forms
 
-PLACE_CHARS = 200
-MAX_NEAR_PLACES = 2
-"""Two things are near each other if their places are at most this many apart."""
+SEGMENT_CHARS = 200
+MAX_NEAR_SEGMENTS = 2
+"""Two words are near each other if their segments are at most this many apart."""
 MAX_STATEMENT_CHARS = 240
 MAX_BESIDE_TOKENS = 3
 """A figure is beside a word if they are at most this many tokens apart, in either order."""
@@ -52,7 +52,7 @@ class Token:
 
 
 def read_tokens(lowered: str, stop_words: Set[str] = frozenset()) -> Iterator[Token]:
-    """Yield the words and figures of a text, in order; writing without spaces as pairs of characters."""
+    """Yield the words and figures of a text in lower case. Writing without spaces is yielded as pairs of characters."""
     negated_tokens_left = 0
     negated_words_left = 0
     for match in _TOKEN.finditer(lowered):
@@ -90,7 +90,7 @@ def is_negator(word: str) -> bool:
 
 
 def find_opposites(word: str) -> Set[str]:
-    """Return every form of the words with the opposite meaning."""
+    """Return the words with the opposite meaning, in all their forms."""
     return _load_polarity().opposites.get(word, _NO_WORDS)
 
 
@@ -130,11 +130,13 @@ def normalize_figure(figure: str) -> str:
 
 @dataclass(slots=True)
 class _Occurrences:
-    """The occurrences of a word or figure. `plain` and `negated` are statements, by its polarity there."""
+    """The occurrences of a word or figure."""
 
-    places: set[int] = field(default_factory=set)
+    segments: set[int] = field(default_factory=set)
     plain: set[int] = field(default_factory=set)
+    """The statements that hold it without negation."""
     negated: set[int] = field(default_factory=set)
+    """The statements that negate it."""
 
 
 class SourceIndex:
@@ -155,11 +157,11 @@ class SourceIndex:
         self._occurrences: dict[str, _Occurrences] = defaultdict(_Occurrences)
         self._adjacent_pairs: set[tuple[str, str]] = set()
         self._name_offsets: dict[str, list[int]] = {}
-        self._places_near_word: dict[str, Set[int]] = {}
+        self._segments_near_word: dict[str, Set[int]] = {}
         self._index_tokens()
 
     def _index_tokens(self) -> None:
-        """Record the places and statements of each token, and the figures beside words."""
+        """Record the segments and statements of each token, and the figures beside words."""
         recent_tokens: deque[tuple[str, Set[str]]] = deque(maxlen=MAX_BESIDE_TOKENS)
         statement = 0
         for token in read_tokens(self._lowered, self._stop_words):
@@ -183,7 +185,7 @@ class SourceIndex:
                 recent_tokens.append(("", keys))
             for key in keys:
                 occurrences = self._occurrences[key]
-                occurrences.places.add(token.start // PLACE_CHARS)
+                occurrences.segments.add(token.start // SEGMENT_CHARS)
                 (occurrences.negated if token.is_negated else occurrences.plain).add(
                     statement
                 )
@@ -192,29 +194,31 @@ class SourceIndex:
         """Return whether the figure appears right before or after the word."""
         return (figure, word) in self._adjacent_pairs
 
-    def find_places(self, word: str) -> Set[int]:
-        """Return every place that holds the word or figure."""
+    def find_segments(self, word: str) -> Set[int]:
+        """Return every segment that holds the word or figure."""
         return (
-            self._occurrences[word].places if word in self._occurrences else frozenset()
+            self._occurrences[word].segments
+            if word in self._occurrences
+            else frozenset()
         )
 
-    def find_places_near_word(self, word: str) -> Set[int]:
-        """Return every place near the word."""
-        if word not in self._places_near_word:
-            self._places_near_word[word] = add_neighbours(
-                self.find_places(word), MAX_NEAR_PLACES
+    def find_segments_near_word(self, word: str) -> Set[int]:
+        """Return every segment near the word."""
+        if word not in self._segments_near_word:
+            self._segments_near_word[word] = add_neighbours(
+                self.find_segments(word), MAX_NEAR_SEGMENTS
             )
-        return self._places_near_word[word]
+        return self._segments_near_word[word]
 
-    def find_places_near_name(self, name: str) -> Set[int]:
-        """Return every place near the name, spelt exactly."""
+    def find_segments_near_name(self, name: str) -> Set[int]:
+        """Return every segment near the name, spelt exactly."""
         return add_neighbours(
-            {start // PLACE_CHARS for start in self._find_name_offsets(name)},
-            MAX_NEAR_PLACES,
+            {start // SEGMENT_CHARS for start in self._find_name_offsets(name)},
+            MAX_NEAR_SEGMENTS,
         )
 
     def find_statements(self, word: str, *, is_negated: bool | None = None) -> Set[int]:
-        """Return the statements that hold the word or figure; with `is_negated`, only those of that polarity."""
+        """Return the statements that hold the word or figure; if `is_negated` is given, negated or not as it says."""
         if word not in self._occurrences:
             return frozenset()
         occurrences = self._occurrences[word]
@@ -236,7 +240,7 @@ class SourceIndex:
         ]
 
     def rarity(self, statements: Set[int]) -> float:
-        """Return the weight of a word that these statements hold: the fewer, the heavier."""
+        """Return the weight of a word that these statements hold: the fewer statements, the more."""
         return math.log((len(self._statement_starts) + 1) / (len(statements) + 0.5))
 
     def _find_name_offsets(self, name: str) -> list[int]:
@@ -267,7 +271,7 @@ def _find_statement_starts(text: str) -> Iterator[int]:
 
 
 def _find_statement_end(text: str, start: int, end: int) -> int:
-    """Return the end of the statement that begins here: of its line, or if that is long, of a sentence or word."""
+    """Return the end of a statement: the end of its line, or in a long line the end of a sentence or word."""
     limit = start + MAX_STATEMENT_CHARS
     if limit >= end:
         return end

@@ -1,9 +1,9 @@
 """Check a model's summary against its sources, and mark the lines that no source supports.
 
-A name (URL, path, hash, identifier, quoted error) is known if a source holds it. A figure is true or false only
-together with the thing it measures: it counts as found if it is beside its unit or name ("3 failed", "line 82"), or
-else near half of the other words of its sentence. A known name, figure or negation is still marked if the closest
-statement of the sources says otherwise (`contradictions`).
+A name (URL, path, hash, identifier, quoted error) is known if a source holds it. A figure is only meaningful together
+with the thing it measures: it counts as found if a source has it beside its unit or name ("3 failed", "line 82"), or
+near half of the other words of its sentence. A known name, figure or negation is still marked if the closest statement
+of the sources contradicts it (`contradictions`).
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ UNVERIFIED_MARK = "(unverified)"
 REFUSED_SHARE = 0.25
 """A summary is refused if more than this share of its checked names is unverified."""
 MIN_REFUSED_NAMES = 3
-"""A summary with fewer unverified names is never refused."""
+"""A summary is refused only if it has at least this many unverified names."""
 
 
 def join_sources(messages: Iterable[Message], earlier_summary: str) -> str:
-    """Return the text of all sources, to look names up in.
+    """Return the text of all sources.
 
-    Lines of an earlier summary that are marked as unverified are left out, so they are marked again.
+    Lines of an earlier summary that are marked as unverified are left out, so that they are marked again if repeated.
     """
     verified = "\n".join(
         line
@@ -62,10 +62,10 @@ def join_sources(messages: Iterable[Message], earlier_summary: str) -> str:
         for message in messages
         if (remainder := without_summary(message)) is not None
     )
-    return "\n".join([verified, *map(_message_text, messages_without_summaries)])
+    return "\n".join([verified, *map(_join_message_texts, messages_without_summaries)])
 
 
-def _message_text(message: Message) -> str:
+def _join_message_texts(message: Message) -> str:
     """Return all text of a message: its own, its calls and its results."""
     parts = [text_of(message)]
     for call in calls_of(message):
@@ -83,7 +83,8 @@ def mark_sections(
 ) -> tuple[Sections, int, int]:
     """Mark each line that no source supports.
 
-    Return the sections, the number of names and figures checked, and the number that no source confirms.
+    Return the marked sections, the number of names and figures that were checked, and the number that no source
+    confirms.
     """
     checker = _LineChecker(sources, "\n".join(sections.values()))
     marked_sections = {
@@ -130,16 +131,13 @@ class _LineChecker:
         return f"{body} {UNVERIFIED_MARK}" if unknown_count else line
 
     def _is_known(self, name: CheckableName) -> bool:
-        """Return whether the sources hold the name; look it up once."""
+        """Return whether the sources hold the name. Each name is looked up once."""
         if name.value not in self._verdicts:
             self._verdicts[name.value] = self._is_in_sources(name)
         return self._verdicts[name.value]
 
     def _is_in_sources(self, name: CheckableName) -> bool:
-        """Return whether the sources hold the name itself, not only as part of a longer one.
-
-        A hash may be shortened.
-        """
+        """Return whether the sources hold the name, not only as part of a longer name. A hash may be shortened."""
         sources = self._sources
         start = sources.find(name.value)
         while start >= 0:
@@ -153,9 +151,9 @@ class _LineChecker:
         return False
 
     def _is_found(self, figure: ClaimedFigure, claim: Claim) -> bool:
-        """Return whether the figure is found beside its unit or name, or near half of the claim's other words."""
-        places = self._index.find_places(figure.value)
-        if not places:
+        """Return whether a source has the figure beside its unit or name, or near half of the claim's other words."""
+        segments = self._index.find_segments(figure.value)
+        if not segments:
             return False
         if any(
             self._index.is_beside(figure.value, word) for word in figure.adjacent_words
@@ -167,24 +165,24 @@ class _LineChecker:
             for name in figure.nearby_names
         ):
             return True
-        neighbourhoods = [
-            self._index.find_places_near_word(word) for word in claim.words
+        nearby_segments = [
+            self._index.find_segments_near_word(word) for word in claim.words
         ]
-        neighbourhoods += [
-            self._index.find_places_near_name(name.value) for name in claim.names
+        nearby_segments += [
+            self._index.find_segments_near_name(name.value) for name in claim.names
         ]
-        hits = Counter(
-            place
-            for neighbourhood in neighbourhoods
-            for place in neighbourhood & places
+        counts_by_segment = Counter(
+            segment
+            for segments_near_one in nearby_segments
+            for segment in segments_near_one & segments
         )
-        return not neighbourhoods or 2 * max(hits.values(), default=0) >= len(
-            neighbourhoods
-        )
+        return not nearby_segments or 2 * max(
+            counts_by_segment.values(), default=0
+        ) >= len(nearby_segments)
 
 
 def _is_name_char(text: str, index: int) -> bool:
-    """Return whether a name continues here: a letter, digit or underscore, unless it is part of an escape (`\\n`)."""
+    """Return whether the character at this index continues a name. A character of an escape (`\\n`) does not."""
     char = text[index] if 0 <= index < len(text) else ""
     return (
         char.isascii()

@@ -70,7 +70,7 @@ def find_named_values(text: str, lower_text: str) -> Iterator[Secret]:
 
 
 def find_name_stems(text: str, lower_text: str) -> list[tuple[int, str]]:
-    """Find names that may announce a secret. Names in other scripts are sought only near their letters."""
+    """Find names that may announce a secret. Look for names in other scripts only if the text has their letters."""
     stems = _find_words(lower_text, load_rules().name_stems)
     if not text.isascii() and any(
         letter in text for letter in load_rules().foreign_letters

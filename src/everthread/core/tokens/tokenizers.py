@@ -23,7 +23,7 @@ def sample_text(text: str, size: int) -> str:
 
 
 def count_foreign_letters(text: str) -> int:
-    """Return how many letters of other scripts than Latin the text has: vocabularies differ most in these."""
+    """Count the letters that are not Latin. The vocabularies of models differ most in the tokens for these letters."""
     if text.isascii():
         return 0
     return len(

@@ -57,7 +57,7 @@ class KeyUsageCounter:
         return utc_day(self._wall_clock())
 
     def add_stored_use(self, key_id: str, day: str, use: KeyUse) -> None:
-        """Use a stored figure that was just read, except during a write, which returns the new figures itself."""
+        """Take over usage that was just read from the store. Ignore it during a write, which returns the new sums."""
         if day == self.day and (day, key_id) not in self._uses_being_written:
             uses_of_day = self._stored_uses_of(day)
             old_use = uses_of_day.get(key_id, NO_USE)

@@ -29,9 +29,12 @@ async def repair_lost_turn(
     answer is stored.
     """
     content = turn.message.get("content")
-    interrupted: dict[str, Any] = {"code": "interrupted", "message": PROCESS_ENDED}
+    interrupted_result: dict[str, Any] = {
+        "code": "interrupted",
+        "message": PROCESS_ENDED,
+    }
     if isinstance(content, str) and commands.parse(content):
-        return "interrupted", interrupted
+        return "interrupted", interrupted_result
     message_event = f"{turn.id}.0"  # as a conversation names the message of this event
     tip = await store.get_compression_tip(turn.thread)
     stored_messages = await store.messages(tip)
@@ -51,7 +54,7 @@ async def repair_lost_turn(
     ):
         text = text_of(last_message.body)
         if text.endswith(INTERRUPTED_ANSWER_TEXT):  # the interruption is stored already
-            return "interrupted", interrupted
+            return "interrupted", interrupted_result
         return "answered", {
             "text": text,
             "message_id": last_message.id,
@@ -75,7 +78,7 @@ async def repair_lost_turn(
         [*new_messages, NewMessage(end_message, event=f"{turn.id}/interrupted")],
         lease=lease,
     )
-    return "interrupted", interrupted
+    return "interrupted", interrupted_result
 
 
 def _list_open_calls(stored_messages: list[StoredMessage]) -> list[str]:

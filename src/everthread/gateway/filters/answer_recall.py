@@ -163,8 +163,8 @@ class _RecallFilter(Filter):
         next_response = await exchange.send_next(outgoing)
         while next_response.status_code >= 300:
             exchange.writer.note(recall_refused=next_response.status_code)
-            smaller = await exchange.turn.retry_without_recall(reply)
-            if smaller is None:
+            smaller_request = await exchange.turn.retry_without_recall(reply)
+            if smaller_request is None:
                 break
-            next_response = await exchange.send_next(smaller)
+            next_response = await exchange.send_next(smaller_request)
         return next_response

@@ -152,7 +152,7 @@ def choose_charged_model(requested_model: str, answered_model: str) -> str:
 
 def estimate_body_tokens(body: bytes) -> int:
     """Estimate a request's tokens if the provider reported none, in pieces, so that other threads can run."""
-    files = 0
+    file_count = 0
     file_bytes = 0
     is_inside = False
     for start in range(0, len(body), SCAN_PIECE_BYTES):
@@ -161,9 +161,9 @@ def estimate_body_tokens(body: bytes) -> int:
         for match in _BASE64_RUN.finditer(piece):
             end = match.end()
             file_bytes += end - match.start()
-            files += not (is_inside and match.start() == 0)
+            file_count += not (is_inside and match.start() == 0)
         is_inside = end == len(piece)
-    return (len(body) - file_bytes) // BYTES_PER_TOKEN + files * TOKENS_PER_FILE
+    return (len(body) - file_bytes) // BYTES_PER_TOKEN + file_count * TOKENS_PER_FILE
 
 
 class ReportedUsage:

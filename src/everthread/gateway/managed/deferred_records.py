@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -136,13 +136,25 @@ class DeferredRecords:
             self._unfinished.discard(record)
             record.is_recorded.set()
 
-    async def flush(self, family: Family | None = None) -> None:
-        """Make the delayed records of a session (or all) now, and wait a few seconds until they are stored."""
-        records = [
-            record
-            for record in self._unfinished
-            if family is None or record.request.family == family
-        ]
+    async def flush_all(self) -> None:
+        """Make all delayed records now, and wait a few seconds until they are stored."""
+        await self._flush(list(self._unfinished))
+
+    async def flush_session(self, family: Family) -> None:
+        """Make the delayed records of a session now, and wait a few seconds until they are stored."""
+        await self._flush(
+            [record for record in self._unfinished if record.request.family == family]
+        )
+
+    async def flush_thread(self, thread: str) -> None:
+        """Make the delayed records of a thread now, and wait a few seconds until they are stored."""
+        await self._flush(
+            [record for record in self._unfinished if record.request.thread == thread]
+        )
+
+    async def _flush(self, records: Sequence[DeferredRecord]) -> None:
+        if not records:
+            return
         for record in records:
             record.is_due.set()
         with contextlib.suppress(TimeoutError):

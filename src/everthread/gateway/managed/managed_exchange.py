@@ -30,7 +30,7 @@ from everthread.gateway.streaming import ResponseHead, ResponseWriter, StreamKee
 from everthread.gateway.upstream import UpstreamResponse
 
 MAX_RESENDS = 3
-COUNTED_STATUSES = (400, 422)
+PROMPT_REFUSAL_STATUSES = (400, 422)
 """Statuses that show that an upstream has counted the prompt. A 413 may come from a server in front of the upstream,
 which has not checked the credential."""
 T = TypeVar("T")
@@ -276,7 +276,7 @@ def _takes_comments(incoming: Incoming, outer: OuterFields) -> bool:
 
 async def _is_too_long(answer: Answer) -> bool:
     """Return whether an upstream has counted the tokens of a prompt and found it too long."""
-    if answer.status not in COUNTED_STATUSES:
+    if answer.status not in PROMPT_REFUSAL_STATUSES:
         return False
     body = await answer.read_error()
     if not body:

@@ -64,7 +64,7 @@ class ProxyManager:
     """The `Manager` that stores, matches and rewrites requests.
 
     `cache_markers`: whether to set cache marks for clients that set none. `recall`: whether to offer the tool `recall`.
-    `record_delay`: how many seconds the record of a forwarded request waits at most.
+    `record_delay`: maximum seconds for which the record of a forwarded request is delayed.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class ProxyManager:
     async def _open(self, incoming: Incoming, outline: BodyOutline) -> ManagedTurn:
         """Read a request and find its thread, after the delayed records of its session are made."""
         scope = find_scope(incoming.headers, outline.sliced.fields)
-        await self._deferred.flush(Family(incoming.tenant, scope))
+        await self._deferred.flush_session(Family(incoming.tenant, scope))
         return await self._open_now(incoming, outline)
 
     async def _open_now(
@@ -174,7 +174,7 @@ class ProxyManager:
         self, request: ForwardedRequest, *, is_answered: bool
     ) -> ManagedTurn:
         """Read a request that was forwarded already, and start storing it."""
-        await self._deferred.flush(request.family)
+        await self._deferred.flush_thread(request.thread)
         return await self._read_forwarded(
             request, request.terms.length, is_answered=is_answered
         )
@@ -243,7 +243,7 @@ class ProxyManager:
 
     async def finish_records(self) -> None:
         """Make the records that wait."""
-        await self._deferred.flush()
+        await self._deferred.flush_all()
 
     async def prepare(self, incoming: Incoming) -> ProxyTurn:
         if incoming.mode == "off":

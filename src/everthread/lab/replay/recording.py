@@ -201,7 +201,7 @@ def complete_prompt(
 
 
 def _find_lasting_tokens(usage: CanonicalUsage) -> int:
-    """Return how many tokens of the system prompt stay cached; 0 if the first call does not show it."""
+    """Return how many tokens of the system prompt other sessions keep cached; 0 if the first call cannot tell."""
     continues_session = (
         usage.cache_read_tokens >= (1 - MIN_NEW_SHARE) * usage.prompt_tokens
     )

@@ -91,7 +91,7 @@ def find_ram_folder() -> str | None:
 
 
 class SimulatedTimer:
-    """The idle timer of a replay: it rings in simulated time."""
+    """The idle timer of a replay, which fires in simulated time."""
 
     def __init__(self, clock: SteppedClock) -> None:
         self._clock = clock
@@ -483,14 +483,14 @@ async def run_trial(request: TrialRequest) -> TrialResult:
     loop = asyncio.get_running_loop()
     pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
     try:
-        return await loop.run_in_executor(pool, replay_twice, request)
+        return await loop.run_in_executor(pool, replay_with_trial_settings, request)
     finally:
         for process in list(getattr(pool, "_processes", {}).values()):
             process.terminate()  # cancelled, or done
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def replay_twice(request: TrialRequest) -> TrialResult:
+def replay_with_trial_settings(request: TrialRequest) -> TrialResult:
     """Replay a thread as configured, with the settings to try, and without compaction."""
     messages = [
         LoggedMessage(message, timestamp, model=request.model)

@@ -46,7 +46,7 @@ def decode_request(body: Mapping[str, Any]) -> Request:
 def encode_request(
     request: Request, *, encoded_history: EncodedHistory | None = None
 ) -> dict[str, Any]:
-    """Return the body to send. Instructions the messages begin with join the system prompt.
+    """Return the body to send. Instructions at the start of the messages are added to the system prompt.
 
     `encoded_history`: kept for one conversation, so that its earlier messages are encoded only once.
     """
