@@ -11,7 +11,7 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 
 from everthread.compaction.names.name_shapes import (
-    file_name_of,
+    find_file_name,
     is_file,
     is_path,
     read_names_by_line,
@@ -62,7 +62,7 @@ class NamesSection:
         too_long_count = 0
         for name in self.names:
             if name in visible_names or (
-                is_path(name) and file_name_of(name) in visible_names
+                is_path(name) and find_file_name(name) in visible_names
             ):
                 continue
             if name in listing or (" " in name and name in summary_text):
@@ -87,7 +87,7 @@ def _find_shared_file_names(names: Sequence[str]) -> set[str]:
     shared_file_names: set[str] = set()
     for name in names:
         if is_path(name):
-            file_name = file_name_of(name)
+            file_name = find_file_name(name)
             (shared_file_names if file_name in file_names else file_names).add(
                 file_name
             )
@@ -138,7 +138,7 @@ class _Listing:
         """Return the folder to show with a file, if any, and the rest of the name as it is written."""
         if not is_path(name):
             return "", f"`{name}`" if " " in name else name
-        file_name = file_name_of(name)
+        file_name = find_file_name(name)
         is_clear = is_file(file_name) and file_name not in self.shared_file_names
         return "" if is_clear else name.removesuffix(file_name), file_name
 
