@@ -222,7 +222,11 @@ class LosslessEngine(SummaryEngine):
         budget = self._summary_budget(
             summary_input, visible_nodes, sum(source.tokens for source in sources)
         )
-        names = NamesSection.plan(state.names, budget)
+        names = NamesSection.plan(
+            state.names,
+            budget,
+            continues=bool(summary_input.cut_plan.earlier_summary.text),
+        )
         pinned, warnings = write_pinned_notes(
             summary_input.state.notes, budget // 8, count
         )

@@ -78,9 +78,9 @@ def _read_typed_line(line: str) -> tuple[str, ...]:
 
 def _without_escapes(text: str) -> str:
     """Return a text with spaces for escaped white space, unless the text has a Windows path."""
-    if "\\" in text and _WINDOWS_PATH.search(text) is None:
-        return _ESCAPED_SPACE.sub(" ", text)
-    return text
+    if "\\" not in text or (":\\" in text and _WINDOWS_PATH.search(text)):
+        return text
+    return _ESCAPED_SPACE.sub(" ", text)
 
 
 def is_path(name: str) -> bool:

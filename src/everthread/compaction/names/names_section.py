@@ -19,11 +19,14 @@ from everthread.compaction.names.name_shapes import (
 from everthread.compaction.names.names_in_use import NamesInUse
 from everthread.compaction.summary.sentences import CountTokens
 
-SMALL_SECTION_SHARE = 5
-"""The section takes this share (1/n) of the summary's budget, but at most `SMALL_SECTION_TOKENS`."""
-SMALL_SECTION_TOKENS = 500
-LARGE_SECTION_SHARE = 10
-"""It may always take this share (1/n). More would list names that are hardly ever needed, instead of conclusions."""
+MAX_SECTION_SHARE = 5
+"""The section takes this share (1/n) of the summary's budget."""
+MIN_SECTION_SHARE = 10
+MAX_CONTINUED_TOKENS = 500
+"""In a later summary the section takes at most this many tokens, unless a share of 1/`MIN_SECTION_SHARE` is more.
+
+The names that are not listed are remembered, but a conclusion that the summary drops is lost for all later ones.
+"""
 MAX_TOO_LONG_NAMES = 12
 """After this many names that do not fit, stop trying shorter ones."""
 MIN_SECTION_TOKENS = 24
@@ -42,12 +45,17 @@ class NamesSection:
     room: int
 
     @classmethod
-    def plan(cls, names: NamesInUse, budget: int) -> NamesSection:
-        """Return the section for a summary of `budget` tokens."""
+    def plan(
+        cls, names: NamesInUse, budget: int, *, continues: bool = False
+    ) -> NamesSection:
+        """Return the section for a summary of `budget` tokens. `continues`: it continues an earlier summary."""
         ranked_names = names.ranked_names()
         needed_tokens = sum(map(len, ranked_names)) // 3 + 3 * len(ranked_names)
-        small_room = min(budget // SMALL_SECTION_SHARE, SMALL_SECTION_TOKENS)
-        room = min(max(small_room, budget // LARGE_SECTION_SHARE), needed_tokens)
+        room = budget // MAX_SECTION_SHARE
+        if continues:
+            min_room = budget // MIN_SECTION_SHARE
+            room = max(min(room, MAX_CONTINUED_TOKENS), min_room)
+        room = min(room, needed_tokens)
         return cls(ranked_names, room if room >= MIN_SECTION_TOKENS else 0)
 
     def write(
