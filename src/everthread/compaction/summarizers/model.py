@@ -189,7 +189,7 @@ class SummaryWriter:
         except Exception as error:
             if timeout.expired():
                 raise SummaryError(
-                    f"no answer within {self.time_limit:g} seconds", passing=True
+                    f"no answer within {self.time_limit:g} seconds", is_transient=True
                 ) from error
             raise as_summary_error(error) from error
         if reply.usage is not None:

@@ -296,8 +296,6 @@ async def areplay(  # noqa: PLR0913 - the options of a replay
     """
     started_at = time.perf_counter()
     log = conversation if isinstance(conversation, Log) else _make_log(conversation)
-    if with_facts is None:
-        with_facts = with_baselines
     settings = replace(options or make_session_options(Config()), background=False)
     lifetime = find_cache_seconds(
         model or log.model or DEFAULT_MODEL, ttl or settings.cache_ttl
@@ -318,6 +316,7 @@ async def areplay(  # noqa: PLR0913 - the options of a replay
         _make_engine_factory(engine, dict(engine_options or {})),
         compact,
     )
+    with_facts = with_baselines if with_facts is None else with_facts
     needs_facts = with_baselines or with_facts
     stated_facts = facts.collect_facts(plan.messages) if needs_facts else []
     facts_to_find = stated_facts if with_facts else None
