@@ -136,7 +136,7 @@ def _search_one_by_one(text: str) -> int:
     """Search for each token pattern in a pass of its own over the text, without rules by name or context."""
     tokens = {
         form.pattern.pattern
-        for forms in load_rules().forms_by_head.values()
+        for forms in load_rules().forms_by_prefix.values()
         for _, form in forms
     }
     patterns = [form.pattern.pattern for form in load_rules().literal_forms]

@@ -155,14 +155,16 @@ async def test_the_section_stays_within_a_fifth_of_the_summarys_room(
 
 
 @pytest.mark.parametrize(
-    ("budget", "continued_room"), [(1_000, 200), (4_000, 500), (8_000, 800)]
+    ("budget", "continued_tokens"), [(1_000, 200), (4_000, 500), (8_000, 800)]
 )
 def test_a_later_summary_leaves_room_for_earlier_conclusions(
-    budget: int, continued_room: int
+    budget: int, continued_tokens: int
 ) -> None:
     names = NamesInUse.from_list([f"cart_total_{number}" for number in range(600)])
-    assert NamesSection.plan(names, budget).room == budget // 5
-    assert NamesSection.plan(names, budget, continues=True).room == continued_room
+    assert NamesSection.plan(names, budget).max_tokens == budget // 5
+    assert (
+        NamesSection.plan(names, budget, continues=True).max_tokens == continued_tokens
+    )
 
 
 async def test_the_newest_and_most_used_names_come_first() -> None:

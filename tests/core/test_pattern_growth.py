@@ -136,7 +136,7 @@ def token_forms() -> frozenset[re.Pattern[str]]:
     """The forms of tokens: each is tried only after its beginning was found."""
     return frozenset(
         form.pattern
-        for forms in load_rules().forms_by_head.values()
+        for forms in load_rules().forms_by_prefix.values()
         for _, form in forms
     )
 
@@ -375,7 +375,7 @@ def test_a_repeated_piece_does_not_freeze_a_reader(reader: str) -> None:
 
 def test_the_beginnings_of_tokens_do_not_freeze_redaction() -> None:
     starts = {
-        start for forms in load_rules().forms_by_head.values() for start, _ in forms
+        start for forms in load_rules().forms_by_prefix.values() for start, _ in forms
     }
     for start in sorted(starts):
         for joint in "-/":

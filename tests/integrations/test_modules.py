@@ -161,10 +161,13 @@ async def test_litellm_clients_stay_inside_the_window(
     assert len(smaller) < len(sent)
     assert smaller[0]["content"][0] == {"type": "text", "text": "Be brief."}
     assert "compacted into a summary" in smaller[0]["content"][-1]["text"]
-    store = await handler.threads.arun(handler.threads.get_store())
-    (thread,) = await handler.threads.arun(store.list_threads())
+    store = await handler.threads.run_in_own_loop(handler.threads.get_store())
+    (thread,) = await handler.threads.run_in_own_loop(store.list_threads())
     assert thread.messages == len(proxy.history) - 1
-    assert len(await handler.threads.arun(store.usage(thread.first.id))) == proxy.calls
+    assert (
+        len(await handler.threads.run_in_own_loop(store.usage(thread.first.id)))
+        == proxy.calls
+    )
     handler.close()
 
 
@@ -184,9 +187,10 @@ async def test_litellm_conversations_of_two_keys_are_two(
         ]
         await proxy.ask("Go on.")
     await one.ask("And on.")
-    store = await handler.threads.arun(handler.threads.get_store())
+    store = await handler.threads.run_in_own_loop(handler.threads.get_store())
     assert sorted(
-        row.messages for row in await handler.threads.arun(store.list_threads())
+        row.messages
+        for row in await handler.threads.run_in_own_loop(store.list_threads())
     ) == [4, 6]
     assert (
         await handler.async_pre_call_deployment_hook(

@@ -378,13 +378,17 @@ async def test_a_failure_here_does_not_stop_the_framework(
 
 def test_from_a_thread_without_a_loop(tmp_path: Path, events: list[Event]) -> None:
     made = open_threads(tmp_path, events)
-    turn = made.run(made.prepare(ModelCall([user("Hello.")], [], "gpt-4o", "books")))
+    turn = made.run_in_own_loop_and_wait(
+        made.prepare(ModelCall([user("Hello.")], [], "gpt-4o", "books"))
+    )
     assert turn is not None
-    made.run(made.record(turn, answer("Hi."), USAGE))
+    made.run_in_own_loop_and_wait(made.record(turn, answer("Hi."), USAGE))
     made.close()
-    assert "Hello." in made.run(made.recall("books", {"query": "Hello"}))
+    assert "Hello." in made.run_in_own_loop_and_wait(
+        made.recall("books", {"query": "Hello"})
+    )
     assert (
-        made.run(made.recall("others", {"query": "Hello"}))
+        made.run_in_own_loop_and_wait(made.recall("others", {"query": "Hello"}))
         == "Nothing was said in this conversation yet."
     )
     made.close()

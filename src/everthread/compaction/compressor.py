@@ -46,6 +46,20 @@ from everthread.compaction.verification.draft_checks import (
 )
 from everthread.errors import ConfigError
 
+_DRAFT_RESERVE_TOKENS = 40
+"""Tokens of a summary that are kept free while a draft is requested, for the headings that the engine writes."""
+_FRAME_TOKENS = 36
+"""Tokens of a summary message for the headings of the user's words and names, the last line and the margins."""
+_EMPTY_SECTION_TOKENS = 4
+"""Estimated tokens of the heading and the placeholder of an empty section."""
+_MAX_TOKENS_PER_BYTE = 2
+_MAX_HEADING_TOKENS = 8
+"""Estimated tokens of the marks and line ends around a section, at most."""
+_QUOTE_MARGIN_DIVISOR = 20
+"""All of the user's words are known to fit if a twentieth of their tokens and `_QUOTES_NOTE_TOKENS` are left over."""
+_QUOTES_NOTE_TOKENS = 60
+"""Tokens for the note about numbers that are not shown, at most."""
+
 
 @dataclass(frozen=True, slots=True)
 class PendingCompressorSummary:
@@ -108,8 +122,8 @@ class ContextCompressor(SummaryEngine):
             count(summary_input.marker)
             + count(task)
             + count(pinned_notes)
-            + names.room
-            + 40
+            + names.max_tokens
+            + _DRAFT_RESERVE_TOKENS
         )
         request = SummaryRequest(
             messages=summary_input.hide_secrets(cut_plan.middle_messages),
@@ -194,36 +208,14 @@ class ContextCompressor(SummaryEngine):
         cut_plan = pending.summary_input.cut_plan
         marker = pending.summary_input.marker
         names = pending.names
-        other_tokens = (
-            names.room
-            + 36
-            + (
-                0
-                if is_brief
-                else 4 * sum(not sections.get(name) for name in HANDOFF_SECTIONS)
-            )
+        empty_count = sum(not sections.get(name) for name in HANDOFF_SECTIONS)
+        other_tokens = names.max_tokens + _FRAME_TOKENS
+        if not is_brief:
+            other_tokens += _EMPTY_SECTION_TOKENS * empty_count
+        sections, words_budget = _fit_user_words(
+            pending.summary_input, sections, other_tokens, count=count
         )
-        # A text has fewer tokens than twice its bytes. If all words fit even by that estimate, no token is counted.
-        texts = "".join([marker, *sections, *sections.values()]).encode(
-            "utf-8", "surrogatepass"
-        )
-        available_tokens = cut_plan.user_words_budget(
-            other_tokens + 2 * len(texts) + 8 * len(sections)
-        )
-        if available_tokens < cut_plan.user_words_tokens * 21 // 20 + 60 or any(
-            entry.range_end for entry in cut_plan.user_words
-        ):
-            available_tokens = cut_plan.user_words_budget(
-                other_tokens + count(marker) + count_section_tokens(sections, count)
-            )
-            missing_tokens = cut_plan.min_user_words_tokens - available_tokens
-            if missing_tokens > 0:
-                # The summary must not push out the user's own words.
-                sections = _shorten_sections(sections, missing_tokens, count)
-                available_tokens = cut_plan.user_words_budget(
-                    other_tokens + count(marker) + count_section_tokens(sections, count)
-                )
-        quotes_text = render_quotes(cut_plan.user_words, available_tokens, count)
+        quotes_text = render_quotes(cut_plan.user_words, words_budget, count)
         summary_text = "\n".join([marker, *sections, *sections.values(), quotes_text])
         names_text = write_names_section(names, cut_plan, summary_text, count)
         sections_text = render_sections(
@@ -281,6 +273,50 @@ def create(services: Services, options: Mapping[str, Any]) -> ContextEngine:
 def _drop_names_section(sections: Mapping[str, str]) -> Sections:
     """Return the sections without Names in Use, which the engine writes itself."""
     return {name: text for name, text in sections.items() if name != NAMES}
+
+
+def _fit_user_words(
+    summary_input: SummaryInput,
+    sections: Sections,
+    other_tokens: int,
+    *,
+    count: CountTokens,
+) -> tuple[Sections, int]:
+    """Return the sections and the tokens for the user's words.
+
+    The sections are shortened if they would push out the user's words. `other_tokens`: tokens of the summary message
+    besides its marker, these sections and the user's words.
+    """
+    cut_plan = summary_input.cut_plan
+    marker = summary_input.marker
+    # If all words fit even by this estimate, no token is counted.
+    texts = "".join([marker, *sections, *sections.values()]).encode(
+        "utf-8", "surrogatepass"
+    )
+    max_section_tokens = _MAX_TOKENS_PER_BYTE * len(texts) + _MAX_HEADING_TOKENS * len(
+        sections
+    )
+    words_budget = cut_plan.user_words_budget(other_tokens + max_section_tokens)
+    has_omitted_words = any(entry.range_end for entry in cut_plan.user_words)
+    if words_budget >= _find_max_quote_tokens(cut_plan) and not has_omitted_words:
+        return sections, words_budget
+    marker_tokens = count(marker)
+    words_budget = cut_plan.user_words_budget(
+        other_tokens + marker_tokens + count_section_tokens(sections, count)
+    )
+    missing_tokens = cut_plan.min_user_words_tokens - words_budget
+    if missing_tokens > 0:
+        sections = _shorten_sections(sections, missing_tokens, count)
+        words_budget = cut_plan.user_words_budget(
+            other_tokens + marker_tokens + count_section_tokens(sections, count)
+        )
+    return sections, words_budget
+
+
+def _find_max_quote_tokens(cut_plan: CutPlan) -> int:
+    """Return the most tokens that all of the user's words may take as quotes."""
+    margin = cut_plan.user_words_tokens // _QUOTE_MARGIN_DIVISOR
+    return cut_plan.user_words_tokens + margin + _QUOTES_NOTE_TOKENS
 
 
 def _shorten_sections(sections: Sections, tokens: int, count: CountTokens) -> Sections:

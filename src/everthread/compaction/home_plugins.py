@@ -86,10 +86,10 @@ def _find_code_file(plugin: Path) -> Path | None:
 
 def _run_code(name: str, plugin: Path) -> ModuleType:
     """Run a plug-in's code as a module of this name. Forget the module if the code fails."""
-    code = str(_find_code_file(plugin) or plugin / CODE_FILES[0])
-    loader = SourceFileLoader(name, code)
+    code_path = str(_find_code_file(plugin) or plugin / CODE_FILES[0])
+    loader = SourceFileLoader(name, code_path)
     # Either file is the package of the directory, so that relative imports work in both.
-    spec = ModuleSpec(name, loader, origin=code, is_package=True)
+    spec = ModuleSpec(name, loader, origin=code_path, is_package=True)
     spec.submodule_search_locations = [str(plugin)]
     spec.has_location = True
     module = module_from_spec(spec)

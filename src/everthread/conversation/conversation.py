@@ -62,16 +62,16 @@ class Conversation:
     """One thread with a model. Use `send` or `stream`; for your own loop, `prepare` and `record`."""
 
     def __init__(self, conversation: ConversationState) -> None:
-        self._state = conversation
+        self._conversation = conversation
         self._context = ConversationContext(conversation)
         options = conversation.setup.options
-        tools = ThreadServices(
+        services = ThreadServices(
             conversation.policy,
             options,
             conversation.setup.wall_clock,
             conversation.setup.timer,
         )
-        self._thread = ManagedThread(self._context, tools)
+        self._thread = ManagedThread(self._context, services)
         self._fixed_prompt_watch = FixedPromptWatch(conversation)
         self._recovery = RecoveryAttempts()
         self._recorder = AnswerRecorder(conversation, self._thread.learn_from_usage)
@@ -107,16 +107,16 @@ class Conversation:
     async def close(self, reason: str | None = None) -> None:
         """Stop the background work of the conversation. With a reason, end the session; it can still be resumed."""
         async with contextlib.AsyncExitStack() as stack:
-            for close in reversed(self._state.setup.close_callbacks):
+            for close in reversed(self._conversation.setup.close_callbacks):
                 stack.push_async_callback(close)
             await self._thread.cancel_idle_timer()
             await self._thread.drop_preparation("the conversation was closed")
             if not self._has_ended:  # end the engine with the conversation, even if the session continues elsewhere
                 self._has_ended = True
-                self._state.engine.on_session_end(self._state.session.id)
+                self._conversation.engine.on_session_end(self._conversation.session.id)
             if reason is not None:
-                await self._state.setup.store.end_session(
-                    self._state.session.id, reason
+                await self._conversation.setup.store.end_session(
+                    self._conversation.session.id, reason
                 )
 
     async def __aenter__(self) -> Self:
@@ -133,70 +133,70 @@ class Conversation:
     @property
     def id(self) -> str:
         """The thread's id, which never changes."""
-        return self._state.session.thread
+        return self._conversation.session.thread
 
     @property
     def session(self) -> Session:
         """The current session; a compaction begins another."""
-        return self._state.session
+        return self._conversation.session
 
     @property
     def messages(self) -> list[Message]:
         """The messages that the model sees."""
-        return list(self._state.bodies)
+        return list(self._conversation.bodies)
 
     @property
     def stored(self) -> list[StoredMessage]:
         """The stored form of `messages`, with ids and kinds."""
-        return list(self._state.stored)
+        return list(self._conversation.stored)
 
     @property
     def tokens(self) -> int:
         """The size of the next prompt."""
-        return self._state.tokens
+        return self._conversation.tokens
 
     @property
     def window(self) -> int:
-        return self._state.window
+        return self._conversation.window
 
     @property
     def threshold(self) -> int:
-        return self._state.budget.threshold
+        return self._conversation.budget.threshold
 
     @property
     def max_delayed_tokens(self) -> int:
         """The size up to which a due compaction may be delayed to save money."""
-        if not self._state.setup.options.economics:
+        if not self._conversation.setup.options.economics:
             return self.threshold
-        return self._state.size.delay_limit
+        return self._conversation.size.delay_limit
 
     @property
     def is_full(self) -> bool:
         """Whether the next prompt leaves no room for an answer."""
-        return self._state.size.is_full
+        return self._conversation.size.is_full
 
     @property
     def route(self) -> Route:
-        return self._state.route
+        return self._conversation.route
 
     @property
     def store(self) -> Store:
         """The store that keeps the conversation."""
-        return self._state.setup.store
+        return self._conversation.setup.store
 
     @property
     def tools(self) -> list[dict[str, Any]]:
         """The offered tools: the given tools that are not left out, the engine's own, and `find_tools`."""
-        return list(self._state.tools)
+        return list(self._conversation.tools)
 
     @property
     def toolbox(self) -> Toolbox:
         """All tools, and which of them are left out because they take too much of the window."""
-        return self._state.toolbox
+        return self._conversation.toolbox
 
     async def usage(self) -> list[UsageRecord]:
         """Return the usage of every call of the thread, main and auxiliary, from the store."""
-        return await self._state.setup.store.usage(self.id)
+        return await self._conversation.setup.store.usage(self.id)
 
     @contextlib.asynccontextmanager
     async def _hold_turn(self) -> AsyncIterator[None]:
@@ -217,7 +217,7 @@ class Conversation:
 
         `event`: an event with the same id is stored only once. `inject`: messages that only this call sees.
         """
-        conversation = self._state
+        conversation = self._conversation
         await self._thread.cancel_idle_timer()
         self._recovery = RecoveryAttempts(cap=max_tokens)
         self._injected = tuple(as_messages(inject))
@@ -273,9 +273,11 @@ class Conversation:
         if step is None:
             raise error
         if step.action == "give_up":
-            raise make_overflow_error(self._state, self._recovery, error) from error
+            raise make_overflow_error(
+                self._conversation, self._recovery, error
+            ) from error
         self._recorder.sent_request = build_request(
-            self._state, self._injected, cap=self._recovery.cap
+            self._conversation, self._injected, cap=self._recovery.cap
         )
         return self._recorder.sent_request
 
@@ -343,7 +345,7 @@ class Conversation:
 
     async def add_results(self, messages: Sequence[Message]) -> list[Message]:
         """Store the results of the last answer's tool calls; large ones are kept outside the context."""
-        conversation = self._state
+        conversation = self._conversation
         results, other_messages = split_results(as_messages(messages))
         if other_messages:
             raise InputError(
@@ -398,7 +400,7 @@ class Conversation:
         """Run one of the tools in `toolbox.own_schemas`. Raise `KeyError` for an unknown name."""
         if name == FIND_TOOLS and self.toolbox.left_out:
             return await self.toolbox.answer_call(arguments)
-        return await self._state.engine.handle_tool_call(name, arguments)
+        return await self._conversation.engine.handle_tool_call(name, arguments)
 
     async def find_tools(self, query: str, *, now: bool = False) -> FoundTools:
         """Find the left-out tools that match, and offer them again from the next compaction on.
@@ -409,7 +411,7 @@ class Conversation:
 
     async def compress(self, focus: str | None = None) -> Compaction:
         """Compact now, whatever the size."""
-        if not self._state.setup.options.enabled:
+        if not self._conversation.setup.options.enabled:
             raise ConfigError(
                 "compression is disabled (compression.enabled: false); nothing was changed"
             )
@@ -427,11 +429,11 @@ class Conversation:
     async def compact_for_hygiene(self) -> None:
         """Compact if needed before a gateway takes an incoming message."""
         async with self._hold_turn():
-            await compact_for_hygiene(self._thread, self._state)
+            await compact_for_hygiene(self._thread, self._conversation)
 
     async def undo(self) -> Session:
         """Undo the last compaction; messages since then stay."""
-        conversation = self._state
+        conversation = self._conversation
         async with self._hold_turn():
             await self._thread.drop_preparation("the last compaction was taken back")
             session = await conversation.setup.store.undo(conversation.session.id)
@@ -458,7 +460,7 @@ class Conversation:
         self, at_message: int | None = None, *, title: str = ""
     ) -> Conversation:
         """Return another conversation that shares this one's history up to a message (default: all of it)."""
-        conversation = self._state
+        conversation = self._conversation
         if not conversation.stored:
             raise InputError(
                 "there is nothing to branch from: the conversation has no message yet"
@@ -507,14 +509,14 @@ class Conversation:
         setup = replace(
             setup, system=system or setup.system, listener=listener or setup.listener
         )
-        offered_tools = self._state.toolbox.all_tools if tools is None else tools
+        offered_tools = self._conversation.toolbox.all_tools if tools is None else tools
         return await Conversation.open(
             setup, resume=resume, new=new, tools=offered_tools
         )
 
     async def use_model(self, route: Route) -> None:
         """Continue with another model. The next request is fitted to its window before it is sent."""
-        conversation = self._state
+        conversation = self._conversation
         async with self._hold_turn():
             await self._thread.drop_preparation("another model was chosen")
             conversation.use_route(route)
@@ -523,31 +525,31 @@ class Conversation:
 
     def on_model_event(self, event: ModelEvent) -> None:
         """Emit the reports of the wrappers around the model: a retry, a fallback."""
-        self._state.notify(event.text, is_temporary=event.kind == "retry")
+        self._conversation.notify(event.text, is_temporary=event.kind == "retry")
         if event.error is not None:
             self._recorder.note_partial_reply(event.error)
 
     def use_tools(self, tools: Sequence[dict[str, Any]]) -> None:
         """Offer other tools from the next request on. This loses the provider's cache."""
-        self._state.replace_tools(tools)
+        self._conversation.replace_tools(tools)
 
     def _forget_failures(self) -> None:
         """Allow new attempts and reports, after a change of model, an undo or a manual compaction."""
-        self._state.state.retry_above_tokens = 0
+        self._conversation.state.retry_above_tokens = 0
         self._fixed_prompt_watch.reset()
 
     def _shared_setup(self) -> Setup:
         """Return the setup for another conversation of the same kind, which does not close the shared resources."""
         return replace(
-            self._state.setup,
-            route=self._state.route,
-            limits=self._state.limits,
+            self._conversation.setup,
+            route=self._conversation.route,
+            limits=self._conversation.limits,
             close_callbacks=(),
         )
 
     @property
     def _model(self) -> StreamingModel:
-        model = self._state.route.model
+        model = self._conversation.route.model
         if model is None:
             raise InputError(
                 "this conversation has no model to send to: use prepare and record with your own client"
@@ -555,7 +557,7 @@ class Conversation:
         return model
 
     async def _store_messages(self, messages: list[Message], event: str | None) -> None:
-        conversation = self._state
+        conversation = self._conversation
         results, messages = split_results(messages)
         if results:
             await self.add_results(results)

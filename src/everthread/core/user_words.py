@@ -68,7 +68,7 @@ def is_refused_call(result: str) -> bool:
 def strip_injected(text: str) -> str:
     """Return the text, trimmed, without elements that clients inject around it. An unclosed tag is text."""
     patterns = _load_client_patterns()
-    text = _unwrap_queued(text)
+    text = _unwrap_queued_words(text)
     if text.lstrip().startswith(patterns.notes_without_words):
         text = _find_given_answers(text)
     text = _remove_elements(text, patterns.injected_tag)
@@ -97,7 +97,7 @@ def strip_surroundings(text: str) -> str:
     return _remove_elements(text, _load_client_patterns().surrounding_tag).strip()
 
 
-def _unwrap_queued(text: str) -> str:
+def _unwrap_queued_words(text: str) -> str:
     """Return the text without the client's notes around words that were typed while the agent worked."""
     patterns = _load_client_patterns()
     for note in patterns.queued_notes:

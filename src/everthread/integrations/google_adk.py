@@ -64,7 +64,7 @@ class EverthreadPlugin(BasePlugin):
         """Make the request fit."""
         if self._recall is not None and self._recall.name not in llm_request.tools_dict:
             llm_request.append_tools([self._recall])
-        fitted_call = await self.threads.arun(
+        fitted_call = await self.threads.run_in_own_loop(
             self.threads.prepare(_read_call(callback_context, llm_request))
         )
         self._calls[_call_key(callback_context)] = fitted_call
@@ -82,7 +82,7 @@ class EverthreadPlugin(BasePlugin):
             message, _ = _read_answer(
                 llm_response.content.parts or (), len(fitted_call.call.messages)
             )
-            await self.threads.arun(
+            await self.threads.run_in_own_loop(
                 self.threads.record(
                     fitted_call, message, _read_usage(llm_response.usage_metadata)
                 )
@@ -99,7 +99,7 @@ class EverthreadPlugin(BasePlugin):
         refusal = error
         while model is not None:
             try:
-                fitted_call = await self.threads.arun(
+                fitted_call = await self.threads.run_in_own_loop(
                     self.threads.recover(fitted_call, refusal)
                 )
             except Exception as failure:
@@ -144,7 +144,7 @@ class _RecallTool(BaseTool):
 
     async def run_async(self, *, args: dict[str, Any], tool_context: Any) -> Any:
         """Answer a call."""
-        return await self._threads.arun(
+        return await self._threads.run_in_own_loop(
             self._threads.recall(_session_key(tool_context), args)
         )
 

@@ -72,14 +72,18 @@ class EverthreadMiddleware(AgentMiddleware):
 
     def wrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
         """Send a request that fits, and after a refusal for size a smaller one."""
-        fitted_call = self.threads.run(self.threads.prepare(_read_call(request)))
+        fitted_call = self.threads.run_in_own_loop_and_wait(
+            self.threads.prepare(_read_call(request))
+        )
         while True:
             try:
                 response = handler(_apply_call(request, fitted_call))
             except Exception as error:  # noqa: BLE001 - `recover` raises every error that is not about size again
-                fitted_call = self.threads.run(self.threads.recover(fitted_call, error))
+                fitted_call = self.threads.run_in_own_loop_and_wait(
+                    self.threads.recover(fitted_call, error)
+                )
             else:
-                self.threads.run(
+                self.threads.run_in_own_loop_and_wait(
                     self.threads.record(fitted_call, *_read_answer(response))
                 )
                 return response
@@ -88,16 +92,18 @@ class EverthreadMiddleware(AgentMiddleware):
         self, request: Any, handler: Callable[[Any], Awaitable[Any]]
     ) -> Any:
         """Do the same as `wrap_model_call`, in an event loop."""
-        fitted_call = await self.threads.arun(self.threads.prepare(_read_call(request)))
+        fitted_call = await self.threads.run_in_own_loop(
+            self.threads.prepare(_read_call(request))
+        )
         while True:
             try:
                 response = await handler(_apply_call(request, fitted_call))
             except Exception as error:  # noqa: BLE001 - as above
-                fitted_call = await self.threads.arun(
+                fitted_call = await self.threads.run_in_own_loop(
                     self.threads.recover(fitted_call, error)
                 )
             else:
-                await self.threads.arun(
+                await self.threads.run_in_own_loop(
                     self.threads.record(fitted_call, *_read_answer(response))
                 )
                 return response
@@ -108,10 +114,12 @@ class EverthreadMiddleware(AgentMiddleware):
 
     def _make_recall_tool(self) -> Any:
         def recall(config: RunnableConfig, **arguments: Any) -> str:
-            return self.threads.run(self.threads.recall(_thread_id(config), arguments))
+            return self.threads.run_in_own_loop_and_wait(
+                self.threads.recall(_thread_id(config), arguments)
+            )
 
         async def arecall(config: RunnableConfig, **arguments: Any) -> str:
-            return await self.threads.arun(
+            return await self.threads.run_in_own_loop(
                 self.threads.recall(_thread_id(config), arguments)
             )
 

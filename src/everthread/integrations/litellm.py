@@ -76,7 +76,7 @@ class EverthreadLogger(CustomLogger):
         return (
             kwargs
             if fitted_call is None
-            else {**kwargs, **_changed_fields(fitted_call, kwargs)}
+            else {**kwargs, **_make_changed_fields(fitted_call, kwargs)}
         )
 
     async def async_post_call_success_deployment_hook(
@@ -131,7 +131,7 @@ class EverthreadLogger(CustomLogger):
         if fitted_call is None or not isinstance(error, Exception):
             return
         try:
-            self._calls[call_id] = await self.threads.arun(
+            self._calls[call_id] = await self.threads.run_in_own_loop(
                 self.threads.recover(fitted_call, error)
             )
         except Exception as failure:
@@ -140,7 +140,9 @@ class EverthreadLogger(CustomLogger):
 
     async def recall(self, session_id: str, **arguments: Any) -> str:
         """Return the answer of the tool `recall` in the conversation with this session id."""
-        return await self.threads.arun(self.threads.recall(session_id, arguments))
+        return await self.threads.run_in_own_loop(
+            self.threads.recall(session_id, arguments)
+        )
 
     def close(self) -> None:
         """Close the store; all messages are stored already."""
@@ -151,7 +153,7 @@ class EverthreadLogger(CustomLogger):
             logger.warning(
                 "Everthread sees no messages: give them to acompletion by name, `messages=…`"
             )
-        fitted_call = await self.threads.arun(
+        fitted_call = await self.threads.run_in_own_loop(
             self.threads.prepare(_read_call(data, owner))
         )
         self._calls[data["litellm_call_id"]] = fitted_call
@@ -170,7 +172,7 @@ class EverthreadLogger(CustomLogger):
         has_usage = not chunks or any(getattr(chunk, "usage", None) for chunk in chunks)
         usage = _read_usage(getattr(response, "usage", None)) if has_usage else None
         message = _to_core(choices[0].message.model_dump(exclude_none=True))
-        await self.threads.arun(
+        await self.threads.run_in_own_loop(
             self.threads.record(fitted_call, message, usage, choices[0].finish_reason)
         )
 
@@ -206,41 +208,46 @@ def _read_call(data: Mapping[str, Any], owner: str) -> ModelCall:
     )
 
 
-def _changed_fields(fitted_call: FittedCall, data: Mapping[str, Any]) -> dict[str, Any]:
+def _make_changed_fields(
+    fitted_call: FittedCall, data: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return the fields of the request that change."""
-    messages = list(data.get("messages") or ())
-    system_messages = (
-        [
-            dict(item)
-            for item in messages[
-                : len(messages) - len(fitted_call.call.native_messages)
-            ]
+    changes: dict[str, Any] = {}
+    if fitted_call.is_changed:
+        changes["messages"] = [
+            *_add_note(_read_system_messages(fitted_call, data), fitted_call.note),
+            *fitted_call.messages_to_send(dict),
         ]
-        if fitted_call.is_changed
-        else []
-    )
-    if fitted_call.note and system_messages:
-        content = system_messages[-1].get("content")
-        blocks = (
-            [{"type": "text", "text": content}]
-            if isinstance(content, str)
-            else list(content or ())
-        )
-        system_messages[-1]["content"] = [
-            *blocks,
-            {"type": "text", "text": fitted_call.note},
-        ]
-    changes: dict[str, Any] = (
-        {"messages": [*system_messages, *fitted_call.messages_to_send(dict)]}
-        if fitted_call.is_changed
-        else {}
-    )
     if fitted_call.output_cap is not None:
         name = (
             "max_completion_tokens" if "max_completion_tokens" in data else "max_tokens"
         )
         changes[name] = fitted_call.output_cap
     return changes
+
+
+def _read_system_messages(
+    fitted_call: FittedCall, data: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Return the system messages of a request, which precede the messages of its history."""
+    messages = list(data.get("messages") or ())
+    system_count = len(messages) - len(fitted_call.call.native_messages)
+    return messages[:system_count]
+
+
+def _add_note(system_messages: list[dict[str, Any]], note: str) -> list[dict[str, Any]]:
+    """Return the system messages with the note in a block of its own at the end of the last one."""
+    if not note or not system_messages:
+        return system_messages
+    *first_messages, last_message = system_messages
+    content = last_message.get("content")
+    blocks = (
+        [{"type": "text", "text": content}]
+        if isinstance(content, str)
+        else list(content or ())
+    )
+    note_block = {"type": "text", "text": note}
+    return [*first_messages, {**last_message, "content": [*blocks, note_block]}]
 
 
 def _to_core(item: Mapping[str, Any]) -> Message:

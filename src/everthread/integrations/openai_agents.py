@@ -72,19 +72,19 @@ class EverthreadSession:
 
     async def get_items(self, limit: int | None = None) -> list[Item]:
         """Return every item, or the latest ones."""
-        items = await self.threads.arun(self._read_items())
+        items = await self.threads.run_in_own_loop(self._read_items())
         return items if limit is None else items[max(0, len(items) - limit) :]
 
     async def add_items(self, items: list[Item]) -> None:
         """Store items unchanged."""
-        await self.threads.arun(self._append_items(items))
+        await self.threads.run_in_own_loop(self._append_items(items))
 
     async def pop_item(self) -> Item | None:
         """Remove and return the latest item. It stays in the thread, and the next message starts a branch."""
         items = await self.get_items()
         if not items:
             return None
-        await self.threads.arun(
+        await self.threads.run_in_own_loop(
             self._write_items(
                 items[:-1], (len(items) - 1) // ITEMS_PER_WRITE * ITEMS_PER_WRITE
             )
@@ -93,8 +93,8 @@ class EverthreadSession:
 
     async def clear_session(self) -> None:
         """Remove all items. They stay in the store, as another thread."""
-        await self.threads.arun(self._write_items([], 0))
-        await self.threads.arun(self._count_clearing())
+        await self.threads.run_in_own_loop(self._write_items([], 0))
+        await self.threads.run_in_own_loop(self._count_clearing())
 
     # A run
 
@@ -111,8 +111,10 @@ class EverthreadSession:
 
     async def filter(self, data: CallModelData[Any]) -> ModelInputData:
         """Make the input of any model fit, as the `call_model_input_filter` of a run."""
-        call = self._make_call(data, await self.threads.arun(self._read_key()))
-        self._prepared = fitted_call = await self.threads.arun(
+        call = self._make_call(
+            data, await self.threads.run_in_own_loop(self._read_key())
+        )
+        self._prepared = fitted_call = await self.threads.run_in_own_loop(
             self.threads.prepare(call)
         )
         if fitted_call is None:
@@ -133,8 +135,10 @@ class EverthreadSession:
 
         async def look_up(_context: Any, arguments: str) -> str:
             parsed_arguments = json.loads(arguments or "{}")
-            key = await self.threads.arun(self._read_key())
-            return await self.threads.arun(self.threads.recall(key, parsed_arguments))
+            key = await self.threads.run_in_own_loop(self._read_key())
+            return await self.threads.run_in_own_loop(
+                self.threads.recall(key, parsed_arguments)
+            )
 
         return FunctionTool(
             name=RECALL_TOOL["name"],
@@ -268,13 +272,15 @@ class _ManagedModel(Model):
                     system_instructions, input, model_settings, *arguments, **keywords
                 )
             except Exception as error:  # noqa: BLE001 - `recover` raises every error that is not about size again
-                fitted_call = await threads.arun(threads.recover(fitted_call, error))
+                fitted_call = await threads.run_in_own_loop(
+                    threads.recover(fitted_call, error)
+                )
                 system_instructions, input, model_settings = _make_retry(  # noqa: A001
                     fitted_call, model_settings
                 )
             else:
                 items = [_as_dict(item) for item in response.to_input_items()]
-                await threads.arun(
+                await threads.run_in_own_loop(
                     threads.record(
                         fitted_call, _read_answer(items), _read_usage(response.usage)
                     )
@@ -300,7 +306,7 @@ class _ManagedModel(Model):
                     has_started = True
                     if event.type in ("response.completed", "response.incomplete"):
                         items = [_as_dict(item) for item in event.response.output]
-                        await threads.arun(
+                        await threads.run_in_own_loop(
                             threads.record(
                                 fitted_call,
                                 _read_answer(items),
@@ -311,7 +317,9 @@ class _ManagedModel(Model):
             except Exception as error:  # as above
                 if has_started:
                     raise
-                fitted_call = await threads.arun(threads.recover(fitted_call, error))
+                fitted_call = await threads.run_in_own_loop(
+                    threads.recover(fitted_call, error)
+                )
                 system_instructions, input, model_settings = _make_retry(  # noqa: A001
                     fitted_call, model_settings
                 )

@@ -90,7 +90,7 @@ class Everthread(AbstractCapability):
         run_id = ctx.run_id or ""
         fitted_call, is_retry = self._calls.pop(run_id, (None, False))
         if not is_retry:
-            fitted_call = await self.threads.arun(
+            fitted_call = await self.threads.run_in_own_loop(
                 self.threads.prepare(_read_call(ctx, request_context))
             )
         self._calls[run_id] = fitted_call, False
@@ -109,7 +109,7 @@ class Everthread(AbstractCapability):
     ) -> Any:
         """Record the answer."""
         fitted_call, _ = self._calls.pop(ctx.run_id or "", (None, False))
-        await self.threads.arun(
+        await self.threads.run_in_own_loop(
             self.threads.record(
                 fitted_call, to_core(response), _read_usage(response.usage)
             )
@@ -127,7 +127,9 @@ class Everthread(AbstractCapability):
         run_id = ctx.run_id or ""
         fitted_call, _ = self._calls.pop(run_id, (None, False))
         self._calls[run_id] = (
-            await self.threads.arun(self.threads.recover(fitted_call, error)),
+            await self.threads.run_in_own_loop(
+                self.threads.recover(fitted_call, error)
+            ),
             True,
         )
         raise RetryModelRequest from error
@@ -138,7 +140,7 @@ class Everthread(AbstractCapability):
 
     def _make_recall_tool(self) -> Tool[Any]:
         async def look_up(ctx: RunContext[Any], **arguments: Any) -> str:
-            return await self.threads.arun(
+            return await self.threads.run_in_own_loop(
                 self.threads.recall(ctx.conversation_id or "", arguments)
             )
 

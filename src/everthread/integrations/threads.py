@@ -123,11 +123,11 @@ class FrameworkThreads:
 
     # From a framework
 
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+    def run_in_own_loop_and_wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the separate event loop, for a caller without `await`."""
         return self._ensure_loop().run(coroutine)
 
-    async def arun(self, coroutine: Coroutine[Any, Any, T]) -> T:
+    async def run_in_own_loop(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the separate event loop, for a caller in another loop."""
         return await asyncio.wrap_future(self._ensure_loop().submit(coroutine))
 

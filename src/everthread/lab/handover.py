@@ -56,41 +56,48 @@ def hand_over(
         )
     variables = os.environ if env is None else env
     project = (folder or Path.cwd()).resolve()
-    turns = write_turns(log, window)
+    messages = make_plain_messages(log, window)
     if client == "claude":
-        return _write_claude(turns, project, variables)
-    return _write_codex(turns, project, variables)
+        return _write_claude_session(messages, project, variables)
+    return _write_codex_session(messages, project, variables)
 
 
-def write_turns(log: Log, window: int) -> list[Message]:
-    """Return the compacted conversation as plain messages of user and assistant, in turn."""
+def make_plain_messages(log: Log, window: int) -> list[Message]:
+    """Return the compacted conversation as plain messages of user and assistant, which alternate."""
     name = CLIENT_NAMES.get(log.kind, "another agent")
-    messages = compress(
+    compacted_messages = compress(
         without_reasoning(log.messages),
         window=window,
         summarizer="journal",
         model=log.model or None,
     ).messages
-    tools = {call.id: call.name for message in messages for call in calls_of(message)}
+    tools = {
+        call.id: call.name
+        for message in compacted_messages
+        for call in calls_of(message)
+    }
     intro = f"This session was begun in {name} and is continued here. Tools named below are those of {name}."
-    turns: list[Message] = [{"role": "user", "content": intro}]
-    for message in messages:
+    plain_messages: list[Message] = [{"role": "user", "content": intro}]
+    for message in compacted_messages:
         role = "assistant" if message["role"] == "assistant" else "user"
         text = _format_as_text(message, tools).strip()
         if not text:
             continue
-        if turns[-1]["role"] == role:
-            turns[-1] = {"role": role, "content": f"{turns[-1]['content']}\n\n{text}"}
+        if plain_messages[-1]["role"] == role:
+            plain_messages[-1] = {
+                "role": role,
+                "content": f"{plain_messages[-1]['content']}\n\n{text}",
+            }
         else:
-            turns.append({"role": role, "content": text})
-    if turns[-1]["role"] == "user":
-        turns.append(
+            plain_messages.append({"role": role, "content": text})
+    if plain_messages[-1]["role"] == "user":
+        plain_messages.append(
             {
                 "role": "assistant",
                 "content": "I have read the session so far and can continue.",
             }
         )
-    return turns
+    return plain_messages
 
 
 def _format_as_text(message: Message, tools: Mapping[str, str]) -> str:
@@ -111,8 +118,8 @@ def _format_as_text(message: Message, tools: Mapping[str, str]) -> str:
     return "\n".join(parts)
 
 
-def _write_claude(
-    turns: Sequence[Message], project: Path, env: Mapping[str, str]
+def _write_claude_session(
+    messages: Sequence[Message], project: Path, env: Mapping[str, str]
 ) -> HandOver:
     session = str(uuid.uuid4())
     home = Path(env.get("CLAUDE_CONFIG_DIR") or Path.home() / ".claude")
@@ -124,32 +131,39 @@ def _write_claude(
     )
     lines = []
     parent = None
-    for turn in turns:
-        line = _make_claude_line(turn, session, project) | {"parentUuid": parent}
+    for message in messages:
+        line = _make_claude_line(message, session, project) | {"parentUuid": parent}
         parent = line["uuid"]
         lines.append(line)
     _write_lines(file, lines)
     command = f"claude --resume {session}"
     return HandOver(
-        "Claude Code", file, command, len(turns), estimate_request_tokens(list(turns))
+        "Claude Code",
+        file,
+        command,
+        len(messages),
+        estimate_request_tokens(list(messages)),
     )
 
 
-def _make_claude_line(turn: Message, session: str, project: Path) -> dict[str, Any]:
-    message: dict[str, Any] = {"role": turn["role"], "content": turn["content"]}
-    if turn["role"] == "assistant":
+def _make_claude_line(message: Message, session: str, project: Path) -> dict[str, Any]:
+    claude_message: dict[str, Any] = {
+        "role": message["role"],
+        "content": message["content"],
+    }
+    if message["role"] == "assistant":
         usage = {"input_tokens": 0, "output_tokens": 0}
-        message = {
+        claude_message = {
             "id": f"msg_{uuid.uuid4().hex[:24]}",
             "type": "message",
             "role": "assistant",
             "model": "<synthetic>",
-            "content": [{"type": "text", "text": turn["content"]}],
+            "content": [{"type": "text", "text": message["content"]}],
             "stop_reason": "end_turn",
             "usage": usage,
         }
     return {
-        "type": turn["role"],
+        "type": message["role"],
         "uuid": str(uuid.uuid4()),
         "sessionId": session,
         "isSidechain": False,
@@ -157,12 +171,12 @@ def _make_claude_line(turn: Message, session: str, project: Path) -> dict[str, A
         "cwd": str(project),
         "version": CLAUDE_VERSION,
         "timestamp": _format_now(),
-        "message": message,
+        "message": claude_message,
     }
 
 
-def _write_codex(
-    turns: Sequence[Message], project: Path, env: Mapping[str, str]
+def _write_codex_session(
+    messages: Sequence[Message], project: Path, env: Mapping[str, str]
 ) -> HandOver:
     session = str(uuid.uuid4())
     started_at = datetime.now(UTC)
@@ -183,15 +197,15 @@ def _write_codex(
     lines: list[dict[str, Any]] = [
         {"timestamp": _format_now(), "type": "session_meta", "payload": session_meta}
     ]
-    for turn in turns:
-        kind = "output_text" if turn["role"] == "assistant" else "input_text"
-        content = [{"type": kind, "text": turn["content"]}]
-        item = {"type": "message", "role": turn["role"], "content": content}
+    for message in messages:
+        kind = "output_text" if message["role"] == "assistant" else "input_text"
+        content = [{"type": kind, "text": message["content"]}]
+        item = {"type": "message", "role": message["role"], "content": content}
         lines.append(
             {"timestamp": _format_now(), "type": "response_item", "payload": item}
         )
-        event = "agent_message" if turn["role"] == "assistant" else "user_message"
-        displayed_event = {"type": event, "message": turn["content"]}
+        event = "agent_message" if message["role"] == "assistant" else "user_message"
+        displayed_event = {"type": event, "message": message["content"]}
         lines.append(
             {
                 "timestamp": _format_now(),
@@ -202,7 +216,7 @@ def _write_codex(
     _write_lines(file, lines)
     command = f"codex resume {session}"
     return HandOver(
-        "Codex", file, command, len(turns), estimate_request_tokens(list(turns))
+        "Codex", file, command, len(messages), estimate_request_tokens(list(messages))
     )
 
 

@@ -54,29 +54,21 @@ from everthread.store.search_records import (
 )
 from everthread.store.sql import accounts as usage_sql
 from everthread.store.sql import api_keys as key_sql
-from everthread.store.sql import (
-    branches,
-    client_threads,
-    import_lines,
-    maintenance,
-    search_pages,
-)
+from everthread.store.sql import branches as branch_sql
+from everthread.store.sql import client_threads as client_sql
 from everthread.store.sql import compactions as compaction_sql
 from everthread.store.sql import export_lines as export_sql
+from everthread.store.sql import import_lines as import_sql
+from everthread.store.sql import maintenance as maintenance_sql
 from everthread.store.sql import message_rows as message_sql
 from everthread.store.sql import neighbours as neighbour_sql
 from everthread.store.sql import overview as overview_sql
-from everthread.store.sql import (
-    recall_queries as recall,
-)
+from everthread.store.sql import recall_queries as recall_sql
 from everthread.store.sql import search as search_sql
-from everthread.store.sql import (
-    session_rows as sessions,
-)
+from everthread.store.sql import search_pages as page_sql
+from everthread.store.sql import session_rows as session_sql
 from everthread.store.sql import stored_outputs as output_sql
-from everthread.store.sql import (
-    thread_state as state,
-)
+from everthread.store.sql import thread_state as state_sql
 from everthread.store.sql import turn_queue as turn_sql
 from everthread.store.turn_records import (
     NewQueuedTurn,
@@ -181,17 +173,19 @@ class Store:
 
     async def create_session(self, new: NewSession) -> Session:
         """Create a session that begins a new thread; return the stored one if it exists."""
-        return await self._change(new.id, sessions.create_session, new, self._clock())
+        return await self._change(
+            new.id, session_sql.create_session, new, self._clock()
+        )
 
-    session = make_read_method(sessions.load_session)
-    resolve = make_read_method(sessions.resolve_session)
-    list_sessions = make_read_method(sessions.list_sessions)
-    list_threads = make_read_method(sessions.list_threads)
-    count_threads = make_read_method(sessions.count_threads)
-    threads_started_by = make_read_method(sessions.list_child_threads)
-    subagents = make_read_method(sessions.list_subagents)
-    family = make_read_method(sessions.list_family)
-    thread_sessions = make_read_method(sessions.list_thread_sessions)
+    session = make_read_method(session_sql.load_session)
+    resolve = make_read_method(session_sql.resolve_session)
+    list_sessions = make_read_method(session_sql.list_sessions)
+    list_threads = make_read_method(session_sql.list_threads)
+    count_threads = make_read_method(session_sql.count_threads)
+    threads_started_by = make_read_method(session_sql.list_child_threads)
+    subagents = make_read_method(session_sql.list_subagents)
+    family = make_read_method(session_sql.list_family)
+    thread_sessions = make_read_method(session_sql.list_thread_sessions)
 
     async def end_session(
         self, session_id: str, reason: str, *, lease: Lease | None = None
@@ -199,14 +193,14 @@ class Store:
         """End a thread for good, at the session in which it continues."""
         return await self._change(
             session_id,
-            sessions.end_session,
+            session_sql.end_session,
             session_id,
             reason,
             now=self._clock(),
             lease=lease,
         )
 
-    get_compression_tip = make_read_method(sessions.find_tip)
+    get_compression_tip = make_read_method(session_sql.find_tip)
 
     # Messages
 
@@ -278,7 +272,7 @@ class Store:
         """Create a thread that shares this thread's history up to a message, and outlives this thread."""
         return await self._change(
             session_id,
-            branches.branch_thread,
+            branch_sql.branch_thread,
             session_id,
             at_message,
             new=new,
@@ -288,20 +282,22 @@ class Store:
 
     async def delete_thread(self, thread: str) -> int:
         """Delete a thread and its subagents; return the number of sessions. Their cost stays in the accounts."""
-        return await self._change(thread, maintenance.delete_thread, thread)
+        return await self._change(thread, maintenance_sql.delete_thread, thread)
 
     # Leases
 
     async def acquire(self, thread: str, holder: str, seconds: float) -> Lease | None:
         """Acquire the right to write to a thread; return None while another holder has it."""
-        return await self._change(thread, state.acquire_lease, thread, holder, seconds)
+        return await self._change(
+            thread, state_sql.acquire_lease, thread, holder, seconds
+        )
 
     async def renew(self, lease: Lease, seconds: float) -> Lease:
         """Extend a lease. An expired one may be renewed unless another holder took it."""
-        return await self._change(lease.thread, state.renew_lease, lease, seconds)
+        return await self._change(lease.thread, state_sql.renew_lease, lease, seconds)
 
     async def release(self, lease: Lease) -> None:
-        await self._change(lease.thread, state.release_lease, lease)
+        await self._change(lease.thread, state_sql.release_lease, lease)
 
     # Usage
 
@@ -350,7 +346,7 @@ class Store:
 
     async def find(self, query: SearchQuery) -> HitPage:
         """Return a page of hits; see `find_page`."""
-        return await self._read_indexed(search_pages.find_page, query, self._clock())
+        return await self._read_indexed(page_sql.find_page, query, self._clock())
 
     neighbours = make_read_method(neighbour_sql.find_neighbours)
 
@@ -361,7 +357,7 @@ class Store:
             self._clock() if query.now is None else query.now,
             common_words=query.for_page,
         )
-        return await self._read_indexed(recall.recall_passages, query, question)
+        return await self._read_indexed(recall_sql.recall_passages, query, question)
 
     async def _read_indexed(
         self, work: Callable[Concatenate[Tx, P], T], *args: P.args, **keywords: P.kwargs
@@ -498,12 +494,12 @@ class Store:
             limit=limit,
             source=source,
             learnt=now,
-            expires=now + state.LIMIT_LIFE_SECONDS,
+            expires=now + state_sql.LIMIT_LIFE_SECONDS,
             tenant=tenant,
             kind=kind,
             credential=credential,
         )
-        return await self._write(state.learn_limit, new)
+        return await self._write(state_sql.learn_limit, new)
 
     async def limits_for(
         self,
@@ -515,7 +511,7 @@ class Store:
     ) -> LearntLimits:
         """Return the limits for a tenant: those it learnt itself, else those that at least two credentials met."""
         return await self._read(
-            state.load_limits,
+            state_sql.load_limits,
             base_url,
             model,
             headers=headers,
@@ -524,13 +520,13 @@ class Store:
         )
 
     async def limits(self) -> list[ModelLimit]:
-        return await self._read(state.list_limits, self._clock())
+        return await self._read(state_sql.list_limits, self._clock())
 
     async def forget_limits(
         self, *, base_url: str | None = None, model: str | None = None
     ) -> int:
         """Delete the learnt limits of an address or a model, or all limits; return the number of deleted limits."""
-        return await self._write(state.forget_limits, base_url, model)
+        return await self._write(state_sql.forget_limits, base_url, model)
 
     async def record_success(
         self,
@@ -543,52 +539,57 @@ class Store:
     ) -> None:
         """Record that a provider accepted a prompt of this size. Written only if no larger one was that day."""
         now = self._clock()
-        key = (base_url, model, headers, tenant, int(now // state.DAY_SECONDS))
+        key = (base_url, model, headers, tenant, int(now // state_sql.DAY_SECONDS))
         if prompt > self._successes.get(key, 0):
             if len(self._successes) >= MAX_REMEMBERED_PROMPTS:
                 self._successes.clear()
             self._successes[key] = prompt
             values = (base_url, model, headers, tenant, prompt, now)
             await self._writer.write(
-                lambda tx: state.record_success(tx, *values), can_sync_later=True
+                lambda tx: state_sql.record_success(tx, *values), can_sync_later=True
             )
 
     async def put_pin(self, thread: str, text: str, *, max_pins: int = 50) -> Pin:
         """Pin a text to a thread, and return the pin. A text that is already pinned keeps its pin."""
         return await self._change(
-            thread, state.put_pin, thread, text, max_pins=max_pins, now=self._clock()
+            thread,
+            state_sql.put_pin,
+            thread,
+            text,
+            max_pins=max_pins,
+            now=self._clock(),
         )
 
-    pins = make_read_method(state.list_pins)
+    pins = make_read_method(state_sql.list_pins)
 
     async def delete_pin(self, thread: str, pin: str) -> None:
         """Delete a pin; raise `UnknownIdError` if there is none with this id."""
-        await self._change(thread, state.delete_pin, thread, pin)
+        await self._change(thread, state_sql.delete_pin, thread, pin)
 
     async def add_failures(self, counts: Mapping[tuple[str, str, str], int]) -> None:
         """Add to the counts of failed requests that were passed through.
 
         The keys are tenant, thread and kind; without a tenant, the thread's is used.
         """
-        await self._write(state.add_failures, counts, self._clock())
+        await self._write(state_sql.add_failures, counts, self._clock())
 
-    failures = make_read_method(state.sum_failures)
+    failures = make_read_method(state_sql.sum_failures)
 
     async def put_state(self, scope: str, key: str, value: Any) -> None:
         """Store a JSON value under a key of a scope, replacing an earlier one."""
-        await self._write(state.put_state, scope, key, value, self._clock())
+        await self._write(state_sql.put_state, scope, key, value, self._clock())
 
-    get_state = make_read_method(state.get_state)
+    get_state = make_read_method(state_sql.get_state)
 
     async def put_nodes(
         self, nodes: Sequence[Node], *, lease: Lease | None = None
     ) -> None:
         """Store summary nodes of one or more threads, replacing stored ones."""
         await self._change(
-            nodes[0].thread if nodes else None, state.put_nodes, nodes, lease
+            nodes[0].thread if nodes else None, state_sql.put_nodes, nodes, lease
         )
 
-    nodes = make_read_method(state.list_nodes)
+    nodes = make_read_method(state_sql.list_nodes)
 
     # Other processes
 
@@ -638,12 +639,12 @@ class Store:
         """
         now = self._clock()
         prepared_links = [
-            client_threads.PreparedLink(
+            client_sql.PreparedLink(
                 new, message_sql.AppendRequest(new.link.thread, new.messages, now)
             )
             for new in new_links
         ]
-        extension = client_threads.ThreadExtension(
+        extension = client_sql.ThreadExtension(
             thread, prepared_links, usage, thread_state
         )
         is_continuation = not new_links or (
@@ -663,22 +664,22 @@ class Store:
             self._index_soon()
         return links
 
-    find_link = make_read_method(client_threads.find_link)
-    last_link = make_read_method(client_threads.load_last_link)
-    find_conversation = make_read_method(sessions.find_conversation)
-    conversation_end = make_read_method(client_threads.load_conversation_end)
-    continues_other_thread = make_read_method(client_threads.continues_other_thread)
-    find_links_by_skeleton = make_read_method(client_threads.find_links_by_skeleton)
+    find_link = make_read_method(client_sql.find_link)
+    last_link = make_read_method(client_sql.load_last_link)
+    find_conversation = make_read_method(session_sql.find_conversation)
+    conversation_end = make_read_method(client_sql.load_conversation_end)
+    continues_other_thread = make_read_method(client_sql.continues_other_thread)
+    find_links_by_skeleton = make_read_method(client_sql.find_links_by_skeleton)
 
     async def put_rewrite(self, new: Rewrite) -> Rewrite:
         """Store a rewrite; return the stored one, which another process may have made first."""
-        return await self._write(client_threads.put_rewrite, new, self._clock())
+        return await self._write(client_sql.put_rewrite, new, self._clock())
 
     async def commit_rewrite(self, new: NewRewrite) -> Rewrite:
         """Continue a thread with a compacted context; return the stored rewrite, which may be another process's."""
         rewrite = await self._change(
             new.rewrite.thread,
-            client_threads.commit_rewrite,
+            client_sql.commit_rewrite,
             new,
             new_id(),
             self._clock(),
@@ -686,7 +687,7 @@ class Store:
         self._index_soon()
         return rewrite
 
-    find_rewrites = make_read_method(client_threads.find_rewrites)
+    find_rewrites = make_read_method(client_sql.find_rewrites)
 
     async def match_rewrites(
         self,
@@ -696,33 +697,33 @@ class Store:
         skeletons: Sequence[str],
         last_search: RewriteSearch | None = None,
         *,
-        states: Sequence[tuple[str, str]] = (),
-    ) -> tuple[client_threads.RewriteMatches, RewriteSearch | None, list[Any | None]]:
-        """Return the rewrites of a history and states beside them, in one snapshot.
+        state_keys: Sequence[tuple[str, str]] = (),
+    ) -> tuple[client_sql.RewriteMatches, RewriteSearch | None, list[Any | None]]:
+        """Return the rewrites of a history, and the states under these keys, in one snapshot.
 
-        `last_search`: the search for a beginning of the history. A long history without one is not searched on the
-        event loop.
+        `state_keys`: scope and key of each state. `last_search`: the search for a beginning of the history. A long
+        history without one is not searched on the event loop.
         """
 
         def work(
             tx: Tx,
-        ) -> tuple[
-            client_threads.RewriteMatches, RewriteSearch | None, list[Any | None]
-        ]:
-            stored_states = [state.get_state(tx, scope, key) for scope, key in states]
-            matches, search = client_threads.match_rewrites(
+        ) -> tuple[client_sql.RewriteMatches, RewriteSearch | None, list[Any | None]]:
+            stored_states = [
+                state_sql.get_state(tx, scope, key) for scope, key in state_keys
+            ]
+            matches, search = client_sql.match_rewrites(
                 tx, tenant, engines, digests, skeletons, last_search=last_search
             )
             return matches, search, stored_states
 
         is_long = (
-            last_search is None and len(digests) > client_threads.MAX_DIGESTS_PER_QUERY
+            last_search is None and len(digests) > client_sql.MAX_DIGESTS_PER_QUERY
         )
         read = self._readers.read if is_long else self._readers.read_short
         return await read(work)
 
-    find_similar_rewrites = make_read_method(client_threads.find_similar_rewrites)
-    list_rewrite_engines = make_read_method(client_threads.list_rewrite_engines)
+    find_similar_rewrites = make_read_method(client_sql.find_similar_rewrites)
+    list_rewrite_engines = make_read_method(client_sql.list_rewrite_engines)
 
     # Keys of the gateway. A day is written 2026-01-31.
 
@@ -817,7 +818,7 @@ class Store:
 
     async def import_lines(self, lines: Sequence[dict[str, Any]]) -> list[str]:
         """Store exported threads and return their ids; raise an error and change nothing if a session exists."""
-        imported = await self._write(import_lines.import_lines, lines, self._clock())
+        imported = await self._write(import_sql.import_lines, lines, self._clock())
         self._index_soon()
         return imported
 
@@ -833,7 +834,10 @@ class Store:
             size=self.database.size(tx),
             sessions=int(tx.value("SELECT COUNT(*) FROM sessions")),
             messages=int(tx.value("SELECT COUNT(*) FROM messages")),
-            problems=(*self.database.find_problems(tx), *maintenance.find_problems(tx)),
+            problems=(
+                *self.database.find_problems(tx),
+                *maintenance_sql.find_problems(tx),
+            ),
         )
 
     async def backup(self, target: str) -> None:

@@ -62,19 +62,21 @@ def shorten_session_name(name: str) -> str:
     return f"sha256:{sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 
-def find_session_name(scope: str) -> str:
+def find_session_name(session_scope: str) -> str:
     """Return the client's name for its session; empty if it names none."""
-    return scope.partition(":")[2]
+    return session_scope.partition(":")[2]
 
 
-def is_thread_named(scope: str) -> bool:
+def is_thread_named(session_scope: str) -> bool:
     """Return whether the client names the thread itself."""
-    return scope.startswith(NAMED_SCOPE)
+    return session_scope.startswith(NAMED_SCOPE)
 
 
-def derive_thread_id(tenant: str, scope: str, previous: str, digest: str) -> str:
+def derive_thread_id(
+    tenant: str, session_scope: str, previous: str, digest: str
+) -> str:
     """Return the id of a new thread. Two processes that see the same request derive the same id."""
-    text = "\0".join([tenant, scope, previous, digest])
+    text = "\0".join([tenant, session_scope, previous, digest])
     return blake2b(
         text.encode("utf-8", "surrogatepass"), digest_size=16, person=b"gateway"
     ).hexdigest()

@@ -20,11 +20,11 @@ REFRESH_SECONDS = 30.0
 MAX_CACHED_KEYS = 10_000
 _OVERFLOW_STATUSES = frozenset({400, 413, 422, 500})
 """Statuses of a refusal for size, besides those below 300, which a stream has that begins with an error."""
-_OVERFLOW_CODE = re.compile(
+_OVERFLOW_ERROR_CODE = re.compile(
     r"context|length|too_?(?:long|large|big|many)|exceed|max|token|size|^\d+$",
     re.IGNORECASE,
 )
-_GENERIC_CODE = re.compile(
+_GENERIC_ERROR_CODE = re.compile(
     r"^(?:(?:api_)?error)?$|invalid.?(?:request|argument)|bad.?request", re.IGNORECASE
 )
 """Codes that only say that the request is at fault."""
@@ -264,7 +264,8 @@ def is_overflow_error(status: int | None, body: Any) -> bool:
         if isinstance(value, str | int)
     ]
     return all(
-        _GENERIC_CODE.search(str(value)) or _OVERFLOW_CODE.search(str(value))
+        _GENERIC_ERROR_CODE.search(str(value))
+        or _OVERFLOW_ERROR_CODE.search(str(value))
         for value in codes
     )
 

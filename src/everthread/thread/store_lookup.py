@@ -81,7 +81,7 @@ class LookupCache:
         self._turns[thread] = turns
         return turns
 
-    def keep_layout(
+    def cache_layout(
         self, thread: str, summary_id: str, layout: OriginalsLayout
     ) -> OriginalsLayout:
         self.layouts[thread, summary_id] = layout
@@ -471,7 +471,7 @@ class StoreLookup:
             ids = await self._find_covered(thread, item_id)
             if ids is None:
                 return await self.read(item_id, offset=offset, limit=limit)
-            layout = self.cache.keep_layout(
+            layout = self.cache.cache_layout(
                 thread, item_id, await self._make_layout(thread, ids)
             )
         return await self._read_covered(

@@ -18,10 +18,10 @@ from everthread.core.search.relevance import (
     CONVERSATION_SHARE,
     NEIGHBOUR_SHARES,
     borrow_words,
-    closeness,
     is_distinctive,
     length_penalty,
     rarity,
+    rate_closeness,
     rate_conversations,
     weigh_question,
 )
@@ -261,9 +261,9 @@ def test_a_sitting_adds_a_share_of_its_best_messages() -> None:
 
 
 def test_closeness_is_the_share_of_what_was_asked() -> None:
-    assert closeness(4.0, weigh_question([3.0, 1.0, 4.0])) == 0.5
-    assert closeness(0.0, weigh_question([3.0])) == 0.0
-    assert closeness(0.0, weigh_question([])) == 0.0
-    assert closeness(12.0, weigh_question([2.0] * 24)) == 1.0, (
+    assert rate_closeness(4.0, weigh_question([3.0, 1.0, 4.0])) == 0.5
+    assert rate_closeness(0.0, weigh_question([3.0])) == 0.0
+    assert rate_closeness(0.0, weigh_question([])) == 0.0
+    assert rate_closeness(12.0, weigh_question([2.0] * 24)) == 1.0, (
         "the six rarest words of a long message are enough"
     )

@@ -69,9 +69,9 @@ async def run_search(scope: CommandScope, argument: str) -> CommandResult:
         count = await scope.store.count_threads(
             tenant=scope.conversation.session.tenant
         )
-        conversations = count_noun(count, "conversation")
+        count_text = count_noun(count, "conversation")
         lines = [
-            f"Nothing was found for {argument!r} in the messages and stored outputs of {conversations}."
+            f"Nothing was found for {argument!r} in the messages and stored outputs of {count_text}."
         ]
     return CommandResult("\n".join(lines), {"hits": data})
 

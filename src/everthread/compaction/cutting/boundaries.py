@@ -221,7 +221,7 @@ class CutFitter:
         max_tokens = max(
             find_largest_equal_share(sizes, available_tokens), MIN_RESULT_TOKENS
         )
-        stored_before = dict(self.kept.outputs_to_store)
+        outputs_before = dict(self.kept.outputs_to_store)
         for index in indices:
             if self.kept.sizes[index] > max_tokens:
                 self.kept.replace_message(
@@ -230,7 +230,7 @@ class CutFitter:
                         index, max_tokens, cut_lookups=is_last_resort
                     ),
                 )
-        if self.kept.outputs_to_store == stored_before:
+        if self.kept.outputs_to_store == outputs_before:
             return cut
         count = sum(len(self.kept.outputs_to_store.get(index, ())) for index in indices)
         description = f"cut {count_noun(count, 'oversized tool result')} of the tail to {max_tokens:,} tokens each"
@@ -346,7 +346,7 @@ class CutFitter:
             if index != self.kept.latest_user_index
         ]
         candidates.sort(key=lambda index: -self.kept.sizes[index])
-        stored_before = dict(self.kept.outputs_to_store)
+        outputs_before = dict(self.kept.outputs_to_store)
         limit = self._find_hard_limit(tail)
         min_summary = min(MIN_SUMMARY_TOKENS, self.limits.summary_tokens)
         cut = self._shrink_summary_limits(
@@ -368,7 +368,7 @@ class CutFitter:
                 cut,
                 limit=self.limits.max_prompt_tokens,
             )
-        if self.kept.outputs_to_store != stored_before:
+        if self.kept.outputs_to_store != outputs_before:
             self.steps.append("stored the middle of oversized user messages")
         return cut
 

@@ -95,11 +95,11 @@ class TailChooser:
             if not is_recent:
                 size = sum(map(self.kept.pruned_size, indices))
             if tail.used_budget + size > limits.tail_tokens - reserved_tokens:
-                has_too_few = (
+                is_below_min_count = (
                     len(self.kept.messages) - tail.start < limits.protect_last_n
                 )
                 if (
-                    not has_too_few
+                    not is_below_min_count
                     or self.count_request(group.start, tail.tokens + size)
                     > limits.target_tokens
                 ):

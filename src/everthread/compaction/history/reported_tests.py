@@ -43,7 +43,7 @@ _CARGO_RESULT = re.compile(
 _GO_RESULT = re.compile(r"^(?:(ok) {1,4}|(FAIL))\t[\w./-]{1,200}", re.MULTILINE)
 _COUNT_WORDS = ("pass", "fail", "example", "tests run", "ran ", "# tests ", "ℹ ")
 """Strings, in lower case, found in a report on tests."""
-_COUNT_START = re.compile(
+_TEST_COUNT = re.compile(
     r"[0-9:=#ℹRr](?:(?<=[0-9]) {1,2}(?i:pass|fail|err|skip|ign|pend|exam|test)"
     r"|(?<=[nderNDERsS\s].)(?<=[:=])\s{0,8}[0-9]"
     r"|(?<=^.)(?i:an)? )"
@@ -97,7 +97,7 @@ def _read_last_report(text: str) -> dict[str, int]:
         line = lines[line_number][:500]
         line_counts = (
             {}
-            if _COUNT_START.search(line) is None or _SUITE_COUNT.match(line)
+            if _TEST_COUNT.search(line) is None or _SUITE_COUNT.match(line)
             else _read_counts(line)
         )
         if line_counts:

@@ -95,7 +95,7 @@ def _runs_tests(words: list[str]) -> bool:
     if not table.no_run_options.get(program, frozenset()).isdisjoint(words):
         return False
     test_words = table.test_words
-    for word in words[:_MAX_TEST_WORDS]:
+    for word in words[:_MAX_SEARCHED_WORDS]:
         # `prettier --check` and `npm run type-check` run no tests, `node --test` and `make check` do.
         if word.startswith("-") and word != "--test":
             continue
@@ -106,7 +106,7 @@ def _runs_tests(words: list[str]) -> bool:
 
 
 _WORD_SEPARATOR = re.compile(r"[^a-z0-9]+")
-_MAX_TEST_WORDS = 5
+_MAX_SEARCHED_WORDS = 5
 """Words of a step to search for tests: later words are its files and patterns."""
 
 

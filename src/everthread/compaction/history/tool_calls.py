@@ -248,25 +248,23 @@ def _read_effect(call_facts: CallFacts) -> Effect:
             kind, action.tool, action.target, outcome=ANSWERED, arguments=arguments
         )
     if text and call_facts.is_replacement_line:
-        outcome, failed, errors, tests = _read_line_outcome(
-            kind, call_facts, *text.split("\n")
-        )
+        outcome = _read_line_outcome(kind, call_facts, *text.split("\n"))
     else:
-        outcome, failed, errors, tests = _read_output_outcome(kind, call_facts)
+        outcome = _read_output_outcome(kind, call_facts)
     return Effect(
         kind,
         action.tool,
         target=action.target,
-        outcome=outcome,
-        failed=failed,
-        errors=errors,
+        outcome=outcome.text,
+        failed=outcome.failed,
+        errors=outcome.errors,
         paths=find_paths(kind, action, call, arguments),
-        tests=tests,
+        tests=outcome.tests,
         branch=find_branch(action.target, text) if action.kind == "shell" else "",
         arguments=arguments,
         output=call_facts.output.body,
         is_done=call_facts.text is not None
-        and RUNNING not in outcome
+        and RUNNING not in outcome.text
         and arguments.get("run_in_background") is not True,
     )
 
@@ -274,8 +272,18 @@ def _read_effect(call_facts: CallFacts) -> Effect:
 REFUSED = "refused by the user"
 ANSWERED = "answered by the user"
 RUNNING = "still running (session "
-CallOutcome = tuple[str, bool, tuple[str, ...], str]
-"""The outcome in a few words, whether the call failed, its errors, and its test figures."""
+
+
+class CallOutcome(NamedTuple):
+    """The outcome of a call."""
+
+    text: str
+    """The outcome in a few words."""
+    failed: bool
+    errors: tuple[str, ...]
+    """Lines that state an error, verbatim."""
+    tests: str
+    """The figures of a test run."""
 
 
 def _read_output_outcome(kind: str, call_facts: CallFacts) -> CallOutcome:
@@ -333,7 +341,12 @@ def _read_output_outcome(kind: str, call_facts: CallFacts) -> CallOutcome:
         parts.append(tests)
     elif kind in ("called", "ran") and not failed and not is_trimmed:
         parts.append(_find_result_message(kind, output))
-    return ", ".join(dict.fromkeys(filter(None, parts))), failed, tuple(lines), tests
+    return CallOutcome(
+        ", ".join(dict.fromkeys(filter(None, parts))),
+        failed,
+        errors=tuple(lines),
+        tests=tests,
+    )
 
 
 def _find_error_without_code(output: str, tests: str) -> str:
@@ -389,11 +402,11 @@ def _read_line_outcome(
     ]
     if not (failed or tests or code) and kind in ("ran", "called"):
         parts.append(outcome_text)
-    return (
+    return CallOutcome(
         ", ".join(dict.fromkeys(filter(None, parts))),
         failed,
-        errors if failed else (),
-        tests,
+        errors=errors if failed else (),
+        tests=tests,
     )
 
 

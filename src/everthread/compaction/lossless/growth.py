@@ -202,7 +202,7 @@ class Growth:
         max_tokens = self.plan.max_tokens
         unshrinkable_ids: set[str] = set()
         while (run := self._find_run(visible_nodes, unshrinkable_ids)) is not None:
-            visible_nodes = yield from self._merge_run(
+            visible_nodes = yield from self._merge_adjacent_nodes(
                 visible_nodes, run, unshrinkable_ids
             )
         while (
@@ -210,7 +210,9 @@ class Growth:
             and count_node_tokens(visible_nodes, self.count) > max_tokens
         ):
             run = _find_oldest_run(visible_nodes, self.plan.fan_in)
-            visible_nodes = yield from self._merge_run(visible_nodes, run, None)
+            visible_nodes = yield from self._merge_adjacent_nodes(
+                visible_nodes, run, None
+            )
         if visible_nodes and count_node_tokens(visible_nodes, self.count) > max_tokens:
             heading_tokens = self.count(visible_nodes[0].text.partition("\n")[0]) + 2
             visible_nodes = yield from self._write_parent(
@@ -230,7 +232,7 @@ class Growth:
                 return range(start, start + fan_in)
         return None
 
-    def _merge_run(
+    def _merge_adjacent_nodes(
         self,
         visible_nodes: list[VisibleNode],
         run: range,

@@ -235,7 +235,7 @@ class LosslessEngine(SummaryEngine):
         used_tokens = (
             count(marker)
             + count(render_sections(other_sections, skip_empty=True))
-            + names.room
+            + names.max_tokens
         )
         available_tokens = budget - used_tokens - 60
         state_tokens = max(
@@ -411,7 +411,7 @@ class LosslessEngine(SummaryEngine):
             count(pending.marker)
             + count_node_tokens(visible_nodes, count)
             + count(render_sections(other_sections, skip_empty=True))
-            + pending.names.room
+            + pending.names.max_tokens
             + 40
         )
         available_tokens = max(

@@ -93,12 +93,12 @@ class NamesInUse:
     """
 
     def __init__(
-        self, weights: Mapping[str, float] | None = None, position: int = 0
+        self, weights: Mapping[str, float] | None = None, message_count: int = 0
     ) -> None:
-        """Start with these `weights` at `position`, the number of messages that were read."""
+        """Start with these `weights` after `message_count` messages."""
         self._weights: dict[str, float] = dict(weights or {})
-        self._position = position
-        self._base_position = position
+        self._message_count = message_count
+        self._base_position = message_count
         """The message at which a use has exactly the weight of its kind."""
         self._unchecked_sources: dict[str, MessageFacts] = {}
         """The message with the first use of each name that has not been checked for secrets yet."""
@@ -106,7 +106,7 @@ class NamesInUse:
     def add_messages(self, messages: Iterable[MessageFacts]) -> None:
         """Count the names in calls and texts of new messages."""
         for facts in messages:
-            self._position += 1
+            self._message_count += 1
             if facts.without_summary is None:
                 continue
             names = read_message_names(facts)
@@ -121,10 +121,12 @@ class NamesInUse:
     def with_outputs(self, messages: Sequence[MessageFacts]) -> NamesInUse:
         """Return a copy without secrets that also counts the names in outputs; in old outputs, only the files."""
         counted_names = self.copy()
-        recent_position = self._position - MAX_OUTPUT_AGE_MESSAGES
-        for position, facts in enumerate(messages, self._position - len(messages) + 1):
+        last_old_position = self._message_count - MAX_OUTPUT_AGE_MESSAGES
+        for position, facts in enumerate(
+            messages, self._message_count - len(messages) + 1
+        ):
             if facts.outputs:
-                is_recent = position > recent_position
+                is_recent = position > last_old_position
                 names = (
                     _read_output_names(facts)
                     if is_recent
@@ -149,19 +151,19 @@ class NamesInUse:
 
     def copy(self) -> NamesInUse:
         """Return an independent copy."""
-        duplicate = NamesInUse(self._weights, self._position)
+        duplicate = NamesInUse(self._weights, self._message_count)
         duplicate._base_position = self._base_position
         duplicate._unchecked_sources = {**self._unchecked_sources}
         return duplicate
 
     def dump(self) -> dict[str, Any]:
         """Return the names as JSON. Only a copy from `with_outputs` is free of secrets."""
-        fade_factor = 1 / self._growth_factor(self._position)
+        fade_factor = 1 / self._growth_factor(self._message_count)
         weights = {
             name: float(f"{weight * fade_factor:.4g}")
             for name, weight in self._weights.items()
         }
-        return {"messages": self._position, "names": weights}
+        return {"messages": self._message_count, "names": weights}
 
     @classmethod
     def load(cls, data: Any) -> NamesInUse:
@@ -208,7 +210,7 @@ class NamesInUse:
         """Add the weight of one use to each of these names. `position`: the message, if it is not the newest."""
         if not names:
             return
-        position = position or self._position
+        position = position or self._message_count
         if position - self._base_position > REBASE_AFTER_MESSAGES:
             self._rebase(position)
         grown_weight = weight * self._growth_factor(position)

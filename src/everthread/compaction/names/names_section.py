@@ -30,7 +30,7 @@ The names that are not listed are remembered, but a conclusion that the summary 
 MAX_TOO_LONG_NAMES = 12
 """After this many names that do not fit, stop trying shorter ones."""
 MIN_SECTION_TOKENS = 24
-"""With less room than this the section is left out."""
+"""With fewer tokens than this the section is left out."""
 LABEL = "- used: "
 
 _NAME = re.compile(r"`([^`]+)`|([^\s{}]+)/\{([^{}]*)\}|(\S+)")
@@ -42,7 +42,7 @@ class NamesSection:
     """The input of the section: the ranked names, and the tokens it may take."""
 
     names: Sequence[str]
-    room: int
+    max_tokens: int
 
     @classmethod
     def plan(
@@ -51,12 +51,12 @@ class NamesSection:
         """Return the section for a summary of `budget` tokens. `continues`: it continues an earlier summary."""
         ranked_names = names.ranked_names()
         needed_tokens = sum(map(len, ranked_names)) // 3 + 3 * len(ranked_names)
-        room = budget // MAX_SECTION_SHARE
+        max_tokens = budget // MAX_SECTION_SHARE
         if continues:
-            min_room = budget // MIN_SECTION_SHARE
-            room = max(min(room, MAX_CONTINUED_TOKENS), min_room)
-        room = min(room, needed_tokens)
-        return cls(ranked_names, room if room >= MIN_SECTION_TOKENS else 0)
+            min_tokens = budget // MIN_SECTION_SHARE
+            max_tokens = max(min(max_tokens, MAX_CONTINUED_TOKENS), min_tokens)
+        max_tokens = min(max_tokens, needed_tokens)
+        return cls(ranked_names, max_tokens if max_tokens >= MIN_SECTION_TOKENS else 0)
 
     def write(
         self, summary_text: str, shown_names: Set[str], count: CountTokens
@@ -64,9 +64,11 @@ class NamesSection:
         """Return the names that neither the summary's text nor the messages beside it show, as many as fit."""
         visible_names = shown_names | read_names_by_line(summary_text)
         listing = _Listing(
-            shared_file_names=_find_shared_file_names(self.names[: self.room // 3])
+            shared_file_names=_find_shared_file_names(
+                self.names[: self.max_tokens // 3]
+            )
         )
-        remaining = self.room - count(LABEL)
+        remaining = self.max_tokens - count(LABEL)
         too_long_count = 0
         for name in self.names:
             if name in visible_names or (

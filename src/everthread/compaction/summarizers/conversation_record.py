@@ -171,7 +171,7 @@ def pack_chunks(
     chunks: list[list[RecordEntry]] = []
     remaining = 0
     for group in groups:
-        for unit, tokens in _split_units(group, max_tokens, count):
+        for unit, tokens in _split_to_fit(group, max_tokens, count):
             if tokens > remaining or not chunks:
                 chunks.append([])
                 remaining = max_tokens
@@ -193,7 +193,7 @@ def cut_text(text: str, max_tokens: int, count: CountTokens) -> list[str]:
     ]
 
 
-def _split_units(
+def _split_to_fit(
     group: Sequence[RecordEntry], max_tokens: int, count: CountTokens
 ) -> Iterator[tuple[Sequence[RecordEntry], int]]:
     """Yield the units of a group that stay together in a chunk, with their sizes."""
@@ -203,7 +203,7 @@ def _split_units(
             yield group, tokens
     elif len(group) > 1:
         for entry in group:
-            yield from _split_units([entry], max_tokens, count)
+            yield from _split_to_fit([entry], max_tokens, count)
     else:
         parts = cut_text(group[0].text, max(max_tokens - _PART_LABEL_TOKENS, 1), count)
         for number, part in enumerate(parts, start=1):

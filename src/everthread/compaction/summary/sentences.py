@@ -55,7 +55,7 @@ def split_sentences(text: str) -> Sequence[Sentence]:
             position = end + len(GAP)
             if not part.strip():
                 continue
-            cuts = (
+            sentence_ends = (
                 [end]
                 if pasted_flags[number]
                 else [
@@ -63,8 +63,8 @@ def split_sentences(text: str) -> Sequence[Sentence]:
                     end,
                 ]
             )
-            for cut_end in cuts:
-                sentence_text = text[start:cut_end].strip()
+            for sentence_end in sentence_ends:
+                sentence_text = text[start:sentence_end].strip()
                 if not sentence_text:
                     continue
                 is_minor = pasted_flags[number] or sentence_text.endswith(("?", "？"))
@@ -73,10 +73,12 @@ def split_sentences(text: str) -> Sequence[Sentence]:
                     and sentences[-1].end >= start
                     and sentences[-1].end - sentences[-1].start < _MIN_SENTENCE_CHARS
                 ):
-                    sentences[-1] = Sentence(sentences[-1].start, cut_end, is_minor)
+                    sentences[-1] = Sentence(
+                        sentences[-1].start, sentence_end, is_minor
+                    )
                 else:
-                    sentences.append(Sentence(start, cut_end, is_minor))
-                start = cut_end
+                    sentences.append(Sentence(start, sentence_end, is_minor))
+                start = sentence_end
         position += 1 - len(GAP)
     return sentences
 

@@ -154,7 +154,7 @@ def write_names_section(
     section: NamesSection, plan: CutPlan, visible_text: str, count: CountTokens
 ) -> str:
     """Return Names in Use: the names that neither the summary's text nor head nor tail shows."""
-    if not section.room:
+    if not section.max_tokens:
         return ""
     messages = plan.fitted_cut.messages
     shown_names: set[str] = set()

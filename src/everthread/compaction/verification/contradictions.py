@@ -43,8 +43,8 @@ MAX_MISSING_SHARE = 0.5
 """A close statement lacks less than this share of the claim's weight."""
 MAX_CANDIDATES = 2_000
 """A claim that resembles more statements than this is too ordinary to be contradicted by one of them."""
-MAX_MEASURE_DISTANCE_TOKENS = 6
-"""A figure of the sources measures the same thing if the name or unit is at most this many tokens away."""
+MAX_MEASURE_DISTANCE_WORDS = 6
+"""A figure of the sources measures the same thing if the name or unit is at most this many words away."""
 NEIGHBOUR_STATEMENTS = 1
 """A statement supports the names and figures in it and in this many statements on either side."""
 
@@ -220,15 +220,15 @@ def _is_figure_contradicted(
         return False
     claimed_values = {claimed_figure.value for claimed_figure in claim.figures}
     measure_forms = {form for word in figure.adjacent_words for form in forms(word)}
-    tokens = list_tokens(index.statement_text(closest))
-    for position, token in enumerate(tokens):
-        if token[0].isdigit() and normalize_figure(token) not in claimed_values:
-            nearby_tokens = tokens[
-                max(position - MAX_MEASURE_DISTANCE_TOKENS, 0) : position
-                + MAX_MEASURE_DISTANCE_TOKENS
+    words = list_tokens(index.statement_text(closest))
+    for position, word in enumerate(words):
+        if word[0].isdigit() and normalize_figure(word) not in claimed_values:
+            nearby_words = words[
+                max(position - MAX_MEASURE_DISTANCE_WORDS, 0) : position
+                + MAX_MEASURE_DISTANCE_WORDS
                 + 1
             ]
-            if not measure_forms or not measure_forms.isdisjoint(nearby_tokens):
+            if not measure_forms or not measure_forms.isdisjoint(nearby_words):
                 return True
     return False
 

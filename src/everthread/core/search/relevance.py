@@ -10,7 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-TYPICAL_CHARS = 150
+TYPICAL_TEXT_CHARS = 150
 """Typical length of a text in characters; a word in a longer text counts less."""
 NEIGHBOUR_SHARES: Mapping[int, float] = {-1: 0.6, 1: 0.4, -2: 0.3, 2: 0.2}
 """Share of a word's score that a message gets if a neighbour has the word, by distance before (-) or after (+): an
@@ -46,7 +46,7 @@ def is_distinctive(holding_count: int, total_count: int) -> bool:
 @functools.lru_cache(maxsize=1 << 12)
 def length_penalty(length: int) -> float:
     """Return the divisor of a text's score for its length in characters."""
-    return max(0.8, 1 + (math.log2(1 + length / TYPICAL_CHARS) - 1) / 5)
+    return max(0.8, 1 + (math.log2(1 + length / TYPICAL_TEXT_CHARS) - 1) / 5)
 
 
 def borrow_words(
@@ -102,6 +102,6 @@ def weigh_question(weights: Sequence[float]) -> float:
     return sum(sorted(weights, reverse=True)[:MAX_COUNTED_WORDS])
 
 
-def closeness(text_weight: float, question_weight: float) -> float:
+def rate_closeness(text_weight: float, question_weight: float) -> float:
     """Return the share of a question that a text answers, 0 to 1: its weight divided by the question's."""
     return min(1.0, text_weight / question_weight) if question_weight else 0.0

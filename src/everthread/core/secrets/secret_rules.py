@@ -116,10 +116,10 @@ class Rules:
             for row in data["token"]
             for start in row["starts"]
         ]
-        self.forms_by_head = _group_by_head(forms)
-        """The possible starts and forms by the head of a token, the shortest start first."""
-        self.head_pattern = _compile_head_pattern(self.forms_by_head)
-        """Match the head of any token (group 1) after a non-word character."""
+        self.forms_by_prefix = _group_by_prefix(forms)
+        """The possible starts and forms by the first `PREFIX_CHARS` characters, the shortest start first."""
+        self.prefix_pattern = _compile_prefix_pattern(self.forms_by_prefix)
+        """Match the first characters of any token (group 1) after a non-word character."""
         self.literal_forms = [
             _make_form(row, re.escape(row["has"]) + row["after"])
             for row in data["pattern"]
@@ -167,20 +167,20 @@ class Rules:
         self.harmless_name = re.compile(rf"(?:^|_)(?:{alternatives['harmless']})$")
 
 
-def _group_by_head(
+def _group_by_prefix(
     forms: Iterable[tuple[str, CredentialForm]],
 ) -> dict[str, list[tuple[str, CredentialForm]]]:
     """Group starts and forms by the first characters of a start. A shorter start joins every group that it begins."""
-    forms_by_head: dict[str, list[tuple[str, CredentialForm]]] = {}
+    forms_by_prefix: dict[str, list[tuple[str, CredentialForm]]] = {}
     for start, form in sorted(forms, key=lambda pair: len(pair[0])):
-        forms_by_head.setdefault(start[:HEAD_CHARS], []).append((start, form))
+        forms_by_prefix.setdefault(start[:PREFIX_CHARS], []).append((start, form))
     return {
-        head: [
+        prefix: [
             pair
-            for length in range(1, len(head) + 1)
-            for pair in forms_by_head.get(head[:length], ())
+            for length in range(1, len(prefix) + 1)
+            for pair in forms_by_prefix.get(prefix[:length], ())
         ]
-        for head in forms_by_head
+        for prefix in forms_by_prefix
     }
 
 
@@ -199,19 +199,19 @@ MIN_TOKEN_CHARS = 12
 """Minimum length of a token, its prefix included."""
 
 
-HEAD_CHARS = 3
+PREFIX_CHARS = 3
 """Characters of a token's start that the pattern compares. A pattern of whole starts takes longer to compile."""
 
 
-def _compile_head_pattern(heads: Iterable[str]) -> re.Pattern[str]:
-    """Return a pattern for any of these heads (group 1) after a non-word character.
+def _compile_prefix_pattern(prefixes: Iterable[str]) -> re.Pattern[str]:
+    """Return a pattern for any of these first characters of tokens (group 1) after a non-word character.
 
-    At least `MIN_TOKEN_CHARS` characters of a token must follow. The cheap conditions come first; the heads themselves
-    are compared last, as few positions get that far.
+    At least `MIN_TOKEN_CHARS` characters of a token must follow. The cheap conditions come first; the prefixes are
+    compared last, as few positions get that far.
     """
     part = r"[\w.~$/+=-]"
     return re.compile(
-        rf"\W(?=(?:(?<=\\)[nrt])?(?={part}{{{MIN_TOKEN_CHARS}}})({trie_pattern(heads)}))",
+        rf"\W(?=(?:(?<=\\)[nrt])?(?={part}{{{MIN_TOKEN_CHARS}}})({trie_pattern(prefixes)}))",
         re.A,
     )
 

@@ -37,13 +37,13 @@ def find_tokens(ascii_text: str) -> Iterator[Secret]:
 
 def _match_tokens(text: str) -> Iterator[Secret]:
     claimed_end = 0
-    for head_match in load_rules().head_pattern.finditer(f" {text}"):
-        position = head_match.start(1) - 1
+    for prefix_match in load_rules().prefix_pattern.finditer(f" {text}"):
+        position = prefix_match.start(1) - 1
         if position < claimed_end:
             continue
         forms = [
             (start, form)
-            for start, form in load_rules().forms_by_head[head_match[1]]
+            for start, form in load_rules().forms_by_prefix[prefix_match[1]]
             if text.startswith(start, position)
         ]
         for _, form in forms:

@@ -73,7 +73,7 @@ class _SessionReader:
         elif kind == "session_info":
             self.title = text_in(value, "name") or self.title
         elif kind == "custom_message":
-            self._add_message(value, _make_injected(value.get("content")))
+            self._add_message(value, _read_injected_message(value.get("content")))
         elif kind == "branch_summary":
             self._add_message(value, make_injected_message(text_in(value, "summary")))
         elif kind == "context_edit":
@@ -240,7 +240,7 @@ def _join_text_and_calls(message: Message) -> str:
     return f"{text_of(message)}\n{calls}"
 
 
-def _make_injected(content: Any) -> Message | None:
+def _read_injected_message(content: Any) -> Message | None:
     text = _read_text(content)
     return make_injected_message(text) if text else None
 

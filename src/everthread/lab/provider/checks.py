@@ -35,19 +35,19 @@ def refuse_unknown_model(api: Api, name: str) -> Refusal:
         return make_refusal(
             api, 404, f"models/{name} is not found for API version v1beta."
         )
-    words = f"The model `{name}` does not exist or you do not have access to it."
+    error_text = f"The model `{name}` does not exist or you do not have access to it."
     return make_refusal(
-        api, 404, words, kind="invalid_request_error", code="model_not_found"
+        api, 404, error_text, kind="invalid_request_error", code="model_not_found"
     )
 
 
 def refuse_compaction_trigger(api: Api) -> Refusal:
     """Return the error of a provider that does not support compactions."""
-    words = "Invalid value: 'compaction_trigger'. Supported values are: 'message', 'reasoning', 'function_call', "
+    error_text = "Invalid value: 'compaction_trigger'. Supported values are: 'message', 'reasoning', 'function_call', "
     return make_refusal(
         api,
         400,
-        words + "'function_call_output', and 'item_reference'.",
+        error_text + "'function_call_output', and 'item_reference'.",
         code="invalid_value",
     )
 

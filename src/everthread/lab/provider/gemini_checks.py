@@ -9,7 +9,7 @@ from typing import Any
 from everthread.lab.provider.script import is_forged_call
 
 _GENERATION = re.compile(r"gemini-(\d+)")
-_MIN_SIGNED_GENERATION = 3
+_FIRST_SIGNED_GENERATION = 3
 
 
 def find_gemini_problems(body: Mapping[str, Any]) -> Iterator[str]:
@@ -59,7 +59,7 @@ def _find_signature_problems(
 ) -> Iterator[str]:
     """Check that calls since the user's last message have a signature, from the third generation on."""
     generation = _GENERATION.search(model)
-    if generation is None or int(generation[1]) < _MIN_SIGNED_GENERATION:
+    if generation is None or int(generation[1]) < _FIRST_SIGNED_GENERATION:
         return
     for content in reversed(contents):
         if content.get("role") != "model" and not _count_parts(

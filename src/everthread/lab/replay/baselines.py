@@ -451,10 +451,12 @@ def _fit_history(
     )
 
 
-def _cut_texts(group: list[Message], share: float, min_chars: int) -> list[Message]:
+def _cut_texts(
+    group: list[Message], kept_share: float, min_chars: int
+) -> list[Message]:
     """Cut the long texts of a last group that does not fit by itself."""
     return [
-        with_content(message, text[: int(share * len(text) * 0.9)])
+        with_content(message, text[: int(kept_share * len(text) * 0.9)])
         if isinstance(text := message.get("content"), str) and len(text) > min_chars
         else message
         for message in group

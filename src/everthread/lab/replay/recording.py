@@ -30,9 +30,9 @@ MIN_NEW_SHARE = 0.1
 from the cache are not only the system prompt."""
 DEFAULT_LASTING_SHARE = 0.4
 """Share of system prompt and tools that stays cached when the conversation changes, unless the first call shows it."""
-MISSED_SHARE = 0.5
+MAX_READ_SHARE_OF_MISS = 0.5
 """A call missed the cache if it read less than this share of the readable prompt."""
-PARTLY_MISSED_SHARE = 0.95
+MAX_READ_SHARE_OF_PARTIAL_MISS = 0.95
 """A call missed an automatic cache in part if it read less than this share of the readable prompt."""
 EARLIER_MESSAGE_TOKENS = 4_000
 """Size of each message that represents earlier conversation."""
@@ -83,12 +83,12 @@ def read_recording(
         ttl = "1h" if usage.cache_write_1h_tokens else "5m"
     shares = _find_read_shares(calls, sizes, compactions)
     missed_calls = frozenset(
-        number for number, share in shares.items() if share < MISSED_SHARE
+        number for number, share in shares.items() if share < MAX_READ_SHARE_OF_MISS
     )
     partly_missed_calls = frozenset(
         number
         for number, share in shares.items()
-        if MISSED_SHARE <= share < PARTLY_MISSED_SHARE
+        if MAX_READ_SHARE_OF_MISS <= share < MAX_READ_SHARE_OF_PARTIAL_MISS
     )
     return Recording(
         shared_tokens,

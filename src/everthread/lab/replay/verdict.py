@@ -14,7 +14,7 @@ from everthread.lab.summary_comparison import Comparison, describe
 
 MAX_PROMPT_ERROR = 0.25
 """A prediction that is too large by more than this share was made for other prompts."""
-MIN_MISSED_SHARE = 0.5
+MAX_READ_SHARE_OF_MISS = 0.5
 """A call that read less than this part of the previous prompt missed the cache."""
 
 
@@ -102,7 +102,7 @@ def _describe_calls(strategy: StrategyResult) -> str:
 def _count_misses(strategy: StrategyResult) -> int:
     """Return the number of calls, after the first, that read less than half of their prompt from the cache."""
     return sum(
-        call.use.read < MIN_MISSED_SHARE * call.use.prompt
+        call.use.read < MAX_READ_SHARE_OF_MISS * call.use.prompt
         for call in strategy.calls[1:]
     )
 

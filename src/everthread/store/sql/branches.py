@@ -46,7 +46,7 @@ def branch_thread(
     )
     branch = replace(branch, kind="branch", parent=source.id, tenant=source.tenant)
     if insert_session(tx, branch, thread=branch.id, now=now, branched_at=at_message):
-        _place_shared_messages(
+        _insert_shared_messages(
             tx, branch.id, context_ids, list_history_ids(tx, thread, at_message)
         )
         _copy_citations(tx, thread, branch.id)
@@ -124,7 +124,7 @@ def list_history_ids(tx: Tx, thread: str, at_message: int | None) -> list[int]:
     raise UnknownIdError(f"the history of thread {thread} has no message {at_message}")
 
 
-def _place_shared_messages(
+def _insert_shared_messages(
     tx: Tx, session_id: str, context: Sequence[int], history: Sequence[int]
 ) -> None:
     """Place the context, preceded by the history if that holds more."""

@@ -151,7 +151,7 @@ def _make_passage(
     draft: _PassageDraft, ranking: RecallRanking, *, turn: int, text: str
 ) -> RecallPassage:
     piece = draft.best_piece
-    closeness = max(ranking.closeness.get(part.id, 0.0) for part in draft.parts)
+    answered_share = max(ranking.closeness.get(part.id, 0.0) for part in draft.parts)
     return RecallPassage(
         piece.message,
         piece.output,
@@ -162,7 +162,7 @@ def _make_passage(
         created=piece.created,
         text=text,
         score=round(ranking.scores[piece.id], 4),
-        closeness=round(closeness, 4),
+        closeness=round(answered_share, 4),
     )
 
 

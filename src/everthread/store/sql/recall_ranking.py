@@ -16,8 +16,8 @@ from everthread.core.search.relevance import (
     NEIGHBOUR_SHARES,
     SPEAKER_BONUS,
     borrow_words,
-    closeness,
     length_penalty,
+    rate_closeness,
     rate_conversations,
     weigh_question,
 )
@@ -261,7 +261,7 @@ def _measure_closeness(
             held_weights[piece_id] += word.weight
     question_weight = weigh_question([word.weight for word in counted_words])
     return {
-        piece_id: closeness(weight, question_weight)
+        piece_id: rate_closeness(weight, question_weight)
         for piece_id, weight in held_weights.items()
     }
 
@@ -630,8 +630,8 @@ def _may_be_shown(piece: StoredPiece, query: RecallQuery) -> bool:
 
 
 @functools.lru_cache(maxsize=1024)
-def _has_lookup(tools: str) -> bool:
-    return any(map(is_lookup_tool, tools.split(",")))
+def _has_lookup(tool_names: str) -> bool:
+    return any(map(is_lookup_tool, tool_names.split(",")))
 
 
 def _rank_candidates(

@@ -43,7 +43,7 @@ MAX_COMBINED_THREADS = 50
 """Maximum threads to name in one query."""
 MIN_CHECKED_TERMS = 5
 """A query of this many terms or more is first checked for terms that no text holds."""
-TYPICAL_CHARS = 400
+TYPICAL_TEXT_CHARS = 400
 """Typical length of a text. A match in a longer text scores lower."""
 ScoredPiece = tuple[float, StoredPiece]
 """The score of a piece, and the piece."""
@@ -167,7 +167,7 @@ def _rank_pieces(
     }
 
     def score(piece: StoredPiece) -> float:
-        dilution = 1 + math.log2(1 + piece.length / TYPICAL_CHARS) / 4
+        dilution = 1 + math.log2(1 + piece.length / TYPICAL_TEXT_CHARS) / 4
         return round(bonus + weights_by_piece[piece.id] / dilution, 2)
 
     def best_first(scored_piece: ScoredPiece) -> tuple[Any, ...]:

@@ -105,11 +105,11 @@ class CallerContext:
     @property
     def prices(self) -> CallPrices:
         call = self._call
-        has_marks = (
+        has_cache_marks = (
             find_cache_route(call.model, "auto", call.frame.upstream) is not None
         )
         summarizer = self._services.setup.summarizer(self._summarizer_context())
-        return CallPrices(call.model, "auto", has_marks, summarizer)
+        return CallPrices(call.model, "auto", has_cache_marks, summarizer)
 
     def emit(self, event: events.Event) -> None:
         self._services.setup.listener(event)
@@ -117,14 +117,14 @@ class CallerContext:
     async def look_up(self) -> None:
         """Find the longest rewrite of the history, the hidden rounds after it, and whether a compaction was undone."""
         call = self._call
-        states = [(call.thread, UNDONE_STATE_KEY)]
+        state_keys = [(call.thread, UNDONE_STATE_KEY)]
         pending_rounds = None
         if call.match.matched_count:
             source = call.match.source
             pending_rounds = self._services.hidden_rounds.find_expected(source)
-            states.append((source, recall_rounds.ROUNDS_STATE))
-        search_result = await self._find_rewrite(states)
-        [undone_state, *rounds] = search_result.states
+            state_keys.append((source, recall_rounds.ROUNDS_STATE))
+        search_result = await self._find_rewrite(state_keys)
+        [undone_state, *rounds] = search_result.requested_states
         call.rewrite = search_result.rewrite
         if call.rewrite is None:
             self.state.tokens_after_compaction = 0  # none was made, or it was undone
@@ -140,13 +140,13 @@ class CallerContext:
             )
 
     async def _find_rewrite(
-        self, states: Sequence[tuple[str, str]] = ()
+        self, state_keys: Sequence[tuple[str, str]] = ()
     ) -> FoundRewrite:
         call = self._call
         rewrites = self._services.rewrites
         keys = self._engine_keys
         search_result = await rewrites.find(
-            call.sent, keys, call.memory.last_search, states=states
+            call.sent, keys, call.memory.last_search, state_keys=state_keys
         )
         call.memory.last_search = search_result.search
         if call.memory.engine_keys == keys or not call.match.matched_count:

@@ -40,11 +40,11 @@ class PendingAnswer:
     """An answer to be stored, and the history that ends with it."""
 
     def __init__(
-        self, message: Message, history: History, expected: PendingPoint
+        self, message: Message, history: History, pending_point: PendingPoint
     ) -> None:
         self.message = message
         self.history = history
-        self.expected = expected
+        self.pending_point = pending_point
         self.is_stored = False
 
 
@@ -121,14 +121,14 @@ class ThreadRecorder:
         if not identities:
             return None
         answered_history = call.sent.history.extend(identities)
-        point = self._threads.expect_history(
+        pending_point = self._threads.expect_history(
             call.match.match_after(call.sent.history), answered_history
         )
-        point.is_answer = True
-        point.waits_for_request = (
+        pending_point.is_answer = True
+        pending_point.waits_for_request = (
             call.storage.storing_task is not None and not call.storage.is_stored
         )
-        return PendingAnswer(outcome.reply.message, answered_history, point)
+        return PendingAnswer(outcome.reply.message, answered_history, pending_point)
 
     async def store_outcome(
         self,
@@ -152,7 +152,7 @@ class ThreadRecorder:
 
     def drop_answer(self, answer: PendingAnswer) -> None:
         """Stop expecting an answer that is not stored."""
-        self._threads.finish_pending(answer.expected, None)
+        self._threads.finish_pending(answer.pending_point, None)
 
     async def _store_request(self, call: PreparedCall) -> ThreadMatch:
         """Store the request; report a failure as an event."""
@@ -235,7 +235,7 @@ class ThreadRecorder:
             is_answered = len(matches) > len(requests)
             if is_answered and answer is not None:
                 answer.is_stored = True
-                self._threads.finish_pending(answer.expected, matches[-1].thread)
+                self._threads.finish_pending(answer.pending_point, matches[-1].thread)
             if is_answered or not requests:
                 answer = None
 

@@ -112,7 +112,7 @@ class FoundRewrite:
     rewrite: Rewrite | None
     search: RewriteSearch | None
     """The state of the search, which speeds up the thread's next search."""
-    states: Sequence[Any | None]
+    requested_states: Sequence[Any | None]
     """The stored states that were requested."""
 
 
@@ -203,9 +203,12 @@ class RewriteStore:
         engine_keys: Sequence[str],
         last_search: RewriteSearch | None,
         *,
-        states: Sequence[tuple[str, str]] = (),
+        state_keys: Sequence[tuple[str, str]] = (),
     ) -> FoundRewrite:
-        """Return the longest rewrite of a history, of the first engine that has any, and stored states."""
+        """Return the longest rewrite of a history, of the first engine that has any, and the requested states.
+
+        `state_keys`: scope and key of each requested state.
+        """
         history = sent.history
         candidates, search, stored_states = await self._store.match_rewrites(
             sent.family.tenant,
@@ -213,7 +216,7 @@ class RewriteStore:
             history.digests,
             history.skeletons,
             last_search,
-            states=states,
+            state_keys=state_keys,
         )
         for exact_rewrites, similar_rewrites in candidates:
             longest = exact_rewrites[0].length if exact_rewrites else 0

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
 from everthread.core.message_repair import OPENING_TEXT
 from everthread.core.messages import (
@@ -54,8 +54,17 @@ _OUTPUT_KEYS = ("output", "result", "content", "response")
 """Names under which clients wrap a result that is one text."""
 _INSTRUCTION_TEMPLATE = "<system-reminder>\n{}\n</system-reminder>"
 _GENERATION_PATTERN = re.compile(r"gemini-(\d+)")
-_MIN_SIGNED_GENERATION = 3
+_FIRST_SIGNED_GENERATION = 3
+"""The first generation of models that requires a signature at calls."""
 _DATA_URL_PATTERN = re.compile(r"data:(?P<media>[^;,]*);base64,(?P<data>.*)", re.DOTALL)
+
+
+class _OpenCall(NamedTuple):
+    """A call without a response. `native_id` is empty if the client gave none."""
+
+    id: str
+    native_id: str
+    name: str
 
 
 @dataclass(slots=True)
@@ -63,8 +72,7 @@ class _CallIds:
     """The ids of the calls in a list of contents, and the calls that no response has answered yet."""
 
     use_counts: dict[str, int] = field(default_factory=dict)
-    open_calls: list[tuple[str, str, str]] = field(default_factory=list)
-    """Id, native id and name of each call without a response."""
+    open_calls: list[_OpenCall] = field(default_factory=list)
 
     def forget_open_calls(self) -> None:
         """Forget open calls, because a new model turn begins."""
@@ -76,7 +84,7 @@ class _CallIds:
         call_id = native_id or self._make_unique(
             _derive_call_id(name, call.get("args"), len(self.open_calls))
         )
-        self.open_calls.append((call_id, native_id, name))
+        self.open_calls.append(_OpenCall(call_id, native_id, name))
         return call_id
 
     def match_response(self, response: Mapping[str, Any]) -> str:
@@ -84,16 +92,18 @@ class _CallIds:
         native_id = as_text(response.get("id"))
         name = as_text(response.get("name"))
         matches_by_id = [
-            call for call in self.open_calls if native_id and call[1] == native_id
+            call
+            for call in self.open_calls
+            if native_id and call.native_id == native_id
         ]
         matches_by_name = [
-            call for call in self.open_calls if call[2] == name and not call[1]
+            call for call in self.open_calls if call.name == name and not call.native_id
         ]
         matches = [*matches_by_id, *matches_by_name]
         if not matches:
             return native_id or f"call_{name or 'unknown'}"
         self.open_calls.remove(matches[0])
-        return matches[0][0]
+        return matches[0].id
 
     def _make_unique(self, call_id: str) -> str:
         self.use_counts[call_id] = count = self.use_counts.get(call_id, 0) + 1
@@ -471,7 +481,7 @@ def _without_signature(part: Part) -> Part:
 def _sign_calls(parts: list[Part], model: str | None) -> list[Part]:
     """Give the first call a placeholder signature, which models since the third generation require."""
     generation = _GENERATION_PATTERN.search(model or "")
-    if generation is None or int(generation[1]) < _MIN_SIGNED_GENERATION:
+    if generation is None or int(generation[1]) < _FIRST_SIGNED_GENERATION:
         return parts
     first_call = next(
         (
