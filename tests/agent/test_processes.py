@@ -253,7 +253,7 @@ def test_start_and_end_of_an_output_are_kept(chunks: list[bytes], kept: int) -> 
     whole = b"".join(chunks)
     for chunk in chunks:
         output.feed(chunk)
-    said = output.text()
+    said = output.read_text()
     if len(whole) <= 2 * kept:
         assert said == whole.decode("utf-8", "replace")
     else:

@@ -39,7 +39,7 @@ from everthread.cli.chat.input import (
     render_permission,
 )
 from everthread.cli.chat.markdown_blocks import MarkdownBlocks
-from everthread.cli.chat.pastes import Pastes, UnfoldingHistory
+from everthread.cli.chat.pastes import PasteExpandingHistory, Pastes
 from everthread.cli.chat.presence import TerminalPresence
 from everthread.cli.chat.screen import Screen
 from everthread.cli.chat.status_line import Status, format_thousands
@@ -673,10 +673,10 @@ class TestPastes:
         assert pastes.fold("x" * 900) == "[paste 2: 900 characters]"
         assert pastes.fold("short\nstays") == "short\nstays"
         typed = f"Explain {folded} please"
-        assert pastes.unfold(typed) == f"Explain {long} please"
-        history = UnfoldingHistory(str(tmp_path / "history"), pastes)
+        assert pastes.expand_placeholders(typed) == f"Explain {long} please"
+        history = PasteExpandingHistory(str(tmp_path / "history"), pastes)
         history.append_string(typed)
-        [stored] = UnfoldingHistory(
+        [stored] = PasteExpandingHistory(
             str(tmp_path / "history"), Pastes()
         ).load_history_strings()
         assert stored == f"Explain {long} please"

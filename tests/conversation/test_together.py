@@ -96,7 +96,7 @@ async def test_the_limit_of_a_model_that_stepped_in_is_not_the_first_ones(
     await send_texts(conversation, 8, 300, "account")
     assert (await conversation.send("And now?")).text == "I stepped in."
     assert conversation.window == first.window
-    assert (await setup.store.limits_for(first.base_url, first.name)).window is None
+    assert (await setup.store.load_limits(first.base_url, first.name)).window is None
     assert not setup.watch.of(LimitLearnt)
 
 

@@ -32,12 +32,12 @@ async def test_a_learnt_limit_lasts_seven_days(store: Store, clock: Clock) -> No
         clock.now + 7 * DAY,
     )
     assert (
-        await store.limits_for("https://a", "m", headers="beta=1m")
+        await store.load_limits("https://a", "m", headers="beta=1m")
     ).window == learnt
     clock.now += 7 * DAY - 0.01
     assert await store.limits() == [learnt]
     clock.now += 0.01
-    assert (await store.limits_for("https://a", "m", headers="beta=1m")).window is None
+    assert (await store.load_limits("https://a", "m", headers="beta=1m")).window is None
     assert await store.limits() == []
 
 
@@ -49,7 +49,7 @@ async def test_a_limit_is_for_its_url_model_and_headers(store: Store) -> None:
         ("https://a", "m", "beta=1m"),
     ):
         assert (
-            await store.limits_for(other[0], other[1], headers=other[2])
+            await store.load_limits(other[0], other[1], headers=other[2])
         ).window is None
 
 

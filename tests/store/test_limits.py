@@ -25,9 +25,9 @@ async def test_a_limit_holds_at_once_for_the_tenant_that_met_it_and_for_no_other
     learnt = await store.learn_limit(
         URL, "m", 32_000, source="error", tenant="a", credential="c1"
     )
-    assert (await store.limits_for(URL, "m", tenant="a")).window == learnt
-    assert (await store.limits_for(URL, "m", tenant="b")).window is None
-    assert (await store.limits_for(URL, "m")).window is None
+    assert (await store.load_limits(URL, "m", tenant="a")).window == learnt
+    assert (await store.load_limits(URL, "m", tenant="b")).window is None
+    assert (await store.load_limits(URL, "m")).window is None
 
 
 async def test_a_limit_holds_for_all_once_a_second_credential_met_it(
@@ -39,19 +39,19 @@ async def test_a_limit_holds_for_all_once_a_second_credential_met_it(
     await store.learn_limit(
         URL, "m", 32_000, source="error", tenant="a", credential="c1"
     )
-    assert (await store.limits_for(URL, "m", tenant="c")).window is None, (
+    assert (await store.load_limits(URL, "m", tenant="c")).window is None, (
         "the same credential twice is one witness"
     )
     await store.learn_limit(
         URL, "m", 16_000, source="error", tenant="b", credential="c2"
     )
-    assert (await store.limits_for(URL, "m", tenant="c")).window is None, (
+    assert (await store.load_limits(URL, "m", tenant="c")).window is None, (
         "they met different limits"
     )
     await store.learn_limit(
         URL, "m", 32_000, source="error", tenant="b", credential="c3"
     )
-    found = await store.limits_for(URL, "m", tenant="c")
+    found = await store.load_limits(URL, "m", tenant="c")
     assert found.window is not None
     assert found.window.limit == 32_000
 
@@ -66,17 +66,17 @@ async def test_the_newest_of_a_tenants_own_limits_counts(
     newer = await store.learn_limit(
         URL, "m", 32_000, source="error", tenant="a", credential="c2"
     )
-    assert (await store.limits_for(URL, "m", tenant="a")).window == newer
+    assert (await store.load_limits(URL, "m", tenant="a")).window == newer
 
 
 async def test_an_output_cap_is_kept_beside_the_window(store: Store) -> None:
     await store.learn_limit(URL, "m", 4_096, source="error", kind="output")
-    found = await store.limits_for(URL, "m")
+    found = await store.load_limits(URL, "m")
     assert found.window is None
     assert found.output is not None
     assert found.output.limit == 4_096
     await store.record_success(URL, "m", 10_000)
-    assert (await store.limits_for(URL, "m")).output == found.output, (
+    assert (await store.load_limits(URL, "m")).output == found.output, (
         "a large prompt says nothing of the output"
     )
     assert await store.forget_limits(model="m") == 1
@@ -90,16 +90,16 @@ async def test_a_success_disproves_a_smaller_window_of_its_tenant(
             URL, "m", 32_000, source="error", tenant=tenant, credential=credential
         )
     await store.record_success(URL, "m", 32_000, tenant="a")
-    assert (await store.limits_for(URL, "m", tenant="a")).window is not None, (
+    assert (await store.load_limits(URL, "m", tenant="a")).window is not None, (
         "it fits exactly"
     )
     await store.record_success(URL, "m", 40_000, tenant="a")
     await store.record_success(URL, "m", 10_000, tenant="a")
-    found = await store.limits_for(URL, "m", tenant="a")
+    found = await store.load_limits(URL, "m", tenant="a")
     assert (found.window, found.succeeded) == (None, 40_000)
-    assert (await store.limits_for(URL, "m", tenant="b")).window is not None
+    assert (await store.load_limits(URL, "m", tenant="b")).window is not None
     clock.now += 8 * DAY
-    assert (await store.limits_for(URL, "m", tenant="a")).succeeded == 0, (
+    assert (await store.load_limits(URL, "m", tenant="a")).succeeded == 0, (
         "a success counts for seven days"
     )
 

@@ -171,7 +171,7 @@ class Agent:
         raise AssertionError("a turn ends with its answer or an error")
 
     def on_event(self, event: Event) -> None:
-        """Pass an event to the cause log, to the reader of the turn and to the listener."""
+        """Pass an event to the log of cache misses, to the reader of the turn and to the listener."""
         self.cache_misses(event)
         if self._item_queue is not None:
             self._item_queue.put_nowait(event)

@@ -59,13 +59,13 @@ async def run_program(
     try:
         if not await _wait_until(seconds, child.exit_event):
             await child.end()
-            return ProcessExit(None, child.output.text())
+            return ProcessExit(None, child.output.read_text())
         await _wait_until(OUTPUT_LINGER_SECONDS, child.drain_event)
     except asyncio.CancelledError:
         await asyncio.shield(child.end())
         raise
     return ProcessExit(
-        child.process.returncode, child.output.text(), child.find_running()
+        child.process.returncode, child.output.read_text(), child.find_running()
     )
 
 
@@ -142,7 +142,7 @@ class ProcessOutput:
             if len(self._tail) > 2 * self._limit:
                 self._trim()
 
-    def text(self) -> str:
+    def read_text(self) -> str:
         with self._lock:
             self._trim()
             if not self._dropped_bytes:

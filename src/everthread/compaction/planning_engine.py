@@ -119,7 +119,7 @@ class StoredGraph:
 
 @dataclass(frozen=True, slots=True)
 class EngineState:
-    """The input of a plan besides the history."""
+    """The state that an engine needs for a plan, besides the history to compact."""
 
     facts: ThreadState | None = None
     """The state of the thread after the last compaction; None if it is not known."""
@@ -161,7 +161,7 @@ class PlanningEngine(ContextEngine):
 
     @abc.abstractmethod
     def plan(self, history: CompactionInput, state: EngineState) -> Plan:
-        """Begin a compaction."""
+        """Decide what a compaction replaces, and which drafts it needs. `finish` completes it."""
 
     @abc.abstractmethod
     def finish(self, plan: Plan, drafts: Sequence[SummaryDraft]) -> Compaction | Plan:

@@ -44,7 +44,7 @@ from everthread.errors import EngineError
 
 @dataclass(frozen=True, slots=True)
 class SummaryInput:
-    """The input of one summary."""
+    """The messages that one summary replaces, the call of `compress` it belongs to, and the engine's state."""
 
     cut_plan: CutPlan
     compaction_input: CompactionInput

@@ -116,7 +116,7 @@ async def load_window(
     stored_limit = (
         None
         if store is None
-        else (await store.limits_for(choice.base_url, choice.model)).window
+        else (await store.load_limits(choice.base_url, choice.model)).window
     )
     learnt_limit = (
         None
@@ -246,8 +246,9 @@ def make_summarizer_factory(
     """Return a function that makes summarisers, which use the auxiliary model, else the main one, else the journal.
 
     `fallback_summarizer`: replaces the journal. `on_open`: called with the callbacks that close auxiliary models.
-    `seconds`: limits a call to an auxiliary model. The summarisers share these models, and the time until which a route
-    is skipped after a failure.
+    `seconds`: limits a call to an auxiliary model.
+
+    All summarisers share the auxiliary models. If a route failed, all of them skip it until the same time.
     """
     auxiliary_models: dict[str, StreamingModel | None] = {}
     skipped_until: dict[str, float] = {}

@@ -145,7 +145,7 @@ class EverthreadLogger(CustomLogger):
         )
 
     def close(self) -> None:
-        """Close the store; all messages are stored already."""
+        """Close the store. No message is lost, because each is stored when it is recorded."""
         self.threads.close()
 
     async def _prepare(self, data: dict[str, Any], owner: str = "") -> None:

@@ -501,7 +501,7 @@ class Store:
         )
         return await self._write(state_sql.learn_limit, new)
 
-    async def limits_for(
+    async def load_limits(
         self,
         base_url: str,
         model: str,

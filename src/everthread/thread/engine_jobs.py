@@ -55,7 +55,7 @@ DEFAULT_COMPACTION_SECONDS = 120.0
 class EngineSetup:
     """The settings to create an engine in any process."""
 
-    engine: Callable[[Services], ContextEngine]
+    make_engine: Callable[[Services], ContextEngine]
     model: str
     budget: Budget
     summary_key: bytes = b""
@@ -65,7 +65,7 @@ class EngineSetup:
     ) -> ContextEngine:
         """Create the engine. Without a summariser, the journal writes the summary."""
         counter = TokenCounter(self.model)
-        return self.engine(
+        return self.make_engine(
             Services(
                 summarizer or JournalWriter(counter),
                 counter,
@@ -173,7 +173,7 @@ class CompactionRunner:
 
     @asynccontextmanager
     async def _limit_time(self) -> AsyncIterator[None]:
-        """Limit the time of a job."""
+        """Raise `EngineError` if the work inside takes longer than a compaction may."""
         try:
             async with asyncio.timeout(self._max_seconds):
                 yield

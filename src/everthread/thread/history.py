@@ -250,14 +250,14 @@ def _identity_fields(value: dict[str, Any]) -> dict[str, Any]:
         message = {key: part for key, part in value.items() if key in fields}
     calls = message.get("tool_calls")
     if isinstance(calls, list):
-        message["tool_calls"] = [_identity_call(call) for call in calls]
+        message["tool_calls"] = [_reduce_call_to_identity(call) for call in calls]
     content = message.get("content")
     if isinstance(content, list):
-        message["content"] = [_identity_part(part) for part in content]
+        message["content"] = [_reduce_part_to_identity(part) for part in content]
     return value if message == value else message
 
 
-def _identity_call(call: Any) -> Any:
+def _reduce_call_to_identity(call: Any) -> Any:
     """Return the parts of a tool call that identify it."""
     names = ("id", "type", "function", "custom")
     return (
@@ -267,7 +267,7 @@ def _identity_call(call: Any) -> Any:
     )
 
 
-def _identity_part(part: Any) -> Any:
+def _reduce_part_to_identity(part: Any) -> Any:
     """Return a content part without the fields that do not identify it."""
     if kind_of(part) != "text":
         return part

@@ -230,7 +230,7 @@ class ModelLimits:
         limits = self._limits.get(key) or _LearntLimits()
         self._limits[key] = limits
         if self._clock() - limits.read_at > REFRESH_SECONDS:
-            stored_limits = await self._store.limits_for(
+            stored_limits = await self._store.load_limits(
                 key.base_url, key.model, headers=key.headers, tenant=key.tenant
             )
             limits.window = (

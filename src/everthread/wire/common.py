@@ -117,12 +117,12 @@ def write_reply_fields(
 
 def make_error_delta(error: Any) -> StreamDelta:
     """Return the delta for an error in a stream."""
-    raw = (
+    error_fields = (
         error
         if isinstance(error, dict)
         else {"message": error_text(error) or str(error or "")}
     )
-    return StreamDelta("error", text=error_text(raw), raw=raw)
+    return StreamDelta("error", text=error_text(error_fields), raw=error_fields)
 
 
 def error_text(error: Any) -> str:

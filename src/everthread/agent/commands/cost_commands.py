@@ -28,10 +28,8 @@ async def run_model(scope: CommandScope, argument: str) -> CommandResult:
         await scope.agent.use_model(argument)
     conversation = scope.conversation
     route = conversation.route
-    window = describe_window(conversation.window, conversation.route)
-    answer = (
-        f"{'Now answering' if argument else 'Answering'}: `{route.name}`, {window}."
-    )
+    window_text = describe_window(conversation.window, conversation.route)
+    answer = f"{'Now answering' if argument else 'Answering'}: `{route.name}`, {window_text}."
     if argument and conversation.tokens >= conversation.threshold:
         answer += " The history is over its threshold: it will be compacted before the next call."
     data = {

@@ -126,11 +126,11 @@ async def run_why(scope: CommandScope, _argument: str) -> CommandResult:
 def _describe_compaction(compaction: CompactionRecord, count: int) -> str:
     record = compaction.record
     reason = REASON_TEXTS.get(record.reason, record.reason or "no reason was recorded")
-    focus = f", with a focus on {record.focus!r}" if record.focus else ""
-    author = f" by {describe_author(record.author)}" if record.author else ""
-    covered = count_noun(len(record.covered), "message")
+    focus_text = f", with a focus on {record.focus!r}" if record.focus else ""
+    author_text = f" by {describe_author(record.author)}" if record.author else ""
+    covered_text = count_noun(len(record.covered), "message")
     details = [
-        f"{covered} summarised{author} in {record.duration:.1f} s{_describe_cost(record)}",
+        f"{covered_text} summarised{author_text} in {record.duration:.1f} s{_describe_cost(record)}",
         *_describe_checks(record.figures),
         *(str(step) for step in record.figures.get("steps") or ()),
         *(f"warning: {warning}" for warning in record.warnings),
@@ -138,7 +138,7 @@ def _describe_compaction(compaction: CompactionRecord, count: int) -> str:
     if decision := record.figures.get("decision"):
         details.append(f"cost weighed: {decision}")
     return join_paragraphs(
-        f"Compaction {count} ({format_utc_time(compaction.created)}): {reason}{focus}. "
+        f"Compaction {count} ({format_utc_time(compaction.created)}): {reason}{focus_text}. "
         f"{record.tokens_before:,} → {record.tokens_after:,} tokens.",
         details,
     )

@@ -20,14 +20,14 @@ _MARKUP = re.compile(r"`([^`\n]+)`|\*\*([^*\n]+)\*\*")
 
 def style_markup(text: str) -> Text:
     """Style the bullets, code and bold words in the answer of a slash command, without rewrapping its lines."""
-    styled = Text()
+    styled_text = Text()
     position = 0
     text = re.sub(r"^- ", "• ", escape_controls(text), flags=re.MULTILINE)
     for match in _MARKUP.finditer(text):
-        styled.append(text[position : match.start()])
-        styled.append(match[1] or match[2], ACCENT_STYLE if match[1] else "bold")
+        styled_text.append(text[position : match.start()])
+        styled_text.append(match[1] or match[2], ACCENT_STYLE if match[1] else "bold")
         position = match.end()
-    return styled.append(text[position:])
+    return styled_text.append(text[position:])
 
 
 CONTEXT_COLOURS = {

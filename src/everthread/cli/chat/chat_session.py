@@ -96,7 +96,7 @@ class Chat:
         self.reader = reader
         self._presence = presence
         self.interrupts = Interrupts(
-            reader.interrupt, lambda words: screen.print(Text(words, DIM_STYLE))
+            reader.interrupt, lambda text: screen.print(Text(text, DIM_STYLE))
         )
         self._turn_shows_events = False
         self._hidden_events: tuple[type[Event], ...] = ()
@@ -339,8 +339,8 @@ async def _pick_thread(store: Store, reader: InputReader) -> str:
     now = time.time()
     for number, row in enumerate(rows, 1):
         age = format_age(row.last_active, now)
-        messages = count_noun(row.messages, "message")
-        facts = f"{shorten_id(row.first.id)}  {age}, {messages}  "
+        count_text = count_noun(row.messages, "message")
+        facts = f"{shorten_id(row.first.id)}  {age}, {count_text}  "
         title = await load_short_title(store, row.first)
         print_text((f"{number:>3}  ", "bold"), facts, (title, "cyan"))
     try:

@@ -21,7 +21,7 @@ from prompt_toolkit.keys import Keys
 from prompt_toolkit.styles import Style
 
 from everthread.cli.chat.input import CONTINUATION_PROMPT, PROMPT
-from everthread.cli.chat.pastes import Pastes, UnfoldingHistory
+from everthread.cli.chat.pastes import PasteExpandingHistory, Pastes
 from everthread.cli.chat.screen import Screen
 from everthread.cli.chat.type_ahead import TypeAhead
 
@@ -97,7 +97,7 @@ class Editor:
             FormattedText([("class:prompt", PROMPT)]),
             multiline=True,
             key_bindings=_make_key_bindings(self._pastes),
-            history=UnfoldingHistory(str(history), self._pastes)
+            history=PasteExpandingHistory(str(history), self._pastes)
             if history
             else InMemoryHistory(),
             completer=completer,
@@ -115,7 +115,7 @@ class Editor:
         self._type_ahead = TypeAhead(self._session.app.input)
 
     async def read(self) -> str:
-        return self._pastes.unfold(await self._prompt(self._session))
+        return self._pastes.expand_placeholders(await self._prompt(self._session))
 
     async def ask(self, question: str) -> str:
         with self._type_ahead.pause():

@@ -29,14 +29,14 @@ class Pastes:
         self._texts[placeholder] = text
         return placeholder
 
-    def unfold(self, text: str) -> str:
+    def expand_placeholders(self, text: str) -> str:
         """Return the text with every placeholder replaced by the pasted text."""
         for placeholder, pasted in self._texts.items():
             text = text.replace(placeholder, pasted)
         return text
 
 
-class UnfoldingHistory(FileHistory):
+class PasteExpandingHistory(FileHistory):
     """An input history that stores the pasted texts, since placeholders are valid within one chat only."""
 
     def __init__(self, file: str, pastes: Pastes) -> None:
@@ -44,4 +44,4 @@ class UnfoldingHistory(FileHistory):
         self._pastes = pastes
 
     def store_string(self, string: str) -> None:
-        super().store_string(self._pastes.unfold(string))
+        super().store_string(self._pastes.expand_placeholders(string))

@@ -57,10 +57,10 @@ class Status:
                 self.window = event.window
 
     def as_line(self) -> str:
-        share = f"{self.tokens / self.window:.0%}" if self.window else "-"
+        share_text = f"{self.tokens / self.window:.0%}" if self.window else "-"
         parts = [
             escape_controls(self.model),
-            f"{format_thousands(self.tokens)} of {format_thousands(self.window)} ({share})",
+            f"{format_thousands(self.tokens)} of {format_thousands(self.window)} ({share_text})",
         ]
         if self.usage.prompt:
             parts.append(f"cache {self.usage.cache_read / self.usage.prompt:.0%}")

@@ -1,4 +1,4 @@
-"""`everthread db check|migrate|backup|vacuum`: care for the store."""
+"""`everthread db check|migrate|backup|vacuum`: maintain the store."""
 
 from __future__ import annotations
 

@@ -295,7 +295,7 @@ class GatewayOverrides:
     log: Path | None
 
     def apply(self, config: Config) -> Config:
-        """Return the configuration of the run."""
+        """Return the configuration with these differences."""
         if self.should_compact_when_idle:
             compression = config.compression.model_copy(update={"idle": True})
             config = config.model_copy(update={"compression": compression})

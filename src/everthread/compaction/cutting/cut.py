@@ -113,12 +113,12 @@ class FittedCut:
 
 
 def make_running_sizes(
-    sizes: Iterable[tuple[int, int]], initial: int = 0
+    indexed_sizes: Iterable[tuple[int, int]], initial: int = 0
 ) -> RunningSizes:
     """Return the running sums of `(index, tokens)` pairs, which must be in order of the indices."""
     indices: list[int] = []
     sums = [initial]
-    for index, tokens in sizes:
+    for index, tokens in indexed_sizes:
         indices.append(index)
         sums.append(sums[-1] + tokens)
     return RunningSizes(indices, sums)

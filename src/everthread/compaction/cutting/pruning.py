@@ -338,7 +338,11 @@ def _replace_media(part: Any) -> Any:
 
 
 def _replace_images(part: Any) -> Any:
-    """Return a part of a message without its image, or without images in its text."""
+    """Return a content part without images.
+
+    An image becomes a placeholder if that is shorter, an image in the text of a part is removed from the text, and any
+    other part is unchanged.
+    """
     if kind_of(part) in IMAGE_BLOCKS:
         placeholder = {"type": "text", "text": describe_image(part)}
         return placeholder if len(str(placeholder)) < len(str(part)) else part

@@ -48,16 +48,16 @@ def command_key(command: str) -> str:
     ):  # between words: half a secret would not be recognised
         text = text[:_MAX_KEY_CHARS].rpartition(" ")[0] or text[:_MAX_KEY_CHARS]
     while True:
-        shortened = (
+        shortened_text = (
             text.removesuffix("2>&1")
             .removesuffix("> /dev/null")
             .removesuffix(">/dev/null")
             .rstrip()
         )
-        shortened = remove_trimming_stage(shortened)
-        if shortened == text:
+        shortened_text = remove_trimming_stage(shortened_text)
+        if shortened_text == text:
             return text
-        text = shortened
+        text = shortened_text
 
 
 def error_key(effect: Effect) -> str:

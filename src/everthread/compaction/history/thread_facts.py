@@ -333,10 +333,11 @@ class ThreadState:
     def after_messages(
         self, facts: Sequence[MessageFacts], turns: Sequence[int]
     ) -> ThreadState:
-        """Return a copy of the state after these further messages, which a summary does not cover.
+        """Return a copy of the state, updated with the messages after those that a summary covers.
 
-        The copy keeps the files of the covered messages only, because the others are still in the context. It has the
-        names of all messages, because much of the tail may be cut.
+        Its commands, tasks and processes are the latest. Its files are only those of the covered messages, because
+        later ones are still in the context. Its errors are those of the covered messages that were not resolved since.
+        Its names include those of the later messages, because much of their text may be cut.
         """
         end_state = self.copy()
         for record in read_calls(facts, turns):

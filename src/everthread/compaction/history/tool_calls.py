@@ -161,14 +161,17 @@ class CallFacts:
 
     def find_errors(self) -> list[str]:
         """Return the errors of the call, one per line. If the call may have succeeded, return only a clear error."""
-        is_run = self.action is None or self.action.kind in ("shell", OTHER_KIND)
+        is_program_run = self.action is None or self.action.kind in (
+            "shell",
+            OTHER_KIND,
+        )
         has_failed = self.failed or (
-            is_run and bool(self.output.code or self.output.stop_reason)
+            is_program_run and bool(self.output.code or self.output.stop_reason)
         )
         has_failed = has_failed or (self.is_output_trimmed and self.effect().failed)
         lines = self.effect().errors if has_failed else ()
         has_passed = self.is_output_trimmed or self.output.has_passed_tests
-        if not lines and is_run and (has_failed or not has_passed):
+        if not lines and is_program_run and (has_failed or not has_passed):
             lines = (self.output.find_error(failed=self.failed),)
         return [
             clip_words(one_line(error), MAX_ERROR_LINE_CHARS)

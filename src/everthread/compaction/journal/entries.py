@@ -127,7 +127,7 @@ class JournalEntry:
 
         Counts are added; changed files, error lines and the last closing words stay.
         """
-        files_line = list_changed_files(self, other)
+        file_lines = list_changed_files(self, other)
         return JournalEntry(
             first_turn=min(self.first_turn, other.first_turn),
             last_turn=max(self.last_turn, other.last_turn),
@@ -136,7 +136,7 @@ class JournalEntry:
             failed_count=self.failed_count + other.failed_count,
             other_call_count=self.other_call_count + other.other_call_count,
             look_count=self.look_count + other.look_count,
-            lines=(*files_line, *self.errors, *other.errors),
+            lines=(*file_lines, *self.errors, *other.errors),
             closing_words=other.closing_words or self.closing_words,
             is_continued=self.is_continued,
             file_change_count=self.changed_file_count

@@ -71,20 +71,20 @@ class LeafSplitter:
         tokens = {
             index: self.counter.message(message) for index, message in middle.items()
         }
-        runs = split_chunks(
+        chunks = split_chunks(
             cut_plan.messages, cut_plan.covered, self.leaf_tokens, tokens.__getitem__
         )
-        journals = self._write_journals(runs, middle, facts, last_turn)
+        journals = self._write_journals(chunks, middle, facts, last_turn)
         return [
             LeafSource(
-                summary_input.hide_secrets([middle[index] for index in run]),
-                summary_input.hide_secrets([pruned[index] for index in run]),
-                turns=[cut_plan.turns[index] for index in run],
-                ids=[message_ids[index] for index in run],
-                tokens=sum(tokens[index] for index in run),
+                summary_input.hide_secrets([middle[index] for index in chunk]),
+                summary_input.hide_secrets([pruned[index] for index in chunk]),
+                turns=[cut_plan.turns[index] for index in chunk],
+                ids=[message_ids[index] for index in chunk],
+                tokens=sum(tokens[index] for index in chunk),
                 journal=journal,
             )
-            for run, journal in zip(runs, journals, strict=True)
+            for chunk, journal in zip(chunks, journals, strict=True)
         ]
 
     def _write_journals(

@@ -275,10 +275,14 @@ class NodeWriter:
             )
             chosen_lines: list[str] = []
             for line in reversed(joined_sections.get(name, "").split("\n")):
-                cost = self.count(line) + 1
+                line_tokens = self.count(line) + 1
                 fact = line.lstrip("- ").strip()
-                if line.strip() and cost <= remaining and fact not in written_text:
-                    remaining -= cost
+                if (
+                    line.strip()
+                    and line_tokens <= remaining
+                    and fact not in written_text
+                ):
+                    remaining -= line_tokens
                     chosen_lines.insert(0, line)
             completed_sections[name] = "\n".join(
                 filter(None, (*chosen_lines, completed_sections.get(name, "")))

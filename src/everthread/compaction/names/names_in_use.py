@@ -367,9 +367,10 @@ def _read_user_names(facts: MessageFacts) -> MessageNames:
 def _read_call_names(
     facts: MessageFacts, effects: Sequence[Effect]
 ) -> tuple[dict[str, None], dict[str, None]]:
-    """Return the names in the values of a message's call arguments, and those that only surround the change of an edit.
+    """Return two groups of names in the call arguments of a message: used names, and names of unchanged text.
 
-    The latter are in several texts of one call: in the text that an edit replaces, and in the new one.
+    A name that occurs in several texts of one call is in the second group. Typically an edit has it both in the text
+    to replace and in the new text, so the edit leaves it unchanged.
     """
     arguments: list[Mapping[str, Any]] = [effect.arguments for effect in effects]
     if len(arguments) < len(facts.calls):

@@ -231,7 +231,7 @@ class LlmSummarizer:
         self._writer = SummaryWriter(model, counter, template, time_limit)
         self._context_length = context_length
         self._windows: dict[str, int] = {} if windows is None else windows
-        self._parallel = max(parallel, 1)
+        self._max_parallel_calls = max(parallel, 1)
         self._price = price
 
     @property
@@ -298,7 +298,7 @@ class LlmSummarizer:
     ) -> Sections:
         """Write the sections with calls of at most `window` tokens."""
         return await _SummaryJob(
-            self._writer, request, window, calls, self._parallel
+            self._writer, request, window, calls, self._max_parallel_calls
         ).write_sections()
 
 

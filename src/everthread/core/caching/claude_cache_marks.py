@@ -235,7 +235,11 @@ class _MarkRules:
         return caller_index >= 0 and not self.can_carry_mark(messages, caller_index)
 
     def mark(self, message: Message, ttl: str) -> Message:
-        """Mark a block of the content, else the message: the encoder then chooses a block."""
+        """Return the message with a cache mark on a block of its content.
+
+        If no block can carry the mark, or a tool result goes to Anthropic directly, the message itself carries it, and
+        the encoder chooses the block.
+        """
         if message["role"] != "tool" or not self.native_anthropic:
             content = _mark_content(message.get("content"), ttl)
             if content is not None:

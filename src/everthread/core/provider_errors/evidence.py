@@ -54,7 +54,7 @@ _ECHOED_REQUEST_KEYS = frozenset(
     }
 )
 _COUNT_KEYS = {"nctx": "limit", "nprompttokens": "input"}
-_ATTRIBUTES = (
+_ERROR_ATTRIBUTES = (
     "status_code",
     "status",
     "http_status",
@@ -154,7 +154,7 @@ class Evidence:
     def _add_object(self, value: Any, depth: int) -> None:
         """Add an exception or another object, by the attributes that SDKs give to errors and responses."""
         attributes: dict[str, Any] = {}
-        for name in (*_ATTRIBUTES, *_NESTED_ATTRIBUTES):
+        for name in (*_ERROR_ATTRIBUTES, *_NESTED_ATTRIBUTES):
             # A property of a foreign object may raise anything.
             with contextlib.suppress(Exception):
                 item = getattr(value, name, None)

@@ -84,7 +84,10 @@ _JOINABLE_CHARACTER = re.compile(
 
 
 def terms(text: str) -> list[str]:
-    """Return every term of the text: the reading run, then the extra run; repetitions are kept."""
+    """Return the terms of the text: all words in order, then the added terms; repetitions are kept.
+
+    The words are the reading run, the added terms the extra run (see the module).
+    """
     patterns = _load_script_patterns()
     text = _normalize(text)
     tokens: list[str] = patterns.reading.findall(text.casefold())
@@ -384,7 +387,11 @@ _INFLECTED_ENDINGS = (
 
 @functools.lru_cache(maxsize=1 << 14)
 def forms(word: str) -> tuple[str, ...]:
-    """Return the word, then its other forms. A word with other than English letters has only irregular forms."""
+    """Return the word, followed by its inflected forms.
+
+    A word that is very short or not only of English letters gets no regular forms, only those in the table of
+    irregular words.
+    """
     if len(word) < MIN_STEM_LETTERS or not (word.isascii() and word.isalpha()):
         return tuple(dict.fromkeys((word, *_load_irregular_forms().get(word, ()))))
     variants = {word: None}

@@ -326,7 +326,7 @@ class TokenCounter:
         )
 
     def _count_signature(self, signature: Any) -> float:
-        """Return the tokens of the thoughts in a signature, which holds all of them; the visible text is a summary."""
+        """Estimate the tokens of the thoughts that a signature encrypts. The visible text is only a summary of them."""
         if not isinstance(signature, str):
             return 0.0
         characters = max(0.0, len(signature) * 3 / 4 - _SIGNATURE_OVERHEAD_BYTES)

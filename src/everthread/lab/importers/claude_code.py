@@ -537,8 +537,8 @@ def _text_of(message: Mapping[str, Any]) -> str:
             texts += iterate_strings(block.get("input"))
         elif kind == "tool_result":
             texts += [
-                text_in(inner, "text")
-                for inner in _list_blocks(block)
-                if isinstance(inner, Mapping)
+                text_in(inner_block, "text")
+                for inner_block in _list_blocks(block)
+                if isinstance(inner_block, Mapping)
             ]
     return "\n".join(texts)

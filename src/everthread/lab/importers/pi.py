@@ -100,7 +100,7 @@ class _SessionReader:
             )
 
     def _add_compaction(self, value: Mapping[str, Any]) -> None:
-        first_kept = self.message_indexes.get(
+        first_kept_index = self.message_indexes.get(
             text_in(value, "firstKeptEntryId"), len(self.messages)
         )
         self.compactions.append(
@@ -109,7 +109,7 @@ class _SessionReader:
                 text_in(value, "summary") or None,
                 "\n".join(
                     _join_text_and_calls(entry.message)
-                    for entry in self.messages[first_kept:]
+                    for entry in self.messages[first_kept_index:]
                 ),
                 timestamp=parse_time(value.get("timestamp")),
                 tokens_before=count_in(value, "tokensBefore"),

@@ -299,7 +299,7 @@ class ProviderLogic:
         """The id of the reasoning before each item of a response, by the item's id."""
 
     async def answer(self, protocol: Protocol, record: Record) -> ProviderAnswer:
-        """Return the answer; the record is complete when it returns."""
+        """Return the answer to a request, and complete the `record` of that request."""
         try:
             answer = await self._decide_answer(protocol, record)
         except InputError as error:

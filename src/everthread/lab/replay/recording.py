@@ -57,7 +57,11 @@ class Recording:
     """Calls that missed because even the system prompt was no longer cached."""
 
     def count_cached_tokens(self, number: int) -> int:
-        """Return the tokens at the start of the prompt that a call finds although it missed the cache."""
+        """Return the tokens at the start of the prompt that a call still reads from the cache in spite of a miss.
+
+        The first call reads the prefix that other sessions share. Any other call reads the part of system prompt and
+        tools that outlasts a change of the conversation, or nothing if the cache expired.
+        """
         if number == 0:
             return self.shared_tokens
         return 0 if number in self.expired_calls else self.lasting_tokens

@@ -164,13 +164,13 @@ def _find_call_times(
             notes,
         )
     has_usage = any(_used_cache(call.usage) for call in calls)
-    assumed = f"{pause:g} s before each message of a person, {step:g} s before each result of a tool"
+    assumed_text = f"{pause:g} s before each message of a person, {step:g} s before each result of a tool"
     reason = (
         "where its usage shows that a cache had forgotten, a pause; else"
         if has_usage
         else "assumed are"
     )
-    note = f"the log has no times: {reason} {assumed}"
+    note = f"the log has no times: {reason} {assumed_text}"
     source = "usage" if has_usage else "assumed"
     return _CallTimes(_assume_times(calls, pause, step, ttl=ttl), source, notes=(note,))
 

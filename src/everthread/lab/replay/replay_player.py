@@ -324,8 +324,8 @@ async def areplay(  # noqa: PLR0913 - the options of a replay
     other_strategies = OtherStrategies()
     if with_baselines:
         other_strategies = _play_other_strategies(log, inputs, stated_facts)
-    replayed = _make_replay(log, plan, inputs, everthread_replay, other_strategies)
-    return replace(replayed, engine=engine, seconds=time.perf_counter() - started_at)
+    replay = _make_replay(log, plan, inputs, everthread_replay, other_strategies)
+    return replace(replay, engine=engine, seconds=time.perf_counter() - started_at)
 
 
 def _make_log(messages: Sequence[Message]) -> Log:

@@ -73,14 +73,14 @@ def _describe_cost(replay: Replay) -> str:
         calls = _describe_calls(strategy)
         return f"The log does not state its prompts; with caching, {calls} cost {format_dollars(strategy.cost)}."
     strategy = replay.strategy(RECORDED_STRATEGY)
-    output = (
+    output_cost = (
         None
         if strategy.cost is None or strategy.input_cost is None
         else strategy.cost - strategy.input_cost
     )
     return (
         f"It cost {format_dollars(strategy.cost)}: {format_dollars(strategy.input_cost)} for input "
-        f"and {format_dollars(output)} for output; {_describe_misses(strategy)}."
+        f"and {format_dollars(output_cost)} for output; {_describe_misses(strategy)}."
     )
 
 

@@ -125,16 +125,16 @@ def list_history_ids(tx: Tx, thread: str, at_message: int | None) -> list[int]:
 
 
 def _insert_shared_messages(
-    tx: Tx, session_id: str, context: Sequence[int], history: Sequence[int]
+    tx: Tx, session_id: str, context_ids: Sequence[int], history_ids: Sequence[int]
 ) -> None:
-    """Place the context, preceded by the history if that holds more."""
-    place_messages(tx, session_id, context)
-    if list(context) == list(history):
+    """Let the session show these messages, and inherit the history if it holds others."""
+    place_messages(tx, session_id, context_ids)
+    if list(context_ids) == list(history_ids):
         tx.run("UPDATE sessions SET carried = 0 WHERE id = ?", (session_id,))
         return
     rows = (
-        (session_id, seq - len(history), message_id)
-        for seq, message_id in enumerate(history)
+        (session_id, seq - len(history_ids), message_id)
+        for seq, message_id in enumerate(history_ids)
     )
     tx.run_many(
         "INSERT INTO places (session_id, seq, message_id) VALUES (?, ?, ?)", rows

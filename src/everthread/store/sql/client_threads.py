@@ -205,11 +205,11 @@ def _turns_into_conversation(tx: Tx, new: NewThreadLink) -> bool:
     """Return whether a side call that shares a conversation's beginning has a new message of the user."""
     if not any(message.body["role"] == "user" for message in new.messages):
         return False
-    first = tx.one(
+    first_row = tx.one(
         "SELECT previous FROM links WHERE thread_id = ? AND follows = '' AND previous <> ''",
         (new.link.thread,),
     )
-    return first is not None
+    return first_row is not None
 
 
 def find_link(

@@ -385,7 +385,10 @@ class _ThreadAppend:
         self.last_active = self.tip.last_active
 
     def add(self, message: PreparedMessage, now: float) -> StoredMessage:
-        """Add a message unless its event is stored. Messages must be added in order, because call ids may repeat."""
+        """Add a message, or return the stored one of the same event.
+
+        Messages must be added in order: a result belongs to the latest call of its id, and ids may repeat.
+        """
         event = message.new.event
         self.tools_by_call |= map_calls_to_tools(message.calls)
         message = name_tool(message, self._find_tool)

@@ -62,9 +62,9 @@ def find_neighbours(
             or any(map(is_lookup_tool, neighbour.tool.split(",")))
         ):
             return None
-        is_shown = _PART_SEPARATOR.search(shown_text) and neighbour.text.rstrip(
-            "…"
-        ) in " ".join(shown_text.split())
+        has_parts = _PART_SEPARATOR.search(shown_text) is not None
+        shown_words = " ".join(shown_text.split())
+        is_shown = has_parts and neighbour.text.rstrip("…") in shown_words
         return None if is_shown else neighbour
 
     return [

@@ -352,9 +352,10 @@ def _drop_weak_pieces(weights: Mapping[int, float]) -> list[int]:
 def _vary_pieces(
     ordered: Sequence[int], words: Sequence[RecallWord], max_pieces: int
 ) -> list[int]:
-    """Return the first `max_pieces` pieces, at most a quarter of them with the same words while there are others.
+    """Return at most `max_pieces` pieces, the best first, in which no combination of words has more than a quarter.
 
-    A tool's name puts the same words into thousands of calls, which must not exclude all other pieces.
+    Pieces beyond that quarter only fill the places that remain. Otherwise the calls of one tool, thousands of which
+    hold the same words, could exclude all other pieces.
     """
     varied_pieces: list[int] = []
     other_pieces: list[int] = []

@@ -151,7 +151,7 @@ class ThreadRecorder:
             await self._store_unstored(call, answer, usage, state)
 
     def drop_answer(self, answer: PendingAnswer) -> None:
-        """Stop expecting an answer that is not stored."""
+        """Stop waiting for an announced answer, because it will not be stored."""
         self._threads.finish_pending(answer.pending_point, None)
 
     async def _store_request(self, call: PreparedCall) -> ThreadMatch:

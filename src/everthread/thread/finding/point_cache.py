@@ -43,13 +43,13 @@ class PointCache:
         if passed_point is not None:
             return KnownPoint(passed_point, len(history))
         tenant, scope = family
-        chains = zip(
+        prefixes = zip(
             range(len(history), 0, -1),
             reversed(history.digests),
             reversed(history.skeletons),
             strict=True,
         )
-        for length, digest, skeleton in chains:
+        for length, digest, skeleton in prefixes:
             point = self._last_points.get((tenant, scope, digest))
             if point is None and skeleton:
                 point = self._last_points.get((tenant, scope, skeleton))

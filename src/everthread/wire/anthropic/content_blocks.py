@@ -154,8 +154,8 @@ def _encode_document(part: Mapping[str, Any]) -> Part | None:
 
 def _split_data_url(url: str) -> tuple[str, str]:
     """Split a data URL into media type and base64 data; return empty strings for any other URL."""
-    head, _, data = url.partition(",")
-    scheme, _, details = head.lower().partition(":")
+    header, _, data = url.partition(",")
+    scheme, _, details = header.lower().partition(":")
     if scheme != "data" or not details.endswith(";base64"):
         return "", ""
     return details.partition(";")[0], data

@@ -127,17 +127,17 @@ def _decode_call(block: Mapping[str, Any], path: str) -> ToolCall:
 def _decode_user(
     message: Mapping[str, Any], blocks: Sequence[Mapping[str, Any]], path: str
 ) -> list[Message]:
-    runs = list(_split_at_results(blocks))
-    if len(runs) <= 1 and not _is_result(blocks[:1]):
+    block_runs = list(_split_at_results(blocks))
+    if len(block_runs) <= 1 and not _is_result(blocks[:1]):
         return [with_native(_decode_simple_message("user", blocks), API, message)]
     decoded: list[Message] = []
-    for index, run in runs:
+    for index, run in block_runs:
         core_message = (
             _decode_result(run[0], f"{path}.content[{index}]")
             if _is_result(run)
             else _decode_simple_message("user", run)
         )
-        value = {**message, "content": list(run)} if len(runs) > 1 else message
+        value = {**message, "content": list(run)} if len(block_runs) > 1 else message
         decoded.append(
             with_native(core_message, API, value, continues_previous=bool(decoded))
         )
@@ -374,6 +374,7 @@ def _clean_call_id(call_id: str) -> str:
 
 
 def _join_neighbours(neighbours: list[_EncodedMessage]) -> dict[str, Any]:
+    """Return one native message with the blocks of neighbouring messages of one role, results first."""
     first = neighbours[0]
     if len(neighbours) == 1 and first.native is not None:
         return dict(first.native)
@@ -565,7 +566,10 @@ def _replace_media(block: Part) -> Part:
 def _find_cache_marker(
     message: Message, *, is_native: bool
 ) -> Mapping[str, Any] | None:
-    """Return the cache marker of a message. Of a native message also look into its core content, which is not sent."""
+    """Return the cache marker of a message, or None.
+
+    A native message is sent in its native form; its core content is searched too, because a marker may be only there.
+    """
     parts = parts_of(message) if is_native else []
     markers = (block.get("cache_control") for block in (message, *reversed(parts)))
     return next((marker for marker in markers if isinstance(marker, dict)), None)

@@ -36,14 +36,14 @@ _TEXT_FIELD_BY_DELTA = {
 class _StreamedBlock:
     """A content block while it arrives. Pieces of text are collected and joined once, at the end."""
 
-    start: Part
+    start_block: Part
     call_index: int | None
     """Position among the message's calls, if the block is a call."""
     text_pieces: dict[str, list[str]] = field(default_factory=dict)
     is_complete: bool = False
 
     def assemble(self) -> Part:
-        block = dict(self.start)
+        block = dict(self.start_block)
         for name, pieces in self.text_pieces.items():
             text = "".join(pieces)
             if name != "partial_json":
@@ -148,12 +148,14 @@ class AnthropicStreamDecoder:
                 )
             return _make_text_deltas("text" if name == "text" else "reasoning", text)
         if kind == "citations_delta":
-            block.start["citations"] = [
-                *(block.start.get("citations") or []),
+            block.start_block["citations"] = [
+                *(block.start_block.get("citations") or []),
                 delta.get("citation"),
             ]
         else:
-            block.start |= {key: value for key, value in delta.items() if key != "type"}
+            block.start_block |= {
+                key: value for key, value in delta.items() if key != "type"
+            }
         return []
 
     def _update_message(

@@ -327,7 +327,9 @@ def _decode_result(item: Item) -> Message:
 def _encode_assistant_items(
     items: list[Item], rewritten_call_ids: set[str], *, keep_reasoning: bool
 ) -> list[Item]:
-    """Return a run unchanged, unless its reasoning must be dropped or a result of a built-in tool was rewritten.
+    """Return the items of one assistant message to send: unchanged if possible.
+
+    They change if their reasoning must be dropped, or the result of a built-in tool was rewritten.
 
     The result of a built-in tool cannot be any text. If it was rewritten as text, its call becomes a function call, and
     a search for tools is dropped. Reasoning belongs to the items after it by their ids: if an item changed, or the
