@@ -36,8 +36,10 @@ def texts(*pieces: str) -> list[dict[str, Any]]:
             "",
         ),
         (
-            "The user wants to clarify these questions.\n"
-            '- "Tabs or spaces?"\n  Answer: Always use tabs\n- "Which port?"\n  (No answer provided)',
+            (
+                "The user wants to clarify these questions.\n"
+                '- "Tabs or spaces?"\n  Answer: Always use tabs\n- "Which port?"\n  (No answer provided)'
+            ),
             '- "Tabs or spaces?"\n  Answer: Always use tabs',
         ),
         (
