@@ -106,22 +106,22 @@ class ContextOverflowError(EverthreadError):
 class SummaryError(EverthreadError):
     """A summariser failed.
 
-    `passing`: the summariser may work later. `missing`: there is no provider. `unusable`: the model answered, but not
-    with a summary. `usage`: the tokens that the failed calls used.
+    `is_transient`: the summariser may work later. `has_no_provider`: no provider or no access is configured.
+    `is_unusable_answer`: the model answered, but not with a summary. `usage`: the tokens that the failed calls used.
     """
 
     def __init__(
         self,
         message: str,
         *,
-        passing: bool = False,
-        missing: bool = False,
-        unusable: bool = False,
+        is_transient: bool = False,
+        has_no_provider: bool = False,
+        is_unusable_answer: bool = False,
     ) -> None:
         super().__init__(message)
-        self.passing = passing
-        self.missing = missing
-        self.unusable = unusable
+        self.is_transient = is_transient
+        self.has_no_provider = has_no_provider
+        self.is_unusable_answer = is_unusable_answer
         self.usage: tuple[Mapping[str, Any], ...] = ()
 
 

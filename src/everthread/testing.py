@@ -34,7 +34,7 @@ class ScriptedSummarizer:
     async def summarize(self, request: SummaryRequest) -> SummaryDraft:
         self.requests.append(request)
         if self.fails:
-            raise SummaryError(self.fails, passing=True)
+            raise SummaryError(self.fails, is_transient=True)
         sections = (
             self.sections(request) if callable(self.sections) else dict(self.sections)
         )

@@ -12,10 +12,10 @@ import pytest
 from everthread import Agent, open_store
 from everthread.agent import commands
 from everthread.agent.approval import Approvals
+from everthread.agent.cache_misses import CacheMissLog
 from everthread.agent.commands import COMMANDS, CommandResult, parse
 from everthread.agent.commands.state_commands import describe_cache
 from everthread.agent.tool_interface import ToolContext, ToolReply
-from everthread.agent.turn_events import CacheMissLog
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.messages import text_of
 from everthread.core.types import Request

@@ -166,13 +166,13 @@ def test_a_failed_call_that_the_agent_moved_on_from_is_not_listed() -> None:
 
 
 def test_the_last_test_run_is_a_run_of_a_test_command() -> None:
-    talk = turn(
+    conversation = turn(
         "Go.",
         run("pytest -q", "12 passed in 2s\nExit code: 0"),
         run("gh pr view 1558 --json body --jq .body", "All good: 142 passed"),
         run("./report.sh", "40 passed this month"),
     )
-    test = build_state(talk).last_test()
+    test = build_state(conversation).last_test()
     assert test is not None
     assert test[0] == "pytest -q"
 
@@ -201,7 +201,7 @@ def test_a_report_that_counts_only_tests_and_failures_is_read() -> None:
 
 async def test_the_state_counts_the_tail_too() -> None:
     """The newest test run and a pass that resolves an error are in the tail."""
-    talk = [
+    conversation = [
         user_message("Begin."),
         assistant_message("Yes."),
         user_message("Go on."),
@@ -215,7 +215,9 @@ async def test_the_state_counts_the_tail_too() -> None:
     services = Services(
         JournalWriter(COUNTER), COUNTER, Budget.for_window(16_000), lambda: 0.0
     )
-    told = parse_sections((await ContextCompressor(services).compress(talk)).summary)
+    told = parse_sections(
+        (await ContextCompressor(services).compress(conversation)).summary
+    )
     assert "last test run: `npm test` → exit 0, 9 passed" in told[STATE]
     assert BLOCKED not in told
 

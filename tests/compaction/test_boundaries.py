@@ -33,8 +33,10 @@ COUNTER = TokenCounter("gpt-4o")
 WINDOWS = (4_000, 8_000, 12_000, 16_000, 32_000, 200_000)
 
 
-async def compact(window: int, talk: list[Message], **how: Any) -> Compaction:
-    return await make_engine(window, JournalWriter(COUNTER)).compress(talk, **how)
+async def compact(window: int, conversation: list[Message], **how: Any) -> Compaction:
+    return await make_engine(window, JournalWriter(COUNTER)).compress(
+        conversation, **how
+    )
 
 
 def tokens_of(messages: list[Message]) -> int:
@@ -80,14 +82,14 @@ class TestUnansweredGroup:
     async def test_results_that_do_not_fit_are_cut_to_equal_shares(
         self, window: int, level: CompactionLevel
     ) -> None:
-        talk = [
+        conversation = [
             user_message("Start."),
             assistant_message("Yes?"),
             *tool_turns(0, max(window // 1_200, 4)),
             user_message("Read all of them."),
         ]
-        talk += parallel_calls(12, window * 4 // 10)
-        made = await compact(window, talk, level=level)
+        conversation += parallel_calls(12, window * 4 // 10)
+        made = await compact(window, conversation, level=level)
         assert made.tokens_after <= Budget.for_window(window).compacted_limit
         results = results_named(made.messages, "part_")
         assert [result.call_id for result in results] == [
@@ -107,7 +109,7 @@ class TestUnansweredGroup:
             assert stored.id in result.text or max(sizes) < MIN_CITED_TOKENS, (
                 "the whole is stored and cited"
             )
-            assert stored.text == text_of(talk[-12 + number])
+            assert stored.text == text_of(conversation[-12 + number])
         assert validate_messages(made.messages) == []
 
     async def test_small_results_stay_whole_beside_a_large_one(self) -> None:
@@ -143,27 +145,27 @@ class TestUnansweredGroup:
         assert parse_persisted(results[3].text)
 
     async def test_it_stays_if_the_user_spoke_after_the_results(self) -> None:
-        talk = [
+        conversation = [
             user_message("Start."),
             assistant_message("Yes?"),
             *tool_turns(0, 20),
             *parallel_calls(4, 2_000),
             user_message("Hurry up."),
         ]
-        made = await compact(8_000, talk)
+        made = await compact(8_000, conversation)
         assert len(results_named(made.messages, "part_")) == 4
         assert user_text(made.messages[-1]) == "Hurry up."
 
     async def test_a_support_chat_keeps_its_last_lookups(self) -> None:
         """Small windows lost the results altogether, and with them nearly all of the context."""
-        talk = [
+        conversation = [
             user_message("I want to change my flight."),
             *tool_turns(0, 6),
             assistant_message("Which one?"),
             user_message("The one to Boston."),
         ]
-        talk += parallel_calls(5, 4_000)
-        made = await compact(8_000, talk)
+        conversation += parallel_calls(5, 4_000)
+        made = await compact(8_000, conversation)
         limit = Budget.for_window(8_000).compacted_limit
         assert limit // 2 < made.tokens_after <= limit
         assert len(results_named(made.messages, "part_")) == 5
@@ -172,23 +174,27 @@ class TestUnansweredGroup:
         text = json.dumps(
             {"path": "src/new.py", "content": "a line of the file\n" * 900}
         )
-        talk = [
+        conversation = [
             user_message("Start."),
             assistant_message("Yes?"),
             *tool_turns(0, 12),
             user_message("Write it."),
             *tool_turns(20, 3),
         ]
-        talk += call_with_result(700, "write_file", text, "ok")
-        made = await compact(12_000, talk)
+        conversation += call_with_result(700, "write_file", text, "ok")
+        made = await compact(12_000, conversation)
         assert made.tokens_after <= Budget.for_window(12_000).compacted_limit
         assert len(made.messages) > 8, "the messages before the call stay"
 
     async def test_calls_that_the_user_interrupted_are_not_waited_for(self) -> None:
-        talk = [user_message("Start."), assistant_message("Yes?"), *tool_turns(0, 20)]
+        conversation = [
+            user_message("Start."),
+            assistant_message("Yes?"),
+            *tool_turns(0, 20),
+        ]
         asked = parallel_calls(12, 2_000)[0]
         made = await compact(
-            8_000, [*talk, asked, user_message("Stop, I did it myself.")]
+            8_000, [*conversation, asked, user_message("Stop, I did it myself.")]
         )
         assert user_text(made.messages[-1]) == "Stop, I did it myself."
         assert made.tokens_after <= Budget.for_window(8_000).compacted_limit
@@ -216,7 +222,7 @@ class TestLatestUserMessage:
         self, window: int, tokens: int
     ) -> None:
         words = "word " * tokens
-        for talk in (
+        for conversation in (
             [user_message(words), *tool_turns(0, 20)],
             [
                 user_message("Hi"),
@@ -232,13 +238,13 @@ class TestLatestUserMessage:
                 *tool_turns(40, 10),
             ],
         ):
-            made = await compact(window, talk)
+            made = await compact(window, conversation)
             assert made.changed
             assert words.strip() in [user_text(message) for message in made.messages]
             assert made.tokens_after <= Budget.for_window(window).prompt_limit
             assert validate_messages(made.messages, api="anthropic") == []
-            if talk[-1]["role"] == "tool":
-                assert made.messages[-1] == talk[-1], (
+            if conversation[-1]["role"] == "tool":
+                assert made.messages[-1] == conversation[-1], (
                     "the unanswered result stays whole beside it"
                 )
 
@@ -261,13 +267,13 @@ class TestLatestUserMessage:
         assert text_of(made.messages[-1]).startswith("FIRST")
 
     async def test_in_the_head_it_is_cut_once_it_is_no_longer_the_latest(self) -> None:
-        talk = [
+        conversation = [
             user_message("FIRST " + "word " * 60_000 + "LAST"),
             assistant_message("Done."),
             *tool_turns(0, 20),
             user_message("And now the tests."),
         ]
-        made = await compact(200_000, talk)
+        made = await compact(200_000, conversation)
         first = text_of(made.messages[0])
         assert first.startswith("FIRST")
         assert first.endswith("LAST")
@@ -284,17 +290,17 @@ class TestTail:
             '{"command": "cat big.log"}',
             "log line seven of many\n" * 2_600,
         )
-        talk = [
+        conversation = [
             user_message("Look into it."),
             assistant_message("I will."),
             *tool_turns(0, 18, size=8_000),
             *big,
             *tool_turns(30, 3, size=6_000),
         ]
-        talk.append(user_message("Go on."))
-        made = await compact(200_000, talk)
+        conversation.append(user_message("Go on."))
+        made = await compact(200_000, conversation)
         budget = Budget.for_window(200_000)
-        assert tokens_of(talk) > 4 * budget.tail
+        assert tokens_of(conversation) > 4 * budget.tail
         assert 0.9 * budget.tail < tokens_of(made.messages[2:]) <= 1.05 * budget.tail
         (kept,) = results_named(made.messages, "call_500")
         assert kept.text.startswith("<persisted-output>")
@@ -302,13 +308,13 @@ class TestTail:
 
     @pytest.mark.parametrize("window", WINDOWS)
     async def test_the_budget_is_used(self, window: int) -> None:
-        talk = [
+        conversation = [
             user_message("Look into it."),
             assistant_message("I will."),
             *tool_turns(0, max(window // 700, 12)),
             user_message("Go on."),
         ]
-        made = await compact(window, talk)
+        made = await compact(window, conversation)
         budget = Budget.for_window(window)
         tail = [
             message
@@ -344,7 +350,7 @@ class TestTail:
                 f"built {number}\n" * 700,
             )
         ]
-        talk = [
+        conversation = [
             user_message("Start."),
             assistant_message("Yes?"),
             *tool_turns(0, 60),
@@ -354,7 +360,7 @@ class TestTail:
             *runs,
             user_message("Go on."),
         ]
-        made = await compact(64_000, talk)
+        made = await compact(64_000, conversation)
         assert made.tokens_after <= Budget.for_window(64_000).compacted_limit
         (kept,) = results_named(made.messages, "call_800")
         assert kept.text.count("step()") > 50

@@ -194,7 +194,9 @@ def expect_result(messages: list[Message], result: Compaction, window: int) -> N
         assert result.tokens_after <= budget.compacted_limit
 
 
-def expect_words(talk: GrowingConversation, result: list[Message], window: int) -> None:
+def expect_words(
+    conversation: GrowingConversation, result: list[Message], window: int
+) -> None:
     """Check that the user's messages are in order and unaltered; if there is no room, each one has its number."""
     entries = shown_words(result)
     numbers = [said.number for said in entries if not said.range_end]
@@ -208,13 +210,13 @@ def expect_words(talk: GrowingConversation, result: list[Message], window: int) 
         for message in result
         if OPENING_TAG in (text := text_of(message))
     ]
-    middle = range(1, len(talk.said) + 1)
+    middle = range(1, len(conversation.said) + 1)
     needed = sum(
         count_quote_tokens(UserQuote(number, text), COUNTER.text)
-        for number, text in enumerate(talk.said, 1)
+        for number, text in enumerate(conversation.said, 1)
     )
     for number in middle:
-        text = redact(talk.said[number - 1])
+        text = redact(conversation.said[number - 1])
         stands = [
             said for said in entries if said.number == number and not said.range_end
         ]
@@ -223,7 +225,9 @@ def expect_words(talk: GrowingConversation, result: list[Message], window: int) 
                 "\n"
             ), f"{number} stands word for word"
             continue
-        if text in visible or text in [redact(later) for later in talk.said[number:]]:
+        if text in visible or text in [
+            redact(later) for later in conversation.said[number:]
+        ]:
             continue
         if any(text.startswith(beginning) for beginning in cut):
             continue  # its middle is stored, and cited there
@@ -256,14 +260,16 @@ async def test_a_conversation_of_any_script_in_any_window_compacted_again_and_ag
     drawn: tuple[int, int, str, int],
 ) -> None:
     seed, window, name, rounds = drawn
-    talk = GrowingConversation(seed)
+    conversation = GrowingConversation(seed)
     for _ in range(rounds):
-        talk.grow(Budget.for_window(window).threshold)
-        result = await made_engine(name, window).compress(talk.messages)
-        expect_result(talk.messages, result, window)
+        conversation.grow(Budget.for_window(window).threshold)
+        result = await made_engine(name, window).compress(conversation.messages)
+        expect_result(conversation.messages, result, window)
         # As a bare list hands it on: what marks a summary is its tag alone.
-        talk.messages = recognize_summaries(strip_summary_marks(result.messages))
-        expect_words(talk, talk.messages, window)
+        conversation.messages = recognize_summaries(
+            strip_summary_marks(result.messages)
+        )
+        expect_words(conversation, conversation.messages, window)
 
 
 @settings(

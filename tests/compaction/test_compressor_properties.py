@@ -94,7 +94,7 @@ async def test_any_history(messages: list[Message], window: int) -> None:
 
 @pytest.mark.parametrize("window", [4_000, 64_000])
 async def test_ten_times_in_a_row_with_new_turns_between(window: int) -> None:
-    talk: list[Message] = [
+    conversation: list[Message] = [
         user_message("Start."),
         assistant_message("Yes?"),
         *tool_turns(0, 20),
@@ -102,10 +102,10 @@ async def test_ten_times_in_a_row_with_new_turns_between(window: int) -> None:
     ]
     sizes = []
     for round_ in range(10):
-        talk = await expect_compaction(window, talk)
-        sizes.append(sum(map(COUNTER.message, talk)))
-        talk = [
-            *talk,
+        conversation = await expect_compaction(window, conversation)
+        sizes.append(sum(map(COUNTER.message, conversation)))
+        conversation = [
+            *conversation,
             assistant_message("Done."),
             user_message(f"Now step {round_}."),
             *tool_turns(100 * (round_ + 1), window // 700),

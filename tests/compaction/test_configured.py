@@ -13,7 +13,7 @@ from everthread.lab.provider import Provider
 from tests.compaction.histories import assistant_message, tool_turns, user_message
 from tests.conversation.http_setup import KEY, make_summary_text, served_model
 
-TALK = [
+CONVERSATION = [
     user_message("Tidy up."),
     assistant_message("I will."),
     user_message("Never push to main."),
@@ -24,7 +24,9 @@ TALK = [
 
 
 async def compress_with(config: str, **how: Any) -> Any:
-    return await acompress(TALK, window=16_000, config=parse_config(config), **how)
+    return await acompress(
+        CONVERSATION, window=16_000, config=parse_config(config), **how
+    )
 
 
 async def test_the_configured_engine_compacts() -> None:

@@ -15,7 +15,7 @@ from everthread.core.transcript import (
 )
 from tests.compaction.histories import assistant_message, tool_turns, user_message
 
-TALK = [
+CONVERSATION = [
     user_message("Tidy up."),
     assistant_message("I will."),
     user_message("Never push to main."),
@@ -38,14 +38,14 @@ async def test_compress_with_a_configuration_uses_the_key_of_its_store(
 ) -> None:
     url = f"sqlite:///{tmp_path / 'home.db'}"
     config = parse_config(f"store: {{url: '{url}'}}")
-    early = await acompress(TALK, window=16_000, config=config)
+    early = await acompress(CONVERSATION, window=16_000, config=config)
     assert recognized_text(early.messages), (
         "nothing is stored there yet: a content hash"
     )
     store = open_store(url)
     key = await store.shared_secret("summary")
     await store.close()
-    made = await acompress(TALK, window=16_000, config=config)
+    made = await acompress(CONVERSATION, window=16_000, config=config)
     assert recognized_text(made.messages, key)
     assert not recognized_text(made.messages), (
         "who has no key cannot tell it from a forged one"
@@ -61,7 +61,7 @@ async def test_compress_with_a_configuration_uses_the_key_of_its_store(
 
 async def test_a_summary_from_before_the_key_becomes_background(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'home.db'}"
-    early = await acompress(TALK, window=16_000)
+    early = await acompress(CONVERSATION, window=16_000)
     await open_store(url).close()
     config = parse_config(f"store: {{url: '{url}'}}")
     later = await acompress(

@@ -143,11 +143,13 @@ def test_the_oldest_are_shortened_first_and_counts_stay() -> None:
 def test_closing_words_are_whole_sentences_of_the_newest_turns(room: int) -> None:
     sentence = "The gate of lane {0} opens at {0} bar, as its data sheet asks for."
     more = "I have also tidied the notes beside it, which nobody had read for a while. "
-    talk = [
+    conversation = [
         [user(f"What of lane {n}?"), says(f"{sentence.format(n)} {more * 4}")]
         for n in range(40)
     ]
-    journal, _ = build_journal_and_state([message for turn in talk for message in turn])
+    journal, _ = build_journal_and_state(
+        [message for turn in conversation for message in turn]
+    )
     fitted = journal.shorten_to(room, COUNT)
     told = [n for n in range(40) if sentence.format(n) in fitted.render()]
     assert told == list(range(40))[-len(told) :]
@@ -184,9 +186,17 @@ def test_closing_words_tell_what_was_found_not_how_the_answer_begins() -> None:
         "The cause is the missing lock in `settle_order`.",
         "Want me to fix both of them now, or shall I write the report for the team first?",
     ]
-    talk = [user("Well?"), says("\n\n".join(found)), user("Ok."), says("Fine. " * 200)]
+    conversation = [
+        user("Well?"),
+        says("\n\n".join(found)),
+        user("Ok."),
+        says("Fine. " * 200),
+    ]
     closing = (
-        build_journal_and_state(talk)[0].shorten_to(140, COUNT).entries[0].closing_words
+        build_journal_and_state(conversation)[0]
+        .shorten_to(140, COUNT)
+        .entries[0]
+        .closing_words
     )
     for said in ("src/rates.py:41", "4f2a9c1", "`settle_order`"):
         assert said in closing
@@ -195,19 +205,19 @@ def test_closing_words_tell_what_was_found_not_how_the_answer_begins() -> None:
 
 
 def test_a_range_names_its_files_and_its_last_outcome() -> None:
-    talk: list[Message] = []
+    conversation: list[Message] = []
     for turn in range(40):
         edit = call(
             "edit",
             {"path": f"src/part_{turn}.py", "old_string": "a", "new_string": "b"},
             "changed",
         )
-        talk += [
+        conversation += [
             user(f"Turn {turn}."),
             *edit,
             says(f"The cause in turn {turn} was the lock of `table_{turn}`."),
         ]
-    fitted = build_journal_and_state(talk)[0].shorten_to(300, COUNT)
+    fitted = build_journal_and_state(conversation)[0].shorten_to(300, COUNT)
     merged = fitted.entries[0]
     assert merged.last_turn > merged.first_turn
     assert f"src/part_{merged.last_turn - 1}.py" in merged.text
@@ -222,9 +232,12 @@ def test_a_table_is_told_by_its_rows() -> None:
     text = "\n".join(
         ["Here's the list:", "", "| # | Task | State |", "|---|------|-------|", *rows]
     )
-    talk = [user("The plan?"), says(text), user("Ok."), says("Fine. " * 200)]
+    conversation = [user("The plan?"), says(text), user("Ok."), says("Fine. " * 200)]
     closing = (
-        build_journal_and_state(talk)[0].shorten_to(290, COUNT).entries[0].closing_words
+        build_journal_and_state(conversation)[0]
+        .shorten_to(290, COUNT)
+        .entries[0]
+        .closing_words
     )
     assert "part_0" in closing
     assert "part_2" in closing
@@ -577,18 +590,20 @@ def test_a_range_says_how_many_changes_there_were_and_not_how_many_files() -> No
 
 
 def test_a_long_newest_turn_leaves_room_for_earlier_errors() -> None:
-    talk: list[Message] = []
+    conversation: list[Message] = []
     for turn in range(6):
         output = f"E   ValueError: bad value {turn}\nE   KeyError: {turn}\nexit code: 1"
-        talk += [
+        conversation += [
             user(f"Turn {turn}."),
             *call("Bash", {"command": f"pytest tests/test_{turn}.py"}, output),
             says(f"Part {turn} fails."),
         ]
-    talk.append(user("Now all of it."))
+    conversation.append(user("Now all of it."))
     for step in range(12):
-        talk += call("Bash", {"command": f"make part-{step} of=everything"}, "done")
-    journal = build_journal_and_state(talk)[0]
+        conversation += call(
+            "Bash", {"command": f"make part-{step} of=everything"}, "done"
+        )
+    journal = build_journal_and_state(conversation)[0]
     assert "ValueError: bad value 5 | E KeyError: 5" in journal.render()
     fitted = journal.shorten_to(400, COUNT)
     errors = [line for entry in fitted.entries for line in entry.errors]

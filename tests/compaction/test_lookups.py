@@ -63,7 +63,7 @@ def part(tool: str) -> str:
 
 @pytest.mark.parametrize("tool", TOOLS)
 def test_of_an_old_page_the_ids_stay_and_of_an_old_part_its_place(tool: str) -> None:
-    talk: list[Message] = [
+    conversation: list[Message] = [
         user_message("Where is it?"),
         *call_with_result(1, tool, json.dumps({"query": QUERY}), page(TOOLS[tool])),
         *call_with_result(
@@ -72,14 +72,14 @@ def test_of_an_old_page_the_ids_stay_and_of_an_old_part_its_place(tool: str) -> 
         assistant_message("On shelf 4."),
         user_message("Good."),
     ]
-    once = prune_messages(talk, protect_from=len(talk) - 1)
+    once = prune_messages(conversation, protect_from=len(conversation) - 1)
     found, read = (
         results_of(message)[0].text for message in once if message["role"] == "tool"
     )
     assert found.startswith(f"{TOOLS[tool]} 'which shelf does")
     assert all(wanted in found for wanted in IDS)
     assert read == "lcm_expand n0123456789ab: characters 0 to 5,400 of 90,000"
-    assert prune_messages(once, protect_from=len(talk) - 1) == once
+    assert prune_messages(once, protect_from=len(conversation) - 1) == once
 
 
 @pytest.mark.parametrize("make", [ContextCompressor, LosslessEngine])
@@ -94,7 +94,7 @@ async def test_a_summariser_is_given_that_line(
     looked = call_with_result(
         900, "lcm_grep", json.dumps({"pattern": QUERY}), page("lcm_grep")
     )
-    talk = [
+    conversation = [
         user_message("Hi."),
         assistant_message("Hi."),
         user_message("Where is it?"),
@@ -103,7 +103,7 @@ async def test_a_summariser_is_given_that_line(
         user_message("Go on."),
         *tool_turns(0, 40),
     ]
-    await engine.compress(talk)
+    await engine.compress(conversation)
     given = [
         result.text
         for asked in writer.requests

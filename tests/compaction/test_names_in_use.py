@@ -138,7 +138,7 @@ async def test_the_section_stays_within_a_fifth_of_the_summarys_room(
             " ".join(f"value_{number}_{at}" for at in range(40)),
         )
     ]
-    talk = [
+    conversation = [
         user_message("Begin."),
         assistant_message("Yes."),
         user_message("Go on."),
@@ -147,11 +147,22 @@ async def test_the_section_stays_within_a_fifth_of_the_summarys_room(
         assistant_message("Done."),
         user_message("What now?"),
     ]
-    result = await ContextCompressor(services(window=window)).compress(talk)
+    result = await ContextCompressor(services(window=window)).compress(conversation)
     sections = parse_sections(result.summary)
     room = next(phase.note for phase in result.phases if phase.name == "summarise")
     budget = int(room.split()[1].replace(",", ""))
     assert 0 < COUNTER.text(sections[NAMES]) <= budget / 5
+
+
+@pytest.mark.parametrize(
+    ("budget", "continued_room"), [(1_000, 200), (4_000, 500), (8_000, 800)]
+)
+def test_a_later_summary_leaves_room_for_earlier_conclusions(
+    budget: int, continued_room: int
+) -> None:
+    names = NamesInUse.from_list([f"cart_total_{number}" for number in range(600)])
+    assert NamesSection.plan(names, budget).room == budget // 5
+    assert NamesSection.plan(names, budget, continues=True).room == continued_room
 
 
 async def test_the_newest_and_most_used_names_come_first() -> None:
@@ -170,7 +181,7 @@ async def test_the_newest_and_most_used_names_come_first() -> None:
         for at in range(50, 60)
         for message in edit_file(at, f"src/new_{at}.py", f"new_value_{at:02}")
     ]
-    talk = [
+    conversation = [
         user_message("Begin."),
         assistant_message("Yes."),
         user_message("Go on."),
@@ -181,7 +192,7 @@ async def test_the_newest_and_most_used_names_come_first() -> None:
         assistant_message("Ok."),
         user_message("Now?"),
     ]
-    result = await ContextCompressor(services(window=8_000)).compress(talk)
+    result = await ContextCompressor(services(window=8_000)).compress(conversation)
     identifiers = [name for name in read_names(names_in(result)) if "." not in name]
     assert identifiers[0] == "often_typed_name"
     numbers = [
@@ -242,8 +253,8 @@ async def test_in_the_classic_layout_the_names_end_the_files(
 
 async def test_no_secret_is_a_name() -> None:
     secret = "s3cr3t_Pw9xQ2mZ"
-    talk = a_session()
-    talk[4:4] = [
+    conversation = a_session()
+    conversation[4:4] = [
         *call_with_result(
             50, "login", json.dumps({"user": "ann_of_ops", "password": secret}), "ok"
         ),
@@ -255,7 +266,7 @@ async def test_no_secret_is_a_name() -> None:
         ),
     ]
     engine = ContextCompressor(services())
-    result = await engine.compress(talk)
+    result = await engine.compress(conversation)
     engine.on_compacted(result)
     assert "ann_of_ops" in result.summary
     assert secret not in result.summary
@@ -263,12 +274,12 @@ async def test_no_secret_is_a_name() -> None:
 
 
 async def test_reading_it_in_steps_changes_no_byte() -> None:
-    talk = a_session()
+    conversation = a_session()
     grown = ContextCompressor(services())
-    for end in range(20, len(talk), 30):
-        await grown.compress(talk[:end])
-    assert (await grown.compress(talk)).summary == (
-        await ContextCompressor(services()).compress(talk)
+    for end in range(20, len(conversation), 30):
+        await grown.compress(conversation[:end])
+    assert (await grown.compress(conversation)).summary == (
+        await ContextCompressor(services()).compress(conversation)
     ).summary
 
 
@@ -320,11 +331,11 @@ async def test_field_names_of_a_tools_json_are_not_names_of_the_work() -> None:
             "seat_class": "basic_fare",
         }
     )
-    talk = a_session()
-    talk[4:4] = call_with_result(
+    conversation = a_session()
+    conversation[4:4] = call_with_result(
         60, "get_flight", json.dumps({"flight_id": "LQ940Q"}), answer
     )
-    talk[-2:-2] = [
+    conversation[-2:-2] = [
         assistant_message("Ok."),
         user_message("On."),
         *call_with_result(
@@ -332,7 +343,9 @@ async def test_field_names_of_a_tools_json_are_not_names_of_the_work() -> None:
         ),
         *tool_turns(300, 10),
     ]
-    listed = read_names(names_in(await ContextCompressor(services()).compress(talk)))
+    listed = read_names(
+        names_in(await ContextCompressor(services()).compress(conversation))
+    )
     assert {"flight_number", "departs_at_est", "seat_class", "flight_id"}.isdisjoint(
         listed
     )
@@ -343,7 +356,7 @@ async def test_a_name_in_a_part_of_the_tail_that_was_cut_is_listed() -> None:
     """The newest call stays, but its long argument is cut."""
     body = "\n".join(f"filler line number {at} of the file" for at in range(800))
     written = f"{body}\n{'-' * 20}\ndef resolveSessionFolder(): ...\n{body}"
-    talk = [
+    conversation = [
         *a_session()[:-1],
         user_message("Write it."),
         *call_with_result(
@@ -354,7 +367,7 @@ async def test_a_name_in_a_part_of_the_tail_that_was_cut_is_listed() -> None:
         ),
         *tool_turns(901, 3),
     ]
-    result = await ContextCompressor(services()).compress(talk)
+    result = await ContextCompressor(services()).compress(conversation)
     assert "resolveSessionFolder" in "\n".join(map(text_of, result.messages))
 
 
@@ -393,7 +406,7 @@ def test_folders_and_commands_are_read_back() -> None:
 
 async def test_a_file_in_the_middle_of_a_long_output_is_listed() -> None:
     filler = "word " * 3_000
-    talk = [
+    conversation = [
         user_message("Begin."),
         assistant_message("Yes."),
         user_message("Go on."),
@@ -404,7 +417,7 @@ async def test_a_file_in_the_middle_of_a_long_output_is_listed() -> None:
         assistant_message("Ok."),
         user_message("Now?"),
     ]
-    result = await ContextCompressor(services()).compress(talk)
+    result = await ContextCompressor(services()).compress(conversation)
     assert "cart.py" in read_names(names_in(result))
 
 
@@ -475,8 +488,8 @@ def test_text_that_only_looks_like_a_name_is_not_listed() -> None:
 
 
 async def test_words_of_a_commit_message_and_links_in_outputs_are_not_listed() -> None:
-    talk = a_session()
-    talk[4:4] = [
+    conversation = a_session()
+    conversation[4:4] = [
         *call_with_result(
             70,
             "bash",
@@ -488,7 +501,7 @@ async def test_words_of_a_commit_message_and_links_in_outputs_are_not_listed() -
             "https://api.example.com/users/ann/followers_page was shown",
         ),
     ]
-    result = await ContextCompressor(services()).compress(talk)
+    result = await ContextCompressor(services()).compress(conversation)
     listed = names_in(result)
     assert "mid-turn" not in listed
     assert "followers_page" not in listed

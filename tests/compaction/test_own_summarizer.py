@@ -33,7 +33,7 @@ from tests.compaction.histories import (
     user_message,
 )
 
-TALK: list[Message] = [
+CONVERSATION: list[Message] = [
     user_message("Hello"),
     assistant_message("Hi!"),
     user_message("Never push."),
@@ -59,7 +59,7 @@ class FixedSummarizer:
 
 
 async def compress_with(answer: Any) -> Compaction:
-    made = await make_engine(32_000, FixedSummarizer(answer)).compress(TALK)
+    made = await make_engine(32_000, FixedSummarizer(answer)).compress(CONVERSATION)
     assert made.changed
     return made
 
@@ -163,8 +163,12 @@ async def test_a_secret_that_is_cut_in_the_middle_is_taken_out_before() -> None:
         {"command": f"{'echo a; ' * 15} login {SECRET} {'echo b; ' * 20}"}
     )
     writer = ScriptedSummarizer({GOAL: "Tidy."})
-    talk = [*TALK[:4], *call_with_result(9_000, "bash", command, "done"), *TALK[4:]]
-    await make_engine(32_000, writer).compress(talk)
+    conversation = [
+        *CONVERSATION[:4],
+        *call_with_result(9_000, "bash", command, "done"),
+        *CONVERSATION[4:],
+    ]
+    await make_engine(32_000, writer).compress(conversation)
     (request,) = writer.requests
     assert "[cut: " in str(request.pruned)
     assert SECRET[:12] not in str(request.pruned)

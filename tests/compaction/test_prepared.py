@@ -22,7 +22,7 @@ from tests.compaction.histories import (
 )
 
 COUNTER = TokenCounter("gpt-4o")
-TALK = [
+CONVERSATION = [
     user_message("Tidy up."),
     assistant_message("I will."),
     *tool_turns(0, 60),
@@ -37,12 +37,12 @@ async def prepare(since: list[Message]) -> tuple[list[Message], str, str, int]:
     """Prepare a summary and use it after these messages; return the result, both summaries, and its size."""
     writer = ScriptedSummarizer({GOAL: "Tidy modules."})
     made = make_engine(32_000, writer)
-    prepared = await made.compress(TALK)
+    prepared = await made.compress(CONVERSATION)
     state = made.dump_state()
-    refitted = await made.refit(prepared, since, start=len(TALK))
+    refitted = await made.refit(prepared, since, start=len(CONVERSATION))
     assert len(writer.requests) == 1, "no model is asked again"
     assert made.dump_state() == state
-    whole = [*TALK, *since]
+    whole = [*CONVERSATION, *since]
     for message, index in zip(refitted.messages, refitted.kept, strict=True):
         assert index is None or message["role"] == whole[index]["role"]
     kept = {index for index in refitted.kept if index is not None}
@@ -93,7 +93,9 @@ async def test_texts_since_then_are_covered_by_the_journal() -> None:
 @pytest.mark.parametrize("count", [4, 40])
 async def test_both_engines_do_it(count: int) -> None:
     lossless = LosslessEngine(make_services(32_000, JournalWriter(COUNTER)))
-    prepared = await lossless.compress(TALK)
-    refitted = await lossless.refit(prepared, tool_turns(100, count), start=len(TALK))
+    prepared = await lossless.compress(CONVERSATION)
+    refitted = await lossless.refit(
+        prepared, tool_turns(100, count), start=len(CONVERSATION)
+    )
     assert refitted.tokens_after <= LIMIT
     assert validate_messages(refitted.messages) == []

@@ -204,14 +204,15 @@ class TestCodex:
             }
 
         sent = load_shape("codex")["input"]
-        talk = [
+        conversation = [
             *sent,
             rights("Read."),
             *rounds("openai_responses", 8),
             rights("Write."),
         ]
         wire, _ = await compact(
-            "openai_responses", [*talk, *rounds("openai_responses", 30, start=50)]
+            "openai_responses",
+            [*conversation, *rounds("openai_responses", 30, start=50)],
         )
         said = [
             item["content"][0]["text"]
@@ -222,8 +223,8 @@ class TestCodex:
 
     async def test_instructions_that_the_head_says_too_are_not_repeated(self) -> None:
         sent = load_shape("codex")["input"]
-        talk = [*sent, sent[1], *rounds("openai_responses", 30)]
-        wire, _ = await compact("openai_responses", talk)
+        conversation = [*sent, sent[1], *rounds("openai_responses", 30)]
+        wire, _ = await compact("openai_responses", conversation)
         assert wire.count(sent[1]) == 1
 
     async def test_items_of_the_provider_stay(self) -> None:
@@ -245,8 +246,14 @@ class TestCodex:
             "summary": [],
             "encrypted_content": "x",
         }
-        talk = [*sent, added, reasoning, listed, *rounds("openai_responses", 30)]
-        wire, _ = await compact("openai_responses", talk)
+        conversation = [
+            *sent,
+            added,
+            reasoning,
+            listed,
+            *rounds("openai_responses", 30),
+        ]
+        wire, _ = await compact("openai_responses", conversation)
         assert wire.count(listed) == 1
         assert wire.count(added) == 1
         assert reasoning not in wire
@@ -266,7 +273,7 @@ class TestCodex:
 class TestChat:
     async def test_system_messages_in_the_list_stay(self) -> None:
         rule: Message = {"role": "system", "content": "From now on answer in French."}
-        talk = [
+        conversation = [
             user_message("Start."),
             assistant_message("Yes?"),
             *tool_turns(0, 5),
@@ -274,11 +281,11 @@ class TestChat:
             *tool_turns(10, 60),
             user_message("Go on."),
         ]
-        made = await make_engine(16_000, JournalWriter(COUNTER)).compress(talk)
+        made = await make_engine(16_000, JournalWriter(COUNTER)).compress(conversation)
         assert made.messages.count(rule) == 1
         at = next(
             index for index, message in enumerate(made.messages) if is_summary(message)
         )
         assert made.messages.index(rule) < at
-        assert talk.index(rule) not in made.covered
+        assert conversation.index(rule) not in made.covered
         assert validate_messages(made.messages) == []

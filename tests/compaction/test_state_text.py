@@ -171,7 +171,7 @@ async def test_a_list_compacted_repeatedly_keeps_the_state() -> None:
     failing = "Error: expected 3 got 4\nTests: 1 failed, 3 passed\nExit code: 1"
     long = "python -m checks " + " ".join(f"--option-{n}=value-{n}" for n in range(20))
     todos = '{"todos": [{"content": "write it", "status": "in_progress"}, {"content": "docs", "status": "pending"}]}'
-    talk = [
+    conversation = [
         user_message("Start."),
         assistant_message("ok"),
         user_message("Go."),
@@ -210,9 +210,9 @@ async def test_a_list_compacted_repeatedly_keeps_the_state() -> None:
     ]
     parts: list[dict[str, str]] = []
     for at in range(3):
-        made = await make_engine(32_000).compress(talk)
+        made = await make_engine(32_000).compress(conversation)
         parts.append(parse_sections(made.summary))
-        talk = [*made.messages, *chat(at + 1)]
+        conversation = [*made.messages, *chat(at + 1)]
     first, *later = parts
     assert "/r/seen.py" in first[FILES].split(f"\n- {READ}: ")[1]
     assert first[BLOCKED].count(" failed (message 2") == 5
@@ -232,7 +232,7 @@ async def test_a_list_compacted_repeatedly_keeps_the_state() -> None:
         *bash(9_109, "make all", "built\nExit code: 0", cwd="/r/lib"),
     ]
     last = await make_engine(32_000).compress(
-        [*talk, *mended, assistant_message("Done."), *chat(9)]
+        [*conversation, *mended, assistant_message("Done."), *chat(9)]
     )
     assert BLOCKED not in parse_sections(last.summary)
     assert last.summary.count("(fixed later)") == 5

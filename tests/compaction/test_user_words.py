@@ -140,7 +140,7 @@ def test_if_nothing_fits_one_line_says_so_and_the_numbers_continue() -> None:
 
 
 def test_in_a_small_room_informative_messages_stay_before_small_talk() -> None:
-    talk = [
+    conversation = [
         UserQuote(
             number, f"Nice, thank you, go on with the next one please ({number})."
         )
@@ -150,7 +150,7 @@ def test_in_a_small_room_informative_messages_stay_before_small_talk() -> None:
         1,
         "Under no circumstances may anyone retry non-idempotent operations on the billing ledger.",
     )
-    shown = parse_quotes(render_quotes([rule, *talk], 200, COUNT))
+    shown = parse_quotes(render_quotes([rule, *conversation], 200, COUNT))
     assert rule in shown
     again = parse_quotes(
         render_quotes(
@@ -168,7 +168,7 @@ def test_in_a_small_room_informative_messages_stay_before_small_talk() -> None:
 def test_a_decision_behind_an_empty_first_sentence_stays_among_small_talk_that_repeats_itself() -> (
     None
 ):
-    talk = [
+    conversation = [
         "I keep hearing about a podcast.",
         "My internet has been slow today.",
         "Is the weather nice where you are?",
@@ -176,7 +176,7 @@ def test_a_decision_behind_an_empty_first_sentence_stays_among_small_talk_that_r
     decision = "Actually, wait, scratch that. Instead, let's hold database locks during calls. Ignore the rest."
     said = [UserQuote(1, decision)]
     said += (
-        UserQuote(number, f"{talk[number % 3]} {talk[number % 2]}")
+        UserQuote(number, f"{conversation[number % 3]} {conversation[number % 2]}")
         for number in range(2, 60)
     )
     section = render_quotes(said, 120, COUNT)
@@ -184,13 +184,13 @@ def test_a_decision_behind_an_empty_first_sentence_stays_among_small_talk_that_r
         said = [
             *parse_quotes(section),
             *(
-                UserQuote(one.number + 100, f"{talk[one.number % 3]} Well.")
+                UserQuote(one.number + 100, f"{conversation[one.number % 3]} Well.")
                 for one in said[-9:]
             ),
         ]
         section = render_quotes(said, 120, COUNT)
     assert f"[1] {decision}" in section
-    assert all(section.count(line) <= 1 for line in talk)
+    assert all(section.count(line) <= 1 for line in conversation)
 
 
 def test_of_equally_informative_messages_the_newest_stay() -> None:

@@ -157,7 +157,7 @@ def test_a_line_is_marked_if_the_closest_statement_says_otherwise(
 
 
 def test_an_invention_told_again_is_marked_again() -> None:
-    talk: list[Message] = [
+    conversation: list[Message] = [
         {
             "role": role,
             "content": f"Step {number}: src/step_{number}.py is done, {'on and on ' * 40}",
@@ -167,8 +167,8 @@ def test_an_invention_told_again_is_marked_again() -> None:
     ]
     lines = "\n".join(f"- src/step_{number}.py was done" for number in range(8))
     writer = ScriptedSummarizer({"Goal": f"{lines}\n- src/none.py was done"})
-    once = compress(talk, window=8_000, summarizer=writer)
-    twice = compress([*once.messages, *talk], window=8_000, summarizer=writer)
+    once = compress(conversation, window=8_000, summarizer=writer)
+    twice = compress([*once.messages, *conversation], window=8_000, summarizer=writer)
     for result in (once, twice):
         assert f"- src/none.py was done {UNVERIFIED_MARK}" in result.summary
         assert result.summary.count(UNVERIFIED_MARK) == 1

@@ -35,7 +35,7 @@ REFUSED = (
 
 
 async def summarize(middle: list[Message]) -> dict[str, str]:
-    talk = [
+    conversation = [
         user_message("Begin."),
         assistant_message("Yes."),
         user_message("Go on."),
@@ -47,7 +47,9 @@ async def summarize(middle: list[Message]) -> dict[str, str]:
     services = Services(
         JournalWriter(COUNTER), COUNTER, Budget.for_window(16_000), lambda: 0.0
     )
-    return parse_sections((await ContextCompressor(services).compress(talk)).summary)
+    return parse_sections(
+        (await ContextCompressor(services).compress(conversation)).summary
+    )
 
 
 def refuse(name: str, arguments: dict[str, Any], result: str) -> list[Message]:

@@ -314,7 +314,7 @@ class CountingStore:
         self.searches = 0
 
     def __getattr__(self, name: str) -> Any:
-        self.searches += name in ("find_link", "find_skeletons")
+        self.searches += name in ("find_link", "find_links_by_skeleton")
         return getattr(self._store, name)
 
 

@@ -16,8 +16,8 @@ from everthread.core.messages import calls_of, results_of, text_of
 from everthread.errors import InputError, TranscriptError
 from everthread.factory import open_store
 from everthread.lab.importers.conversation_file import read_conversation
+from everthread.lab.importers.find_logs import find_logs
 from everthread.lab.importers.log import format_line_numbers, parse_time
-from everthread.lab.importers.log_files import find_logs
 from everthread.lab.importers.read_logs import parse_log, read_log
 from everthread.lab.importers.thread_import import import_log, make_thread_id
 from everthread.lab.replay import replay

@@ -236,11 +236,11 @@ async def test_the_longest_known_beginning_is_found(store: Store) -> None:
     assert (found.link.digest, found.next_digest) == ("d2", "d3")
     assert [
         entry.link.digest
-        for entry in await store.find_skeletons("t", "", ["sd1", "sd2"])
+        for entry in await store.find_links_by_skeleton("t", "", ["sd1", "sd2"])
     ] == ["d2", "d1"]
     for elsewhere in (("other", ""), ("t", "scope")):
         assert await store.find_link(*elsewhere, digests) is None
-        assert await store.find_skeletons(*elsewhere, ["sd1"]) == []
+        assert await store.find_links_by_skeleton(*elsewhere, ["sd1"]) == []
 
 
 async def test_the_first_rewrite_of_a_beginning_stays(store: Store) -> None:

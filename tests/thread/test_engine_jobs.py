@@ -36,7 +36,7 @@ from everthread.thread.plugin_engines import report_in_loop
 from everthread.thread.worker import WorkerProcesses
 from tests.compaction.histories import assistant_message, tool_turns, user_message
 
-TALK = [
+CONVERSATION = [
     user_message("Tidy up."),
     assistant_message("I will."),
     *tool_turns(0, 30),
@@ -147,11 +147,11 @@ async def run(
     runner: CompactionRunner,
     summarizer: Summarizer,
     engine: Any = ContextCompressor,
-    talk: Messages = TALK,
+    conversation: Messages = CONVERSATION,
 ) -> tuple[Compaction, int, int]:
     try:
         result: tuple[Compaction, int, int] = await runner.run(
-            setup_of(engine), Job(talk), SummarySource(summarizer)
+            setup_of(engine), Job(conversation), SummarySource(summarizer)
         )
         return result
     finally:
@@ -178,7 +178,7 @@ async def test_a_worker_makes_the_same_compaction_as_the_engine_itself(
     )
     own = engine(services)
     own.pin(["Keep the tests green."])
-    direct = await own.compress(TALK)
+    direct = await own.compress(CONVERSATION)
     assert made.changed
     assert made.messages == direct.messages
     assert (made.author, made.state) == (direct.author, direct.state)
@@ -211,7 +211,9 @@ async def test_an_engine_with_only_compress_runs_in_a_thread_of_this_process() -
         events.append((kind, details["pid"], threading.get_ident()))
 
     made, pid, thread = await runner.run(
-        setup_of(OnlyCompress), Job(TALK), SummarySource(LoopOnly(), events=hear)
+        setup_of(OnlyCompress),
+        Job(CONVERSATION),
+        SummarySource(LoopOnly(), events=hear),
     )
     await asyncio.sleep(0)
     here = threading.get_ident()
@@ -220,7 +222,7 @@ async def test_an_engine_with_only_compress_runs_in_a_thread_of_this_process() -
     assert events == [("begun", os.getpid(), here)]
     assert made.warnings == (f"asked in {os.getpid()} {here}",)
     journal, _, _ = await runner.run(
-        setup_of(OnlyCompress), Job(TALK), SummarySource(DeferredJournal())
+        setup_of(OnlyCompress), Job(CONVERSATION), SummarySource(DeferredJournal())
     )
     assert journal.author == "journal", "the journal is written there"
 
@@ -229,10 +231,10 @@ async def test_an_engine_with_only_compress_runs_in_a_thread_of_this_process() -
 async def test_messages_since_a_preparation_join_it(*, is_built_in: bool) -> None:
     runner = CompactionRunner(uses_processes=is_built_in)
     made, _, _ = await runner.run(
-        setup_of(), Job(TALK), SummarySource(DeferredJournal())
+        setup_of(), Job(CONVERSATION), SummarySource(DeferredJournal())
     )
     since = [assistant_message("All tidy."), user_message("Thanks!")]
-    refitted = await runner.refit(setup_of(), RefitJob(made, len(TALK), since))
+    refitted = await runner.refit(setup_of(), RefitJob(made, len(CONVERSATION), since))
     assert refitted.messages[-2:] == since
     assert refitted.summary == made.summary
     await runner.close(10)
@@ -240,7 +242,7 @@ async def test_messages_since_a_preparation_join_it(*, is_built_in: bool) -> Non
 
 async def test_the_failure_of_an_engine_is_reported() -> None:
     with pytest.raises(EngineError, match="compressor failed"):
-        await run(CompactionRunner(uses_processes=True), LoopOnly(), talk=["?"])  # type: ignore[list-item]
+        await run(CompactionRunner(uses_processes=True), LoopOnly(), conversation=["?"])  # type: ignore[list-item]
     with pytest.raises(EngineError, match="does not plan"):
         await run(CompactionRunner(uses_processes=True), LoopOnly(), OnlyCompress)
 

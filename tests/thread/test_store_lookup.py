@@ -70,21 +70,25 @@ async def every_page(lookup: StoreLookup, query: str, **how: Any) -> list[Any]:
 async def test_every_place_is_found_once_page_by_page(
     store: Store, mode: Any, query: str
 ) -> None:
-    talk = await store_thread(
+    conversation = await store_thread(
         store, *(f"Invoice {n}: {make_text(200, f'item {n}')}" for n in range(110))
     )
     found = await every_page(
-        StoreLookup(store, "default", talk), query, mode=mode, role="user", limit=20
+        StoreLookup(store, "default", conversation),
+        query,
+        mode=mode,
+        role="user",
+        limit=20,
     )
     assert sorted(place.turn for place in found) == list(range(1, 111))
     assert len({place.id for place in found}) == 110
     for place in found[:5]:
-        passage = await StoreLookup(store, "default", talk).read(place.id)
+        passage = await StoreLookup(store, "default", conversation).read(place.id)
         assert place.text.strip("…") in passage.text
         assert (passage.turn, passage.role, passage.thread) == (
             place.turn,
             "user",
-            talk,
+            conversation,
         )
 
 
@@ -109,8 +113,8 @@ async def test_a_message_has_one_turn_number_however_it_is_found(
         "content": "The walnut shelf is for the harbour office.",
     }
 
-    async def numbers(store: Store, talk: str) -> set[int | None]:
-        lookup = StoreLookup(store, "default", talk)
+    async def numbers(store: Store, conversation: str) -> set[int | None]:
+        lookup = StoreLookup(store, "default", conversation)
         pages = [
             await lookup.search(query)
             for query in ("where is the walnut shelf for?", "walnut")
@@ -130,11 +134,11 @@ async def test_a_message_has_one_turn_number_however_it_is_found(
         ]
         return {*turns, *[(await lookup.read(place)).turn for place in found]}
 
-    talk = await store_thread(store, "Good morning.", "We measure the office.")
-    await store.append(talk, [NewMessage(message) for message in injected])
-    left = (await store.messages(talk))[-1].id
-    branch = await store.branch(talk, left, new=NewSession(kind="branch"))
-    for one in (talk, branch.id):
+    conversation = await store_thread(store, "Good morning.", "We measure the office.")
+    await store.append(conversation, [NewMessage(message) for message in injected])
+    left = (await store.messages(conversation))[-1].id
+    branch = await store.branch(conversation, left, new=NewSession(kind="branch"))
+    for one in (conversation, branch.id):
         await store.append(one, [NewMessage(walnut)])
         assert await numbers(store, one) == {3}
 
@@ -143,7 +147,7 @@ async def test_a_question_finds_what_the_user_said_though_tools_hold_its_words(
     store: Store,
 ) -> None:
     rule = "The theme tests go to coding-agent/test, I run them with npx."
-    talk = await store_thread(store, rule, "Please continue.")
+    conversation = await store_thread(store, rule, "Please continue.")
     call = function_call("c", "terminal", '{"command": "cat \\"a\\""}')
     for number in range(12):
         text = f"where should the theme test go: test theme tests go where should, line {number}"
@@ -151,8 +155,8 @@ async def test_a_question_finds_what_the_user_said_though_tools_hold_its_words(
             calls_message(call),
             result_message("c", text),
         ]
-        await store.append(talk, [NewMessage(body) for body in said])
-    lookup = StoreLookup(store, "default", talk)
+        await store.append(conversation, [NewMessage(body) for body in said])
+    lookup = StoreLookup(store, "default", conversation)
     found = await lookup.search("where should the theme test go")
     texts = [place.text for place in found.excerpts]
     before = found.excerpts[: texts.index(rule)]
@@ -177,10 +181,10 @@ async def test_a_text_that_is_sent_again_and_again_takes_one_place_of_a_question
 ) -> None:
     prompt = "Solve the issue below. The release notes and the release branch tell how a release is made. Issue {}."
     texts = [prompt.format(number) for number in range(30)]
-    talk = await store_thread(
+    conversation = await store_thread(
         store, *texts[:15], "We ship on Thursdays, never on Fridays.", *texts[15:]
     )
-    found = await StoreLookup(store, "default", talk).search(
+    found = await StoreLookup(store, "default", conversation).search(
         "on which days do we ship a release"
     )
     assert any("Thursdays" in place.text for place in found.excerpts)
@@ -188,29 +192,31 @@ async def test_a_text_that_is_sent_again_and_again_takes_one_place_of_a_question
 
 
 async def test_stored_outputs_are_found_and_searches_are_not(store: Store) -> None:
-    talk = await store_thread(store, "Look at the pump.")
+    conversation = await store_thread(store, "Look at the pump.")
     bodies: list[Any] = [
         calls_message(function_call("c1", "recall", '{"query": "E-7731"}'), text=""),
         result_message("c1", "E-7731 was found"),
     ]
-    await store.append(talk, [NewMessage(body) for body in bodies])
+    await store.append(conversation, [NewMessage(body) for body in bodies])
     kept = await store.put_output(
-        talk,
+        conversation,
         f"{make_text(9_000)} code E-7731 {make_text(9_000)}",
         tool="dump",
         call_id="c0",
     )
     for mode in ("text", "regex"):
         found = await every_page(
-            StoreLookup(store, "default", talk), "E-7731", mode=mode
+            StoreLookup(store, "default", conversation), "E-7731", mode=mode
         )
         assert [(place.id, place.tool) for place in found] == [(kept.id, "dump")]
         assert "code E-7731 " in found[0].text
 
 
 async def test_a_secret_is_neither_shown_nor_found(store: Store) -> None:
-    talk = await store_thread(store, f"Deploy with GITHUB_TOKEN={TOKEN} to staging.")
-    lookup = StoreLookup(store, "default", talk)
+    conversation = await store_thread(
+        store, f"Deploy with GITHUB_TOKEN={TOKEN} to staging."
+    )
+    lookup = StoreLookup(store, "default", conversation)
     for query, mode in (("staging", "text"), (r"to \w+\.", "regex")):
         found = await every_page(lookup, query, mode=mode)
         assert "staging" in found[0].text
@@ -229,9 +235,9 @@ async def test_a_hostile_pattern_is_refused_in_time(
 ) -> None:
     monkeypatch.setattr(search_pattern, "PATTERN_SECONDS", 0.2)
 
-    talk = await store_thread(store, "a" * 40_000 + "!")
+    conversation = await store_thread(store, "a" * 40_000 + "!")
     with pytest.raises(InputError):
-        await StoreLookup(store, "default", talk).search(pattern, mode="regex")
+        await StoreLookup(store, "default", conversation).search(pattern, mode="regex")
 
 
 async def test_other_threads_are_seen_only_where_that_is_allowed_and_other_tenants_never(
@@ -270,8 +276,8 @@ async def test_other_threads_are_seen_only_where_that_is_allowed_and_other_tenan
 
 
 async def test_nothing_found_is_said_finally(store: Store) -> None:
-    talk = await store_thread(store, "Hello there.")
-    lookup = StoreLookup(store, "default", talk)
+    conversation = await store_thread(store, "Hello there.")
+    lookup = StoreLookup(store, "default", conversation)
     found = await lookup.search("zeppelin")
     assert "Do not repeat this search." in format_page(
         found, "zeppelin", tool="recall", searched_place="this thread"

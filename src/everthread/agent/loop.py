@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from everthread.agent import MAX_PARALLEL_TOOLS, MAX_ROUNDS, MAX_TOOL_SECONDS
+from everthread.agent.cache_misses import CacheMissLog
 from everthread.agent.call_runner import CallRunner, make_result_message
 from everthread.agent.memory import MemoryFiles
 from everthread.agent.tool_interface import (
@@ -21,7 +22,6 @@ from everthread.agent.tool_interface import (
 )
 from everthread.agent.tools.conversation_tools import FindTools
 from everthread.agent.turn_events import (
-    CacheMissLog,
     EndReason,
     TurnEnded,
 )

@@ -167,7 +167,7 @@ def import_files(
     Of a conversation that is stored already only new messages are added. An exported thread that is stored already is
     refused.
     """
-    from everthread.lab.importers.log_files import find_logs
+    from everthread.lab.importers.find_logs import find_logs
 
     if bool(files) == (client is not None):
         raise InputError(

@@ -17,7 +17,7 @@ from everthread.cli.output import (
 )
 from everthread.cli.shared_options import PLATFORM
 from everthread.config import Config, config_path, home_directory
-from everthread.config.file import set_keys
+from everthread.config.file_edits import set_keys
 from everthread.errors import InputError
 from everthread.factory import open_agent
 from everthread.factory.model_setup import check_choice

@@ -99,7 +99,11 @@ class ContextCompressor(SummaryEngine):
         pinned_notes, warnings = write_pinned_notes(
             summary_input.state.notes, cut_plan.full_summary_budget // 8, count
         )
-        names = NamesSection.plan(state.names, cut_plan.summary_budget)
+        names = NamesSection.plan(
+            state.names,
+            cut_plan.summary_budget,
+            continues=bool(cut_plan.earlier_summary.text),
+        )
         other_tokens = (
             count(summary_input.marker)
             + count(task)

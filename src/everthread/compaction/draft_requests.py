@@ -116,7 +116,7 @@ class PendingDraft:
 
     @property
     def next_request(self) -> SummaryRequest:
-        """The request to send now."""
+        """The next request to send, with the drafts refused so far."""
         request = self.request
         if self.refused_drafts and self.brief_request is not None:
             request = self.brief_request

@@ -110,10 +110,10 @@ def _make_agent(
     close_callbacks: list[CloseCallback],
 ) -> Agent:
     """Build the agent of an open conversation. Add the callback that ends its processes to `close_callbacks`."""
+    from everthread.agent.cache_misses import CacheMissLog
     from everthread.agent.loop import Agent
     from everthread.agent.processes import ProcessFamily, make_child_environment
     from everthread.agent.tool_interface import ToolContext
-    from everthread.agent.turn_events import CacheMissLog
 
     children = ProcessFamily(
         make_child_environment(os.environ, _list_key_variables(config))

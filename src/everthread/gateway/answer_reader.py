@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from everthread.core.caching.cache_diagnosis import with_diagnosis
+from everthread.core.caching.provider_diagnosis import with_diagnosis
 from everthread.core.canonical_usage import CanonicalUsage, normalize_usage
 from everthread.core.types import Api, Reply, StreamDelta
 from everthread.errors import WireError

@@ -1,1 +1,1 @@
-"""Storage of conversations: one protocol, implemented for SQLite and PostgreSQL."""
+"""Storage of conversations in SQLite or PostgreSQL."""

@@ -55,10 +55,11 @@ from everthread.store.search_records import (
 from everthread.store.sql import accounts as usage_sql
 from everthread.store.sql import api_keys as key_sql
 from everthread.store.sql import (
+    branches,
     client_threads,
-    hit_pages,
     import_lines,
     maintenance,
+    search_pages,
 )
 from everthread.store.sql import compactions as compaction_sql
 from everthread.store.sql import export_lines as export_sql
@@ -274,10 +275,10 @@ class Store:
     async def branch(
         self, session_id: str, at_message: int, *, new: NewSession | None = None
     ) -> Session:
-        """Create a thread that shares the history up to a message. It stays if this thread is deleted."""
+        """Create a thread that shares this thread's history up to a message, and outlives this thread."""
         return await self._change(
             session_id,
-            compaction_sql.branch_thread,
+            branches.branch_thread,
             session_id,
             at_message,
             new=new,
@@ -349,7 +350,7 @@ class Store:
 
     async def find(self, query: SearchQuery) -> HitPage:
         """Return a page of hits; see `find_page`."""
-        return await self._read_indexed(hit_pages.find_page, query, self._clock())
+        return await self._read_indexed(search_pages.find_page, query, self._clock())
 
     neighbours = make_read_method(neighbour_sql.find_neighbours)
 
@@ -667,7 +668,7 @@ class Store:
     find_conversation = make_read_method(sessions.find_conversation)
     conversation_end = make_read_method(client_threads.load_conversation_end)
     continues_other_thread = make_read_method(client_threads.continues_other_thread)
-    find_skeletons = make_read_method(client_threads.find_links_by_skeleton)
+    find_links_by_skeleton = make_read_method(client_threads.find_links_by_skeleton)
 
     async def put_rewrite(self, new: Rewrite) -> Rewrite:
         """Store a rewrite; return the stored one, which another process may have made first."""

@@ -168,7 +168,7 @@ class StoreWriter:
             waiting_items = [item for item in batch if not item.returns_before_sync]
             if batch:
                 connection = self._write_batch(connection, batch)
-                _deliver_results([item for item in batch if item.returns_before_sync])
+                _answer_callers([item for item in batch if item.returns_before_sync])
                 if sync_time is None and not all(item.can_sync_later for item in batch):
                     sync_time = time.monotonic() + SYNC_DELAY_SECONDS
             if (
@@ -178,7 +178,7 @@ class StoreWriter:
             ):
                 connection = self._sync(connection, waiting_items)
                 sync_time = None
-                _deliver_results(waiting_items)
+                _answer_callers(waiting_items)
                 if connection is not None:
                     connection.maintain()
         if connection is not None:
@@ -393,7 +393,7 @@ def _reset_connection(connection: Connection | None) -> Connection | None:
     return connection
 
 
-def _deliver_results(batch: list[_WriteItem]) -> None:
+def _answer_callers(batch: list[_WriteItem]) -> None:
     """Answer every caller, waking each event loop once."""
     items_by_loop: dict[asyncio.AbstractEventLoop, list[_WriteItem]] = {}
     for item in batch:

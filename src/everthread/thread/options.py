@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 from everthread.compaction.engine import ContextEngine, Events, Services
 from everthread.compaction.summarizers.summarizer import Summarizer
-from everthread.core.caching.cache_diagnosis import ask_for_diagnosis
 from everthread.core.caching.claude_cache_marks import find_cache_route
 from everthread.core.caching.openai_cache_breakpoints import accepts_breakpoints
+from everthread.core.caching.provider_diagnosis import ask_for_diagnosis
 from everthread.core.outputs import OutputLimits
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget

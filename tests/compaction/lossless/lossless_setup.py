@@ -41,21 +41,21 @@ def make_lossless_engine(
 
 
 def extend_history(
-    talk: list[Message], turn: int, *, window: int = WINDOW
+    conversation: list[Message], turn: int, *, window: int = WINDOW
 ) -> tuple[list[Message], int]:
     """Extend the history until it is time to compact; return it and its number of turns."""
-    talk = list(talk)
-    while COUNTER.messages(talk) < Budget.for_window(window).threshold:
+    conversation = list(conversation)
+    while COUNTER.messages(conversation) < Budget.for_window(window).threshold:
         turn += 1
         asked = user_message(f"Turn {turn}: look at part {turn}.")
-        talk += [
+        conversation += [
             asked,
             *tool_turns(turn * 3, 3),
             assistant_message(
                 f"Turn {turn} is done; its code is K-{turn}77. {THOUGHT}"
             ),
         ]
-    return talk, turn
+    return conversation, turn
 
 
 async def compact_repeatedly(
@@ -63,7 +63,7 @@ async def compact_repeatedly(
 ) -> list[Compaction]:
     """Compact one history repeatedly: each time the last result and new turns."""
     made = make_lossless_engine(window=window, **options)
-    talk, turn = extend_history(
+    conversation, turn = extend_history(
         [user_message("Turn 1: begin."), assistant_message("I have begun.")],
         1,
         window=window,
@@ -71,10 +71,10 @@ async def compact_repeatedly(
     done = []
     for _ in range(rounds):
         made = make_lossless_engine(window=window, **options) if fresh else made
-        result = await made.compress(talk)
+        result = await made.compress(conversation)
         made.on_compacted(result)
         done.append(result)
-        talk, turn = extend_history(result.messages, turn, window=window)
+        conversation, turn = extend_history(result.messages, turn, window=window)
     return done
 
 

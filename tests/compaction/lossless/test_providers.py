@@ -61,18 +61,20 @@ def write_summary(_request: Request) -> str:
     )
 
 
-async def send_turn(talk: Conversation, number: int) -> None:
+async def send_turn(conversation: Conversation, number: int) -> None:
     rule = f" {RULE}" if number == 1 else ""
     said = f"Turn {number}: box_{number:03d} stands on shelf-{number * 7919:06x}.{rule}"
-    answer = await talk.send(f"{said} {make_text(350, f'topic {number}')}")
+    answer = await conversation.send(f"{said} {make_text(350, f'topic {number}')}")
     while answer.calls:
         results: list[Any] = []
         for call in answer.calls:
-            text = await talk.handle_tool_call(call.name, json.loads(call.arguments))
+            text = await conversation.handle_tool_call(
+                call.name, json.loads(call.arguments)
+            )
             assert f"shelf-{(number - 2) * 7919:06x}" in text
             results.append({"role": "tool", "tool_call_id": call.id, "content": text})
-        await talk.add_results(results)
-        answer = await talk.send()
+        await conversation.add_results(results)
+        answer = await conversation.send()
 
 
 @pytest.mark.parametrize("api", list(NAMES))
@@ -84,15 +86,15 @@ async def test_every_request_is_accepted_and_the_summary_names_its_stored_nodes(
         [served_model(NAMES[api], 8_000)],
         answer_script(answer_or_look_up, write_summary),
     ) as setup:
-        talk = await setup.open(NAMES[api], api=api, extra=EXTRA)
-        await add_pin(setup.store, talk.id, "The release is named Osprey.")
+        conversation = await setup.open(NAMES[api], api=api, extra=EXTRA)
+        await add_pin(setup.store, conversation.id, "The release is named Osprey.")
         for number in range(TURNS):
             if number == TURNS // 2:  # another process continues
-                await talk.close()
-                talk = await setup.open(
-                    NAMES[api], api=api, extra=EXTRA, resume=talk.id
+                await conversation.close()
+                conversation = await setup.open(
+                    NAMES[api], api=api, extra=EXTRA, resume=conversation.id
                 )
-            await send_turn(talk, number)
+            await send_turn(conversation, number)
         assert len(setup.watch.of(CompactionDone)) >= 2
         assert {record.status for record in setup.provider.log} == {200}, (
             "no request was wrong or too large"
@@ -106,13 +108,13 @@ async def test_every_request_is_accepted_and_the_summary_names_its_stored_nodes(
             assert re.match(r"Turn \d+: box_", spoken[-1]), (
                 "the latest request is last and unchanged"
             )
-        shown = "\n".join(map(text_of, talk.messages))
+        shown = "\n".join(map(text_of, conversation.messages))
         view = shown[
             shown.index("[EVERTHREAD SUMMARY") : shown.index(
                 "[END OF EVERTHREAD SUMMARY"
             )
         ]
-        nodes = {node.id: node for node in await setup.store.nodes(talk.id)}
+        nodes = {node.id: node for node in await setup.store.nodes(conversation.id)}
         heads = re.findall(
             r"^\[node (\w+): turns (\d+)-(\d+), .* by ([^\]]+)\]$", view, re.MULTILINE
         )
@@ -129,4 +131,4 @@ async def test_every_request_is_accepted_and_the_summary_names_its_stored_nodes(
         assert view.count("The release is named Osprey.") == 1
         assert view.index(RULE) > view.index("[end of nodes]")
         for form in ("openai", "openai_responses", "anthropic"):
-            assert validate_messages(talk.messages, api=form) == []
+            assert validate_messages(conversation.messages, api=form) == []

@@ -93,8 +93,10 @@ def expect_work(sections: Sections) -> None:
 
 
 async def test_the_summary_has_the_state() -> None:
-    talk, _ = extend_history(some_work(), 2)
-    sections = read_sections((await make_lossless_engine().compress(talk)).summary)
+    conversation, _ = extend_history(some_work(), 2)
+    sections = read_sections(
+        (await make_lossless_engine().compress(conversation)).summary
+    )
     expect_work(sections)
     assert sections[FILES].startswith("- changed: /r/src/pay.py\n- read: ")
     assert (
@@ -108,12 +110,14 @@ async def test_the_summary_has_the_state() -> None:
 
 
 async def test_a_model_writes_the_nodes_and_the_engine_the_state() -> None:
-    talk, _ = extend_history(some_work(), 2)
+    conversation, _ = extend_history(some_work(), 2)
     writer = ScriptedSummarizer(
         lambda _: {"Goal": "Go on.", "Blocked": "- nothing at all"}
     )
     expect_work(
-        read_sections((await make_lossless_engine(writer).compress(talk)).summary)
+        read_sections(
+            (await make_lossless_engine(writer).compress(conversation)).summary
+        )
     )
 
 
@@ -124,10 +128,12 @@ async def test_an_error_that_another_leaf_fixed_is_not_open() -> None:
         *FIX,
         assistant_message("Done."),
     ]
-    talk, _ = extend_history(
+    conversation, _ = extend_history(
         [*some_work(), *tool_turns(50, 1), *mended], 3, window=64_000
     )
-    result = await make_lossless_engine(leaf_tokens=1_300, window=64_000).compress(talk)
+    result = await make_lossless_engine(leaf_tokens=1_300, window=64_000).compress(
+        conversation
+    )
     assert BLOCKED not in read_sections(result.summary)
     failed = [
         line for node in result.nodes for line in node.body.split("\n") if ERROR in line
@@ -140,8 +146,8 @@ async def test_an_error_that_another_leaf_fixed_is_not_open() -> None:
 async def test_an_error_of_an_earlier_summary_is_open_until_it_is_fixed(
     first: type[SummaryEngine],
 ) -> None:
-    talk, turn = extend_history(some_work(), 2)
-    earlier = (await first(make_services()).compress(talk)).messages
+    conversation, turn = extend_history(some_work(), 2)
+    earlier = (await first(make_services()).compress(conversation)).messages
     unfixed, _ = extend_history(earlier, turn)
     assert (
         ERROR
@@ -164,7 +170,7 @@ async def test_an_error_that_was_looked_up_is_not_open() -> None:
         '{"id": "message:7"}',
         f"lcm_expand message:7: all of it\n\n{FAILED}",
     )
-    talk, _ = extend_history(
+    conversation, _ = extend_history(
         [
             user_message("Turn 1: begin."),
             assistant_message("Yes."),
@@ -175,7 +181,7 @@ async def test_an_error_that_was_looked_up_is_not_open() -> None:
         2,
     )
     assert BLOCKED not in read_sections(
-        (await make_lossless_engine().compress(talk)).summary
+        (await make_lossless_engine().compress(conversation)).summary
     )
 
 
@@ -183,16 +189,16 @@ async def bare_chain(rounds: int, *, carried: bool) -> list[Compaction]:
     """Compact with a new engine each time: bare lists, or with the previous engine's state as JSON."""
     made = make_lossless_engine()
     done = []
-    talk, turn = extend_history(some_work(), 2)
+    conversation, turn = extend_history(some_work(), 2)
     for _ in range(rounds):
-        result = await made.compress(talk)
+        result = await made.compress(conversation)
         made.on_compacted(result)
         done.append(result)
         saved = json.dumps(made.dump_state())
         made = make_lossless_engine()
         if carried:
             made.load_state(json.loads(saved))
-        talk, turn = extend_history(
+        conversation, turn = extend_history(
             recognize_summaries(strip_summary_marks(result.messages)), turn
         )
     return done
@@ -214,11 +220,11 @@ async def test_the_state_survives_bare_lists_and_restarts() -> None:
 async def test_a_restart_changes_no_byte() -> None:
     made = make_lossless_engine()
     done = []
-    talk, turn = extend_history(some_work(), 2)
+    conversation, turn = extend_history(some_work(), 2)
     for _ in range(3):
-        done.append(await made.compress(talk))
+        done.append(await made.compress(conversation))
         made.on_compacted(done[-1])
-        talk, turn = extend_history(done[-1].messages, turn)
+        conversation, turn = extend_history(done[-1].messages, turn)
     assert [result.summary for result in await bare_chain(3, carried=True)] == [
         result.summary for result in done
     ]
@@ -232,15 +238,17 @@ async def test_a_store_keeps_the_state_for_the_next_process(tmp_path: Path) -> N
             "background": False,
             "protect_last_n": 2,
         }
-        talk = await setup.open(model, **settings)
+        conversation = await setup.open(model, **settings)
         for message in some_work():
-            await talk.add(message)
+            await conversation.add(message)
         for turn in range(3, 15):
             if turn == 9:
-                await talk.close()
-                talk = await setup.open(model, resume=talk.id, **settings)
-            await talk.send(f"Turn {turn}: {make_text(300, f'topic {turn}')}")
-        shown = read_sections("\n".join(map(text_of, talk.messages)))
+                await conversation.close()
+                conversation = await setup.open(
+                    model, resume=conversation.id, **settings
+                )
+            await conversation.send(f"Turn {turn}: {make_text(300, f'topic {turn}')}")
+        shown = read_sections("\n".join(map(text_of, conversation.messages)))
         expect_work(shown)
         assert "branch: feature/pay" in shown[STATE]
 
@@ -256,30 +264,30 @@ async def test_a_large_state_stays_within_the_budget(window: int) -> None:
         for again in (1_000, 2_000):
             output = f"Error: part {number} has no rule\nExit code: 2"
             messages += run(again + number, f"make part_{number}", output)
-    talk, turn = extend_history(messages, 2, window=window)
+    conversation, turn = extend_history(messages, 2, window=window)
     made = make_lossless_engine(window=window)
     budget = Budget.for_window(window)
     for _ in range(3):
-        result = await made.compress(talk)
+        result = await made.compress(conversation)
         made.on_compacted(result)
         assert result.tokens_after <= budget.compacted_limit
         assert COUNTER.text(result.summary) <= budget.summary_max * 1.1
         assert visible_nodes(result)
         assert STATE in read_sections(result.summary)
         assert BLOCKED in read_sections(result.summary) or window < WINDOW
-        talk, turn = extend_history(result.messages, turn, window=window)
+        conversation, turn = extend_history(result.messages, turn, window=window)
 
 
 @pytest.mark.parametrize("leaf_tokens", [200, 1_000, 4_000])
 async def test_one_turn_is_one_entry(leaf_tokens: int) -> None:
     made = make_lossless_engine(leaf_tokens=leaf_tokens, window=32_000)
-    talk, turn = extend_history(
+    conversation, turn = extend_history(
         [user_message("Turn 1: begin."), assistant_message("I have begun.")],
         1,
         window=32_000,
     )
     for _ in range(3):
-        result = await made.compress(talk)
+        result = await made.compress(conversation)
         made.on_compacted(result)
         begun: Counter[int] = Counter()
         for part in visible_nodes(result):
@@ -291,7 +299,7 @@ async def test_one_turn_is_one_entry(leaf_tokens: int) -> None:
                 entry.first_turn for entry in entries if not entry.is_continued
             )
         assert max(begun.values()) == 1, "the next node says that it continues the turn"
-        talk, turn = extend_history(result.messages, turn, window=32_000)
+        conversation, turn = extend_history(result.messages, turn, window=32_000)
 
 
 async def test_a_long_turn_of_many_leaves_is_several_entries() -> None:
@@ -315,16 +323,21 @@ async def test_a_long_turn_of_many_leaves_is_several_entries() -> None:
 
 
 async def test_the_same_line_in_two_turns_stays_in_both() -> None:
-    talk: list[Message] = [user_message("Turn 1: begin."), assistant_message("Yes.")]
+    conversation: list[Message] = [
+        user_message("Turn 1: begin."),
+        assistant_message("Yes."),
+    ]
     for number in range(40):
         edit = {"path": "/r/a.py", "old_string": "a" * 300, "new_string": "b" * 300}
         asked = user_message(f"Turn {number + 2}: once more.")
-        talk += [
+        conversation += [
             asked,
             *call_with_result(number, "edit", json.dumps(edit), "ok" * 150),
             assistant_message("Done."),
         ]
-    result = await make_lossless_engine(leaf_tokens=300, window=64_000).compress(talk)
+    result = await make_lossless_engine(leaf_tokens=300, window=64_000).compress(
+        conversation
+    )
     joined = next(node for node in result.nodes if node.level)
     entries = parse_journal(parse_sections(joined.body)[DONE]).entries
     assert len(entries) > 1

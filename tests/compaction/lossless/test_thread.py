@@ -42,22 +42,24 @@ async def open_lossless(setup: ConversationSetup, **how: Any) -> Conversation:
     )
 
 
-async def send_turns(talk: Conversation, first: int, last: int) -> None:
+async def send_turns(conversation: Conversation, first: int, last: int) -> None:
     for number in range(first, last):
-        await talk.send(
+        await conversation.send(
             f"Turn {number}: box_{number:03d} stands on {shelf_name(number)}. {make_text(300, f'topic {number}')}"
         )
 
 
-def in_view(talk: Conversation) -> list[str]:
-    return NODE.findall("\n".join(text_of(message) for message in talk.messages))
+def in_view(conversation: Conversation) -> list[str]:
+    return NODE.findall(
+        "\n".join(text_of(message) for message in conversation.messages)
+    )
 
 
-async def read_whole(talk: Conversation, wanted: str) -> str:
+async def read_whole(conversation: Conversation, wanted: str) -> str:
     text = ""
     offset = 0
     while True:
-        answer = await talk.handle_tool_call(
+        answer = await conversation.handle_tool_call(
             "lcm_expand", {"id": wanted, "offset": offset}
         )
         assert len(answer) <= 6_500
@@ -72,59 +74,65 @@ async def test_every_fact_stays_within_reach_through_restarts_undo_and_branches(
     tmp_path: Path,
 ) -> None:
     async with open_setup(tmp_path) as setup:
-        talk = await open_lossless(setup)
-        await send_turns(talk, 0, 30)
-        await talk.close()
-        talk = await open_lossless(setup, resume=talk.id)
-        await send_turns(talk, 30, 60)
+        conversation = await open_lossless(setup)
+        await send_turns(conversation, 0, 30)
+        await conversation.close()
+        conversation = await open_lossless(setup, resume=conversation.id)
+        await send_turns(conversation, 30, 60)
         assert len(setup.watch.of(CompactionDone)) >= 20
         assert all(
-            event.tokens_after < talk.threshold * 4 // 5
+            event.tokens_after < conversation.threshold * 4 // 5
             for event in setup.watch.of(CompactionDone)
         )
-        kept = {node.id: node for node in await setup.store.nodes(talk.id)}
-        assert in_view(talk)
-        assert set(in_view(talk)) <= set(kept)
+        kept = {node.id: node for node in await setup.store.nodes(conversation.id)}
+        assert in_view(conversation)
+        assert set(in_view(conversation)) <= set(kept)
         assert all(0 < node.since <= node.until for node in kept.values())
 
-        whole = "".join([await read_whole(talk, node) for node in in_view(talk)])
-        shown = "\n".join(text_of(message) for message in talk.messages)
+        whole = "".join(
+            [await read_whole(conversation, node) for node in in_view(conversation)]
+        )
+        shown = "\n".join(text_of(message) for message in conversation.messages)
         for number in range(60):
-            found = await talk.handle_tool_call(
+            found = await conversation.handle_tool_call(
                 "lcm_grep", {"pattern": f"box_{number:03d}", "role": "user"}
             )
             assert f"stands on {shelf_name(number)}" in found
             assert f", turn {number + 1}, " in found
             assert shelf_name(number) in whole or shelf_name(number) in shown
 
-        about = await talk.handle_tool_call("lcm_describe", {"id": in_view(talk)[0]})
-        node = kept[in_view(talk)[0]]
+        about = await conversation.handle_tool_call(
+            "lcm_describe", {"id": in_view(conversation)[0]}
+        )
+        node = kept[in_view(conversation)[0]]
         assert f"turns {node.first_turn}-{node.last_turn}" in about
         assert f"over {len(node.sources)} " in about
         assert "written by journal" in about
 
-        await _check_undo(talk, setup)
-        await _check_branch(talk, setup)
+        await _check_undo(conversation, setup)
+        await _check_branch(conversation, setup)
 
 
-async def _check_undo(talk: Conversation, setup: ConversationSetup) -> None:
+async def _check_undo(conversation: Conversation, setup: ConversationSetup) -> None:
     turn = 60
-    before = list(talk.messages)
-    while not (await talk.compress()).changed:
-        await send_turns(talk, turn, turn + 1)
+    before = list(conversation.messages)
+    while not (await conversation.compress()).changed:
+        await send_turns(conversation, turn, turn + 1)
         turn = turn + 1
-        before = list(talk.messages)
-    await talk.undo()
-    assert talk.messages == before
-    await send_turns(talk, turn, turn + 4)
-    assert set(in_view(talk)) <= {node.id for node in await setup.store.nodes(talk.id)}
+        before = list(conversation.messages)
+    await conversation.undo()
+    assert conversation.messages == before
+    await send_turns(conversation, turn, turn + 4)
+    assert set(in_view(conversation)) <= {
+        node.id for node in await setup.store.nodes(conversation.id)
+    }
 
 
-async def _check_branch(talk: Conversation, setup: ConversationSetup) -> None:
-    branch = await talk.branch()
-    assert in_view(branch) == in_view(talk)
-    await talk.close()
-    await setup.store.delete_thread(talk.id)
+async def _check_branch(conversation: Conversation, setup: ConversationSetup) -> None:
+    branch = await conversation.branch()
+    assert in_view(branch) == in_view(conversation)
+    await conversation.close()
+    await setup.store.delete_thread(conversation.id)
     for node in in_view(branch):
         assert "Turn" in await read_whole(branch, node)
     await send_turns(branch, 64, 70)
@@ -172,13 +180,17 @@ async def hostile_answers(
     ]
 
     async with open_setup(tmp_path_factory.mktemp("store")) as setup:
-        talk = await open_lossless(setup)
-        await send_turns(talk, 0, 4)
+        conversation = await open_lossless(setup)
+        await send_turns(conversation, 0, 4)
         answers = []
         for name, arguments in tries:
             try:
                 answers.append(
-                    (name, arguments, await talk.handle_tool_call(name, arguments))
+                    (
+                        name,
+                        arguments,
+                        await conversation.handle_tool_call(name, arguments),
+                    )
                 )
             except InputError as error:
                 answers.append((name, arguments, f"refused: {error}"))
@@ -198,15 +210,15 @@ async def test_final_answers_bounds_and_other_tenants(tmp_path: Path) -> None:
     async with open_setup(tmp_path) as setup:
         other = await open_lossless(setup, new=NewSession(tenant="other"))
         await other.send("Turn 0: the vault opens with tulip_9_omega.")
-        talk = await open_lossless(setup)
-        assert [tool["function"]["name"] for tool in talk.tools] == [
+        conversation = await open_lossless(setup)
+        assert [tool["function"]["name"] for tool in conversation.tools] == [
             "lcm_grep",
             "lcm_describe",
             "lcm_expand",
         ]
-        await talk.send(f"Turn 0: my key is {secret}, for box_777.")
-        await send_turns(talk, 1, 12)
-        ask = talk.handle_tool_call
+        await conversation.send(f"Turn 0: my key is {secret}, for box_777.")
+        await send_turns(conversation, 1, 12)
+        ask = conversation.handle_tool_call
         for scope in ("thread", "all"):
             assert "nothing was found" in await ask(
                 "lcm_grep", {"pattern": "tulip_9_omega", "scope": scope}

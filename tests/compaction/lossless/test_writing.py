@@ -22,7 +22,7 @@ from tests.compaction.lossless.lossless_setup import (
 )
 
 
-def make_talk() -> list[Message]:
+def make_conversation() -> list[Message]:
     made, _ = extend_history(
         [user_message("Turn 1: begin."), assistant_message("Yes.")], 1
     )
@@ -67,7 +67,7 @@ class MemoryKind:
 async def test_a_model_writes_and_is_named() -> None:
     result = await LosslessEngine(
         make_services(ScriptedSummarizer(write_briefly))
-    ).compress(make_talk())
+    ).compress(make_conversation())
     assert result.author == "scripted"
     assert all(node.author == "scripted" and not node.degraded for node in result.nodes)
     assert "Written about" in result.summary
@@ -77,7 +77,7 @@ async def test_a_long_node_is_asked_for_again_and_then_taken_from_the_transcript
     None
 ):
     writer = ScriptedSummarizer(write_too_much)
-    result = await LosslessEngine(make_services(writer)).compress(make_talk())
+    result = await LosslessEngine(make_services(writer)).compress(make_conversation())
     budgets = [request.budget for request in writer.requests if request.messages]
     leaves = [node for node in result.nodes if node.level == 0]
     assert len(budgets) == 2 * len(leaves)
@@ -92,7 +92,7 @@ async def test_a_long_node_is_asked_for_again_and_then_taken_from_the_transcript
 async def test_without_a_model_the_transcript_is_used() -> None:
     result = await LosslessEngine(
         make_services(ScriptedSummarizer(fails="no route"))
-    ).compress(make_talk())
+    ).compress(make_conversation())
     assert result.changed
     assert {node.author for node in result.nodes} == {"journal"}
     assert any("no route" in warning for warning in result.warnings)
@@ -105,7 +105,7 @@ async def test_names_no_source_has_are_marked() -> None:
         }
 
     result = await LosslessEngine(make_services(ScriptedSummarizer(invents))).compress(
-        make_talk()
+        make_conversation()
     )
     assert "- src/never_there.py was changed (unverified)" in result.summary
     assert result.verification.unverified
@@ -124,7 +124,7 @@ async def test_a_node_over_nodes_is_given_them_one_by_one_and_completed_from_the
     writer = ScriptedSummarizer(forgetful)
     result = await LosslessEngine(
         make_services(writer), LosslessOptions(fan_in=2)
-    ).compress(make_talk())
+    ).compress(make_conversation())
     leaves = {node.id: node for node in result.nodes if node.level == 0}
     above = [node for node in result.nodes if node.level == 1]
     assert above
@@ -143,7 +143,7 @@ async def test_a_node_over_nodes_is_given_them_one_by_one_and_completed_from_the
 
 
 async def test_makeshift_nodes_are_written_again_when_a_model_is_there() -> None:
-    said = make_talk()
+    said = make_conversation()
     shelf = MemoryKind(said)
     writer = ScriptedSummarizer(write_briefly, fails="resting")
     engine = LosslessEngine(replace(make_services(writer), archive=shelf))

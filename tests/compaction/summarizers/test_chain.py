@@ -85,15 +85,15 @@ class ChainSetup:
 
 
 def rate_limit_error() -> SummaryError:
-    return SummaryError("rate limited", passing=True)
+    return SummaryError("rate limited", is_transient=True)
 
 
 def no_provider_error() -> SummaryError:
-    return SummaryError("no provider", missing=True)
+    return SummaryError("no provider", has_no_provider=True)
 
 
 def empty_answer_error() -> SummaryError:
-    return SummaryError("it was empty", unusable=True)
+    return SummaryError("it was empty", is_unusable_answer=True)
 
 
 async def test_the_first_that_can_writes_it() -> None:

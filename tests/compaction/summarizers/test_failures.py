@@ -43,7 +43,7 @@ def test_temporary_failures_and_missing_models_are_distinguished(
     error: Exception, passing: bool, missing: bool
 ) -> None:
     ours = as_summary_error(error)
-    assert (ours.passing, ours.missing) == (passing, missing)
+    assert (ours.is_transient, ours.has_no_provider) == (passing, missing)
     assert type(error).__name__ in str(ours)
 
 

@@ -416,7 +416,7 @@ async def test_one_failed_part_stops_the_others() -> None:
     with pytest.raises(SummaryError) as caught:
         await summarizer.summarize(summary_request(make_history(200)))
     assert asyncio.all_tasks() == before
-    assert caught.value.passing
+    assert caught.value.is_transient
     assert len(caught.value.usage) == 1, "what was answered was paid for"
     assert started <= 5
 
@@ -445,11 +445,11 @@ async def test_a_cancelled_summary_leaves_nothing_running() -> None:
 
 async def test_a_models_own_summary_error_is_passed_on() -> None:
     async def answer(_request: Request) -> Reply:
-        raise SummaryError("no provider is configured", missing=True)
+        raise SummaryError("no provider is configured", has_no_provider=True)
 
     with pytest.raises(SummaryError, match=r"^no provider is configured$") as caught:
         await summarize(FunctionModel(answer), summary_request())
-    assert caught.value.missing
+    assert caught.value.has_no_provider
 
 
 async def test_the_input_is_not_changed() -> None:

@@ -133,8 +133,8 @@ async def test_two_bad_answers_are_enough(reply: Scripted, fault: str) -> None:
     error, server = await error_of(reply, reply, completion_reply(GOOD_TEXT))
     assert fault in str(error)
     assert len(server.requests) == 2
-    assert not error.passing
-    assert not error.missing
+    assert not error.is_transient
+    assert not error.has_no_provider
     assert error.usage == ({**USAGE, "model": "gpt-4o-2024"},) * 2
 
 
@@ -178,7 +178,7 @@ async def test_errors_are_classified(
     reply: Scripted, passing: bool, missing: bool
 ) -> None:
     error, server = await error_of(reply, completion_reply(GOOD_TEXT))
-    assert (error.passing, error.missing) == (passing, missing)
+    assert (error.is_transient, error.has_no_provider) == (passing, missing)
     assert len(server.requests) == 1, "the next summariser is asked, not this one again"
     assert error.usage == ()
 
@@ -261,7 +261,7 @@ async def test_a_model_that_hangs_is_left(ours: float, theirs: float) -> None:
             return caught.value
 
     error = await main()
-    assert error.passing
+    assert error.is_transient
     assert "0.2 seconds" in str(error) or "APITimeoutError" in str(error)
 
 
@@ -274,7 +274,7 @@ async def test_an_unreachable_server() -> None:
                 )
             return caught.value
 
-    assert (await main()).passing
+    assert (await main()).is_transient
 
 
 async def test_a_long_chat_is_seen_to_the_last_message() -> None:

@@ -17,7 +17,7 @@ from everthread.testing import ScriptedModel
 
 NOW = 1_760_000_000.0
 COUNTER = TokenCounter("claude-sonnet-4-5")
-TALK: list[Message] = [
+CONVERSATION: list[Message] = [
     {
         "role": "user",
         "content": f"Somebody says that invoice {number} is settled. " * 200,
@@ -43,7 +43,9 @@ class PricedSummarizer:
 
 async def find_author(*routes: PricedSummarizer) -> str:
     chain = SummarizerChain(routes, fallback=JournalWriter(COUNTER), clock=lambda: 0.0)
-    return (await chain.summarize(SummaryRequest(TALK, TALK, 500))).author
+    return (
+        await chain.summarize(SummaryRequest(CONVERSATION, CONVERSATION, 500))
+    ).author
 
 
 async def test_the_cheapest_is_asked_first_where_every_price_is_known() -> None:
@@ -87,11 +89,11 @@ def test_a_warm_prefix_beats_a_cheap_model_and_a_cold_one_does_not(
 ) -> None:
     main = ScriptedModel(name="claude-sonnet-4-5", window=200_000, api="anthropic")
     small = ScriptedModel(name="claude-haiku-4-5", window=200_000, api="anthropic")
-    request = SummaryRequest(TALK, TALK, 500)
+    request = SummaryRequest(CONVERSATION, CONVERSATION, 500)
     on_prefix = WarmPrefixSummarizer(
         main,
         COUNTER,
-        lambda: Request(main.name, TALK),
+        lambda: Request(main.name, CONVERSATION),
         price=CallPrice(main.name, clock=lambda: NOW),
         is_warm=lambda: warm,
     )
@@ -112,7 +114,10 @@ def test_a_route_without_a_price_has_no_quote() -> None:
     unsent = WarmPrefixSummarizer(
         ScriptedModel(), COUNTER, lambda: None, price=CallPrice("gpt-4o")
     )
-    assert unsent.quote_request_price(SummaryRequest(TALK, TALK, 500)) is None
+    assert (
+        unsent.quote_request_price(SummaryRequest(CONVERSATION, CONVERSATION, 500))
+        is None
+    )
     assert (
         WarmPrefixSummarizer(ScriptedModel(), COUNTER, lambda: None).quote_price(
             1_000, 100

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from everthread.agent.cache_misses import CacheMissLog
 from everthread.agent.commands.dispatch import (
     CommandResult,
     CommandScope,
     command,
     join_paragraphs,
 )
-from everthread.agent.turn_events import CacheMissLog
 from everthread.compaction.history.tool_calls import REFUSED
 from everthread.compaction.journal.journal import AUTHOR, describe_author
 from everthread.core.messages import count_noun, excerpt

@@ -50,7 +50,7 @@ def compare(
     For each compaction in a log: which of the names that the agent used next, and which of the user's messages, were in
     the client's new context, and which in Everthread's of the same size and of the default size. No model is asked.
     """
-    from everthread.lab.importers.log_files import find_latest_logs
+    from everthread.lab.importers.find_logs import find_latest_logs
     from everthread.lab.importers.read_logs import read_log
     from everthread.lab.summary_comparison import compare_log, describe
 

@@ -75,7 +75,7 @@ def set_value(
 ) -> None:
     """Set one key in config.yaml. Everything else in the file stays, comments too."""
     from everthread.compaction.registry import find_engine
-    from everthread.config.file import set_keys
+    from everthread.config.file_edits import set_keys
 
     try:
         parsed_value = parse_yaml(value)

@@ -43,7 +43,7 @@ def continue_(
     The log of the first agent is not changed. No model is asked.
     """
     from everthread.lab.handover import hand_over
-    from everthread.lab.importers.log_files import find_latest_logs
+    from everthread.lab.importers.find_logs import find_latest_logs
     from everthread.lab.importers.read_logs import read_log
 
     source = find_latest_logs()[0] if log == "latest" else log

@@ -13,7 +13,7 @@ from everthread.cli.commands.doctor import doctor
 from everthread.cli.output import indent_further_lines, print_text
 from everthread.cli.summary_writer import describe_own_writer
 from everthread.config import config_path, home_directory, load_config
-from everthread.config.file import set_keys
+from everthread.config.file_edits import set_keys
 from everthread.errors import InputError
 from everthread.providers.local import SMOLLM2, download_model, is_intact
 from everthread.providers.model_choice import (

@@ -18,7 +18,7 @@ from everthread.cli.output import (
 from everthread.cli.shared_options import AsJson
 from everthread.compaction import registry
 from everthread.config import config_path, home_directory, load_config
-from everthread.config.file import set_keys
+from everthread.config.file_edits import set_keys
 from everthread.errors import EngineError
 from everthread.factory.model_setup import EngineChoice
 

@@ -270,7 +270,7 @@ def _describe_idle_compaction(replayed: Replay, figures: dict[str, Any]) -> str:
 
 def _choose_files(files: list[str] | None, *, latest: bool) -> list[str]:
     """Return the files to replay: those given, or the newest session on this machine."""
-    from everthread.lab.importers.log_files import find_latest_logs
+    from everthread.lab.importers.find_logs import find_latest_logs
 
     if latest and files:
         raise InputError("give files or --latest, not both")

@@ -56,7 +56,7 @@ def statusline(
 
 def _read_status(file: str | None) -> ContextStatus:
     from everthread.config import load_config
-    from everthread.lab.importers.log_files import find_latest_logs
+    from everthread.lab.importers.find_logs import find_latest_logs
     from everthread.lab.importers.read_logs import read_log
     from everthread.lab.status import read_client_status, read_log_status
 

@@ -99,7 +99,7 @@ def tune(
 
 
 def _read_logs(files: list[str] | None, max_age: str, limit: int) -> list[Log]:
-    from everthread.lab.importers.log_files import find_latest_logs
+    from everthread.lab.importers.find_logs import find_latest_logs
     from everthread.lab.importers.read_logs import read_log
 
     if files:
@@ -167,7 +167,7 @@ def _tuning_as_json(tuning: Tuning) -> dict[str, Any]:
 def _write_thresholds(tunings: list[Tuning]) -> None:
     """Write the proposed thresholds; everything else in the file stays."""
     from everthread.config import config_path, load_config
-    from everthread.config.file import set_keys
+    from everthread.config.file_edits import set_keys
 
     configured_models = (
         load_config()

@@ -32,7 +32,7 @@ MIN_SUMMARY_TOKENS = 400
 
 
 class CutFitter:
-    """A cut of a history that gives up no more than necessary until the kept messages fit."""
+    """Cuts a history so that the kept messages fit, and gives up no more than necessary."""
 
     def __init__(
         self,

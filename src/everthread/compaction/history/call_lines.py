@@ -33,7 +33,7 @@ MAX_LINE_CHARS = 200
 MAX_ERROR_CHARS = 120
 """Maximum characters of an error in the line, from which the next compaction reads the error."""
 _CODE_COMMENT = re.compile(r"(?:#|//)[#/ ]*([^\s#/!].*)")
-_PASSIVE_LINE_STARTS = ("import ", "from ", "def ", "class ", "@", '"""', "#", "//")
+_INACTIVE_CODE_STARTS = ("import ", "from ", "def ", "class ", "@", '"""', "#", "//")
 """Starts of code lines that do nothing by themselves."""
 CUT_MARK = re.compile(r"… ?\[cut: [\d,]{1,12} characters in all\]")
 _HTTP_STATUS = re.compile(
@@ -306,7 +306,7 @@ def _describe_code(code: str) -> str:
     """Return the line that describes a piece of code: its first comment, or else its first statement."""
     lines = [line.strip() for line in code[:4_000].split("\n") if line.strip()]
     comment = _CODE_COMMENT.match(lines[0]) if lines else None
-    statements = (line for line in lines if not line.startswith(_PASSIVE_LINE_STARTS))
+    statements = (line for line in lines if not line.startswith(_INACTIVE_CODE_STARTS))
     return clip_words(
         one_line(
             comment[1] if comment else next(statements, lines[0] if lines else "")

@@ -1,9 +1,8 @@
 """Pick the conclusions of a turn in few tokens: the most informative sentences, list items and table rows.
 
-Sentences, list items and table rows with figures, hashes, paths or names in code quotes are kept first, and so are
-emphasised ones and an answer's first sentence if it is that specific. Other openings, lines that only announce others,
-questions and the last sentence before calls are dropped first. The choice depends on the shape of a line, so it works
-in any language.
+Pieces with figures, hashes, paths or names in code quotes are kept first, and so are emphasised pieces. A first
+sentence without any of these, lines that only announce others, questions and the last sentence before calls are dropped
+first. The choice depends on the shape of a line, so it works in any language.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ LINE_SEPARATOR = " / "
 """Separates the lines of an answer that is shown on one line."""
 
 SIGN_FACTOR = 2.0
-"""For each sign of a conclusion: a figure or name, emphasis, the first place in an answer."""
+"""The factor of a score for each sign of a conclusion: a figure or name, emphasis, the beginning of an answer."""
 MAX_SEARCHED_CHARS = 400
 """Characters of a piece to search for figures and names."""
 
@@ -51,32 +50,32 @@ class AnswerPiece(NamedTuple):
     has_no_content: bool
     """Whether it only announces others, asks, or opens the answer."""
     words: tuple[str, ...]
-    """Its words, each once."""
+    """The words of the piece, each once."""
 
 
-def weigh_pieces(
+def score_pieces(
     text: str, count: CountTokens, rarity: WordRarity, *, is_note: bool = False
 ) -> tuple[Sequence[AnswerPiece], list[float], list[int]]:
-    """Return the pieces of an answer, the worth of each for its size, and the sizes.
+    """Return the pieces of an answer, with the score of each for its size, and its size.
 
-    A piece that only announces others, or asks, is worth 0. `is_note`: the text comes right before calls, and its last
-    sentence only announces them.
+    A piece that only announces others, or asks, has the score 0. `is_note`: whether the text comes right before calls,
+    which its last sentence only announces.
     """
     pieces = split_pieces(text)
     sizes = [count(piece.text) + 3 for piece in pieces]
-    worths: list[float] = []
+    scores: list[float] = []
     for piece, size in zip(pieces, sizes, strict=True):
         if piece.has_no_content:
-            worths.append(0.0)
+            scores.append(0.0)
             continue
-        worth = rarity.score_words(piece.words) / math.pow(size + 4, 0.7)
+        score = rarity.score_words(piece.words) / math.pow(size + 4, 0.7)
         sign_count = piece.is_specific + (_EMPHASIS in piece.text)
-        worths.append(worth * SIGN_FACTOR**sign_count)
-    if worths and is_note and not text.endswith(GAP):
-        worths[-1] = 0.0
-    if worths and not is_note and pieces[0].is_specific:
-        worths[0] *= SIGN_FACTOR
-    return pieces, worths, sizes
+        scores.append(score * SIGN_FACTOR**sign_count)
+    if scores and is_note and not text.endswith(GAP):
+        scores[-1] = 0.0
+    if scores and not is_note and pieces[0].is_specific:
+        scores[0] *= SIGN_FACTOR
+    return pieces, scores, sizes
 
 
 def count_specifics(text: str) -> int:
@@ -146,14 +145,14 @@ def drop_announcement(note: str) -> str:
     """Return a text that comes right before calls without its last sentence, which only announces them."""
     pieces = split_pieces(note)
     earlier_numbers = range(len(pieces) - 1)
-    # What is left may only open the announcement: "Good point."
+    # The other pieces may only open the announcement: "Good point."
     if all(pieces[number].has_no_content for number in earlier_numbers):
         return ""
     return join_pieces(pieces, earlier_numbers)
 
 
 def join_pieces(pieces: Sequence[AnswerPiece], chosen_numbers: Iterable[int]) -> str:
-    """Return the chosen pieces in order, with a mark at each place where something is missing."""
+    """Join the chosen pieces in order, with a mark for each gap."""
     numbers = sorted(chosen_numbers)
     if not numbers:
         return ""

@@ -19,7 +19,7 @@ from everthread.compaction.journal.conclusions import (
     LINE_SEPARATOR,
     AnswerPiece,
     join_pieces,
-    weigh_pieces,
+    score_pieces,
 )
 from everthread.compaction.journal.entries import (
     JournalEntry,
@@ -255,7 +255,7 @@ def _weigh_texts(
                 if not text and not part.has_steps:
                     continue
                 is_note = position < len(notes)
-                pieces, scores, sizes = weigh_pieces(
+                pieces, scores, sizes = score_pieces(
                     text, count, rarity, is_note=is_note
                 )
                 scores = [score * weight for score in scores]

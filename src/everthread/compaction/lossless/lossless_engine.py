@@ -24,7 +24,7 @@ from everthread.compaction.lossless.growth import (
     GrowthPlan,
     find_makeshift_nodes,
 )
-from everthread.compaction.lossless.leaf_sources import LeafSplitter
+from everthread.compaction.lossless.leaf_sources import LeafSource, LeafSplitter
 from everthread.compaction.lossless.node_texts import (
     MIN_NODE_TOKENS,
     NodeOptions,
@@ -216,27 +216,21 @@ class LosslessEngine(SummaryEngine):
         facts = self.load_facts_before(cut_plan.earlier_summary, summary_input.state)
         graph = summary_input.state.graph or StoredGraph()
         visible_nodes = _resolve_visible_nodes(summary_input, graph)
-        last_turn = visible_nodes[-1].node.last_turn if visible_nodes else -1
-        leaf_tokens = self._options.leaf_size(self._services.budget.threshold)
-        sources = LeafSplitter(
-            summary_input, self._services.counter, leaf_tokens
-        ).split(
-            number_messages(cut_plan.messages, visible_nodes, compaction_input.ids),
-            facts,
-            last_turn,
-        )
+        sources = self._split_into_leaves(summary_input, visible_nodes, facts)
         facts = facts.prepare_for_summary(cut_plan.facts)
         state = facts.after_messages(*cut_plan.tail_facts_and_turns)
         budget = self._summary_budget(
             summary_input, visible_nodes, sum(source.tokens for source in sources)
         )
-        names = NamesSection.plan(state.names, budget)
+        names = NamesSection.plan(
+            state.names,
+            budget,
+            continues=bool(summary_input.cut_plan.earlier_summary.text),
+        )
         pinned, warnings = write_pinned_notes(
             summary_input.state.notes, budget // 8, count
         )
-        marker = summary_input.marker
-        if self._services.lookup and not self._services.budget.is_small:
-            marker = f"{marker}\n{read_text_file('node_tools')}"
+        marker = self._extend_marker(summary_input.marker)
         other_sections: Sections = {TASK: write_task(cut_plan), RULES: pinned}
         used_tokens = (
             count(marker)
@@ -252,23 +246,24 @@ class LosslessEngine(SummaryEngine):
             available_tokens - count_section_tokens(state_sections, count),
             MIN_NODE_TOKENS,
         )
-        node_order = NodeOptions(
+        node_options = NodeOptions(
             max(available_tokens // NODE_DIVISOR, MIN_NODE_TOKENS),
             other_sections[TASK],
             focus=compaction_input.focus_topic,
             manual=compaction_input.manual,
         )
+        growth = GrowthPlan(
+            tuple(visible_nodes),
+            tuple(sources),
+            options=node_options,
+            max_tokens=available_tokens,
+            fan_in=self._options.fan_in,
+            has_model=compaction_input.has_model,
+            graph=graph,
+        )
         pending = PendingGraphSummary(
             summary_input,
-            GrowthPlan(
-                tuple(visible_nodes),
-                tuple(sources),
-                options=node_order,
-                max_tokens=available_tokens,
-                fan_in=self._options.fan_in,
-                has_model=compaction_input.has_model,
-                graph=graph,
-            ),
+            growth,
             facts=facts,
             marker=marker,
             other_sections=other_sections | state_sections,
@@ -370,6 +365,29 @@ class LosslessEngine(SummaryEngine):
         return min(
             max_tokens, max(cut_plan.summary_budget, visible_tokens + new_tokens // 4)
         )
+
+    def _split_into_leaves(
+        self,
+        summary_input: SummaryInput,
+        visible_nodes: Sequence[VisibleNode],
+        facts: ThreadState,
+    ) -> list[LeafSource]:
+        """Return the sources of the new leaves, and update `facts` to the state after the last one."""
+        message_ids = number_messages(
+            summary_input.cut_plan.messages,
+            visible_nodes,
+            summary_input.compaction_input.ids,
+        )
+        last_turn = visible_nodes[-1].node.last_turn if visible_nodes else -1
+        leaf_tokens = self._options.leaf_size(self._services.budget.threshold)
+        splitter = LeafSplitter(summary_input, self._services.counter, leaf_tokens)
+        return splitter.split(message_ids, facts, last_turn)
+
+    def _extend_marker(self, marker: str) -> str:
+        """Add the line on the graph's tools to the first lines of a summary, if the tools exist."""
+        if self._services.lookup and not self._services.budget.is_small:
+            return f"{marker}\n{read_text_file('node_tools')}"
+        return marker
 
     def _begin_batch(self, pending: PendingGraphSummary) -> PendingGraphSummary:
         """Request the first texts, if any."""

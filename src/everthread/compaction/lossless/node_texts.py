@@ -241,16 +241,21 @@ class NodeWriter:
 
     def _fit_sections(self, sections: Mapping[str, str], max_tokens: int) -> Sections:
         """Return the sections within `max_tokens`, headings included."""
-        fitting = drop_lines_to_fit(sections, max_tokens, self.count)
-        while any(fitting.values()):
-            excess = self.count(render_sections(fitting, skip_empty=True)) - max_tokens
+        fitting_sections = drop_lines_to_fit(sections, max_tokens, self.count)
+        while any(fitting_sections.values()):
+            excess = (
+                self.count(render_sections(fitting_sections, skip_empty=True))
+                - max_tokens
+            )
             if excess <= 0:
                 break
-            shorter = drop_lines_to_fit(fitting, max_tokens - excess - 8, self.count)
-            if shorter == fitting:
+            shorter = drop_lines_to_fit(
+                fitting_sections, max_tokens - excess - 8, self.count
+            )
+            if shorter == fitting_sections:
                 break
-            fitting = shorter
-        return fitting
+            fitting_sections = shorter
+        return fitting_sections
 
     def _add_missing_facts(
         self, sections: Sections, joined_sections: Sections, max_tokens: int

@@ -1,7 +1,7 @@
 """Tools for the model: search all stored messages, describe a node, read the originals.
 
 An answer is bounded. It begins with a line that names its content, which is kept when the answer is pruned. An answer
-says if an id is unknown, a search has no results or a text has ended, so that the model does not try again.
+says if an id is unknown_names, a search has no results or a text has ended, so that the model does not try again.
 """
 
 from __future__ import annotations
@@ -237,12 +237,12 @@ _PARAMETERS = {
 def check_arguments(tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the checked arguments of a call, with defaults. A null counts as absent."""
     properties = _PARAMETERS[tool]["properties"]
-    unknown = ", ".join(
+    unknown_names = ", ".join(
         sorted(str(name)[:40] for name in set(arguments) - set(properties))
     )
-    if unknown:
+    if unknown_names:
         raise InputError(
-            f"{tool} has no argument {unknown}; it has {', '.join(properties)}"
+            f"{tool} has no argument {unknown_names}; it has {', '.join(properties)}"
         )
     values = {
         name: default for name, default in _DEFAULTS.items() if name in properties

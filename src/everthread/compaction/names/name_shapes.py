@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 MAX_NAME_CHARS = 120
 MAX_SHOWN_PATH_PARTS = 2
-"""Parts of a path that are shown: its last folder and the name of the file."""
+"""Maximum parts of a path to show: its last folder and the name of the file."""
 
 _ESCAPED_SPACE = re.compile(r"\\(?:[nrt]|u00[0-9a-f]{2})")
 """Escaped white space and signs, as in a JSON text inside a text."""
@@ -28,7 +28,7 @@ _EDGE_CHARS = ".-+@$~/"
 _ABSOLUTE_PATH = re.compile(r"~?(?:/[\w.@+-]+){3,}")
 """An absolute path; its shape does not tell whether it is a file or a folder."""
 _EXTENSION = re.compile(r"[a-z][a-z0-9]{0,6}")
-"""The form of an extension. After a folder any such ending is one; without a stem it is a hidden file."""
+"""The form of an extension of a file in a folder. Without a folder, only known extensions count."""
 _HEX = re.compile(r"[0-9a-f]{7,64}|[0-9A-F]{7,64}")
 _SHORT_LIVED = re.compile(r"[A-Za-z_]{1,9}|[0-9a-f]{7,64}|[0-9A-F]{7,64}")
 _NOT_IN_FILE_NAMES = re.compile("[ @:]")
@@ -46,7 +46,7 @@ _VERSION = re.compile(r"v?\d+(?:\.\d+)+")
 def read_names(text: str, *, is_typed: bool = False) -> list[str]:
     """Return the names in a text, each once.
 
-    `is_typed`: it is a command or a single word, so hyphens join parts of names, not words of a sentence.
+    `is_typed`: whether the text is a command or a single word, so that hyphens join parts of names, not words.
     """
     runs = dict.fromkeys(_NAME_RUN.findall(_without_escapes(text)))
     names = map(_read_typed_run, runs) if is_typed else map(_read_prose_run, runs)
@@ -54,7 +54,7 @@ def read_names(text: str, *, is_typed: bool = False) -> list[str]:
 
 
 def read_file_names(text: str) -> list[str]:
-    """Return the files in a text, each once. It costs a third of reading all names."""
+    """Return the files in a text, each once. This takes a third of the time of `read_names`."""
     runs = (
         run
         for run in dict.fromkeys(_NAME_RUN.findall(_without_escapes(text)))
@@ -65,7 +65,7 @@ def read_file_names(text: str) -> list[str]:
 
 
 def read_names_by_line(text: str) -> set[str]:
-    """Return the names in a text, read as typed. Lines are cached: most lines of a summary were in the last one."""
+    """Return the names in a typed text. Lines are cached, because most lines of a summary were in the one before."""
     lines = _without_escapes(text).split("\n")
     return set(chain.from_iterable(map(_read_typed_line, lines)))
 
@@ -77,10 +77,10 @@ def _read_typed_line(line: str) -> tuple[str, ...]:
 
 
 def _without_escapes(text: str) -> str:
-    """Return a text without escaped white space, unless it has a path of Windows."""
-    if "\\" in text and _WINDOWS_PATH.search(text) is None:
-        return _ESCAPED_SPACE.sub(" ", text)
-    return text
+    """Return a text with spaces for escaped white space, unless the text has a Windows path."""
+    if "\\" not in text or (":\\" in text and _WINDOWS_PATH.search(text)):
+        return text
+    return _ESCAPED_SPACE.sub(" ", text)
 
 
 def is_path(name: str) -> bool:
@@ -89,7 +89,7 @@ def is_path(name: str) -> bool:
 
 
 def is_file(name: str) -> bool:
-    """Return whether a name is a path or a file's name. Of the other names only addresses and commands have a dot."""
+    """Return whether a name is a path or a file's name."""
     if "/" in name:
         return is_path(name)
     return "." in name and _NOT_IN_FILE_NAMES.search(name) is None
@@ -97,7 +97,7 @@ def is_file(name: str) -> bool:
 
 def is_folder(name: str) -> bool:
     """Return whether a name is a path that ends with a folder: the last part has no extension."""
-    last_part = file_name_of(name)
+    last_part = find_file_name(name)
     return (
         is_path(name) and "." not in last_part and last_part not in _load_table().files
     )
@@ -108,14 +108,14 @@ def is_short_lived(name: str) -> bool:
     return _SHORT_LIVED.fullmatch(name) is not None
 
 
-def file_name_of(path: str) -> str:
+def find_file_name(path: str) -> str:
     """Return a path without its folders."""
     return path.rpartition("/")[2]
 
 
 @lru_cache(maxsize=1 << 14)
 def shorten_path(name: str) -> str:
-    """Return the end of a path; other names unchanged."""
+    """Return the end of a path, or any other name unchanged."""
     parts = name.split("/") if is_path(name) else ()
     is_short = len(parts) <= MAX_SHOWN_PATH_PARTS + name.startswith(("/", "~"))
     return name if is_short else "/".join(parts[-MAX_SHOWN_PATH_PARTS:])
@@ -129,7 +129,7 @@ def _read_prose_run(run: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=1 << 15)
 def _read_typed_run(run: str) -> tuple[str, ...]:
-    """Return the names in a run that was typed. Only hyphens and absolute paths are read differently there."""
+    """Return the names in a run that was typed. Only hyphens and absolute paths are read otherwise than in prose."""
     if "-" in run or run[0] in "/~":
         return _read_run(run, is_typed=True)
     return _read_prose_run(run)
@@ -157,7 +157,7 @@ def _read_run(run: str, *, is_typed: bool) -> tuple[str, ...]:
 
 
 def _read_colon_parts(run: str, *, is_typed: bool) -> tuple[str, ...]:
-    """Return the names between colons: a file before its line or a test in it, a host before its port."""
+    """Return the names between colons, such as a file before a line number, or a host before its port."""
     if _HOST_WITH_PORT.fullmatch(run) and not _is_file_path(run.partition(":")[0]):
         return (run,)
     parts = (part.rstrip(_EDGE_CHARS) for part in run.split(":"))
@@ -193,7 +193,7 @@ def _changes_case(word: str) -> bool:
 def _is_name(part: str, is_typed: bool) -> bool:  # noqa: FBT001 - called in a loop
     """Return whether a part of a run is a name.
 
-    It has an underscore, a change of case, or letters with digits; in typed text a hyphen also makes a name.
+    A name has an underscore, a change of case, or letters with digits. In typed text, a hyphen also makes a name.
     """
     core = part.strip("_-")
     if len(core) < 4:

@@ -4,7 +4,7 @@ A name weighs most if the agent typed it in a call, half as much if it appears i
 output showed it. The weight fades with the messages that follow, so the rank shows how often and how recently a name
 was used. Agents come back to files most, so files rank higher. Local variables, hashes and long names rank lower.
 
-Calls and texts are read once, when they are new. The result travels as JSON with the state of the thread.
+Calls and texts are read once, when they are new. The names are stored as JSON with the state of the thread.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from everthread.compaction.history.compaction_history import MessageFacts
 from everthread.compaction.history.tool_calls import Effect
 from everthread.compaction.names.name_shapes import (
-    file_name_of,
+    find_file_name,
     is_file,
     is_folder,
     is_path,
@@ -38,7 +38,7 @@ from everthread.core.messages import (
 from everthread.core.secrets.redaction import find_secrets
 
 MAX_NAMES = 600
-"""Names that are remembered from one compaction to the next."""
+"""Maximum names to remember from one compaction to the next."""
 MAX_COMMAND_CHARS = 60
 HALF_LIFE_MESSAGES = 60
 """After this many messages a use counts half."""
@@ -47,15 +47,15 @@ TEXT_WEIGHT = 0.5
 ATTACHED_WEIGHT = 0.05
 """The weight of a name that a client attached to a user's message: a summary, a pasted file."""
 COMMAND_WEIGHT = 0.5
-"""The weight of a command from its second run on: one that ran only once is over."""
+"""The weight of a command from its second run on; a command that ran only once is probably not needed again."""
 FIRST_COMMAND_WEIGHT = 0.002
 """About the weight of a name that was typed nine half-lives ago."""
 OUTPUT_WEIGHT = 0.05
 FILE_RANK_FACTOR = 2
-"""A file ranks as if it weighed this many times as much."""
+"""The factor for the weight of a file in the ranking."""
 FOLDER_RANK_FACTOR = 0.5
 SHORT_LIVED_RANK_FACTOR = 0.5
-"""The same for short identifiers, which are mostly local variables, and for hashes."""
+"""The factor for short identifiers, which are mostly local variables, and for hashes."""
 LONG_NAME_CHARS = 20
 """A longer name ranks lower, in proportion to its length."""
 MAX_OUTPUT_AGE_MESSAGES = 80
@@ -70,26 +70,26 @@ _CHARS_BEFORE_NAME = 160
 _CHARS_AFTER_NAME = 40
 _TEXT_SEPARATOR = "\n\n"
 _QUOTED_WORDS = re.compile(r"\"[^\"\n]*\s[^\"\n]*\"|'[^'\n]*\s[^'\n]*'")
-"""A text that is quoted in a command: its hyphens join words of a sentence."""
+"""A quoted text in a command, whose hyphens join words of a sentence instead of parts of a name."""
 _JSON_KEY = re.compile(r'"[\w.-]{1,80}"\s{0,4}:')
 
 
 class MessageNames(NamedTuple):
-    """The names in one message, by place. No name is in two places."""
+    """The names in one message, each listed once, by the part of the message that has it."""
 
     call_names: tuple[str, ...] = ()
     text_names: tuple[str, ...] = ()
     attached_names: tuple[str, ...] = ()
     """Names in a user message outside the user's own words: the client wrote or pasted them."""
     commands: tuple[str, ...] = ()
-    """The short commands that it ran."""
+    """The short commands that the message ran."""
 
 
 class NamesInUse:
     """The names that a thread's work uses, each with its weight.
 
-    Instead of fading earlier uses, later uses weigh more: then no weight changes when messages follow, and the order is
-    the same.
+    Earlier uses do not lose weight; later uses weigh more instead. The order is the same, and no weight has to be
+    changed when messages follow.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class NamesInUse:
                 self._add_uses((command,), weight, facts)
 
     def with_outputs(self, messages: Sequence[MessageFacts]) -> NamesInUse:
-        """Return a copy that counts the names in outputs too, of old ones the files; without secrets."""
+        """Return a copy without secrets that also counts the names in outputs; in old outputs, only the files."""
         counted_names = self.copy()
         recent_position = self._position - MAX_OUTPUT_AGE_MESSAGES
         for position, facts in enumerate(messages, self._position - len(messages) + 1):
@@ -186,7 +186,7 @@ class NamesInUse:
     __hash__ = None  # type: ignore[assignment] # it changes
 
     def _rank(self) -> list[tuple[str, float]]:
-        """Return the names with their weights, the most used first; a file without a folder counts for its path."""
+        """Return the names with their weights, the most used first. A bare file name counts for the path it ends."""
         weights = _join_files(self._weights)
         factors = map(_rank_factor, weights)
         values = dict(zip(weights, map(mul, weights.values(), factors), strict=True))
@@ -194,7 +194,7 @@ class NamesInUse:
         return [(name, weights[name]) for name in order]
 
     def _growth_factor(self, position: int) -> float:
-        """Return the factor by which a use at this position weighs more than one at the base."""
+        """Return the factor by which a use at this position weighs more than a use at the base position."""
         return float(2.0 ** ((position - self._base_position) / HALF_LIFE_MESSAGES))
 
     def _add_uses(
@@ -229,7 +229,7 @@ class NamesInUse:
         self._base_position = position
 
     def _find_secret_names(self) -> list[str]:
-        """Return the new names that are a secret, or part of one, in their source text."""
+        """Return the new names that are a secret, or part of a secret, in the message they came from."""
         sources = [
             (name, source)
             for name, source in self._unchecked_sources.items()
@@ -245,11 +245,11 @@ class NamesInUse:
 
 
 def _join_files(weights: Mapping[str, float]) -> dict[str, float]:
-    """Return the weights, with that of a bare file name added to the heaviest path that ends with it."""
+    """Add the weight of each bare file name to that of the heaviest path that ends with the file name."""
     paths: dict[str, str] = {}
     for name in weights:
         if is_path(name):
-            base = file_name_of(name)
+            base = find_file_name(name)
             heaviest = paths.get(base)
             if heaviest is None or weights[name] > weights[heaviest]:
                 paths[base] = name
@@ -262,7 +262,7 @@ def _join_files(weights: Mapping[str, float]) -> dict[str, float]:
 
 @lru_cache(maxsize=1 << 14)
 def _rank_factor(name: str) -> float:
-    """Return the factor for a name's kind and length that turns its weight into its rank."""
+    """Return the factor by which the weight of a name is multiplied for the ranking, by its kind and length."""
     length_factor = LONG_NAME_CHARS / max(len(name), LONG_NAME_CHARS)
     if is_folder(name):
         return FOLDER_RANK_FACTOR * length_factor
@@ -276,9 +276,9 @@ def _rank_factor(name: str) -> float:
 
 
 def _record_secret_names(sources: Iterable[tuple[MessageFacts, list[str]]]) -> None:
-    """Record for each message which of these names are a secret, or part of one, in its text.
+    """Record for each message whether these names are a secret, or part of a secret, in the message's text.
 
-    Only the text around the names is searched, all in one call because that is cheaper.
+    Only the text around the names is searched, all of it in one call, which is cheaper.
     """
     excerpts: list[str] = []
     spans: list[tuple[int, int, MessageFacts, str]] = []
@@ -306,7 +306,7 @@ def _record_secret_names(sources: Iterable[tuple[MessageFacts, list[str]]]) -> N
 def _cut_excerpts(
     text: str, name_spans: Sequence[tuple[int, int, str]]
 ) -> Iterator[tuple[str, list[tuple[int, int, str]]]]:
-    """Yield the parts of a text around these spans, with the spans within each part. Near ones share a part."""
+    """Yield the parts of a text around these spans, with the spans in each part. Spans near each other share a part."""
     excerpt_start = 0
     excerpt_end = -1
     excerpt_spans: list[tuple[int, int, str]] = []
@@ -323,7 +323,7 @@ def _cut_excerpts(
 
 
 def read_message_names(facts: MessageFacts) -> MessageNames:
-    """Return the names in a message's calls and text. They are read once."""
+    """Return the names in a message's calls and text, read once per message."""
     if facts.message_names is None:
         role = facts.message.get("role")
         if role == "assistant":
@@ -352,7 +352,7 @@ def _read_answer_names(facts: MessageFacts) -> MessageNames:
 
 
 def _read_user_names(facts: MessageFacts) -> MessageNames:
-    """Return the names in a user's message, those outside the user's words apart."""
+    """Return the names in a user's message; names outside the user's own words are listed separately."""
     user_names = read_names(facts.user_words)
     text = text_of(facts.without_summary or {})
     all_names = read_names(text) if len(text) > len(facts.user_words) else []
@@ -430,7 +430,7 @@ def _list_commands(effects: Iterable[Effect]) -> list[str]:
 
 
 def _read_output_names(facts: MessageFacts) -> tuple[str, ...]:
-    """Return the names at both ends of each output of a message, and all its files. They are read once."""
+    """Return the names at both ends of each output of a message, and all files in it, read once per message."""
     if facts.output_names is None:
         names = [name for text, _ in facts.outputs for name in _read_output_ends(text)]
         if any(len(text) > 2 * OUTPUT_END_CHARS for text, _ in facts.outputs):
@@ -440,7 +440,7 @@ def _read_output_names(facts: MessageFacts) -> tuple[str, ...]:
 
 
 def _read_output_files(facts: MessageFacts) -> tuple[str, ...]:
-    """Return the files in the outputs of a message. They are read once."""
+    """Return the files in the outputs of a message, read once per message."""
     if facts.output_files is None:
         names = [name for text, _ in facts.outputs for name in read_file_names(text)]
         facts.output_files = tuple(names)
@@ -448,7 +448,7 @@ def _read_output_files(facts: MessageFacts) -> tuple[str, ...]:
 
 
 def _read_output_ends(text: str) -> list[str]:
-    """Return the names at both ends of an output, without JSON keys and links: those are the tool's, not the work's."""
+    """Return the names at both ends of an output, without JSON keys and links, which the work does not use."""
     if len(text) > 2 * OUTPUT_END_CHARS:
         text = f"{text[:OUTPUT_END_CHARS]}\n{text[-OUTPUT_END_CHARS:]}"
     if '":' in text:

@@ -11,7 +11,7 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 
 from everthread.compaction.names.name_shapes import (
-    file_name_of,
+    find_file_name,
     is_file,
     is_path,
     read_names_by_line,
@@ -19,11 +19,14 @@ from everthread.compaction.names.name_shapes import (
 from everthread.compaction.names.names_in_use import NamesInUse
 from everthread.compaction.summary.sentences import CountTokens
 
-SMALL_SECTION_SHARE = 5
-"""The section takes this share (1/n) of the summary's budget, but at most `SMALL_SECTION_TOKENS`."""
-SMALL_SECTION_TOKENS = 500
-LARGE_SECTION_SHARE = 10
-"""It may always take this share (1/n). More would list names that are hardly ever needed, instead of conclusions."""
+MAX_SECTION_SHARE = 5
+"""The section takes this share (1/n) of the summary's budget."""
+MIN_SECTION_SHARE = 10
+MAX_CONTINUED_TOKENS = 500
+"""In a later summary the section takes at most this many tokens, unless a share of 1/`MIN_SECTION_SHARE` is more.
+
+The names that are not listed are remembered, but a conclusion that the summary drops is lost for all later ones.
+"""
 MAX_TOO_LONG_NAMES = 12
 """After this many names that do not fit, stop trying shorter ones."""
 MIN_SECTION_TOKENS = 24
@@ -42,12 +45,17 @@ class NamesSection:
     room: int
 
     @classmethod
-    def plan(cls, names: NamesInUse, budget: int) -> NamesSection:
-        """Return the section for a summary of `budget` tokens."""
+    def plan(
+        cls, names: NamesInUse, budget: int, *, continues: bool = False
+    ) -> NamesSection:
+        """Return the section for a summary of `budget` tokens. `continues`: it continues an earlier summary."""
         ranked_names = names.ranked_names()
         needed_tokens = sum(map(len, ranked_names)) // 3 + 3 * len(ranked_names)
-        small_room = min(budget // SMALL_SECTION_SHARE, SMALL_SECTION_TOKENS)
-        room = min(max(small_room, budget // LARGE_SECTION_SHARE), needed_tokens)
+        room = budget // MAX_SECTION_SHARE
+        if continues:
+            min_room = budget // MIN_SECTION_SHARE
+            room = max(min(room, MAX_CONTINUED_TOKENS), min_room)
+        room = min(room, needed_tokens)
         return cls(ranked_names, room if room >= MIN_SECTION_TOKENS else 0)
 
     def write(
@@ -62,7 +70,7 @@ class NamesSection:
         too_long_count = 0
         for name in self.names:
             if name in visible_names or (
-                is_path(name) and file_name_of(name) in visible_names
+                is_path(name) and find_file_name(name) in visible_names
             ):
                 continue
             if name in listing or (" " in name and name in summary_text):
@@ -87,7 +95,7 @@ def _find_shared_file_names(names: Sequence[str]) -> set[str]:
     shared_file_names: set[str] = set()
     for name in names:
         if is_path(name):
-            file_name = file_name_of(name)
+            file_name = find_file_name(name)
             (shared_file_names if file_name in file_names else file_names).add(
                 file_name
             )
@@ -138,7 +146,7 @@ class _Listing:
         """Return the folder to show with a file, if any, and the rest of the name as it is written."""
         if not is_path(name):
             return "", f"`{name}`" if " " in name else name
-        file_name = file_name_of(name)
+        file_name = find_file_name(name)
         is_clear = is_file(file_name) and file_name not in self.shared_file_names
         return "" if is_clear else name.removesuffix(file_name), file_name
 

@@ -157,7 +157,7 @@ class SummarizerChain:
         self._interrupted_route = ""
         if not name:
             return ""
-        self._record_failure(name, SummaryError(TOOK_TOO_LONG, passing=True))
+        self._record_failure(name, SummaryError(TOOK_TOO_LONG, is_transient=True))
         return f"{name} wrote no summary: {TOOK_TOO_LONG}"
 
     async def _ask(self, route: Summarizer, request: SummaryRequest) -> SummaryDraft:
@@ -179,7 +179,10 @@ class SummarizerChain:
             if refusal.route == name
         ):
             self._record_failure(
-                name, SummaryError("its summaries could not be used", unusable=True)
+                name,
+                SummaryError(
+                    "its summaries could not be used", is_unusable_answer=True
+                ),
             )
             warnings.append(
                 f"{name} is not asked for the next {LONG_PAUSE_SECONDS / 60:.0f} minutes"
@@ -230,8 +233,8 @@ class SummarizerChain:
 
     def _record_failure(self, name: str, error: SummaryError) -> None:
         """Report a failure, and pause the route unless the failure concerns only this request."""
-        pause_seconds = TRANSIENT_PAUSE_SECONDS if error.passing else 0.0
-        if error.missing or error.unusable:
+        pause_seconds = TRANSIENT_PAUSE_SECONDS if error.is_transient else 0.0
+        if error.has_no_provider or error.is_unusable_answer:
             pause_seconds = LONG_PAUSE_SECONDS
         if pause_seconds:
             self._paused_until[name] = self._clock() + pause_seconds
@@ -240,8 +243,8 @@ class SummarizerChain:
             "summary_failed",
             route=name,
             reason=redact(str(error)),
-            passing=error.passing,
-            missing=error.missing,
+            passing=error.is_transient,
+            missing=error.has_no_provider,
             rest=pause_seconds,
         )
 

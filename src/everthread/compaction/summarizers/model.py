@@ -91,20 +91,23 @@ def as_summary_error(error: Exception) -> SummaryError:
     if verdict.kind in _TOO_LONG_KINDS:
         return PromptTooLongError(message, limit=verdict.context_limit)
     if verdict.kind == "rate_limit":
-        return SummaryError(message, passing=True)
+        return SummaryError(message, is_transient=True)
     evidence = Evidence()
     evidence.add(error)
     if evidence.status is not None:
-        is_passing = evidence.status in _TRANSIENT_STATUSES or evidence.status >= 500
+        is_transient = evidence.status in _TRANSIENT_STATUSES or evidence.status >= 500
         return SummaryError(
-            message, passing=is_passing, missing=evidence.status in _NO_ACCESS_STATUSES
+            message,
+            is_transient=is_transient,
+            has_no_provider=evidence.status in _NO_ACCESS_STATUSES,
         )
     kinds = " ".join(kind.__name__ for kind in type(error).__mro__).lower()
     if isinstance(error, OSError | WireError) or _NETWORK_ERROR.search(kinds):
-        return SummaryError(message, passing=True)
+        return SummaryError(message, is_transient=True)
     return SummaryError(
         message,
-        missing=_NO_ACCESS_MESSAGE.search(f"{kinds} {message.lower()}") is not None,
+        has_no_provider=_NO_ACCESS_MESSAGE.search(f"{kinds} {message.lower()}")
+        is not None,
     )
 
 
@@ -155,7 +158,9 @@ class SummaryWriter:
         usable = [answer for answer in answers if answer.is_usable]
         if not usable:
             faults = ", then ".join(dict.fromkeys(answer.fault for answer in answers))
-            raise SummaryError(f"the answer could not be used: {faults}", unusable=True)
+            raise SummaryError(
+                f"the answer could not be used: {faults}", is_unusable_answer=True
+            )
         return self._take_sections(usable[-1], prompt, calls)
 
     def _take_sections(
@@ -184,7 +189,7 @@ class SummaryWriter:
         except Exception as error:
             if timeout.expired():
                 raise SummaryError(
-                    f"no answer within {self.time_limit:g} seconds", passing=True
+                    f"no answer within {self.time_limit:g} seconds", is_transient=True
                 ) from error
             raise as_summary_error(error) from error
         if reply.usage is not None:

@@ -278,7 +278,13 @@ class _SentencePool:
             for number in self.unrepeated_numbers[index]:
                 weight = _BEST_SENTENCE_WEIGHT if scores[number] == best_score else 1.0
                 scored_sentences.append((scores[number] * weight, index, number))
-        scored_sentences.sort(key=lambda scored: (-scored[0], -scored[1], scored[2]))
+        scored_sentences.sort(
+            key=lambda scored_sentence: (
+                -scored_sentence[0],
+                -scored_sentence[1],
+                scored_sentence[2],
+            )
+        )
         return [(index, number) for _, index, number in scored_sentences]
 
     def _score_sentences(self, index: int, rarity: WordRarity) -> list[float]:

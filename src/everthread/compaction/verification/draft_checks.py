@@ -22,6 +22,7 @@ from everthread.compaction.summary.sections import (
     GOAL,
     PENDING_ASKS,
     RULES,
+    Sections,
 )
 from everthread.compaction.summary.sentences import (
     CountTokens,
@@ -67,9 +68,25 @@ def check_draft(
         refusal = TOO_MANY_UNKNOWN_NAMES
     if refusal:
         return f"{draft.author} {refusal}; its summary was not used"
+    completed_sections, verification = _add_missing_facts(
+        marked_sections, request, count
+    )
+    return SummaryDraft(
+        completed_sections,
+        draft.author,
+        verification=replace(
+            verification, checked=checked_count, unverified=unknown_count
+        ),
+    )
+
+
+def _add_missing_facts(
+    sections: Sections, request: SummaryRequest, count: CountTokens
+) -> tuple[Sections, Verification]:
+    """Add the changed files and open errors that the sections lack, within the budget, and count these facts."""
     budget = request.budget
     state = request.state or ThreadState()
-    draft_text = "\n".join(marked_sections.values())
+    draft_text = "\n".join(sections.values())
     errors = [
         line
         for line in write_open_errors(state).split("\n")
@@ -91,26 +108,18 @@ def check_draft(
     file_lines = [
         line for line in files_section.split("\n") if line.startswith("- changed")
     ]
-    marked_sections = drop_lines_to_fit(
-        marked_sections,
+    completed_sections = drop_lines_to_fit(
+        sections,
         budget - sum(count(line) + 2 for line in (*errors, *file_lines)),
         count,
     )
     for name, lines in ((BLOCKED, errors), (FILES, file_lines)):
         if lines:
-            marked_sections[name] = "\n".join(
-                filter(None, (marked_sections.get(name, ""), *lines))
+            completed_sections[name] = "\n".join(
+                filter(None, (completed_sections.get(name, ""), *lines))
             )
-    return SummaryDraft(
-        marked_sections,
-        draft.author,
-        verification=Verification(
-            fact_count,
-            fact_count - added_count,
-            added_count,
-            checked_count,
-            unknown_count,
-        ),
+    return completed_sections, Verification(
+        facts=fact_count, present=fact_count - added_count, added=added_count
     )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from everthread.core.messages import count_noun
 from everthread.gateway.access.quotas import utc_day
 from everthread.gateway.dashboard import views
+from everthread.gateway.dashboard.calls_view import CallsView
 from everthread.gateway.dashboard.charts import (
     HALF_PAGE_WIDTH,
     Chart,
@@ -67,7 +68,7 @@ def draw_window_bar(window: views.WindowView) -> str:
     )
 
 
-def draw_calls(view: views.CallsView, size: WindowSize) -> str:
+def draw_calls(view: CallsView, size: WindowSize) -> str:
     points = views.pick_points(view.calls)
     calls = [view.calls[call_index] for call_index in points]
     point_numbers = {call_index: number for number, call_index in enumerate(points)}

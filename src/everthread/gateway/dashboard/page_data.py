@@ -15,6 +15,7 @@ from everthread.core.secrets.redaction import redact
 from everthread.errors import UnknownIdError
 from everthread.gateway.dashboard import views
 from everthread.gateway.dashboard.access import Viewer
+from everthread.gateway.dashboard.calls_view import make_calls_view
 from everthread.gateway.dashboard.headlines import (
     MIN_DOLLARS,
     KeptMessages,
@@ -232,7 +233,7 @@ class PageReader:
         model = totals.last_model or row.tip.model
         size = self.costs.find_window_size(model, limits, used_window)
         window = views.make_window_view(row.tip.system, part_sizes, size, calls)
-        calls_view = views.make_calls_view(calls, records, ttl=self._cache_seconds)
+        calls_view = make_calls_view(calls, records, ttl=self._cache_seconds)
         kept_messages = _count_kept(row, records)
         comparison = None
         if kept_messages.compactions:

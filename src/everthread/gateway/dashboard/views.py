@@ -33,8 +33,6 @@ from everthread.store.records import (
 )
 from everthread.store.usage_records import CallRow, ThreadFigures
 
-MIN_CACHED_TOKENS = 1_024
-"""Prompt tokens below which no provider caches anything."""
 USER_WORDS_HEADING = "What the User Said"
 MAX_CHART_POINTS = 300
 
@@ -286,102 +284,6 @@ def _describe_next_compaction(
     )
     calls_text = f"{calls:,} call{'' if calls == 1 else 's'}"
     return f"In about {calls_text} the prompt reaches the threshold; {_COMPACTION_CONDITION}"
-
-
-@dataclass(frozen=True, slots=True)
-class CacheMissRow:
-    """A call that read less from the cache than the previous call had written there."""
-
-    call: int
-    cause: str
-    missed_tokens: int
-    is_reported: bool = False
-    """Whether the provider gave the cause; otherwise it is deduced here."""
-
-
-@dataclass(frozen=True, slots=True)
-class CallsView:
-    calls: tuple[CallRow, ...]
-    """Calls to the main model, in order."""
-    marks: tuple[tuple[int, str], ...]
-    """For each compaction, the index of the next call, and the tokens before and after in words."""
-    misses: tuple[CacheMissRow, ...]
-
-    @property
-    def causes(self) -> list[tuple[str, int, int]]:
-        """The causes of cache misses with their calls and tokens, the most expensive cause first."""
-        sums: dict[str, tuple[int, int]] = {}
-        for miss in self.misses:
-            calls, tokens = sums.get(miss.cause, (0, 0))
-            sums[miss.cause] = calls + 1, tokens + miss.missed_tokens
-        return sorted(
-            ((cause, *sums_of_cause) for cause, sums_of_cause in sums.items()),
-            key=lambda row: -row[2],
-        )
-
-
-def make_calls_view(
-    calls: Sequence[CallRow], compactions: Sequence[CompactionRecord], *, ttl: float
-) -> CallsView:
-    main_calls = [call for call in calls if call.task == "main"]
-    kept_compactions = sorted(
-        (
-            compaction_record
-            for compaction_record in compactions
-            if compaction_record.reverted is None
-        ),
-        key=lambda compaction_record: compaction_record.created,
-    )
-    marks = []
-    for compaction in kept_compactions:
-        call_index = next(
-            (
-                number
-                for number, call in enumerate(main_calls)
-                if call.created > compaction.created
-            ),
-            len(main_calls),
-        )
-        record = compaction.record
-        marks.append(
-            (
-                call_index,
-                f"compaction: {record.tokens_before:,} to {record.tokens_after:,} tokens",
-            )
-        )
-    return CallsView(
-        tuple(main_calls),
-        tuple(marks),
-        tuple(_find_misses(main_calls, {call_index for call_index, _ in marks}, ttl)),
-    )
-
-
-def _find_misses(
-    main_calls: Sequence[CallRow], compacted_calls: set[int], ttl: float
-) -> list[CacheMissRow]:
-    misses: list[CacheMissRow] = []
-    if not any(call.cache_read or call.cache_write for call in main_calls):
-        return misses
-    for number, (previous_call, call) in enumerate(pairwise(main_calls), 1):
-        reusable_tokens = min(previous_call.prompt, call.prompt)
-        missed_tokens = reusable_tokens - call.cache_read
-        if reusable_tokens < MIN_CACHED_TOKENS or missed_tokens <= max(
-            MIN_CACHED_TOKENS, reusable_tokens // 10
-        ):
-            continue
-        if number in compacted_calls:
-            cause = "compaction"
-        elif previous_call.model != call.model:
-            cause = "model changed"
-        elif call.created - previous_call.created > ttl:
-            cause = "cache expired"
-        else:
-            cause = "the prompt changed, or the provider dropped it"
-        is_reported = bool(call.cache_miss)
-        if is_reported:
-            cause = f"{call.cache_miss} (says the provider)"
-        misses.append(CacheMissRow(number + 1, cause, missed_tokens, is_reported))
-    return misses
 
 
 @dataclass(frozen=True, slots=True)

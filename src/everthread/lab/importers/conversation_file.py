@@ -8,7 +8,7 @@ from typing import Any
 
 from everthread.core.types import Request
 from everthread.errors import TranscriptError, WireError
-from everthread.lab.importers.log_files import LOG_LOCATIONS
+from everthread.lab.importers.find_logs import LOG_LOCATIONS
 from everthread.lab.importers.read_logs import (
     EXPORT_TYPE,
     load_json,

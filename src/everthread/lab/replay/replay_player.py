@@ -317,12 +317,10 @@ async def areplay(  # noqa: PLR0913 - the options of a replay
         compact,
     )
     with_facts = with_baselines if with_facts is None else with_facts
-    stated_facts = (
-        facts.collect_facts(plan.messages) if with_baselines or with_facts else []
-    )
-    everthread_replay = await _play_with_everthread(
-        player, stated_facts if with_facts else None
-    )
+    needs_facts = with_baselines or with_facts
+    stated_facts = facts.collect_facts(plan.messages) if needs_facts else []
+    facts_to_find = stated_facts if with_facts else None
+    everthread_replay = await _play_with_everthread(player, facts_to_find)
     other_strategies = OtherStrategies()
     if with_baselines:
         other_strategies = _play_other_strategies(log, inputs, stated_facts)

@@ -25,11 +25,8 @@ from everthread.store.rewrite_records import (
     ThreadLinkMatch,
 )
 from everthread.store.sql.accounts import insert_usage, record_usage
-from everthread.store.sql.compactions import (
-    branch_thread,
-    continue_session,
-    list_history_ids,
-)
+from everthread.store.sql.branches import branch_thread, list_history_ids
+from everthread.store.sql.compactions import continue_session
 from everthread.store.sql.message_rows import AppendRequest, append_messages
 from everthread.store.sql.session_rows import (
     ThreadTip,

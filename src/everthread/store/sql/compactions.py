@@ -1,8 +1,7 @@
-"""Continue a thread in a new session after a compaction, undo that, and branch a thread."""
+"""Continue a thread in a new session after a compaction, and undo that."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from decimal import Decimal
@@ -10,7 +9,7 @@ from typing import Any
 
 from everthread.core.types import Node, System
 from everthread.errors import InputError, NothingToUndoError, UnknownIdError
-from everthread.store.database import MAX_ID, Row, Tx, chunks, placeholders
+from everthread.store.database import Row, Tx
 from everthread.store.records import (
     CompactionRecord,
     Continuation,
@@ -22,7 +21,6 @@ from everthread.store.records import (
 )
 from everthread.store.rewrite_records import UNDONE_PREFIX, UNDONE_STATE_KEY
 from everthread.store.sql.message_rows import (
-    FROM_SESSION_HISTORY,
     AppendRequest,
     append_messages,
     insert_message,
@@ -33,20 +31,15 @@ from everthread.store.sql.session_rows import (
     copy_activity,
     find_thread,
     insert_session,
-    list_session_chain,
     load_session,
-    lock_thread,
     lock_tip,
-    recount_thread,
     require_lease,
 )
 from everthread.store.sql.thread_state import (
-    copy_pins,
-    list_nodes,
     put_nodes,
     put_state,
 )
-from everthread.store.value_encoding import decode_json, encode_json, unpack_body
+from everthread.store.value_encoding import decode_json, encode_json
 
 
 def continue_session(
@@ -284,150 +277,3 @@ def encode_record(compaction: NewCompaction) -> str:
             "cost": cost,
         }
     )
-
-
-OUTPUT_ID_PATTERN = re.compile(r"output:[0-9a-f]{16}")
-
-
-def branch_thread(
-    tx: Tx,
-    session_id: str,
-    at_message: int,
-    new: NewSession | None,
-    default_id: str,
-    now: float,
-) -> Session:
-    thread = lock_thread(tx, session_id)
-    source_id, context_ids = _find_context(tx, thread, at_message)
-    source = load_session(tx, source_id)
-    branch = new or NewSession(
-        id=default_id,
-        platform=source.platform,
-        user=source.user,
-        title=source.title,
-        model=source.model,
-        system=source.system,
-        client=source.client,
-    )
-    branch = replace(branch, kind="branch", parent=source.id, tenant=source.tenant)
-    if insert_session(tx, branch, thread=branch.id, now=now, branched_at=at_message):
-        _place_shared_messages(
-            tx, branch.id, context_ids, list_history_ids(tx, thread, at_message)
-        )
-        _copy_citations(tx, thread, branch.id)
-        # Summaries of shared messages: the context may cite them, and the branch outlives the parent thread.
-        shared_nodes = [
-            node for node in list_nodes(tx, thread) if node.last_message <= at_message
-        ]
-        put_nodes(tx, [replace(node, thread=branch.id) for node in shared_nodes], None)
-        copy_pins(tx, thread, branch.id)
-        recount_thread(tx, branch.id)
-    stored_session = load_session(tx, branch.id)
-    if (stored_session.kind, stored_session.parent, stored_session.branched_at) != (
-        "branch",
-        source.id,
-        at_message,
-    ):
-        raise InputError(f"the id {branch.id!r} is taken by another session")
-    return stored_session
-
-
-def _find_context(tx: Tx, thread: str, at_message: int) -> tuple[str, list[int]]:
-    """Return the session to branch from, and the messages it shows up to `at_message`.
-
-    The session is the newest one that shows the message and whose summary covers no later message.
-    """
-    for session, _ in reversed(list_session_chain(tx, thread)):
-        row = tx.one(
-            "SELECT p.seq FROM places p JOIN messages m ON m.id = p.message_id "
-            "WHERE p.session_id = ? AND p.message_id = ? AND m.kind = 'message' ORDER BY p.seq DESC LIMIT 1",
-            (session, at_message),
-        )
-        if row is not None and not _does_summary_cover_later(tx, session, at_message):
-            # The session no longer shows the message, but inherited it as a branch: use the inherited messages.
-            first_seq = 0 if row[0] >= 0 else -MAX_ID
-            rows = tx.all(
-                "SELECT message_id FROM places WHERE session_id = ? AND seq >= ? AND seq <= ? ORDER BY seq",
-                (session, first_seq, row[0]),
-            )
-            return session, [message_row[0] for message_row in rows]
-    raise UnknownIdError(f"thread {thread} has no message {at_message} to branch at")
-
-
-def _does_summary_cover_later(tx: Tx, session: str, at_message: int) -> bool:
-    """Return whether the summary at the beginning of a session covers messages after `at_message`."""
-    record = tx.value("SELECT record FROM compactions WHERE session_id = ?", (session,))
-    later_ids = (
-        [
-            message_id
-            for message_id in decode_json(record)["covered"]
-            if message_id > at_message
-        ]
-        if record
-        else []
-    )
-    return bool(
-        tx.all_for_keys(
-            "SELECT 1 FROM messages WHERE id IN ({}) AND kind = 'message'", later_ids
-        )
-    )
-
-
-def list_history_ids(tx: Tx, thread: str, at_message: int | None) -> list[int]:
-    """Return the ids of a thread's history up to a message, or of all its history."""
-    ids: list[int] = []
-    for session_and_inherited in list_session_chain(tx, thread):
-        for row in tx.all(
-            f"SELECT p.message_id {FROM_SESSION_HISTORY} ORDER BY p.seq",
-            session_and_inherited,
-        ):
-            ids.append(row[0])
-            if row[0] == at_message:
-                return ids
-    if at_message is None:
-        return ids
-    raise UnknownIdError(f"the history of thread {thread} has no message {at_message}")
-
-
-def _place_shared_messages(
-    tx: Tx, session_id: str, context: Sequence[int], history: Sequence[int]
-) -> None:
-    """Place the context, preceded by the history if that holds more."""
-    place_messages(tx, session_id, context)
-    if list(context) == list(history):
-        tx.run("UPDATE sessions SET carried = 0 WHERE id = ?", (session_id,))
-        return
-    rows = (
-        (session_id, seq - len(history), message_id)
-        for seq, message_id in enumerate(history)
-    )
-    tx.run_many(
-        "INSERT INTO places (session_id, seq, message_id) VALUES (?, ?, ?)", rows
-    )
-
-
-def _copy_citations(tx: Tx, thread: str, session_id: str) -> None:
-    """Let the branch cite the outputs that its shared messages cite, so that they are kept as long as the branch."""
-    stored_ids = {
-        row[0]
-        for row in tx.all(
-            "SELECT DISTINCT output_id FROM citations WHERE thread_id = ?", (thread,)
-        )
-    }
-    if not stored_ids:
-        return
-    rows = tx.all(
-        "SELECT DISTINCT m.id, m.body FROM places p JOIN messages m ON m.id = p.message_id "
-        "WHERE p.session_id = ?",
-        (session_id,),
-    )
-    cited_ids = {
-        key for row in rows for key in OUTPUT_ID_PATTERN.findall(unpack_body(row[1]))
-    }
-    for chunk in chunks(sorted(stored_ids & cited_ids)):
-        tx.run(
-            "INSERT INTO citations (thread_id, tenant, output_id, call_id, tool, created) "
-            "SELECT ?, tenant, output_id, call_id, tool, created FROM citations "
-            f"WHERE thread_id = ? AND output_id IN ({placeholders(chunk)})",
-            (session_id, thread, *chunk),
-        )

@@ -34,7 +34,7 @@ from everthread.store.sql.pieces import (
     load_pieces,
     read_piece_texts,
 )
-from everthread.store.sql.recall_words import RecallWord, discount_parts, weigh_pieces
+from everthread.store.sql.recall_words import RecallWord, discount_parts, score_pieces
 from everthread.store.sql.session_rows import THREAD_NUMBERS
 
 SILENCE_SECONDS = 1_800.0
@@ -194,7 +194,7 @@ def _load_candidates(
     query: RecallQuery,
 ) -> _Candidates:
     weighed_words = discount_parts(words)
-    weights = weigh_pieces(weighed_words, MAX_COMPARED_PIECES)
+    weights = score_pieces(weighed_words, MAX_COMPARED_PIECES)
     # A piece from a day that the question names may win although it holds few of the words.
     strong_pieces = (
         _select_best_pieces(weights, len(weights))
@@ -206,7 +206,7 @@ def _load_candidates(
     phrase_lengths: dict[int, int] = {}
     user_pieces: list[int] = []
     if query.for_page:
-        user_weights = weigh_pieces(
+        user_weights = score_pieces(
             [replace(word, pieces=word.user_pieces) for word in weighed_words],
             MAX_COMPARED_USER_PIECES,
         )

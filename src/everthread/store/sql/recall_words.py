@@ -93,10 +93,10 @@ def _find_user_pieces(
 ) -> Sequence[int]:
     """Return the newest pieces of users' messages that hold a word."""
     if len(newest_pieces) <= MAX_PIECES_READ_FOR_ROLE:
-        select_of_users = (
+        select_user_pieces = (
             "SELECT p.id FROM piece_details p WHERE p.id IN ({}) AND p.role = 'user'"
         )
-        return [row[0] for row in tx.all_for_keys(select_of_users, newest_pieces)]
+        return [row[0] for row in tx.all_for_keys(select_user_pieces, newest_pieces)]
     of_users = (make_filter_name("role", "user"),)
     index_query = replace(word_query, filter_names=(*word_query.filter_names, of_users))
     return tx.match_ids(index_query, MAX_PIECES_PER_WORD)
@@ -217,7 +217,7 @@ def _count_pieces(tx: Tx, thread: str | None) -> int:
     )
 
 
-def weigh_pieces(words: Sequence[RecallWord], max_pieces: int) -> dict[int, float]:
+def score_pieces(words: Sequence[RecallWord], max_pieces: int) -> dict[int, float]:
     """Return pieces with the sum of the weights of their words. The best `max_pieces` pieces are among them.
 
     Words with the most weight are added first. Once `max_pieces` pieces weigh more than all remaining words together,

@@ -303,7 +303,7 @@ class ThreadIndex:
         )
         similar_matches: Sequence[ThreadLinkMatch] = ()
         if matched_length < len(history):
-            similar_matches = await self._store.find_skeletons(
+            similar_matches = await self._store.find_links_by_skeleton(
                 *query.family, history.skeletons_after(matched_length)
             )
         return find_longest_point(history, exact_match, similar_matches)
@@ -423,7 +423,7 @@ class ThreadIndex:
         stored_point = await self._store.find_link(*family, digests)
         if stored_point:
             return [stored_point]
-        return await self._store.find_skeletons(*family, skeletons)
+        return await self._store.find_links_by_skeleton(*family, skeletons)
 
     def _keep_reminder(self, tenant: str, reminder: Reminder) -> None:
         """Keep a reminder of a tenant's clients, to try it first next time."""

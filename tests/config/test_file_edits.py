@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everthread.config import parse_config
-from everthread.config.file import set_keys
+from everthread.config.file_edits import set_keys
 from everthread.config.yaml_text import parse_yaml
 from everthread.errors import ConfigError, EverthreadError
 

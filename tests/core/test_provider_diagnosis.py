@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from everthread.core.caching.cache_diagnosis import (
+from everthread.core.caching.provider_diagnosis import (
     ask_for_diagnosis,
     read_diagnosis,
     with_diagnosis,

@@ -51,14 +51,16 @@ def find_page(tx: Tx, query: SearchQuery, now: float) -> HitPage:
     results += (hit for hit in exact_hits if (hit.message, hit.output) not in best_keys)
     hits = make_hits_of_passages(tx, results[query.offset : end_rank])
     neighbours = find_neighbours(tx, [(hit.message, hit.snippet) for hit in hits])
-    is_near = not exact_hits and all(passage.closeness < 1 for passage in best_passages)
+    has_only_close_texts = not exact_hits and all(
+        passage.closeness < 1 for passage in best_passages
+    )
     return HitPage(
         tuple(
             replace(hit, before=before, after=after)
             for hit, (before, after) in zip(hits, neighbours, strict=True)
         ),
         has_more=len(results) > end_rank,
-        is_approximate=bool(hits) and is_near,
+        is_approximate=bool(hits) and has_only_close_texts,
     )
 
 
