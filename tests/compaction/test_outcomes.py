@@ -91,8 +91,10 @@ def test_unfinished_runs_are_recognised(text: str, what: str) -> None:
             "1 package failed, 1 package passed",
         ),
         (
-            "=== RUN   TestX\n=== RUN   TestX/part\n--- FAIL: TestX (0.00s)\n    --- FAIL: TestX/part (0.00s)\n"
-            "=== RUN   TestY\n--- PASS: TestY (0.00s)\nFAIL\nFAIL\texample.org/b\t0.02s\nok  \texample.org/a\t0.1s",
+            (
+                "=== RUN   TestX\n=== RUN   TestX/part\n--- FAIL: TestX (0.00s)\n    --- FAIL: TestX/part (0.00s)\n"
+                "=== RUN   TestY\n--- PASS: TestY (0.00s)\nFAIL\nFAIL\texample.org/b\t0.02s\nok  \texample.org/a\t0.1s"
+            ),
             "1 failed, 1 passed",
         ),
         (

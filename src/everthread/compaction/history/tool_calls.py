@@ -53,8 +53,8 @@ _EXIT_IN_LINE = re.compile(
 )
 _TESTS_IN_LINE = re.compile(
     r"(?:exit -?\d{1,6}, )?(?:timed out, |[a-z]{6,11}, )?(?P<tests>\d{1,7} (?:packages? )?"
-    r"(?:failed|passed|skipped|errors?|tests?)(?:, \d{1,7} (?:packages? )?(?:failed|passed|skipped|errors?|tests?)){0,4})"
-    r"(?=, |$)"
+    r"(?:failed|passed|skipped|errors?|tests?)"
+    r"(?:, \d{1,7} (?:packages? )?(?:failed|passed|skipped|errors?|tests?)){0,4})(?=, |$)"
 )
 """The figures of a test run, after the exit code and the stop reason."""
 _SIZE_IN_LINE = re.compile(
