@@ -254,10 +254,10 @@ def test_only_the_newest_outcome_of_a_command_is_open() -> None:
     assert "error: KeyError: 'a' (failed differently later)" in journal
     assert "error: TypeError: b is None\n" in journal
     passing = turn("Go.", *runs, run("pytest -q", "Exit code: 0"))
-    journal, state = build_journal_and_state(passing)
+    fixed_journal, state = build_journal_and_state(passing)
     assert not state.errors
-    assert "KeyError: 'a' (fixed later)" in journal.render()
-    assert "TypeError: b is None (fixed later)" in journal.render()
+    assert "KeyError: 'a' (fixed later)" in fixed_journal.render()
+    assert "TypeError: b is None (fixed later)" in fixed_journal.render()
 
 
 async def test_a_failure_of_an_earlier_summary_is_marked_when_the_run_fails_differently() -> (

@@ -58,8 +58,8 @@ _SUITE_COUNT = re.compile(r"\s*(?:test )?(?:suites|files)\b", re.IGNORECASE)
 
 def count_tests(text: str) -> str:
     """Return the figures of a test run, such as `3 failed, 12 passed`; empty if the text reports none."""
-    if figures := _count_go_results(text):
-        return figures
+    if go_results := _count_go_results(text):
+        return go_results
     counts = _sum_cargo_results(text) or _read_last_report(text[-4_000:])
     figures = []
     for name in ("failed", "error", "passed", "skipped", "test"):
