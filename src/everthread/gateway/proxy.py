@@ -1,7 +1,7 @@
 """The proxy: receive a request, decide whether it is managed, and start its exchange with an upstream.
 
-`exchange.py` sends requests and relays answers; `managed_exchange.py` does so for conversations; features are in
-`filters/`.
+`exchange.py` sends requests and relays answers; `managed/managed_exchange.py` does so for conversations; features are
+in `filters/`.
 """
 
 from __future__ import annotations
