@@ -10,8 +10,14 @@ import pytest
 from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.engine import Services
 from everthread.compaction.history.thread_facts import build_state
+from everthread.compaction.journal.journal_builder import build_journal_and_state
 from everthread.compaction.journal.journal_writer import JournalWriter
-from everthread.compaction.summary.sections import BLOCKED, STATE, parse_sections
+from everthread.compaction.summary.sections import (
+    BLOCKED,
+    DONE,
+    STATE,
+    parse_sections,
+)
 from everthread.compaction.summary.state_sections import write_open_errors
 from everthread.core.messages import Message
 from everthread.core.tokens import TokenCounter
@@ -232,3 +238,161 @@ def test_a_step_that_passes_alone_does_not_resolve_the_chain_before_it() -> None
     )
     later = run("git add b.py && git commit -m x", "[main 64f1b9a] x")
     assert "long line" in blocked_lines(turn("Commit.", failure, later))
+
+
+def test_only_the_newest_outcome_of_a_command_is_open() -> None:
+    """The same run fails differently, also from a folder that it names; then it passes."""
+    runs = [
+        run("pytest -q", "KeyError: 'a'\nExit code: 1"),
+        run("cd /r && pytest -q", "TypeError: b is None\nExit code: 1"),
+    ]
+    failing = turn("Go.", *runs)
+    told = blocked_lines(failing)
+    assert "failed (message 1, 2 times): TypeError: b is None" in told
+    assert "KeyError" not in told
+    journal = build_journal_and_state(failing)[0].render()
+    assert "error: KeyError: 'a' (failed differently later)" in journal
+    assert "error: TypeError: b is None\n" in journal
+    passing = turn("Go.", *runs, run("pytest -q", "Exit code: 0"))
+    fixed_journal, state = build_journal_and_state(passing)
+    assert not state.errors
+    assert "KeyError: 'a' (fixed later)" in fixed_journal.render()
+    assert "TypeError: b is None (fixed later)" in fixed_journal.render()
+
+
+async def test_a_failure_of_an_earlier_summary_is_marked_when_the_run_fails_differently() -> (
+    None
+):
+    engine_input = [
+        user_message("Begin."),
+        *run("make", "Error: no rates\nExit code: 2"),
+        *tool_turns(100, 60),
+        user_message("Go on."),
+    ]
+    services = Services(
+        JournalWriter(COUNTER), COUNTER, Budget.for_window(16_000), lambda: 0.0
+    )
+    first = await ContextCompressor(services).compress(engine_input)
+    assert parse_sections(first.summary)[DONE].endswith("error: Error: no rates")
+    later = [
+        *first.messages,
+        assistant_message("Again."),
+        user_message("Once more."),
+        *run("make", "Error: no disk\nExit code: 2"),
+        *tool_turns(200, 60),
+        user_message("Next."),
+    ]
+    second = await ContextCompressor(services).compress(later)
+    told = parse_sections(second.summary)[DONE]
+    assert "Error: no rates (failed differently later)" in told
+    assert told.endswith("error: Error: no disk")
+
+
+def test_a_run_of_the_failed_test_answers_it() -> None:
+    failed = run(
+        "mise run ci",
+        "--- FAIL: TestRates (0.09s)\nFAIL\nFAIL\tapp/rates\t1s\nok  \tapp/a\t1s",
+    )
+    other = run("go test -run TestTaxes ./rates", "ok  \tapp/rates\t1s")
+    same = run("go test -run TestRates ./rates", "ok  \tapp/rates\t1s")
+    assert "TestRates" in blocked_lines(turn("Go.", failed, other))
+    assert blocked_lines(turn("Go.", failed, other, same)) == ""
+
+
+def test_packages_are_compared_with_packages() -> None:
+    output = "--- FAIL: TestRates (0.09s)\nFAIL\nFAIL\tapp/rates\t1s\nok  \tapp/a\t1s"
+    failed = run("mise run ci", output)
+    assert "1, 2 packages): --- FAIL" in blocked_lines(turn("Go.", failed))
+    assert blocked_lines(turn("Go.", failed, run("pytest", "9 passed"))) != ""
+    passed = "ok  \tapp/rates\t1s\nok  \tapp/a\t1s"
+    assert blocked_lines(turn("Go.", failed, run("go test ./...", passed))) == ""
+
+
+def test_a_program_within_a_command_is_not_repeated() -> None:
+    """Agents change such a program, so the same text may never pass."""
+    failed = run("python3 - <<'E'\nprint(x)\nE", "NameError: x\nExit code: 1")
+    assert "NameError" in blocked_lines(turn("Go.", failed, run("ls src", "a.py")))
+    fixed = run("python3 - <<'E'\nprint(1)\nE", "1")
+    assert blocked_lines(turn("Go.", failed, fixed)) == ""
+
+
+def test_exit_codes_that_a_command_prints_are_not_its_own() -> None:
+    checks = run(
+        'app --good; echo "exit=$?"; app --bad; echo "exit=$?"', "exit=0\nexit=154"
+    )
+    assert blocked_lines(turn("Go.", checks)) == ""
+    one = run('make; echo "exit=$?"', "no rule\nexit=2")
+    assert "make" in blocked_lines(turn("Go.", one))
+
+
+STARTED = "Command running in background with ID: b7636e2. Output is being written to: /t/b7636e2.output"
+
+
+def start(command: str) -> list[Message]:
+    return call_with_result(
+        next(NUMBERS),
+        "Bash",
+        json.dumps({"command": command, "run_in_background": True}),
+        STARTED,
+    )
+
+
+def notice(status: str, task: str = "b7636e2") -> list[Message]:
+    reason = " with exit code 1" if status == "failed" else ""
+    return [
+        user_message(
+            f"<task-notification>\n<task-id>{task}</task-id>\n<status>{status}</status>\n"
+            f'<summary>Background command "Check" {status}{reason}</summary>\n</task-notification>'
+        )
+    ]
+
+
+def test_a_background_command_runs_until_its_end_is_reported() -> None:
+    running = build_state(turn("Go.", start("make watch"))).processes
+    assert running == ["make watch (session b7636e2)"]
+    assert (
+        build_state(
+            turn("Go.", start("make watch"), notice("completed", "b1"))
+        ).processes
+        == running
+    )
+    for end in (
+        notice("completed"),
+        notice("killed"),
+        call_with_result(next(NUMBERS), "KillShell", '{"shell_id": "b7636e2"}', "ok"),
+    ):
+        state = build_state(turn("Go.", start("make watch"), end))
+        assert state.processes == []
+        assert not state.errors
+
+
+def test_the_failure_of_a_background_command_is_its_outcome() -> None:
+    failed = turn("Go.", start("make check"), notice("failed"))
+    assert build_state(failed).processes == []
+    assert "`make check` failed" in blocked_lines(failed)
+    assert blocked_lines(failed, turn("Go.", run("make check", "Exit code: 0"))) == ""
+    ask = json.dumps({"task_id": "b7636e2", "block": True})
+    report = "<retrieval_status>success</retrieval_status>\n\n<task_id>b7636e2</task_id>\n\n<status>{}</status>\n\n{}"
+    still = call_with_result(
+        next(NUMBERS), "TaskOutput", ask, report.format("running", "…")
+    )
+    assert build_state(turn("Go.", start("make check"), still)).processes
+    ended = call_with_result(
+        next(NUMBERS),
+        "TaskOutput",
+        ask,
+        report.format(
+            "failed", "<exit_code>2</exit_code>\n<output>Error: no rates</output>"
+        ),
+    )
+    told = blocked_lines(turn("Go.", start("make check"), ended, notice("failed")))
+    assert "`make check` failed (message 1): <output>Error: no rates" in told
+    tests = call_with_result(
+        next(NUMBERS),
+        "TaskOutput",
+        ask,
+        report.format("completed", "<exit_code>0</exit_code>\n12 passed"),
+    )
+    test = build_state(turn("Go.", start("pytest"), tests)).last_test()
+    assert test is not None
+    assert test[1].outcome == "exit 0, 12 passed"

@@ -10,6 +10,7 @@ import pytest
 
 from everthread.compaction.history.thread_facts import build_state
 from everthread.compaction.history.tool_calls import CallFacts, describe_call
+from everthread.compaction.journal.journal import parse_journal
 from everthread.compaction.journal.journal_builder import build_journal_and_state
 from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.journal.one_line_text import split_note
@@ -28,6 +29,7 @@ from tests.compaction.histories import (
 )
 
 NUMBERS = count(1)
+COUNT = TokenCounter("gpt-4o").text
 
 
 def call(name: str, arguments: dict[str, Any], result: str) -> list[Message]:
@@ -728,3 +730,37 @@ def test_the_name_of_a_test_that_starts_is_no_error() -> None:
     text = journal_text(turn("Test.", run("go test -v ./...", output, failed=True)))
     assert "TestBothFlagsError" not in text
     assert "TestX (0.1s) x_test.go:3: got 1, want 2" in text
+
+
+def test_an_entry_that_says_nothing_is_left_out_and_counted() -> None:
+    quiet = [user_message("Wait."), assistant_message(""), user_message("Hm.")]
+    history = [*quiet, *turn("Test it.", run("make", "ok"))]
+    journal = build_journal_and_state(history)[0]
+    text = journal.render()
+    assert "[1" not in text
+    assert "3 messages that changed nothing left out." in text
+    assert "(Journal of 7 messages," in text
+    assert parse_journal(text) == journal
+    assert parse_journal(text).message_count == 7
+    only_quiet = build_journal_and_state(quiet)[0].render()
+    assert only_quiet.endswith("[1–2] 3 messages")
+
+
+def test_a_range_names_its_files_and_its_last_outcome() -> None:
+    history = [
+        message
+        for number in range(30)
+        for message in [
+            user_message(f"Step {number}."),
+            *call("Edit", {"file_path": f"/r/src/part_{number}.py"}, "ok"),
+            *run(f"make part_{number}", f"{number + 1} passed\nexit code: 0"),
+        ]
+    ]
+    entry, *_ = build_journal_and_state(history)[0].shorten_to(600, COUNT).entries
+    assert entry.last_turn > entry.first_turn
+    assert entry.file_change_count == entry.last_turn
+    number = entry.last_turn - 1
+    assert entry.lines == (
+        f"changed {', '.join(f'/r/src/part_{n}.py' for n in range(number - 2, number + 1))}",
+        f"ran `make part_{number}` → exit 0, {number + 1} passed",
+    )

@@ -88,7 +88,18 @@ def test_unfinished_runs_are_recognised(text: str, what: str) -> None:
         ),
         (
             "ok  \texample.org/a\t0.01s\n--- FAIL: TestX (0.00s)\nFAIL\texample.org/b\t0.02s\nFAIL",
+            "1 package failed, 1 package passed",
+        ),
+        (
+            (
+                "=== RUN   TestX\n=== RUN   TestX/part\n--- FAIL: TestX (0.00s)\n    --- FAIL: TestX/part (0.00s)\n"
+                "=== RUN   TestY\n--- PASS: TestY (0.00s)\nFAIL\nFAIL\texample.org/b\t0.02s\nok  \texample.org/a\t0.1s"
+            ),
             "1 failed, 1 passed",
+        ),
+        (
+            "--- PASS: TestX (0.00s)\n=== RUN   TestY\n--- PASS: TestY (0.00s)\nok  \texample.org/b\t0.02s",
+            "1 package passed",
         ),
         (
             "Ran 12 tests in 0.010s\n\nFAILED (failures=1, errors=2)",

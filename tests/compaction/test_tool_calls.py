@@ -43,7 +43,7 @@ LOG = "collecting\n" * 2_998 + "E   ValueError: bad port\nCommand exited with co
         (
             call("shell", command=["bash", "-lc", "go test ./..."]),
             "ok  \ta/b\t1s\nexit code 0",
-            "[shell] ran `go test ./...` -> exit 0, 1 passed, 1 line output",
+            "[shell] ran `go test ./...` -> exit 0, 1 package passed, 1 line output",
         ),
         (
             call("exec", command=["ls", "-l"]),

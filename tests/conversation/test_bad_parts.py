@@ -13,7 +13,7 @@ import pytest
 from everthread.compaction.compaction_result import Compaction
 from everthread.compaction.compressor import ContextCompressor
 from everthread.conversation.conversation import Conversation
-from everthread.errors import EngineError
+from everthread.errors import ContextOverflowError, EngineError
 from everthread.testing import ScriptedModel
 from everthread.thread.events import (
     CompactionDone,
@@ -236,3 +236,24 @@ async def test_memory_that_cannot_be_written_stops_the_compaction_not_the_turn(
         assert voids == ([] if before or made.changed else [made.reason]), (
             "only a person's own may find nothing left"
         )
+
+
+async def test_a_compaction_that_is_not_committed_does_not_send_the_refused_request_again(
+    tmp_path: Path,
+) -> None:
+    async with open_setup(tmp_path) as place:
+        model = ScriptedModel(lambda _: overflow_error(8_000, 9_000), window=16_000)
+        setup = place.setup(model, protect_last_n=2, background=False)
+        conversation = await Conversation.open(
+            replace(setup, hooks=BrokenHooks(before=True, after=False))
+        )
+        for number in range(6):
+            await conversation.add(
+                [{"role": "user", "content": f"Entry {number}. " + make_text(600)}]
+            )
+            await conversation.add([{"role": "assistant", "content": "Noted."}])
+        with pytest.raises(ContextOverflowError):
+            await conversation.send("Go on.")
+        assert len(model.requests) == 1
+        assert place.watch.of(CompactionFailed)
+        assert not place.watch.of(CompactionDone)

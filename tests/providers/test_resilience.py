@@ -19,6 +19,7 @@ from everthread.lab.provider import Record
 from everthread.lab.provider.faults import Fault
 from everthread.providers.resilience import (
     FallbackModel,
+    MeteredModel,
     RetryingModel,
     RetryOptions,
     TimeLimitedModel,
@@ -408,3 +409,21 @@ async def test_a_rate_limit_is_waited_for_by_minutes() -> None:
         "content"
     ] == "at last"
     assert sum(watch.waits) > 60
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_no_request_of_a_metered_model_is_sent_without_permission(
+    *, is_stream: bool
+) -> None:
+    async def refuse(_: Request) -> None:
+        raise ModelError("the limit of today is reached")
+
+    model = ScriptedModel([[make_reply()]], name="gpt-4o")
+    metered = MeteredModel(model, lambda _: None, refuse)
+    request = Request(model.name, [{"role": "user", "content": "Hello"}])
+    answer = (
+        collect_pieces(metered, request) if is_stream else metered.complete(request)
+    )
+    with pytest.raises(ModelError, match="limit of today"):
+        await answer
+    assert model.requests == []

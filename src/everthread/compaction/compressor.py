@@ -12,7 +12,7 @@ from everthread.compaction.draft_requests import PendingDraft, empty_draft
 from everthread.compaction.engine import ContextEngine, Services
 from everthread.compaction.history.open_requests import write_task
 from everthread.compaction.history.thread_facts import ThreadState
-from everthread.compaction.journal.journal import AUTHOR, Journal
+from everthread.compaction.journal.journal import AUTHOR
 from everthread.compaction.journal.journal_builder import GrowingJournal
 from everthread.compaction.names.names_section import NamesSection
 from everthread.compaction.planning_engine import EngineState
@@ -94,7 +94,7 @@ class ContextCompressor(SummaryEngine):
         if cut_plan.earlier_summary.last_turns:
             # Messages between several summaries belong between their entries.
             entries = sorted(journal.entries, key=lambda entry: entry.first_turn)
-            journal = Journal(tuple(entries))
+            journal = replace(journal, entries=tuple(entries))
         task = write_task(cut_plan)
         pinned_notes, warnings = write_pinned_notes(
             summary_input.state.notes, cut_plan.full_summary_budget // 8, count

@@ -120,6 +120,29 @@ def _unwrap_queued(text: str) -> str:
     return text
 
 
+class TaskEnd(NamedTuple):
+    """A client's notice that a background task ended."""
+
+    task: str
+    """The id of the task."""
+    status: str
+    description: str
+
+
+def find_task_ends(text: str) -> list[TaskEnd]:
+    """Return the background tasks that ended, according to the client's notices in a user's message."""
+    task_ends = []
+    for tag, *fields in _load_client_patterns().task_notices:
+        _, *notices = text.split(f"<{tag}>")
+        for notice in notices:
+            values = (
+                notice.partition(f"<{name}>")[2].partition(f"</{name}>")[0].strip()
+                for name in fields
+            )
+            task_ends.append(TaskEnd(*values))
+    return task_ends
+
+
 class _Element(NamedTuple):
     """Positions of `<tag …>…</tag>`: its start, the start and end of its content, its end."""
 
@@ -209,6 +232,7 @@ class _ClientPatterns:
         self.local_command_tag = _compile_opening_pattern(self._collect("local"))
         self.question_tools: list[tuple[str, str, str]] = self._collect("answered")
         self.given_answer = re.compile("|".join(self._collect("answers")), re.MULTILINE)
+        self.task_notices: list[list[str]] = self._collect("ended")
         self.notes_without_words = tuple(self._collect("no_words"))
         self.queued_notes = [
             _QueuedNote(

@@ -505,11 +505,17 @@ class MeteredModel(ModelWrapper):
         self._report_abandoned = report_abandoned
         self._check_permission = check_permission
 
-    async def complete(self, request: Request) -> Reply:
+    async def _ask(
+        self, request: Request, *, stream: bool
+    ) -> AsyncGenerator[AnswerPiece, None]:
         if self._check_permission is not None:
             await self._check_permission(request)
         try:
-            return await self.inner.complete(request)
+            async with closing_stream(
+                ask_model(self.inner, request, stream=stream)
+            ) as pieces:
+                async for piece in pieces:
+                    yield piece
         except asyncio.CancelledError:
             self._report_abandoned(request)
             raise

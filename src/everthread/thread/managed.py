@@ -466,7 +466,8 @@ class ManagedThread(Generic[DraftT]):
         if not draft.compaction.changed:
             await self.context.discard(draft, draft.compaction.reason)
             return False
-        await self.context.commit(draft, order)
+        if not await self._commit_changed_draft(draft, order):
+            return False
         self._record_success()
         return True
 
@@ -504,9 +505,7 @@ class ManagedThread(Generic[DraftT]):
         tokens = context.size.tokens
         is_done = False
         if draft is not None and draft.compaction.changed:
-            refusal = await context.commit(draft, order)
-            # If another process committed first, the context is smaller too.
-            is_done = not refusal or context.size.tokens < tokens
+            is_done = await self._commit_changed_draft(draft, order)
         elif draft is not None:
             await context.discard(draft, draft.compaction.reason)
         if is_done:
@@ -514,6 +513,15 @@ class ManagedThread(Generic[DraftT]):
         else:
             context.state.record_failure(tokens)
         return is_done
+
+    async def _commit_changed_draft(
+        self, draft: DraftT, order: CompactionOrder
+    ) -> bool:
+        """Commit a compaction that changes something; return whether the context is smaller now."""
+        tokens = self.context.size.tokens
+        failure = await self.context.commit(draft, order)
+        # If another process committed first, the context is smaller too.
+        return not failure or self.context.size.tokens < tokens
 
     def _record_success(self) -> None:
         size = self.context.size

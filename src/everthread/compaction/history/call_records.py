@@ -8,11 +8,14 @@ from typing import NamedTuple
 from everthread.compaction.history.compaction_history import MessageFacts
 from everthread.compaction.history.tool_calls import (
     EDIT_MARK,
+    MAX_ERROR_LINE_CHARS,
     CallFacts,
     Effect,
     parse_edit_blocks,
 )
-from everthread.core.messages import Call, text_of
+from everthread.core.messages import Call, one_line, text_of
+from everthread.core.secrets.redaction import clip_words
+from everthread.core.user_words import TaskEnd, find_task_ends
 
 
 class CallRecord(NamedTuple):
@@ -74,6 +77,10 @@ def read_calls(
                         index, turns[index], effect, "" if result_facts else call.id
                     )
                 )
+        elif message_facts.message.get("role") == "user":
+            for task_end in find_task_ends(text_of(message_facts.message)):
+                effect = _describe_task_end(task_end)
+                records.append(CallRecord(index, turns[index], effect, ""))
         elif (
             message_facts.without_summary is not None
             and message_facts.message.get("role") == "assistant"
@@ -88,6 +95,21 @@ def read_calls(
                 for effect in message_facts.effects[1]
             )
     return records
+
+
+def _describe_task_end(task_end: TaskEnd) -> Effect:
+    """Return the end of a background task as an effect; only the state knows which command it was."""
+    description = clip_words(one_line(task_end.description), MAX_ERROR_LINE_CHARS)
+    is_failure = task_end.status == "failed"
+    return Effect(
+        "looked",
+        "",
+        "",
+        failed=is_failure,
+        errors=(description,) if is_failure and description else (),
+        arguments={"task_id": task_end.task},
+        output=f"<status>{task_end.status}</status>\n{description}",
+    )
 
 
 def _take_result(

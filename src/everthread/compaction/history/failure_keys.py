@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 from everthread.compaction.history.shell_commands import (
+    is_test_command,
     looks_like_path,
     remove_trimming_stage,
 )
@@ -22,6 +23,8 @@ _MAX_KEY_CHARS = 400
 _LONG_KEY_CHARS = _MAX_KEY_CHARS // 2
 _MIN_SHORTENED_CHARS = 100
 """A summary shows shorter commands whole."""
+_FLAG = re.compile(r"-[qv]{1,3}|--quiet|--verbose")
+"""An option that only changes how much a command prints."""
 _FOLDER_SEPARATOR = " in folder "
 """Separates a command from its folder in the key of a failure."""
 
@@ -91,17 +94,17 @@ def _find_folder(effect: Effect) -> str:
 
 
 def resolves_failure(effect: Effect, key: str, failure_key: str) -> bool:
-    """Return whether a successful run resolves a failure: it is the same command, or has fewer arguments.
+    """Return whether a successful run resolves a failure: it is the same command, or runs at least as much.
 
     The folders must be equal if both are named. A run that names fewer files does not resolve the failure.
     """
     if effect.kind != "ran":
         return False
-    command, _, folder = key.partition(_FOLDER_SEPARATOR)
-    failed_command, _, failed_folder = failure_key.partition(_FOLDER_SEPARATOR)
+    command, folder = _split_key(key)
+    failed_command, failed_folder = _split_key(failure_key)
     if folder and failed_folder and folder != failed_folder:
         return False
-    if _has_same_last_step(command, failed_command) or _has_step(
+    if _has_same_last_step(command, failed_command) or _has_steps(
         command, failed_command
     ):
         return True
@@ -115,16 +118,66 @@ def resolves_failure(effect: Effect, key: str, failure_key: str) -> bool:
         _carries_program(words)
         or _carries_program(failed_words)
         or "&&" in failed_words
-        or not set(words) < set(failed_words)
     ):
         return False
-    if len(words) == 1:
-        return bool(effect.tests)
-    files, failed_files = (
-        {word for word in command_words[1:] if looks_like_path(word)}
-        for command_words in (words, failed_words)
+    return _runs_at_least(effect, words, failed_words)
+
+
+def is_same_command(key: str, other_key: str) -> bool:
+    """Return whether two failures are of the same command. The folders must be equal if both are named."""
+    command, folder = _split_key(key)
+    other_command, other_folder = _split_key(other_key)
+    return command == other_command and (
+        not folder or not other_folder or folder == other_folder
     )
-    return not files or files == failed_files
+
+
+def _split_key(key: str) -> tuple[str, str]:
+    """Return the command and the folder of a key."""
+    command, _, folder = key.partition(_FOLDER_SEPARATOR)
+    return command, folder
+
+
+def _runs_at_least(
+    effect: Effect, words: Sequence[str], failed_words: Sequence[str]
+) -> bool:
+    """Return whether a command runs at least as much as a failed one: with fewer arguments, or with wider paths.
+
+    New options that only change how much it prints do not matter; others may select something.
+    """
+    new_words = [word for word in words if word not in failed_words]
+    wider_words = [word for word in new_words if not _FLAG.fullmatch(word)]
+    if not new_words and len(words) == len(failed_words):
+        return False
+    if any(not _covers_any(word, failed_words) for word in wider_words):
+        return False
+    if all(map(_FLAG.fullmatch, words[1:])):
+        return bool(effect.tests) or is_test_command(words[0])
+    files = [word for word in words[1:] if looks_like_path(word)]
+    failed_files = [word for word in failed_words[1:] if looks_like_path(word)]
+    return not files or all(_covers_any_of(files, path) for path in failed_files)
+
+
+def _covers_any(word: str, failed_words: Iterable[str]) -> bool:
+    """Return whether a word names a path that holds one of these words."""
+    return any(_covers(word, failed_word) for failed_word in failed_words)
+
+
+def _covers_any_of(words: Iterable[str], failed_word: str) -> bool:
+    """Return whether one of these words names the same as `failed_word`, or a path that holds it."""
+    return any(word == failed_word or _covers(word, failed_word) for word in words)
+
+
+def _covers(word: str, narrower_word: str) -> bool:
+    """Return whether a path holds another one: a folder, `./...`, a file with tests, the task of every project."""
+    if narrower_word.startswith(":"):
+        return narrower_word.endswith(f":{word}")
+    is_pattern = word.endswith("...")
+    path = word.removesuffix("...").removeprefix("./").rstrip("/")
+    narrower_path = narrower_word.removeprefix("./")
+    if path in ("", "."):
+        return is_pattern and looks_like_path(narrower_word)
+    return looks_like_path(word) and narrower_path.startswith((f"{path}/", f"{path}::"))
 
 
 def _is_beginning(failed_command: str, command: str) -> bool:
@@ -136,11 +189,16 @@ def _is_beginning(failed_command: str, command: str) -> bool:
     )
 
 
-def _has_step(command: str, failed_command: str) -> bool:
-    """Return whether a failed command is a step of a chain that only continues after a success."""
+def _has_steps(command: str, failed_command: str) -> bool:
+    """Return whether a failed command is part of a chain that only continues after a success."""
     if " && " not in command or ";" in command or "||" in command:
         return False
-    return failed_command in map(command_key, command.split(" && "))
+    steps = list(map(command_key, command.split(" && ")))
+    failed_steps = list(map(command_key, failed_command.split(" && ")))
+    return any(
+        steps[start : start + len(failed_steps)] == failed_steps
+        for start in range(len(steps) - len(failed_steps) + 1)
+    )
 
 
 def _has_same_last_step(command: str, failed_command: str) -> bool:

@@ -41,6 +41,10 @@ _CARGO_RESULT = re.compile(
     re.MULTILINE,
 )
 _GO_RESULT = re.compile(r"^(?:(ok) {1,4}|(FAIL))\t[\w./-]{1,200}", re.MULTILINE)
+_GO_TEST_START = re.compile(r"^=== RUN +[^\s/]{1,200}$", re.MULTILINE)
+_GO_TEST_RESULT = re.compile(r"^--- (PASS|FAIL|SKIP): ", re.MULTILINE)
+"""The result of a test of Go; those of its parts are indented."""
+_GO_WORDS = {"failed": "FAIL", "passed": "PASS", "skipped": "SKIP"}
 _COUNT_WORDS = ("pass", "fail", "example", "tests run", "ran ", "# tests ", "ℹ ")
 """Strings, in lower case, found in a report on tests."""
 _COUNT_START = re.compile(
@@ -54,7 +58,9 @@ _SUITE_COUNT = re.compile(r"\s*(?:test )?(?:suites|files)\b", re.IGNORECASE)
 
 def count_tests(text: str) -> str:
     """Return the figures of a test run, such as `3 failed, 12 passed`; empty if the text reports none."""
-    counts = _sum_package_reports(text) or _read_last_report(text[-4_000:])
+    if go_results := _count_go_results(text):
+        return go_results
+    counts = _sum_cargo_results(text) or _read_last_report(text[-4_000:])
     figures = []
     for name in ("failed", "error", "passed", "skipped", "test"):
         number = counts.get(name)
@@ -64,22 +70,39 @@ def count_tests(text: str) -> str:
     return ", ".join(figures)
 
 
-def _sum_package_reports(text: str) -> dict[str, int]:
-    """Return the sums of the figures of a test runner that reports each package separately."""
+def _sum_cargo_results(text: str) -> dict[str, int]:
+    """Return the sums of the figures of cargo, which reports each package separately."""
     cargo_results = _CARGO_RESULT.findall(text) if "test result: " in text else []
-    if cargo_results:
-        passed, failed, ignored = (
-            sum(map(int, column)) for column in zip(*cargo_results, strict=True)
-        )
-        return {"passed": passed, "failed": failed, "skipped": ignored}
+    if not cargo_results:
+        return {}
+    passed, failed, ignored = (
+        sum(map(int, column)) for column in zip(*cargo_results, strict=True)
+    )
+    return {"passed": passed, "failed": failed, "skipped": ignored}
+
+
+def _count_go_results(text: str) -> str:
+    """Return the results of `go test`: of the tests if it lists each of them, else of the packages.
+
+    A filter may leave out some of the tests, so each test that began must have a result.
+    """
     go_results = _GO_RESULT.findall(text) if "ok  " in text or "FAIL\t" in text else []
-    return (
-        {
-            "passed": sum(bool(ok) for ok, _ in go_results),
-            "failed": sum(bool(fail) for _, fail in go_results),
-        }
-        if go_results
-        else {}
+    if not go_results:
+        return ""
+    results = _GO_TEST_RESULT.findall(text)
+    if results and len(results) == len(_GO_TEST_START.findall(text)):
+        numbers = {name: results.count(word) for name, word in _GO_WORDS.items()}
+        return ", ".join(
+            f"{number} {name}" for name, number in numbers.items() if number
+        )
+    numbers = {
+        "failed": sum(bool(fail) for _, fail in go_results),
+        "passed": sum(bool(ok) for ok, _ in go_results),
+    }
+    return ", ".join(
+        f"{number} package{'' if number == 1 else 's'} {name}"
+        for name, number in numbers.items()
+        if number
     )
 
 

@@ -13,10 +13,15 @@ from typing import Any
 
 from everthread.compaction.history.call_records import read_calls
 from everthread.compaction.history.compaction_history import MessageFacts, number_turns
-from everthread.compaction.history.error_lines import find_failure
+from everthread.compaction.history.error_lines import (
+    find_error_lines,
+    find_failure,
+    gives_no_reason,
+)
 from everthread.compaction.history.failure_keys import (
     command_key,
     error_key,
+    is_same_command,
     resolves_failure,
 )
 from everthread.compaction.history.reported_tests import count_tests
@@ -24,7 +29,13 @@ from everthread.compaction.history.shell_commands import (
     COMMAND_SEPARATOR,
     is_test_command,
 )
-from everthread.compaction.history.tool_calls import RUNNING, Effect
+from everthread.compaction.history.tool_calls import (
+    MAX_CALL_ERRORS,
+    MAX_ERROR_LINE_CHARS,
+    RUNNING,
+    Effect,
+)
+from everthread.compaction.history.tool_outcomes import find_exit_code
 from everthread.compaction.names.names_in_use import NamesInUse
 from everthread.core.messages import Messages, one_line
 from everthread.core.secrets.redaction import clip_words
@@ -72,7 +83,9 @@ class OpenError:
     times: int = 1
     """The number of such failures in a row."""
     tests: int = 0
-    """The number of tests, for a test run."""
+    """The number of tests or packages, for a test run."""
+    counts_packages: bool = False
+    """Whether `tests` is a number of packages."""
     tool: str = ""
     """The tool of a call that neither runs a command nor changes a file."""
     is_exit_reported: bool = False
@@ -96,6 +109,8 @@ class ThreadState:
     """The number of messages that were read."""
     forgotten_errors: set[str] = field(default_factory=set)
     """Keys of errors that were dropped because there were too many, not because they were resolved."""
+    replaced_errors: set[str] = field(default_factory=set)
+    """Keys of errors whose command failed again under another key."""
     names: NamesInUse = field(default_factory=NamesInUse)
     """The names that the work uses."""
     root: str = ""
@@ -147,14 +162,22 @@ class ThreadState:
             else f"{effect.tool} {effect.target}".strip()
         )
         key = error_key(effect)
-        previous_error = self.errors.pop(key, None)
-        times = previous_error.times + 1 if previous_error else 1
+        previous_keys = [
+            other_key
+            for other_key in self.errors
+            if other_key == key
+            or (effect.kind == "ran" and is_same_command(key, other_key))
+        ]
+        times = 1 + sum(self.errors.pop(other_key).times for other_key in previous_keys)
+        self.replaced_errors.update(previous_keys)
+        self.replaced_errors.discard(key)
         self.errors[key] = OpenError(
             source=clip_words(source or effect.tool, 200),
             lines=lines,
             turn=turn,
             times=times,
             tests=_count_tests_run(effect),
+            counts_packages=_counts_packages(effect),
             tool=effect.tool if effect.kind == "called" else "",
             is_exit_reported="exit " in effect.outcome,
         )
@@ -168,11 +191,14 @@ class ThreadState:
             effect.outcome, not effect.failed, turn, is_test
         )
         _, is_running, session = effect.outcome.partition(RUNNING)
+        background_task = _BACKGROUND_TASK.search(effect.output[:300])
+        if background_task:
+            session = background_task[1]
         is_background = effect.arguments.get(
             "run_in_background"
         ) is True or effect.target.rstrip().endswith(" &")
-        if (is_background or is_running) and not effect.failed:
-            process = clip_words(effect.target, 200) + (
+        if (is_background or is_running or background_task) and not effect.failed:
+            process = clip_words(effect.target, _MAX_PROCESS_CHARS) + (
                 f" (session {session.partition(')')[0]})" if session else ""
             )
             self.processes = [
@@ -187,27 +213,48 @@ class ThreadState:
             self.processes = []
 
     def _resolve_session_end(self, effect: Effect) -> Effect:
-        """Return the effect, or if it ended a background session, that of the command that started it."""
-        if not self.processes or "exit " not in effect.outcome:
+        """Return the effect, or if a background command ended with it, that of this command."""
+        if not self.processes:
             return effect
-        session_suffix = f" (session {effect.arguments.get('session_id')})"
+        sessions = {
+            f" (session {effect.arguments[name]})"
+            for name in _SESSION_ARGUMENTS
+            if name in effect.arguments
+        }
         process = next(
             (
                 candidate
                 for candidate in self.processes
-                if candidate.endswith(session_suffix)
+                if any(map(candidate.endswith, sessions))
             ),
             None,
         )
-        if process is None:
+        status = _find_end_status(effect) if process else ""
+        if process is None or not status:
             return effect
         self.processes = [
             candidate for candidate in self.processes if candidate != process
         ]
+        code = find_exit_code(effect.output)
+        failed = bool(code) or effect.failed or status == "failed"
+        errors = effect.errors or (
+            tuple(
+                clip_words(one_line(line), MAX_ERROR_LINE_CHARS)
+                for line in find_error_lines(effect.output, failed=True)
+                if not gives_no_reason(line)
+            )
+            if failed
+            else ()
+        )
+        tests = count_tests(effect.output)
+        outcome = f"exit {code}" if code is not None else status
         return effect._replace(
             kind="ran",
-            target=process.removesuffix(session_suffix),
-            tests=count_tests(effect.output),
+            target=process.rpartition(" (session ")[0],
+            outcome=f"{outcome}, {tests}" if tests else outcome,
+            failed=failed,
+            errors=errors[:MAX_CALL_ERRORS],
+            tests=tests,
         )
 
     def _close_failures(self, effect: Effect) -> None:
@@ -228,23 +275,49 @@ class ThreadState:
         for key in dict.fromkeys(resolved_keys):
             if states_no_error or (has_own_exit and self.errors[key].is_exit_reported):
                 del self.errors[key]
+                self.replaced_errors = {
+                    replaced_key
+                    for replaced_key in self.replaced_errors
+                    if not is_same_command(key, replaced_key)
+                }
 
     def _mark_passed_by(self, effect: Effect) -> None:
         """Mark errors as passed by if the agent continued with other calls of that tool.
 
-        Pages, buttons and queries are rarely repeated, so the same call may never succeed.
+        Pages, buttons, queries and the text of a program are rarely repeated, so the same call may never succeed.
         """
-        if effect.kind != "called" or not effect.is_done:
+        if not effect.is_done:
             return
-        for key, error in self.errors.items():
-            if error.tool == effect.tool and not error.is_passed_by:
-                self.errors[key] = replace(error, is_passed_by=True)
+        if effect.kind == "called":
+            keys = [
+                key for key, error in self.errors.items() if error.tool == effect.tool
+            ]
+        elif effect.kind == "ran" and _INLINE_PROGRAM.search(effect.target):
+            keys = [
+                key
+                for key, error in self.errors.items()
+                if _INLINE_PROGRAM.search(error.source)
+            ]
+        else:
+            return
+        for key in keys:
+            self.errors[key] = replace(self.errors[key], is_passed_by=True)
 
     def _find_resolved_by_tests(self, effect: Effect) -> list[str]:
-        """Return the keys of failed test runs with at most as many tests as this passing run."""
+        """Return the keys of failed test runs that this passing run answers.
+
+        They ran at most as many tests or packages, or all tests that failed are named in its command.
+        """
         test_count = _count_tests_run(effect)
+        counts_packages = _counts_packages(effect)
         return [
-            key for key, error in self.errors.items() if 0 < error.tests <= test_count
+            key
+            for key, error in self.errors.items()
+            if (
+                0 < error.tests <= test_count
+                and error.counts_packages == counts_packages
+            )
+            or _names_failed_tests(effect.target, error.lines)
         ]
 
     def _remove_files(self, effect: Effect) -> None:
@@ -370,6 +443,7 @@ class ThreadState:
             todo=[*self.todo],
             processes=[*self.processes],
             forgotten_errors={*self.forgotten_errors},
+            replaced_errors={*self.replaced_errors},
             names=self.names.copy(),
         )
 
@@ -529,6 +603,24 @@ def read_task_change(effect: Effect) -> dict[str, str] | None:
     return None
 
 
+_BACKGROUND_TASK = re.compile(r"running in (?:the )?background with ID: (\w{1,40})")
+_MAX_PROCESS_CHARS = 100
+"""Maximum characters of a command that runs in the background: a summary also shows the id of its session."""
+_SESSION_ARGUMENTS = ("session_id", "task_id", "bash_id", "shell_id")
+_TASK_STATUS = re.compile(r"<status>(?!running)(\w{1,20})</status>")
+_ENDING_TOOL = re.compile(r"kill|stop", re.IGNORECASE)
+
+
+def _find_end_status(effect: Effect) -> str:
+    """Return how a background command ended with this call; empty if the call does not say that it ended."""
+    if status := _TASK_STATUS.search(effect.output[:500]):
+        return status[1]
+    if "exit " in effect.outcome:
+        return "completed"
+    is_stopped = _ENDING_TOOL.search(effect.tool) and not effect.failed
+    return "stopped" if is_stopped else ""
+
+
 def _find_key_to_forget(entries: Mapping[str, Any]) -> str:
     """Return the key of the oldest entry that was only read, or else of the oldest entry."""
     return next(
@@ -540,7 +632,7 @@ def _find_key_to_forget(entries: Mapping[str, Any]) -> str:
 _OTHER_EXIT = re.compile(r"\||;")
 """A pipe or a second command: the exit code is that of the last one."""
 _EXIT_CODE = re.compile(r"exit (\d{1,3})\b")
-_TEST_FIGURE = re.compile(r"(\d{1,7}) (failed|error|passed|test)s?\b")
+_TEST_FIGURE = re.compile(r"(\d{1,7}) (?:packages? )?(failed|error|passed|test)s?\b")
 
 
 def _is_clear_failure(effect: Effect) -> bool:
@@ -550,12 +642,34 @@ def _is_clear_failure(effect: Effect) -> bool:
 
 
 def _count_tests_run(effect: Effect) -> int:
-    """Return the number of tests of a test run."""
+    """Return the number of tests of a test run, or that of packages (`_counts_packages`)."""
     if not effect.tests:
         return 0
     figures = {name: int(number) for number, name in _TEST_FIGURE.findall(effect.tests)}
     total = figures.pop("test", 0)
     return max(total, sum(figures.values()))
+
+
+_INLINE_PROGRAM = re.compile(
+    r"\b(?:python|node|ruby|perl|php|deno|bun)[\d.]{0,6}\s+(?:-[a-z]{0,3}[ce]\b|-?\s{0,3}<<)"
+)
+"""A program whose text is part of a command."""
+_FAILED_TEST = re.compile(r"(?:--- FAIL: |FAILED |FAIL: )([\w./-]+(?:::\w+)*)")
+
+
+def _names_failed_tests(command: str, error_lines: Sequence[str]) -> bool:
+    """Return whether a command names each test that failed. More lines than are kept may name further tests."""
+    names = [match[1] for line in error_lines if (match := _FAILED_TEST.match(line))]
+    words = _WORD_SEPARATOR.split(command)
+    return 0 < len(names) < MAX_CALL_ERRORS and all(name in words for name in names)
+
+
+_WORD_SEPARATOR = re.compile(r"[\s'\"|^$()=]+")
+
+
+def _counts_packages(effect: Effect) -> bool:
+    """Return whether a test run reports packages instead of tests."""
+    return " package" in effect.tests
 
 
 def _states_no_error(effect: Effect) -> bool:

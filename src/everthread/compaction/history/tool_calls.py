@@ -49,11 +49,12 @@ _MIN_CALL_CHARS = 50
 _STOP_CODES = (-1, 124, 130, 137, 143)
 """Exit codes of programs that something else stopped."""
 _EXIT_IN_LINE = re.compile(
-    r"exit (-?\d{1,6})(?:, \d{1,7} (?:failed|passed|skipped|errors?|tests?)\b){0,5}"
+    r"exit (-?\d{1,6})(?:, \d{1,7} (?:packages? )?(?:failed|passed|skipped|errors?|tests?)\b){0,5}"
 )
 _TESTS_IN_LINE = re.compile(
-    r"(?:exit -?\d{1,6}, )?(?:timed out, |[a-z]{6,11}, )?(?P<tests>\d{1,7} (?:failed|passed|skipped|errors?|tests?)"
-    r"(?:, \d{1,7} (?:failed|passed|skipped|errors?|tests?)){0,4})(?=, |$)"
+    r"(?:exit -?\d{1,6}, )?(?:timed out, |[a-z]{6,11}, )?(?P<tests>\d{1,7} (?:packages? )?"
+    r"(?:failed|passed|skipped|errors?|tests?)"
+    r"(?:, \d{1,7} (?:packages? )?(?:failed|passed|skipped|errors?|tests?)){0,4})(?=, |$)"
 )
 """The figures of a test run, after the exit code and the stop reason."""
 _SIZE_IN_LINE = re.compile(
@@ -321,7 +322,9 @@ def _read_output_outcome(kind: str, call_facts: CallFacts) -> CallOutcome:
             if not gives_no_reason(line)
         ]
         lines = lines[:MAX_CALL_ERRORS] or (
-            [clip_words(one_line(error), MAX_ERROR_LINE_CHARS)] if error else []
+            [clip_words(one_line(error), MAX_ERROR_LINE_CHARS)]
+            if error and error != tests
+            else []
         )
     session_note = f"{RUNNING}{output.session})" if output.session else ""
     parts = [

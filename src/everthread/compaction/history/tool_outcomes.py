@@ -67,8 +67,13 @@ class UnwrappedOutput:
 
     @UnlockedCachedProperty
     def code(self) -> int | None:
-        """The exit code, from the JSON around the output or from the output's text."""
-        return find_exit_code(self.body) if self.exit_code is None else self.exit_code
+        """The exit code, from the JSON around the output or from the output's text.
+
+        A command that prints several exit codes itself has none that is its own.
+        """
+        if self.exit_code is not None or self.command.count("$?") > 1:
+            return self.exit_code
+        return find_exit_code(self.body)
 
     @UnlockedCachedProperty
     def stop_reason(self) -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from everthread.compaction.history.tool_calls import REFUSED
 from everthread.compaction.journal.one_line_text import ERROR_START, split_note
-from everthread.core.messages import count_noun
+from everthread.core.messages import clip, count_noun
 
 _MAX_RANGE_FILES = 3
 """Maximum changed files to name in the entry of a range; the section Relevant Files lists more."""
@@ -17,6 +17,12 @@ _MAX_RANGE_FILES = 3
 _RAN_COMMANDS = re.compile(
     rf"(?<![\w`])ran (`[^`\n]{{1,200}}`(?:, `[^`\n]{{1,200}}`){{0,99}})(?! → {REFUSED})"
 )
+_LAST_RUN = re.compile(
+    r"(?<![\w`])ran `([^`\n]{1,200})` → "
+    r"((?:exit -?\d|failed|timed out|\d{1,7} (?:packages? )?(?:passed|failed|tests?))[^;\n]{0,200})"
+)
+_MAX_OUTCOME_CHARS = 60
+"""Maximum characters of the last command of a reduced entry, and of its outcome."""
 REPEAT_COUNT = re.compile(r" ×\d{1,4}$")
 _CHANGED_NAMES = re.compile(r"(?:^|— )changed ([^;\n]{1,400})")
 ENTRY_HEADER = re.compile(
@@ -51,10 +57,12 @@ class JournalEntry:
     """Whether the entry continues the turn of the entry before."""
     file_change_count: int = 0
     """For a range, instead of `changed_file_count`: a file counts once for each joined entry that changed it."""
+    last_outcome: str = field(default="", compare=False)
+    """For a reduced entry, the line that a range shows of its last command."""
 
     @property
     def is_silent(self) -> bool:
-        """Whether the entry holds nothing but its number of messages."""
+        """Whether the entry tells of no action and no conclusion."""
         return not (
             self.lines
             or self.closing_words
@@ -62,7 +70,6 @@ class JournalEntry:
             or self.file_change_count
             or self.command_count
             or self.other_call_count
-            or self.look_count
         )
 
     def header(self) -> str:
@@ -125,9 +132,10 @@ class JournalEntry:
     def join_with(self, other: JournalEntry) -> JournalEntry:
         """Join both entries into one for a range.
 
-        Counts are added; changed files, error lines and the last closing words stay.
+        Counts are added; changed files, the last outcome, error lines and the last closing words stay.
         """
         files_line = list_changed_files(self, other)
+        last_outcome = find_last_outcome(other) or find_last_outcome(self)
         return JournalEntry(
             first_turn=min(self.first_turn, other.first_turn),
             last_turn=max(self.last_turn, other.last_turn),
@@ -136,13 +144,19 @@ class JournalEntry:
             failed_count=self.failed_count + other.failed_count,
             other_call_count=self.other_call_count + other.other_call_count,
             look_count=self.look_count + other.look_count,
-            lines=(*files_line, *self.errors, *other.errors),
+            lines=(
+                *files_line,
+                *filter(None, [last_outcome]),
+                *self.errors,
+                *other.errors,
+            ),
             closing_words=other.closing_words or self.closing_words,
             is_continued=self.is_continued,
             file_change_count=self.changed_file_count
             + self.file_change_count
             + other.changed_file_count
             + other.file_change_count,
+            last_outcome=last_outcome,
         )
 
     def without_prefix(self, prefix: str) -> JournalEntry:
@@ -184,7 +198,18 @@ class JournalEntry:
         return tuple(line for line in self.lines if line.startswith(ERROR_START))
 
 
-def list_changed_files(*entries: JournalEntry) -> tuple[str, ...]:
+def find_last_outcome(entry: JournalEntry) -> str:
+    """Return a line with the last command of an entry whose exit code or tests are known; empty if there is none."""
+    for line in reversed(entry.lines):
+        if " → " in line and (runs := _LAST_RUN.findall(line)):
+            command, outcome = runs[-1]
+            return f"ran `{clip(command, _MAX_OUTCOME_CHARS)}` → {clip(outcome, _MAX_OUTCOME_CHARS)}"
+    return entry.last_outcome
+
+
+def list_changed_files(
+    *entries: JournalEntry, max_files: int = _MAX_RANGE_FILES
+) -> tuple[str, ...]:
     """Return a line that names the latest files that entries changed; no line if no file was changed."""
     names = list(
         dict.fromkeys(
@@ -193,6 +218,4 @@ def list_changed_files(*entries: JournalEntry) -> tuple[str, ...]:
             for name in reversed(entry.changed_files)
         )
     )
-    return (
-        (f"changed {', '.join(reversed(names[:_MAX_RANGE_FILES]))}",) if names else ()
-    )
+    return (f"changed {', '.join(reversed(names[:max_files]))}",) if names else ()

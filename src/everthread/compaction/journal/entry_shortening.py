@@ -21,9 +21,13 @@ from everthread.compaction.journal.conclusions import (
     join_pieces,
     score_pieces,
 )
-from everthread.compaction.journal.entries import JournalEntry, list_changed_files
+from everthread.compaction.journal.entries import (
+    JournalEntry,
+    find_last_outcome,
+    list_changed_files,
+)
 from everthread.compaction.journal.one_line_text import ERROR_START, split_note
-from everthread.compaction.journal.steps import FIXED_NOTE, join_changes
+from everthread.compaction.journal.steps import ERROR_NOTES, join_changes
 from everthread.compaction.summary.sentences import (
     CountTokens,
     WordRarity,
@@ -181,17 +185,18 @@ def _count_action_tokens(parts: Iterable[_ReducedEntry], count: CountTokens) -> 
 def _drop_oldest_errors(
     entry: JournalEntry, max_tokens: int, count: CountTokens
 ) -> JournalEntry:
-    """Return the entry within `max_tokens`: without its oldest errors, or if need be without errors and files."""
+    """Return the entry within `max_tokens`: without its oldest errors, or if need be with one file only."""
     files = replace(entry, lines=list_changed_files(entry))
     if count(files.body) > max_tokens:
-        return replace(entry, lines=())
+        return replace(entry, lines=list_changed_files(entry, max_files=1))
     errors = keep_newest_lines(entry.errors, max_tokens - count(files.body), count)
     return replace(entry, lines=(*files.lines, *errors))
 
 
 def _shorten_error(line: str) -> str:
     """Return an error line with only its most informative text."""
-    suffix = f" {FIXED_NOTE}" if line.endswith(FIXED_NOTE) else ""
+    note = next((note for note in ERROR_NOTES if line.endswith(note)), "")
+    suffix = f" {note}" if note else ""
     texts = line.removeprefix(ERROR_START).removesuffix(suffix).split(" | ")
     informative_text = next((text for text in texts if ": " in text), texts[0])
     return f"{ERROR_START}{informative_text}{suffix}"
@@ -320,7 +325,7 @@ def _merge_entries_without_prose(
         else:
             entries.append(entry)
         was_wordless = is_wordless
-    return merge_silent_entries(entries)
+    return entries
 
 
 def _with_prose(part: _ReducedEntry, texts: Sequence[str]) -> JournalEntry:
@@ -351,8 +356,15 @@ def _keep_files_and_commands(
         f"ran {', '.join(commands)}" if commands else "",
     ]
     line = clip("; ".join(effect for effect in effects if effect), _MAX_ACTIONS_CHARS)
-    error_lines = _list_kept_errors(entry, errors)
-    return replace(entry, lines=tuple(filter(None, (line, *error_lines))))
+    kept_lines = (
+        line,
+        *_list_kept_errors(entry, errors),
+    )
+    return replace(
+        entry,
+        lines=tuple(filter(None, kept_lines)),
+        last_outcome=find_last_outcome(entry),
+    )
 
 
 def _list_kept_errors(entry: JournalEntry, errors: Container[str]) -> list[str]:
@@ -365,7 +377,10 @@ def _keep_files_only(entry: JournalEntry, errors: Container[str]) -> JournalEntr
     """Return the entry with only its changed files, the number of its commands, and its error lines."""
     return replace(
         entry,
-        lines=(*list_changed_files(entry), *_list_kept_errors(entry, errors)),
+        lines=(
+            *list_changed_files(entry),
+            *_list_kept_errors(entry, errors),
+        ),
         other_call_count=0,
         look_count=0,
     )
@@ -397,7 +412,7 @@ def _find_usual_commands(entries: Iterable[JournalEntry]) -> frozenset[str]:
     return frozenset(command for command, run_count in counts.items() if run_count > 2)
 
 
-def merge_silent_entries(entries: list[JournalEntry]) -> list[JournalEntry]:
+def merge_silent_entries(entries: Iterable[JournalEntry]) -> list[JournalEntry]:
     """Merge adjacent silent entries into one entry for a range."""
     merged_entries: list[JournalEntry] = []
     for entry in entries:

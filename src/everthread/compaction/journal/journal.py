@@ -6,6 +6,8 @@ If the journal is too long, its oldest entries are shortened first (`entry_short
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +16,10 @@ from everthread.compaction.journal.entries import (
     ENTRY_HEADER,
     JournalEntry,
 )
-from everthread.compaction.journal.entry_shortening import fit_entries
+from everthread.compaction.journal.entry_shortening import (
+    fit_entries,
+    merge_silent_entries,
+)
 from everthread.compaction.journal.one_line_text import (
     redact_texts,
     write_closing_words,
@@ -35,24 +40,33 @@ class Journal:
     """The entries of a thread, oldest first."""
 
     entries: tuple[JournalEntry, ...] = ()
+    quiet_message_count: int = 0
+    """The messages of entries that were dropped because they say nothing."""
 
     @property
     def message_count(self) -> int:
-        return sum(entry.message_count for entry in self.entries)
+        listed = sum(entry.message_count for entry in self.entries)
+        return listed + self.quiet_message_count
 
     def shorten_to(self, budget: int, count: CountTokens) -> Journal:
         """Return the journal within this many tokens, the oldest entries shortened first."""
         if not self.entries:
             return self
-        max_tokens = budget - count(self.intro())
-        return Journal(tuple(fit_entries(self.entries, max_tokens, count)))
+        # The shortened entries may be dropped, and then the line before them says so.
+        max_tokens = budget - count(self.intro(self.message_count))
+        entries = fit_entries(self.entries, max_tokens, count)
+        return drop_quiet_entries(entries, self.quiet_message_count)
 
-    def intro(self) -> str:
+    def intro(self, quiet_message_count: int | None = None) -> str:
         """Return the line before the entries that explains them."""
         messages = count_noun(self.message_count, "message")
+        quiet_count = quiet_message_count or self.quiet_message_count
+        quiet_messages = (
+            f" {count_noun(quiet_count, 'message')}{_QUIET_NOTE}" if quiet_count else ""
+        )
         return (
             f"(Journal of {messages}, made without a model. [n] is the user's message n; "
-            "the entries say what was done during it and how it ended.)"
+            f"the entries say what was done during it and how it ended.{quiet_messages})"
         )
 
     def render(self) -> str:
@@ -64,10 +78,31 @@ class Journal:
         )
 
 
+_QUIET_NOTE = " that changed nothing left out."
+_QUIET_COUNT = re.compile(rf" ([\d,]{{1,12}}) messages?{re.escape(_QUIET_NOTE)}")
+
+
+def drop_quiet_entries(
+    entries: Sequence[JournalEntry], quiet_message_count: int
+) -> Journal:
+    """Return a journal without the entries that say nothing, unless all of them do.
+
+    `quiet_message_count`: the messages of entries that were dropped before.
+    """
+    kept_entries = tuple(entry for entry in entries if not entry.is_silent)
+    if not kept_entries:
+        return Journal(tuple(merge_silent_entries(entries)), quiet_message_count)
+    quiet_message_count += sum(
+        entry.message_count for entry in entries if entry.is_silent
+    )
+    return Journal(kept_entries, quiet_message_count)
+
+
 def parse_journal(text: str) -> Journal:
     """Parse the entries of a journal's text. Other text becomes one entry before them."""
     entries: list[JournalEntry] = []
     background: list[str] = []
+    quiet_message_count = 0
     for line in text.split("\n"):
         header = ENTRY_HEADER.match(line)
         if header is not None:
@@ -94,11 +129,14 @@ def parse_journal(text: str) -> Journal:
             )
         elif entries and line.startswith("- "):
             entries[-1] = replace(entries[-1], lines=(*entries[-1].lines, line[2:]))
-        elif line.strip() and not line.startswith("(Journal of "):
+        elif line.startswith(INTRO_START):
+            quiet = _QUIET_COUNT.search(line)
+            quiet_message_count += int(quiet[1].replace(",", "")) if quiet else 0
+        elif line.strip():
             background.append(line.strip())
     if background:
         entries.insert(0, make_background_entry("\n".join(background), 0))
-    return Journal(tuple(entries))
+    return Journal(tuple(entries), quiet_message_count)
 
 
 def make_background_entry(text: str, messages: int) -> JournalEntry:

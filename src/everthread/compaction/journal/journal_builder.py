@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence, Set
 from copy import copy
 from dataclasses import replace
 from operator import is_
-from typing import Any
+from typing import Any, NamedTuple
 
 from everthread.compaction.history.call_records import UnmatchedResults, read_calls
 from everthread.compaction.history.compaction_history import MessageFacts, number_turns
@@ -14,11 +14,16 @@ from everthread.compaction.history.thread_facts import ThreadState
 from everthread.compaction.history.tool_calls import REFUSED
 from everthread.compaction.journal.conclusions import LINE_SEPARATOR
 from everthread.compaction.journal.entries import JournalEntry
-from everthread.compaction.journal.entry_shortening import merge_silent_entries
-from everthread.compaction.journal.journal import Journal
-from everthread.compaction.journal.one_line_text import ERROR_START, clip_line
+from everthread.compaction.journal.journal import Journal, drop_quiet_entries
+from everthread.compaction.journal.one_line_text import (
+    ERROR_START,
+    clip_line,
+    redact_texts,
+)
 from everthread.compaction.journal.steps import (
+    ERROR_NOTES,
     FIXED_NOTE,
+    REPLACED_NOTE,
     Step,
     join_changes,
     write_steps_and_closings,
@@ -37,7 +42,8 @@ class GrowingJournal:
         self.state = state
         self._earlier_journal = earlier_journal
         self._earlier_error_lines = {
-            key: error.lines for key, error in state.errors.items()
+            key: list(map(clip_line, error.lines))
+            for key, error in state.errors.items()
         }
         self._facts: Sequence[MessageFacts] = ()
         self._turns: Sequence[int] = ()
@@ -109,30 +115,21 @@ class GrowingJournal:
         `end_state`: the state after later messages, which may have resolved errors.
         """
         end_state = end_state or self.state
-        open_keys = end_state.errors.keys() | end_state.forgotten_errors
-        closed_lines = frozenset(
-            clip_line(line)
-            for key, lines in self._earlier_error_lines.items()
-            if key not in open_keys
-            for line in lines
-        )
+        error_state = _ErrorState.read(end_state)
+        earlier_notes = error_state.find_notes(self._earlier_error_lines)
         entries = [
             entry.without_prefix(path_prefix) for entry in self._earlier_journal.entries
         ]
-        open_lines = frozenset(
-            clip_line(line)
-            for error in end_state.errors.values()
-            for line in error.lines
-        )
         earlier_entries = (
-            [_mark_fixed_errors(entry, closed_lines, open_lines) for entry in entries]
-            if closed_lines
+            [
+                _mark_errors(entry, earlier_notes, error_state.open_lines)
+                for entry in entries
+            ]
+            if earlier_notes
             else entries
         )
         parts = [*self._parts, self._last_part] if self._last_part else self._parts
-        new_entries = [
-            part.make_entry(open_keys, open_lines, path_prefix) for part in parts
-        ]
+        new_entries = [part.make_entry(error_state, path_prefix) for part in parts]
         if (
             new_entries
             and earlier_entries
@@ -149,7 +146,10 @@ class GrowingJournal:
                 closing_words=closing,
                 is_continued=last_entry.is_continued,
             )
-        return Journal(tuple(merge_silent_entries([*earlier_entries, *new_entries])))
+        return drop_quiet_entries(
+            [*earlier_entries, *new_entries],
+            self._earlier_journal.quiet_message_count,
+        )
 
     def _read_parts(self, facts_by_index: dict[int, MessageFacts]) -> None:
         """Split the new messages into turns, and long turns into parts that begin with a note of the assistant."""
@@ -293,25 +293,19 @@ class _TurnPart:
             call for step, _ in self._steps for call in step.calls if call.failure_key
         ]
 
-    def make_entry(
-        self, open_keys: Container[str], open_lines: frozenset[str], path_prefix: str
-    ) -> JournalEntry:
-        """Return the part as an entry, without `path_prefix` in paths. Later messages decide which errors are fixed.
-
-        `open_keys`, `open_lines`: keys and lines of the errors that are still open. An error counts as open if it has
-        one of these keys or lines.
-        """
-        open_errors = frozenset(
-            call.failure_key
+    def make_entry(self, error_state: _ErrorState, path_prefix: str) -> JournalEntry:
+        """Return the part as an entry, without `path_prefix` in paths. Later messages decide which errors are open."""
+        error_notes = {
+            call: note
             for call in self._failures
-            if call.failure_key in open_keys or not open_lines.isdisjoint(call.errors)
-        )
-        cache_key = self.closing, open_errors, path_prefix
+            if (note := error_state.find_note(call.failure_key, call.errors))
+        }
+        cache_key = self.closing, error_notes, path_prefix
         if self._entry is None or self._entry[0] != cache_key:
             lines = (
                 line
                 for step, shown_errors in self._steps
-                for line in step.write_lines(open_errors, shown_errors)
+                for line in step.write_lines(error_notes, shown_errors)
             )
             full_entry = replace(
                 self._entry_without_lines,
@@ -320,6 +314,50 @@ class _TurnPart:
             )
             self._entry = cache_key, full_entry.without_prefix(path_prefix)
         return self._entry[1]
+
+
+class _ErrorState(NamedTuple):
+    """The failures that are open at the end of the messages, to find out what became of the others."""
+
+    open_keys: Set[str]
+    replaced_keys: Set[str]
+    """Keys of failures whose command failed again under another key."""
+    forgotten_keys: Set[str]
+    open_lines: frozenset[str]
+    """The lines of the open failures, as the journal shows them."""
+
+    @classmethod
+    def read(cls, state: ThreadState) -> _ErrorState:
+        """Read the failures of a state."""
+        lines = [
+            clip_line(line) for error in state.errors.values() for line in error.lines
+        ]
+        return cls(
+            state.errors.keys(),
+            state.replaced_errors,
+            state.forgotten_errors,
+            frozenset([*lines, *redact_texts(lines)]),
+        )
+
+    def find_note(self, key: str, lines: Sequence[str]) -> str:
+        """Return the note for a failure with this key and these lines; empty if it is open.
+
+        Only the newest failure of a command is open, and every failure with a line of an open one.
+        """
+        if key in self.forgotten_keys or not self.open_lines.isdisjoint(lines):
+            return ""
+        if key in self.replaced_keys or (lines and key in self.open_keys):
+            return REPLACED_NOTE
+        return "" if key in self.open_keys else FIXED_NOTE
+
+    def find_notes(self, lines_by_key: Mapping[str, Sequence[str]]) -> dict[str, str]:
+        """Return the notes for the lines of these failures that are not open."""
+        return {
+            line: note
+            for key, lines in lines_by_key.items()
+            if (note := self.find_note(key, lines))
+            for line in lines
+        }
 
 
 def _find_closing_indices(facts: Sequence[MessageFacts], span: range) -> list[int]:
@@ -344,24 +382,21 @@ def _find_closing_indices(facts: Sequence[MessageFacts], span: range) -> list[in
     return closing_indices[::-1]
 
 
-def _mark_fixed_errors(
-    entry: JournalEntry, closed_lines: frozenset[str], open_lines: frozenset[str]
+def _mark_errors(
+    entry: JournalEntry, notes: Mapping[str, str], open_lines: Set[str]
 ) -> JournalEntry:
-    """Mark the error lines of the entry that state one of `closed_lines` and none of `open_lines` as fixed."""
+    """Add the notes for errors that are no longer open to the lines of the entry that state them and no open one."""
 
-    def is_fixed(line: str) -> bool:
-        error_texts = line.removeprefix(ERROR_START).split(" | ")
-        return (
-            line.startswith(ERROR_START)
-            and not closed_lines.isdisjoint(error_texts)
-            and open_lines.isdisjoint(error_texts)
-        )
+    def find_note(line: str) -> str:
+        if not line.startswith(ERROR_START) or line.endswith(ERROR_NOTES):
+            return ""
+        texts = line.removeprefix(ERROR_START).split(" | ")
+        if not open_lines.isdisjoint(texts):
+            return ""
+        return next((notes[text] for text in texts if text in notes), "")
 
     lines = tuple(
-        f"{line} {FIXED_NOTE}"
-        if not line.endswith(FIXED_NOTE) and is_fixed(line)
-        else line
-        for line in entry.lines
+        f"{line} {note}" if (note := find_note(line)) else line for line in entry.lines
     )
     return entry if lines == entry.lines else replace(entry, lines=lines)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from everthread.compaction.history.compaction_history import MessageFacts
@@ -21,6 +21,9 @@ from everthread.compaction.journal.one_line_text import (
 from everthread.core.messages import text_of
 
 FIXED_NOTE = "(fixed later)"
+REPLACED_NOTE = "(failed differently later)"
+ERROR_NOTES = (FIXED_NOTE, REPLACED_NOTE)
+"""Notes at the end of an error that is no longer open."""
 MAX_COMMAND_CHARS = 120
 _MAX_CALL_CHARS = 120
 
@@ -41,22 +44,21 @@ class Step(NamedTuple):
     calls: tuple[CallDescription, ...] = ()
 
     def write_lines(
-        self, open_errors: Container[str], shown_errors: Sequence[Sequence[str]]
+        self,
+        error_notes: Mapping[CallDescription, str],
+        shown_errors: Sequence[Sequence[str]],
     ) -> Iterator[str]:
         """Yield the line of the step, unless the step only read, then its error lines.
 
-        `open_errors`: keys of the failures that are not resolved. `shown_errors`: the error lines to show of each call.
+        `error_notes`: notes on the failures that are not open. `shown_errors`: the error lines to show of each call.
         """
         parts = (
             [f"changed {', '.join(self.changed_paths)}"] if self.changed_paths else []
         )
         error_lines: list[str] = []
         for call, errors in zip(self.calls, shown_errors, strict=True):
-            suffix = (
-                f" {FIXED_NOTE}"
-                if call.failure_key and call.failure_key not in open_errors
-                else ""
-            )
+            note = error_notes.get(call)
+            suffix = f" {note}" if note else ""
             parts.append(call.text if errors else f"{call.text}{suffix}")
             error_lines += (
                 [f"{ERROR_START}{' | '.join(errors)}{suffix}"] if errors else []
@@ -200,10 +202,11 @@ def _describe_call(description: str, effect: Effect) -> CallDescription:
     """Describe a call, with its outcome and errors."""
     outcome = clip_line(effect.outcome, 120)
     errors = tuple(map(clip_line, effect.errors))
+    # The state records a failure that states an error or counts failed tests.
     # Code is never the same twice, so a later success of other code does not resolve this failure.
     is_open = (
         effect.failed
-        and errors
+        and (errors or effect.tests)
         and effect.kind != "looked"
         and not {"code", "session_id"} & effect.arguments.keys()
     )

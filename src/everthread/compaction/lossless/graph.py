@@ -191,10 +191,11 @@ def join_sections(visible_nodes: Sequence[VisibleNode]) -> Sections:
 def join_journals(visible_nodes: Sequence[VisibleNode]) -> Journal:
     """Join the journals of several nodes. If a model wrote the section, its text becomes one entry for the node."""
     joined_entries: list[JournalEntry] = []
+    quiet_message_count = 0
     for visible_node in visible_nodes:
-        entries = list(
-            parse_journal(parse_sections(visible_node.node.body).get(DONE, "")).entries
-        )
+        journal = parse_journal(parse_sections(visible_node.node.body).get(DONE, ""))
+        quiet_message_count += journal.quiet_message_count
+        entries = list(journal.entries)
         if len(entries) == 1 and not entries[0].last_turn:
             turns = visible_node.node.first_turn, visible_node.node.last_turn
             entries = [
@@ -211,7 +212,7 @@ def join_journals(visible_nodes: Sequence[VisibleNode]) -> Journal:
                 if joined_entries
                 else [entry]
             )
-    return Journal(tuple(joined_entries))
+    return Journal(tuple(joined_entries), quiet_message_count)
 
 
 def _join_same_turn(

@@ -112,11 +112,13 @@ class LeafSplitter:
         ]
         journals = []
         for run, growing_journal in zip(runs, growing_journals, strict=True):
-            first_entry, *other_entries = growing_journal.build_journal().entries
+            journal = growing_journal.build_journal()
+            first_entry, *other_entries = journal.entries
             is_continued = turns[run[0]] == last_turn
             journals.append(
                 Journal(
-                    (replace(first_entry, is_continued=is_continued), *other_entries)
+                    (replace(first_entry, is_continued=is_continued), *other_entries),
+                    journal.quiet_message_count,
                 )
             )
             last_turn = turns[run[-1]]

@@ -16,8 +16,8 @@ MAX_NAME_CHARS = 120
 MAX_SHOWN_PATH_PARTS = 2
 """Maximum parts of a path to show: its last folder and the name of the file."""
 
-_ESCAPED_SPACE = re.compile(r"\\[nrt]")
-"""Escaped white space, as in a JSON text inside a text."""
+_ESCAPED_SPACE = re.compile(r"\\(?:[nrt]|u00[0-9a-f]{2})")
+"""Escaped white space and signs, as in a JSON text inside a text."""
 _WINDOWS_PATH = re.compile(r"(?<![A-Za-z])[A-Za-z]:\\")
 _NAME_RUN = re.compile(r"[A-Za-z0-9_$@~./:+-]{3,199}[A-Za-z0-9_]")
 """A run of characters that names are made of."""

@@ -69,8 +69,8 @@ _MESSAGE_COUNT = re.compile(
     rf"{re.escape(SUMMARY_START)}[^\n]{{0,20}}?([\d,]{{1,12}}) earlier messages?"
 )
 _FAILURE_LINE = re.compile(
-    r" failed \(message (?P<turn>\d{1,9})(?:, (?P<times>\d{1,9}) times)?(?:, (?P<tests>[\d,]{1,12}) tests?)?\):"
-    r"(?P<lines>.*)"
+    r" failed \(message (?P<turn>\d{1,9})(?:, (?P<times>\d{1,9}) times)?(?:, (?P<tests>[\d,]{1,12}) "
+    r"(?:tests?|(?P<package>package)s?))?\):(?P<lines>.*)"
 )
 
 
@@ -176,7 +176,10 @@ def _join_two(
         earlier.message_count + later.message_count,
         sections,
         (*earlier.quotes, *quotes),
-        Journal((*earlier.journal.entries, *entries)),
+        Journal(
+            (*earlier.journal.entries, *entries),
+            earlier.journal.quiet_message_count + journal.quiet_message_count,
+        ),
     )
 
 
@@ -293,6 +296,7 @@ def read_state_from_sections(
                 turn=int(failure["turn"]),
                 times=int(failure["times"] or 1),
                 tests=int((failure["tests"] or "0").replace(",", "")),
+                counts_packages=failure["package"] is not None,
             )
     return state
 

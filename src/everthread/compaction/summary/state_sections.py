@@ -110,7 +110,8 @@ def write_open_errors(state: ThreadState) -> str:
             )
             text = " | ".join(filter(None, map(_clip_to_line, error.lines)))
             times = f", {error.times} times" if error.times > 1 else ""
-            tests = f", {count_noun(error.tests, 'test')}" if error.tests else ""
+            unit = "package" if error.counts_packages else "test"
+            tests = f", {count_noun(error.tests, unit)}" if error.tests else ""
             call = _quote_code(call_text, _MAX_FAILURE_CHARS)
             lines.append(
                 f"- {call} failed (message {error.turn}{times}{tests}): {text}".rstrip()
