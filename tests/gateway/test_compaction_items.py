@@ -12,7 +12,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from everthread.gateway.managed.compaction_items import (
+from everthread.gateway.compaction_items import (
     asks_for_compaction,
     expand_items,
     make_item,

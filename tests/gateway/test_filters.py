@@ -12,7 +12,7 @@ from everthread.factory.gateways import make_features
 from everthread.gateway.app import GatewayApp
 from everthread.gateway.contracts import NOTICE_HEADER
 from everthread.gateway.exchange import Answer, Exchange, UpstreamRequest
-from everthread.gateway.filters import Feature, Filter
+from everthread.gateway.features import Feature, Filter
 from everthread.gateway.proxy import Proxy
 from everthread.gateway.router import Routes, Upstream
 from everthread.gateway.server import Gateway
@@ -181,7 +181,7 @@ class OwnPath(Feature, Filter):
         return Answer(
             200,
             headers,
-            Pieces.of(b"own"),
+            Pieces.from_bytes(b"own"),
             own_headers={NOTICE_HEADER: "answered here"},
         )
 

@@ -106,19 +106,21 @@ async def test_a_store_that_answers_others_is_busy_and_not_away() -> None:
     probe = ProbedStore()
     probe.state = "hangs"
     busy = StoreWatch(probe, seconds=0.01, answered_at=time.monotonic)
-    assert not await busy.is_away()
-    assert not busy.is_known_away
-    assert not await busy.is_away(), (
+    assert not await busy.is_unresponsive()
+    assert not busy.is_known_unresponsive
+    assert not await busy.is_unresponsive(), (
         "that is asked again: it says nothing of the next moment"
     )
     assert probe.asked == 2
     begun = time.monotonic()
     silent = StoreWatch(probe, seconds=0.01, answered_at=lambda: begun - 1.0)
-    assert await silent.is_away()
-    assert silent.is_known_away
+    assert await silent.is_unresponsive()
+    assert silent.is_known_unresponsive
     probe.state = "fails"
     refusing = StoreWatch(probe, seconds=0.01, answered_at=time.monotonic)
-    assert await refusing.is_away(), "what refuses is away, whatever it said before"
+    assert await refusing.is_unresponsive(), (
+        "what refuses is away, whatever it said before"
+    )
 
 
 async def test_work_goes_on_while_a_busy_store_answers_others() -> None:

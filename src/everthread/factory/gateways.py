@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from everthread.gateway.contracts import Auth, Limits
     from everthread.gateway.dashboard.page_routes import Dashboard
     from everthread.gateway.dashboard.trials import RunTrial
-    from everthread.gateway.filters import Feature
+    from everthread.gateway.features import Feature
     from everthread.gateway.filters.compaction_answers import MakeItem
     from everthread.gateway.filters.telemetry import Telemetry
     from everthread.gateway.managed.manager import ProxyManager

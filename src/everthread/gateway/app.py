@@ -259,7 +259,7 @@ class GatewayApp:
             "The store does not answer; try again in a second.",
             retry_after=1,
         )
-        if await store_watch.is_away():
+        if await store_watch.is_unresponsive():
             await self._refuse(route, head, send, refused=refusal)
             return
         work = asyncio.create_task(
@@ -269,7 +269,11 @@ class GatewayApp:
             finished_tasks, _ = await asyncio.wait(
                 {work}, timeout=MAX_STORE_WAIT_SECONDS / 2
             )
-            if not finished_tasks and await store_watch.is_away() and not has_begun:
+            if (
+                not finished_tasks
+                and await store_watch.is_unresponsive()
+                and not has_begun
+            ):
                 work.cancel()
                 await asyncio.wait({work})
             if work.cancelled() and not has_begun:

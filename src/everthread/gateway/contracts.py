@@ -12,7 +12,9 @@ from everthread.thread.caller.sent_history import Outcome, Replacement
 
 if TYPE_CHECKING:
     from everthread.gateway.request.known_bodies import BodyMatch, BodyOrigin
+    from everthread.gateway.request.outer_fields import OuterFields
     from everthread.gateway.request.request_reader import BodyOutline
+    from everthread.gateway.upstream import UpstreamResponse
 
 THREAD_HEADER = "x-everthread-thread"
 COMPACTIONS_HEADER = "x-everthread-compactions"
@@ -158,6 +160,34 @@ class ProxyTurn(Protocol):
 
     async def record(self, outcome: Outcome) -> None:
         """Store the reply and the usage, and start background work."""
+        ...
+
+
+class ManagedCall(Protocol):
+    """A managed request, as the features see it."""
+
+    @property
+    def incoming(self) -> Incoming:
+        """The client's request."""
+        ...
+
+    @property
+    def outer(self) -> OuterFields:
+        """The fields of the client's body."""
+        ...
+
+    @property
+    def turn(self) -> ProxyTurn:
+        """The decisions about the request; those of an unmanaged one until the manager has made them."""
+        ...
+
+    @property
+    def sent(self) -> Outgoing:
+        """The request that was sent last."""
+        ...
+
+    async def send_next(self, outgoing: Outgoing) -> UpstreamResponse:
+        """Send another request of the same turn, keeping the headers for the client."""
         ...
 
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from everthread.core.types import Api
-from everthread.gateway.contracts import Incoming, Limits
+from everthread.gateway.contracts import Incoming, Limits, ManagedCall
 from everthread.gateway.error_answers import Refused
-from everthread.gateway.filters import Feature, Filter
-from everthread.gateway.managed.fail_open import FailOpenManager
+from everthread.gateway.fail_open import FailOpenManager
+from everthread.gateway.features import Feature, Filter
 from everthread.gateway.monitoring.log_lines import read_error_reason
 from everthread.gateway.monitoring.metrics import Metrics
 from everthread.gateway.request.body_limits import Upload
@@ -115,7 +115,7 @@ def make_answer(response: UpstreamResponse) -> Answer:
 class Exchange:
     """An unmanaged request and its answer; `run` does all steps."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts of an exchange, each by its name
         self,
         services: ProxyServices,
         head: RequestHead,
@@ -123,21 +123,31 @@ class Exchange:
         writer: ResponseWriter,
         *,
         model: str | None,
+        body: bytes | Upload | None = None,
+        incoming: Incoming | None = None,
+        notice_headers: Mapping[str, str] | None = None,
     ) -> None:
+        """`incoming`: the request in the form for the manager and features; None if none of them needs to read it.
+
+        `notice_headers`: headers that tell the client why the request is not managed.
+        """
         self.services = services
         self.head = head
         self.upstream = upstream
         self.writer = writer
         self.model = model
-        self.body: bytes | Upload | None = None
-        self.incoming: Incoming | None = None
-        """The request in the form for the manager and features; None if none of them needs to read it."""
-        self.notice: Mapping[str, str] = {}
-        """Headers that tell the client why the request is not managed."""
+        self.body = body
+        self.incoming = incoming
+        self._notice_headers = notice_headers or {}
         self.status = 0
         """The status of the upstream's last response; 0 if there is none yet."""
         self.filters: list[Filter] = []
         self._response: UpstreamResponse | None = None
+
+    @property
+    def managed_call(self) -> ManagedCall | None:
+        """The managed request; None if the request is not managed."""
+        return None
 
     @property
     def wants_stream(self) -> bool:
@@ -245,7 +255,9 @@ class Exchange:
 
     async def start(self, answer: Answer) -> bool:
         """Send the status and headers of an answer. Return False if the answer is complete after that."""
-        own_headers = self.notice if answer.own_headers is None else answer.own_headers
+        own_headers = (
+            self._notice_headers if answer.own_headers is None else answer.own_headers
+        )
         await self.writer.start(answer.status, answer.client_headers, own_headers)
         return True
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from everthread.core.messages import SYSTEM_ROLES, json_value, kind_of
-from everthread.gateway.managed.compaction_items import TRIGGER
+from everthread.gateway.compaction_items import TRIGGER
 from everthread.gateway.request.json_slices import Element
 from everthread.store.records import SessionKind
 from everthread.thread.caller.sent_history import ClientSession

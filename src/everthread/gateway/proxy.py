@@ -1,7 +1,7 @@
 """The proxy: receive a request, decide whether it is managed, and start its exchange with an upstream.
 
-`exchange.py` sends requests and relays answers; `managed_exchange.py` does so for conversations; features are in
-`filters/`.
+`exchange.py` sends requests and relays answers; `managed/managed_exchange.py` does so for conversations; features are
+in `filters/`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from everthread.core.types import Api
 from everthread.gateway.contracts import NOTICE_HEADER, Incoming, Limits, Manager, Mode
 from everthread.gateway.error_answers import Refused
 from everthread.gateway.exchange import Exchange, ProxyServices
-from everthread.gateway.filters import Feature
-from everthread.gateway.managed.fail_open import FailOpenManager
+from everthread.gateway.fail_open import FailOpenManager
+from everthread.gateway.features import Feature
 from everthread.gateway.managed.managed_exchange import ManagedExchange
 from everthread.gateway.middleware import Admission
 from everthread.gateway.monitoring.event_reports import FailureLog
@@ -92,7 +92,9 @@ class Proxy:
         self._admission = Admission(self.limits.concurrent)
         self._arrivals = Admission(ARRIVING_BODIES_FACTOR * self.limits.concurrent)
         """Limits the bodies that are arriving, separately, so that slow ones do not block complete requests."""
-        self._bytes = Admission(BUFFERED_BYTES_FACTOR * self.limits.body_bytes, "bytes")
+        self._buffered_bytes = Admission(
+            BUFFERED_BYTES_FACTOR * self.limits.body_bytes, "bytes"
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request whose head `GatewayApp` has put into the scope's state."""
@@ -164,13 +166,13 @@ class Proxy:
                 head,
                 find_model_in_path(head.path),
                 writer,
-                notice=self._make_path_notice(head),
+                body=upload if upload.has_body else None,
+                notice_headers=self._make_path_notice_headers(head),
             )
-            exchange.body = upload if upload.has_body else None
             with self._arrivals.enter(admission_group):
                 await run_while_connected(exchange.run(), scope)
             return
-        with self._bytes.reserve(admission_group) as reserve_bytes:
+        with self._buffered_bytes.reserve(admission_group) as reserve_bytes:
             with self._arrivals.enter(admission_group):
                 raw = await read_body(receive, head, self.limits, reserve_bytes)
             with self._admission.enter(admission_group):
@@ -219,34 +221,46 @@ class Proxy:
                 incoming=incoming,
                 outer=body.outer,
             )
-        notice: dict[str, str] = {}
+        notice_headers: dict[str, str] = {}
         if mode != "off":
-            self._services.manager.warn_unmanaged(body.excess, body.excess)
+            self._services.manager.warn_unmanaged(body.excess)
             writer.note(reason=f"unmanaged: {body.excess}")
-            notice = {NOTICE_HEADER: f"passed on unmanaged: {body.excess}"}
-        exchange = self._make_unmanaged_exchange(
-            head, body.model, writer, notice=notice
+            notice_headers = {NOTICE_HEADER: f"passed on unmanaged: {body.excess}"}
+        return self._make_unmanaged_exchange(
+            head, body.model, writer, body=raw, notice_headers=notice_headers
         )
-        exchange.body = raw
-        return exchange
 
     async def _make_read_exchange(
         self, head: RequestHead, raw: bytes, writer: ResponseWriter
     ) -> Exchange:
         """Return the exchange of a request that is no conversation but is read, for its model or for a feature."""
         body = await self._read(head, raw)
-        is_for_feature = head.path in self.feature_paths and bool(body.plain)
-        notice = {} if is_for_feature else self._make_path_notice(head)
-        exchange = self._make_unmanaged_exchange(
-            head, body.model or find_model_in_path(head.path), writer, notice=notice
-        )
-        exchange.body = raw
-        if is_for_feature:
-            mode = head.caller.mode or exchange.upstream.mode
-            exchange.incoming = _make_incoming(
-                head, head.client_api, body, upstream=exchange.upstream, mode=mode
+        model = body.model or find_model_in_path(head.path)
+        if head.path not in self.feature_paths or not body.plain:
+            return self._make_unmanaged_exchange(
+                head,
+                model,
+                writer,
+                body=raw,
+                notice_headers=self._make_path_notice_headers(head),
             )
-        return exchange
+        upstream = self._choose_upstream(head, model)
+        incoming = _make_incoming(
+            head,
+            head.client_api,
+            body,
+            upstream=upstream,
+            mode=head.caller.mode or upstream.mode,
+        )
+        return Exchange(
+            self._services,
+            head,
+            upstream,
+            writer,
+            model=model,
+            body=raw,
+            incoming=incoming,
+        )
 
     def _make_unmanaged_exchange(
         self,
@@ -254,25 +268,26 @@ class Proxy:
         model: str | None,
         writer: ResponseWriter,
         *,
-        notice: Mapping[str, str],
+        body: bytes | Upload | None,
+        notice_headers: Mapping[str, str],
     ) -> Exchange:
-        """Return the exchange of a request that is passed on unmanaged."""
-        exchange = Exchange(
+        """Return the exchange of a request that neither the manager nor a feature reads."""
+        return Exchange(
             self._services,
             head,
             self._choose_upstream(head, model),
             writer,
             model=model,
+            body=body,
+            notice_headers=notice_headers,
         )
-        exchange.notice = notice
-        return exchange
 
     def _choose_upstream(self, head: RequestHead, model: str | None) -> Upstream:
         return self._routes.choose(
             model, find_family(head.client_api), login=head.has_login
         )
 
-    def _make_path_notice(self, head: RequestHead) -> Mapping[str, str]:
+    def _make_path_notice_headers(self, head: RequestHead) -> Mapping[str, str]:
         """Count a POST request to a path that is not managed, and return the header that says so."""
         if head.method != "POST":
             return {}

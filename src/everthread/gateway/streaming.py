@@ -178,7 +178,7 @@ class Pieces:
         self._next: asyncio.Task[bytes | None] | None = None
 
     @classmethod
-    def of(cls, body: bytes) -> Pieces:
+    def from_bytes(cls, body: bytes) -> Pieces:
         """Return a body with a single piece."""
         pieces = cls(_yield_nothing())
         pieces._buffer.append(body)

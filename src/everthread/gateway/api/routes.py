@@ -196,7 +196,7 @@ class ThreadRoutes:
         return JsonAnswer(make_turn_view(await self._load_turn(request)))
 
     @endpoint("GET", f"{_TURN_PATH}/events", TurnView, errors=(404,), streams=True)
-    async def events(self, request: ApiRequest) -> None:
+    async def stream_turn_events(self, request: ApiRequest) -> None:
         """Stream the events of a turn; `Last-Event-ID` continues an earlier stream."""
         last_event_id = request.headers.get("last-event-id", "")
         after_number = (

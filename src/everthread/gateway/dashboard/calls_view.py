@@ -49,7 +49,7 @@ def make_calls_view(
     calls: Sequence[CallRow], compactions: Sequence[CompactionRecord], *, ttl: float
 ) -> CallsView:
     main_calls = [call for call in calls if call.task == "main"]
-    kept_compactions = sorted(
+    unreverted_compactions = sorted(
         (
             compaction_record
             for compaction_record in compactions
@@ -58,7 +58,7 @@ def make_calls_view(
         key=lambda compaction_record: compaction_record.created,
     )
     marks = []
-    for compaction in kept_compactions:
+    for compaction in unreverted_compactions:
         call_index = next(
             (
                 number

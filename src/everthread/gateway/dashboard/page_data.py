@@ -234,7 +234,7 @@ class PageReader:
         size = self.costs.find_window_size(model, limits, used_window)
         window = views.make_window_view(row.tip.system, part_sizes, size, calls)
         calls_view = make_calls_view(calls, records, ttl=self._cache_seconds)
-        kept_messages = _count_kept(row, records)
+        kept_messages = _count_stored_and_removed(row, records)
         comparison = None
         if kept_messages.compactions:
             comparison = self.costs.compare_costs(
@@ -275,7 +275,7 @@ class PageReader:
             for candidate in views.make_compaction_items(records, calls)
             if candidate.stored is record
         )
-        sides = await self._load_sides(record)
+        sides = await self._load_before_and_after(record)
         compaction = record.record
         last_compaction = next(
             (
@@ -317,7 +317,7 @@ class PageReader:
             "spared_dollars": _estimate_saved_dollars(item, calls),
         }
 
-    async def _load_sides(self, record: CompactionRecord) -> _CompactionSides:
+    async def _load_before_and_after(self, record: CompactionRecord) -> _BeforeAndAfter:
         messages_before, messages_after = await asyncio.gather(
             self.store.messages(record.parent), self.store.messages(record.session)
         )
@@ -329,7 +329,7 @@ class PageReader:
             message.created <= record.created for message in messages_after
         )
         ids = [message.id for message in messages_before if message.kind == "message"]
-        return _CompactionSides(
+        return _BeforeAndAfter(
             messages_before,
             messages_after[:carried_count],
             covered_ids,
@@ -468,7 +468,7 @@ class _ThreadData:
 
 
 @dataclass(frozen=True, slots=True)
-class _CompactionSides:
+class _BeforeAndAfter:
     """The messages before and after a compaction, the ids of the removed ones, and the last id before it."""
 
     before: Sequence[StoredMessage]
@@ -593,15 +593,21 @@ def _list_state(state: ThreadState, todo: Any) -> list[tuple[str, list[str]]]:
     ]
 
 
-def _count_kept(row: ThreadRow, records: Sequence[CompactionRecord]) -> KeptMessages:
+def _count_stored_and_removed(
+    row: ThreadRow, records: Sequence[CompactionRecord]
+) -> KeptMessages:
     """Count the stored messages of a thread, and the messages that compactions removed from the prompt."""
-    kept_compactions = [
+    unreverted_compactions = [
         compaction.record for compaction in records if compaction.reverted is None
     ]
     return KeptMessages(
         stored_count=row.messages,
         removed_count=len(
-            {number for compaction in kept_compactions for number in compaction.covered}
+            {
+                number
+                for compaction in unreverted_compactions
+                for number in compaction.covered
+            }
         ),
-        compactions=len(kept_compactions),
+        compactions=len(unreverted_compactions),
     )

@@ -327,7 +327,7 @@ class Dashboard:
 
         async def body() -> AsyncIterator[str]:
             """Yield the head of the page first, because the rest of a long thread takes a moment to compute."""
-            yield _cut_after_main(
+            yield _take_page_start(
                 self._render("base.html", viewer, live=live_url, title=title)
             )
             try:
@@ -347,7 +347,7 @@ class Dashboard:
                     "message": text.clean(str(error)),
                 }
                 html = self._render("error.html", viewer, **problem)
-            yield html[len(_cut_after_main(html)) :]
+            yield html[len(_take_page_start(html)) :]
 
         return StreamingResponse(
             _encode_chunks(body()), media_type="text/html; charset=utf-8"
@@ -587,7 +587,7 @@ def is_page(method: str, path: str) -> bool:
 _MAIN_TAG = '<main id="main">\n'
 
 
-def _cut_after_main(page: str) -> str:
+def _take_page_start(page: str) -> str:
     """Return the beginning of a page up to its own content, which is the same for every page."""
     return page[: page.index(_MAIN_TAG) + len(_MAIN_TAG)]
 

@@ -140,11 +140,11 @@ class _WholeHistory:
     """Track the size that each prompt would have without compaction."""
 
     def __init__(self, compactions: Sequence[CompactionRecord]) -> None:
-        kept_compactions = [
+        unreverted_compactions = [
             compaction for compaction in compactions if compaction.reverted is None
         ]
         self._later_compactions = sorted(
-            kept_compactions, key=lambda compaction: compaction.created
+            unreverted_compactions, key=lambda compaction: compaction.created
         )
         self._pending_tokens = 0
         self.removed_tokens = 0

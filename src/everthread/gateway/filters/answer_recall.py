@@ -12,10 +12,10 @@ from everthread.core.messages import calls_of
 from everthread.core.types import Reply
 from everthread.errors import WireError
 from everthread.gateway.answer_reader import usage_of
+from everthread.gateway.contracts import ManagedCall
 from everthread.gateway.error_answers import make_error_event
 from everthread.gateway.exchange import Answer, Exchange, UpstreamRequest, make_answer
-from everthread.gateway.filters import Feature, Filter
-from everthread.gateway.managed.managed_exchange import ManagedExchange
+from everthread.gateway.features import Feature, Filter
 from everthread.gateway.recall.recall_watch import RecallWatch, may_call_recall
 from everthread.gateway.recall.stream_merge import (
     MERGED_STREAMS,
@@ -32,32 +32,27 @@ class RecallRounds(Feature):
     """The rounds in which the model calls the gateway's own tool."""
 
     def begin(self, exchange: Exchange) -> Filter | None:
-        return (
-            _RecallFilter(exchange) if isinstance(exchange, ManagedExchange) else None
-        )
+        call = exchange.managed_call
+        return None if call is None else _RecallFilter(exchange, call)
 
 
 class _RecallFilter(Filter):
-    def __init__(self, exchange: ManagedExchange) -> None:
+    def __init__(self, exchange: Exchange, call: ManagedCall) -> None:
         self._exchange = exchange
-        self._api = exchange.incoming.api
+        self._call = call
+        self._api = call.incoming.api
         self._last_usage: CanonicalUsage | None = None
         """Usage of the last round, if there are several."""
         self._hidden_usage: list[CanonicalUsage] = []
         """Usage of the earlier rounds."""
 
     def request(self, request: UpstreamRequest) -> UpstreamRequest:
-        return (
-            replace(request, is_plain=True) if self._exchange.sent.recall else request
-        )
+        return replace(request, is_plain=True) if self._call.sent.recall else request
 
     async def answer(self, answer: Answer) -> Answer:
         """Return the answer with all its rounds. A stream requests further rounds while it is sent."""
-        if (
-            not self._exchange.sent.recall
-            or answer.status >= 300
-            or not answer.is_plain
-        ):
+        offers_recall = self._call.sent.recall
+        if not offers_recall or answer.status >= 300 or not answer.is_plain:
             return answer
         if answer.streams:
             return replace(
@@ -67,12 +62,12 @@ class _RecallFilter(Filter):
             )
         first = await answer.pieces.join()
         if not may_call_recall(first):
-            return replace(answer, pieces=Pieces.of(first))
+            return replace(answer, pieces=Pieces.from_bytes(first))
         body = await self._merge_whole(first)
         return replace(
             answer,
             status=self._exchange.status,
-            pieces=Pieces.of(body),
+            pieces=Pieces.from_bytes(body),
             is_changed=True,
         )
 
@@ -153,18 +148,19 @@ class _RecallFilter(Filter):
             self._last_usage = None
             return None
         exchange = self._exchange
+        call = self._call
         self._last_usage = usage_of(self._api, reply)
-        outgoing = await exchange.turn.resume_after_recall(reply)
+        outgoing = await call.turn.resume_after_recall(reply)
         if outgoing is None:
             return None
         if self._last_usage is not None:
             self._hidden_usage.append(self._last_usage)
         exchange.services.metrics.count("recalls", recall_count)
-        next_response = await exchange.send_next(outgoing)
+        next_response = await call.send_next(outgoing)
         while next_response.status_code >= 300:
             exchange.writer.note(recall_refused=next_response.status_code)
-            smaller_request = await exchange.turn.retry_without_recall(reply)
+            smaller_request = await call.turn.retry_without_recall(reply)
             if smaller_request is None:
                 break
-            next_response = await exchange.send_next(smaller_request)
+            next_response = await call.send_next(smaller_request)
         return next_response

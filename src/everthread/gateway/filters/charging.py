@@ -15,11 +15,10 @@ from everthread.core.messages import calls_of, text_of
 from everthread.core.prices import compute_call_cost
 from everthread.gateway.access.quotas import BYTES_PER_TOKEN
 from everthread.gateway.answer_reader import AnswerReader, usage_of
-from everthread.gateway.contracts import Account, Outgoing
+from everthread.gateway.contracts import Account, ManagedCall, Outgoing
 from everthread.gateway.error_answers import Refused
 from everthread.gateway.exchange import Answer, Exchange
-from everthread.gateway.filters import Feature, Filter
-from everthread.gateway.managed.managed_exchange import ManagedExchange
+from everthread.gateway.features import Feature, Filter
 from everthread.gateway.request.body_limits import Upload
 from everthread.gateway.request.encoding import DECODING_ERRORS, make_decoder
 from everthread.thread.caller.sent_history import Outcome
@@ -44,20 +43,22 @@ class Charging(Feature):
         account = exchange.head.caller.account
         if account is None:
             return None
-        if isinstance(exchange, ManagedExchange):
-            return _ManagedCharge(exchange, account)
+        call = exchange.managed_call
+        if call is not None:
+            return _ManagedCharge(exchange, call, account)
         return _PassthroughCharge(exchange, account)
 
 
 class _ManagedCharge(Filter):
     """Charge a managed request by its outcome."""
 
-    def __init__(self, exchange: ManagedExchange, account: Account) -> None:
+    def __init__(self, exchange: Exchange, call: ManagedCall, account: Account) -> None:
         self._exchange = exchange
+        self._call = call
         self._account = account
 
     def done(self, outcome: Outcome) -> Outcome:
-        outgoing = self._exchange.sent
+        outgoing = self._call.sent
         answered_model = outcome.reply.model if outcome.reply is not None else ""
         requested_model = self._exchange.model or ""
 
@@ -167,7 +168,7 @@ def estimate_body_tokens(body: bytes) -> int:
 
 
 class ReportedUsage:
-    """Read the `find_usage` in an answer that is not part of a conversation: a JSON object or a stream of events."""
+    """Read the usage in an answer that is not part of a conversation: a JSON object or a stream of events."""
 
     def __init__(self, headers: Mapping[str, str]) -> None:
         self._decoder = make_decoder(

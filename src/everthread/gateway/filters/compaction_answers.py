@@ -11,11 +11,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from everthread.core.canonical_usage import CanonicalUsage
-from everthread.gateway.contracts import NOTICE_HEADER, Incoming
-from everthread.gateway.error_answers import Refused
-from everthread.gateway.exchange import Answer, Exchange
-from everthread.gateway.filters import Feature, Filter
-from everthread.gateway.managed.compaction_items import (
+from everthread.gateway.compaction_items import (
     PATH,
     asks_for_compaction,
     is_compaction_unsupported,
@@ -23,6 +19,10 @@ from everthread.gateway.managed.compaction_items import (
     make_response_body,
     make_response_events,
 )
+from everthread.gateway.contracts import NOTICE_HEADER, Incoming
+from everthread.gateway.error_answers import Refused
+from everthread.gateway.exchange import Answer, Exchange
+from everthread.gateway.features import Feature, Filter
 from everthread.gateway.streaming import Pieces
 from everthread.gateway.upstream import ResponseHeaders
 
@@ -98,4 +98,6 @@ class _CompactionFilter(Filter):
 
 def _own_answer(content_type: str, body: bytes) -> Answer:
     headers = ResponseHeaders([(b"content-type", content_type.encode())])
-    return Answer(200, headers, Pieces.of(body), own_headers={NOTICE_HEADER: NOTICE})
+    return Answer(
+        200, headers, Pieces.from_bytes(body), own_headers={NOTICE_HEADER: NOTICE}
+    )

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.types import Api
 from everthread.gateway.answer_reader import AnswerReader, usage_of
 from everthread.gateway.exchange import Answer, Exchange
-from everthread.gateway.filters import Feature, Filter
-from everthread.gateway.managed.managed_exchange import ManagedExchange
+from everthread.gateway.features import Feature, Filter
 from everthread.thread.caller.sent_history import Outcome
 
 TOKEN_KINDS = ("input", "output", "cache_read", "cache_write")
@@ -18,23 +18,20 @@ class ReadAnswer(Feature):
     """Fill in the reply and the usage of an outcome."""
 
     def begin(self, exchange: Exchange) -> Filter | None:
-        return (
-            _ReadAnswerFilter(exchange)
-            if isinstance(exchange, ManagedExchange)
-            else None
-        )
+        call = exchange.managed_call
+        return None if call is None else _ReadAnswerFilter(exchange, call.incoming.api)
 
 
 class _ReadAnswerFilter(Filter):
-    def __init__(self, exchange: ManagedExchange) -> None:
+    def __init__(self, exchange: Exchange, api: Api) -> None:
         self._exchange = exchange
+        self._api = api
         self._reader: AnswerReader | None = None
 
     async def answer(self, answer: Answer) -> Answer:
         if not answer.is_own:
-            api = self._exchange.incoming.api
             self._reader = AnswerReader(
-                api, answer.status, answer.headers, model=self._exchange.model
+                self._api, answer.status, answer.headers, model=self._exchange.model
             )
         return answer
 
@@ -45,7 +42,7 @@ class _ReadAnswerFilter(Filter):
     def done(self, outcome: Outcome) -> Outcome:
         """Add reply and usage, unless another filter has already set the usage (of the last round)."""
         reply = None if self._reader is None else self._reader.end()
-        usage = outcome.usage or usage_of(self._exchange.incoming.api, reply)
+        usage = outcome.usage or usage_of(self._api, reply)
         if usage is not None:
             self._count(usage)
             self._exchange.writer.note(

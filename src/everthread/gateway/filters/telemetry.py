@@ -17,9 +17,9 @@ from opentelemetry.propagate import extract
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 
 from everthread._version import __version__
+from everthread.gateway.contracts import ManagedCall
 from everthread.gateway.exchange import Exchange
-from everthread.gateway.filters import Feature, Filter
-from everthread.gateway.managed.managed_exchange import ManagedExchange
+from everthread.gateway.features import Feature, Filter
 from everthread.gateway.monitoring.log_lines import request_id
 from everthread.gateway.router import find_family
 from everthread.thread.caller.sent_history import Outcome
@@ -105,13 +105,14 @@ class Telemetry(Feature):
 
     def begin(self, exchange: Exchange) -> Filter | None:
         """Begin the span of a managed request; it continues the client's own trace."""
-        if not isinstance(exchange, ManagedExchange):
+        call = exchange.managed_call
+        if call is None:
             return None
         model = exchange.model
         address = urlsplit(exchange.upstream.root)
         shared_attributes: dict[str, Any] = {
             "gen_ai.operation.name": "chat",
-            "gen_ai.provider.name": find_family(exchange.incoming.api),
+            "gen_ai.provider.name": find_family(call.incoming.api),
             "server.address": address.hostname or "",
             "server.port": address.port or (443 if address.scheme == "https" else 80),
         }
@@ -120,9 +121,9 @@ class Telemetry(Feature):
         attributes = {**shared_attributes, "everthread.request.id": request_id()}
         name = f"chat {model}" if model else "chat"
         span = self.tracer.start_span(
-            name, extract(exchange.incoming.headers), SpanKind.CLIENT, attributes
+            name, extract(call.incoming.headers), SpanKind.CLIENT, attributes
         )
-        return ObservedCall(self, exchange, span, shared_attributes)
+        return ObservedCall(self, call, span, shared_attributes=shared_attributes)
 
 
 class ObservedCall(Filter):
@@ -131,12 +132,13 @@ class ObservedCall(Filter):
     def __init__(
         self,
         telemetry: Telemetry,
-        exchange: ManagedExchange,
+        call: ManagedCall,
         span: Span,
+        *,
         shared_attributes: dict[str, Any],
     ) -> None:
         self._telemetry = telemetry
-        self._exchange = exchange
+        self._call = call
         self._span = span
         self._shared_attributes = shared_attributes
         """Attributes of both the span and the metrics."""
@@ -154,7 +156,7 @@ class ObservedCall(Filter):
         seconds = time.monotonic() - self._started_at
         if self._span.is_recording():
             self._span.set_attributes(
-                {**shared_attributes, **_span_attributes(self._exchange, outcome)}
+                {**shared_attributes, **_span_attributes(self._call, outcome)}
             )
         self._telemetry.seconds.record(seconds, shared_attributes)
         if outcome.usage is not None:
@@ -170,14 +172,14 @@ class ObservedCall(Filter):
         return outcome
 
 
-def _span_attributes(exchange: ManagedExchange, outcome: Outcome) -> dict[str, Any]:
+def _span_attributes(call: ManagedCall, outcome: Outcome) -> dict[str, Any]:
     """Return the attributes for the span only. As metric attributes they would create too many series."""
     reply = outcome.reply
     usage = outcome.usage
     attributes: dict[str, Any] = {
         "http.response.status_code": outcome.status,
-        "gen_ai.conversation.id": exchange.turn.thread,
-        "gen_ai.conversation.compacted": exchange.sent.compactions > 0,
+        "gen_ai.conversation.id": call.turn.thread,
+        "gen_ai.conversation.compacted": call.sent.compactions > 0,
         "gen_ai.response.id": reply.id if reply is not None else "",
         "gen_ai.response.finish_reasons": [reply.stop]
         if reply is not None and reply.stop

@@ -7,9 +7,9 @@ import json
 from dataclasses import replace
 from typing import Any
 
+from everthread.gateway.contracts import ManagedCall
 from everthread.gateway.exchange import Answer, Exchange, UpstreamRequest
-from everthread.gateway.filters import Feature, Filter
-from everthread.gateway.managed.managed_exchange import ManagedExchange
+from everthread.gateway.features import Feature, Filter
 from everthread.gateway.request.outer_fields import OuterFields, peek_field
 from everthread.wire.sse import SseSplitter
 
@@ -26,17 +26,20 @@ class UsageOption(Feature):
         """Names of upstreams that refuse `stream_options`."""
 
     def begin(self, exchange: Exchange) -> Filter | None:
-        if not isinstance(exchange, ManagedExchange):
+        call = exchange.managed_call
+        if call is None:
             return None
-        incoming = exchange.incoming
-        if incoming.api != "openai_chat" or incoming.mode != "managed":
+        if call.incoming.api != "openai_chat" or call.incoming.mode != "managed":
             return None
-        return _UsageOptionFilter(exchange, self.refusing_upstreams)
+        return _UsageOptionFilter(exchange, call, self.refusing_upstreams)
 
 
 class _UsageOptionFilter(Filter):
-    def __init__(self, exchange: ManagedExchange, refusing_upstreams: set[str]) -> None:
+    def __init__(
+        self, exchange: Exchange, call: ManagedCall, refusing_upstreams: set[str]
+    ) -> None:
         self._exchange = exchange
+        self._call = call
         self._refusing_upstreams = refusing_upstreams
         self._is_added = False
         self._chunk_filter: UsageChunkFilter | None = None
@@ -71,12 +74,11 @@ class _UsageOptionFilter(Filter):
 
     def _add_option(self, request: UpstreamRequest) -> bytes | None:
         """Return the body with `include_usage`; None if the client has set it or the upstream refuses it."""
-        exchange = self._exchange
-        if exchange.upstream.name in self._refusing_upstreams:
+        if self._exchange.upstream.name in self._refusing_upstreams:
             return None
         if isinstance(request.body, bytes) and request.is_changed:
             return add_usage_option(request.body)
-        return add_usage_option(exchange.incoming.body, exchange.outer)
+        return add_usage_option(self._call.incoming.body, self._call.outer)
 
 
 def add_usage_option(body: bytes, outer: OuterFields | None = None) -> bytes | None:

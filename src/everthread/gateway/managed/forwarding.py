@@ -16,6 +16,7 @@ from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.economics import MIN_THRESHOLD_SHARE
 from everthread.core.recent_dict import RecentDict
 from everthread.gateway.access.quotas import BYTES_PER_TOKEN
+from everthread.gateway.compaction_items import may_have_item
 from everthread.gateway.contracts import (
     COMPACTIONS_HEADER,
     THREAD_HEADER,
@@ -23,13 +24,12 @@ from everthread.gateway.contracts import (
     Incoming,
     Outgoing,
 )
-from everthread.gateway.filters.cache_marks import (
+from everthread.gateway.managed.cache_marks import (
     MarkMemory,
     place_breakpoint,
     place_cache_marks,
     uses_cache_marks,
 )
-from everthread.gateway.managed.compaction_items import may_have_item
 from everthread.gateway.recall.recall_offer import (
     RECALL_HEADER,
     make_tool_change,

@@ -11,7 +11,13 @@ from typing import Any, TypeVar
 
 from everthread.core.provider_errors.classification import classify_error
 from everthread.gateway.answer_reader import AnswerReader
-from everthread.gateway.contracts import Incoming, Outgoing, ProxyTurn, UnmanagedTurn
+from everthread.gateway.contracts import (
+    Incoming,
+    ManagedCall,
+    Outgoing,
+    ProxyTurn,
+    UnmanagedTurn,
+)
 from everthread.gateway.error_answers import Refused, make_error_body, make_error_event
 from everthread.gateway.exchange import (
     Answer,
@@ -49,7 +55,9 @@ class ManagedExchange(Exchange):
         incoming: Incoming,
         outer: OuterFields,
     ) -> None:
-        super().__init__(services, head, upstream, writer, model=outer.model)
+        super().__init__(
+            services, head, upstream, writer, model=outer.model, incoming=incoming
+        )
         self.incoming: Incoming = incoming
         self.outer = outer
         self.turn: ProxyTurn = UnmanagedTurn(incoming)
@@ -62,6 +70,10 @@ class ManagedExchange(Exchange):
         )
         self._added_seconds = 0.0
         """Time that the gateway added before the request was sent."""
+
+    @property
+    def managed_call(self) -> ManagedCall:
+        return self
 
     @property
     def wants_stream(self) -> bool:

@@ -16,19 +16,19 @@ from typing import Any
 
 from everthread.compaction.compaction_result import CompactionLevel
 from everthread.errors import StoreError
-from everthread.gateway.contracts import (
-    Incoming,
-    ProxyTurn,
-    UnmanagedTurn,
-)
-from everthread.gateway.identify import find_scope
-from everthread.gateway.managed.compaction_items import (
+from everthread.gateway.compaction_items import (
     TRIGGER,
     expand_items,
     make_item,
     may_have_item,
     read_item_key,
 )
+from everthread.gateway.contracts import (
+    Incoming,
+    ProxyTurn,
+    UnmanagedTurn,
+)
+from everthread.gateway.identify import find_scope
 from everthread.gateway.managed.deferred_records import (
     DELAY_SECONDS,
     DeferredRecord,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from everthread.core.types import Api
-from everthread.gateway.filters.cache_marks import (
+from everthread.gateway.managed.cache_marks import (
     MarkMemory,
     make_breakpoint_changes,
     make_mark_changes,

@@ -1,4 +1,4 @@
-"""Watch whether a store that may be unreachable answers."""
+"""Check whether a possibly unreachable store answers."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ class StoreWatch:
         self._seconds = seconds
         self._clock = clock
         self._valid_until = 0.0
-        self._was_away = False
+        self._was_unresponsive = False
         self._check_task: asyncio.Task[bool] | None = None
 
     @property
-    def is_known_away(self) -> bool:
-        return self._was_away and self._clock() < self._valid_until
+    def is_known_unresponsive(self) -> bool:
+        return self._was_unresponsive and self._clock() < self._valid_until
 
-    async def is_away(self) -> bool:
+    async def is_unresponsive(self) -> bool:
         """Return whether the store does not answer. Check it if the last result is too old; callers share one check."""
         if self._clock() < self._valid_until:
-            return self._was_away
+            return self._was_unresponsive
         if self._check_task is None or self._check_task.done():
             self._check_task = asyncio.get_running_loop().create_task(self._check())
         return await asyncio.shield(self._check_task)
@@ -59,12 +59,12 @@ class StoreWatch:
 
         If the work takes longer than usual, check the store, and raise `StoreUnreachableError` if it does not answer.
         """
-        if self.is_known_away:
+        if self.is_known_unresponsive:
             work.close()
             raise StoreUnreachableError("the store does not answer")
 
         async def watch() -> None:
-            while not await self.is_away():  # noqa: ASYNC110  the store tells nothing by itself
+            while not await self.is_unresponsive():  # noqa: ASYNC110  the store tells nothing by itself
                 await asyncio.sleep(self._seconds)
             raise StoreUnreachableError("the store does not answer")
 
@@ -75,15 +75,15 @@ class StoreWatch:
         try:
             async with asyncio.timeout(self._seconds):
                 await self._probe()
-            away = False
+            is_unresponsive = False
         except (EverthreadError, TimeoutError) as error:
             if isinstance(error, TimeoutError) and self._answered_at() >= started_at:
                 return False
-            away = True
+            is_unresponsive = True
             _LOG.warning(
                 "the store does not answer (%s); requests go through unmanaged",
                 type(error).__name__,
             )
-        self._was_away = away
+        self._was_unresponsive = is_unresponsive
         self._valid_until = self._clock() + 1.0
-        return away
+        return is_unresponsive

@@ -114,7 +114,7 @@ class MergedStream(ABC):
     def _count_output_tokens(self, usage: Mapping[str, Any]) -> int: ...
 
 
-class MergedAnthropic(MergedStream):
+class MergedAnthropicStream(MergedStream):
     """Merge streams of Anthropic's protocol."""
 
     api: Api = "anthropic"
@@ -193,7 +193,7 @@ class MergedAnthropic(MergedStream):
         return self._hold_event(last_event) if self.recall_count else last_event
 
 
-class MergedChat(MergedStream):
+class MergedChatStream(MergedStream):
     """Merge streams of chat completion chunks."""
 
     api: Api = "openai_chat"
@@ -318,7 +318,7 @@ class MergedChat(MergedStream):
         return calls
 
 
-class MergedResponses(MergedStream):
+class MergedResponsesStream(MergedStream):
     """Merge streams of the Responses protocol."""
 
     api: Api = "openai_responses"
@@ -414,7 +414,7 @@ class MergedResponses(MergedStream):
         return event if data is self._event_data else _replace_data(event, data)
 
 
-class MergedGemini(MergedStream):
+class MergedGeminiStream(MergedStream):
     """Merge streams of Gemini's protocol."""
 
     api: Api = "gemini"
@@ -502,10 +502,10 @@ def is_gemini_recall(part: Mapping[str, Any]) -> bool:
 
 
 MERGED_STREAMS: Mapping[Api, type[MergedStream]] = {
-    "anthropic": MergedAnthropic,
-    "openai_chat": MergedChat,
-    "openai_responses": MergedResponses,
-    "gemini": MergedGemini,
+    "anthropic": MergedAnthropicStream,
+    "openai_chat": MergedChatStream,
+    "openai_responses": MergedResponsesStream,
+    "gemini": MergedGeminiStream,
 }
 
 

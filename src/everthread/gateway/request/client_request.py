@@ -11,16 +11,16 @@ from everthread.core.caching.cache_lifetimes import CACHE_OPTIONS_FIELD
 from everthread.core.messages import kind_of
 from everthread.core.types import Api
 from everthread.gateway.access.quotas import make_spending_check
+from everthread.gateway.compaction_items import TRIGGER
 from everthread.gateway.contracts import CREDENTIAL_HEADERS, Incoming
 from everthread.gateway.identify import choose_thread_kind, find_scope, read_client
-from everthread.gateway.managed.compaction_items import TRIGGER
-from everthread.gateway.managed.unchanged_reads import restore_readings
 from everthread.gateway.request.json_slices import DecodedMessages, Element, SlicedBody
 from everthread.gateway.request.request_reader import (
     BREAKPOINT_MARK,
     CACHE_MARK,
     ParsedRequest,
 )
+from everthread.gateway.request.unchanged_reads import restore_readings
 from everthread.providers.catalog import (
     BETA_HEADER,
     OUTPUT_CAP_FIELDS,

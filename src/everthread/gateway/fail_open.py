@@ -119,15 +119,19 @@ class FailOpenManager:
                 else "it cannot be read here"
             )
             kind = "excess" if isinstance(error, ExcessError) else "unreadable"
-            self.warn_unmanaged(kind, _without_credentials(str(error), incoming))
+            self.warn_unmanaged(_without_credentials(str(error), incoming), kind=kind)
             return _unmanaged_turn(incoming, printable(reason))
 
-    def warn_unmanaged(self, kind: str, why: str) -> None:
-        """Count a request that is passed on unmanaged, and log it; the first one of each kind as a warning."""
+    def warn_unmanaged(self, reason: str, *, kind: str = "") -> None:
+        """Count a request that is passed on unmanaged, and log it; the first one of each kind as a warning.
+
+        `kind`: the name of the count; the reason itself if empty.
+        """
+        kind = kind or reason
         self._metrics.count("unmanaged", why=kind)
         level = logging.INFO if kind in self._warned else logging.WARNING
         self._warned.add(kind)
-        _LOG.log(level, "a request is passed on unmanaged: %s", why)
+        _LOG.log(level, "a request is passed on unmanaged: %s", reason)
 
     async def attempt(
         self,

@@ -1,0 +1,61 @@
+"""The interface of the gateway's features, which are in `filters/`.
+
+A `Feature` is one object for all requests; `factory/gateways.py` lists them. For an exchange that
+concerns it, a feature makes a `Filter`, which holds the state of that exchange. The first feature of
+the list is next to the client, the last next to the upstream: a request passes them from first to
+last, and an answer from last to first.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from everthread.gateway.exchange import Answer, Exchange, UpstreamRequest
+    from everthread.thread.caller.sent_history import Outcome
+
+
+class Filter:
+    """The work of one feature on one exchange. Each method is a moment of the exchange, and does nothing by default."""
+
+    def request(self, request: UpstreamRequest) -> UpstreamRequest:
+        """Return the request to send upstream instead of this one. Called before every attempt and every round."""
+        return request
+
+    async def refused(self, status: int, body: bytes) -> bool:  # noqa: ARG002
+        """Return True to have the request sent again. Called after an error of the upstream.
+
+        Only for managed requests: another error is passed on to the client.
+        """
+        return False
+
+    async def answer(self, answer: Answer) -> Answer:
+        """Return the answer for the client instead of this one, before its first byte is sent."""
+        return answer
+
+    def event(self, piece: bytes) -> bytes:
+        """Return the bytes to send instead of a piece of the answer; empty to send nothing yet."""
+        return piece
+
+    def end(self) -> bytes:
+        """Return the bytes that `event` has held back, after the last piece."""
+        return b""
+
+    def seen(self, piece: bytes) -> None:
+        """Read a piece of the answer after it was sent to the client, in its form before any filter's `event`."""
+
+    def done(self, outcome: Outcome) -> Outcome:
+        """Return the outcome, to which the filter may add. Called after the exchange, however it ended."""
+        return outcome
+
+
+class Feature(ABC):
+    """A feature of the gateway."""
+
+    paths: frozenset[str] = frozenset()
+    """Paths without a conversation whose requests the feature wants to read."""
+
+    @abstractmethod
+    def begin(self, exchange: Exchange) -> Filter | None:
+        """Return the filter for an exchange; None if the exchange does not concern this feature."""
