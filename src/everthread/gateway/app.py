@@ -12,8 +12,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from everthread.errors import InputError
 from everthread.gateway.access.authentication import Authenticator, Caller
-from everthread.gateway.access.callers import CallerFinder
 from everthread.gateway.api.http import AnswerSender, make_error_answer
+from everthread.gateway.callers import CallerFinder
 from everthread.gateway.dashboard.page_routes import Dashboard, is_page
 from everthread.gateway.error_answers import Refused
 from everthread.gateway.middleware import (

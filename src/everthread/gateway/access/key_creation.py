@@ -10,10 +10,12 @@ from hashlib import sha256
 
 from everthread.errors import InputError
 from everthread.gateway.contracts import Mode
-from everthread.gateway.request.request_head import KEY_PATTERN, KEY_PREFIX
 from everthread.store.key_records import KeyLimits, NewKey
 from everthread.store.records import DEFAULT_TENANT
 
+KEY_PREFIX = "et_"
+KEY_PATTERN = re.compile(KEY_PREFIX + r"([0-9a-f]{12})_[A-Za-z0-9_-]{43}")
+"""Matches a key of a gateway."""
 SCOPES = {
     "proxy": "the providers' endpoints",
     "threads": "the conversations under /api",

@@ -12,6 +12,7 @@ from urllib.parse import unquote
 from starlette.types import Scope
 
 from everthread.core.types import MAX_MODEL_NAME_CHARS, Api
+from everthread.gateway.access.key_creation import KEY_PREFIX
 from everthread.gateway.contracts import CREDENTIAL_HEADERS
 from everthread.gateway.error_answers import Refused
 from everthread.gateway.request.gemini_path import find_path_model, read_path
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
     from everthread.gateway.access.authentication import Caller
 
 
-KEY_PREFIX = "et_"
-KEY_PATTERN = re.compile(KEY_PREFIX + r"([0-9a-f]{12})_[A-Za-z0-9_-]{43}")
-"""Matches a key of a gateway (see `access/key_creation.py`)."""
 _CHARACTER = rb"(?:[A-Za-z0-9_-]|%[2-7][0-9A-Fa-f])"
 _UNDERSCORE = rb"(?:_|%5[Ff])"
 _ENCODED_KEY_PATTERN = re.compile(
@@ -35,7 +33,7 @@ _ENCODED_KEY_PATTERN = re.compile(
     + _CHARACTER
     + rb"{43}"
 )
-"""Matches a key whose characters may be percent-encoded, which servers accept too."""
+"""Matches a key of a gateway (`KEY_PATTERN`) whose characters may be percent-encoded, which servers accept too."""
 
 
 _MODELS = "/v1/models/"
