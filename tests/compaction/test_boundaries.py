@@ -300,8 +300,12 @@ class TestTail:
         conversation.append(user_message("Go on."))
         made = await compact(200_000, conversation)
         budget = Budget.for_window(200_000)
-        assert tokens_of(conversation) > 4 * budget.tail
-        assert 0.9 * budget.tail < tokens_of(made.messages[2:]) <= 1.05 * budget.tail
+        assert tokens_of(conversation) > 4 * budget.tail_tokens
+        assert (
+            0.9 * budget.tail_tokens
+            < tokens_of(made.messages[2:])
+            <= 1.05 * budget.tail_tokens
+        )
         (kept,) = results_named(made.messages, "call_500")
         assert kept.text.startswith("<persisted-output>")
         assert kept.text.count("log line seven") > 500
@@ -321,7 +325,7 @@ class TestTail:
             for message, index in zip(made.messages, made.kept, strict=True)
             if index and index > 2
         ]
-        assert tokens_of(tail) > 0.8 * budget.tail
+        assert tokens_of(tail) > 0.8 * budget.tail_tokens
         assert made.tokens_after <= budget.compacted_limit
 
     async def test_the_newest_read_of_an_unchanged_file_stays(self) -> None:

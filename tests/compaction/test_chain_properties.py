@@ -166,7 +166,11 @@ def is_feasible(messages: list[Message], budget: Budget) -> bool:
         else 0
     )
     return (
-        kept + budget.tail // 2 + budget.threshold // 10 + budget.summary_min + 40
+        kept
+        + budget.tail_tokens // 2
+        + budget.threshold // 10
+        + budget.summary_min
+        + 40
         <= budget.compacted_limit
     )
 

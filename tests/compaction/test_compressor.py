@@ -478,7 +478,7 @@ class TestReports:
         other = make_engine(32_000)
         other.load_state(json.loads(json.dumps(made.dump_state())))
         assert other.should_compress()
-        assert other.compactions == 2
+        assert other.compaction_count == 2
 
 
 class TestUserWords:

@@ -341,7 +341,7 @@ def test_thresholds_of_single_models() -> None:
         for name in ("gpt-5", "gpt-5-mini", "claude-sonnet-4-5", "claude-opus-4-1")
     }
     assert {
-        name: (budget.threshold, budget.tail) for name, budget in budgets.items()
+        name: (budget.threshold, budget.tail_tokens) for name, budget in budgets.items()
     } == {
         "gpt-5": (50_000, 10_000),
         "gpt-5-mini": (90_000, 18_000),

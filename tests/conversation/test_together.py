@@ -61,7 +61,7 @@ async def test_a_second_conversation_knows_the_state_of_a_continuation(
     await first.compress()
     await second.send("Still here.")
     assert second.session.id == first.session.id
-    assert engines[1].compactions == engines[0].compactions == 1
+    assert engines[1].compaction_count == engines[0].compaction_count == 1
     assert engines[1].started[-1] == (first.session.id, "compression")
     marks = [
         index

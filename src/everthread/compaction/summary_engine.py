@@ -99,7 +99,7 @@ class SummaryEngine(PlanningEngine):
         super().__init__(services)
         self._prompt_tokens = 0
         """The provider's last count of the prompt."""
-        self.compactions = 0
+        self.compaction_count = 0
         self._history_reader = HistoryReader()
         self._redactor = LineRedactor()
         self._notes: tuple[str, ...] = ()
@@ -210,7 +210,7 @@ class SummaryEngine(PlanningEngine):
         if not compaction.changed:
             return
         self._prompt_tokens = 0
-        self.compactions = self.compactions + 1
+        self.compaction_count = self.compaction_count + 1
         if compaction.state:  # empty if nothing was summarised
             self._facts = ThreadState.load(compaction.state)
 
@@ -224,13 +224,13 @@ class SummaryEngine(PlanningEngine):
         thread = {"thread": self._facts.dump()} if self._facts is not None else {}
         return {
             "prompt_tokens": self._prompt_tokens,
-            "compactions": self.compactions,
+            "compactions": self.compaction_count,
             **thread,
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         self._prompt_tokens = state.get("prompt_tokens", 0)
-        self.compactions = state.get("compactions", 0)
+        self.compaction_count = state.get("compactions", 0)
         thread = state.get("thread")
         self._facts = ThreadState.load(thread) if isinstance(thread, Mapping) else None
 

@@ -531,10 +531,10 @@ class CompactionPolicy:
         budget = size.budget
         summarizer = prices.summarizer
         summary_tokens = budget.summary_size(
-            max(0, size.tokens - size.fixed_tokens - budget.tail)
+            max(0, size.tokens - size.fixed_tokens - budget.tail_tokens)
         )
         tokens_after = max(
-            size.fixed_tokens + budget.tail + summary_tokens,
+            size.fixed_tokens + budget.tail_tokens + summary_tokens,
             min(state.tokens_after_compaction, budget.compacted_limit),
         )
         return CompactionCase(

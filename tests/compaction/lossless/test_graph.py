@@ -43,7 +43,10 @@ async def test_every_result_is_valid_small_and_has_one_summary(
     for result in compactions:
         assert result.changed
         assert result.tokens_after <= BUDGET.compacted_limit
-        assert COUNTER.text(result.summary) <= BUDGET.summary_max + BUDGET.user_words
+        assert (
+            COUNTER.text(result.summary)
+            <= BUDGET.summary_max + BUDGET.user_words_tokens
+        )
         assert sum(map(is_summary, result.messages)) == 1
         for api in ("openai", "anthropic"):
             assert validate_messages(result.messages, api=api) == []

@@ -46,9 +46,9 @@ def test_the_usual_window_at_defaults() -> None:
         "window": 200_000,
         "threshold": 100_000,
         "prompt_limit": 191_904,
-        "tail": 20_000,
+        "tail_tokens": 20_000,
         "protect_last_n": 20,
-        "user_words": 25_000,
+        "user_words_tokens": 25_000,
         "result_chars": 100_000,
         "turn_chars": 200_000,
         "preview_chars": 1_500,
@@ -128,9 +128,12 @@ def test_no_settings_contradict_each_other(
     limit = budget.threshold
     assert all(type(value) is int and value >= 0 for value in figures(budget).values())
     assert window * 0.05 <= limit < window
-    assert budget.tail < limit
+    assert budget.tail_tokens < limit
     assert (
-        budget.user_words <= budget.compacted_limit <= budget.background_start < limit
+        budget.user_words_tokens
+        <= budget.compacted_limit
+        <= budget.background_start
+        < limit
     )
     assert budget.hygiene_limit < window
     assert 0 < budget.summary_max <= min(12_000, limit)
@@ -153,8 +156,13 @@ def test_the_settings_are_kept_to(window: int, chosen: dict[str, Any]) -> None:
         assert bound is None or budget.threshold <= max(bound + 1e-6, floor)
     output = chosen.get("max_output") or 0
     assert budget.threshold == floor or budget.threshold + output <= window * 0.98
-    assert budget.tail <= budget.threshold * chosen.get("target_ratio", 0.2) + 1e-6
-    assert budget.user_words <= budget.threshold * chosen.get("user_words", 0.25) + 1e-6
+    assert (
+        budget.tail_tokens <= budget.threshold * chosen.get("target_ratio", 0.2) + 1e-6
+    )
+    assert (
+        budget.user_words_tokens
+        <= budget.threshold * chosen.get("user_words", 0.25) + 1e-6
+    )
     assert budget.result_chars <= chosen.get("result_chars", 100_000)
     assert budget.turn_chars <= chosen.get("turn_chars", 200_000)
     assert budget.preview_chars <= chosen.get("preview_chars", 1_500)
@@ -223,4 +231,4 @@ def test_a_budget_is_a_value() -> None:
     budget = Budget.for_window(32_000)
     assert budget == Budget.for_window(32_000)
     with pytest.raises(dataclasses.FrozenInstanceError):
-        budget.tail = 1  # type: ignore[misc]  # the error under test
+        budget.tail_tokens = 1  # type: ignore[misc]  # the error under test

@@ -31,7 +31,7 @@ class Status:
     model: str = ""
     tokens: int = 0
     window: int = 0
-    compactions: int = 0
+    compaction_count: int = 0
     is_free: bool = False
     """Whether the model runs on this machine and has no price."""
     usage: UsageRow = field(default_factory=lambda: UsageRow("all"))
@@ -41,7 +41,7 @@ class Status:
     ) -> None:
         """Take the figures of a stored thread."""
         self.usage = sum_usage("all", [*map(make_usage_row, usage)])
-        self.compactions = sum(record.reverted is None for record in compactions)
+        self.compaction_count = sum(record.reverted is None for record in compactions)
 
     def update(self, event: Event) -> None:
         match event:
@@ -51,7 +51,7 @@ class Status:
             case (UsageRecorded() as call) | Delegated(event=UsageRecorded() as call):
                 self.usage = sum_usage("all", [self.usage, make_usage_row(call)])  # type: ignore[arg-type]  # the same fields
             case CompactionDone():
-                self.compactions = event.count
+                self.compaction_count = event.count
                 self.tokens = event.tokens_after
             case LimitLearnt():
                 self.window = event.window
@@ -67,8 +67,8 @@ class Status:
         if self.usage.calls and not self.is_free:
             price = format_cost(self.usage)
             parts.append(f"cost {price}" if self.usage.unpriced_calls else price)
-        if self.compactions:
-            parts.append(count_noun(self.compactions, "compaction"))
+        if self.compaction_count:
+            parts.append(count_noun(self.compaction_count, "compaction"))
         return " · ".join(parts)
 
 

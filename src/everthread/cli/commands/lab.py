@@ -131,7 +131,7 @@ def provider(
 
 
 def _parse_models(
-    texts: list[str] | None, shows: str | None, *, compacts: bool
+    model_texts: list[str] | None, shows: str | None, *, compacts: bool
 ) -> list[ServedModel]:
     """Parse `NAME=WINDOW[:DIALECT]` of each model. Return the default models if none is given."""
     from everthread.lab.provider.served_models import (
@@ -144,10 +144,12 @@ def _parse_models(
         raise InputError(
             f"--shows {shows!r} is unknown; use one of: {', '.join(get_args(WindowField))}"
         )
-    texts = texts or [f"{name}={window}" for name, window in DEFAULT_MODELS.items()]
+    model_texts = model_texts or [
+        f"{name}={window}" for name, window in DEFAULT_MODELS.items()
+    ]
     return [
         parse_model(text, shows=cast("WindowField | None", shows), compacts=compacts)
-        for text in texts
+        for text in model_texts
     ]
 
 

@@ -430,7 +430,7 @@ class CutPlanner:
             budget.summary_max, max(tokens_before - self.fixed_tokens, 0) // 2
         )
         return TokenLimits(
-            tail_tokens=int(budget.tail / provider_scale),
+            tail_tokens=int(budget.tail_tokens / provider_scale),
             protect_last_n=budget.protect_last_n,
             target_tokens=int(budget.compacted_limit / provider_scale),
             max_tokens=int(budget.threshold / provider_scale),
@@ -447,9 +447,9 @@ class CutPlanner:
             ),
             usual_summary_tokens=usual_tokens,
             min_summary_tokens=min(budget.summary_min, usual_tokens),
-            user_words_tokens=int(budget.user_words / provider_scale),
+            user_words_tokens=int(budget.user_words_tokens / provider_scale),
             min_user_words_tokens=int(
-                min(budget.threshold // 10, budget.user_words) / provider_scale
+                min(budget.threshold // 10, budget.user_words_tokens) / provider_scale
             ),
         )
 

@@ -50,11 +50,11 @@ class Budget:
     """Size from which a prompt is compacted; T below."""
     prompt_limit: int
     """The largest prompt that leaves room for the answer: window - max_output - 2 %."""
-    tail: int
+    tail_tokens: int
     """Tokens of the tail that are kept unchanged."""
     protect_last_n: int
     """How many messages of the end are kept if `compacted_limit` allows it."""
-    user_words: int
+    user_words_tokens: int
     """Tokens of replaced user messages that stay word for word."""
     result_chars: int
     """A longer tool result is stored and cited."""
@@ -111,9 +111,9 @@ class Budget:
                 - (0 if max_output else min(DEFAULT_OUTPUT_RESERVE, window // 8)),
                 effective_threshold,
             ),
-            tail=_round_down_share(effective_threshold, target_ratio),
+            tail_tokens=_round_down_share(effective_threshold, target_ratio),
             protect_last_n=protect_last_n,
-            user_words=_round_down_share(effective_threshold, user_words),
+            user_words_tokens=_round_down_share(effective_threshold, user_words),
             result_chars=result_limit,
             turn_chars=min(turn_chars, 4 * effective_threshold),
             preview_chars=min(preview_chars, result_limit),
@@ -126,10 +126,11 @@ class Budget:
         A larger tail, or a larger share for the user's words, raises this limit by the same number of tokens.
         """
         extra_tokens = max(
-            self.tail - _round_down_share(self.threshold, DEFAULT_TARGET_RATIO), 0
+            self.tail_tokens - _round_down_share(self.threshold, DEFAULT_TARGET_RATIO),
+            0,
         )
         extra_tokens += max(
-            self.user_words
+            self.user_words_tokens
             - _round_down_share(self.threshold, DEFAULT_USER_WORDS_SHARE),
             0,
         )
