@@ -45,6 +45,20 @@ async def open_compacted_agent(
     return agent
 
 
+async def test_messages_in_the_context_are_left_out_unless_nothing_else_matches(
+    setup: AgentSetup,
+) -> None:
+    detail = "The hinge of gate 14 takes 22.5 newton metres."
+    agent = await open_compacted_agent(setup, first=detail)
+    question = "Which torque did I name for the hinge of gate 14?"
+    await agent.send(question)
+    said = await ask(agent, query=question)
+    assert detail in said
+    assert question not in said.partition("\n\n")[2]
+    only_in_context = await ask(agent, query="torque")
+    assert question in only_in_context
+
+
 async def test_summarised_messages_are_found_word_for_word(setup: AgentSetup) -> None:
     detail = "The hinge of gate 14 takes 22.5 newton metres, left-hand thread, says Mrs Okonkwo."
     agent = await setup.open(

@@ -194,7 +194,7 @@ async def test_a_recall_round_after_a_refusal_asks_for_what_the_window_still_lea
         lowered = await turn.recover(asked.status_code, asked.content)
         assert lowered is not None
         assert (await post(setup.provider, lowered.body)).status_code == 200
-        arguments = json.dumps({"query": "entry branch receipt"})
+        arguments = json.dumps({"id": "message:1"})
         call: Any = {
             "id": "call_1",
             "type": "function",

@@ -216,7 +216,9 @@ class FrameworkThreads:
         )
         if thread is None:
             return "Nothing was said in this conversation yet."
-        lookup = StoreLookup(store, DEFAULT_TENANT, thread, family=True)
+        lookup = StoreLookup(
+            store, DEFAULT_TENANT, thread, family=True, skip_visible=True
+        )
         try:
             return await answer_recall(lookup, arguments)
         except (EverthreadError, ValueError) as error:

@@ -31,6 +31,8 @@ class SearchQuery:
     """Search only calls whose arguments hold this path or part of a path, and the results of these calls."""
     since: float | None = None
     until: float | None = None
+    visible_messages: AbstractSet[int] = frozenset()
+    """Ids of messages in the context, which are left out."""
     limit: int = 20
     offset: int = 0
 

@@ -219,6 +219,7 @@ class Store:
         return stored_messages
 
     messages = make_read_method(message_sql.list_messages)
+    visible_ids = make_read_method(message_sql.list_visible_ids)
     history = make_read_method(message_sql.load_history)
     message = make_read_method(message_sql.load_message)
 

@@ -102,14 +102,20 @@ class StoreLookup:
         *,
         reach: SearchScope = "thread",
         family: bool = False,
+        skip_visible: bool = False,
         cache: LookupCache | None = None,
     ) -> None:
-        """Set the scope. `family`: also search the threads of the client's session and those it branched from."""
+        """Set the scope.
+
+        `family`: also search the threads of the client's session and those it branched from. `skip_visible`: leave out
+        messages that the thread's context still shows, unless a search by words finds nothing else.
+        """
         self.store = store
         self.tenant = tenant
         self.thread = thread
         self._reach: SearchScope = reach if thread is not None else "all"
         self._has_family = family and thread is not None
+        self._skips_visible = skip_visible and thread is not None
         self.cache = cache or LookupCache()
 
     async def threads(self) -> list[str]:
@@ -166,6 +172,13 @@ class StoreLookup:
                 raise InputError("a path narrows a search by words, not one by pattern")
             page = await self._search_pattern(PatternMatcher(text), query)
             return await self._add_neighbours(page)
+        if self._skips_visible and self.thread is not None:
+            visible_ids = frozenset(await self.store.visible_ids(self.thread))
+            page = await self._search_words(
+                replace(query, visible_messages=visible_ids)
+            )
+            if page.excerpts:
+                return page
         return await self._search_words(query)
 
     async def _add_neighbours(self, page: SearchPage) -> SearchPage:

@@ -70,6 +70,7 @@ class Recall(FreeTool):
             conversation.session.tenant,
             conversation.id,
             family=True,
+            skip_visible=True,
         )
         return ToolReply(await answer_recall(lookup, arguments))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import signal
 import socket
 import sys
@@ -132,6 +133,8 @@ def serve(
     task.set_up_logs()
     port = config.gateway.port if port is None else port
     count = workers or config.gateway.workers
+    if count == 1:  # import it now: later a signal waits until the gateway has started
+        importlib.import_module("everthread.factory.gateways")
     start_message = StartMessage(task, as_json=as_json)
     asyncio.run(
         _serve_alone(task, port, start_message)

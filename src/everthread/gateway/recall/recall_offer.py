@@ -162,7 +162,13 @@ def refuse_last_round(call: PreparedCall, reply: Reply) -> None:
 
 async def _look_up(store: Store, call: PreparedCall, recall: Call) -> str:
     """Return the answer to a recall call, or a text that says why it cannot be answered."""
-    lookup = StoreLookup(store, call.sent.family.tenant, call.thread, family=True)
+    lookup = StoreLookup(
+        store,
+        call.sent.family.tenant,
+        call.thread,
+        family=True,
+        skip_visible=True,
+    )
     try:
         arguments = json.loads(recall.arguments or "{}")
         if not isinstance(arguments, dict):

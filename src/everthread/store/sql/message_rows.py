@@ -24,6 +24,7 @@ from everthread.store.sql.session_rows import (
     TIP_COLUMNS,
     ThreadTip,
     find_thread,
+    find_tip,
     list_session_chain,
     load_session,
     require_newest_lease,
@@ -179,6 +180,16 @@ def list_messages(
         (session_id, max(start, 0), MAX_ID if limit is None else limit),
     )
     return [decode_message(row) for row in rows]
+
+
+def list_visible_ids(tx: Tx, thread: str) -> list[int]:
+    """Return the ids of the messages that a compacted thread still shows; empty if nothing has left its context."""
+    rows = tx.all(
+        "SELECT p.message_id FROM places p JOIN sessions s ON s.id = p.session_id "
+        "WHERE s.id = ? AND s.kind = 'continuation' AND p.seq >= 0",
+        (find_tip(tx, thread),),
+    )
+    return [row[0] for row in rows]
 
 
 def load_message(

@@ -60,6 +60,8 @@ def search_texts(tx: Tx, query: SearchQuery) -> list[SearchHit]:
     matches: dict[TextKey, ScoredPiece] = {}
     path_calls = find_path_calls(tx, query, query.path) if query.path else set()
     for score, piece in _match_variants(tx, parsed, scope):
+        if piece.message in query.visible_messages:
+            continue
         if query.path and not touches_path(tx, piece, query.path, path_calls):
             continue
         # Keep the first match of a text, so that pages of any length agree.

@@ -80,6 +80,7 @@ def _find_closest(
         query.tenant,
         query.thread,
         include_family=query.include_family,
+        visible_messages=query.visible_messages,
         limit=count if has_no_period else min(2 * count, MAX_CLOSEST_TEXTS),
         min_closeness=MIN_QUESTION_CLOSENESS if query.is_question else MIN_CLOSENESS,
         min_other_closeness=MIN_ANSWER_CLOSENESS,
