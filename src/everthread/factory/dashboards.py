@@ -90,10 +90,10 @@ def make_window_source(config: Config) -> WindowSource:
     @functools.cache
     def find_window(model: str, learnt_limit: int | None) -> WindowSize:
         setting = config.model.context_length if model == config.model.default else None
-        catalogue = find_catalogue_window(model)
+        catalogue_window = find_catalogue_window(model)
         tokens = min(
             size
-            for size in (setting or catalogue.tokens, learnt_limit)
+            for size in (setting or catalogue_window.tokens, learnt_limit)
             if size is not None
         )
         source = (
@@ -101,7 +101,7 @@ def make_window_source(config: Config) -> WindowSource:
             if tokens == learnt_limit
             else "as configured"
             if setting
-            else str(catalogue)
+            else str(catalogue_window)
         )
         return WindowSize(tokens, options.budget(tokens).threshold, source.rstrip("."))
 

@@ -163,8 +163,10 @@ class Exchange:
                 self.count_upstream_error(str(response.status_code))
             await self.relay(make_answer(response))
         finally:
-            await self.close()
-            self.finish()
+            try:  # first what the features do at the end: closing may be cancelled
+                self.finish()
+            finally:
+                await self.close()
 
     def begin_filters(self) -> None:
         filters = (feature.begin(self) for feature in self.services.features)

@@ -271,7 +271,7 @@ class ThreadState:
         if not resolved_keys:
             return
         states_no_error = _states_no_error(effect)
-        has_own_exit = _OTHER_EXIT.search(effect.target) is None
+        has_own_exit = _PIPE_OR_SEQUENCE.search(effect.target) is None
         for key in dict.fromkeys(resolved_keys):
             if states_no_error or (has_own_exit and self.errors[key].is_exit_reported):
                 del self.errors[key]
@@ -630,7 +630,7 @@ def _find_key_to_forget(entries: Mapping[str, Any]) -> str:
     )
 
 
-_OTHER_EXIT = re.compile(r"\||;")
+_PIPE_OR_SEQUENCE = re.compile(r"\||;")
 """A pipe or a second command: the exit code is that of the last one."""
 _EXIT_CODE = re.compile(r"exit (\d{1,3})\b")
 _TEST_FIGURE = re.compile(r"(\d{1,7}) (?:packages? )?(failed|error|passed|test)s?\b")

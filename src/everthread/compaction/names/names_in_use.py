@@ -390,8 +390,8 @@ def _read_call_names(
                 else:
                     texts.append(text)
         lines += map(_strip_quoted_texts, commands)
-        text_counts = Counter(chain.from_iterable(map(read_names, texts)))
-        for name, text_count in text_counts.items():
+        texts_per_name = Counter(chain.from_iterable(map(read_names, texts)))
+        for name, text_count in texts_per_name.items():
             (repeated_names if text_count > 1 else names)[name] = None
         names |= dict.fromkeys(read_names("\n".join(commands)))
     typed_names = dict.fromkeys(read_names("\n".join(lines), is_typed=True))

@@ -57,7 +57,7 @@ class RecallOffers:
 
     def __init__(self, *, enabled: bool) -> None:
         self._is_enabled = enabled
-        self._known_frames: RecentDict[int, _KnownFrame] = RecentDict(MAX_FRAMES)
+        self._offer_facts: RecentDict[int, _ToolOfferFacts] = RecentDict(MAX_FRAMES)
         """By the ids of the frames."""
 
     def choose_tool(
@@ -70,21 +70,21 @@ class RecallOffers:
         setting = incoming.headers.get(RECALL_HEADER, "").lower()
         if not self._is_enabled or setting in ("off", "false", "0"):
             return None
-        known_frame = self._known_frames.get(id(frame))
-        if known_frame is None or known_frame.frame is not frame:
+        offer_facts = self._offer_facts.get(id(frame))
+        if offer_facts is None or offer_facts.frame is not frame:
             lacks_recall = _lacks_recall(incoming.api, sliced, frame)
             deferred = () if lacks_recall else find_deferred_readers(sliced)
-            known_frame = _KnownFrame(frame, lacks_recall, deferred)
-        self._known_frames[id(frame)] = known_frame
-        is_offered = known_frame.lacks_recall or (
-            bool(known_frame.deferred_readers)
-            and are_withdrawn(sliced.elements, known_frame.deferred_readers)
+            offer_facts = _ToolOfferFacts(frame, lacks_recall, deferred)
+        self._offer_facts[id(frame)] = offer_facts
+        is_offered = offer_facts.lacks_recall or (
+            bool(offer_facts.deferred_readers)
+            and are_withdrawn(sliced.elements, offer_facts.deferred_readers)
         )
         return RECALL_SCHEMA if is_offered else None
 
 
 @dataclass(frozen=True, slots=True)
-class _KnownFrame:
+class _ToolOfferFacts:
     """A frame, and how its tools relate to our own tool."""
 
     frame: Request

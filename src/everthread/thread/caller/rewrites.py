@@ -205,9 +205,9 @@ class RewriteStore:
         *,
         state_keys: Sequence[tuple[str, str]] = (),
     ) -> FoundRewrite:
-        """Return the longest rewrite of a history, of the first engine that has any, and the requested states.
+        """Return the longest stored rewrite that fits the history, from the first of the engines that has one.
 
-        `state_keys`: scope and key of each requested state.
+        `state_keys`: scope and key of each stored state to load as well.
         """
         history = sent.history
         candidates, search, stored_states = await self._store.match_rewrites(

@@ -544,7 +544,7 @@ class ThreadIndex:
         self._new_replacements.append(key)
 
     async def store_replacements(self) -> None:
-        """Store the expected replacements, for other processes."""
+        """Store which history each announced compaction replaces, so that other processes find the thread."""
         keys = self._new_replacements
         self._new_replacements = []
         for key in keys:

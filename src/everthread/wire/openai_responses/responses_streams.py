@@ -110,7 +110,7 @@ class ResponsesStreamDecoder:
             _read_index(data, "output_index"), _StreamedItem()
         )
         if name == "output_item":
-            return self._take_item(
+            return self._update_item(
                 item,
                 require_object(data.get("item"), f"the item of {kind}"),
                 is_done=phase == "done",
@@ -150,7 +150,7 @@ class ResponsesStreamDecoder:
         }
         yield StreamDelta("stop", text=self.reply().stop or "", raw=stop)
 
-    def _take_item(
+    def _update_item(
         self, item: _StreamedItem, value: Mapping[str, Any], *, is_done: bool
     ) -> list[StreamDelta]:
         item.start = dict(value)
