@@ -8,6 +8,8 @@ import pytest
 
 from everthread.core.transcript import user_text
 from everthread.core.user_words import (
+    TaskEnd,
+    find_task_ends,
     find_typed_words,
     is_refused_call,
     strip_injected,
@@ -259,3 +261,16 @@ def test_what_is_never_closed_is_text_and_costs_one_pass(piece: str) -> None:
 def test_many_elements_cost_one_pass() -> None:
     assert strip_injected("<task>a</task>" * 50_000) == "a" * 50_000
     assert strip_injected("<system-reminder>a</system-reminder>" * 50_000) == ""
+
+
+def test_notices_of_ended_tasks_are_read() -> None:
+    notice = (
+        "<task-notification>\n<task-id>b1</task-id>\n<status>failed</status>\n"
+        "<summary>the build failed</summary>\n</task-notification>"
+    )
+    second_notice = "<task-notification><task-id>b2</task-id><status>completed</status></task-notification>"
+    assert find_task_ends(f"{notice}\n{second_notice}\n{RULE}") == [
+        TaskEnd("b1", "failed", "the build failed"),
+        TaskEnd("b2", "completed", ""),
+    ]
+    assert find_task_ends(RULE) == []
