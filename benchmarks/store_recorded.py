@@ -41,7 +41,7 @@ import asyncio, json, resource, sys, time
 from everthread.factory import open_store
 from everthread.lab.importers.read_logs import open_lines, stream_log
 from everthread.lab.importers.thread_import import import_stream
-from everthread.store.records import SearchQuery
+from everthread.store.search_records import SearchQuery
 
 async def work(log, folder):
     store = open_store(f"sqlite:///{folder}/import.db")
