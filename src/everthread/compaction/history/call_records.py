@@ -58,19 +58,9 @@ def read_calls(
                     for call in message_facts.calls
                 ]
             )
-            if message_facts.effects is None or message_facts.effects[0] != call_facts:
-                pairs = zip(message_facts.calls, call_facts, strict=True)
-                message_facts.effects = (
-                    call_facts,
-                    tuple(
-                        [
-                            (reading or CallFacts(call, None)).effect()
-                            for call, reading in pairs
-                        ]
-                    ),
-                )
+            effects = _read_effects(message_facts, call_facts)
             for call, effect, result_facts in zip(
-                message_facts.calls, message_facts.effects[1], call_facts, strict=True
+                message_facts.calls, effects, call_facts, strict=True
             ):
                 records.append(
                     CallRecord(
@@ -95,6 +85,20 @@ def read_calls(
                 for effect in message_facts.effects[1]
             )
     return records
+
+
+def _read_effects(
+    message_facts: MessageFacts, call_facts: tuple[CallFacts | None, ...]
+) -> tuple[Effect, ...]:
+    """Return the effects of a message's calls; read them anew only if other results were found."""
+    if message_facts.effects is None or message_facts.effects[0] != call_facts:
+        pairs = zip(message_facts.calls, call_facts, strict=True)
+        effects = [
+            (result_facts or CallFacts(call, None)).effect()
+            for call, result_facts in pairs
+        ]
+        message_facts.effects = (call_facts, tuple(effects))
+    return message_facts.effects[1]
 
 
 def _describe_task_end(task_end: TaskEnd) -> Effect:

@@ -322,20 +322,9 @@ def _read_output_outcome(kind: str, call_facts: CallFacts) -> CallOutcome:
         code = None
     lines: list[str] = []
     if failed and call_facts.text:
-        error_texts = find_error_lines(
-            output.error or output.body,
-            failed=is_failure_certain,
-            enough_reasons=MAX_CALL_ERRORS,
-        )
-        lines = [
-            clip_words(line, MAX_ERROR_LINE_CHARS)
-            for line in map(one_line, error_texts)
-            if not gives_no_reason(line)
-        ]
-        lines = lines[:MAX_CALL_ERRORS] or (
-            [clip_words(one_line(error), MAX_ERROR_LINE_CHARS)]
-            if error and error != tests
-            else []
+        fallback = error if error != tests else ""
+        lines = _read_error_lines(
+            output.error or output.body, fallback, failed=is_failure_certain
         )
     session_note = f"{RUNNING}{output.session})" if output.session else ""
     parts = [
@@ -353,6 +342,19 @@ def _read_output_outcome(kind: str, call_facts: CallFacts) -> CallOutcome:
         errors=tuple(lines),
         tests=tests,
     )
+
+
+def _read_error_lines(text: str, fallback: str, *, failed: bool) -> list[str]:
+    """Return the first lines of a text that state an error; `fallback` if it has none."""
+    error_texts = find_error_lines(text, failed=failed, enough_reasons=MAX_CALL_ERRORS)
+    lines = [
+        clip_words(line, MAX_ERROR_LINE_CHARS)
+        for line in map(one_line, error_texts)
+        if not gives_no_reason(line)
+    ]
+    if lines or not fallback:
+        return lines[:MAX_CALL_ERRORS]
+    return [clip_words(one_line(fallback), MAX_ERROR_LINE_CHARS)]
 
 
 def _find_error_without_code(output: str, tests: str) -> str:

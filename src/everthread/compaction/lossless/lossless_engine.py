@@ -223,9 +223,7 @@ class LosslessEngine(SummaryEngine):
             summary_input, visible_nodes, sum(source.tokens for source in sources)
         )
         names = NamesSection.plan(
-            state.names,
-            budget,
-            continues=bool(summary_input.cut_plan.earlier_summary.text),
+            state.names, budget, continues=bool(cut_plan.earlier_summary.text)
         )
         pinned, warnings = write_pinned_notes(
             summary_input.state.notes, budget // 8, count
