@@ -268,7 +268,8 @@ async def test_a_turn_whose_process_vanished(tmp_path: Path, api: ApiSetup) -> N
     assert history[4] == UNKNOWN_OUTCOME
     assert "interrupted" in history[5]
     assert history[6:] == ["next", "re: next"]
-    assert api.model.begun == ["next"]
+    begun_here = [text for text in api.model.begun if text != "hello"]
+    assert begun_here == ["next"], "either gateway may answer the first message"
 
 
 async def test_configured_and_with_a_provider(tmp_path: Path) -> None:
