@@ -115,7 +115,7 @@ class StoreLookup:
         self.thread = thread
         self._reach: SearchScope = reach if thread is not None else "all"
         self._has_family = family and thread is not None
-        self._skips_visible = skip_visible and thread is not None
+        self._skips_visible = skip_visible
         self.cache = cache or LookupCache()
 
     async def threads(self) -> list[str]:
@@ -172,14 +172,20 @@ class StoreLookup:
                 raise InputError("a path narrows a search by words, not one by pattern")
             page = await self._search_pattern(PatternMatcher(text), query)
             return await self._add_neighbours(page)
-        if self._skips_visible and self.thread is not None:
-            visible_ids = frozenset(await self.store.visible_ids(self.thread))
+        visible_ids = await self._list_visible_ids()
+        if visible_ids:
             page = await self._search_words(
                 replace(query, visible_messages=visible_ids)
             )
             if page.excerpts:
                 return page
         return await self._search_words(query)
+
+    async def _list_visible_ids(self) -> frozenset[int]:
+        """List the messages to leave out of a search by words."""
+        if self.thread is None or not self._skips_visible:
+            return frozenset()
+        return frozenset(await self.store.visible_ids(self.thread))
 
     async def _add_neighbours(self, page: SearchPage) -> SearchPage:
         """Return the excerpts with the beginnings of the messages before and after each."""

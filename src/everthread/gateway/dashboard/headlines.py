@@ -26,7 +26,7 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
-class KeptMessages:
+class StoredAndRemovedCounts:
     """The number of messages that a thread stores, and of those that left the prompt."""
 
     stored_count: int
@@ -39,7 +39,7 @@ def describe_thread(
     comparison: CostComparison | None,
     *,
     window: int,
-    kept_messages: KeptMessages,
+    kept_messages: StoredAndRemovedCounts,
 ) -> list[Figure]:
     """Return the figures of one thread, the most important first."""
     return [
@@ -118,7 +118,7 @@ def describe_period(insights: Insights, comparison: CostComparison) -> list[Figu
     ]
 
 
-def _describe_kept(kept_messages: KeptMessages) -> Figure:
+def _describe_kept(kept_messages: StoredAndRemovedCounts) -> Figure:
     if kept_messages.removed_count:
         detail = f"{kept_messages.removed_count:,} left the prompt; search and recall find them"
     elif kept_messages.compactions:

@@ -18,7 +18,7 @@ from everthread.gateway.dashboard.access import Viewer
 from everthread.gateway.dashboard.calls_view import make_calls_view
 from everthread.gateway.dashboard.headlines import (
     MIN_DOLLARS,
-    KeptMessages,
+    StoredAndRemovedCounts,
     describe_period,
     describe_thread,
 )
@@ -595,12 +595,12 @@ def _list_state(state: ThreadState, todo: Any) -> list[tuple[str, list[str]]]:
 
 def _count_stored_and_removed(
     row: ThreadRow, records: Sequence[CompactionRecord]
-) -> KeptMessages:
+) -> StoredAndRemovedCounts:
     """Count the stored messages of a thread, and the messages that compactions removed from the prompt."""
     unreverted_compactions = [
         compaction.record for compaction in records if compaction.reverted is None
     ]
-    return KeptMessages(
+    return StoredAndRemovedCounts(
         stored_count=row.messages,
         removed_count=len(
             {
