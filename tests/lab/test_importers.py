@@ -13,8 +13,9 @@ import pytest
 from everthread.core.messages import calls_of, results_of, text_of
 from everthread.core.transcript import is_user_message, user_text
 from everthread.errors import TranscriptError
-from everthread.lab.importers import claude_code
-from everthread.lab.importers.log import Log, LoggedMessage, parse_time
+from everthread.lab.importers.claude_code import ClaudeCodeReader
+from everthread.lab.importers.log import Log, LoggedMessage
+from everthread.lab.importers.log_fields import parse_time
 from everthread.lab.importers.read_logs import parse_log, read_log
 from everthread.lab.replay import replay
 from tests.lab.recorded_histories import PLAIN
@@ -174,7 +175,7 @@ def test_claude_codes_log_is_read_as_it_is_stored() -> None:
                 seen.append(number)
                 yield number, value
 
-    stream = claude_code.stream(Lines(), "log", [])
+    stream = ClaudeCodeReader().stream(Lines(), "log")
     assert stream.log.model == "claude-opus-4-6"
     seen.clear()
     given = {}
@@ -182,7 +183,7 @@ def test_claude_codes_log_is_read_as_it_is_stored() -> None:
     for entry in stream.entries:
         given[len(entries)] = seen[-1]
         entries.append(entry)
-    assert entries == claude_code.read(lines, "log", []).entries
+    assert entries == ClaudeCodeReader().read(lines, "log").entries
     # An answer and everything after it wait for its last line, the others for nothing.
     assert given == {0: 1, 1: 5, 2: 5, 3: 6, 4: 7, 5: 8}
 

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from everthread.core.messages import calls_of, results_of, text_of
 from everthread.errors import InputError, TranscriptError
 from everthread.factory import open_store
+from everthread.lab.importers.client_log import format_line_numbers
 from everthread.lab.importers.conversation_file import read_conversation
 from everthread.lab.importers.find_logs import find_logs
-from everthread.lab.importers.log import format_line_numbers, parse_time
+from everthread.lab.importers.log_fields import parse_time
 from everthread.lab.importers.read_logs import parse_log, read_log
 from everthread.lab.importers.thread_import import import_log, make_thread_id
 from everthread.lab.replay import replay
@@ -567,7 +568,7 @@ def test_pi() -> None:
     ]
 
 
-def test_opencode(tmp_path: Path) -> None:
+def test_opencode() -> None:
     exported = _opencode()
     log = parse_log(json.dumps(exported))
     assert (log.kind, log.session, log.title, log.model) == (
@@ -591,27 +592,12 @@ def test_opencode(tmp_path: Path) -> None:
     assert [(one.next_entry_index, one.summary) for one in log.compactions] == [
         (4, "A summary.")
     ]
-    storage = tmp_path / "opencode" / "storage"
-    session = storage / "session" / "p" / "ses_1.json"
-    files: dict[Path, Any] = {session: exported["info"]}
-    for number, entry in enumerate(exported["messages"][:2], 1):
-        files[storage / "message" / "ses_1" / f"msg_{number}.json"] = entry["info"]
-        for at, part in enumerate(entry["parts"]):
-            files[storage / "part" / f"msg_{number}" / f"prt_{at}.json"] = part
-    for path, value in files.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(value), "utf-8")
-    assert read_log(str(session)).messages == log.messages
-    assert find_logs("opencode", env={"XDG_DATA_HOME": str(tmp_path)}) == [str(session)]
 
 
 def test_sessions_of_opencodes_database_are_found_and_read(tmp_path: Path) -> None:
     exported = _opencode()
     folder = tmp_path / "opencode"
-    older = folder / "storage" / "session" / "p"
-    older.mkdir(parents=True)
-    for name in ("ses_0", "ses_1"):
-        (older / f"{name}.json").write_text("{}", "utf-8")
+    folder.mkdir()
     database = folder / "opencode.db"
     connection = sqlite3.connect(database)
     connection.executescript(
@@ -629,17 +615,15 @@ def test_sessions_of_opencodes_database_are_found_and_read(tmp_path: Path) -> No
     connection.commit()
     connection.close()
     found = find_logs("opencode", env={"XDG_DATA_HOME": str(tmp_path)})
-    assert found == [str(older / "ses_0.json"), f"{database}#ses_1"], (
-        "the database wins over an older file"
-    )
-    log = read_log(found[1])
+    assert found == [f"{database}#ses_1"]
+    log = read_log(found[0])
     same = parse_log(json.dumps(exported))
     assert (log.messages, log.session, log.title) == (
         same.messages,
         same.session,
         same.title,
     )
-    assert read_conversation(found[1]).request.messages == log.messages
+    assert read_conversation(found[0]).request.messages == log.messages
     with pytest.raises(TranscriptError, match="#ses_9: has no session ses_9"):
         read_log(f"{database}#ses_9")
     with pytest.raises(

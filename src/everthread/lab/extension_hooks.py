@@ -25,7 +25,8 @@ from everthread.lab.hooks import (
     RECALL_TOOL,
     store_output,
 )
-from everthread.lab.importers.log import Log, text_in
+from everthread.lab.importers.log import Log
+from everthread.lab.importers.log_fields import text_in
 from everthread.lab.importers.read_logs import parse_log, read_log
 from everthread.lab.importers.thread_import import import_log, make_thread_id
 from everthread.store.store import Store

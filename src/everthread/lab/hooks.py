@@ -18,7 +18,8 @@ from everthread.core.messages import kind_of
 from everthread.core.outputs import make_persisted_block, replace_reader_name
 from everthread.errors import TranscriptError
 from everthread.lab.context_text import write_context_text
-from everthread.lab.importers.log import Log, text_in
+from everthread.lab.importers.log import Log
+from everthread.lab.importers.log_fields import text_in
 from everthread.lab.importers.read_logs import read_log
 from everthread.lab.importers.thread_import import import_log, make_thread_id
 from everthread.store.records import NewSession

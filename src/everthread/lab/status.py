@@ -13,13 +13,8 @@ from everthread.core.canonical_usage import CanonicalUsage, normalize_usage
 from everthread.core.prices import compute_cost, format_dollars, prices_for
 from everthread.factory.conversations import make_session_options
 from everthread.lab.client_window import find_client_window
-from everthread.lab.importers.log import (
-    Log,
-    LoggedMessage,
-    count_in,
-    object_in,
-    text_in,
-)
+from everthread.lab.importers.log import Log, LoggedMessage
+from everthread.lab.importers.log_fields import count_in, object_in, text_in
 
 
 @dataclass(frozen=True, slots=True)

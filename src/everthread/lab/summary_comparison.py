@@ -28,9 +28,9 @@ from everthread.lab.importers.log import (
     ClientCompaction,
     Log,
     LoggedMessage,
-    make_injected_message,
     without_reasoning,
 )
+from everthread.lab.importers.log_fields import make_injected_message
 
 DEFAULT_WINDOW = 200_000
 MAX_LATER_BLOCKS = 120

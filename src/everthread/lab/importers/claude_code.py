@@ -11,23 +11,23 @@ are described apart from the messages.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Self
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
 
 from everthread.core.canonical_usage import CanonicalUsage, normalize_usage
 from everthread.core.messages import Message, iterate_strings, kind_of
 from everthread.errors import WireError
+from everthread.lab.importers.client_log import ClientLogReader, NumberedLines
 from everthread.lab.importers.log import (
     ClientCompaction,
     Log,
     LoggedMessage,
     LogStream,
-    NumberedLines,
-    count_in,
-    describe_gaps,
     find_first_model,
+)
+from everthread.lab.importers.log_fields import (
+    count_in,
     make_injected_message,
     object_in,
     parse_time,
@@ -55,53 +55,13 @@ _SENT_HOOK_EVENTS = frozenset({"SessionStart", "UserPromptSubmit"})
 """Hooks whose output the model sees."""
 
 
-def is_entry(value: Mapping[str, Any]) -> bool:
+def _is_message_line(value: Mapping[str, Any]) -> bool:
     message = value.get("message")
     return (
         kind_of(value) in ("user", "assistant")
         and isinstance(message, dict)
         and "role" in message
     )
-
-
-def read(lines: NumberedLines, source: str, warnings: list[str]) -> Log:
-    """Read the last branch of the conversation."""
-    overview = _LogOverview.from_lines(lines)
-    reader = _SessionReader(overview)
-    entries = list(reader.read_entries(lines))
-    model = find_first_model(entries)
-    return Log(
-        source,
-        "claude-code",
-        entries,
-        model=model.removesuffix("[1m]"),
-        warnings=[*warnings, *describe_gaps(reader.bad_lines, reader.left_out)],
-        session=overview.session,
-        title=overview.title,
-        window=_find_window(model, reader.compactions),
-        compactions=reader.compactions,
-    )
-
-
-def stream(lines: NumberedLines, source: str, warnings: list[str]) -> LogStream:
-    """Read the last branch of the conversation one message at a time, after one pass over all lines."""
-    overview = _LogOverview.from_lines(lines)
-    log = Log(
-        source,
-        "claude-code",
-        [],
-        model=overview.model.removesuffix("[1m]"),
-        warnings=[*warnings],
-        session=overview.session,
-        title=overview.title,
-    )
-
-    def read_entries() -> Iterator[LoggedMessage]:
-        reader = _SessionReader(overview)
-        yield from reader.read_entries(lines)
-        log.warnings.extend(describe_gaps(reader.bad_lines, reader.left_out))
-
-    return LogStream(log, read_entries())
 
 
 def _read_title(value: Mapping[str, Any]) -> str:
@@ -145,31 +105,122 @@ class _Boundary:
 
 
 @dataclass
-class _SessionReader:
-    """Collects the messages of a session, line by line."""
+class _LogOverview:
+    """Facts about the whole file from a first pass, which the second pass needs to read the lines in order."""
 
-    overview: _LogOverview
+    session: str = ""
+    title: str = ""
+    abandoned_ids: set[str] = field(default_factory=set)
+    """Ids of the lines of abandoned branches. If several prompts follow the same line, only the last is current.
+    At first only the prompts are here; the lines after them are added as they are read."""
+    preserved_texts: set[str] = field(default_factory=set)
+    """Ids of lines that a compaction preserves."""
+    last_lines: dict[str, int] = field(default_factory=dict)
+    """The number of the last line of each answer that has several, by message id."""
+    model: str = ""
+
+    @classmethod
+    def from_lines(cls, lines: NumberedLines) -> Self:
+        overview = cls()
+        prompts: dict[str, str] = {}
+        message_ids: set[str] = set()
+        for number, value in lines:
+            overview.session = overview.session or text_in(value, "sessionId")
+            overview.title = overview.title or _read_title(value)
+            overview.preserved_texts.update(_list_preserved_ids(value))
+            uuid = text_in(value, "uuid")
+            parent = text_in(value, "parentUuid")
+            if value.get("type") == "assistant" and not value.get("isSidechain"):
+                message = object_in(value, "message")
+                message_id = text_in(message, "id")
+                if message_id in message_ids:
+                    overview.last_lines[message_id] = number
+                elif message_id:
+                    message_ids.add(message_id)
+                if text_in(message, "model") != _SYNTHETIC_MODEL:
+                    overview.model = overview.model or text_in(message, "model")
+            if parent and _is_prompt(value):
+                if parent in prompts:
+                    overview.abandoned_ids.add(prompts[parent])
+                prompts[parent] = uuid
+        return overview
+
+
+@dataclass
+class ClaudeCodeReader(ClientLogReader):
+    """Reads the last branch of a session."""
+
+    kind: ClassVar[str] = "claude-code"
+
+    overview: _LogOverview = field(default_factory=_LogOverview)
     finished_count: int = 0
-    """Number of messages that were handed out."""
-    messages: list[LoggedMessage] = field(default_factory=list)
-    """The messages that were not handed out yet."""
-    compactions: list[ClientCompaction] = field(default_factory=list)
-    left_out: Counter[str] = field(default_factory=Counter)
-    bad_lines: list[int] = field(default_factory=list)
+    """Number of messages that were handed out; `messages` has the others."""
     answers: dict[str, tuple[int, _PartialAnswer]] = field(default_factory=dict)
     """Answers of which more lines follow, by message id, each with the number of messages before it."""
     boundary: _Boundary | None = None
     texts: dict[str, str] = field(default_factory=dict)
     """The texts of preserved lines, by id."""
 
-    def read_entries(self, lines: NumberedLines) -> Iterator[LoggedMessage]:
+    @staticmethod
+    def is_line(value: Mapping[str, Any]) -> bool:
+        return _is_message_line(value)
+
+    def read(self, lines: NumberedLines, source: str) -> Log:
+        stream = self.stream(lines, source)
+        entries = list(stream.entries)
+        model = find_first_model(entries)
+        return replace(
+            stream.log,
+            entries=entries,
+            model=model.removesuffix("[1m]"),
+            window=_find_window(model, self.compactions),
+        )
+
+    def stream(self, lines: NumberedLines, source: str) -> LogStream:
+        """Return the conversation one message at a time, after one pass over all lines."""
+        self.overview = _LogOverview.from_lines(lines)
+        log = Log(
+            source,
+            self.kind,
+            [],
+            model=self.overview.model.removesuffix("[1m]"),
+            session=self.overview.session,
+            title=self.overview.title,
+            compactions=self.compactions,
+        )
+
+        def read_entries() -> Iterator[LoggedMessage]:
+            yield from self._read_entries(lines)
+            log.warnings.extend(self.describe_gaps())
+
+        return LogStream(log, read_entries())
+
+    def _read_entries(self, lines: NumberedLines) -> Iterator[LoggedMessage]:
         """Yield the messages in order, each when no later line can change it."""
-        for number, value in lines:
-            self._read_line(number, value)
+        for self.line_number, value in lines:
+            self.read_line(value)
             yield from self._take_finished()
         self._record_compaction()
         self.answers.clear()
         yield from self._take_finished()
+
+    def read_line(self, value: dict[str, Any]) -> None:
+        uuid = text_in(value, "uuid")
+        if uuid and text_in(value, "parentUuid") in self.overview.abandoned_ids:
+            self.overview.abandoned_ids.add(uuid)
+        if value.get("isSidechain") is True:
+            self.left_out["a subagent's own conversation"] += _is_message_line(value)
+        elif uuid in self.overview.abandoned_ids:
+            self.left_out["a branch that was given up"] += _is_message_line(value)
+        elif value.get("subtype") == "compact_boundary":
+            self._record_compaction()
+            self.boundary = _Boundary(
+                value, self._message_count, self._list_preserved_texts(value)
+            )
+        elif kind_of(value) == "attachment":
+            self._read_attachment(value)
+        elif _is_message_line(value):
+            self._read_entry(value)
 
     def _take_finished(self) -> list[LoggedMessage]:
         first_open_answer = min(
@@ -183,24 +234,6 @@ class _SessionReader:
     @property
     def _message_count(self) -> int:
         return self.finished_count + len(self.messages)
-
-    def _read_line(self, number: int, value: Mapping[str, Any]) -> None:
-        uuid = text_in(value, "uuid")
-        if uuid and text_in(value, "parentUuid") in self.overview.abandoned_ids:
-            self.overview.abandoned_ids.add(uuid)
-        if value.get("isSidechain") is True:
-            self.left_out["a subagent's own conversation"] += is_entry(value)
-        elif uuid in self.overview.abandoned_ids:
-            self.left_out["a branch that was given up"] += is_entry(value)
-        elif value.get("subtype") == "compact_boundary":
-            self._record_compaction()
-            self.boundary = _Boundary(
-                value, self._message_count, self._list_preserved_texts(value)
-            )
-        elif kind_of(value) == "attachment":
-            self._read_attachment(value)
-        elif is_entry(value):
-            self._read_entry(number, value)
 
     def _record_compaction(self) -> None:
         """Record the last compaction, now that all lines of its new context are read."""
@@ -232,15 +265,15 @@ class _SessionReader:
         timestamp = parse_time(value.get("timestamp"))
         if kind_of(attachment) == "queued_command":
             for message in _read_queued_messages(attachment):
-                self.messages.append(LoggedMessage(message, timestamp))
+                self.add_message(message, timestamp)
             return
         text = _read_attachment_text(attachment)
         if self.boundary is not None:
             self.boundary.restored_texts.append(text)
         elif text:
-            self.messages.append(LoggedMessage(make_injected_message(text), timestamp))
+            self.add_message(make_injected_message(text), timestamp)
 
-    def _read_entry(self, number: int, value: Mapping[str, Any]) -> None:
+    def _read_entry(self, value: Mapping[str, Any]) -> None:
         message = dict(value["message"])
         if value.get("isCompactSummary") is True:
             if self.boundary is None:  # the boundary's line is damaged
@@ -256,7 +289,7 @@ class _SessionReader:
         if text_in(value, "uuid") in self.overview.preserved_texts:
             self.texts[text_in(value, "uuid")] = _text_of(message)
         if value["type"] == "assistant":
-            self._read_answer(number, value, message)
+            self._read_answer(value, message)
             return
         if self.boundary is not None:
             self.boundary.restored_texts.append(_text_of(message))
@@ -270,15 +303,13 @@ class _SessionReader:
                 ]
             )
         except WireError:
-            self.bad_lines.append(number)
+            self.bad_lines.append(self.line_number)
             return
         timestamp = parse_time(value.get("timestamp"))
         for message_part in _split_rejections(decoded):
-            self.messages.append(LoggedMessage(message_part, timestamp))
+            self.add_message(message_part, timestamp)
 
-    def _read_answer(
-        self, number: int, value: Mapping[str, Any], message: dict[str, Any]
-    ) -> None:
+    def _read_answer(self, value: Mapping[str, Any], message: dict[str, Any]) -> None:
         """Read a line of an answer. Results of parallel calls between its lines come after the whole answer."""
         self._record_compaction()
         usage = (
@@ -290,7 +321,7 @@ class _SessionReader:
         open_answer = self.answers.get(message_id)
         if open_answer is None:
             answer = _PartialAnswer(
-                [number], message, parse_time(value.get("timestamp")), usage
+                [self.line_number], message, parse_time(value.get("timestamp")), usage
             )
             index = self._message_count
         else:
@@ -305,19 +336,19 @@ class _SessionReader:
                 "content": [*blocks, *new_blocks],
             }
             answer = _PartialAnswer(
-                [*earlier_answer.lines, number],
+                [*earlier_answer.lines, self.line_number],
                 joined_message,
                 earlier_answer.timestamp,
                 _choose_larger_output(earlier_answer.usage, usage),
             )
         entry = _decode_answer(answer)
         if entry is None:
-            self.bad_lines.append(number)
+            self.bad_lines.append(self.line_number)
         elif open_answer is None:
             self.messages.append(entry)
         else:
             self.messages[index - self.finished_count] = entry
-        if number >= self.overview.last_lines.get(message_id, 0):
+        if self.line_number >= self.overview.last_lines.get(message_id, 0):
             self.answers.pop(message_id, None)
         elif entry is not None:
             self.answers[message_id] = index, answer
@@ -454,48 +485,6 @@ def _list_content_strings(value: Any) -> Iterator[str]:
                 yield from _list_content_strings(value[key])
 
 
-@dataclass
-class _LogOverview:
-    """Facts about the whole file from a first pass, which the second pass needs to read the lines in order."""
-
-    session: str = ""
-    title: str = ""
-    abandoned_ids: set[str] = field(default_factory=set)
-    """Ids of the lines of abandoned branches. If several prompts follow the same line, only the last is current.
-    At first only the prompts are here; the lines after them are added as they are read."""
-    preserved_texts: set[str] = field(default_factory=set)
-    """Ids of lines that a compaction preserves."""
-    last_lines: dict[str, int] = field(default_factory=dict)
-    """The number of the last line of each answer that has several, by message id."""
-    model: str = ""
-
-    @classmethod
-    def from_lines(cls, lines: NumberedLines) -> Self:
-        overview = cls()
-        prompts: dict[str, str] = {}
-        message_ids: set[str] = set()
-        for number, value in lines:
-            overview.session = overview.session or text_in(value, "sessionId")
-            overview.title = overview.title or _read_title(value)
-            overview.preserved_texts.update(_list_preserved_ids(value))
-            uuid = text_in(value, "uuid")
-            parent = text_in(value, "parentUuid")
-            if value.get("type") == "assistant" and not value.get("isSidechain"):
-                message = object_in(value, "message")
-                message_id = text_in(message, "id")
-                if message_id in message_ids:
-                    overview.last_lines[message_id] = number
-                elif message_id:
-                    message_ids.add(message_id)
-                if text_in(message, "model") != _SYNTHETIC_MODEL:
-                    overview.model = overview.model or text_in(message, "model")
-            if parent and _is_prompt(value):
-                if parent in prompts:
-                    overview.abandoned_ids.add(prompts[parent])
-                prompts[parent] = uuid
-        return overview
-
-
 def _list_preserved_ids(value: Mapping[str, Any]) -> list[str]:
     preserved_texts = object_in(
         object_in(value, "compactMetadata"), "preservedMessages"
@@ -508,7 +497,7 @@ def _list_preserved_ids(value: Mapping[str, Any]) -> list[str]:
 
 def _is_prompt(value: Mapping[str, Any]) -> bool:
     if (
-        not is_entry(value)
+        not _is_message_line(value)
         or value["type"] != "user"
         or value.get("isMeta") is True
         or value.get("isSidechain")

@@ -11,18 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from everthread.core.canonical_usage import normalize_usage
 from everthread.core.messages import iterate_strings, kind_of
 from everthread.errors import WireError
-from everthread.lab.importers.log import (
-    ClientCompaction,
-    Log,
-    LoggedMessage,
-    NumberedLines,
+from everthread.lab.importers.client_log import ClientLogReader
+from everthread.lab.importers.log import ClientCompaction, LoggedMessage
+from everthread.lab.importers.log_fields import (
     count_in,
-    describe_gaps,
+    list_objects,
     object_in,
     parse_time,
     text_in,
@@ -42,12 +40,6 @@ _LINE_TYPES = frozenset(
 )
 
 
-def is_line(value: Mapping[str, Any]) -> bool:
-    return (
-        kind_of(value) in _LINE_TYPES and isinstance(value.get("payload"), Mapping)
-    ) or _is_item_line(value)
-
-
 def _is_item_line(value: Mapping[str, Any]) -> bool:
     kind = kind_of(value)
     return kind in _ITEM_TYPES and (
@@ -58,35 +50,68 @@ def _is_item_line(value: Mapping[str, Any]) -> bool:
 
 
 @dataclass
-class _RolloutReader:
-    """Collects the messages of a rollout file, line by line."""
+class CodexReader(ClientLogReader):
+    """Reads a rollout file."""
 
-    messages: list[LoggedMessage] = field(default_factory=list)
+    kind: ClassVar[str] = "codex"
+    bad_line_noun: ClassVar[str] = "item"
+
     open_items: list[tuple[int, dict[str, Any], float | None]] = field(
         default_factory=list
     )
     """The items of the current answer, with the number of the line and the time of each."""
-    model: str = ""
-    system: str | None = None
-    session: str = ""
-    window: int | None = None
-    compactions: list[ClientCompaction] = field(default_factory=list)
     answer_without_usage: int | None = None
     """Index of the last answer, until its usage is known."""
     total_tokens: int | None = None
     """Tokens of all calls as the last `token_count` stated them."""
-    bad_lines: list[int] = field(default_factory=list)
 
-    def add_item(
-        self, number: int, item: dict[str, Any], timestamp: float | None
+    @staticmethod
+    def is_line(value: Mapping[str, Any]) -> bool:
+        return (
+            kind_of(value) in _LINE_TYPES and isinstance(value.get("payload"), Mapping)
+        ) or _is_item_line(value)
+
+    def read_line(self, value: dict[str, Any]) -> None:
+        payload = value.get("payload")
+        timestamp = parse_time(value.get("timestamp"))
+        if isinstance(payload, dict):
+            self._read_payload(kind_of(value), payload, timestamp)
+        elif _is_item_line(value):
+            self._add_item(value, timestamp)
+        elif isinstance(value.get("instructions"), str):
+            self.system = value["instructions"]
+
+    def finish(self) -> None:
+        self._finish_answer()
+
+    def _read_payload(
+        self, kind: str, payload: dict[str, Any], timestamp: float | None
     ) -> None:
-        if not _is_by_model(item):
-            self.finish_answer()
-        self.open_items.append((number, item, timestamp))
-        if not _is_by_model(item):
-            self.finish_answer()
+        if kind == "response_item":
+            self._add_item(payload, timestamp)
+        elif kind == "turn_context" and isinstance(payload.get("model"), str):
+            self.model = payload["model"]
+        elif kind == "session_meta":
+            self.system = _read_instructions(payload) or self.system
+            self.session = self.session or str(payload.get("id") or "")
+        elif kind == "compacted":
+            self._finish_answer()
+            compaction = _read_compaction(payload, len(self.messages), timestamp)
+            self.compactions.append(compaction)
+            self.answer_without_usage = None  # the next count may be the summary's
+        elif kind == "event_msg" and payload.get("type") == "task_started":
+            self.window = count_in(payload, "model_context_window") or self.window
+        elif kind == "event_msg" and payload.get("type") == "token_count":
+            self._read_token_count(object_in(payload, "info"))
 
-    def finish_answer(self) -> None:
+    def _add_item(self, item: dict[str, Any], timestamp: float | None) -> None:
+        if not _is_by_model(item):
+            self._finish_answer()
+        self.open_items.append((self.line_number, item, timestamp))
+        if not _is_by_model(item):
+            self._finish_answer()
+
+    def _finish_answer(self) -> None:
         """End the current answer and add it to the messages, unless it has reasoning only."""
         open_items = self.open_items
         self.open_items = []
@@ -108,9 +133,9 @@ class _RolloutReader:
                 )
             )
 
-    def count_tokens(self, info: Mapping[str, Any]) -> None:
+    def _read_token_count(self, info: Mapping[str, Any]) -> None:
         """Read a `token_count`: the window, and the usage of the last answer unless it was stated before."""
-        self.finish_answer()
+        self._finish_answer()
         self.window = count_in(info, "model_context_window") or self.window
         usage = object_in(info, "last_token_usage")
         total_tokens = count_in(object_in(info, "total_token_usage"), "total_tokens")
@@ -134,69 +159,13 @@ class _RolloutReader:
             self.answer_without_usage = None
 
 
-def read(lines: NumberedLines, source: str, warnings: list[str]) -> Log:
-    reader = _RolloutReader()
-    for number, value in lines:
-        payload = value.get("payload")
-        if isinstance(payload, dict):
-            _read_line(reader, number, value, payload)
-        elif _is_item_line(value):
-            reader.add_item(number, value, parse_time(value.get("timestamp")))
-        elif isinstance(value.get("instructions"), str):
-            reader.system = value["instructions"]
-    reader.finish_answer()
-    return Log(
-        source,
-        "codex",
-        reader.messages,
-        system=reader.system,
-        model=reader.model,
-        session=reader.session,
-        window=reader.window,
-        compactions=reader.compactions,
-        warnings=[*warnings, *describe_gaps(reader.bad_lines, {}, noun="item")],
-    )
-
-
-def _read_line(
-    reader: _RolloutReader,
-    number: int,
-    value: Mapping[str, Any],
-    payload: dict[str, Any],
-) -> None:
-    kind = kind_of(value)
-    if kind == "response_item":
-        reader.add_item(number, payload, parse_time(value.get("timestamp")))
-    elif kind == "turn_context" and isinstance(payload.get("model"), str):
-        reader.model = payload["model"]
-    elif kind == "session_meta":
-        reader.system = _read_instructions(payload) or reader.system
-        reader.session = reader.session or str(payload.get("id") or "")
-    elif kind == "compacted":
-        reader.finish_answer()
-        reader.compactions.append(
-            _read_compaction(
-                payload, len(reader.messages), parse_time(value.get("timestamp"))
-            )
-        )
-        reader.answer_without_usage = None  # the next count may be that of the summary
-    elif kind == "event_msg" and payload.get("type") == "task_started":
-        reader.window = count_in(payload, "model_context_window") or reader.window
-    elif kind == "event_msg" and payload.get("type") == "token_count":
-        reader.count_tokens(object_in(payload, "info"))
-
-
 def _read_compaction(
     payload: Mapping[str, Any], message_count: int, timestamp: float | None
 ) -> ClientCompaction:
-    items = payload.get("replacement_history")
-    kept_items = (
-        [item for item in items if isinstance(item, Mapping)]
-        if isinstance(items, list)
-        else []
-    )
     restored = "\n".join(
-        text for item in kept_items for text in iterate_strings(item.get("content"))
+        text
+        for item in list_objects(payload.get("replacement_history"))
+        for text in iterate_strings(item.get("content"))
     )
     return ClientCompaction(
         message_count,

@@ -6,19 +6,17 @@ tokens, `tool.execution_complete` a result, `system.message` the system prompt. 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.messages import Message, kind_of
-from everthread.lab.importers.log import (
-    ClientCompaction,
-    Log,
-    LoggedMessage,
-    NumberedLines,
+from everthread.lab.importers.client_log import ClientLogReader
+from everthread.lab.importers.log import ClientCompaction, LoggedMessage
+from everthread.lab.importers.log_fields import (
     count_in,
-    describe_gaps,
+    list_objects,
     make_answer,
     make_injected_message,
     object_in,
@@ -37,23 +35,17 @@ _EVENT_TYPES = frozenset(
 )
 
 
-def is_line(value: Mapping[str, Any]) -> bool:
-    return kind_of(value) in _EVENT_TYPES and isinstance(value.get("data"), Mapping)
-
-
 @dataclass
-class _EventReader:
-    """Collects the messages of a session, event by event."""
+class CopilotReader(ClientLogReader):
+    """Reads a session, event by event."""
 
-    messages: list[LoggedMessage] = field(default_factory=list)
-    compactions: list[ClientCompaction] = field(default_factory=list)
-    bad_lines: list[int] = field(default_factory=list)
-    model: str = ""
-    system: str | None = None
-    session: str = ""
-    subagents: int = 0
+    kind: ClassVar[str] = "copilot"
 
-    def read_event(self, number: int, value: Mapping[str, Any]) -> None:
+    @staticmethod
+    def is_line(value: Mapping[str, Any]) -> bool:
+        return kind_of(value) in _EVENT_TYPES and isinstance(value.get("data"), Mapping)
+
+    def read_line(self, value: dict[str, Any]) -> None:
         kind = text_in(value, "type")
         data = object_in(value, "data")
         timestamp = parse_time(value.get("timestamp"))
@@ -67,39 +59,22 @@ class _EventReader:
         elif kind == "session.compaction_complete" and data.get("success") is not False:
             self._add_compaction(data, timestamp)
         elif text_in(data, "parentToolCallId"):
-            self.subagents += kind == "assistant.message"
-        elif kind in ("user.message", "assistant.message", "tool.execution_complete"):
-            readers = {
-                "user.message": _read_prompt,
-                "assistant.message": self._read_answer,
-            }
-            messages = readers.get(kind, _read_result)(data)
+            self.left_out["a subagent's own conversation"] += (
+                kind == "assistant.message"
+            )
+        elif kind in _MESSAGE_READERS:
+            messages = _MESSAGE_READERS[kind](data)
             if not messages:
-                self.bad_lines.append(number)
+                self.bad_lines.append(self.line_number)
             for message in messages:
-                self._add_message(message, data, timestamp)
+                if message["role"] == "assistant":
+                    self._add_answer(message, data, timestamp)
+                else:
+                    self.add_message(message, timestamp)
 
-    def _read_answer(self, data: Mapping[str, Any]) -> list[Message]:
-        requests = data.get("toolRequests")
-        calls = [
-            (request["toolCallId"], request.get("name", ""), request.get("arguments"))
-            for request in (requests if isinstance(requests, list) else ())
-            if isinstance(request, Mapping)
-            and isinstance(request.get("toolCallId"), str)
-        ]
-        text = text_in(data, "content")
-        return (
-            [make_answer(text, text_in(data, "reasoningText"), calls)]
-            if text or calls
-            else []
-        )
-
-    def _add_message(
+    def _add_answer(
         self, message: Message, data: Mapping[str, Any], timestamp: float | None
     ) -> None:
-        if message["role"] != "assistant":
-            self.messages.append(LoggedMessage(message, timestamp))
-            return
         self.model = text_in(data, "model") or self.model
         output = count_in(data, "outputTokens")
         usage = None if output is None else CanonicalUsage(output_tokens=output)
@@ -116,21 +91,16 @@ class _EventReader:
         self.compactions.append(compaction)
 
 
-def read(lines: NumberedLines, source: str, warnings: list[str]) -> Log:
-    reader = _EventReader()
-    for number, value in lines:
-        reader.read_event(number, value)
-    left_out = {"a subagent's own conversation": reader.subagents}
-    return Log(
-        source,
-        "copilot",
-        reader.messages,
-        system=reader.system,
-        model=reader.model,
-        warnings=[*warnings, *describe_gaps(reader.bad_lines, left_out)],
-        session=reader.session,
-        compactions=reader.compactions,
-    )
+def _read_answer(data: Mapping[str, Any]) -> list[Message]:
+    calls = [
+        (request["toolCallId"], request.get("name", ""), request.get("arguments"))
+        for request in list_objects(data.get("toolRequests"))
+        if isinstance(request.get("toolCallId"), str)
+    ]
+    text = text_in(data, "content")
+    if not text and not calls:
+        return []
+    return [make_answer(text, text_in(data, "reasoningText"), calls)]
 
 
 def _read_prompt(data: Mapping[str, Any]) -> list[Message]:
@@ -161,3 +131,11 @@ def _read_result(data: Mapping[str, Any]) -> list[Message]:
     return [
         message if data.get("success") is not False else {**message, "is_error": True}
     ]
+
+
+_MESSAGE_READERS: Mapping[str, Callable[[Mapping[str, Any]], list[Message]]] = {
+    "user.message": _read_prompt,
+    "assistant.message": _read_answer,
+    "tool.execution_complete": _read_result,
+}
+"""By type of an event, the function that reads its messages."""

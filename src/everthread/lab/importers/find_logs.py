@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from everthread.errors import InputError, TranscriptError
@@ -14,20 +14,13 @@ LOG_LOCATIONS = {
     "claude-code": ("CLAUDE_CONFIG_DIR", ".claude", "projects", "*/*.jsonl"),
     "codex": ("CODEX_HOME", ".codex", "sessions", "**/rollout-*.jsonl"),
     "pi": ("PI_CODING_AGENT_DIR", ".pi/agent", "sessions", "*/*.jsonl"),
-    "opencode": (
-        "XDG_DATA_HOME",
-        ".local/share",
-        "opencode",
-        "storage/session/*/ses_*.json",
-    ),
+    "opencode": ("XDG_DATA_HOME", ".local/share", "opencode", "opencode*.db"),
     "copilot": ("COPILOT_HOME", ".copilot", "session-state", "**/*.jsonl"),
     "gemini-cli": ("GEMINI_CLI_HOME", "", ".gemini/tmp", "*/chats/session-*.json*"),
 }
-"""Where each program keeps its sessions: a variable with a folder, its default in the home, a subfolder, a pattern."""
+"""Where each program keeps its sessions: a variable with a folder, its default in the home, a subfolder, a pattern.
 
-
-DATABASE_PATTERN = "opencode*.db"
-"""opencode's databases, beside its older storage."""
+opencode keeps all of its sessions in a database, the others keep each in a file."""
 
 
 def find_logs(
@@ -44,25 +37,30 @@ def find_logs(
         Path(configured_folder or (home or Path.home()) / default_folder) / subfolder
     )
     files = sorted(folder.glob(pattern), key=lambda path: (path.stat().st_mtime, path))
-    databases = sorted(folder.glob(DATABASE_PATTERN)) if client == "opencode" else []
-    try:
-        database_logs = {
-            session: f"{path}#{session}"
-            for path in databases
-            for session in opencode.list_sessions(path)
-        }
-    except TranscriptError as error:
-        raise TranscriptError(
-            f"a database in {folder} {error}; `opencode export ID` writes one session"
-        ) from error
-    logs = [str(path) for path in files if path.stem not in database_logs] + list(
-        database_logs.values()
+    logs = (
+        _list_opencode_sessions(files)
+        if client == "opencode"
+        else [str(file) for file in files]
     )
     if not logs:
         raise InputError(
             f"there are no sessions of {client} in {folder}; {variable} names another folder"
         )
     return logs
+
+
+def _list_opencode_sessions(databases: Sequence[Path]) -> list[str]:
+    """Return the addresses of the sessions in opencode's databases."""
+    addresses: dict[str, str] = {}
+    for path in databases:
+        try:
+            sessions = opencode.list_sessions(path)
+        except TranscriptError as error:
+            raise TranscriptError(
+                f"a database in {path.parent} {error}; `opencode export ID` writes one session"
+            ) from error
+        addresses |= {session: f"{path}#{session}" for session in sessions}
+    return list(addresses.values())
 
 
 def find_latest_logs(

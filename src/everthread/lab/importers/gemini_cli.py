@@ -9,18 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.messages import Message, iterate_strings
-from everthread.lab.importers.log import (
-    ClientCompaction,
-    Log,
-    LoggedMessage,
-    NumberedLines,
+from everthread.lab.importers.client_log import ClientLogReader
+from everthread.lab.importers.log import ClientCompaction, LoggedMessage
+from everthread.lab.importers.log_fields import (
     count_in,
-    describe_gaps,
-    find_first_model,
+    list_objects,
     make_answer,
     object_in,
     parse_time,
@@ -30,34 +27,34 @@ from everthread.lab.importers.log import (
 _MESSAGE_TYPES = ("user", "gemini")
 
 
-def is_line(value: Mapping[str, Any]) -> bool:
-    if isinstance(value.get("sessionId"), str) and isinstance(
-        value.get("projectHash"), str
-    ):
-        return True
-    return (
-        value.get("type") == "gemini"
-        and isinstance(value.get("id"), str)
-        and "content" in value
-    )
-
-
 @dataclass
-class _SessionReader:
-    """Collects the messages of a session, line by line."""
+class GeminiCliReader(ClientLogReader):
+    """Reads a session, whose messages may change until its last line."""
+
+    kind: ClassVar[str] = "gemini-cli"
 
     records: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     """Messages by id, in order."""
-    compactions: list[tuple[int, str | None, float | None]] = field(
+    recorded_compactions: list[tuple[int, str | None, float | None]] = field(
         default_factory=list
     )
-    """The number of messages before each compaction, its summary and its time."""
+    """The number of records before each compaction, its summary and its time."""
     in_context: set[str] = field(default_factory=set)
     """Ids of the messages that the last compaction left in the context."""
-    session: str = ""
-    title: str = ""
 
-    def read_line(self, value: Mapping[str, Any]) -> None:
+    @staticmethod
+    def is_line(value: Mapping[str, Any]) -> bool:
+        if isinstance(value.get("sessionId"), str) and isinstance(
+            value.get("projectHash"), str
+        ):
+            return True
+        return (
+            value.get("type") == "gemini"
+            and isinstance(value.get("id"), str)
+            and "content" in value
+        )
+
+    def read_line(self, value: dict[str, Any]) -> None:
         changes = object_in(value, "$set")
         rewind_id = text_in(value, "$rewindTo")
         if rewind_id:
@@ -75,6 +72,16 @@ class _SessionReader:
                 self._put_record(record)
         elif value.get("type") in _MESSAGE_TYPES and isinstance(value.get("id"), str):
             self._put_record(value)
+
+    def finish(self) -> None:
+        message_counts = [0]
+        for record in self.records.values():
+            self.messages += _read_record(record)
+            message_counts.append(len(self.messages))
+        self.compactions = [
+            ClientCompaction(message_counts[record_count], summary, timestamp=timestamp)
+            for record_count, summary, timestamp in self.recorded_compactions
+        ]
 
     def _put_record(self, record: Mapping[str, Any]) -> None:
         self.records[record["id"]] = record
@@ -113,7 +120,9 @@ class _SessionReader:
             _text_of(record) for record in records if record["id"] not in self.records
         ]
         summary = "\n".join(text for text in new_texts if text)
-        self.compactions.append((len(self.records), summary or None, timestamp))
+        self.recorded_compactions.append(
+            (len(self.records), summary or None, timestamp)
+        )
         self.in_context = ids & self.records.keys()
 
 
@@ -142,41 +151,12 @@ def _find_copies(
     return None if unmatched else copies
 
 
-def read(lines: NumberedLines, source: str, warnings: list[str]) -> Log:
-    reader = _SessionReader()
-    for _, value in lines:
-        reader.read_line(value)
-    messages: list[LoggedMessage] = []
-    record_starts: list[int] = []
-    for record in reader.records.values():
-        record_starts.append(len(messages))
-        messages += _read_record(record)
-    record_starts.append(len(messages))
-    compactions = [
-        ClientCompaction(record_starts[count], summary, timestamp=timestamp)
-        for count, summary, timestamp in reader.compactions
-    ]
-    return Log(
-        source,
-        "gemini-cli",
-        messages,
-        model=find_first_model(messages),
-        warnings=[*warnings, *describe_gaps([], {})],
-        session=reader.session,
-        title=reader.title,
-        compactions=compactions,
-    )
-
-
 def _list_records(value: Any) -> list[Mapping[str, Any]]:
     """Return the messages of the user and of the model in a list."""
-    items = value if isinstance(value, list) else []
     return [
         record
-        for record in items
-        if isinstance(record, Mapping)
-        and isinstance(record.get("id"), str)
-        and record.get("type") in _MESSAGE_TYPES
+        for record in list_objects(value)
+        if isinstance(record.get("id"), str) and record.get("type") in _MESSAGE_TYPES
     ]
 
 
@@ -189,13 +169,8 @@ def _read_record(record: Mapping[str, Any]) -> Iterator[LoggedMessage]:
         return
     tools = [
         call
-        for call in (
-            record.get("toolCalls")
-            if isinstance(record.get("toolCalls"), list)
-            else None
-        )
-        or ()
-        if isinstance(call, Mapping) and isinstance(call.get("id"), str)
+        for call in list_objects(record.get("toolCalls"))
+        if isinstance(call.get("id"), str)
     ]
     if not text and not tools:
         return

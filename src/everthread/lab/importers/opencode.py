@@ -1,8 +1,7 @@
-"""opencode's sessions: an output of `opencode export ID`, a session of its database, or a session file before 1.2.
+"""opencode's sessions: an output of `opencode export ID`, or a session of its database.
 
 An export is `{info, messages: [{info, parts}]}`. The database has the same in the tables `session`, `message` and
-`part`; before version 1.2 a session (`session/<project>/<id>.json`), its messages (`message/<session>/…`) and their
-parts (`part/<message>/…`) were files of their own. A tool's call and its result are one part.
+`part`. A tool's call and its result are one part.
 """
 
 from __future__ import annotations
@@ -22,8 +21,11 @@ from everthread.lab.importers.log import (
     ClientCompaction,
     Log,
     LoggedMessage,
-    dollars_in,
     find_first_model,
+)
+from everthread.lab.importers.log_fields import (
+    dollars_in,
+    list_objects,
     make_answer,
     object_in,
     parse_time,
@@ -44,15 +46,6 @@ def is_export(value: Any) -> bool:
     )
 
 
-def is_session_file(value: Any) -> bool:
-    """Return whether this is a session file of the storage, whose messages are in other files."""
-    return (
-        isinstance(value, Mapping)
-        and str(value.get("id", "")).startswith("ses_")
-        and "projectID" in value
-    )
-
-
 def read(value: Mapping[str, Any], source: str) -> Log:
     """Read an export."""
     messages: list[LoggedMessage] = []
@@ -64,7 +57,7 @@ def read(value: Mapping[str, Any], source: str) -> Log:
         if not isinstance(info, Mapping) or not isinstance(parts, list):
             skipped += 1
             continue
-        readable_parts = [part for part in parts if isinstance(part, Mapping)]
+        readable_parts = list_objects(parts)
         if info.get("summary") is True:
             compactions.append(_read_compaction(info, readable_parts, len(messages)))
         else:
@@ -90,21 +83,6 @@ def _read_compaction(
     return ClientCompaction(
         message_count, texts_of(parts, "text") or None, timestamp=timestamp
     )
-
-
-def load_from_storage(path: Path) -> dict[str, Any]:
-    """Load a session file of the storage with its messages and parts, in the format of an export."""
-    info = json.loads(path.read_bytes())
-    storage = path.parent.parent.parent
-    messages = []
-    for file in sorted((storage / "message" / info["id"]).glob("*.json")):
-        message = json.loads(file.read_bytes())
-        parts = [
-            json.loads(part.read_bytes())
-            for part in sorted((storage / "part" / file.stem).glob("*.json"))
-        ]
-        messages.append({"info": message, "parts": parts})
-    return {"info": info, "messages": messages}
 
 
 def split_address(address: str) -> tuple[Path, str] | None:

@@ -10,19 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.messages import Message, text_of
-from everthread.lab.importers.log import (
-    ClientCompaction,
-    Log,
-    LoggedMessage,
-    NumberedLines,
+from everthread.lab.importers.client_log import ClientLogReader, NumberedLines
+from everthread.lab.importers.log import ClientCompaction, Log, LoggedMessage
+from everthread.lab.importers.log_fields import (
     count_in,
-    describe_gaps,
     dollars_in,
-    find_first_model,
+    list_objects,
     make_answer,
     make_injected_message,
     object_in,
@@ -43,30 +40,48 @@ _ROLES = (
 )
 
 
-def is_line(value: Mapping[str, Any]) -> bool:
-    if value.get("type") == "session":
-        return isinstance(value.get("cwd"), str) and "thread" not in value
-    return (
-        value.get("type") == "message"
-        and text_in(object_in(value, "message"), "role") in _ROLES
-    )
-
-
 @dataclass
-class _SessionReader:
-    """Collects the messages of a session, line by line."""
+class PiReader(ClientLogReader):
+    """Reads a session file."""
 
-    messages: list[LoggedMessage] = field(default_factory=list)
+    kind: ClassVar[str] = "pi"
+
+    branch: set[str] | None = None
+    """Ids of the lines of the branch that counts; None if the file has no branches."""
     message_indexes: dict[str, int] = field(default_factory=dict)
     """Index of the message of each line, by the line's id."""
-    compactions: list[ClientCompaction] = field(default_factory=list)
     sections: dict[str, str] = field(default_factory=dict)
     """The system prompt by section; text outside of sections has the empty name."""
-    tools: dict[str, dict[str, Any]] = field(default_factory=dict)
-    bad_lines: list[int] = field(default_factory=list)
-    title: str = ""
+    tools_by_name: dict[str, dict[str, Any]] = field(default_factory=dict)
 
-    def read_line(self, number: int, value: Mapping[str, Any]) -> None:
+    @staticmethod
+    def is_line(value: Mapping[str, Any]) -> bool:
+        if value.get("type") == "session":
+            return isinstance(value.get("cwd"), str) and "thread" not in value
+        return (
+            value.get("type") == "message"
+            and text_in(object_in(value, "message"), "role") in _ROLES
+        )
+
+    def read(self, lines: NumberedLines, source: str) -> Log:
+        self.branch = _find_last_branch([value for _, value in lines])
+        return super().read(lines, source)
+
+    def read_line(self, value: dict[str, Any]) -> None:
+        if value.get("type") == "session":
+            self.session = text_in(value, "id")
+        elif self.branch is not None and text_in(value, "id") not in self.branch:
+            self.left_out["branches that were given up"] += 1
+        else:
+            self._read_branch_line(value)
+
+    def finish(self) -> None:
+        self.system = "\n\n".join(self.sections.values()) or None
+        self.tools = [
+            _make_tool_definition(tool) for tool in self.tools_by_name.values()
+        ]
+
+    def _read_branch_line(self, value: Mapping[str, Any]) -> None:
         kind = value.get("type")
         if kind == "compaction":
             self._add_compaction(value)
@@ -78,14 +93,14 @@ class _SessionReader:
             self._add_message(value, make_injected_message(text_in(value, "summary")))
         elif kind == "context_edit":
             self._edit_message(value)
-        elif is_line(value):
+        elif self.is_line(value):
             record = object_in(value, "message")
             if record.get("role") == "system":
                 self._read_system(record)
                 return
             entry = _read_message(value)
             if entry is None:
-                self.bad_lines.append(number)
+                self.bad_lines.append(self.line_number)
             elif entry.message.get("content") is not None or entry.message.get(
                 "tool_calls"
             ):
@@ -125,7 +140,7 @@ class _SessionReader:
         text = (
             replacement
             if isinstance(replacement, str)
-            else texts_of(_list_objects(replacement), "text")
+            else texts_of(list_objects(replacement), "text")
         )
         entry = self.messages[index]
         self.messages[index] = replace(
@@ -141,39 +156,10 @@ class _SessionReader:
                 self.sections[name] = text
             else:
                 self.sections.pop(name, None)
-        for tool in _list_objects(record.get("toolsAdded")):
-            self.tools[text_in(tool, "name")] = dict(tool)
-        for tool in _list_objects(record.get("toolsRemoved")):
-            self.tools.pop(text_in(tool, "name"), None)
-
-
-def read(lines: NumberedLines, source: str, warnings: list[str]) -> Log:
-    branch = _find_last_branch([value for _, value in lines])
-    reader = _SessionReader()
-    skipped = 0
-    header: Mapping[str, Any] = {}
-    for number, value in lines:
-        if value.get("type") == "session":
-            header = value
-        elif branch is not None and text_in(value, "id") not in branch:
-            skipped += 1
-        else:
-            reader.read_line(number, value)
-    return Log(
-        source,
-        "pi",
-        reader.messages,
-        system="\n\n".join(reader.sections.values()) or None,
-        tools=[_make_tool_definition(tool) for tool in reader.tools.values()],
-        model=find_first_model(reader.messages),
-        warnings=[
-            *warnings,
-            *describe_gaps(reader.bad_lines, {"branches that were given up": skipped}),
-        ],
-        session=text_in(header, "id"),
-        title=reader.title,
-        compactions=reader.compactions,
-    )
+        for tool in list_objects(record.get("toolsAdded")):
+            self.tools_by_name[text_in(tool, "name")] = dict(tool)
+        for tool in list_objects(record.get("toolsRemoved")):
+            self.tools_by_name.pop(text_in(tool, "name"), None)
 
 
 def _make_tool_definition(tool: Mapping[str, Any]) -> dict[str, Any]:
@@ -217,19 +203,9 @@ def _find_last_branch(values: list[dict[str, Any]]) -> set[str] | None:
     return branch
 
 
-def _list_objects(value: Any) -> list[Mapping[str, Any]]:
-    return (
-        [item for item in value if isinstance(item, Mapping)]
-        if isinstance(value, list)
-        else []
-    )
-
-
 def _read_text(content: Any) -> str:
     return (
-        content
-        if isinstance(content, str)
-        else texts_of(_list_objects(content), "text")
+        content if isinstance(content, str) else texts_of(list_objects(content), "text")
     )
 
 
@@ -285,7 +261,7 @@ def _read_command(record: Mapping[str, Any]) -> Message:
 
 
 def _read_answer(record: Mapping[str, Any], timestamp: float | None) -> LoggedMessage:
-    blocks = _list_objects(record.get("content"))
+    blocks = list_objects(record.get("content"))
     calls = [
         (block["id"], block.get("name", ""), block.get("arguments"))
         for block in blocks

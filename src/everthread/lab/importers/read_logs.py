@@ -11,30 +11,27 @@ import gzip
 import json
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from everthread.errors import TranscriptError, WireError
-from everthread.lab.importers import (
-    claude_code,
-    codex,
-    copilot,
-    gemini_cli,
-    opencode,
-    pi,
-)
-from everthread.lab.importers.line_file import GZIP_HEADER, LineFile
-from everthread.lab.importers.log import (
-    Log,
-    LoggedMessage,
-    LogStream,
+from everthread.lab.importers import opencode
+from everthread.lab.importers.claude_code import ClaudeCodeReader
+from everthread.lab.importers.client_log import (
+    ClientLogReader,
     NumberedLines,
     format_line_numbers,
-    parse_time,
-    read_transcript,
 )
+from everthread.lab.importers.codex import CodexReader
+from everthread.lab.importers.copilot import CopilotReader
+from everthread.lab.importers.gemini_cli import GeminiCliReader
+from everthread.lab.importers.line_file import GZIP_HEADER, LineFile
+from everthread.lab.importers.log import Log, LoggedMessage, LogStream
+from everthread.lab.importers.log_fields import parse_time
+from everthread.lab.importers.message_list import read_message_list
+from everthread.lab.importers.pi import PiReader
 
 EXPORT_TYPE = "everthread"
 """The type of the first line that `sessions export` writes for a thread."""
@@ -79,13 +76,13 @@ def open_lines(file: str) -> LineFile | None:
 def parse_lines(lines: LineFile, source: str) -> Log:
     """Return the conversation in a file of lines; raise `TranscriptError` if there is none."""
     try:
-        log = _read_lines(lines, source, [])
+        log = _read_lines(lines, source)
     except (TranscriptError, WireError) as error:
         reason = str(error)
         raise TranscriptError(
             reason if reason.startswith(source) else f"{source}: {reason}"
         ) from error
-    return replace(log, warnings=[*_describe_bad_lines(lines.bad_lines), *log.warnings])
+    return _warn_of_bad_lines(log, lines.bad_lines)
 
 
 def stream_log(lines: LineFile, source: str) -> LogStream:
@@ -93,13 +90,17 @@ def stream_log(lines: LineFile, source: str) -> LogStream:
     first_object = lines.first_object
     if (
         first_object.get("type") == EXPORT_TYPE
-        or _find_reader(lines) is not claude_code.read
+        or _find_reader(lines) is not ClaudeCodeReader
     ):
         log = parse_lines(lines, source)
         return LogStream(log, log.entries)
-    stream = claude_code.stream(lines, source, [])
+    stream = ClaudeCodeReader().stream(lines, source)
     stream.log.warnings.extend(_describe_bad_lines(lines.bad_lines))
     return stream
+
+
+def _warn_of_bad_lines(log: Log, line_numbers: Iterable[int]) -> Log:
+    return replace(log, warnings=[*_describe_bad_lines(line_numbers), *log.warnings])
 
 
 def _describe_bad_lines(line_numbers: Iterable[int]) -> list[str]:
@@ -169,19 +170,14 @@ def _parse_log(text: str, source: str) -> Log:
             raise TranscriptError(
                 f"is not JSON: {problem}. Supported: {SUPPORTED_FORMATS}"
             )
-        return _read_lines(objects, source, _describe_bad_lines(bad_lines))
-    if opencode.is_session_file(value):
-        try:
-            value = opencode.load_from_storage(Path(source))
-        except (OSError, ValueError) as error:
-            raise TranscriptError(f"its messages cannot be read: {error}") from error
+        return _warn_of_bad_lines(_read_lines(objects, source), bad_lines)
     if opencode.is_export(value):
         return opencode.read(value, source)
     if isinstance(value, dict) and (
-        gemini_cli.is_line(value) or not ({"messages", "input"} & value.keys())
+        GeminiCliReader.is_line(value) or not ({"messages", "input"} & value.keys())
     ):
-        return _read_lines([(1, value)], source, [])  # a log of one line
-    return read_transcript(value, source)
+        return _read_lines([(1, value)], source)  # a log of one line
+    return read_message_list(value, source)
 
 
 def load_json(text: str) -> tuple[Any, ValueError | None]:
@@ -206,35 +202,33 @@ def load_lines(text: str) -> Iterator[tuple[int, Any]]:
                 yield number, error
 
 
-LogReader = Callable[[NumberedLines, str, list[str]], Log]
-LOG_READERS: Sequence[tuple[Callable[[Mapping[str, Any]], bool], LogReader]] = (
-    (codex.is_line, codex.read),
-    (pi.is_line, pi.read),
-    (copilot.is_line, copilot.read),
-    (gemini_cli.is_line, gemini_cli.read),
+CLIENT_READERS: Sequence[type[ClientLogReader]] = (
+    ClaudeCodeReader,
+    CodexReader,
+    PiReader,
+    CopilotReader,
+    GeminiCliReader,
 )
-"""For each program, the test for one of its lines, and its reader. Claude Code's test comes before these."""
+"""The readers of clients' logs. If lines of several clients are in one file, the first of these reads it."""
 
 
-def _find_reader(objects: NumberedLines) -> LogReader | None:
-    """Return the reader for the program that wrote the lines; None if no known program did."""
-    reader_indexes: set[int] = set()
-    for _, value in objects:
-        if claude_code.is_entry(value):
-            return claude_code.read
-        reader_indexes.update(
-            index for index, (is_line, _) in enumerate(LOG_READERS) if is_line(value)
-        )
-    return LOG_READERS[min(reader_indexes)][1] if reader_indexes else None
+def _find_reader(lines: NumberedLines) -> type[ClientLogReader] | None:
+    """Return the reader for the client that wrote the lines; None if no known client did."""
+    candidates: set[type[ClientLogReader]] = set()
+    for _, value in lines:
+        candidates.update(reader for reader in CLIENT_READERS if reader.is_line(value))
+        if CLIENT_READERS[0] in candidates:
+            break
+    return next((reader for reader in CLIENT_READERS if reader in candidates), None)
 
 
-def _read_lines(objects: NumberedLines, source: str, warnings: list[str]) -> Log:
+def _read_lines(objects: NumberedLines, source: str) -> Log:
     first_object = next(value for _, value in objects)
     if first_object.get("type") == EXPORT_TYPE:
         return _read_export([value for _, value in objects], source)
     reader = _find_reader(objects)
     if reader is not None:
-        return reader(objects, source, warnings)
+        return reader().read(objects, source)
     values = [value for _, value in objects]
     lines_without_role = [
         number for number, value in objects if not isinstance(value.get("role"), str)
@@ -245,16 +239,13 @@ def _read_lines(objects: NumberedLines, source: str, warnings: list[str]) -> Log
             f"holds no conversation: no line has a role; the keys of the first are: {keys}. "
             f"Supported: {SUPPORTED_FORMATS}"
         )
-    if lines_without_role:
-        warnings = [
-            *warnings,
-            f"{format_line_numbers(lines_without_role)}: no message with a role; skipped",
-        ]
-    return read_transcript(
-        [value for value in values if isinstance(value.get("role"), str)],
-        source,
-        warnings,
+    log = read_message_list(
+        [value for value in values if isinstance(value.get("role"), str)], source
     )
+    if lines_without_role:
+        numbers = format_line_numbers(lines_without_role)
+        log.warnings.append(f"{numbers}: no message with a role; skipped")
+    return log
 
 
 def _read_export(values: list[dict[str, Any]], source: str) -> Log:

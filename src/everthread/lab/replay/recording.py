@@ -14,7 +14,8 @@ from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.messages import Message, parts_of
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import System
-from everthread.lab.importers.log import ClientCompaction, Log, make_injected_message
+from everthread.lab.importers.log import ClientCompaction, Log
+from everthread.lab.importers.log_fields import make_injected_message
 from everthread.lab.provider.cache import CacheUse
 from everthread.lab.replay.cache_lifetime import (
     caches_by_marks,
