@@ -50,7 +50,7 @@ GATEWAY = (
         "The messages with their bytes. Only what is new is read; the rest is hashed.",
     ),
     Box(
-        "thread/finding/thread_index.py",
+        "thread/matching/thread_index.py",
         "Which thread it continues; its new messages go into the store.",
     ),
     Box(
@@ -167,7 +167,7 @@ def _box(box: Box, number: int, left: int, top: int) -> str:
         for place, line in enumerate(wrap(box.text, 30))
     )
     name = box.file
-    for folder in ("thread/caller/", "thread/finding/", "compaction/summarizers/"):
+    for folder in ("thread/caller/", "thread/matching/", "compaction/summarizers/"):
         short = folder.removesuffix("/").rpartition("/")[2]
         name = name.replace(folder, f"…/{short}/")
     return (

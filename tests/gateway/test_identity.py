@@ -20,7 +20,11 @@ from everthread.core.messages import text_of
 from everthread.core.types import Api, Reply
 from everthread.thread.caller.sent_history import Outcome
 from everthread.thread.events import Branched
-from everthread.thread.history import build_history, identify_message, is_cleared
+from everthread.thread.matching.history import (
+    build_history,
+    identify_message,
+    is_cleared,
+)
 from everthread.wire import openai_responses
 from tests.chat_messages import (
     calls_message,

@@ -22,7 +22,7 @@ from typing import Any
 
 from everthread.core.messages import kind_of
 from everthread.gateway.request.json_slices import slice_body, splice
-from everthread.thread.history import identify_message
+from everthread.thread.matching.history import identify_message
 from everthread.thread.wire_messages import encode_value
 from everthread.wire.sse import SseEvent, encode_event
 

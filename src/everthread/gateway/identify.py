@@ -1,7 +1,7 @@
 """Read the client, its session and the kind of call from an HTTP request.
 
-The owner is the request's tenant (`gateway/access/authentication.py`). `thread/identity.py` decides by the messages
-which thread of the owner or the session a history belongs to.
+The owner is the request's tenant (`gateway/access/authentication.py`). `thread/matching/` decides by the messages which
+thread of the owner or the session a history belongs to.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from everthread.gateway.compaction_items import TRIGGER
 from everthread.gateway.request.json_slices import Element
 from everthread.store.records import SessionKind
 from everthread.thread.caller.sent_history import ClientSession
-from everthread.thread.identity import (
+from everthread.thread.matching.thread_names import (
     MAX_NAME_CHARS,
     derive_thread_id,
     shorten_session_name,

@@ -60,11 +60,11 @@ from everthread.thread.events import (
     RecordFailed,
     Recovery,
 )
-from everthread.thread.finding.thread_match import Family
-from everthread.thread.history import build_history
-from everthread.thread.identity import shorten_session_name
 from everthread.thread.large_results import LargeOutput
 from everthread.thread.managed import ProviderRefusal
+from everthread.thread.matching.history import build_history
+from everthread.thread.matching.thread_match import Family
+from everthread.thread.matching.thread_names import shorten_session_name
 from everthread.thread.model_limits import LimitKey
 from everthread.thread.recovery import SIZE_REFUSALS
 from everthread.thread.store_lookup import StoreLookup

@@ -14,7 +14,7 @@ from typing import Any
 from everthread.core.messages import Message, content_text, text_of, tool_names
 from everthread.core.types import Reply, Request
 from everthread.core.user_words import strip_injected
-from everthread.thread.identity import Role, describe_role, is_same_role
+from everthread.thread.matching.assistant_roles import Role, describe_role, is_same_role
 
 FACT = "7731-KESTREL"
 WHERE = "northern vault"

@@ -18,7 +18,7 @@ from everthread.gateway.managed.forwarding import ForwardingTerms
 from everthread.gateway.request.body_reading import MAX_LOOP_BYTES
 from everthread.gateway.request.request_reader import BodyOutline
 from everthread.thread.caller.sent_history import Outcome
-from everthread.thread.finding.thread_match import Family
+from everthread.thread.matching.thread_match import Family
 
 DELAY_SECONDS = 0.5
 """Maximum time for which a record is delayed."""

@@ -12,7 +12,7 @@ from everthread.gateway.contracts import Outgoing
 from everthread.gateway.managed.deferred_records import ForwardedRequest
 from everthread.gateway.managed.managed_turn import ManagedTurn
 from everthread.thread.caller.sent_history import Outcome
-from everthread.thread.finding.thread_match import Family
+from everthread.thread.matching.thread_match import Family
 
 READ_SECONDS = 1.0
 """Seconds after which a forwarded request is read, if it is not answered earlier."""

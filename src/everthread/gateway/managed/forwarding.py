@@ -51,7 +51,7 @@ from everthread.gateway.request.request_reader import (
 from everthread.thread.caller.prepared_call import PreparedCall
 from everthread.thread.caller.sent_history import Outcome
 from everthread.thread.caller.thread_memory import MAX_THREADS, ThreadMemory
-from everthread.thread.history import History
+from everthread.thread.matching.history import History
 from everthread.thread.policy import ContextOptions
 
 

@@ -57,7 +57,7 @@ from everthread.thread.caller.caller_threads import CallerThreads
 from everthread.thread.caller.message_caches import SizeCache
 from everthread.thread.caller.recorder import identify_answer
 from everthread.thread.caller.sent_history import Outcome, Replacement
-from everthread.thread.finding.thread_match import Family
+from everthread.thread.matching.thread_match import Family
 
 
 class ProxyManager:

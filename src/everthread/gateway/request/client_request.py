@@ -28,7 +28,7 @@ from everthread.providers.catalog import (
 )
 from everthread.thread.caller.replacement import COMPACTION_MARK, is_compaction
 from everthread.thread.caller.sent_history import CallFrame, Replacement, SentHistory
-from everthread.thread.finding.thread_match import Family
+from everthread.thread.matching.thread_match import Family
 from everthread.thread.model_limits import LimitKey
 from everthread.wire.gemini.fields import get_field, get_object_field
 

@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 from everthread.core.types import Api, Request
 from everthread.gateway.identify import find_scope
 from everthread.gateway.request.json_slices import LIST_FIELD, BodyLayout, KnownParts
-from everthread.thread.history import History
+from everthread.thread.matching.history import History
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")

@@ -35,14 +35,14 @@ from everthread.thread.caller.sent_history import CallFrame, Outcome, SentHistor
 from everthread.thread.caller.thread_memory import ThreadMemories, ThreadMemory
 from everthread.thread.engine_jobs import CompactionRunner, EngineSetup
 from everthread.thread.events import Notice, RecordFailed
-from everthread.thread.finding.thread_index import ThreadIndex
-from everthread.thread.finding.thread_match import Family, ThreadMatch
 from everthread.thread.managed import (
     CompactionOrder,
     ManagedThread,
     ProviderRefusal,
     ThreadServices,
 )
+from everthread.thread.matching.thread_index import ThreadIndex
+from everthread.thread.matching.thread_match import Family, ThreadMatch
 from everthread.thread.model_limits import ModelLimits
 from everthread.thread.policy import CompactionPolicy, PolicyDecision
 from everthread.thread.recovery import compute_max_output

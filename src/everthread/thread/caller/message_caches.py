@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from everthread.core.recent_dict import RecentDict
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api
-from everthread.thread.history import (
+from everthread.thread.matching.history import (
     MAX_CACHED_DIGESTS,
     MessageIdentity,
     identify_message,

@@ -17,8 +17,8 @@ from everthread.thread.caller.replacement import (
 from everthread.thread.caller.rewrites import RewriteState
 from everthread.thread.caller.sent_history import CallFrame, SentHistory
 from everthread.thread.caller.thread_memory import ThreadMemory
-from everthread.thread.finding.pending_points import PendingPoint
-from everthread.thread.finding.thread_match import ThreadMatch
+from everthread.thread.matching.pending_links import PendingLink
+from everthread.thread.matching.thread_match import ThreadMatch
 from everthread.thread.policy import ContextOptions, PolicyDecision
 from everthread.thread.recovery import RecoveryAttempts
 from everthread.thread.wire_messages import encode_value
@@ -51,8 +51,8 @@ class CallLimits:
 class CallStorage:
     """The progress of storing the messages of a call."""
 
-    pending_request: PendingPoint | None = None
-    """The point at the end of the history, until it is stored."""
+    pending_request: PendingLink | None = None
+    """The link at the end of the history, until it is stored."""
     storing_task: asyncio.Future[ThreadMatch] | None = None
     """The task that stores the messages; None if storing waits for the answer."""
     delay_timer: asyncio.TimerHandle | None = None

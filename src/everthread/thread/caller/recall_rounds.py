@@ -15,8 +15,8 @@ from everthread.core.messages import kind_of
 from everthread.core.types import Api
 from everthread.store.store import Store
 from everthread.thread.caller.sent_history import SentHistory
-from everthread.thread.finding.thread_match import ThreadMatch
-from everthread.thread.history import History
+from everthread.thread.matching.history import History
+from everthread.thread.matching.thread_match import ThreadMatch
 from everthread.wire.gemini.fields import get_object_field
 
 RESULT_PARTS: Mapping[Api, str] = {"anthropic": "content", "gemini": "parts"}

@@ -1,6 +1,6 @@
 """Store requests and their answers.
 
-Every append names the last point of the thread that its writer has seen. If another writer has extended the thread
+Every append names the last link of the thread that its writer has seen. If another writer has extended the thread
 since, the store refuses the append, and the writer reads the thread again.
 """
 
@@ -20,14 +20,18 @@ from everthread.store.usage_records import NewUsage
 from everthread.thread.caller.prepared_call import PreparedCall
 from everthread.thread.caller.sent_history import Outcome
 from everthread.thread.events import Branched, Listener, RecordFailed
-from everthread.thread.finding.pending_points import PendingPoint
-from everthread.thread.finding.thread_index import ThreadIndex
-from everthread.thread.finding.thread_match import (
+from everthread.thread.matching.history import (
+    History,
+    MessageIdentity,
+    identify_message,
+)
+from everthread.thread.matching.pending_links import PendingLink
+from everthread.thread.matching.thread_index import ThreadIndex
+from everthread.thread.matching.thread_match import (
     ThreadMatch,
     ThreadStep,
     count_opening_messages,
 )
-from everthread.thread.history import History, MessageIdentity, identify_message
 from everthread.thread.wire_messages import decode_messages, encode_messages
 
 _DELAY_SECONDS = 1.0
@@ -40,11 +44,11 @@ class PendingAnswer:
     """An answer to be stored, and the history that ends with it."""
 
     def __init__(
-        self, message: Message, history: History, pending_point: PendingPoint
+        self, message: Message, history: History, pending_link: PendingLink
     ) -> None:
         self.message = message
         self.history = history
-        self.pending_point = pending_point
+        self.pending_link = pending_link
         self.is_stored = False
 
 
@@ -53,7 +57,7 @@ class ThreadRecorder:
 
     `is_sole_writer`: returns whether no other process extends these threads now. If so, a request that continues a
     thread is stored together with its answer, or a moment later if there is none. Otherwise the request is stored at
-    once: the store decides which of two processes continues a point, and the response must name the right thread.
+    once: the store decides which of two processes continues a link, and the response must name the right thread.
     """
 
     def __init__(
@@ -121,14 +125,14 @@ class ThreadRecorder:
         if not identities:
             return None
         answered_history = call.sent.history.extend(identities)
-        pending_point = self._threads.expect_history(
+        pending_link = self._threads.expect_history(
             call.match.match_after(call.sent.history), answered_history
         )
-        pending_point.is_answer = True
-        pending_point.waits_for_request = (
+        pending_link.is_answer = True
+        pending_link.waits_for_request = (
             call.storage.storing_task is not None and not call.storage.is_stored
         )
-        return PendingAnswer(outcome.reply.message, answered_history, pending_point)
+        return PendingAnswer(outcome.reply.message, answered_history, pending_link)
 
     async def store_outcome(
         self,
@@ -152,7 +156,7 @@ class ThreadRecorder:
 
     def drop_answer(self, answer: PendingAnswer) -> None:
         """Stop waiting for an announced answer, because it will not be stored."""
-        self._threads.finish_pending(answer.pending_point, None)
+        self._threads.finish_pending(answer.pending_link, None)
 
     async def _store_request(self, call: PreparedCall) -> ThreadMatch:
         """Store the request; report a failure as an event."""
@@ -235,14 +239,14 @@ class ThreadRecorder:
             is_answered = len(matches) > len(requests)
             if is_answered and answer is not None:
                 answer.is_stored = True
-                self._threads.finish_pending(answer.pending_point, matches[-1].thread)
+                self._threads.finish_pending(answer.pending_link, matches[-1].thread)
             if is_answered or not requests:
                 answer = None
 
     async def _match_again(self, call: PreparedCall) -> ThreadMatch:
         """Find the thread of a request again, only in the store."""
         match = call.match
-        self._threads.forget_points(match)
+        self._threads.forget_links(match)
         return await self._threads.find_match(call.sent, call.frame, uses_memory=False)
 
 
@@ -257,7 +261,7 @@ async def _make_steps(call: PreparedCall) -> list[ThreadStep]:
 def _list_request_steps(call: PreparedCall) -> list[ThreadStep]:
     """List the steps to the request's end that its thread lacks.
 
-    A new thread also has a point at the end of its opening: another process may be about to store that request.
+    A new thread also has a link at the end of its opening: another process may be about to store that request.
     """
     match = call.match
     history = call.sent.history

@@ -48,8 +48,8 @@ from everthread.thread.events import (
     Listener,
     Slimmed,
 )
-from everthread.thread.history import History
 from everthread.thread.managed import CompactionOrder
+from everthread.thread.matching.history import History
 from everthread.thread.policy import COLD_CACHE
 from everthread.thread.recovery import shrink_messages
 from everthread.thread.wire_messages import JsonMessages, decode_messages

@@ -11,8 +11,8 @@ from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.types import Api, Reply, Request
 from everthread.store.records import SessionKind
 from everthread.thread.accounting import Payer
-from everthread.thread.finding.thread_match import Family
-from everthread.thread.history import History
+from everthread.thread.matching.history import History
+from everthread.thread.matching.thread_match import Family
 from everthread.thread.model_limits import LimitKey
 from everthread.thread.options import CheckPermission
 

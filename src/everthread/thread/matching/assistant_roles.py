@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from everthread.core.messages import content_text, tool_names
 from everthread.core.recent_dict import RecentDict
 from everthread.core.types import Request, System
 from everthread.store.store import Store
-from everthread.thread.identity import Role, describe_role, is_same_role
 
 MAX_ROLES = 2_000
+_MAX_ROLE_CHARS = 200
+"""The first characters of a system prompt, which name the assistant's role."""
+_MIN_LINE_CHARS = 20
+_MIN_ROLE_LINES = 8
+_MAX_ROLE_LINES = 64
+_MIN_SHARED_LINES_SHARE = 0.5
+"""Minimum share of lines that two system prompts of the same role have in common.
+
+A client's prompts in two modes share far more; Qwen Code's prompts for the conversation and for its memory share
+0.23."""
 
 
 class ThreadRoles:
@@ -55,3 +66,42 @@ def _describe_frame_role(frame: Request, system: str) -> Role:
 
 def _system_text(system: System) -> str:
     return system if isinstance(system, str) else content_text(system)
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """A sketch of a system prompt, with the names of the tools, to recognise the assistant's role."""
+
+    start: str
+    lines: tuple[int, ...]
+    """The smallest hashes of its lines, to estimate the share of lines that two prompts have in common."""
+    tools: frozenset[str] | None = None
+    """None if the tools are not known."""
+
+
+def describe_role(system: str, tools: frozenset[str] | None = None) -> Role:
+    """Return the role that a system prompt and its tools give to the assistant."""
+    lines = {line.strip() for line in system.splitlines()}
+    hashes = {hash(line) for line in lines if len(line) >= _MIN_LINE_CHARS}
+    smallest = tuple(sorted(hashes)[:_MAX_ROLE_LINES])
+    return Role(system[:_MAX_ROLE_CHARS], smallest, tools)
+
+
+def is_same_role(role: Role, other: Role) -> bool:
+    """Return whether two requests give the assistant the same role, so that they may belong to one conversation.
+
+    The roles differ if the prompts begin differently and share few lines, and the tools differ. Prompts of a few lines
+    always count as equal.
+    """
+    if (
+        role.start == other.start
+        or min(len(role.lines), len(other.lines)) < _MIN_ROLE_LINES
+    ):
+        return True
+    if role.tools is not None and role.tools == other.tools:
+        return True
+    all_lines = sorted({*role.lines, *other.lines})
+    sample = all_lines[: min(len(role.lines), len(other.lines), _MAX_ROLE_LINES)]
+    shared_sample = set(role.lines) & set(other.lines)
+    shared_count = sum(line in shared_sample for line in sample)
+    return shared_count >= _MIN_SHARED_LINES_SHARE * len(sample)

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from everthread.core.messages import SYSTEM_ROLES, Message, content_text
 from everthread.store.records import NewMessage, NewSession
 from everthread.store.rewrite_records import NewThreadLink, ThreadLink
-from everthread.thread.history import History
-from everthread.thread.identity import is_thread_named
+from everthread.thread.matching.history import History
+from everthread.thread.matching.thread_names import is_thread_named
 
 
 class Family(NamedTuple):
@@ -21,8 +21,8 @@ class Family(NamedTuple):
     """The client's session; empty if the client names none."""
 
 
-Point = tuple[str, str, str]
-"""Tenant, scope and digest of a point."""
+LinkKey = tuple[str, str, str]
+"""Tenant, scope and digest of a link."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +34,11 @@ class ThreadMatch:
     matched_count: int = 0
     """Number of the history's messages that are stored."""
     previous: str = ""
-    """The digest of the point that the history continues."""
+    """The digest of the link that the history continues."""
     expected_end: str = ""
-    """The digest of the thread's last point; empty for a new thread.
+    """The digest of the thread's last link; empty for a new thread.
 
-    The store refuses to append messages if the thread has another last point by then."""
+    The store refuses to append messages if the thread has another last link by then."""
     branch_of: tuple[str, int] | None = None
     """The thread that a new thread branches from or continues, and the last message that both share."""
     side_of: str = ""
@@ -67,7 +67,7 @@ class ThreadMatch:
 
     @property
     def source(self) -> str:
-        """The thread that holds the point that the history continues."""
+        """The thread that holds the link that the history continues."""
         branched = self.branch_of[0] if self.branch_of else ""
         return self.side_of or branched or self.thread
 
@@ -90,7 +90,7 @@ class ThreadMatch:
         )
 
     def make_link(self, history: History) -> ThreadLink:
-        """Return the point at the end of a history."""
+        """Return the link at the end of a history."""
         length = len(history)
         return ThreadLink(
             tenant=self.tenant,
@@ -117,8 +117,8 @@ class ThreadStep:
     """The session to begin the thread with, if it is new."""
     client_parent: str = ""
 
-    def make_point(self, match: ThreadMatch) -> NewThreadLink:
-        """Return the point that this step appends to a thread."""
+    def make_new_link(self, match: ThreadMatch) -> NewThreadLink:
+        """Return the link that this step appends to a thread."""
         link = match.make_link(self.history)
         tokens = share_tokens(self.sizes, self.messages)
         messages = [

@@ -1,8 +1,8 @@
 """Find the thread a request belongs to, in memory or in the store.
 
-A thread is identified by its messages (`thread/history.py`). It is a sequence of points, each
-at the end of a request or an answer. A request that continues the last point continues the
-thread; a request that differs after an earlier point is a branch (`thread/identity.py`). Ids
+A thread is identified by its messages (`thread/matching/history.py`). It is a sequence of links, each
+at the end of a request or an answer. A request that continues the last link continues the
+thread; a request that differs after an earlier link is a branch (`thread/matching/history_relations.py`). Ids
 are derived from owner, session and digests, so two processes that see the same request
 choose the same thread.
 """
@@ -23,37 +23,41 @@ from everthread.store.rewrite_records import ThreadLinkMatch
 from everthread.store.store import Store
 from everthread.store.usage_records import NewUsage
 from everthread.thread.caller.sent_history import PLATFORM, CallFrame, SentHistory
-from everthread.thread.finding.pending_points import PendingPoint, PendingPoints
-from everthread.thread.finding.point_cache import MAX_POINTS, PointCache
-from everthread.thread.finding.thread_match import (
-    Family,
-    Point,
-    ThreadMatch,
-    ThreadStep,
-    count_opening_messages,
+from everthread.thread.matching.assistant_roles import ThreadRoles
+from everthread.thread.matching.client_summaries import (
+    MIN_REPEATED_RUNS,
+    list_opening_runs,
+    repeats_stored_words,
 )
-from everthread.thread.finding.thread_roles import ThreadRoles
-from everthread.thread.history import (
+from everthread.thread.matching.history import (
     History,
     identify_message,
 )
-from everthread.thread.identity import (
-    MIN_REPEATED_RUNS,
-    KnownPoint,
-    derive_thread_id,
-    find_longest_point,
-    find_session_name,
-    is_at_point,
-    is_thread_named,
-    list_opening_runs,
+from everthread.thread.matching.history_relations import (
+    KnownLink,
+    ends_at_link,
+    find_longest_link,
     relate_remainder,
-    repeats_stored_words,
 )
-from everthread.thread.reminders import (
+from everthread.thread.matching.link_cache import MAX_LINKS, LinkCache
+from everthread.thread.matching.pending_links import PendingLink, PendingLinks
+from everthread.thread.matching.reminders import (
     Reminder,
     find_last_user_message,
     list_reminders,
     with_reminder,
+)
+from everthread.thread.matching.thread_match import (
+    Family,
+    LinkKey,
+    ThreadMatch,
+    ThreadStep,
+    count_opening_messages,
+)
+from everthread.thread.matching.thread_names import (
+    derive_thread_id,
+    find_session_name,
+    is_thread_named,
 )
 from everthread.thread.wire_messages import encode_messages
 
@@ -65,7 +69,7 @@ _OTHER_ANSWERS_STATE = "gateway.other_answers"
 _REPLACEMENTS_STATE = "gateway.replacements"
 _MAX_OTHER_ANSWERS = 100
 _EXTRA_STORED_MESSAGES = 20
-"""Without a shared point, read twice as many stored messages as the history has, and this many more."""
+"""Without a shared link, read twice as many stored messages as the history has, and this many more."""
 _MAX_REMINDERS = 64
 _MAX_REMINDER_READ_CHARS = 2_000_000
 """Maximum characters read to try reminders; fewer reminders are tried on long messages."""
@@ -94,15 +98,15 @@ class _ThreadQuery:
 class ThreadIndex:
     """Find threads, and append to them."""
 
-    def __init__(self, store: Store, *, max_entries: int = MAX_POINTS) -> None:
+    def __init__(self, store: Store, *, max_entries: int = MAX_LINKS) -> None:
         self._store = store
-        self._cache = PointCache(max_entries)
-        self._pending = PendingPoints()
+        self._cache = LinkCache(max_entries)
+        self._pending = PendingLinks()
         self._roles = ThreadRoles(store)
         self._named_threads: dict[Family, str] = {}
-        self._replacements: RecentDict[Point, str] = RecentDict(max_entries)
+        self._replacements: RecentDict[LinkKey, str] = RecentDict(max_entries)
         """By the name of a compaction, the digest of the history that it replaces."""
-        self._new_replacements: list[Point] = []
+        self._new_replacements: list[LinkKey] = []
         self._reminders: dict[str, Sequence[Reminder]] = {}
         """By tenant, the reminders that its clients used, the latest first."""
         self._max_entries = max_entries
@@ -144,25 +148,25 @@ class ThreadIndex:
         )
 
     async def _match_by_history(self, query: _ThreadQuery) -> ThreadMatch:
-        """Match a history by its longest known point."""
+        """Match a history by its longest known link."""
         family = query.family
         history = query.history
-        known_point = await self._find_point(query)
-        replaced_match = await self._match_replaced(query, known_point)
+        known_link = await self._find_link(query)
+        replaced_match = await self._match_replaced(query, known_link)
         if replaced_match is not None:
             return replaced_match
-        if known_point is None:
+        if known_link is None:
             return await self._match_unknown(query)
-        link = known_point.point.link
+        link = known_link.link_match.link
         match = ThreadMatch(
             family,
             link.thread,
-            matched_count=known_point.length,
+            matched_count=known_link.length,
             previous=link.digest,
             expected_end=link.digest,
         )
-        relation = known_point.relate_history(history)
-        if relation != "repeats" and await self._is_side_call(query, known_point):
+        relation = known_link.relate_history(history)
+        if relation != "repeats" and await self._is_side_call(query, known_link):
             return await self._match_side_call(query, match)
         if relation != "branches":
             return match
@@ -172,16 +176,14 @@ class ThreadIndex:
         return _make_branch(match, history, link.message)
 
     async def _match_replaced(
-        self, query: _ThreadQuery, known_point: KnownPoint | None
+        self, query: _ThreadQuery, known_link: KnownLink | None
     ) -> ThreadMatch | None:
         """Match a history that begins with a compaction, by the messages that it replaces.
 
-        `known_point`: the longest known point of the history as sent.
+        `known_link`: the longest known link of the history as sent.
         """
         replacement = query.sent.replacement
-        if replacement is None or (
-            known_point and known_point.length > replacement.end
-        ):
+        if replacement is None or (known_link and known_link.length > replacement.end):
             return None
         key = (*query.family, replacement.key)
         digest = self._replacements.get(key) or await self._store.get_state(
@@ -204,17 +206,17 @@ class ThreadIndex:
         inner_match = await self._match_remainder(query, match, message)
         return inner_match or _make_branch(match, query.history, message)
 
-    async def _is_side_call(self, query: _ThreadQuery, known_point: KnownPoint) -> bool:
+    async def _is_side_call(self, query: _ThreadQuery, known_link: KnownLink) -> bool:
         """Return whether a request has a conversation's history but gives the assistant another role.
 
         Clients also send a conversation's history for side calls, to get suggestions or facts worth remembering.
         """
         sent_history = query.sent
-        thread = known_point.point.link.thread
+        thread = known_link.link_match.link.thread
         frame = query.frame.request
         if not sent_history.has_one_role or self._roles.has_last_prompt(thread, frame):
             return False
-        if known_point.length <= count_opening_messages(sent_history.wire_messages):
+        if known_link.length <= count_opening_messages(sent_history.wire_messages):
             return False
         return not await self._roles.may_belong(thread, frame)
 
@@ -262,15 +264,15 @@ class ThreadIndex:
 
     async def _match_named(self, query: _ThreadQuery, thread: str) -> ThreadMatch:
         """Match a history with the thread that the client named; the whole history belongs to it."""
-        # Read the end first: if another point is stored from now on, the store refuses the append.
+        # Read the end first: if another link is stored from now on, the store refuses the append.
         end = await self._find_named_end(thread, uses_memory=query.uses_memory)
-        known_point = await self._find_point(query)
+        known_link = await self._find_link(query)
         match = ThreadMatch(query.family, thread, expected_end=end)
         message: int | None = 0
-        if known_point is not None:
-            link = known_point.point.link
+        if known_link is not None:
+            link = known_link.link_match.link
             match = replace(
-                match, matched_count=known_point.length, previous=link.digest
+                match, matched_count=known_link.length, previous=link.digest
             )
             message = link.message
         if (
@@ -280,22 +282,22 @@ class ThreadIndex:
             return match
         return await self._match_remainder(query, match, message) or match
 
-    async def _find_point(self, query: _ThreadQuery) -> KnownPoint | None:
-        """Find the longest known point of a history, also with a removed reminder put back."""
-        known_point = (
-            self._cache.find_point(query.family, query.history)
+    async def _find_link(self, query: _ThreadQuery) -> KnownLink | None:
+        """Find the longest known link of a history, also with a removed reminder put back."""
+        known_link = (
+            self._cache.find_link(query.family, query.history)
             if query.uses_memory
             else None
         )
-        known_point = known_point or await self._find_stored_point(query)
-        if known_point is None:
-            known_point = self._cache.find_by_thread_end(query.family, query.history)
-        matched_length = known_point.length if known_point else 0
-        reminded_point = await self._match_without_reminder(query, matched_length)
-        return reminded_point or known_point
+        known_link = known_link or await self._find_stored_link(query)
+        if known_link is None:
+            known_link = self._cache.find_by_thread_end(query.family, query.history)
+        matched_length = known_link.length if known_link else 0
+        reminded_link = await self._match_without_reminder(query, matched_length)
+        return reminded_link or known_link
 
-    async def _find_stored_point(self, query: _ThreadQuery) -> KnownPoint | None:
-        """Find the longest point of a history in the store."""
+    async def _find_stored_link(self, query: _ThreadQuery) -> KnownLink | None:
+        """Find the longest link of a history in the store."""
         history = query.history
         exact_match = await self._store.find_link(*query.family, history.digests)
         matched_length = (
@@ -306,14 +308,14 @@ class ThreadIndex:
             similar_matches = await self._store.find_links_by_skeleton(
                 *query.family, history.skeletons_after(matched_length)
             )
-        return find_longest_point(history, exact_match, similar_matches)
+        return find_longest_link(history, exact_match, similar_matches)
 
     async def _match_remainder(
         self, query: _ThreadQuery, match: ThreadMatch, message: int | None
     ) -> ThreadMatch | None:
-        """Match the rest of a history with the messages stored after a point. Return None if they differ.
+        """Match the rest of a history with the messages stored after a link. Return None if they differ.
 
-        `message`: the last stored message of the point.
+        `message`: the last stored message of the link.
         """
         end = await self._store.last_link(match.thread)
         if end is None or end.message is None or message is None:
@@ -359,7 +361,7 @@ class ThreadIndex:
 
     async def _match_without_reminder(
         self, query: _ThreadQuery, matched_length: int
-    ) -> KnownPoint | None:
+    ) -> KnownLink | None:
         """Find a longer known beginning by putting a removed reminder back into the previous user message.
 
         Some clients add a reminder to the newest user message and remove it later. So the previous user message had
@@ -400,29 +402,29 @@ class ThreadIndex:
                 earlier_history.extend((reminded_identity, *identities_after))
                 for reminded_identity in reminded_identities
             ]
-            for point in await self._list_end_points(query, reminded_histories):
+            for link_match in await self._list_end_links(query, reminded_histories):
                 for reminder, reminded_history in zip(
                     reminders, reminded_histories, strict=True
                 ):
-                    if is_at_point(reminded_history, length, point):
+                    if ends_at_link(reminded_history, length, link_match):
                         self._keep_reminder(query.family.tenant, reminder)
-                        return KnownPoint(point, length)
+                        return KnownLink(link_match, length)
         return None
 
-    async def _list_end_points(
+    async def _list_end_links(
         self, query: _ThreadQuery, histories: Sequence[History]
     ) -> Sequence[ThreadLinkMatch]:
-        """List the points at which one of these histories ends."""
+        """List the links at which one of these histories ends."""
         family = query.family
         digests = [history.digest(len(history)) for history in histories]
         skeletons = [history.skeleton(len(history)) for history in histories]
         if query.uses_memory:
-            points = self._cache.list_last_points(family, [*digests, *skeletons])
-            if points:
-                return points
-        stored_point = await self._store.find_link(*family, digests)
-        if stored_point:
-            return [stored_point]
+            link_matches = self._cache.list_last_links(family, [*digests, *skeletons])
+            if link_matches:
+                return link_matches
+        stored_link = await self._store.find_link(*family, digests)
+        if stored_link:
+            return [stored_link]
         return await self._store.find_links_by_skeleton(*family, skeletons)
 
     def _keep_reminder(self, tenant: str, reminder: Reminder) -> None:
@@ -441,7 +443,7 @@ class ThreadIndex:
     # Threads that clients name
 
     async def _find_named_end(self, thread: str, *, uses_memory: bool) -> str:
-        """Return the digest of the last point of a named thread; empty if it has none."""
+        """Return the digest of the last link of a named thread; empty if it has none."""
         known_digest = self._cache.find_named_end(thread) if uses_memory else None
         if known_digest is not None:
             return known_digest
@@ -465,11 +467,11 @@ class ThreadIndex:
             self._named_threads[family] = thread
         return self._named_threads[family]
 
-    # Points on their way into the store
+    # Links on their way into the store
 
-    def expect_history(self, match: ThreadMatch, history: History) -> PendingPoint:
+    def expect_history(self, match: ThreadMatch, history: History) -> PendingLink:
         """Announce a history before it is stored, so that a request that continues it is matched."""
-        pending, is_new = self._pending.expect_point(match, history)
+        pending, is_new = self._pending.expect_link(match, history)
         if is_new:
             self._cache.remember(match.make_link(history), history)
         return pending
@@ -480,17 +482,17 @@ class ThreadIndex:
         """Return a context that makes other requests of a session wait while an answered one is still being read."""
         return self._pending.hold_session_while_reading(family)
 
-    def finish_pending(self, pending: PendingPoint, thread: str | None) -> None:
-        """Note that a point is now stored in `thread`, or could not be stored if `thread` is None."""
-        if self._pending.finish_point(pending, thread) and thread is None:
+    def finish_pending(self, pending: PendingLink, thread: str | None) -> None:
+        """Note that a link is now stored in `thread`, or could not be stored if `thread` is None."""
+        if self._pending.finish_link(pending, thread) and thread is None:
             self._cache.forget(pending.key[2])
 
     def is_previous_pending(self, match: ThreadMatch) -> bool:
-        """Return whether the point that a history continues is not stored yet."""
+        """Return whether the link that a history continues is not stored yet."""
         return self._pending.is_previous_pending(match)
 
     async def wait_for_others(self, match: ThreadMatch) -> bool:
-        """Wait for the points a request depends on; return whether its match still holds."""
+        """Wait for the links a request depends on; return whether its match still holds."""
         is_certain = await self._pending.wait_for_previous(match)
         if match.is_new and match.scope:
             # A subagent belongs to the answer that called it, which the client has already received.
@@ -512,20 +514,20 @@ class ThreadIndex:
         stored the same messages there. Return fewer matches than steps if another writer
         extended the thread first; if the list is empty, nothing was stored.
         """
-        points = []
+        new_links = []
         end_matches = []
         for step in steps:
-            points.append(step.make_point(match))
+            new_links.append(step.make_new_link(match))
             match = match.match_after(step.history)
             end_matches.append(match)
         matches = []
-        links = await self._store.extend_thread(match.thread, points, usage, state)
+        links = await self._store.extend_thread(match.thread, new_links, usage, state)
         next_links = [*links[1:], None]
         for step, end_match, link, next_link in zip(
             steps, end_matches, links, next_links, strict=False
         ):
             if link is not None:
-                if next_link is None or not self._cache.replace_passed(
+                if next_link is None or not self._cache.update_earlier(
                     link, next_link.digest
                 ):
                     self._cache.remember(link, step.history)
@@ -552,8 +554,8 @@ class ThreadIndex:
                 _REPLACEMENTS_STATE, _find_replacement_key(key), self._replacements[key]
             )
 
-    def forget_points(self, match: ThreadMatch) -> None:
-        """Forget remembered points that the store contradicts."""
+    def forget_links(self, match: ThreadMatch) -> None:
+        """Forget remembered links that the store contradicts."""
         self._cache.forget(match.previous)
         self._cache.forget_thread(match.thread)
 
@@ -581,9 +583,9 @@ def _make_branch(match: ThreadMatch, history: History, message: int) -> ThreadMa
     )
 
 
-def _find_replacement_key(point: Point) -> str:
-    """Return the key under which the replacement of a point is stored."""
-    tenant, scope, digest = point
+def _find_replacement_key(key: LinkKey) -> str:
+    """Return the key under which a replacement is stored."""
+    tenant, scope, digest = key
     return derive_thread_id(tenant, scope, previous="replaced", digest=digest)
 
 

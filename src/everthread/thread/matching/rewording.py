@@ -16,7 +16,7 @@ from everthread.core.messages import (
 )
 from everthread.core.types import Api
 from everthread.core.user_words import strip_surroundings
-from everthread.thread.history import identify_message, parse_arguments
+from everthread.thread.matching.history import identify_message, parse_arguments
 
 _WORD = re.compile(r"\w+")
 _MIN_SHARED_WORDS_SHARE = 1 / 3

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from everthread.thread.history import MessageIdentity
+from everthread.thread.matching.history import MessageIdentity
 
 _BLANK_LINE = re.compile(r"\n\n+")
 Reminder = tuple[str, Sequence[dict[str, Any]]]

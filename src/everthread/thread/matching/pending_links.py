@@ -1,4 +1,4 @@
-"""Track points of threads (ends of requests and answers) that are not in the store yet."""
+"""Track links of threads (ends of requests and answers) that are not in the store yet."""
 
 from __future__ import annotations
 
@@ -7,40 +7,40 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from everthread.thread.finding.thread_match import Family, Point, ThreadMatch
-from everthread.thread.history import History
+from everthread.thread.matching.history import History
+from everthread.thread.matching.thread_match import Family, LinkKey, ThreadMatch
 
 
-class PendingPoint:
+class PendingLink:
     """The end of a request or answer that will be stored, and its thread once it is stored."""
 
-    def __init__(self, point: Point) -> None:
-        self.key = point
+    def __init__(self, link_match: LinkKey) -> None:
+        self.key = link_match
         self.finished = asyncio.Event()
-        """Set when the point is stored or storing it has failed."""
+        """Set when the link is stored or storing it has failed."""
         self.thread: str | None = None
-        """The thread that holds the point; None until it is stored, or if storing it has failed."""
+        """The thread that holds the link; None until it is stored, or if storing it has failed."""
         self.is_answer = False
         self.waits_for_request = False
         """Whether this is an answer whose request is still being stored; that request may wait for other answers."""
         self.store_now: Callable[[], object] | None = None
-        """Stores the point at once, if storing it is delayed."""
+        """Stores the link at once, if storing it is delayed."""
 
 
-class PendingPoints:
-    """The points that requests of this process are about to store."""
+class PendingLinks:
+    """The links that requests of this process are about to store."""
 
     def __init__(self) -> None:
-        self._pending: dict[Point, PendingPoint] = {}
+        self._pending: dict[LinkKey, PendingLink] = {}
         self._unread_counts = Counter[Family]()
-        """For each session, the number of answered requests that are not read yet and so have no point."""
+        """For each session, the number of answered requests that are not read yet and so have no link."""
         self._request_read = asyncio.Event()
 
-    def expect_point(
+    def expect_link(
         self, match: ThreadMatch, history: History
-    ) -> tuple[PendingPoint, bool]:
-        """Announce the point at the end of a history. Return the point, and whether it is new."""
-        pending = PendingPoint((*match.family, history.digest(len(history))))
+    ) -> tuple[PendingLink, bool]:
+        """Announce the link at the end of a history. Return the link, and whether it is new."""
+        pending = PendingLink((*match.family, history.digest(len(history))))
         adds_messages = len(history) > match.matched_count or match.is_new
         is_new = (
             not match.is_inside and adds_messages and pending.key not in self._pending
@@ -49,8 +49,8 @@ class PendingPoints:
             self._pending[pending.key] = pending
         return pending, is_new
 
-    def finish_point(self, pending: PendingPoint, thread: str | None) -> bool:
-        """Stop expecting a point, which is now stored in `thread`. Return False if the point was not expected."""
+    def finish_link(self, pending: PendingLink, thread: str | None) -> bool:
+        """Stop expecting a link, which is now stored in `thread`. Return False if the link was not expected."""
         if self._pending.get(pending.key) is not pending:
             return False
         del self._pending[pending.key]
@@ -59,11 +59,11 @@ class PendingPoints:
         return True
 
     def is_previous_pending(self, match: ThreadMatch) -> bool:
-        """Return whether the point that a history continues is not stored yet."""
+        """Return whether the link that a history continues is not stored yet."""
         return (*match.family, match.previous) in self._pending
 
     async def wait_for_previous(self, match: ThreadMatch) -> bool:
-        """Wait for the point that a history continues; return whether it is in the expected thread."""
+        """Wait for the link that a history continues; return whether it is in the expected thread."""
         pending = self._pending.get((*match.family, match.previous))
         if pending is None:
             return True

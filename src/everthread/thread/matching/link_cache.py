@@ -1,0 +1,171 @@
+"""A cache of the links of threads (ends of requests and answers) that this process has seen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from everthread.core.recent_dict import RecentDict
+from everthread.store.rewrite_records import ThreadLink, ThreadLinkMatch
+from everthread.thread.matching.history import History
+from everthread.thread.matching.history_relations import (
+    KnownLink,
+)
+from everthread.thread.matching.thread_ends import ThreadEnds
+from everthread.thread.matching.thread_match import Family, LinkKey
+from everthread.thread.matching.thread_names import is_thread_named
+
+MAX_LINKS = 10_000
+MAX_EARLIER_LINKS = 4_000
+
+
+class LinkCache:
+    """The last links of recently used threads, and links that threads have passed."""
+
+    def __init__(self, max_links: int = MAX_LINKS) -> None:
+        self._last_links: RecentDict[LinkKey, ThreadLinkMatch] = RecentDict(max_links)
+        """The last known link of threads, by digest and by skeleton."""
+        self._earlier_links: RecentDict[LinkKey, ThreadLinkMatch] = RecentDict(
+            MAX_EARLIER_LINKS
+        )
+        """Earlier links by digest, at which repeated requests end."""
+        self._named_thread_ends: RecentDict[str, str] = RecentDict(max_links)
+        """The digest of the last known link of threads that clients name."""
+        self._thread_ends = ThreadEnds(max_links)
+
+    def find_link(self, family: Family, history: History) -> KnownLink | None:
+        """Find the last link of a thread that a history continues.
+
+        An earlier link is found only if the history ends there.
+        """
+        earlier_link = self._earlier_links.get((*family, history.digest(len(history))))
+        if earlier_link is not None:
+            return KnownLink(earlier_link, len(history))
+        tenant, scope = family
+        prefixes = zip(
+            range(len(history), 0, -1),
+            reversed(history.digests),
+            reversed(history.skeletons),
+            strict=True,
+        )
+        for length, digest, skeleton in prefixes:
+            link_match = self._last_links.get((tenant, scope, digest))
+            if link_match is None and skeleton:
+                link_match = self._last_links.get((tenant, scope, skeleton))
+                if link_match is not None and not history.equals_except_cleared(
+                    link_match.results, length
+                ):
+                    link_match = None
+            if link_match is not None:
+                return KnownLink(link_match, length)
+        return None
+
+    def find_by_thread_end(self, family: Family, history: History) -> KnownLink | None:
+        """Find the thread whose last messages are in a history that lacks the thread's beginning."""
+        thread_end = self._thread_ends.find(family, history)
+        if thread_end is None:
+            return None
+        digest, length = thread_end
+        link_match = self._last_links.get((*family, digest))
+        return None if link_match is None else KnownLink(link_match, length)
+
+    def list_last_links(
+        self, family: Family, keys: Sequence[str]
+    ) -> list[ThreadLinkMatch]:
+        """List the last links of threads with one of these digests or skeletons."""
+        link_matches = (self._last_links.get((*family, key)) for key in keys)
+        return [link_match for link_match in link_matches if link_match is not None]
+
+    def ends_at(self, family: Family, thread: str, digest: str) -> bool:
+        """Return whether the last known link of a thread has this digest."""
+        link_match = self._last_links.get((*family, digest))
+        if (
+            link_match is None
+            or link_match.link.thread != thread
+            or link_match.link.digest != digest
+        ):
+            return False
+        return self._named_thread_ends.get(thread, digest) == digest
+
+    def find_named_end(self, thread: str) -> str | None:
+        """Return the digest of the last known link of a thread that a client names."""
+        return self._named_thread_ends.get(thread)
+
+    def remember(self, link: ThreadLink, history: History) -> None:
+        """Remember a thread's new last link in place of the previous one."""
+        if self._update_last(link):
+            return
+        for key in _list_previous_keys(link, history):
+            earlier_link = self._last_links.get(key)
+            if earlier_link is None or earlier_link.link.thread != link.thread:
+                continue  # a branch or a side call: the thread still ends there
+            del self._last_links[key]
+            if earlier_link.link.digest == key[2] != link.digest:
+                self._earlier_links[key] = ThreadLinkMatch(
+                    earlier_link.link, link.digest, ""
+                )
+        link_match = ThreadLinkMatch(
+            link, None, history.join_result_hashes(0, link.length)
+        )
+        self._last_links[link.tenant, link.scope, link.digest] = link_match
+        if link.skeleton:
+            self._last_links[link.tenant, link.scope, link.skeleton] = link_match
+        self._thread_ends.remember(link, history)
+        if is_thread_named(link.scope):
+            self._named_thread_ends[link.thread] = link.digest
+
+    def _update_last(self, link: ThreadLink) -> bool:
+        """Replace a remembered last link by its stored form; return False if it is not remembered."""
+        key = (link.tenant, link.scope, link.digest)
+        known_link = self._last_links.get(key)
+        if known_link is None or known_link.link.thread != link.thread:
+            return False
+        if (link.tenant, link.scope, link.previous) in self._last_links:
+            return False  # the link before was stored late or is new: it is passed now
+        link_match = ThreadLinkMatch(link, None, known_link.results)
+        self._last_links[key] = link_match
+        if link.skeleton:
+            self._last_links[link.tenant, link.scope, link.skeleton] = link_match
+        return True
+
+    def update_earlier(self, link: ThreadLink, next_digest: str) -> bool:
+        """Update a remembered link that is no longer its thread's last one with its stored form.
+
+        `next_digest`: the digest of the next link. Return False if the link is not remembered as an earlier one.
+        """
+        key = (link.tenant, link.scope, link.digest)
+        known_link = self._earlier_links.get(key)
+        if known_link is None or known_link.link.thread != link.thread:
+            return False
+        self._earlier_links[key] = ThreadLinkMatch(link, next_digest, "")
+        return True
+
+    def forget_thread(self, thread: str) -> None:
+        """Forget the last link of a thread that a client names."""
+        self._named_thread_ends.pop(thread, None)
+
+    def forget(self, digest: str) -> None:
+        """Forget the links with this digest."""
+        for links in (self._last_links, self._earlier_links):
+            keys = [
+                key
+                for key, link_match in links.items()
+                if link_match.link.digest == digest
+            ]
+            for key in keys:
+                del links[key]
+        ended_threads = [
+            thread for thread, end in self._named_thread_ends.items() if end == digest
+        ]
+        for thread in ended_threads:
+            del self._named_thread_ends[thread]
+
+
+def _list_previous_keys(link: ThreadLink, history: History) -> list[LinkKey]:
+    """List the keys of the previous link: its digest and its skeleton."""
+    if not link.previous:
+        return []
+    keys = [(link.tenant, link.scope, link.previous)]
+    for index in range(link.length - 1, -1, -1):  # it is mostly close to the end
+        if history.digests[index] == link.previous:
+            return [*keys, (link.tenant, link.scope, history.skeletons[index])]
+    return keys
