@@ -29,10 +29,10 @@ from everthread.lab.provider import Provider, ServedModel
 from everthread.lab.provider.answers import Record
 from everthread.providers.local import LocalModel
 from everthread.thread.recovery import SIZE_REFUSALS
+from tests.torture.clients.findings import keep_bodies, list_recovered_shares
 from tests.torture.clients.install import AbsentError, install_npm, loopback_only
 from tests.torture.clients.model import FACT, QUESTION, RECALL, TASK, WHERE, file_text
 from tests.torture.clients.programs import PROGRAMS
-from tests.torture.clients.run import keep_bodies, list_recovered_shares
 from tests.torture.clients.start import NO_NETWORK, keep_result, run_program
 from tests.torture.fleet import Fleet
 

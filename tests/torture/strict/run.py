@@ -6,17 +6,22 @@ in a network namespace that has only loopback.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
+from tests.torture.clients.findings import read_gateway_log, summarize_threads
 from tests.torture.clients.model import FACT, QUESTION, TASK, file_text
 from tests.torture.clients.programs import PROGRAMS, Program
-from tests.torture.clients.run import client_side, fill_folder, run_command, stored
+from tests.torture.clients.workspace import (
+    CommandOutput,
+    Workspace,
+    fill_arguments,
+    run_from_command_line,
+    type_lines,
+)
 from tests.torture.strict.provider import CHARS_PER_TOKEN, StrictProvider
 from tests.torture.strict.story import StoryModel
 
@@ -32,54 +37,22 @@ def count_steps(program: Program) -> int:
 
 async def run(program: Program, folder: Path, binaries: str) -> dict[str, Any]:
     """Run the client until its window is full; return the findings."""
-    home = folder / "home"
-    work = folder / "work"
-    store_home = folder / "everthread"
-    for place in (home, work, store_home):
-        place.mkdir(parents=True)
     steps = count_steps(program)
-    for number in range(1, steps * program.width + 2):
-        text = file_text(number, program.characters)
-        (work / f"part-{number:03d}.txt").write_text(text, "utf-8")
-    if program.prepare is not None:
-        program.prepare(home)
+    workspace = Workspace.create(folder, program, binaries, steps)
     story = StoryModel(
         steps,
         QUESTION,
         FACT,
-        fill_folder(program.tools, work),
+        workspace.insert_folder(program.tools),
         page=lambda number: file_text(number, program.characters),
         width=program.width,
     )
-    variables = {
-        "HOME": str(home),
-        "EVERTHREAD_HOME": str(store_home),
-        "XDG_CONFIG_HOME": str(home / ".config"),
-        "XDG_DATA_HOME": str(home / ".local/share"),
-        "XDG_CACHE_HOME": str(home / ".cache"),
-        "XDG_STATE_HOME": str(home / ".local/state"),
-        "PATH": f"{binaries}:{os.environ['PATH']}",
-        **program.variables,
-    }
-    log = folder / "gateway.log"
-    began = time.monotonic()
+    started_at = time.monotonic()
     provider = StrictProvider(
         story, program.model, program.window, states_window=program.stated
     )
     with provider:
-        command = [
-            sys.executable,
-            *("-m", "everthread", "wrap", program.client, "--log", str(log)),
-            *("--upstream", f"strict={provider.url}{program.upstream_path}", "--"),
-        ]
-        spoken = []
-        for arguments in filter(None, (program.begin, program.continue_round)):
-            words = [
-                text.replace("{task}", TASK).replace("{question}", QUESTION)
-                for text in arguments
-            ]
-            typed = typed_lines(program, steps)
-            spoken.append(await run_command([*command, *words], work, variables, typed))
+        outputs = await _run_commands(program, workspace, provider.url, steps)
     if os.environ.get("TORTURE_BODIES"):
         lines = [json.dumps(pair) for pair in provider.bodies]
         (folder / "bodies.jsonl").write_text("\n".join(lines), "utf-8")
@@ -87,10 +60,10 @@ async def run(program: Program, folder: Path, binaries: str) -> dict[str, Any]:
     prompts = sum(seen.prompt for seen in main)
     return {
         "client": program.name,
-        "seconds": round(time.monotonic() - began, 1),
-        "codes": [code for code, _, _ in spoken],
-        "said": [out[-1_500:] for _, out, _ in spoken],
-        "errors": [errors[-1_500:] for _, _, errors in spoken],
+        "seconds": round(time.monotonic() - started_at, 1),
+        "codes": [output.code for output in outputs],
+        "said": [output.text[-1_500:] for output in outputs],
+        "errors": [output.errors[-1_500:] for output in outputs],
         "calls": len(main),
         "side_calls": len(provider.seen) - len(main),
         "violations": list_violations(provider, is_main=True),
@@ -105,8 +78,8 @@ async def run(program: Program, folder: Path, binaries: str) -> dict[str, Any]:
         "cached": round(sum(s.cached for s in main) / prompts, 4) if prompts else 0.0,
         "recalls": story.recalls,
         "is_fact_known": story.is_fact_known,
-        **client_side(log),
-        **await stored(store_home),
+        **read_gateway_log(workspace.gateway_log),
+        **await summarize_threads(workspace.everthread_home),
     }
 
 
@@ -119,20 +92,24 @@ def list_violations(provider: StrictProvider, *, is_main: bool) -> list[str]:
     ]
 
 
-def typed_lines(program: Program, steps: int) -> str:
-    """Return the lines that a person types into a program without tools."""
-    if not program.says:
-        return ""
-    lines = [f"Compare part {number} of the ledger." for number in range(1, steps + 1)]
-    return "\n".join([*lines, QUESTION]) + "\n"
-
-
-def main() -> None:
-    folder = Path(sys.argv[2])
-    found = asyncio.run(run(PROGRAMS[sys.argv[1]], folder, sys.argv[3]))
-    text = json.dumps(found, indent=1, ensure_ascii=False)
-    (folder / "result.json").write_text(text + "\n", "utf-8")
+async def _run_commands(
+    program: Program, workspace: Workspace, provider_url: str, steps: int
+) -> list[CommandOutput]:
+    """Start the conversation, then resume it, unless one command does both."""
+    upstream = f"strict={provider_url}{program.upstream_path}"
+    options = ["--upstream", upstream, "--log", str(workspace.gateway_log)]
+    typed = type_lines(steps) if program.says else ""
+    return [
+        await workspace.wrap(
+            program.client,
+            options,
+            fill_arguments(arguments, TASK, QUESTION),
+            typed=typed,
+        )
+        for arguments in (program.begin, program.continue_round)
+        if arguments
+    ]
 
 
 if __name__ == "__main__":
-    main()
+    run_from_command_line(PROGRAMS, run)
