@@ -27,7 +27,7 @@ from benchmarks.load.threads import growing_thread
 from benchmarks.peers.proxies import Server
 from benchmarks.servers import process, serve_gateway
 from benchmarks.table import Row, markdown
-from everthread.thread.worker import COMPACTION_NICENESS
+from everthread.thread.engines.worker_processes import COMPACTION_NICENESS
 
 SMALL_MODEL = "claude-haiku-4-5"
 """Its window is small enough for the long histories to need a compaction."""

@@ -31,8 +31,8 @@ from everthread.factory import open_store
 from everthread.store.records import DEFAULT_TENANT, NewMessage, NewSession
 from everthread.store.search_records import RecallQuery, SearchQuery
 from everthread.store.store import Store
+from everthread.thread.lookup.store_lookup import StoreLookup
 from everthread.thread.options import MAX_EXCERPTS, MIN_CLOSENESS
-from everthread.thread.store_lookup import StoreLookup
 
 RESULT_COUNTS = (5, 10)
 QUESTION_KINDS = {

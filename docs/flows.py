@@ -58,11 +58,11 @@ GATEWAY = (
         "The rewrite that stands for the beginning of this history, if there is one.",
     ),
     Box(
-        "thread/managed.py",
-        "Compact before this call? thread/policy.py decides: size, dollars, pause.",
+        "thread/managed_thread.py",
+        "Compact before this call? thread/policy/compaction_policy.py decides: size, dollars, pause.",
     ),
     Box(
-        "thread/engine_jobs.py",
+        "thread/engines/engine_jobs.py",
         "The engine plans and finishes in a process; in between a model may be asked.",
     ),
     Box(
@@ -92,11 +92,11 @@ SEND = (
         "How large is the next prompt? The provider's count plus an estimate.",
     ),
     Box(
-        "thread/managed.py",
-        "Compact before this call? thread/policy.py decides: size, dollars, pause.",
+        "thread/managed_thread.py",
+        "Compact before this call? thread/policy/compaction_policy.py decides: size, dollars, pause.",
     ),
     Box(
-        "thread/engine_jobs.py",
+        "thread/engines/engine_jobs.py",
         "The engine plans and finishes in a thread; in between a model may be asked.",
     ),
     Box(

@@ -25,7 +25,7 @@ from everthread import open_store
 from everthread.core.messages import Message
 from everthread.store.records import NewMessage, NewSession
 from everthread.store.search_records import SearchQuery
-from everthread.thread.store_lookup import StoreLookup
+from everthread.thread.lookup.store_lookup import StoreLookup
 
 DEPTHS = (1, 5, 10)
 PLACES = 8

@@ -11,7 +11,7 @@ from everthread.core.search.search_results import format_page
 from everthread.errors import InputError
 from everthread.store.records import NewMessage, NewSession
 from everthread.store.search_records import SearchQuery
-from everthread.thread.store_lookup import StoreLookup
+from everthread.thread.lookup.store_lookup import StoreLookup
 from tests.chat_messages import calls_message, function_call, result_message
 
 FACT = "Priya Raman painted the walnut cupboard of Aldermoor green."

@@ -23,6 +23,7 @@ from everthread.core.tokens import TokenCounter
 from everthread.core.types import Reply
 from everthread.errors import ConfigError
 from everthread.testing import ScriptedModel, ScriptedSummarizer
+from everthread.thread.engines.summary_wait import MAX_SUMMARY_WAIT_SECONDS, Timer
 from everthread.thread.events import (
     CompactionDone,
     CompactionFailed,
@@ -30,7 +31,6 @@ from everthread.thread.events import (
     Notice,
     UsageRecorded,
 )
-from everthread.thread.summary_wait import MAX_SUMMARY_WAIT_SECONDS, Timer
 from tests.chat_messages import calls_reply, function_call
 from tests.conversation.conversation_setup import (
     SYSTEM,

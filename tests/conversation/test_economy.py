@@ -15,8 +15,8 @@ from everthread.conversation.conversation import Conversation
 from everthread.core.messages import text_of
 from everthread.core.types import Reply, Request
 from everthread.testing import ScriptedModel, SteppedClock
+from everthread.thread.engines.summary_wait import Timer
 from everthread.thread.events import CompactionDone, Planned
-from everthread.thread.summary_wait import Timer
 from tests.conversation.conversation_setup import (
     ConversationSetup,
     call_reply,

@@ -8,7 +8,7 @@ from typing import Any
 from everthread import open_store
 from everthread.core.types import Node
 from everthread.store.records import NewMessage, NewSession, StoredMessage
-from everthread.thread.store_lookup import LookupCache, StoreLookup
+from everthread.thread.lookup.store_lookup import LookupCache, StoreLookup
 
 SAID = 1_000
 FIRST = 400

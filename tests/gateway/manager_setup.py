@@ -25,9 +25,9 @@ from everthread.lab.provider import Provider, ServedModel
 from everthread.store.store import Store
 from everthread.thread.caller.caller_setup import CallerSetup
 from everthread.thread.caller.sent_history import Outcome
+from everthread.thread.engines.summary_wait import call_later
 from everthread.thread.events import Event
 from everthread.thread.options import SessionOptions, SummarizerContext
-from everthread.thread.summary_wait import call_later
 from everthread.wire import anthropic, openai_chat, openai_responses
 from tests.chat_messages import result_message
 

@@ -12,7 +12,7 @@ from everthread.core.canonical_usage import CanonicalUsage
 from everthread.gateway.managed.manager import ProxyManager
 from everthread.testing import SteppedClock
 from everthread.thread.caller.sent_history import Outcome
-from everthread.thread.policy import WINDOW_TOKENS_PER_CALL
+from everthread.thread.policy.compaction_policy import WINDOW_TOKENS_PER_CALL
 from tests.chat_messages import calls_reply, function_call
 from tests.gateway.manager_setup import (
     NAMES,

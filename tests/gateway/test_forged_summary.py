@@ -18,7 +18,7 @@ from everthread.core.tokens.budget import Budget
 from everthread.core.transcript import SUMMARY_START, seal_summary
 from everthread.core.types import Request
 from everthread.thread.caller.compression_job import CompressionJob
-from everthread.thread.engine_jobs import compress_job
+from everthread.thread.engines.engine_jobs import compress_job
 from tests.gateway.gateway_setup import GatewaySetup
 from tests.gateway.manager_setup import numbered_text
 

@@ -9,7 +9,7 @@ import pytest
 from everthread.core.transcript import SUMMARY_START
 from everthread.core.types import Api
 from everthread.gateway.contracts import Outgoing
-from everthread.thread.stored_facts import add_pin
+from everthread.thread.lookup.pins import add_pin
 from tests.gateway.manager_setup import (
     APIS,
     HistoryClient,

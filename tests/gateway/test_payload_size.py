@@ -17,8 +17,8 @@ from everthread.core.types import Api, Request
 from everthread.gateway.contracts import Outgoing
 from everthread.lab.provider import Fault
 from everthread.thread.caller.sent_history import Outcome
-from everthread.thread.compaction_pause import CompactionPause
 from everthread.thread.events import CompactionDone, Notice, Slimmed
+from everthread.thread.policy.compaction_pause import CompactionPause
 from tests.chat_messages import calls_message, function_call
 from tests.gateway.manager_setup import (
     APIS,

@@ -28,7 +28,7 @@ from everthread.gateway.request.request_reader import (
     read_body,
 )
 from everthread.thread.caller.message_caches import SizeCache
-from everthread.thread.worker import WorkerProcesses
+from everthread.thread.engines.worker_processes import WorkerProcesses
 from tests.core.test_pattern_growth import cpu_limit
 from tests.gateway.raw_http import (
     JSON,

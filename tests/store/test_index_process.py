@@ -15,7 +15,7 @@ from everthread.store.index_process import index_waiting
 from everthread.store.search_records import SearchQuery
 from everthread.store.sqlite import SqliteDatabase
 from everthread.store.store import Store
-from everthread.thread.worker import WorkerProcesses
+from everthread.thread.engines.worker_processes import WorkerProcesses
 from tests.store.messages import new_thread
 from tests.store.tables import count_rows
 

@@ -31,9 +31,13 @@ from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
 from everthread.errors import EngineError
 from everthread.testing import ScriptedSummarizer
-from everthread.thread.engine_jobs import CompactionRunner, EngineSetup, SummarySource
-from everthread.thread.plugin_engines import report_in_loop
-from everthread.thread.worker import WorkerProcesses
+from everthread.thread.engines.engine_jobs import (
+    CompactionRunner,
+    EngineSetup,
+    SummarySource,
+)
+from everthread.thread.engines.plugin_engines import report_in_loop
+from everthread.thread.engines.worker_processes import WorkerProcesses
 from tests.compaction.histories import assistant_message, tool_turns, user_message
 
 CONVERSATION = [
@@ -292,7 +296,7 @@ async def test_a_process_that_dies_is_replaced() -> None:
 async def test_a_process_ends_quietly_if_its_parent_was_killed() -> None:
     script = (
         "import asyncio, os, signal\n"
-        "from everthread.thread.worker import WorkerProcesses\n"
+        "from everthread.thread.engines.worker_processes import WorkerProcesses\n"
         "from tests.thread.test_engine_jobs import identify\n"
         "async def main():\n"
         "    processes = WorkerProcesses(1)\n"

@@ -12,7 +12,7 @@ from everthread.core.provider_errors.classification import ErrorVerdict
 from everthread.store.store import Store
 from everthread.testing import SteppedClock
 from everthread.thread.model_limits import LimitKey, ModelLimits, is_overflow_error
-from everthread.thread.policy import ContextOptions
+from everthread.thread.policy.context_options import ContextOptions
 from everthread.thread.recovery import (
     RecoveryAttempts,
     compute_max_output,

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from everthread.thread.compaction_pause import CompactionPause
-from everthread.thread.policy import ContextState
+from everthread.thread.policy.compaction_pause import CompactionPause
+from everthread.thread.policy.context_state import ContextState
 
 BEFORE = 20_000
 HARDLY_LESS = 19_000

@@ -9,13 +9,11 @@ import pytest
 from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.tokens import TokenCounter
-from everthread.thread.policy import (
-    CallPrices,
-    CompactionPolicy,
-    ContextOptions,
-    ContextState,
-    PromptSize,
-)
+from everthread.thread.policy.call_prices import CallPrices
+from everthread.thread.policy.compaction_policy import CompactionPolicy
+from everthread.thread.policy.context_options import ContextOptions
+from everthread.thread.policy.context_state import ContextState
+from everthread.thread.policy.prompt_size import PromptSize
 
 JOURNAL = JournalWriter(TokenCounter("gpt-4o"))
 

@@ -21,10 +21,10 @@ from everthread.errors import InputError, UnknownIdError
 from everthread.store.records import NewMessage, NewSession
 from everthread.store.store import Store
 from everthread.testing import ScriptedModel
-from everthread.thread import search_pattern
+from everthread.thread.lookup import search_pattern
+from everthread.thread.lookup.pins import MAX_PIN_CHARS, add_pin
+from everthread.thread.lookup.store_lookup import EXCERPT_CHARS, StoreLookup
 from everthread.thread.options import RecallOptions
-from everthread.thread.store_lookup import EXCERPT_CHARS, StoreLookup
-from everthread.thread.stored_facts import MAX_PIN_CHARS, add_pin
 from tests.chat_messages import calls_message, function_call, result_message
 from tests.conversation.conversation_setup import make_text, numbered_text, open_setup
 

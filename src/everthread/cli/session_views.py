@@ -41,7 +41,7 @@ from everthread.core.messages import (
 )
 from everthread.core.secrets.redacted_values import redact_value
 from everthread.errors import InputError, UnknownIdError
-from everthread.thread.stored_facts import load_title
+from everthread.thread.lookup.thread_title import load_title
 
 if TYPE_CHECKING:
     from everthread.store.records import (

@@ -34,20 +34,21 @@ from everthread.store.records import (
     StoredMessage,
 )
 from everthread.thread import events
-from everthread.thread.engine_jobs import compress_off_loop, refit_off_loop
-from everthread.thread.managed import CompactionOrder, ManagedThread, ProviderRefusal
-from everthread.thread.policy import (
-    AUTOMATIC_REASONS,
-    COLD_CACHE,
+from everthread.thread.engines.engine_jobs import compress_off_loop, refit_off_loop
+from everthread.thread.engines.summary_wait import SummaryWait
+from everthread.thread.managed_thread import ManagedThread
+from everthread.thread.payload_shrinking import shrink_messages
+from everthread.thread.policy.call_prices import CallPrices
+from everthread.thread.policy.compaction_policy import AUTOMATIC_REASONS, COLD_CACHE
+from everthread.thread.policy.context_state import ContextState
+from everthread.thread.policy.notices import (
     MIN_FADING_COMPACTIONS,
-    CallPrices,
-    ContextState,
-    PromptSize,
     make_fading_notice,
     make_fixed_size_notice,
 )
-from everthread.thread.recovery import RecoveryAttempts, RecoveryStep, shrink_messages
-from everthread.thread.summary_wait import SummaryWait
+from everthread.thread.policy.prompt_size import PromptSize
+from everthread.thread.recovery import RecoveryAttempts, RecoveryStep
+from everthread.thread.thread_context import CompactionOrder, ProviderRefusal
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,16 +46,12 @@ from everthread.store.records import (
 )
 from everthread.store.store import Store
 from everthread.store.usage_records import UsageRecord
+from everthread.thread.engines.summary_wait import SummaryWait
 from everthread.thread.events import Listener
-from everthread.thread.managed import (
-    CompactionOrder,
-    ManagedThread,
-    ProviderRefusal,
-    ThreadServices,
-)
+from everthread.thread.managed_thread import ManagedThread, ThreadServices
 from everthread.thread.options import Route, Setup
 from everthread.thread.recovery import RecoveryAttempts
-from everthread.thread.summary_wait import SummaryWait
+from everthread.thread.thread_context import CompactionOrder, ProviderRefusal
 
 
 class Conversation:

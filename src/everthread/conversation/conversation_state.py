@@ -16,23 +16,17 @@ from everthread.core.tokens.budget import Budget
 from everthread.core.transcript import mark_summary
 from everthread.core.types import Request, System
 from everthread.errors import InputError
-from everthread.store.records import (
-    NewMessage,
-    Session,
-    StoredMessage,
-)
+from everthread.store.records import NewMessage, Session, StoredMessage
 from everthread.thread import events
 from everthread.thread.accounting import Accounting
-from everthread.thread.engine_failures import SafeEngine
+from everthread.thread.engines.engine_failures import SafeEngine
+from everthread.thread.engines.plugin_engines import LoopSummarizer, report_in_loop
 from everthread.thread.model_limits import LimitKey, ModelLimits
 from everthread.thread.options import Route, Setup, SummarizerContext
-from everthread.thread.plugin_engines import LoopSummarizer, report_in_loop
-from everthread.thread.policy import (
-    CallPrices,
-    CompactionPolicy,
-    ContextState,
-    PromptSize,
-)
+from everthread.thread.policy.call_prices import CallPrices
+from everthread.thread.policy.compaction_policy import CompactionPolicy
+from everthread.thread.policy.context_state import ContextState
+from everthread.thread.policy.prompt_size import PromptSize
 from everthread.thread.used_window import (
     CONVERSATION_STATE,
     UsedWindow,

@@ -19,7 +19,7 @@ from everthread.core.messages import Message
 from everthread.core.types import Api, Request
 from everthread.providers.catalog import choose_output_cap_field
 from everthread.thread.events import RequestReady
-from everthread.thread.recalled_excerpts import ExcerptFinder, VisibleThread
+from everthread.thread.lookup.recalled_excerpts import ExcerptFinder, VisibleThread
 from everthread.thread.recovery import compute_max_output
 from everthread.wire.anthropic.message_codec import EncodedHistory
 from everthread.wire.codecs import CODECS

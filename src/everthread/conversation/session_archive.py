@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from everthread.compaction.engine import Original
-from everthread.thread.store_lookup import StoreLookup
+from everthread.thread.lookup.store_lookup import StoreLookup
 
 if TYPE_CHECKING:
     from everthread.conversation.conversation_state import ConversationState

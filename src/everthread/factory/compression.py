@@ -26,7 +26,7 @@ from everthread.core.tokens.budget import Budget
 from everthread.core.transcript import recognize_summaries, strip_summary_marks
 from everthread.core.types import System
 from everthread.errors import InputError, NoStoreError
-from everthread.thread.policy import ContextOptions
+from everthread.thread.policy.context_options import ContextOptions
 
 if TYPE_CHECKING:
     from everthread.config import Config
@@ -283,7 +283,7 @@ def find_summarizer(summarizer: str | Summarizer, counter: Any) -> Summarizer:
             )
         return JournalWriter(counter)
     from everthread.compaction.summarizers.chain import SummarizerChain
-    from everthread.thread.engine_failures import SafeSummarizer
+    from everthread.thread.engines.engine_failures import SafeSummarizer
 
     if isinstance(summarizer, SummarizerChain):
         return summarizer

@@ -153,7 +153,7 @@ async def _open_own_store(
     `index_in_process`: whether to index in a separate process.
     """
     from everthread.store.index_process import index_waiting
-    from everthread.thread.worker import WorkerProcesses
+    from everthread.thread.engines.worker_processes import WorkerProcesses
 
     indexers = WorkerProcesses(1, niceness=INDEX_NICENESS)
     stack.push_async_callback(indexers.close)
@@ -261,7 +261,7 @@ async def _open_proxy(
     from everthread.gateway.monitoring.metrics import Metrics
     from everthread.gateway.proxy import Proxy
     from everthread.gateway.router import Routes
-    from everthread.thread.worker import MAX_PROCESSES
+    from everthread.thread.engines.worker_processes import MAX_PROCESSES
 
     # Closed after the manager.
     models = await stack.enter_async_context(AsyncExitStack())

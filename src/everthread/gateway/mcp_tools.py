@@ -9,10 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, cast
 
-from mcp.types import (
-    CallToolResult,
-    TextContent,
-)
+from mcp.types import CallToolResult, TextContent
 
 from everthread.agent.tools import arguments as argument
 from everthread.agent.tools.arguments import build_schema
@@ -37,13 +34,9 @@ from everthread.gateway.identify import derive_named_thread_id
 from everthread.store.records import DEFAULT_TENANT
 from everthread.store.sql.accounts import make_usage_row, sum_usage
 from everthread.store.store import Store
-from everthread.thread.store_lookup import LookupCache, StoreLookup
-from everthread.thread.stored_facts import (
-    MAX_PIN_CHARS,
-    add_pin,
-    describe_state,
-    load_thread_state,
-)
+from everthread.thread.lookup.pins import MAX_PIN_CHARS, add_pin
+from everthread.thread.lookup.store_lookup import LookupCache, StoreLookup
+from everthread.thread.lookup.thread_state import describe_state, load_thread_state
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,13 +61,13 @@ from everthread.thread.events import (
     Recovery,
 )
 from everthread.thread.large_results import LargeOutput
-from everthread.thread.managed import ProviderRefusal
+from everthread.thread.lookup.store_lookup import StoreLookup
 from everthread.thread.matching.history import build_history
 from everthread.thread.matching.thread_match import Family
 from everthread.thread.matching.thread_names import shorten_session_name
 from everthread.thread.model_limits import LimitKey
 from everthread.thread.recovery import SIZE_REFUSALS
-from everthread.thread.store_lookup import StoreLookup
+from everthread.thread.thread_context import ProviderRefusal
 
 T = TypeVar("T")
 API: Api = "openai_chat"

@@ -30,7 +30,7 @@ from everthread.lab.importers.log_fields import text_in
 from everthread.lab.importers.read_logs import parse_log, read_log
 from everthread.lab.importers.thread_import import import_log, make_thread_id
 from everthread.store.store import Store
-from everthread.thread.store_lookup import StoreLookup
+from everthread.thread.lookup.store_lookup import StoreLookup
 
 OPENCODE = "opencode"
 PI = "pi"

@@ -15,7 +15,7 @@ from everthread.core.types import Api, Reply, Request
 from everthread.store.store import Store
 from everthread.store.usage_records import NewUsage, UsageTask
 from everthread.thread.events import Listener, UsageRecorded
-from everthread.thread.policy import PROVIDERS_WITHOUT_PRICES
+from everthread.thread.policy.call_prices import PROVIDERS_WITHOUT_PRICES
 
 
 class Payer(Protocol):

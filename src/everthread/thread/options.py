@@ -17,10 +17,10 @@ from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
 from everthread.core.types import Api, Request, StreamingModel, System
 from everthread.store.store import Store
+from everthread.thread.engines.summary_wait import StartTimer, call_later
 from everthread.thread.events import Event, Listener
 from everthread.thread.model_limits import ModelLimits
-from everthread.thread.policy import ContextOptions
-from everthread.thread.summary_wait import StartTimer, call_later
+from everthread.thread.policy.context_options import ContextOptions
 
 RecallScope = Literal["thread", "tenant"]
 MAX_RECALL_TOKENS = 800

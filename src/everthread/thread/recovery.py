@@ -5,24 +5,11 @@ For one request, try at most three compactions, each stronger than the previous 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from everthread.compaction.compaction_result import CompactionLevel
-from everthread.compaction.cutting.pruning import drop_media, prune_messages
-from everthread.core.messages import (
-    Message,
-    edit_results,
-    kind_of,
-    results_of,
-    with_content,
-    with_text,
-)
-from everthread.core.outputs import OutputToStore, make_output_to_store
 from everthread.core.provider_errors.classification import ErrorVerdict
-from everthread.core.transcript import find_latest_user_index
-from everthread.wire.definitions import loads_tools
 
 ATTEMPT_LEVELS = (
     CompactionLevel.NORMAL,
@@ -37,13 +24,10 @@ _LEVEL_TEXTS = {
 MAX_CAP_ATTEMPTS = 3
 MIN_OUTPUT_CAP = 256
 """Minimum tokens for an answer; if fewer are left, the prompt counts as too long."""
-LARGE_RESULT_CHARS = 4_000
-"""If a request has too many bytes, results with more characters than this are stored and cited."""
 SIZE_REFUSALS = frozenset(
     {"prompt_too_long", "max_tokens_too_large", "payload_too_large"}
 )
 """Kinds of refusals that a smaller request may avoid."""
-DOCUMENT_BLOCKS = frozenset({"document", "file", "input_file"})
 REPORTED_MARGIN_DIVISOR = 50
 UNREPORTED_MARGIN_DIVISOR = 3
 """The margin to keep free is the prompt's tokens, and those not yet counted by the provider, divided by these."""
@@ -150,100 +134,3 @@ def compute_max_output(window: int, prompt_tokens: int, *, unreported: int) -> i
         + unreported // UNREPORTED_MARGIN_DIVISOR
     )
     return max(free_tokens - min(margin, free_tokens // 2), MIN_OUTPUT_CAP)
-
-
-def shrink_messages(
-    bodies: Sequence[Message], preview_chars: int
-) -> tuple[list[Message], list[OutputToStore]]:
-    """Return the messages with fewer bytes and attachments, and the texts to store first.
-
-    Images and documents stay in the latest user message and in the latest results.
-    """
-    latest_user = find_latest_user_index(bodies)
-    smaller_bodies = prune_messages(
-        bodies,
-        protect_from=len(bodies) if latest_user is None else latest_user,
-        prune_results=False,
-    )
-    last_answer = max(
-        (
-            index
-            for index, message in enumerate(bodies)
-            if message.get("role") == "assistant"
-        ),
-        default=0,
-    )
-    smaller_bodies[:last_answer] = [
-        _drop_attachments(message, is_latest=index == latest_user)
-        for index, message in enumerate(smaller_bodies[:last_answer])
-    ]
-    outputs: list[OutputToStore] = []
-    return [
-        _cite_results(position, message, preview_chars, outputs)
-        for position, message in enumerate(smaller_bodies)
-    ], outputs
-
-
-def _drop_attachments(message: Message, *, is_latest: bool) -> Message:
-    """Replace the documents of a message, and the images in its tool results, by placeholders."""
-    message = edit_results(
-        message, lambda result, _holder: drop_media(result.content)[0]
-    )
-    parts = message.get("content")
-    if (
-        is_latest
-        or not isinstance(parts, list)
-        or not any(kind_of(part) in DOCUMENT_BLOCKS for part in parts)
-    ):
-        return message
-    return with_content(
-        message,
-        [
-            _describe_document(part) if kind_of(part) in DOCUMENT_BLOCKS else part
-            for part in parts
-        ],
-    )
-
-
-def _describe_document(part: Mapping[str, Any]) -> dict[str, str]:
-    """Return a placeholder that names a document."""
-    file = part.get("file")
-    names = file if isinstance(file, Mapping) else part
-    name = next(
-        (
-            names[key]
-            for key in ("title", "filename")
-            if isinstance(names.get(key), str)
-        ),
-        "",
-    )
-    return {
-        "type": "text",
-        "text": f"[document removed: {name[:100]}]" if name else "[document removed]",
-    }
-
-
-def _cite_results(
-    index: int, message: Message, preview_chars: int, outputs: list[OutputToStore]
-) -> Message:
-    """Return the message with large results cited, and add the outputs to store."""
-    if loads_tools(message) or not any(
-        len(result.text) > LARGE_RESULT_CHARS for result in results_of(message)
-    ):
-        return message
-
-    def replace_content(result: Any, _holder: object) -> Any:
-        is_large = len(result.text) > LARGE_RESULT_CHARS
-        item = (
-            make_output_to_store(
-                index, result.call_id, result.text, preview_chars=preview_chars
-            )
-            if is_large
-            else None
-        )
-        if item is None:
-            return result.content
-        outputs.append(item)
-        return with_text(result.content, item.replacement)
-
-    return edit_results(message, replace_content)

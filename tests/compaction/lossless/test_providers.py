@@ -15,7 +15,7 @@ from everthread.core.transcript import user_text
 from everthread.core.types import Api, Request
 from everthread.core.validation import validate_messages
 from everthread.thread.events import CompactionDone
-from everthread.thread.stored_facts import add_pin
+from everthread.thread.lookup.pins import add_pin
 from tests.agent.agent_setup import call_reply
 from tests.compaction.lossless.lossless_setup import NODE
 from tests.conversation.conversation_setup import make_text

@@ -15,7 +15,7 @@ from everthread.core.messages import tool_names
 from everthread.core.provider_errors.classification import classify_error
 from everthread.core.types import Request
 from everthread.lab.provider.answers import Record
-from everthread.thread.stored_facts import load_title
+from everthread.thread.lookup.thread_title import load_title
 from tests.torture.clients.model import RECALL, ScriptedModel
 
 WEBSOCKET_REFUSED = 426

@@ -16,7 +16,7 @@ from everthread.core.prices import format_dollars
 from everthread.errors import InputError
 from everthread.store.sql.accounts import make_usage_figures, make_usage_row, sum_usage
 from everthread.store.usage_records import UsageRow
-from everthread.thread.stored_facts import load_thread_usage
+from everthread.thread.lookup.thread_usage import load_thread_usage
 from everthread.thread.used_window import describe_window
 
 

@@ -12,7 +12,7 @@ from everthread.agent.commands.dispatch import (
 )
 from everthread.agent.memory import FILE_NAMES, MEMORY_KINDS, MemoryFiles, MemoryKind
 from everthread.errors import InputError
-from everthread.thread.stored_facts import add_pin
+from everthread.thread.lookup.pins import add_pin
 
 RULE_TEMPLATE = "Rules for this conversation:\n- {rule}"
 

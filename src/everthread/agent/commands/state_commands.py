@@ -17,11 +17,8 @@ from everthread.compaction.journal.journal import AUTHOR, describe_author
 from everthread.core.messages import count_noun, excerpt
 from everthread.core.prices import format_dollars
 from everthread.core.search.search_results import format_utc_time
-from everthread.store.records import (
-    CompactionRecord,
-    NewCompaction,
-)
-from everthread.thread.stored_facts import (
+from everthread.store.records import CompactionRecord, NewCompaction
+from everthread.thread.lookup.thread_state import (
     describe_state,
     list_changed_files,
     load_thread_state,

@@ -5,18 +5,14 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from everthread.agent.commands.dispatch import (
-    CommandResult,
-    CommandScope,
-    command,
-)
+from everthread.agent.commands.dispatch import CommandResult, CommandScope, command
 from everthread.core.messages import count_noun, excerpt
 from everthread.core.search.search_results import format_utc_time
 from everthread.errors import InputError
 from everthread.store.records import NewSession, Session, ThreadRow
 from everthread.store.search_records import SearchQuery
 from everthread.store.store import Store
-from everthread.thread.stored_facts import load_title
+from everthread.thread.lookup.thread_title import load_title
 
 DEFAULT_LISTED_THREADS = 10
 MAX_LISTED_THREADS = 100

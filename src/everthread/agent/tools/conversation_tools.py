@@ -23,7 +23,7 @@ from everthread.conversation.offered_tools import (
 from everthread.core.search.search_results import format_page, format_passage
 from everthread.errors import InputError
 from everthread.store.store import Store
-from everthread.thread.store_lookup import StoreLookup
+from everthread.thread.lookup.store_lookup import StoreLookup
 
 HITS_PER_PAGE = 7
 """Search hits in one answer."""

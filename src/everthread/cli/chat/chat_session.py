@@ -62,7 +62,7 @@ from everthread.thread.events import (
     Event,
     Notice,
 )
-from everthread.thread.stored_facts import load_thread_usage
+from everthread.thread.lookup.thread_usage import load_thread_usage
 
 EXIT_COMMAND = ("/exit", "end the chat")
 

@@ -7,12 +7,7 @@ from datetime import UTC, datetime
 
 from rich.text import Text
 
-from everthread.cli.output import (
-    escape_controls,
-    format_cost,
-    format_share,
-    shorten_id,
-)
+from everthread.cli.output import escape_controls, format_cost, format_share, shorten_id
 from everthread.cli.summary_writer import describe_own_writer
 from everthread.cli.terminal_agent import StartOptions
 from everthread.conversation.conversation import Conversation
@@ -30,7 +25,7 @@ from everthread.gateway.dashboard.savings import (
 )
 from everthread.store.sql.accounts import make_usage_row, sum_usage
 from everthread.store.store import Store
-from everthread.thread.stored_facts import load_thread_usage
+from everthread.thread.lookup.thread_usage import load_thread_usage
 from everthread.thread.used_window import describe_window
 
 

@@ -34,9 +34,7 @@ from everthread.cli.shared_options import (
 from everthread.cli.store_access import with_store
 from everthread.cli.times import format_age, format_iso
 from everthread.core.messages import count_noun, excerpt
-from everthread.errors import (
-    InputError,
-)
+from everthread.errors import InputError
 
 if TYPE_CHECKING:
     from everthread.store.records import Session, ThreadRow
@@ -207,7 +205,7 @@ def state(
     as_json: AsJson = False,
 ) -> None:
     """Show the state of a thread: files, commands and tests with their last outcome, open errors, to-do list."""
-    from everthread.thread.stored_facts import (
+    from everthread.thread.lookup.thread_state import (
         describe_state,
         list_changed_files,
         load_thread_state,

@@ -53,12 +53,9 @@ from everthread.store.records import NewSession, Session
 from everthread.store.search_records import SearchQuery
 from everthread.store.sql.accounts import make_usage_figures, make_usage_row, sum_usage
 from everthread.store.turn_records import QueuedTurn
-from everthread.thread.stored_facts import (
-    describe_state,
-    load_thread_state,
-    load_thread_usage,
-    load_title,
-)
+from everthread.thread.lookup.thread_state import describe_state, load_thread_state
+from everthread.thread.lookup.thread_title import load_title
+from everthread.thread.lookup.thread_usage import load_thread_usage
 
 _DAY_SECONDS = 86_400
 _COUNT_FIELDS = ("threads", "sessions", "messages", "compactions", "tokens_saved")

@@ -29,10 +29,7 @@ from everthread.gateway.dashboard.page_charts import (
     draw_side_bar,
     draw_window_bar,
 )
-from everthread.gateway.dashboard.savings import (
-    CostComparison,
-    PriceTable,
-)
+from everthread.gateway.dashboard.savings import CostComparison, PriceTable
 from everthread.gateway.dashboard.summary_lines import split_summary
 from everthread.gateway.dashboard.text import (
     clean,
@@ -47,7 +44,7 @@ from everthread.gateway.dashboard.views import ThreadEntry
 from everthread.store.records import CompactionRecord, Session, StoredMessage, ThreadRow
 from everthread.store.store import Store
 from everthread.store.usage_records import CallRow, ThreadFigures
-from everthread.thread.stored_facts import load_title
+from everthread.thread.lookup.thread_title import load_title
 from everthread.thread.used_window import load_used_window
 
 MESSAGES_PER_PAGE = 30

@@ -37,7 +37,7 @@ from everthread.gateway.error_answers import Refused
 from everthread.gateway.middleware import SitePolicy
 from everthread.gateway.request.body_limits import collect_body
 from everthread.store.records import new_id
-from everthread.thread.stored_facts import add_pin
+from everthread.thread.lookup.pins import add_pin
 
 MAX_FORM_BYTES = 64 * 1024
 UNDO_LEASE_SECONDS = 10.0

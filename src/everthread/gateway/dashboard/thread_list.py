@@ -16,7 +16,7 @@ from everthread.store.records import Session, ThreadRow
 from everthread.store.search_records import SearchHit, SearchQuery
 from everthread.store.store import Store
 from everthread.store.usage_records import ThreadFigures
-from everthread.thread.stored_facts import load_title
+from everthread.thread.lookup.thread_title import load_title
 
 THREADS_PER_PAGE = 50
 MAX_HITS = 60

@@ -52,7 +52,7 @@ from everthread.thread.caller.prepared_call import PreparedCall
 from everthread.thread.caller.sent_history import Outcome
 from everthread.thread.caller.thread_memory import MAX_THREADS, ThreadMemory
 from everthread.thread.matching.history import History
-from everthread.thread.policy import ContextOptions
+from everthread.thread.policy.context_options import ContextOptions
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,11 +29,8 @@ from everthread.gateway.recall.withdrawn_tools import (
 from everthread.gateway.request.json_slices import Change, SlicedBody
 from everthread.store.store import Store
 from everthread.thread.caller.prepared_call import PreparedCall
-from everthread.thread.caller.recall_rounds import (
-    MAX_RECALL_ROUNDS,
-    RESULT_PARTS,
-)
-from everthread.thread.store_lookup import StoreLookup
+from everthread.thread.caller.recall_rounds import MAX_RECALL_ROUNDS, RESULT_PARTS
+from everthread.thread.lookup.store_lookup import StoreLookup
 from everthread.thread.wire_messages import encode_messages, encode_value
 from everthread.wire import anthropic, gemini, openai_responses
 from everthread.wire.gemini.fields import find_field_name, get_field, get_object_field

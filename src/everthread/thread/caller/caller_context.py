@@ -31,21 +31,18 @@ from everthread.thread.caller.rewrites import (
     RewriteTask,
     rewrite_key,
 )
-from everthread.thread.engine_jobs import EngineSetup, SummarySource
-from everthread.thread.managed import CompactionOrder, ProviderRefusal
+from everthread.thread.engines.engine_jobs import EngineSetup, SummarySource
+from everthread.thread.engines.summary_wait import SummaryWait
+from everthread.thread.lookup.recalled_excerpts import ExcerptFinder, VisibleThread
 from everthread.thread.model_limits import ModelLimits
 from everthread.thread.options import Route, SummarizerContext
-from everthread.thread.policy import (
-    AUTOMATIC_REASONS,
-    MIN_FADING_COMPACTIONS,
-    CallPrices,
-    ContextState,
-    PromptSize,
-    make_fading_notice,
-)
-from everthread.thread.recalled_excerpts import ExcerptFinder, VisibleThread
+from everthread.thread.policy.call_prices import CallPrices
+from everthread.thread.policy.compaction_policy import AUTOMATIC_REASONS
+from everthread.thread.policy.context_state import ContextState
+from everthread.thread.policy.notices import MIN_FADING_COMPACTIONS, make_fading_notice
+from everthread.thread.policy.prompt_size import PromptSize
 from everthread.thread.recovery import RecoveryAttempts, RecoveryStep
-from everthread.thread.summary_wait import SummaryWait
+from everthread.thread.thread_context import CompactionOrder, ProviderRefusal
 
 MAX_SECOND_REWRITE_SHARE = 0.85
 """A second rewrite replaces a prepared one that is too large only if it has at most this share of its tokens."""

@@ -12,11 +12,11 @@ from everthread.compaction.summarizers.summarizer import Summarizer
 from everthread.core.types import Api
 from everthread.store.records import DEFAULT_TENANT
 from everthread.store.store import Store
-from everthread.thread.engine_jobs import DEFAULT_COMPACTION_SECONDS
+from everthread.thread.engines.engine_jobs import DEFAULT_COMPACTION_SECONDS
+from everthread.thread.engines.summary_wait import StartTimer, call_later
+from everthread.thread.engines.worker_processes import MAX_PROCESSES
 from everthread.thread.events import Event, Listener
 from everthread.thread.options import SessionOptions, SummarizerContext
-from everthread.thread.summary_wait import StartTimer, call_later
-from everthread.thread.worker import MAX_PROCESSES
 
 
 def _ignore_event(event: Event) -> None:

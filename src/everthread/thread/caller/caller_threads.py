@@ -33,19 +33,15 @@ from everthread.thread.caller.recorder import PendingAnswer, ThreadRecorder
 from everthread.thread.caller.rewrites import RewriteDraft, RewriteStore, rewrite_key
 from everthread.thread.caller.sent_history import CallFrame, Outcome, SentHistory
 from everthread.thread.caller.thread_memory import ThreadMemories, ThreadMemory
-from everthread.thread.engine_jobs import CompactionRunner, EngineSetup
+from everthread.thread.engines.engine_jobs import CompactionRunner, EngineSetup
 from everthread.thread.events import Notice, RecordFailed
-from everthread.thread.managed import (
-    CompactionOrder,
-    ManagedThread,
-    ProviderRefusal,
-    ThreadServices,
-)
+from everthread.thread.managed_thread import ManagedThread, ThreadServices
 from everthread.thread.matching.thread_index import ThreadIndex
 from everthread.thread.matching.thread_match import Family, ThreadMatch
 from everthread.thread.model_limits import ModelLimits
-from everthread.thread.policy import CompactionPolicy, PolicyDecision
+from everthread.thread.policy.compaction_policy import CompactionPolicy, PolicyDecision
 from everthread.thread.recovery import compute_max_output
+from everthread.thread.thread_context import CompactionOrder, ProviderRefusal
 from everthread.thread.used_window import CALLER_STATE, UsedWindow
 
 _MAX_WINDOWS = 1_000

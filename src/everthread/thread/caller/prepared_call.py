@@ -19,7 +19,8 @@ from everthread.thread.caller.sent_history import CallFrame, SentHistory
 from everthread.thread.caller.thread_memory import ThreadMemory
 from everthread.thread.matching.pending_links import PendingLink
 from everthread.thread.matching.thread_match import ThreadMatch
-from everthread.thread.policy import ContextOptions, PolicyDecision
+from everthread.thread.policy.compaction_policy import PolicyDecision
+from everthread.thread.policy.context_options import ContextOptions
 from everthread.thread.recovery import RecoveryAttempts
 from everthread.thread.wire_messages import encode_value
 

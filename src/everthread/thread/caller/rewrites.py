@@ -36,7 +36,7 @@ from everthread.thread.caller.replacement import (
     render_replacement,
 )
 from everthread.thread.caller.sent_history import CallFrame, SentHistory, SentMessage
-from everthread.thread.engine_jobs import (
+from everthread.thread.engines.engine_jobs import (
     CompactionRunner,
     EngineSetup,
     SummarySource,
@@ -48,10 +48,10 @@ from everthread.thread.events import (
     Listener,
     Slimmed,
 )
-from everthread.thread.managed import CompactionOrder
 from everthread.thread.matching.history import History
-from everthread.thread.policy import COLD_CACHE
-from everthread.thread.recovery import shrink_messages
+from everthread.thread.payload_shrinking import shrink_messages
+from everthread.thread.policy.compaction_policy import COLD_CACHE
+from everthread.thread.thread_context import CompactionOrder
 from everthread.thread.wire_messages import JsonMessages, decode_messages
 
 PRUNE_ONLY = -1

@@ -11,8 +11,8 @@ from everthread.core.recent_dict import RecentDict
 from everthread.core.tokens.budget import Budget
 from everthread.store.rewrite_records import RewriteSearch
 from everthread.thread.caller.rewrites import RewriteDraft
-from everthread.thread.managed import Preparation
-from everthread.thread.policy import ContextState
+from everthread.thread.policy.context_state import ContextState
+from everthread.thread.preparation import Preparation
 
 MAX_THREADS = 5_000
 _REWRITE_FIELD = "rewrite"

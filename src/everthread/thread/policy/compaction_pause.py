@@ -92,10 +92,3 @@ class CompactionPause:
         paused_at = numbers.pop("paused_at", None)
         counts = {name: int(value) for name, value in numbers.items()}
         return cls(**counts, paused_at=None if paused_at is None else float(paused_at))
-
-
-def make_pause_notice(tokens: int) -> str:
-    return (
-        f"Automatic compaction is paused: two in a row made the prompt hardly smaller ({tokens:,} tokens). It resumes "
-        "when the history has grown by a tenth or after five minutes."
-    )

@@ -35,14 +35,18 @@ from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
 from everthread.core.tokens.tokenizers import load_tokenizer
 from everthread.errors import EngineError
-from everthread.thread.engine_failures import SafeEngine, check_compaction, wrap_failure
-from everthread.thread.plugin_engines import (
+from everthread.thread.engines.engine_failures import (
+    SafeEngine,
+    check_compaction,
+    wrap_failure,
+)
+from everthread.thread.engines.plugin_engines import (
     LoopSummarizer,
     report_in_loop,
     run_in_thread,
 )
-from everthread.thread.summary_wait import SummaryWait
-from everthread.thread.worker import MAX_PROCESSES, WorkerProcesses
+from everthread.thread.engines.summary_wait import SummaryWait
+from everthread.thread.engines.worker_processes import MAX_PROCESSES, WorkerProcesses
 
 T = TypeVar("T")
 MAX_THREADS = 16

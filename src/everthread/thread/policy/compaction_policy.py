@@ -6,17 +6,12 @@ decision.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from fnmatch import fnmatchcase
-from typing import Any, Literal, Protocol, Self, runtime_checkable
+from typing import Literal
 
-from everthread.compaction.journal.journal import AUTHOR as JOURNAL
-from everthread.compaction.summarizers.summarizer import Summarizer
 from everthread.core.caching.cache_lifetimes import CACHE_SECONDS, bills_cache_writes
-from everthread.core.call_pattern import CallPattern
-from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.economics import (
     MIN_THRESHOLD_SHARE,
     CompactionCase,
@@ -25,22 +20,20 @@ from everthread.core.economics import (
     decide_compaction,
 )
 from everthread.core.prices import prices_for
-from everthread.core.tokens import budget as defaults
-from everthread.core.tokens.budget import Budget
-from everthread.core.tokens.calibration import Calibration
-from everthread.thread.compaction_pause import CompactionPause
+from everthread.thread.policy.call_prices import (
+    PROVIDERS_WITHOUT_PRICES,
+    CallPrices,
+    PricedSummarizer,
+)
+from everthread.thread.policy.context_options import ContextOptions
+from everthread.thread.policy.context_state import ContextState
+from everthread.thread.policy.prompt_size import PromptSize
 
 COLD_CACHE = "cold-cache"
 """The reason of an early compaction: the provider no longer caches the prompt."""
 IDLE = "idle"
 """The reason of a compaction shortly before the provider's cache expires."""
 AUTOMATIC_REASONS = frozenset({"in-loop", "preflight", "hygiene", COLD_CACHE, IDLE})
-MIN_FADING_COMPACTIONS = 2
-"""From this compaction of a thread on, warn the user that detail may fade."""
-RETRY_GROWTH_FACTOR = 1.10
-"""After a compaction that could not shrink the prompt, the next automatic one waits for this growth."""
-MAX_DELAY_FACTOR = 1.7
-"""A compaction soon after the last one is delayed until the prompt has at most this many times the threshold."""
 MIN_CALLS_BETWEEN_COMPACTIONS = 8
 """Minimum calls between two compactions in a small window."""
 MAX_CALLS_BETWEEN_COMPACTIONS = 20
@@ -50,224 +43,6 @@ WINDOW_TOKENS_PER_CALL = 3_200
 MIN_HYGIENE_MESSAGES = 4
 CACHE_LIFETIME_SHARE = 0.8
 """Share of the cache's lifetime after which a summary is written, while reading the cache is still cheap."""
-PROVIDERS_WITHOUT_PRICES = frozenset({"auto", "custom", "local"})
-"""Provider names that do not identify prices."""
-
-
-@dataclass(frozen=True, slots=True)
-class ContextOptions:
-    """Settings of a context, named as in the configuration."""
-
-    enabled: bool = True
-    background: bool = True
-    idle: bool = False
-    """Compact shortly before the provider's cache expires."""
-    threshold: float = defaults.DEFAULT_THRESHOLD
-    target_ratio: float = defaults.DEFAULT_TARGET_RATIO
-    protect_last_n: int = defaults.DEFAULT_PROTECT_LAST_N
-    threshold_tokens: int | None = defaults.DEFAULT_THRESHOLD_TOKENS
-    user_words: float = defaults.DEFAULT_USER_WORDS_SHARE
-    result_chars: int = defaults.DEFAULT_RESULT_CHARS
-    turn_chars: int = defaults.DEFAULT_TURN_CHARS
-    preview_chars: int = defaults.DEFAULT_PREVIEW_CHARS
-    cache_ttl: str = "5m"
-    economics: bool = True
-    """Weigh in dollars when to compact, if prices are known."""
-    max_tokens: int | None = None
-    models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """`threshold`, `threshold_tokens` and `target_ratio` of single models, by name or glob."""
-
-    def for_model(self, name: str) -> Self:
-        """Return the settings for a model: those under its exact name, or else under the longest glob that matches."""
-        matching_patterns = [
-            pattern for pattern in self.models if fnmatchcase(name, pattern)
-        ]
-        best_pattern = (
-            name
-            if name in self.models
-            else max(matching_patterns, key=len, default=None)
-        )
-        return (
-            self
-            if best_pattern is None
-            else replace(self, models={}, **self.models[best_pattern])
-        )
-
-    def budget(self, window: int, *, fixed_tokens: int = 0) -> Budget:
-        """Return the budget of a window. If system prompt and tools alone reach the threshold, raise it to 85 %."""
-        budget = Budget.for_window(
-            window,
-            threshold=self.threshold,
-            target_ratio=self.target_ratio,
-            protect_last_n=self.protect_last_n,
-            threshold_tokens=self.threshold_tokens,
-            result_chars=self.result_chars,
-            turn_chars=self.turn_chars,
-            preview_chars=self.preview_chars,
-            user_words=self.user_words,
-            max_output=None
-            if self.max_tokens is None
-            else min(self.max_tokens, max(window // 4, 1)),
-        )
-        if fixed_tokens < budget.threshold or budget.threshold >= budget.hygiene_limit:
-            return budget
-        return replace(
-            self, threshold=budget.hygiene_limit / window, threshold_tokens=None
-        ).budget(window)
-
-    @property
-    def cache_seconds(self) -> float:
-        """Seconds for which a provider keeps its cache."""
-        return CACHE_SECONDS[self.cache_ttl]
-
-
-# State learnt from a thread's calls
-
-
-@dataclass(slots=True)
-class ContextState:
-    """State learnt from the calls of one thread and stored with it, so that any process can continue."""
-
-    calibration: Calibration = field(default_factory=Calibration)
-    call_pattern: CallPattern = field(default_factory=CallPattern)
-    pause: CompactionPause = field(default_factory=CompactionPause)
-    retry_above_tokens: int = 0
-    """Prompt size below which no automatic compaction is made, because the last one did not help enough."""
-    cache_change: str = ""
-    """Why the next request does not match the cache, unless the reason is time; empty if it matches."""
-    tokens_after_compaction: int = 0
-    """Prompt tokens after the last compaction."""
-
-    def observe(self, usage: CanonicalUsage, now: float, *, ttl: float) -> None:
-        """Record an answered call. If its prompt is smaller than the last one, assume that it was compacted."""
-        pattern = (
-            self.call_pattern.after_compaction()
-            if usage.prompt_tokens < self.call_pattern.prompt
-            else self.call_pattern
-        )
-        self.call_pattern = pattern.add_call(usage, now, ttl=ttl)
-        self.cache_change = ""
-
-    def record_failure(self, tokens: int) -> None:
-        """Record a compaction that did not shrink a prompt of this size; the next one waits until it has grown."""
-        self.retry_above_tokens = round(tokens * RETRY_GROWTH_FACTOR)
-
-    def record_success(self, tokens: int, threshold: int) -> None:
-        """Record a compaction after which the prompt has this size.
-
-        If that still reaches the threshold, the next compaction waits until the prompt has grown.
-        """
-        self.retry_above_tokens = (
-            round(tokens * RETRY_GROWTH_FACTOR) if tokens >= threshold else 0
-        )
-
-    def dump(self) -> dict[str, Any]:
-        """Return the state as JSON values, so that another process can resume."""
-        return {
-            **self.calibration.dump(),
-            "pause": self.pause.dump(),
-            "rhythm": self.call_pattern.dump(),
-            "compacted": self.tokens_after_compaction,
-            "retry_above_tokens": self.retry_above_tokens,
-        }
-
-    @classmethod
-    def load(cls, state: Any) -> ContextState:
-        fields = state if isinstance(state, Mapping) else {}
-        return cls(
-            calibration=Calibration.load(state),
-            call_pattern=CallPattern.load(fields.get("rhythm")),
-            pause=CompactionPause.load(fields.get("pause")),
-            retry_above_tokens=_read_token_count(fields.get("retry_above_tokens")),
-            tokens_after_compaction=_read_token_count(fields.get("compacted")),
-        )
-
-
-def _read_token_count(value: Any) -> int:
-    """Return a stored number of tokens, or 0 if the value is not one."""
-    return value if isinstance(value, int) and value > 0 else 0
-
-
-@dataclass(frozen=True, slots=True)
-class PromptSize:
-    """The size of the next prompt, in tokens of the provider's count."""
-
-    tokens: int
-    fixed_tokens: int
-    """System prompt and tools."""
-    budget: Budget
-    output_cap: int | None = None
-    """The requested output cap."""
-    is_mid_turn: bool = False
-    """Whether the call hands tool results to the model, in the middle of a turn."""
-
-    @property
-    def hard_limit(self) -> int:
-        """The size from which on a prompt leaves too few tokens for an answer, so that it must be compacted."""
-        window = self.budget.window
-        reserve = min(self.output_cap or defaults.DEFAULT_OUTPUT_RESERVE, window // 8)
-        return max(self.budget.threshold, window - reserve - window // 50)
-
-    @property
-    def delay_limit(self) -> int:
-        """The size up to which a compaction that is due may be delayed."""
-        window = self.budget.window
-        reserve = min(self.output_cap or defaults.DEFAULT_OUTPUT_RESERVE, window // 4)
-        limit = min(
-            int(MAX_DELAY_FACTOR * self.budget.threshold),
-            self.budget.hygiene_limit,
-            window - reserve - window // 50,
-        )
-        return max(self.budget.threshold, limit)
-
-    @property
-    def is_full(self) -> bool:
-        return self.tokens >= self.hard_limit
-
-    @property
-    def grown_to_threshold(self) -> PromptSize:
-        """The size that the prompt will have when a compaction is due: at least the threshold, at the end of a turn."""
-        tokens = max(self.tokens, self.budget.threshold)
-        return replace(self, tokens=tokens, is_mid_turn=False)
-
-
-# Dollars
-
-
-@runtime_checkable
-class PricedSummarizer(Protocol):
-    """A summariser that can quote the price of a summary."""
-
-    def quote_price(self, tokens: int, budget: int) -> float | None:
-        """Return the dollars for a summary of `budget` tokens of a prompt of `tokens`; None if a price is unknown."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class CallPrices:
-    """The model and the summariser whose prices apply."""
-
-    model: str
-    provider: str
-    uses_marks: bool
-    """Whether the cache is written only at marks."""
-    summarizer: Summarizer
-
-    @property
-    def is_journal(self) -> bool:
-        """Whether the journal writes the summary, which takes milliseconds and is never prepared ahead."""
-        return self.summarizer.name == JOURNAL
-
-    @property
-    def has_free_summary(self) -> bool:
-        """Whether a summary costs nothing, because no model writes it."""
-        return (
-            not isinstance(self.summarizer, PricedSummarizer)
-            or self.summarizer.quote_price(1_000, 100) == 0
-        )
-
-
-# The decision
 
 
 @dataclass(frozen=True, slots=True)
@@ -554,24 +329,3 @@ class CompactionPolicy:
             cold_reason=self.find_cold_reason(state),
             is_mid_turn=size.is_mid_turn,
         )
-
-
-# Messages to the user
-
-
-def make_fading_notice(
-    count: int, advice: str = "A new conversation starts afresh"
-) -> str:
-    return (
-        f"This conversation was compacted {count} times; older detail may fade. {advice}; "
-        "what must last belongs into the system prompt or a memory."
-    )
-
-
-def make_fixed_size_notice(fixed_tokens: int, window: int, advice: str) -> str:
-    """Return the notice that system prompt and tools raise the threshold."""
-    share = round(100 * fixed_tokens / window)
-    return (
-        f"System prompt and tools alone take {fixed_tokens:,} tokens ({share} % of the window), as much as the "
-        f"threshold: the history is compacted at 85 % of the window only. {advice}"
-    )

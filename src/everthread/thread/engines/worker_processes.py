@@ -22,7 +22,9 @@ COMPACTION_NICENESS = 5
 MAX_SMALL_RESULT_BYTES = 64 * 1024
 """After unpickling a longer result, let other tasks of the event loop run before it is used."""
 _LENGTH_HEADER = struct.Struct(">Q")
-_WORKER_COMMAND = "from everthread.thread.worker import main; main({})"
+_WORKER_COMMAND = (
+    "from everthread.thread.engines.worker_processes import main; main({})"
+)
 
 
 class WorkerProcesses:

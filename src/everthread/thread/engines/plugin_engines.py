@@ -22,7 +22,7 @@ from everthread.compaction.summarizers.summarizer import (
 )
 from everthread.core.tokens import TokenCounter
 from everthread.errors import EngineError
-from everthread.thread.summary_wait import SummaryWait, make_late_draft
+from everthread.thread.engines.summary_wait import SummaryWait, make_late_draft
 
 T = TypeVar("T")
 

@@ -13,212 +13,43 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic
 
-from everthread.compaction.compaction_result import Compaction, CompactionLevel
+from everthread.compaction.compaction_result import Compaction
 from everthread.core.caching.cache_lifetimes import find_cache_lifetime
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.economics import MIN_THRESHOLD_SHARE
-from everthread.core.provider_errors.classification import (
-    ErrorVerdict,
-    classify_error,
-)
+from everthread.core.provider_errors.classification import ErrorVerdict
 from everthread.errors import EverthreadError
 from everthread.thread import events
-from everthread.thread.compaction_pause import make_pause_notice
-from everthread.thread.policy import (
+from everthread.thread.engines.summary_wait import (
+    MAX_SUMMARY_WAIT_SECONDS,
+    OPTIONAL_WAIT_SECONDS,
+    StartTimer,
+    SummaryWait,
+)
+from everthread.thread.policy.compaction_policy import (
     CACHE_LIFETIME_SHARE,
     COLD_CACHE,
     IDLE,
-    CallPrices,
     CompactionPolicy,
-    ContextOptions,
-    ContextState,
     PolicyDecision,
-    PromptSize,
 )
+from everthread.thread.policy.context_options import ContextOptions
+from everthread.thread.policy.notices import make_pause_notice
+from everthread.thread.preparation import Preparation
 from everthread.thread.recovery import (
     NEAR_LIMIT_SHARE,
     SIZE_REFUSALS,
     RecoveryAttempts,
     RecoveryStep,
 )
-from everthread.thread.summary_wait import (
-    MAX_SUMMARY_WAIT_SECONDS,
-    OPTIONAL_WAIT_SECONDS,
-    StartTimer,
-    SummaryWait,
-    Timer,
+from everthread.thread.thread_context import (
+    CompactionOrder,
+    DraftT,
+    ProviderRefusal,
+    ThreadContext,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class ProviderRefusal:
-    """A provider's refusal of a request."""
-
-    status: int | None = None
-    body: Any = None
-    error: Exception | None = None
-    """The exception that reported it, if there was one."""
-
-    def classify(self, *, near_limit: bool) -> ErrorVerdict:
-        """Classify the refusal. Near the limit, treat a refusal without a reason as one for size."""
-        if self.error is None:
-            return classify_error(
-                status=self.status, body=self.body, near_limit=near_limit
-            )
-        verdict = classify_error(self.error, near_limit=near_limit)
-        if verdict.kind == "other" and near_limit and self.status is not None:
-            return classify_error(status=self.status, body=self.body, near_limit=True)
-        return verdict
-
-
-@dataclass(frozen=True, slots=True)
-class CompactionOrder:
-    """The reason and options of a compaction."""
-
-    reason: str
-    level: CompactionLevel = CompactionLevel.NORMAL
-    tokens: int | None = None
-    """Prompt tokens as counted by the provider; None to use the estimate."""
-    focus: str | None = None
-    is_manual: bool = False
-    is_preview: bool = False
-    is_background: bool = False
-    """Whether the thread continues while the compaction is made."""
-    decision: str = ""
-    """The reason in dollars to compact now; empty if costs were not weighed."""
-
-
-class CompactionDraft(Protocol):
-    """A compaction that is not committed yet."""
-
-    @property
-    def compaction(self) -> Compaction: ...
-
-
-DraftT = TypeVar("DraftT", bound=CompactionDraft)
-
-
-class ThreadContext(Protocol[DraftT]):
-    """The next prompt of a thread, with methods to make and commit a compaction of it."""
-
-    @property
-    def session_id(self) -> str:
-        """The session that events are about."""
-        ...
-
-    @property
-    def model(self) -> str:
-        """The name of the model that is called."""
-        ...
-
-    @property
-    def state(self) -> ContextState: ...
-
-    @property
-    def size(self) -> PromptSize: ...
-
-    @property
-    def prices(self) -> CallPrices: ...
-
-    def emit(self, event: events.Event) -> None: ...
-
-    async def can_compact(self, order: CompactionOrder) -> bool:
-        """Return whether the engine compacts at this size and finds something to shrink."""
-        ...
-
-    async def draft(self, order: CompactionOrder, wait: SummaryWait) -> DraftT:
-        """Make a compaction with the engine, and a model through `wait`. Record only the usage of calls."""
-        ...
-
-    def is_usable(self, draft: DraftT) -> bool:
-        """Return whether a draft still fits the messages."""
-        ...
-
-    async def commit(self, draft: DraftT, order: CompactionOrder) -> str:
-        """Continue with the compacted messages. Return the reason if that is not possible, else an empty text."""
-        ...
-
-    async def discard(self, draft: DraftT, reason: str) -> None:
-        """Account for a compaction that is not used, and report the reason."""
-        ...
-
-    async def account_cancelled(self) -> None:
-        """Account for a summariser's calls that were cancelled."""
-        ...
-
-    async def learn_limit(
-        self, verdict: ErrorVerdict, refusal: ProviderRefusal
-    ) -> None:
-        """Learn the model's window from a refusal, and apply it to later calls."""
-        ...
-
-    async def shrink_payload(self) -> bool:
-        """Remove old images and store big results without losing text; return whether there were any."""
-        ...
-
-    def choose_step(
-        self, attempts: RecoveryAttempts, verdict: ErrorVerdict
-    ) -> RecoveryStep:
-        """Choose the next attempt after a refusal, given the output cap of the request."""
-        ...
-
-
-class Preparation(Generic[DraftT]):
-    """The draft of a thread's next compaction while it is made; at most one per thread."""
-
-    def __init__(self) -> None:
-        self.task: asyncio.Task[DraftT] | None = None
-        """The task that makes the draft; None if none was started or the draft was taken."""
-        self.idle_timer: Timer | None = None
-        """A timer that fires shortly before the provider's cache expires, or the task it has started."""
-        self._wait: SummaryWait | None = None
-
-    @property
-    def is_under_way(self) -> bool:
-        """Whether a draft was started and not taken yet."""
-        return self.task is not None
-
-    @property
-    def is_ready(self) -> bool:
-        return self.task is not None and self.task.done()
-
-    def start(
-        self, coroutine: Coroutine[Any, Any, DraftT], wait: SummaryWait | None = None
-    ) -> None:
-        """Start making a draft. `wait`: limits the wait for a model, unless the coroutine limits it itself."""
-        self._wait = wait
-        self.task = asyncio.get_running_loop().create_task(coroutine)
-
-    async def wait_for_model(self, seconds: float) -> bool:
-        """Wait for the draft; return False once a model has been writing for `seconds`."""
-        if self.task is None or self._wait is None:
-            return True
-        return await self._wait.wait_for(self.task, seconds)
-
-    def leave_to_journal(self) -> None:
-        """Stop waiting for a model, so that the journal writes the summary."""
-        if self._wait is not None:
-            self._wait.end()
-
-    async def take(self) -> DraftT | None:
-        """Wait for the draft and return it; None if none was started.
-
-        Raise any error that occurred while making the draft.
-        """
-        task = self.task
-        self.task = None
-        return None if task is None else await task
-
-    async def cancel(self) -> asyncio.Task[DraftT] | None:
-        """Stop making the draft; return the ended task, or None if there was none."""
-        task = self.task
-        self.task = None
-        if task is not None:
-            task.cancel()
-            await asyncio.wait({task})
-        return task
 
 
 @dataclass(frozen=True, slots=True)

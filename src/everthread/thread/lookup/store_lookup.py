@@ -31,7 +31,7 @@ from everthread.store.records import StoredMessage
 from everthread.store.search_records import SearchHit, SearchQuery
 from everthread.store.sql.snippets import RAW_SECRET_MARGIN, find_sentence_start
 from everthread.store.store import Store
-from everthread.thread.search_pattern import PatternMatcher
+from everthread.thread.lookup.search_pattern import PatternMatcher
 
 EXCERPT_CHARS = 600
 """Characters of one excerpt."""

@@ -23,7 +23,7 @@ from everthread.store.search_records import RecallPassage, RecallQuery
 from everthread.store.store import Store
 from everthread.thread.events import Listener, Notice, Recalled
 from everthread.thread.options import EXCERPT_CHARS, MAX_EXCERPTS, RecallOptions
-from everthread.thread.policy import PromptSize
+from everthread.thread.policy.prompt_size import PromptSize
 
 MIN_RECALL_TOKENS = 100
 """Below this size an excerpt is not worth the text around it."""

@@ -1,0 +1,1 @@
+"""Run engines and wait for their summaries, off the event loop."""

@@ -1,0 +1,1 @@
+"""Read stored threads: search them, show originals, describe them."""

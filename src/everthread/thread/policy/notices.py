@@ -1,0 +1,31 @@
+"""Notices to the user about compactions."""
+
+from __future__ import annotations
+
+MIN_FADING_COMPACTIONS = 2
+"""From this compaction of a thread on, warn the user that detail may fade."""
+
+
+def make_fading_notice(
+    count: int, advice: str = "A new conversation starts afresh"
+) -> str:
+    return (
+        f"This conversation was compacted {count} times; older detail may fade. {advice}; "
+        "what must last belongs into the system prompt or a memory."
+    )
+
+
+def make_fixed_size_notice(fixed_tokens: int, window: int, advice: str) -> str:
+    """Return the notice that system prompt and tools raise the threshold."""
+    share = round(100 * fixed_tokens / window)
+    return (
+        f"System prompt and tools alone take {fixed_tokens:,} tokens ({share} % of the window), as much as the "
+        f"threshold: the history is compacted at 85 % of the window only. {advice}"
+    )
+
+
+def make_pause_notice(tokens: int) -> str:
+    return (
+        f"Automatic compaction is paused: two in a row made the prompt hardly smaller ({tokens:,} tokens). It resumes "
+        "when the history has grown by a tenth or after five minutes."
+    )

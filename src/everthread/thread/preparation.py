@@ -1,0 +1,66 @@
+"""A compaction that is made ahead, while its thread continues."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, Generic
+
+from everthread.thread.engines.summary_wait import SummaryWait, Timer
+from everthread.thread.thread_context import DraftT
+
+
+class Preparation(Generic[DraftT]):
+    """The draft of a thread's next compaction while it is made; at most one per thread."""
+
+    def __init__(self) -> None:
+        self.task: asyncio.Task[DraftT] | None = None
+        """The task that makes the draft; None if none was started or the draft was taken."""
+        self.idle_timer: Timer | None = None
+        """A timer that fires shortly before the provider's cache expires, or the task it has started."""
+        self._wait: SummaryWait | None = None
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a draft was started and not taken yet."""
+        return self.task is not None
+
+    @property
+    def is_ready(self) -> bool:
+        return self.task is not None and self.task.done()
+
+    def start(
+        self, coroutine: Coroutine[Any, Any, DraftT], wait: SummaryWait | None = None
+    ) -> None:
+        """Start making a draft. `wait`: limits the wait for a model, unless the coroutine limits it itself."""
+        self._wait = wait
+        self.task = asyncio.get_running_loop().create_task(coroutine)
+
+    async def wait_for_model(self, seconds: float) -> bool:
+        """Wait for the draft; return False once a model has been writing for `seconds`."""
+        if self.task is None or self._wait is None:
+            return True
+        return await self._wait.wait_for(self.task, seconds)
+
+    def leave_to_journal(self) -> None:
+        """Stop waiting for a model, so that the journal writes the summary."""
+        if self._wait is not None:
+            self._wait.end()
+
+    async def take(self) -> DraftT | None:
+        """Wait for the draft and return it; None if none was started.
+
+        Raise any error that occurred while making the draft.
+        """
+        task = self.task
+        self.task = None
+        return None if task is None else await task
+
+    async def cancel(self) -> asyncio.Task[DraftT] | None:
+        """Stop making the draft; return the ended task, or None if there was none."""
+        task = self.task
+        self.task = None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait({task})
+        return task

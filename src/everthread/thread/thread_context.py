@@ -1,0 +1,128 @@
+"""The interface between a managed thread and the place of its messages: the store, or a caller."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from everthread.compaction.compaction_result import Compaction, CompactionLevel
+from everthread.core.provider_errors.classification import ErrorVerdict, classify_error
+from everthread.thread import events
+from everthread.thread.engines.summary_wait import SummaryWait
+from everthread.thread.policy.call_prices import CallPrices
+from everthread.thread.policy.context_state import ContextState
+from everthread.thread.policy.prompt_size import PromptSize
+from everthread.thread.recovery import RecoveryAttempts, RecoveryStep
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderRefusal:
+    """A provider's refusal of a request."""
+
+    status: int | None = None
+    body: Any = None
+    error: Exception | None = None
+    """The exception that reported it, if there was one."""
+
+    def classify(self, *, near_limit: bool) -> ErrorVerdict:
+        """Classify the refusal. Near the limit, treat a refusal without a reason as one for size."""
+        if self.error is None:
+            return classify_error(
+                status=self.status, body=self.body, near_limit=near_limit
+            )
+        verdict = classify_error(self.error, near_limit=near_limit)
+        if verdict.kind == "other" and near_limit and self.status is not None:
+            return classify_error(status=self.status, body=self.body, near_limit=True)
+        return verdict
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionOrder:
+    """The reason and options of a compaction."""
+
+    reason: str
+    level: CompactionLevel = CompactionLevel.NORMAL
+    tokens: int | None = None
+    """Prompt tokens as counted by the provider; None to use the estimate."""
+    focus: str | None = None
+    is_manual: bool = False
+    is_preview: bool = False
+    is_background: bool = False
+    """Whether the thread continues while the compaction is made."""
+    decision: str = ""
+    """The reason in dollars to compact now; empty if costs were not weighed."""
+
+
+class CompactionDraft(Protocol):
+    """A compaction that is not committed yet."""
+
+    @property
+    def compaction(self) -> Compaction: ...
+
+
+DraftT = TypeVar("DraftT", bound=CompactionDraft)
+
+
+class ThreadContext(Protocol[DraftT]):
+    """The next prompt of a thread, with methods to make and commit a compaction of it."""
+
+    @property
+    def session_id(self) -> str:
+        """The session that events are about."""
+        ...
+
+    @property
+    def model(self) -> str:
+        """The name of the model that is called."""
+        ...
+
+    @property
+    def state(self) -> ContextState: ...
+
+    @property
+    def size(self) -> PromptSize: ...
+
+    @property
+    def prices(self) -> CallPrices: ...
+
+    def emit(self, event: events.Event) -> None: ...
+
+    async def can_compact(self, order: CompactionOrder) -> bool:
+        """Return whether the engine compacts at this size and finds something to shrink."""
+        ...
+
+    async def draft(self, order: CompactionOrder, wait: SummaryWait) -> DraftT:
+        """Make a compaction with the engine, and a model through `wait`. Record only the usage of calls."""
+        ...
+
+    def is_usable(self, draft: DraftT) -> bool:
+        """Return whether a draft still fits the messages."""
+        ...
+
+    async def commit(self, draft: DraftT, order: CompactionOrder) -> str:
+        """Continue with the compacted messages. Return the reason if that is not possible, else an empty text."""
+        ...
+
+    async def discard(self, draft: DraftT, reason: str) -> None:
+        """Account for a compaction that is not used, and report the reason."""
+        ...
+
+    async def account_cancelled(self) -> None:
+        """Account for a summariser's calls that were cancelled."""
+        ...
+
+    async def learn_limit(
+        self, verdict: ErrorVerdict, refusal: ProviderRefusal
+    ) -> None:
+        """Learn the model's window from a refusal, and apply it to later calls."""
+        ...
+
+    async def shrink_payload(self) -> bool:
+        """Remove old images and store big results without losing text; return whether there were any."""
+        ...
+
+    def choose_step(
+        self, attempts: RecoveryAttempts, verdict: ErrorVerdict
+    ) -> RecoveryStep:
+        """Choose the next attempt after a refusal, given the output cap of the request."""
+        ...
