@@ -1,8 +1,8 @@
 """Run the long runs, each part by itself: `python -m tests.torture [PART ...]`.
 
 A part is a file `test_PART.py` here, or `properties`: the properties of core and wire with many more examples. Each
-writes `build/torture/PART.json` after every test, so that a run that was ended goes on with what has not passed yet.
-Results of another state of the code do not count.
+writes `build/torture/PART.json` after every test, so that an interrupted run resumes with the tests that have not
+passed yet. Results of other code do not count.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def list_parts() -> list[str]:
 
 
 def hash_code() -> str:
-    """What is tested: a hash over the tracked and the new files; a result counts for it alone."""
+    """Return a hash of the tracked and the new files; a result counts only for the same hash."""
     listed = subprocess.run(
         [
             "git",
@@ -59,7 +59,7 @@ def hash_code() -> str:
 
 
 class PartResult:
-    """What came of a part's tests: a pytest plugin that writes it down after each."""
+    """A pytest plugin that saves the results of a part after each test."""
 
     def __init__(self, part: str, code: str) -> None:
         self.file = RESULTS / f"{part}.json"
@@ -110,7 +110,7 @@ class PartResult:
 
 
 def run_part(part: str) -> bool:
-    """Run what has not passed yet; whether the whole part has now."""
+    """Run the tests that have not passed yet; return whether the whole part has passed now."""
     result = PartResult(part, hash_code())
     if part == PROPERTIES:
         arguments = [

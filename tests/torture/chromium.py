@@ -40,7 +40,7 @@ def find_chromium() -> str:
 
 
 def find_axe(folder: Path) -> str:
-    """The source of axe-core, from the npm registry."""
+    """Return the source of axe-core, from the npm registry."""
     npm = shutil.which("npm")
     if npm is None:
         pytest.skip("no npm here, which brings axe-core")
@@ -64,7 +64,7 @@ def find_axe(folder: Path) -> str:
 
 
 class Tab:
-    """One page, in a context of its own: its cookies are not shared."""
+    """A page with its own cookies."""
 
     def __init__(self, send: Callable[..., Any], session: str) -> None:
         self._send = send
@@ -73,7 +73,7 @@ class Tab:
         """The page's console output and script errors."""
         self.sizes: dict[str, int] = {}
         self._loaded: set[str] = set()
-        """Documents that were loaded whole."""
+        """Documents that have finished loading."""
         self._last = ""
         self._news = asyncio.Event()
 
@@ -99,7 +99,7 @@ class Tab:
             self.complaints.append(str(told["args"]))
 
     async def look(self, width: int, *, dark: bool = False) -> None:
-        """How wide the window is, and in which light."""
+        """Set the width of the window, and light or dark colours."""
         scheme = [
             {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         ]
@@ -117,7 +117,7 @@ class Tab:
         await self._wait(lambda: loader in self._loaded)
 
     async def run(self, script: str) -> Any:
-        """The value of an expression; a promise is waited for."""
+        """Return the value of an expression; await a promise."""
         answer = await self.call(
             "Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True
         )
@@ -125,7 +125,7 @@ class Tab:
         return answer["result"].get("value")
 
     async def until(self, script: str) -> None:
-        """Waits until an expression is true, also across a navigation."""
+        """Wait until an expression is true, also across a navigation."""
         async with asyncio.timeout(60):
             while True:
                 answer = await self._send(
@@ -189,7 +189,7 @@ class Chromium:
     async def send(
         self, method: str, session: str | None = None, *, raw: bool = False, **how: Any
     ) -> Any:
-        """The result of a command; `raw`: the whole answer, which may be an error."""
+        """Return the result of a command. `raw`: return the whole answer, which may be an error."""
         number = next(self._numbers)
         answer = self._answers[number] = asyncio.get_running_loop().create_future()
         message = {"id": number, "method": method, "params": how} | (
@@ -226,7 +226,7 @@ class Chromium:
 
 @asynccontextmanager
 async def chromium() -> AsyncIterator[Chromium]:
-    """A browser with an empty profile, gone afterwards."""
+    """Run a browser with an empty profile until the block ends."""
     program = find_chromium()
     with tempfile.TemporaryDirectory(
         prefix="chromium-", ignore_cleanup_errors=True

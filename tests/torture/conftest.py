@@ -1,4 +1,4 @@
-"""Long runs: `make torture`, `make torture PART=store`. A plain `pytest` passes them over."""
+"""Long runs: `make torture`, `make torture PART=store`. A plain `pytest` skips them."""
 
 from __future__ import annotations
 
@@ -36,6 +36,6 @@ __all__ = [
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Only who names this folder gets it."""
+    """Ignore this folder unless it is named on the command line."""
     named = any("torture" in str(argument) for argument in config.args)
     return None if named else True

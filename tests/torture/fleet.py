@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 class Fleet:
-    """They share a home, and so a configuration; `options` go to the command."""
+    """Gateways with one home, and so one configuration. `options`: of the command `serve`."""
 
     def __init__(self, home: Path, *options: str) -> None:
         self._environment = {**os.environ, "EVERTHREAD_HOME": str(home)}
@@ -21,7 +21,7 @@ class Fleet:
         self.processes: list[tuple[asyncio.subprocess.Process, str]] = []
 
     async def start(self) -> str:
-        """Start one more; return its address."""
+        """Start another process; return its address."""
         command = [
             sys.executable,
             "-m",

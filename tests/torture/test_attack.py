@@ -1,6 +1,7 @@
-"""Ten minutes of three gateways: honest clients beside one that attacks, an upstream that errs, kills.
+"""Attack three gateways for ten minutes, with a faulty upstream and kills, while honest clients use them.
 
-Each honest client holds every byte it gets against what the upstream gave for its request.
+Each honest client compares every byte that it gets with the upstream's answer to its request.
+
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ WAITS = b": everthread is waiting\n\n"
 
 
 def answer_body(api: Api, text: str, *, stream: bool) -> list[bytes]:
-    """An answer in the protocol, in the pieces it is sent in."""
+    """Return an answer in the protocol, in pieces."""
     usage = {"prompt_tokens": 50, "completion_tokens": 9, "total_tokens": 59}
     tokens = {"input_tokens": 50, "output_tokens": 9, "total_tokens": 59}
     if api == "openai_chat" and not stream:
@@ -103,7 +104,7 @@ def answer_body(api: Api, text: str, *, stream: bool) -> list[bytes]:
 
 
 def chat_events(text: str, usage: Any) -> list[Any]:
-    """The events of a streamed chat answer."""
+    """Return the events of a streamed chat answer."""
     frame = {
         "id": "c",
         "object": "chat.completion.chunk",
@@ -133,7 +134,7 @@ class UpstreamAnswer:
 
 @dataclass
 class Upstream:
-    """Answers honest requests, some of them with a fault, and all others oddly."""
+    """Answer honest requests, some of them with a fault, and all others oddly."""
 
     chance: random.Random
     given: dict[str, list[UpstreamAnswer]] = field(default_factory=dict)
@@ -220,7 +221,7 @@ class Upstream:
 
 @dataclass
 class Client:
-    """An honest one: a conversation of its own, sent whole each time, and again until it is answered."""
+    """An honest client: it sends its whole conversation each time, and again until it is answered."""
 
     number: int
     url: Callable[[], str]
@@ -305,7 +306,7 @@ class Client:
 async def attack(
     url: Callable[[], str], chance: random.Random, counted: Counter[str]
 ) -> None:
-    """One odd thing, of whatever kind."""
+    """Send one odd request of a random kind."""
     kind = chance.choice(("headers", "json", "bytes", "half", "flood", "smuggle"))
     counted[kind] += 1
     requests = [chance.choice(list(HEADER_ODDITIES.values()))]
@@ -352,7 +353,7 @@ async def attack(
 
 
 async def send_and_leave(url: str, request: bytes, seconds: float) -> None:
-    """Send it, listen for a while or not at all, and leave in some way."""
+    """Send a request, listen for a while or not at all, and disconnect in some way."""
     try:
         reader, writer = await connect(url)
     except OSError:

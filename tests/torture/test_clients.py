@@ -1,7 +1,8 @@
-"""Clients that know nothing of the gateway, each as it is installed, talk far past the upstream's window through it.
+"""Real clients, installed as usual, talk far past the upstream's window through the gateway.
 
-Programs are started by `everthread wrap`, libraries run in an environment of their own; both in a network that has only
-loopback where the machine permits it. What came of each is in `build/torture/clients/`.
+Programs are started by `everthread wrap`, libraries run in their own environments. The network has only loopback,
+if the machine permits that. Findings are in `build/torture/clients/`.
+
 """
 
 from __future__ import annotations
@@ -79,11 +80,11 @@ NAMES = {
     "smolagents": "smolagents",
     "ai_sdk": "AI SDK",
 }
-"""Of the rows of `docs/recipes/libraries.md`."""
+"""Names of the rows of `docs/recipes/libraries.md`."""
 FORCED = ("smolagents",)
-"""Ask with `tool_choice: required`: then the gateway offers no tool of its own."""
+"""Clients that ask with `tool_choice: required`: the gateway offers them no tool of its own."""
 INSIDE = "EVERTHREAD_TORTURE_NETWORK"
-"""How the network of this process was taken away."""
+"""The variable that says how the network of this process was restricted."""
 AI_SDK = ["ai@7.0.169", "@ai-sdk/openai@4.0.114", "@ai-sdk/anthropic@4.0.102"]
 
 
@@ -94,9 +95,11 @@ def user_texts(turns: int, words: int = 20) -> list[str]:
 
 @dataclass
 class Bookkeeper:
-    """Knows what the prompt says. The first entry's answer is a page with the fact on it; every fifth entry is looked
-    up where there is a tool, and all is answered by one where it must be. The fact is recalled if that is offered,
-    even if a summary holds it."""
+    """A model that knows only the prompt.
+
+    Its first answer is a page with the fact on it. It looks up every fifth entry if the client has a tool for it, and
+    answers by a tool if it must. It recalls the fact if that is offered, even if a summary has it.
+    """
 
     recalls: int = 0
     page: int = 900
@@ -189,15 +192,15 @@ def _client_command(client: str, folder: Path) -> list[str]:
 
 @dataclass(frozen=True)
 class Cache:
-    """How a conversation was cached."""
+    """The cache hits of a conversation."""
 
     breaks: Sequence[int]
-    """Which requests did not go on from the one before: compactions. A reminder that some clients put behind what was
-    said last, and take away again, is none."""
+    """Numbers of the requests that do not extend the one before, because of a compaction. Reminders that a
+    client appends and removes again do not count."""
     recovered: Sequence[float]
-    """How much of each the next request read from the cache, of what it repeats."""
+    """For each break, the share of the repeated tokens that the next request read from the cache."""
     share: float
-    """Of all prompts together."""
+    """The cached share of all prompts."""
 
     @classmethod
     def of(cls, log: Sequence[Record]) -> Cache:
@@ -218,7 +221,7 @@ def _breaks_prefix(before: Record, after: Record) -> bool:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_program_goes_on_far_past_its_window(name: str, tmp_path: Path) -> None:
+def test_program_continues_past_its_window(name: str, tmp_path: Path) -> None:
     """Two runs of one conversation; the second asks about the first file that was read."""
     program = PROGRAMS[name]
     page = (ROOT / "docs" / "recipes" / f"{program.client}.md").read_text("utf-8")
@@ -256,18 +259,18 @@ def test_a_program_goes_on_far_past_its_window(name: str, tmp_path: Path) -> Non
     assert found["compactions"] >= 3
     counts = [count for name, count in found["compacted"] if name == thread["id"]]
     assert counts == sorted(set(counts)), "each continues the one before"
-    most_breaks = found["compactions"] + program.retells
+    most_breaks = found["compactions"] + program.drops_reasoning
     assert found["breaks"] <= most_breaks, found["break_places"]
     if program.window >= 40_000:
-        assert found["cached"] >= (0.8 if program.unsteady > 2 else 0.85)
+        assert found["cached"] >= (0.8 if program.changing_messages > 2 else 0.85)
     assert min(found["recovered"]) >= 0.9, found["recovered"]
     assert found["answered_by_recall"]
-    assert found["has_recall"] or program.mcp
+    assert found["has_recall"] or program.mcp_search_tool
     assert not found["has_both"], "our MCP server stands in the place of recall"
-    assert found["reread"] or not program.rereads, (
+    assert found["reread"] or not program.rereading_tool, (
         "a file that was compacted is in the prompt when it is read again"
     )
-    assert found["stubs"] or not program.stub, (
+    assert found["stubs"] or not program.unchanged_text, (
         "the client called it unchanged, and sent nothing of it"
     )
     assert FACT in found["said"][-1]
@@ -279,11 +282,13 @@ def test_a_program_goes_on_far_past_its_window(name: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("client", "api"), LIBRARIES)
-def test_far_past_the_window(client: str, api: Api, tmp_path: Path) -> None:
-    """In a process of its own, so that provider, gateway and client have no other network than loopback."""
+def test_library_continues_past_the_window(
+    client: str, api: Api, tmp_path: Path
+) -> None:
+    """Run the check in a process whose network has only loopback."""
     _client_command(client, tmp_path)
     before, network = loopback_only()
-    inside = f"tests/torture/test_clients.py::check_far_past_the_window[{client}-{api}]"
+    inside = f"tests/torture/test_clients.py::check_library[{client}-{api}]"
     command = [
         *before,
         sys.executable,
@@ -307,7 +312,7 @@ def test_far_past_the_window(client: str, api: Api, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("client", "api"), LIBRARIES)
-async def check_far_past_the_window(client: str, api: Api, tmp_path: Path) -> None:
+async def check_library(client: str, api: Api, tmp_path: Path) -> None:
     assert f"\n| {NAMES[client]} | " in (
         ROOT / "docs" / "recipes" / "libraries.md"
     ).read_text("utf-8")
@@ -376,7 +381,7 @@ async def check_far_past_the_window(client: str, api: Api, tmp_path: Path) -> No
     )
 
 
-async def test_a_real_model(local_file: Path, tmp_path: Path) -> None:
+async def test_library_with_a_real_model(local_file: Path, tmp_path: Path) -> None:
     """LiteLLM's client before a small model on this machine, whose server refuses what does not fit."""
     home = tmp_path / "home"
     home.mkdir()

@@ -75,7 +75,7 @@ def codex_arguments(url: str) -> list[str]:
 def find_written_session(
     log: Log, client: str, work: Path, environment: Mapping[str, str]
 ) -> str:
-    """The id of the session that was written for the other agent."""
+    """Return the id of the session that was written for the other agent."""
     variables = {
         "CLAUDE_CONFIG_DIR": f"{environment['HOME']}/.claude",
         "CODEX_HOME": f"{environment['HOME']}/.codex",
@@ -83,7 +83,7 @@ def find_written_session(
     return hand_over(log, client, folder=work, env=variables).command.split()[-1]
 
 
-async def test_a_session_of_codex_goes_on_in_claude_code(tmp_path: Path) -> None:
+async def test_codex_session_continues_in_claude_code(tmp_path: Path) -> None:
     program, path = find_program("claude", CLAUDE)
     work, environment = prepare(tmp_path, path)
     session = find_written_session(
@@ -110,7 +110,7 @@ async def test_a_session_of_codex_goes_on_in_claude_code(tmp_path: Path) -> None
         assert provider.log[-1].status == 200
 
 
-async def test_a_session_of_claude_code_goes_on_in_codex(tmp_path: Path) -> None:
+async def test_claude_code_session_continues_in_codex(tmp_path: Path) -> None:
     program, path = find_program("codex", CODEX)
     work, environment = prepare(tmp_path, path)
     session = find_written_session(

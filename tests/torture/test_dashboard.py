@@ -35,7 +35,7 @@ PAGE_BYTES = 300_000
 async def run_dashboard(
     folder: Path,
 ) -> AsyncIterator[tuple[str, Dashboard, Store, Chromium]]:
-    """Pages on a store, and a browser."""
+    """Serve the pages of a store, and start a browser."""
     async with AsyncExitStack() as stack:
         browser = await stack.enter_async_context(chromium())
         store = open_store(folder / "pages.db")
@@ -55,7 +55,7 @@ async def enter(browser: Chromium, url: str, pages: Dashboard) -> Tab:
 
 
 async def expect_page(tab: Tab, address: str, folder: Path | None = None) -> None:
-    """A page is shown without a complaint, nothing is wider than the window, and no words of others became ours."""
+    """Check that a page loads without errors, fits the window's width, and runs no injected script."""
     for width, dark in LOOKS:
         await tab.look(width, dark=dark)
         await tab.open(address)
@@ -88,7 +88,7 @@ async def thread_pages(store: Store, thread: str) -> list[str]:
     ]
 
 
-async def test_every_page_of_an_empty_store_and_of_one_thread(tmp_path: Path) -> None:
+async def test_pages_of_an_empty_store_and_of_one_thread(tmp_path: Path) -> None:
     async with run_dashboard(tmp_path) as (url, pages, store, browser):
         stranger = await browser.tab()
         await expect_page(stranger, url)
@@ -101,8 +101,8 @@ async def test_every_page_of_an_empty_store_and_of_one_thread(tmp_path: Path) ->
             await expect_page(tab, url + path)
 
 
-async def test_nobody_is_shut_out(tmp_path: Path) -> None:
-    """axe-core finds nothing serious, in either light."""
+async def test_pages_are_accessible(tmp_path: Path) -> None:
+    """Check with axe-core, in light and dark colours."""
     axe = find_axe(tmp_path)
     async with run_dashboard(tmp_path) as (url, pages, store, browser):
         tab = await enter(browser, url, pages)
@@ -128,7 +128,7 @@ async def test_nobody_is_shut_out(tmp_path: Path) -> None:
                 assert serious == [], (path, width, dark)
 
 
-async def test_hostile_words_do_nothing(tmp_path: Path) -> None:
+async def test_hostile_text_is_inert(tmp_path: Path) -> None:
     async with run_dashboard(tmp_path) as (url, pages, store, browser):
         tab = await enter(browser, url, pages)
         evil = HOSTILE.replace("alert(", "window.hacked=(")
@@ -152,7 +152,7 @@ async def test_hostile_words_do_nothing(tmp_path: Path) -> None:
             await expect_page(tab, url + path)
 
 
-async def test_five_thousand_threads_and_ten_thousand_messages(tmp_path: Path) -> None:
+async def test_large_store_stays_fast(tmp_path: Path) -> None:
     async with run_dashboard(tmp_path) as (url, pages, store, browser):
         async with httpx2.AsyncClient(base_url=url, timeout=300) as http:
             await http.get(pages.access.make_login_link())
@@ -197,7 +197,7 @@ async def test_five_thousand_threads_and_ten_thousand_messages(tmp_path: Path) -
 
 
 async def _first_byte(http: httpx2.AsyncClient, path: str, times: int = 7) -> float:
-    """CPU seconds of this process until an answer begins, the middle of several."""
+    """Return the median CPU seconds of this process until an answer begins."""
     taken = []
     for _ in range(times):
         begun = time.process_time()
@@ -210,7 +210,7 @@ async def _first_byte(http: httpx2.AsyncClient, path: str, times: int = 7) -> fl
     return statistics.median(taken)
 
 
-async def test_a_compaction_is_undone_and_a_text_pinned_through_the_page(
+async def test_undo_and_pin_on_the_page(
     tmp_path: Path,
 ) -> None:
     async with run_dashboard(tmp_path) as (url, pages, store, browser):
@@ -232,7 +232,7 @@ async def test_a_compaction_is_undone_and_a_text_pinned_through_the_page(
         assert tab.complaints == []
 
 
-async def test_a_running_conversation_is_seen_as_it_runs(tmp_path: Path) -> None:
+async def test_running_conversation_is_shown_live(tmp_path: Path) -> None:
     async with chromium() as browser, open_setup(tmp_path) as setup:
         url = await setup.start("keys")
         key = await setup.key("acme", scopes=("proxy",))
@@ -278,7 +278,7 @@ async def test_a_running_conversation_is_seen_as_it_runs(tmp_path: Path) -> None
         assert [one for one in tab.complaints if "404" not in one] == []
 
 
-async def test_keys_of_the_keyboard(tmp_path: Path) -> None:
+async def test_keyboard_shortcuts(tmp_path: Path) -> None:
     async with run_dashboard(tmp_path) as (url, pages, store, browser):
         tab = await enter(browser, url, pages)
         for _ in range(3):
@@ -298,7 +298,7 @@ async def test_keys_of_the_keyboard(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/dashboard/overview"])
-async def test_pages_are_whole_without_scripts(tmp_path: Path, path: str) -> None:
+async def test_pages_work_without_scripts(tmp_path: Path, path: str) -> None:
     async with run_dashboard(tmp_path) as (url, pages, store, browser):
         tab = await browser.tab()
         await tab.call("Emulation.setScriptExecutionDisabled", value=True)

@@ -1,4 +1,4 @@
-"""The demo, as a newcomer runs it: to its end, every part of it."""
+"""Run the whole demo, as a newcomer does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The proxied face under load: two minutes of faults, and processes that are killed. Nothing is lost, nothing twice."""
+"""The proxy under load: two minutes of faults, and killed processes. Nothing is lost or stored twice."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ async def test_two_minutes_of_faults(tmp_path: Path) -> None:
 
 
 class SlowModel:
-    """Streams slowly, and takes its time for summaries, so that a kill meets both."""
+    """Stream and summarise slowly, so that kills interrupt both."""
 
     def __init__(self) -> None:
         self._numbered = NumberedAnswers()
@@ -131,7 +131,7 @@ class SlowModel:
 def different_rewrites(
     log: Sequence[Record], talkers: Sequence[LoadClient]
 ) -> list[Any]:
-    """Beginnings for which not every process sent the same bytes."""
+    """Return the beginnings for which not every process sent the same bytes."""
     known = {message["content"] for talker in talkers for message in talker.history}
     sent: dict[str, set[tuple[str, ...]]] = defaultdict(set)
     for record in log:
@@ -151,12 +151,12 @@ def different_rewrites(
 
 
 def count_broken_answers(log: Sequence[Record]) -> tuple[int, int]:
-    """How many answers and how many summaries a kill broke off."""
+    """Count the answers and the summaries that a kill interrupted."""
     gone = [record.model == WRITER for record in log if "gone" in record.events]
     return gone.count(False), gone.count(True)
 
 
-async def test_gateways_that_are_killed_in_the_middle(
+async def test_killed_gateways_lose_nothing(
     new_url: Callable[..., str], tmp_path: Path
 ) -> None:
     database = new_url("postgresql")
@@ -186,7 +186,7 @@ async def test_gateways_that_are_killed_in_the_middle(
         kills = 0
 
         def is_over() -> bool:
-            """By what happened, not by the clock: on a busy machine a process takes long to start."""
+            """Return whether enough has happened, however long it took: on a busy machine a process starts slowly."""
             return kills >= KILLS and all(count_broken_answers(provider.log))
 
         talks = [
@@ -218,7 +218,7 @@ async def test_gateways_that_are_killed_in_the_middle(
         assert different_rewrites(main, talkers) == []
 
 
-async def test_a_worker_is_killed_on_either_database(
+async def test_killed_worker_on_either_database(
     kind: str, new_url: Callable[..., str], tmp_path: Path
 ) -> None:
     assert await kill_worker(new_url(kind), tmp_path)

@@ -1,7 +1,8 @@
-"""Agents of the frameworks people use, each as it is installed, go far past their model's window.
+"""Agents of real frameworks continue far past their model's window.
 
-Each runs in an environment of its own under `.venv-peers/`, with the versions that `frameworks/NAME.txt` pins. The same
-agent is refused without the integration; with it nothing is, and what was said first is found again by `recall`.
+Each runs in its own environment under `.venv-peers/`, with the versions that `frameworks/NAME.txt` pins. Without the
+integration the same agent is refused; with it nothing is refused, and `recall` finds the first messages.
+
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ SAYS = [
 
 
 def bookkeeper(request: Request) -> Reply | str:
-    """Looks up every entry; asked for the code, it looks into what was said, and says what it found there."""
+    """Look up every entry. Asked for the code, search the conversation and report the result."""
     last = request.messages[-1]
     said = next(
         text_of(message)
@@ -76,12 +77,12 @@ def bookkeeper(request: Request) -> Reply | str:
 
 
 def is_recalled(text: str) -> bool:
-    """Whether it is an answer of `recall`, plain or as JSON."""
+    """Return whether a text is an answer of `recall`, plain or as JSON."""
     return "recall 'code of the vault'" in text[:60]
 
 
 async def python_of(framework: str) -> Path:
-    """Return its environment; skip if it cannot be installed."""
+    """Return the Python of a framework's environment; skip if it cannot be installed."""
     try:
         return await asyncio.to_thread(
             environment,
@@ -141,7 +142,7 @@ def open_provider() -> Provider:
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-async def test_without_the_integration_it_is_refused(
+async def test_agent_without_integration_is_refused(
     framework: str, tmp_path: Path
 ) -> None:
     async with open_provider() as provider:
@@ -152,7 +153,9 @@ async def test_without_the_integration_it_is_refused(
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-async def test_with_it_nothing_is_refused(framework: str, tmp_path: Path) -> None:
+async def test_agent_with_integration_is_never_refused(
+    framework: str, tmp_path: Path
+) -> None:
     async with open_provider() as provider:
         found = await run_framework(framework, tmp_path, provider)
     assert [
@@ -193,8 +196,8 @@ async def test_with_it_nothing_is_refused(framework: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-async def test_a_refusal_is_recovered_from(framework: str, tmp_path: Path) -> None:
-    """The window is thought to be ten times what it is: the first refusal teaches it."""
+async def test_recovery_from_a_refusal(framework: str, tmp_path: Path) -> None:
+    """The configured window is ten times too large: it is learnt from the first refusal."""
     async with open_provider() as provider:
         found = await run_framework(framework, tmp_path, provider, window=10 * WINDOW)
     assert found["refused"] == ""
@@ -203,7 +206,7 @@ async def test_a_refusal_is_recovered_from(framework: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-async def test_its_example_runs(framework: str, tmp_path: Path) -> None:
+async def test_example_of_the_integration(framework: str, tmp_path: Path) -> None:
     async with Provider([ServedModel(MODEL, 128_000)], ["Done."] * 20) as provider:
         said = await run(
             framework,

@@ -1,4 +1,4 @@
-"""Gateway processes that are killed under load: nothing is lost, nothing is stored or asked twice."""
+"""Killed gateways under load: nothing is lost, stored twice or asked twice."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ async def check_threads(store: Store, provider: Provider, threads: list[str]) ->
     assert (await store.check()).problems == ()
 
 
-async def test_gateways_that_are_killed_in_the_middle(
+async def test_killed_gateways_lose_nothing(
     new_url: Callable[..., str], kind: str, tmp_path: Path
 ) -> None:
     async def answer(request: Request) -> str:

@@ -1,7 +1,8 @@
-"""A newcomer's first minutes: only the wheel, a new virtual environment, an empty home, no variable of this machine's.
+"""A newcomer's first minutes: the wheel, a new virtual environment, an empty home, none of this machine's variables.
 
-Every command of the README and of the Start pages is run, from the installation to a managed conversation. What was
-typed, what came back and how long it took stands in `build/torture/newcomer.txt`.
+Every command of the README and of the Start pages runs, from the installation to a managed conversation. The commands,
+their output and their times are in `build/torture/newcomer.txt`.
+
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ print(len(history), "messages")
 
 
 def find_python(version: str) -> str | None:
-    """The interpreter of a version that this machine has."""
+    """Return the interpreter of a version, if this machine has it."""
     interpreters = [
         *(Path.home() / ".pyenv" / "versions").glob(f"{version}.*/bin/python"),
         *(
@@ -78,7 +79,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Newcomer:
-    """A person at an empty machine. Each command is written down with its time."""
+    """A person at an empty machine. Log each command with its time."""
 
     def __init__(self, home: Path, record: Path | None = None) -> None:
         self.home = home
@@ -167,7 +168,9 @@ def test_the_wheel_installs_and_runs(version: str, wheel: Path, tmp_path: Path) 
     )
 
 
-def test_an_old_python_is_refused_plainly(wheel: Path, tmp_path: Path) -> None:
+def test_old_python_is_refused_with_a_clear_message(
+    wheel: Path, tmp_path: Path
+) -> None:
     python = find_python("3.10")
     if python is None:
         pytest.skip("this machine has no Python 3.10")
@@ -181,9 +184,7 @@ def test_an_old_python_is_refused_plainly(wheel: Path, tmp_path: Path) -> None:
     assert "3.11" in refused.stderr
 
 
-def test_readme_and_start_pages_from_install_to_a_managed_conversation(
-    wheel: Path, tmp_path: Path
-) -> None:
+def test_commands_of_the_readme_and_start_pages(wheel: Path, tmp_path: Path) -> None:
     RECORD.parent.mkdir(parents=True, exist_ok=True)
     RECORD.unlink(missing_ok=True)
     newcomer = Newcomer(tmp_path, RECORD)

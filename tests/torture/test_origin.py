@@ -1,4 +1,4 @@
-"""A page that an upstream answers with, in a real browser in which the dashboard is open: it runs and reads nothing."""
+"""A hostile page of an upstream, in a real browser with an open dashboard: it can run and read nothing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COOKIE = (b"set-cookie", b"everthread_planted=1; Path=/")
     "kind",
     [b"text/html", b"text/plain", b"image/svg+xml", b"application/xhtml+xml", b""],
 )
-async def test_a_page_of_an_upstream_runs_nothing_in_the_origin_of_the_dashboard(
+async def test_upstream_page_runs_nothing_in_the_origin_of_the_dashboard(
     kind: bytes, tmp_path: Path
 ) -> None:
     headers = [(b"content-type", kind), COOKIE] if kind else [COOKIE]

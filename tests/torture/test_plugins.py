@@ -49,13 +49,13 @@ def bookkeeper(request: Request) -> str:
 
 
 class Pi:
-    """A running pi, spoken to by lines of JSON."""
+    """A running pi that reads and writes lines of JSON."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
 
     async def ask(self, command: dict[str, Any], until: str) -> dict[str, Any]:
-        """Its event or answer of this type, after the command."""
+        """Send a command; return the first event or answer of this type after it."""
         assert self._process.stdin
         assert self._process.stdout
         self._process.stdin.write(f"{json.dumps(command)}\n".encode())
@@ -183,7 +183,7 @@ def opencode_model(request: Request) -> str | Reply:
 
 
 def check_shortened(provider: Provider) -> None:
-    """The result of the build is a preview with its end."""
+    """Check that the build's result is a preview with its end."""
     shortened = json.dumps(provider.log[-1].body)
     assert "kept outside the conversation" in shortened
     assert "step 1199 of" in shortened, "its end is shown"

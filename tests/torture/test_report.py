@@ -1,4 +1,4 @@
-"""The report of a replay in a real browser: drawn, alive, without a word from the network."""
+"""The report of a replay in a real browser: its charts work without network."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _run(
 
 
 @pytest.mark.parametrize("width", [390, 1_280])
-def test_a_browser_shows_it(browser: str, report: Path, width: int) -> None:
+def test_report_works_in_a_browser(browser: str, report: Path, width: int) -> None:
     answer = _run(browser, report, f"--window-size={width},900", "--dump-dom")
     root = re.search(r"<html[^>]*>", answer.stdout)
     assert root is not None
@@ -84,7 +84,7 @@ def test_a_browser_shows_it(browser: str, report: Path, width: int) -> None:
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_it_is_drawn_in_both_lights(
+def test_report_in_light_and_dark(
     browser: str, report: Path, dark: bool, tmp_path: Path
 ) -> None:
     picture = tmp_path / "page.png"

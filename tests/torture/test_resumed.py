@@ -35,14 +35,14 @@ def test_a_session_stays_one_conversation(name: str, tmp_path: Path) -> None:
         assert step["refused"] == []
     check_window_is_learnt_once(steps)
     [main] = steps["task"]["threads"]
-    assert main["calls"] > program.steps
+    assert main["calls"] > program.rounds
     assert main["compactions"] >= 3
     for step_name in ("again", "renewed"):
         check_nothing_changed(steps[step_name], main, program)
     compacted = main
     for step_name in ("mcp", "serve"):
         if step_name in steps:
-            compacted = check_thread_goes_on(steps[step_name], compacted, program)
+            compacted = check_thread_continues(steps[step_name], compacted, program)
     if "mcp" in steps:
         assert not any(steps["mcp"]["offers_recall"]), "our MCP server replaces it"
     assert all(steps["serve"]["offers_recall"]), "our MCP server is detached again"
@@ -51,9 +51,9 @@ def test_a_session_stays_one_conversation(name: str, tmp_path: Path) -> None:
     assert FACT in steps["question"]["said"]
     assert found["answered_by_recall"]
     if "compact" in steps:
-        check_compacted_conversation_goes_on(steps, main)
+        check_compacted_conversation_continues(steps, main)
     else:
-        check_thread_goes_on(steps["question"], compacted, program)
+        check_thread_continues(steps["question"], compacted, program)
     if "other" in steps:
         check_other_session_is_apart(steps, main)
 
@@ -68,17 +68,17 @@ def check_window_is_learnt_once(steps: dict[str, Any]) -> None:
 def check_nothing_changed(
     step: dict[str, Any], main: dict[str, Any], program: Program
 ) -> None:
-    """Check that a step went on in the thread, with the compacted history that it had."""
-    thread = check_thread_goes_on(step, main, program)
+    """Check that a step continued the thread with the same compacted history."""
+    thread = check_thread_continues(step, main, program)
     assert thread["compactions"] == main["compactions"]
     count, shared = step["repeated"]
-    assert shared > count - program.unsteady
+    assert shared > count - program.changing_messages
 
 
-def check_thread_goes_on(
+def check_thread_continues(
     step: dict[str, Any], before: dict[str, Any], program: Program
 ) -> dict[str, Any]:
-    """Check that a step went on in the thread from its compactions; return the thread.
+    """Check that a step continued the thread after its compactions; return the thread.
 
     Other tools cost the cached prompt, so a further compaction may come due.
     """
@@ -92,7 +92,7 @@ def check_thread_goes_on(
     return found
 
 
-def check_compacted_conversation_goes_on(
+def check_compacted_conversation_continues(
     steps: dict[str, Any], main: dict[str, Any]
 ) -> None:
     """Check that the client's own compaction is a continuation, not a conversation of its own."""

@@ -1,7 +1,8 @@
-"""Ten gateways on one PostgreSQL: killed, restarted, the database too. And many threads and requests in one process.
+"""Ten gateways on one PostgreSQL, all killed and restarted; then many threads and requests in one process.
 
-Nothing is lost, stored twice or mixed up between clients; a limit a day is passed by no more than what was in flight; a
-revoked key is dead within five seconds; a process does not grow.
+Nothing is lost, stored twice or mixed up between clients. A daily limit is exceeded by at most the requests in flight.
+A revoked key is refused within five seconds. A process does not grow.
+
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ REVOKED_SECONDS = 5.0
 
 
 class SlowModel:
-    """Streams slowly, so that a kill meets an answer in the middle."""
+    """Stream slowly, so that kills interrupt answers."""
 
     def __init__(self) -> None:
         self._numbered = NumberedAnswers()
@@ -73,7 +74,10 @@ async def talk_until(end: float, talker: LoadClient, chance: random.Random) -> N
 
 
 def _is_of_an_outage(problem: str) -> bool:
-    """While the database is away, unknown keys are refused and compacted requests are sent whole."""
+    """Return whether an outage of the database explains a failure.
+
+    Meanwhile unknown keys are refused and compacted requests are sent whole.
+    """
     return (
         "keys_unavailable" in problem
         or "too long" in problem
@@ -81,9 +85,7 @@ def _is_of_an_outage(problem: str) -> bool:
     )
 
 
-async def test_ten_gateways_one_hot_key_and_everything_is_killed(
-    own_server: Server, tmp_path: Path
-) -> None:
+async def test_ten_gateways_with_kills(own_server: Server, tmp_path: Path) -> None:
     home = tmp_path / "home"
     database = own_server.url()
     chance = random.Random(SEED)  # noqa: S311 - chance, not secrecy
@@ -157,10 +159,10 @@ async def test_ten_gateways_one_hot_key_and_everything_is_killed(
     assert used.requests >= len(provider.log) - lost
 
 
-async def test_a_limit_is_passed_by_no_more_than_what_is_in_flight(
+async def test_limit_is_exceeded_by_at_most_the_requests_in_flight(
     new_url: Callable[..., str], tmp_path: Path
 ) -> None:
-    """All gateways at once, one key, no pause: the worst case for a limit that is kept in every process."""
+    """Send with one key to all gateways at once, without pauses: the worst case for a limit."""
     home = tmp_path / "home"
     database = new_url("postgresql")
     limit = 400
@@ -221,7 +223,7 @@ async def test_a_limit_is_passed_by_no_more_than_what_is_in_flight(
     assert took <= REVOKED_SECONDS
 
 
-async def test_ten_thousand_sleeping_threads_cost_nothing(tmp_path: Path) -> None:
+async def test_ten_thousand_idle_threads_need_no_memory(tmp_path: Path) -> None:
     with ExitStack() as stack:
         server = await asyncio.to_thread(start_gateway, stack, tmp_path)
         sizes = await idle_threads(server, 10_000)
@@ -229,7 +231,9 @@ async def test_ten_thousand_sleeping_threads_cost_nothing(tmp_path: Path) -> Non
     assert sizes[-1] - sizes[2] < 64 * MB, "what is remembered is full by then"
 
 
-async def test_a_hundred_thousand_requests_without_growth(tmp_path: Path) -> None:
+async def test_memory_does_not_grow_in_a_hundred_thousand_requests(
+    tmp_path: Path,
+) -> None:
     with ExitStack() as stack:
         server = await asyncio.to_thread(start_gateway, stack, tmp_path)
         sizes = await many_requests(server, 100_000)

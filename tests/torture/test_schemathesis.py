@@ -15,7 +15,7 @@ pytestmark = pytest.mark.timeout(1_800)
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
 
 
-async def test_the_native_api_is_as_its_document_says(tmp_path: Path) -> None:
+async def test_native_api_matches_its_document(tmp_path: Path) -> None:
     try:
         python = await asyncio.to_thread(environment, "schemathesis")
     except PeerAbsentError as error:

@@ -1,4 +1,4 @@
-"""Five hundred turns of everything that goes wrong, for several seeds."""
+"""Five hundred turns with every kind of fault, for several seeds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["local_file"]
 
 @pytest.mark.timeout(1_800)
 @pytest.mark.parametrize("seed", range(100, 104))
-async def test_a_long_soak(
+async def test_five_hundred_turns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     monkeypatch.setenv(KEY, "sk-lab")
@@ -27,12 +27,12 @@ async def test_a_long_soak(
 
 @pytest.mark.timeout(1_800)
 @pytest.mark.parametrize("api", ["openai_chat", "openai_responses", "anthropic"])
-async def test_the_real_small_model_at_2048(
+async def test_real_model_with_a_window_of_2048(
     tmp_path: Path, local_file: Path, api: Api
 ) -> None:
     assert await pass_the_window(tmp_path, local_file, window=2_048, api=api) >= 2
 
 
 @pytest.mark.timeout(1_800)
-async def test_its_real_overflow_at_2048(tmp_path: Path, local_file: Path) -> None:
+async def test_real_overflow_at_2048(tmp_path: Path, local_file: Path) -> None:
     assert await overflow_for_real(tmp_path, local_file, window=2_048) == 2_048

@@ -1,4 +1,4 @@
-"""Several gateways on one store, each request to another of them: every message is stored once, in its order."""
+"""Several gateways on one store, with each request to another gateway: every message is stored once, in order."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SPIN = "while True: pass"
 
 @asynccontextmanager
 async def busy_machine() -> AsyncIterator[None]:
-    """Keep every core busy, so that what one process stores comes late to the others."""
+    """Keep every core busy, so that processes see each other's changes late."""
     count = os.cpu_count() or 1
     spinning = [
         await asyncio.create_subprocess_exec(sys.executable, "-c", SPIN)
@@ -58,7 +58,7 @@ def round_robin(fleet: Fleet) -> Callable[[], str]:
 
 
 def count_faults(stored: Sequence[Said], wanted: Said) -> Counter[str]:
-    """Compare the threads that hold a client's messages with what the client said and heard."""
+    """Compare the stored threads of a client with the messages that it sent and received."""
     faults: Counter[str] = Counter()
     faults["spurious branches"] = len(stored) - 1
     longest = max(stored, key=len, default=[])
@@ -73,8 +73,10 @@ def count_faults(stored: Sequence[Said], wanted: Said) -> Counter[str]:
     return +faults
 
 
-async def faults_of(store: Store, talkers: Sequence[LoadClient]) -> dict[str, int]:
-    """All faults, by kind. An answer that its client never got may end a thread of its own after a kill."""
+async def count_all_faults(
+    store: Store, talkers: Sequence[LoadClient]
+) -> dict[str, int]:
+    """Count all faults by kind. After a kill, an answer that never reached its client may end a separate thread."""
     by_client: dict[str, list[Said]] = {}
     for history in (await load_histories(store)).values():
         by_client.setdefault(MARK.findall(history[0][1])[-1], []).append(history)
@@ -93,7 +95,7 @@ async def faults_of(store: Store, talkers: Sequence[LoadClient]) -> dict[str, in
 
 
 def _is_unheard(history: Said, wanted: Said) -> bool:
-    """Whether a thread ends with an answer that the client never got, and is the client's history before that."""
+    """Return whether a thread is the client's history and one answer that never reached the client."""
     return history[-1] not in wanted and history[:-1] == wanted[: len(history) - 1]
 
 
@@ -127,7 +129,7 @@ async def run_load(database: str, folder: Path, gateways: int, kills: int = 0) -
         await sdk.close()
     store = open_store(database)
     try:
-        faults = await faults_of(store, talkers)
+        faults = await count_all_faults(store, talkers)
         checked = (await store.check()).problems
         made = await count_compactions(store)
     finally:
@@ -147,7 +149,7 @@ async def test_two_gateways_on_one_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("gateways", "kills"), [(3, 3), (10, 20)])
-async def test_gateways_on_a_server_with_kills(
+async def test_killed_gateways_on_a_database_server(
     new_url: Callable[..., str], tmp_path: Path, gateways: int, kills: int
 ) -> None:
     await run_load(new_url("postgresql"), tmp_path, gateways, kills)

@@ -1,4 +1,4 @@
-"""The store's tests, many times over."""
+"""The store's tests with many more repetitions."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from tests.store.test_crashes import crash_server, kill_talkers, share_threads
 pytestmark = pytest.mark.timeout(3 * 3600)
 
 
-def test_a_thousand_kills(url: str, tmp_path: Path) -> None:
+def test_thousand_kills(url: str, tmp_path: Path) -> None:
     assert kill_talkers(url, tmp_path, 1_000) > 500
 
 
-def test_a_hundred_crashes_of_the_server(own_server: Server, tmp_path: Path) -> None:
+def test_hundred_crashes_of_the_server(own_server: Server, tmp_path: Path) -> None:
     assert crash_server(own_server, tmp_path, 100) > 100
 
 
-def test_eight_processes_share_threads_for_long(url: str, tmp_path: Path) -> None:
+def test_eight_processes_share_threads(url: str, tmp_path: Path) -> None:
     assert share_threads(url, tmp_path, processes=8, amount=400) >= 8 * 2 * 400
 
 

@@ -1,4 +1,4 @@
-"""Every client past its window before a provider that shares no code with Everthread.
+"""Every client past its window, with a provider that shares no code with Everthread.
 
 It refuses unpaired or reordered calls and results, changed signatures, a fifth cache mark,
 a longer cache lifetime after a shorter one, fields that no reference has, and prompts over
@@ -23,9 +23,9 @@ pytestmark = pytest.mark.timeout(1_800)
 
 
 @pytest.mark.parametrize(
-    "name", [name for name, program in PROGRAMS.items() if not program.mcp]
+    "name", [name for name, program in PROGRAMS.items() if not program.mcp_search_tool]
 )
-def test_a_strict_provider_refuses_nothing(name: str, tmp_path: Path) -> None:
+def test_strict_provider_refuses_nothing(name: str, tmp_path: Path) -> None:
     found = run_program(
         PROGRAMS[name],
         tmp_path / "run",
@@ -39,7 +39,7 @@ def test_a_strict_provider_refuses_nothing(name: str, tmp_path: Path) -> None:
     assert len(found["too_long"]) <= 2, "limits are learnt from the first refusal"
     assert not any(found["codes"]), found["errors"]
     assert found["compactions"] >= 1
-    assert found["cached"] >= (0.75 if PROGRAMS[name].unsteady > 2 else 0.85)
+    assert found["cached"] >= (0.75 if PROGRAMS[name].changing_messages > 2 else 0.85)
     assert FACT in found["said"][-1]
 
 

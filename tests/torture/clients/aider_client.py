@@ -1,4 +1,4 @@
-"""aider, scripted: a chat about no files, as a person has it who asks questions only."""
+"""Script aider: a chat without files, by a person who only asks questions."""
 
 from __future__ import annotations
 

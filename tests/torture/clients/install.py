@@ -1,4 +1,4 @@
-"""Installs the clients, each into a folder of its own under `build/clients`: from npm with its own Node, or PyPI."""
+"""Install each client into its own folder under `build/clients`: from npm with its own Node, or from PyPI."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parents[3] / "build" / "clients"
 NODE = "node@22.23.3"
-"""Several clients need a newer one than machines have; npm packs it like any other program."""
+"""Several clients need a newer Node than machines have; npm installs it like any other package."""
 SECONDS = 900
 
 
 class AbsentError(Exception):
-    """It cannot be installed here; the message says why."""
+    """A client cannot be installed here; the message says why."""
 
 
 def install_npm(packages: Sequence[str]) -> list[Path]:
-    """Where the programs of these packages are, and the Node they run with."""
+    """Install packages from npm; return the folders of their programs and of the Node that runs them."""
     if shutil.which("npm") is None:
         raise AbsentError("npm is not installed")
     node = _npm([NODE], os.environ["PATH"]) / "node_modules" / "node" / "bin"
@@ -32,12 +32,12 @@ def install_npm(packages: Sequence[str]) -> list[Path]:
 
 
 def npm_modules(packages: Sequence[str]) -> Path:
-    """The folder whose `node_modules` has these packages."""
+    """Return the folder whose `node_modules` has these packages."""
     return install_npm(packages)[0].parents[1]
 
 
 def install_python(packages: Sequence[str]) -> list[Path]:
-    """The same for packages of PyPI."""
+    """Install packages from PyPI; return the folder of their programs."""
     folder = FOLDER / _name(packages)
     if not _is_ready(folder, packages):
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""LangChain's chat models: a history of messages, invoked and streamed by turns."""
+"""Send a growing history to LangChain's chat models, invoked and streamed in turns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LiteLLM's client: plain messages, answered whole and streamed by turns."""
+"""Send plain messages with LiteLLM's client, streamed every other time."""
 
 from __future__ import annotations
 

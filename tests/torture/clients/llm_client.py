@@ -1,4 +1,4 @@
-"""`llm`: a conversation of its own kind with a model that its user added by name and address."""
+"""Hold a conversation in `llm` with a model that its user added by name and address."""
 
 from __future__ import annotations
 

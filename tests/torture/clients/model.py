@@ -1,7 +1,7 @@
-"""The model that the clients talk to: it reads files with the client's own tools until several windows are full.
+"""The model for the clients: it reads files with the client's own tools until several windows are full.
 
-The simulated provider asks it for every answer. It knows only what the prompt says: the fact it is asked for at the end
-stood in an early answer or result. It looks that up with the gateway's `recall`, even if a summary holds it.
+The simulated provider asks it for every answer. It knows only the text of the prompt. The fact that it is asked for at
+the end was in an early answer or result; it looks the fact up with the gateway's `recall`, even if a summary has it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _PLACES = (
 
 
 def _side_answer(request: Request) -> str:
-    """What a client gets beside the conversation: JSON with nothing to say if it asks for JSON, else a title."""
+    """Return the answer to a side call: JSON with empty values if the client asks for JSON, else a title."""
     schema = (request.params.get("generationConfig") or {}).get("responseJsonSchema")
     if not isinstance(schema, dict):
         return "Ledgers compared"
@@ -76,38 +76,38 @@ def file_text(number: int, characters: int) -> str:
 
 @dataclass
 class ScriptedModel:
-    """Answers every request. `tools`: a client's tools, each with the arguments that read file `{name}`."""
+    """Answer every request. `tools`: a client's tools, each with the arguments that read file `{name}`."""
 
     steps: int
-    """Rounds of reading before the work is done."""
+    """Number of rounds of reading."""
     tools: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     width: int = 1
-    """Files read in one round, in parallel."""
+    """Number of files to read in one round, in parallel."""
     thinks: bool = False
     characters: int = 0
-    """For a client without tools: the characters of each answer, in place of reading."""
+    """For a client without tools: the characters of each answer, which replaces the reading."""
     lookup: str = RECALL
     """The tool by which the fact is looked up."""
     side: list[str] = field(default_factory=list)
-    """The openings of calls beside the conversation."""
+    """The first words of each side call."""
     has_recall: bool = False
-    """The gateway offered its own tool."""
+    """Whether the gateway offered its own tool."""
     has_both: bool = False
-    """It did so beside our MCP server."""
+    """Whether it did so although our MCP server is attached."""
     recalls: int = 0
     recalled: bool = False
-    """The fact came from a call of `recall`."""
+    """Whether the fact came from a call of `recall`."""
     found: bool = False
-    """The fact was in the prompt when it was asked for; it is looked up all the same."""
+    """Whether the fact was in the prompt of the question; it is looked up all the same."""
     unknown_tools: list[str] = field(default_factory=list)
     main: list[int] = field(default_factory=list)
-    """Which requests belong to the conversation, counted from 0."""
+    """The numbers of the conversation's requests, from 0."""
     asked: int = 0
     done: int = 0
     rereads: str = ""
-    """The tool by which an early file is read once more at the end; empty: none is."""
+    """The tool that reads an early file once more at the end; empty for no such reading."""
     reread: bool | None = None
-    """Whether the file was in the prompt then, which the client may say is unchanged; None: not asked yet."""
+    """Whether that file was in the prompt after the client may have called it unchanged; None before that."""
     looked_again: bool = False
     role: Role | None = None
     """The assistant's role in the conversation."""
@@ -137,8 +137,10 @@ class ScriptedModel:
         )
 
     def _is_beside(self, request: Request, names: Sequence[str]) -> bool:
-        """A title, a check of the quota, a subagent: nothing of the task is said, no tool to read is there, or the
-        assistant has another role than in the conversation."""
+        """Return whether a request is a side call, such as a title, a check of the quota or a subagent.
+
+        It has no tool to read with, or the assistant has another role than in the conversation.
+        """
         role = describe_role(content_text(request.system), frozenset(names) - {RECALL})
         if self.tools and self.role is not None and not is_same_role(self.role, role):
             return True
@@ -251,7 +253,7 @@ def _last_words(request: Request) -> str:
 
 
 def _whole_text(message: Message) -> str:
-    """Everything it says, results included."""
+    """Return a message as JSON, results included."""
     return json.dumps(
         {key: value for key, value in message.items() if key != "_native"},
         ensure_ascii=False,

@@ -1,4 +1,4 @@
-"""OpenAI Agents: an agent with a tool; each run continues the items of the one before."""
+"""Run an agent of OpenAI Agents with a tool; each run continues the items of the previous one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from openai import AsyncOpenAI
 
 
 def look_up(entry: str) -> str:
-    """What the book says about an entry."""
+    """Return the ledger's line about an entry."""
     return f"Entry {entry} is settled; the receipt is in folder {len(entry) + 40}. " * 6
 
 

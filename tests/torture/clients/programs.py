@@ -1,4 +1,4 @@
-"""The client programs: how each is installed, given its task, and continued. One row per program."""
+"""The client programs: how to install each, give it a task, and resume it."""
 
 from __future__ import annotations
 
@@ -16,55 +16,55 @@ from everthread.gateway.router import LOGIN_PATH
 
 @dataclass(frozen=True)
 class Program:
-    """One client as its users start it, behind `everthread wrap`."""
+    """A client, started as its users start it, behind `everthread wrap`."""
 
     name: str
     client: str
-    """Its row in `everthread wrap`."""
+    """Its name in `everthread wrap`."""
     packages: Sequence[str]
-    """From npm, or from PyPI where `is_python`."""
+    """Packages of npm, or of PyPI if `is_python`."""
     api: Api
     model: str
-    """As the provider knows it."""
-    begin: Sequence[str]
-    """Arguments of the first run; `{task}` and `{folder}` are filled in."""
-    continue_round: Sequence[str]
-    """Arguments of the second, in the same conversation; `{question}`. None: the question is part of the task."""
+    """The provider's name of the model."""
+    first_arguments: Sequence[str]
+    """Arguments of the first run; `{task}` and `{folder}` are replaced."""
+    second_arguments: Sequence[str]
+    """Arguments of the second run, in the same conversation; `{question}` is replaced. May be empty."""
     tools: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Its tools that read a file, with their arguments."""
     variables: Mapping[str, str] = field(default_factory=dict)
-    prepare: Callable[[Path], None] | None = None
-    """Writes what its user would have in the home folder."""
+    prepare_home: Callable[[Path], None] | None = None
+    """Write the settings that its user would have in the home folder."""
     window: int = 64_000
-    stated: bool = True
-    """The provider's list of models states the window; else the gateway must know or learn it."""
-    steps: int = 40
-    width: int = 1
-    characters: int = 16_000
-    """Of one file."""
+    states_window: bool = True
+    """Whether the provider's list of models states the window; else the gateway must know or learn it."""
+    rounds: int = 40
+    files_per_round: int = 1
+    file_chars: int = 16_000
+    """Characters of one file."""
     thinks: bool = False
     is_python: bool = False
     max_output: int | None = None
-    says: int = 0
-    """Lines that a person types, for a program without tools; the question is the last."""
-    rereads: str = ""
-    """The tool by which a file that was compacted is read again at the end."""
-    stub: str = ""
-    """Its answer in place of the file; its own transcript has that."""
-    others: Sequence[str] = ()
-    """Models that it asks beside the conversation."""
+    typed_lines: int = 0
+    """Number of lines that a person types into a program without tools, before the question."""
+    rereading_tool: str = ""
+    """The tool that reads a compacted file again at the end."""
+    unchanged_text: str = ""
+    """The client's text in place of a file that it takes for unchanged, as in its own transcript."""
+    side_models: Sequence[str] = ()
+    """Models of its side calls."""
     upstream_path: str = ""
-    """Behind the provider's address."""
-    mcp: str = ""
+    """Appended to the provider's address."""
+    mcp_search_tool: str = ""
     """Its name for the search tool of the MCP server, which then replaces `recall`."""
-    has_mcp_later: bool = False
-    """The MCP server is attached only in the second run."""
-    unsteady: int = 2
-    """The number of newest messages that the next request may have otherwise: reminders move."""
-    retells: bool = False
-    """A resumed session is sent without its reasoning: the cache breaks once."""
+    attaches_mcp_later: bool = False
+    """Whether the MCP server is attached only in the second run."""
+    changing_messages: int = 2
+    """Number of newest messages that the next request may change, because reminders move."""
+    drops_reasoning: bool = False
+    """Whether a resumed session is sent without its reasoning, which misses the cache once."""
     names_session: bool = True
-    """Otherwise calls beside the conversation are listed beside it, too."""
+    """Whether side calls carry the session's id; otherwise they are threads of their own."""
 
 
 def _bash(argument: str = "command") -> dict[str, Any]:
@@ -86,7 +86,7 @@ _CODEX_PROVIDER = [
     'model_providers.lab={name="Lab", base_url="{url}/v1", env_key="LAB_API_KEY", wire_api="responses"}',
 ]
 _NO_APPS = ["-c", "features.apps=false"]
-"""Else it asks chatgpt.com for the account's connectors before every call, which is not there."""
+"""Without this, Codex asks chatgpt.com for the account's connectors before every call, which is out of reach."""
 _CODEX_TOOLS: Mapping[str, Mapping[str, Any]] = {
     "shell": {"command": ["cat", "{name}"]},
     "shell_command": {"command": "cat {name}"},
@@ -101,7 +101,7 @@ _OPENCODE_TOOLS: Mapping[str, Mapping[str, Any]] = {
 
 
 def _opencode_provider(home: Path) -> None:
-    """A provider of the user's own, whose address is the gateway's."""
+    """Write a custom provider with the gateway's address."""
     provider = {
         "npm": "@ai-sdk/openai-compatible",
         "name": "Lab",
@@ -117,7 +117,7 @@ def _opencode_provider(home: Path) -> None:
 
 
 def _codex_login(home: Path) -> None:
-    """What `codex login` writes for a ChatGPT account."""
+    """Write the files that `codex login` writes for a ChatGPT account."""
 
     def token(claims: Mapping[str, Any]) -> str:
         parts = (
@@ -155,7 +155,7 @@ def _codex_login(home: Path) -> None:
 
 
 def _gemini_key(home: Path) -> None:
-    """Return the settings it writes when its user chooses an API key."""
+    """Write the settings of a user who chose an API key."""
     file = home / ".gemini" / "settings.json"
     file.parent.mkdir(parents=True)
     file.write_text(
@@ -164,7 +164,7 @@ def _gemini_key(home: Path) -> None:
 
 
 def _cline_provider(home: Path) -> None:
-    """What `cline auth` writes."""
+    """Write the file that `cline auth` writes."""
     settings = {
         "provider": "openai-compatible",
         "apiKey": "any",
@@ -224,7 +224,7 @@ PROGRAMS = {
             packages=["@anthropic-ai/claude-code@2.1.100"],
             api="anthropic",
             model="claude-sonnet-4-6",
-            begin=[
+            first_arguments=[
                 *_CLAUDE,
                 "--model",
                 "claude-sonnet-4-6",
@@ -233,7 +233,7 @@ PROGRAMS = {
                 "--session-id",
                 _SESSION,
             ],
-            continue_round=[
+            second_arguments=[
                 *_CLAUDE,
                 "--model",
                 "claude-sonnet-4-6",
@@ -252,13 +252,13 @@ PROGRAMS = {
                 "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
             },
             window=200_000,
-            stated=False,
-            width=2,
-            steps=96,
-            characters=9_000,
+            states_window=False,
+            files_per_round=2,
+            rounds=96,
+            file_chars=9_000,
             thinks=True,
-            rereads="Read",
-            stub="File unchanged since last read",
+            rereading_tool="Read",
+            unchanged_text="File unchanged since last read",
         ),
         Program(  # with its defaults: its own choice of models and options
             name="claude-defaults",
@@ -266,21 +266,21 @@ PROGRAMS = {
             packages=["@anthropic-ai/claude-code@2.1.326"],
             api="anthropic",
             model="claude-opus-5-5",
-            begin=[*_CLAUDE, "-p", "{task}"],
-            continue_round=[*_CLAUDE, "-p", "{question}", "--continue"],
+            first_arguments=[*_CLAUDE, "-p", "{task}"],
+            second_arguments=[*_CLAUDE, "-p", "{question}", "--continue"],
             tools={
                 "Bash": {**_bash(), "description": "Read a part"},
                 "Read": {"file_path": "{folder}/{name}"},
             },
             variables={"ANTHROPIC_API_KEY": "any", "IS_SANDBOX": "1"},
             window=200_000,
-            stated=False,
-            width=2,
-            steps=96,
-            characters=9_000,
+            states_window=False,
+            files_per_round=2,
+            rounds=96,
+            file_chars=9_000,
             thinks=True,
-            rereads="Read",
-            others=["claude-haiku-4-5", "claude-haiku-4-5-20251001"],
+            rereading_tool="Read",
+            side_models=["claude-haiku-4-5", "claude-haiku-4-5-20251001"],
         ),
         Program(
             name="codex",
@@ -288,13 +288,13 @@ PROGRAMS = {
             packages=["@openai/codex@0.169.0"],
             api="openai_responses",
             model="gpt-5.2-codex",
-            begin=["exec", *_CODEX, "{task}"],
-            continue_round=["exec", *_CODEX, "resume", "--last", "{question}"],
+            first_arguments=["exec", *_CODEX, "{task}"],
+            second_arguments=["exec", *_CODEX, "resume", "--last", "{question}"],
             tools=_CODEX_TOOLS,
             variables={"CODEX_API_KEY": "any"},
             window=64_000,
-            steps=112,
-            characters=5_000,
+            rounds=112,
+            file_chars=5_000,
             thinks=True,
         ),
         Program(
@@ -303,8 +303,8 @@ PROGRAMS = {
             packages=["@openai/codex@0.169.0"],
             api="openai_responses",
             model="gpt-5.2-codex",
-            begin=["exec", *_CODEX, *_CODEX_PROVIDER, "{task}"],
-            continue_round=[
+            first_arguments=["exec", *_CODEX, *_CODEX_PROVIDER, "{task}"],
+            second_arguments=[
                 "exec",
                 *_CODEX,
                 *_CODEX_PROVIDER,
@@ -315,8 +315,8 @@ PROGRAMS = {
             tools=_CODEX_TOOLS,
             variables={"LAB_API_KEY": "any"},
             window=64_000,
-            steps=112,
-            characters=5_000,
+            rounds=112,
+            file_chars=5_000,
             thinks=True,
         ),
         Program(
@@ -325,8 +325,8 @@ PROGRAMS = {
             packages=["@openai/codex@0.169.0"],
             api="openai_responses",
             model="gpt-5.2-codex",
-            begin=["exec", *_CODEX, *_NO_APPS, "{task}"],
-            continue_round=[
+            first_arguments=["exec", *_CODEX, *_NO_APPS, "{task}"],
+            second_arguments=[
                 "exec",
                 *_CODEX,
                 *_NO_APPS,
@@ -336,10 +336,10 @@ PROGRAMS = {
             ],
             tools=_CODEX_TOOLS,
             variables={},
-            prepare=_codex_login,
+            prepare_home=_codex_login,
             window=64_000,
-            steps=112,
-            characters=5_000,
+            rounds=112,
+            file_chars=5_000,
             thinks=True,
             upstream_path=LOGIN_PATH,
         ),
@@ -349,8 +349,8 @@ PROGRAMS = {
             packages=["opencode-ai@1.18.33"],
             api="openai_responses",
             model="gpt-5",
-            begin=["run", "--auto", "-m", "openai/gpt-5", "{task}"],
-            continue_round=[
+            first_arguments=["run", "--auto", "-m", "openai/gpt-5", "{task}"],
+            second_arguments=[
                 "run",
                 "--auto",
                 "-m",
@@ -360,9 +360,9 @@ PROGRAMS = {
             ],
             tools=_OPENCODE_TOOLS,
             variables={"OPENAI_API_KEY": "any"},
-            others=["gpt-5-nano", "gpt-5.4-nano"],
-            steps=108,
-            characters=5_000,
+            side_models=["gpt-5-nano", "gpt-5.4-nano"],
+            rounds=108,
+            file_chars=5_000,
             thinks=True,
         ),
         Program(
@@ -371,8 +371,14 @@ PROGRAMS = {
             packages=["opencode-ai@1.18.33"],
             api="anthropic",
             model="claude-sonnet-4-5",
-            begin=["run", "--auto", "-m", "anthropic/claude-sonnet-4-5", "{task}"],
-            continue_round=[
+            first_arguments=[
+                "run",
+                "--auto",
+                "-m",
+                "anthropic/claude-sonnet-4-5",
+                "{task}",
+            ],
+            second_arguments=[
                 "run",
                 "--auto",
                 "-m",
@@ -382,9 +388,9 @@ PROGRAMS = {
             ],
             tools=_OPENCODE_TOOLS,
             variables={"ANTHROPIC_API_KEY": "any"},
-            others=["claude-haiku-4-5", "claude-haiku-4-5-20251001"],
-            steps=108,
-            characters=5_000,
+            side_models=["claude-haiku-4-5", "claude-haiku-4-5-20251001"],
+            rounds=108,
+            file_chars=5_000,
         ),
         Program(
             name="opencode-chat",
@@ -392,8 +398,8 @@ PROGRAMS = {
             packages=["opencode-ai@1.18.33"],
             api="openai_chat",
             model="lab-coder",
-            begin=["run", "--auto", "-m", "lab/lab-coder", "{task}"],
-            continue_round=[
+            first_arguments=["run", "--auto", "-m", "lab/lab-coder", "{task}"],
+            second_arguments=[
                 "run",
                 "--auto",
                 "-m",
@@ -403,9 +409,9 @@ PROGRAMS = {
             ],
             tools=_OPENCODE_TOOLS,
             variables={"LAB_API_KEY": "any"},
-            prepare=_opencode_provider,
-            steps=108,
-            characters=5_000,
+            prepare_home=_opencode_provider,
+            rounds=108,
+            file_chars=5_000,
         ),
         Program(
             name="pi",
@@ -413,8 +419,15 @@ PROGRAMS = {
             packages=["@earendil-works/pi-coding-agent@0.87.1"],
             api="openai_responses",
             model="gpt-5",
-            begin=["-p", "--provider", "openai", "--model", "gpt-5", "{task}"],
-            continue_round=[
+            first_arguments=[
+                "-p",
+                "--provider",
+                "openai",
+                "--model",
+                "gpt-5",
+                "{task}",
+            ],
+            second_arguments=[
                 "-p",
                 "--provider",
                 "openai",
@@ -425,8 +438,8 @@ PROGRAMS = {
             ],
             tools={"bash": {"command": "cat {name}"}, "read": {"path": "{name}"}},
             variables={"OPENAI_API_KEY": "any", "PI_OFFLINE": "1"},
-            steps=110,
-            characters=5_500,
+            rounds=110,
+            file_chars=5_500,
             thinks=True,
         ),
         Program(
@@ -435,7 +448,7 @@ PROGRAMS = {
             packages=["@qwen-code/qwen-code@0.24.4"],
             api="openai_chat",
             model="qwen3-coder-plus",
-            begin=[
+            first_arguments=[
                 "--yolo",
                 "--auth-type",
                 "openai",
@@ -444,7 +457,7 @@ PROGRAMS = {
                 "-p",
                 "{task}",
             ],
-            continue_round=[
+            second_arguments=[
                 "--yolo",
                 "--auth-type",
                 "openai",
@@ -465,8 +478,8 @@ PROGRAMS = {
             },
             variables={"OPENAI_API_KEY": "any"},
             window=128_000,
-            steps=150,
-            characters=8_000,
+            rounds=150,
+            file_chars=8_000,
         ),
         Program(  # in one run: 0.61.0 sends each function response twice after --resume
             name="gemini",
@@ -474,7 +487,7 @@ PROGRAMS = {
             packages=["@google/gemini-cli@0.61.0"],
             api="gemini",
             model="gemini-2.5-pro",
-            begin=[
+            first_arguments=[
                 "--yolo",
                 "--skip-trust",
                 "-m",
@@ -482,7 +495,7 @@ PROGRAMS = {
                 "-p",
                 "{task} {question}",
             ],
-            continue_round=[],
+            second_arguments=[],
             tools={
                 "run_shell_command": {
                     "command": "cat {name}",
@@ -491,13 +504,13 @@ PROGRAMS = {
                 "read_file": {"file_path": "{folder}/{name}"},
             },
             variables={"GEMINI_API_KEY": "any", "GEMINI_TELEMETRY_ENABLED": "false"},
-            prepare=_gemini_key,
+            prepare_home=_gemini_key,
             window=128_000,
-            steps=132,
-            characters=8_000,
+            rounds=132,
+            file_chars=8_000,
             thinks=True,
             names_session=False,
-            others=[
+            side_models=[
                 "gemini-2.5-flash",
                 "gemini-2.5-flash-lite",
                 "gemini-3-flash-preview",
@@ -510,16 +523,16 @@ PROGRAMS = {
             packages=["cline@3.0.65"],
             api="openai_chat",
             model="lab-coder",
-            begin=["{task} {question}"],
-            continue_round=[],
+            first_arguments=["{task} {question}"],
+            second_arguments=[],
             tools={
                 "run_commands": {"commands": ["cat {name}"]},
                 "read_files": {"files": [{"path": "{folder}/{name}"}]},
             },
             variables={},
-            prepare=_cline_provider,
-            steps=108,
-            characters=5_000,
+            prepare_home=_cline_provider,
+            rounds=108,
+            file_chars=5_000,
         ),
         Program(
             name="aider",
@@ -527,14 +540,14 @@ PROGRAMS = {
             packages=["aider-chat==0.86.2"],
             api="openai_chat",
             model="gpt-4o",
-            begin=["--model", "openai/gpt-4o", *_AIDER],
-            continue_round=[],
+            first_arguments=["--model", "openai/gpt-4o", *_AIDER],
+            second_arguments=[],
             tools={},
             variables={"OPENAI_API_KEY": "any", **_AIDER_OFFLINE},
-            steps=112,
-            characters=5_000,
+            rounds=112,
+            file_chars=5_000,
             is_python=True,
-            says=112,
+            typed_lines=112,
         ),
         Program(
             name="aider-anthropic",
@@ -542,14 +555,14 @@ PROGRAMS = {
             packages=["aider-chat==0.86.2"],
             api="anthropic",
             model="claude-sonnet-4-5",
-            begin=["--model", "anthropic/claude-sonnet-4-5", *_AIDER],
-            continue_round=[],
+            first_arguments=["--model", "anthropic/claude-sonnet-4-5", *_AIDER],
+            second_arguments=[],
             tools={},
             variables={"ANTHROPIC_API_KEY": "any", **_AIDER_OFFLINE},
-            steps=112,
-            characters=5_000,
+            rounds=112,
+            file_chars=5_000,
             is_python=True,
-            says=112,
+            typed_lines=112,
         ),
         Program(
             name="copilot",
@@ -557,14 +570,14 @@ PROGRAMS = {
             packages=["@github/copilot@1.0.102"],
             api="openai_responses",
             model="gpt-5",
-            begin=[*_COPILOT, "-p", "{task}"],
-            continue_round=[*_COPILOT, "--continue", "-p", "{question}"],
+            first_arguments=[*_COPILOT, "-p", "{task}"],
+            second_arguments=[*_COPILOT, "--continue", "-p", "{question}"],
             tools=_COPILOT_TOOLS,
             variables={**_COPILOT_OFFLINE, "COPILOT_PROVIDER_WIRE_API": "responses"},
-            steps=110,
-            characters=5_500,
+            rounds=110,
+            file_chars=5_500,
             thinks=True,
-            retells=True,
+            drops_reasoning=True,
         ),
         Program(
             name="copilot-anthropic",
@@ -572,18 +585,18 @@ PROGRAMS = {
             packages=["@github/copilot@1.0.102"],
             api="anthropic",
             model="claude-sonnet-4-5",
-            begin=[*_COPILOT, "-p", "{task}"],
-            continue_round=[*_COPILOT, "--continue", "-p", "{question}"],
+            first_arguments=[*_COPILOT, "-p", "{task}"],
+            second_arguments=[*_COPILOT, "--continue", "-p", "{question}"],
             tools=_COPILOT_TOOLS,
             variables={
                 **_COPILOT_OFFLINE,
                 "COPILOT_PROVIDER_TYPE": "anthropic",
                 "COPILOT_MODEL": "claude-sonnet-4-5",
             },
-            steps=110,
-            characters=5_500,
+            rounds=110,
+            file_chars=5_500,
             thinks=True,
-            retells=True,
+            drops_reasoning=True,
         ),
         Program(  # in one run: goose 1.34 loses calls of the history after --resume
             name="goose",
@@ -591,8 +604,8 @@ PROGRAMS = {
             packages=["@aaif/goose@0.20.1"],
             api="openai_chat",
             model="gpt-4o",
-            begin=[*_GOOSE, "-t", "{task} {question}"],
-            continue_round=[],
+            first_arguments=[*_GOOSE, "-t", "{task} {question}"],
+            second_arguments=[],
             tools={"shell": _bash(), "developer__shell": _bash()},
             variables={
                 "GOOSE_PROVIDER": "openai",
@@ -601,14 +614,14 @@ PROGRAMS = {
                 "GOOSE_DISABLE_KEYRING": "1",
                 "GOOSE_MODE": "auto",
             },
-            steps=110,
-            characters=5_500,
-            unsteady=4,
+            rounds=110,
+            file_chars=5_500,
+            changing_messages=4,
         ),
     )
 }
 PROGRAMS |= {
-    f"{name}-mcp": replace(PROGRAMS[name], name=f"{name}-mcp", mcp=tool)
+    f"{name}-mcp": replace(PROGRAMS[name], name=f"{name}-mcp", mcp_search_tool=tool)
     for name, tool in (
         ("claude-defaults", "mcp__everthread__search"),
         ("codex", "mcp__everthread__search"),
@@ -619,5 +632,5 @@ PROGRAMS |= {
 PROGRAMS["claude-defaults-mcp-later"] = replace(
     PROGRAMS["claude-defaults-mcp"],
     name="claude-defaults-mcp-later",
-    has_mcp_later=True,
+    attaches_mcp_later=True,
 )

@@ -1,4 +1,4 @@
-"""pydantic-ai: an agent with a tool; each run continues the messages of the one before."""
+"""Run an agent of pydantic-ai with a tool; each run continues the messages of the previous one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pydantic_ai.providers.openai import OpenAIProvider
 
 
 def look_up(entry: str) -> str:
-    """What the book says about an entry."""
+    """Return the ledger's line about an entry."""
     return f"Entry {entry} is settled; the receipt is in folder {len(entry) + 40}. " * 6
 
 

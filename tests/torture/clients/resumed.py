@@ -68,13 +68,13 @@ STEPS = (
     Step("other", TASK, is_new=True),
 )
 RESUMED = {
-    name: replace(PROGRAMS[name], stated=False)
+    name: replace(PROGRAMS[name], states_window=False)
     for name in ("codex", "opencode", "opencode-anthropic", "pi", "qwen")
 }
-"""The window is less than the gateway knows of the model: it is learnt from a refusal."""
+"""Clients whose model has a smaller window than the gateway's catalogue says: it is learnt from a refusal."""
 RESUMED["qwen"] = replace(RESUMED["qwen"], names_session=False)
 RESUMED["claude-defaults"] = replace(
-    PROGRAMS["claude-defaults"], window=90_000, steps=32
+    PROGRAMS["claude-defaults"], window=90_000, rounds=32
 )
 
 
@@ -89,7 +89,7 @@ def list_steps(program: Program) -> list[Step]:
 
 
 class SummarisingModel(ScriptedModel):
-    """Writes a summary of its own if the client asks for one."""
+    """Write a summary if the client asks for one."""
 
     def __call__(self, request: Request) -> Reply | str:
         if request.messages and SUMMARY_REQUEST in json.dumps(request.messages[-1]):
@@ -101,14 +101,14 @@ class SummarisingModel(ScriptedModel):
 
 async def run(program: Program, folder: Path, binaries: str) -> dict[str, Any]:
     """Run every step; return the findings."""
-    workspace = Workspace.create(folder, program, binaries, program.steps)
+    workspace = Workspace.create(folder, program, binaries, program.rounds)
     model = SummarisingModel(
-        program.steps,
+        program.rounds,
         workspace.insert_folder(program.tools),
-        width=program.width,
+        width=program.files_per_round,
         thinks=program.thinks,
     )
-    names = (program.model, *program.others)
+    names = (program.model, *program.side_models)
     served = [ServedModel(name, program.window) for name in names]
     findings: dict[str, Any] = {}
     async with Provider(served, model) as provider:
@@ -147,7 +147,7 @@ async def run_step(
     step: Step, program: Program, workspace: Workspace, options: Sequence[str]
 ) -> CommandOutput:
     """Run the client for one step, behind a gateway of its own or behind `everthread serve`."""
-    arguments = program.begin if step.is_new else program.continue_round
+    arguments = program.first_arguments if step.is_new else program.second_arguments
     words = fill_arguments(arguments, step.words, step.words)
     variables: dict[str, str] = {}
     if step.is_renewed:

@@ -31,15 +31,15 @@ from tests.torture.clients.workspace import (
 
 async def run(program: Program, folder: Path, binaries: str) -> dict[str, Any]:
     """Run both parts of the program's conversation; return the findings."""
-    workspace = Workspace.create(folder, program, binaries, program.steps)
+    workspace = Workspace.create(folder, program, binaries, program.rounds)
     model = ScriptedModel(
-        program.steps,
+        program.rounds,
         workspace.insert_folder(program.tools),
-        width=program.width,
+        width=program.files_per_round,
         thinks=program.thinks,
-        characters=program.characters,
-        rereads=program.rereads,
-        lookup=program.mcp or RECALL,
+        characters=program.file_chars,
+        rereads=program.rereading_tool,
+        lookup=program.mcp_search_tool or RECALL,
     )
     shown_field = _find_window_field(program)
     served = ServedModel(
@@ -49,7 +49,8 @@ async def run(program: Program, folder: Path, binaries: str) -> dict[str, Any]:
         max_output=program.max_output,
     )
     side_models = [
-        ServedModel(name, program.window, shows=shown_field) for name in program.others
+        ServedModel(name, program.window, shows=shown_field)
+        for name in program.side_models
     ]
     started_at = time.monotonic()
     async with Provider([served, *side_models], model) as provider:
@@ -60,8 +61,8 @@ async def run(program: Program, folder: Path, binaries: str) -> dict[str, Any]:
         "codes": [output.code for output in outputs],
         "said": [output.text[-2_000:] for output in outputs],
         "errors": [output.errors[-2_000:] for output in outputs],
-        "stubs": _count_in_transcripts(workspace.home, program.stub),
-        **summarize_requests(provider.log, model, unsteady=program.unsteady),
+        "stubs": _count_in_transcripts(workspace.home, program.unchanged_text),
+        **summarize_requests(provider.log, model, unsteady=program.changing_messages),
         **read_gateway_log(workspace.gateway_log),
         **await summarize_threads(workspace.everthread_home),
     }
@@ -75,12 +76,14 @@ async def _run_commands(
     """Start the conversation, then resume it, unless one command does both."""
     upstream = f"lab={provider_url}{program.upstream_path}"
     options = ["--upstream", upstream, "--log", str(workspace.gateway_log)]
-    typed = type_lines(program.says) if program.says else ""
+    typed = type_lines(program.typed_lines) if program.typed_lines else ""
     outputs = []
-    for number, arguments in enumerate((program.begin, program.continue_round)):
+    for number, arguments in enumerate(
+        (program.first_arguments, program.second_arguments)
+    ):
         if not arguments:
             continue
-        has_mcp = program.mcp and (number or not program.has_mcp_later)
+        has_mcp = program.mcp_search_tool and (number or not program.attaches_mcp_later)
         outputs.append(
             await workspace.wrap(
                 program.client,
@@ -94,7 +97,7 @@ async def _run_commands(
 
 def _find_window_field(program: Program) -> WindowField | None:
     """Return the field in which the provider's list of models states the window."""
-    if not program.stated:
+    if not program.states_window:
         return None
     return "inputTokenLimit" if program.api == "gemini" else "max_model_len"
 

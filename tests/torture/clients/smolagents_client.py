@@ -1,4 +1,4 @@
-"""smolagents: an agent that answers by a tool, and sends its calls and their results back as text."""
+"""Run an agent of smolagents, which answers by a tool and sends its calls and their results back as text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from smolagents import OpenAIServerModel, ToolCallingAgent, tool  # type: ignore
 
 @tool  # type: ignore[untyped-decorator] # as above
 def look_up(entry: str) -> str:
-    """What the book says about an entry.
+    """Return the ledger's line about an entry.
 
     Args:
         entry: its number

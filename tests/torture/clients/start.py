@@ -27,7 +27,7 @@ NO_NETWORK = {
     "HTTP_PROXY": "http://127.0.0.1:9",
     "NO_PROXY": "127.0.0.1,localhost",
 }
-"""Where no namespace is permitted: outbound addresses are refused."""
+"""Variables that refuse outbound addresses, if no network namespace is permitted."""
 
 
 def run_program(

@@ -54,11 +54,11 @@ class Workspace:
         workspace = cls(folder, environment)
         for path in (home, workspace.ledgers, workspace.everthread_home):
             path.mkdir(parents=True)
-        for number in range(1, rounds * program.width + 2):
+        for number in range(1, rounds * program.files_per_round + 2):
             file = workspace.ledgers / f"part-{number:03d}.txt"
-            file.write_text(file_text(number, program.characters), "utf-8")
-        if program.prepare is not None:
-            program.prepare(home)
+            file.write_text(file_text(number, program.file_chars), "utf-8")
+        if program.prepare_home is not None:
+            program.prepare_home(home)
         return workspace
 
     @property

@@ -1,4 +1,4 @@
-"""An agent of Google ADK with a tool; run, streamed and run without a loop by turns."""
+"""Run an agent of Google ADK with a tool: awaited, streamed and without a loop, in turns."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def main(job: dict[str, Any]) -> dict[str, Any]:
     check_contents()
 
     def look_up(entry: str) -> str:
-        """What the book says about an entry."""
+        """Return the ledger's line about an entry."""
         return str(job["page"]).format(entry=entry)
 
     ear = logging.getLogger("google_adk")

@@ -1,4 +1,4 @@
-"""An agent of LangChain with a tool; invoked, awaited and streamed by turns."""
+"""Run an agent of LangChain with a tool: invoked, awaited and streamed, in turns."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def main(job: dict[str, Any]) -> dict[str, Any]:
     check_messages()
 
     def look_up(entry: str) -> str:
-        """What the book says about an entry."""
+        """Return the ledger's line about an entry."""
         return str(job["page"]).format(entry=entry)
 
     model = ChatOpenAI(

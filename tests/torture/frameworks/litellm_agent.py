@@ -1,4 +1,4 @@
-"""An agent of OpenAI's client before LiteLLM's proxy, which has the callback or not; whole answers and streams."""
+"""Run an agent with OpenAI's client through LiteLLM's proxy, with or without the callback, whole and streamed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ logging.getLogger("LiteLLM").addHandler(Ear())
 
 
 def start(job: dict[str, Any], folder: Path) -> tuple[subprocess.Popen[bytes], str]:
-    """The proxy, and its address."""
+    """Start the proxy; return it and its address."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -91,7 +91,7 @@ def start(job: dict[str, Any], folder: Path) -> tuple[subprocess.Popen[bytes], s
 
 
 class Bookkeeper:
-    """A loop of its own: asks, runs the tool, asks again."""
+    """An agent's loop: ask, run the tool, ask again."""
 
     def __init__(self, job: dict[str, Any], address: str) -> None:
         self._job = job

@@ -1,4 +1,4 @@
-"""An agent of OpenAI Agents with a tool; run and streamed by turns, through chat completions and responses."""
+"""Run an agent of OpenAI Agents with a tool: awaited and streamed in turns, over chat completions and responses."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ async def main(job: dict[str, Any]) -> dict[str, Any]:
     await check_session(job["store"])
 
     def look_up(entry: str) -> str:
-        """What the book says about an entry."""
+        """Return the ledger's line about an entry."""
         return str(job["page"]).format(entry=entry)
 
     ear = logging.getLogger("openai.agents")
@@ -142,7 +142,7 @@ async def main(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def run_alone(*given: Any, **named: Any) -> Any:
-    """As a script does: without a loop of its own."""
+    """Run without an event loop, as a script does."""
     return asyncio.run(Runner.run(*given, **named))
 
 

@@ -12,7 +12,7 @@ from tests.torture.strict.signatures import call_text, sign
 from tests.torture.strict.story import Answer
 
 Event = tuple[str, Mapping[str, Any]]
-"""The name of a server-sent event (empty: it has none) and its data."""
+"""The name of a server-sent event, empty if it has none, and its data."""
 
 
 @dataclass(frozen=True)

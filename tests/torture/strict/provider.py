@@ -34,7 +34,7 @@ APIS = {
 
 @dataclass
 class HandledRequest:
-    """One request, and the answer to it."""
+    """A request and the facts of its answer."""
 
     path: str
     api: str = ""
@@ -46,7 +46,7 @@ class HandledRequest:
 
 
 class StrictProvider:
-    """Serves one model on loopback while its `with` block runs."""
+    """Serve one model on loopback until the `with` block ends."""
 
     def __init__(
         self, story: StoryModel, model: str, window: int, *, states_window: bool
@@ -232,7 +232,7 @@ def _decode(raw: bytes, encoding: str | None) -> bytes:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Reads requests for a provider, and writes its answers."""
+    """Read requests for a provider, and write its answers."""
 
     provider: StrictProvider
     protocol_version = "HTTP/1.1"

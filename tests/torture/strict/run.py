@@ -26,13 +26,13 @@ from tests.torture.strict.provider import CHARS_PER_TOKEN, StrictProvider
 from tests.torture.strict.story import StoryModel
 
 FILLED = 1.6
-"""How many windows the files of a run fill."""
+"""Size of a run's files, in windows."""
 
 
 def count_steps(program: Program) -> int:
     """Return the number of rounds that fill the window more than once."""
-    per_round = program.characters * program.width / CHARS_PER_TOKEN
-    return min(program.steps, int(FILLED * program.window / per_round))
+    per_round = program.file_chars * program.files_per_round / CHARS_PER_TOKEN
+    return min(program.rounds, int(FILLED * program.window / per_round))
 
 
 async def run(program: Program, folder: Path, binaries: str) -> dict[str, Any]:
@@ -44,12 +44,12 @@ async def run(program: Program, folder: Path, binaries: str) -> dict[str, Any]:
         QUESTION,
         FACT,
         workspace.insert_folder(program.tools),
-        page=lambda number: file_text(number, program.characters),
-        width=program.width,
+        page=lambda number: file_text(number, program.file_chars),
+        width=program.files_per_round,
     )
     started_at = time.monotonic()
     provider = StrictProvider(
-        story, program.model, program.window, states_window=program.stated
+        story, program.model, program.window, states_window=program.states_window
     )
     with provider:
         outputs = await _run_commands(program, workspace, provider.url, steps)
@@ -98,7 +98,7 @@ async def _run_commands(
     """Start the conversation, then resume it, unless one command does both."""
     upstream = f"strict={provider_url}{program.upstream_path}"
     options = ["--upstream", upstream, "--log", str(workspace.gateway_log)]
-    typed = type_lines(steps) if program.says else ""
+    typed = type_lines(steps) if program.typed_lines else ""
     return [
         await workspace.wrap(
             program.client,
@@ -106,7 +106,7 @@ async def _run_commands(
             fill_arguments(arguments, TASK, QUESTION),
             typed=typed,
         )
-        for arguments in (program.begin, program.continue_round)
+        for arguments in (program.first_arguments, program.second_arguments)
         if arguments
     ]
 

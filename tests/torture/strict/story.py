@@ -1,4 +1,4 @@
-"""The model behind the strict provider: it reads files until the window is full.
+"""The model of the strict provider: it reads files until the window is full.
 
 It knows only the text of the prompt. The fact that it is asked for at the end was in the
 first file, so it needs the gateway's `recall` once that was compacted.
@@ -26,7 +26,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer in no protocol's form."""
+    """An answer, independent of the protocol."""
 
     text: str = ""
     calls: Sequence[Call] = ()
@@ -35,10 +35,10 @@ class Answer:
 
 @dataclass
 class StoryModel:
-    """Answers every request of one client."""
+    """Answer every request of one client."""
 
     steps: int
-    """Rounds of reading before the question is answered."""
+    """Number of rounds of reading before the question is answered."""
     question: str
     fact: str
     tools: Mapping[str, Any] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class StoryModel:
     done: int = 0
     recalls: int = 0
     is_fact_known: bool = False
-    """The fact was in the prompt without a call of `recall`."""
+    """Whether the fact was in the prompt without a call of `recall`."""
 
     def answer(self, prompt: str, tools: Sequence[str]) -> Answer:
         """Answer a request with this text and these tools."""
