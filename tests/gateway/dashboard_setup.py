@@ -15,10 +15,11 @@ import httpx2
 
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.factory import open_store
-from everthread.gateway.dashboard.access import SECRET_NAME, Access, LoginMode
-from everthread.gateway.dashboard.page_data import PageReader
+from everthread.gateway.contracts import Auth
+from everthread.gateway.dashboard.context_window import WindowSize
+from everthread.gateway.dashboard.login import SECRET_NAME, Access
 from everthread.gateway.dashboard.page_routes import Dashboard
-from everthread.gateway.dashboard.views import WindowSize
+from everthread.gateway.dashboard.thread_costs import ThreadCosts
 from everthread.store.records import NewCompaction, NewMessage, NewSession
 from everthread.store.store import Store
 from everthread.store.usage_records import NewUsage
@@ -156,20 +157,20 @@ class DashboardSetup:
 
 @asynccontextmanager
 async def open_dashboard_setup(
-    folder: Path, login: LoginMode = "local", *, window: int = 20_000, **more: Any
+    folder: Path, auth: Auth = "none", *, window: int = 20_000, **more: Any
 ) -> AsyncIterator[DashboardSetup]:
     store = open_store(folder / "pages.db")
     access = Access(
         store,
         await store.shared_secret(SECRET_NAME),
-        login=login,
+        auth=auth,
         operator_key=more.pop("operator_key", None),
     )
 
     def size(model: str, learnt: int | None) -> WindowSize:
         return WindowSize(learnt or window, (learnt or window) // 2, "as the test says")
 
-    made = DashboardSetup(store, Dashboard(PageReader(store, size), access, **more))
+    made = DashboardSetup(store, Dashboard(ThreadCosts(store, size), access, **more))
     try:
         yield made
     finally:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from everthread.core.types import Reply
 from everthread.gateway.answer_reader import usage_of
-from everthread.gateway.dashboard.calls_view import make_calls_view
+from everthread.gateway.dashboard.call_history import make_calls_view
 from everthread.thread.caller.sent_history import Outcome
 from tests.gateway.manager_setup import HistoryClient, make_text, open_manager_setup
 

@@ -15,7 +15,7 @@ from everthread import open_conversation
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.types import Reply
 from everthread.gateway.access.quotas import utc_day
-from everthread.gateway.dashboard.page_charts import DAY_SECONDS, draw_days
+from everthread.gateway.dashboard.overview_page import DAY_SECONDS, draw_days
 from everthread.gateway.dashboard.savings import CostComparison, compare_thread
 from everthread.gateway.dashboard.summary_lines import split_summary
 from everthread.gateway.dashboard.trials import (

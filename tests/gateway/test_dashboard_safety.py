@@ -158,9 +158,9 @@ async def test_a_link_works_once(tmp_path: Path) -> None:
         assert "Max-Age=0" in left.headers["set-cookie"]
 
 
-@pytest.mark.parametrize("login", ["local", "keys", "operator", "off"])
-async def test_a_stranger_sees_nothing(tmp_path: Path, login: Any) -> None:
-    async with open_dashboard_setup(tmp_path, login=login) as dashboard:
+@pytest.mark.parametrize("auth", ["none", "keys", "passthrough"])
+async def test_a_stranger_sees_nothing(tmp_path: Path, auth: Any) -> None:
+    async with open_dashboard_setup(tmp_path, auth=auth) as dashboard:
         visitor = dashboard.browser()
         thread = await make_thread(dashboard.store, title="Confidential")
         first = (await dashboard.store.history(thread, limit=1))[0]
@@ -197,7 +197,7 @@ async def test_a_stranger_sees_nothing(tmp_path: Path, login: Any) -> None:
 async def test_a_key_sees_its_tenant_and_ends_when_it_is_revoked(
     tmp_path: Path,
 ) -> None:
-    async with open_dashboard_setup(tmp_path, login="keys") as dashboard:
+    async with open_dashboard_setup(tmp_path, auth="keys") as dashboard:
         visitor = dashboard.browser()
         ours = await make_thread(dashboard.store, tenant="a")
         theirs = await make_thread(dashboard.store, tenant="b", title="Secret plan")
@@ -255,7 +255,7 @@ async def test_a_key_sees_its_tenant_and_ends_when_it_is_revoked(
 
 async def test_the_operators_key_sees_all(tmp_path: Path) -> None:
     async with open_dashboard_setup(
-        tmp_path, login="operator", operator_key="a-key-of-the-operator"
+        tmp_path, auth="passthrough", operator_key="a-key-of-the-operator"
     ) as dashboard:
         visitor = dashboard.browser()
         for tenant in ("a", "b"):

@@ -22,7 +22,7 @@ from everthread.errors import InputError
 from everthread.factory import open_store
 from everthread.gateway.access.authentication import KEY_CACHE_SECONDS
 from everthread.gateway.access.key_creation import issue_key
-from everthread.gateway.dashboard.access import MAX_LINKS, LoginLinks
+from everthread.gateway.dashboard.login import MAX_LINKS, LoginLinks
 from everthread.gateway.server import listen
 from everthread.gateway.supervisor import PortSockets
 from everthread.lab.provider import Provider

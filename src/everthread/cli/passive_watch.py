@@ -56,11 +56,11 @@ async def describe_managed_run(config: Config, store: Store, started_at: float) 
 
 async def _describe_thread(config: Config, store: Store, row: ThreadRow) -> str:
     from everthread.factory.conversations import make_session_options
-    from everthread.factory.dashboards import make_page_reader
+    from everthread.factory.dashboards import make_thread_costs
     from everthread.lab.importers.log import Log, LoggedMessage
     from everthread.lab.replay.replay_player import areplay
 
-    model, size = await make_page_reader(config, store).costs.load_window(row)
+    model, size = await make_thread_costs(config, store).load_window(row)
     history = await store.history(row.tip.id)
     messages = [
         LoggedMessage(message.body, message.created, model=model) for message in history

@@ -14,14 +14,11 @@ from everthread.config import Config
 from everthread.core.caching.cache_lifetimes import CACHE_SECONDS
 from everthread.errors import ConfigError
 from everthread.factory.conversations import make_session_options
-from everthread.gateway.contracts import Auth
 from everthread.store.store import Store
 
 if TYPE_CHECKING:
-    from everthread.gateway.dashboard.access import LoginMode
-    from everthread.gateway.dashboard.page_data import PageReader
     from everthread.gateway.dashboard.page_routes import Dashboard
-    from everthread.gateway.dashboard.thread_costs import WindowSource
+    from everthread.gateway.dashboard.thread_costs import ThreadCosts, WindowSource
     from everthread.gateway.dashboard.trials import RunTrial
     from everthread.gateway.middleware import SitePolicy
 
@@ -39,41 +36,33 @@ async def make_dashboard(
 
     `links`: the folder with login links that several processes share.
     """
-    from everthread.gateway.dashboard.access import SECRET_NAME, Access, LoginLinks
-    from everthread.gateway.dashboard.page_routes import Dashboard, PageSettings
+    from everthread.gateway.dashboard.login import SECRET_NAME, Access, LoginLinks
+    from everthread.gateway.dashboard.page_routes import Dashboard
 
-    key = _read_operator_key(config)
-    logins: dict[Auth, LoginMode] = {
-        "none": "local",
-        "keys": "keys",
-        "passthrough": "operator" if key else "off",
-    }
     secret = await store.shared_secret(SECRET_NAME)
     access = Access(
         store,
         secret,
-        login=logins[config.gateway.auth],
-        operator_key=key,
+        auth=config.gateway.auth,
+        operator_key=_read_operator_key(config),
         links=LoginLinks(links),
     )
-    compression = config.compression
-    settings = PageSettings(compression.threshold, compression.target_ratio)
-    reader = make_page_reader(config, store)
     return Dashboard(
-        reader,
+        make_thread_costs(config, store),
         access,
-        settings=settings,
         sites=sites,
         trial=trial,
+        threshold=config.compression.threshold,
+        ratio=config.compression.target_ratio,
         announce=announce,
     )
 
 
-def make_page_reader(config: Config, store: Store) -> PageReader:
-    """Return the reader of the data that the pages show."""
-    from everthread.gateway.dashboard.page_data import PageReader
+def make_thread_costs(config: Config, store: Store) -> ThreadCosts:
+    """Return the windows and the costs of the threads in a store."""
+    from everthread.gateway.dashboard.thread_costs import ThreadCosts
 
-    return PageReader(
+    return ThreadCosts(
         store,
         make_window_source(config),
         cache_seconds=CACHE_SECONDS[config.prompt_caching.cache_ttl],
@@ -82,7 +71,7 @@ def make_page_reader(config: Config, store: Store) -> PageReader:
 
 def make_window_source(config: Config) -> WindowSource:
     """Return a function that finds a model's window and threshold without network calls."""
-    from everthread.gateway.dashboard.views import WindowSize
+    from everthread.gateway.dashboard.context_window import WindowSize
     from everthread.providers.catalog import find_catalogue_window
 
     options = make_session_options(config)

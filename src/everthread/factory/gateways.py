@@ -114,7 +114,7 @@ async def open_gateway(
         if is_gateway_process:
             _warm_up(manager, stack)
         if service.pages is not None:
-            service.pages.settings = replace(service.pages.settings, base=gateway.url)
+            service.pages.base_url = gateway.url
         yield gateway
 
 

@@ -436,11 +436,11 @@ class Gateway:
     def find_dashboard_url(self) -> str | None:
         """Return the address of the dashboard, a one-time link if no key is needed; None if it is off."""
         pages = self._service.pages
-        if pages is None or pages.access.login == "off":
+        if pages is None or pages.access.is_off:
             return None
         return (
             f"{self.url}{pages.access.make_login_link()}"
-            if pages.access.login == "local"
+            if pages.access.auth == "none"
             else f"{self.url}/"
         )
 

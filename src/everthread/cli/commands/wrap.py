@@ -211,7 +211,7 @@ async def _run_with_own_gateway(
     run: ClientRun, upstreams: list[str], overrides: GatewayOverrides
 ) -> int:
     """Run the client with a gateway of its own, and print the receipt."""
-    from everthread.factory.dashboards import make_page_reader
+    from everthread.factory.dashboards import make_thread_costs
     from everthread.factory.gateways import open_gateway
     from everthread.factory.stores import open_store, store_url
     from everthread.gateway.monitoring.log_lines import set_up_logs
@@ -241,7 +241,7 @@ async def _run_with_own_gateway(
         insights = await store.insights(
             since=started_at, until=time.time() + 1, platform="gateway"
         )
-        comparison = await make_page_reader(config, store).load_savings(started_at)
+        comparison = await make_thread_costs(config, store).load_savings(started_at)
         managed_run_text = ""
         if overrides.is_passive:
             managed_run_text = await describe_managed_run(config, store, started_at)

@@ -302,3 +302,18 @@ def format_tick(value: float, unit: str) -> str:
     if value >= 1_000_000:
         return f"{value / 1_000_000:g}M"
     return f"{value / 1_000:g}k" if value >= 1_000 else f"{value:g}"
+
+
+MAX_CHART_POINTS = 300
+
+
+def pick_points(values: Sequence[Any], max_points: int = MAX_CHART_POINTS) -> list[int]:
+    """Return the indexes of the values that a chart shows, evenly spaced from the first to the last."""
+    if len(values) <= max_points:
+        return list(range(len(values)))
+    return sorted(
+        {
+            round(number * (len(values) - 1) / (max_points - 1))
+            for number in range(max_points)
+        }
+    )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, quote
 
 from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import (
     HTMLResponse,
@@ -24,14 +25,20 @@ from starlette.types import Message, Receive, Scope, Send
 
 from everthread.errors import EverthreadError, InputError
 from everthread.gateway.dashboard import text
-from everthread.gateway.dashboard.access import Access, Viewer
+from everthread.gateway.dashboard.compaction_page import load_compaction_page
 from everthread.gateway.dashboard.live_updates import LiveUpdates
-from everthread.gateway.dashboard.page_charts import draw_trial
-from everthread.gateway.dashboard.page_data import NotFoundError, PageReader
+from everthread.gateway.dashboard.login import Access, Viewer
+from everthread.gateway.dashboard.message_page import make_message_page
+from everthread.gateway.dashboard.overview_page import load_overview
 from everthread.gateway.dashboard.page_templates import (
     load_static_files,
     make_page_environment,
 )
+from everthread.gateway.dashboard.thread_costs import ThreadCosts
+from everthread.gateway.dashboard.thread_list import ThreadList
+from everthread.gateway.dashboard.thread_page import ThreadPages
+from everthread.gateway.dashboard.thread_reader import NotFoundError, ThreadReader
+from everthread.gateway.dashboard.trial_page import TrialPage
 from everthread.gateway.dashboard.trials import RunTrial
 from everthread.gateway.error_answers import Refused
 from everthread.gateway.middleware import SitePolicy
@@ -41,7 +48,6 @@ from everthread.thread.lookup.pins import add_pin
 
 MAX_FORM_BYTES = 64 * 1024
 UNDO_LEASE_SECONDS = 10.0
-MAX_TRIAL_SECONDS = 300.0
 _LOG = logging.getLogger("everthread.gateway.dashboard")
 _CONTENT_POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -64,41 +70,39 @@ _OUTCOME_TEXTS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class PageSettings:
-    """Settings that the pages show."""
-
-    threshold: float = 0.50
-    ratio: float = 0.20
-    base: str = ""
-    """The gateway's address for clients; empty if there is no gateway."""
-
-
 class Dashboard:
     """An ASGI application for `/` and `/dashboard/…`."""
 
     def __init__(  # noqa: PLR0913 - each by its name
         self,
-        reader: PageReader,
+        costs: ThreadCosts,
         access: Access,
         *,
-        settings: PageSettings | None = None,
         sites: SitePolicy | None = None,
         trial: RunTrial | None = None,
+        threshold: float = 0.50,
+        ratio: float = 0.20,
         announce: Callable[[str], None] | None = None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._reader = reader
-        self._store = reader.store
+        """`trial`: replays a thread with other settings; `threshold` and `ratio` are the configured ones.
+
+        `announce`: called with the path of a new login link when somebody asks for the login page.
+        """
         self.access = access
-        self.settings = settings or PageSettings()
+        self._store = costs.store
+        self._costs = costs
+        self._threads = ThreadReader(costs.store)
+        self._thread_list = ThreadList(self._threads, costs)
+        self._thread_pages = ThreadPages(self._thread_list)
+        self._trial_page = TrialPage(
+            self._threads, costs, trial, threshold=threshold, ratio=ratio
+        )
         self._sites = sites or SitePolicy()
-        self._run_trial = trial
+        self.base_url = ""
+        """The gateway's address for clients; empty without a gateway."""
         self._announce = announce
-        self._clock = clock
-        self._announced_at = -1e9
-        self._trial_lock = asyncio.Lock()
-        self._live_updates = LiveUpdates(reader.store, clock)
+        self._announced_at = -math.inf
+        self._live_updates = LiveUpdates(costs.store)
         self._compile_task: asyncio.Future[None] | None = None
         self._static = load_static_files()
         self._pages = make_page_environment(self._static)
@@ -128,7 +132,7 @@ class Dashboard:
             f"{thread}/pin": self._pin,
             f"{thread}/unpin": self._unpin,
             f"{thread}/branch": self._branch,
-            f"{thread}/try": self._run_trial_form,
+            f"{thread}/try": self._run_trial,
         }
         return [
             Route("/dashboard", _redirect_to_root),
@@ -145,19 +149,9 @@ class Dashboard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                names = {
-                    name.decode("latin-1").lower()
-                    for name, _ in message.get("headers", ())
-                }
-                added_headers = [
-                    (name.encode(), value.encode())
-                    for name, value in _RESPONSE_HEADERS.items()
-                    if name not in names
-                ]
-                message = {
-                    **message,
-                    "headers": [*message.get("headers", ()), *added_headers],
-                }
+                headers = MutableHeaders(scope=message)
+                for name, value in _RESPONSE_HEADERS.items():
+                    headers.setdefault(name, value)
             await send(message)
 
         try:
@@ -240,11 +234,11 @@ class Dashboard:
         ):
             return PlainTextResponse("sign in first\n", 401)
         if (
-            self.access.login == "local"
+            self.access.auth == "none"
             and self._announce is not None
-            and self._clock() - self._announced_at > 10
+            and time.monotonic() - self._announced_at > 10
         ):
-            self._announced_at = self._clock()
+            self._announced_at = time.monotonic()
             self._announce(self.access.make_login_link())
         status = (
             200
@@ -252,7 +246,12 @@ class Dashboard:
             else status
         )
         return self._show_page(
-            "login.html", None, status=status, login=self.access.login, problem=problem
+            "login.html",
+            None,
+            status=status,
+            auth=self.access.auth,
+            is_off=self.access.is_off,
+            problem=problem,
         )
 
     async def _login(self, request: Request) -> Response:
@@ -291,7 +290,7 @@ class Dashboard:
     async def _show_threads(self, request: Request, viewer: Viewer) -> Response:
         query = request.query_params.get("q", "").strip()[:500]
         if query:
-            items = await self._reader.thread_list.search(viewer, query)
+            items = await self._thread_list.search(viewer, query)
             return self._show_page(
                 "threads.html",
                 viewer,
@@ -301,7 +300,7 @@ class Dashboard:
                 more=False,
             )
         page = _parse_number(request.query_params.get("page"), 1, 100_000)
-        items, has_more = await self._reader.thread_list.load_page(viewer, page)
+        items, has_more = await self._thread_list.load_page(viewer, page)
         live_url = "/dashboard/live" if page == 1 else ""
         return self._show_page(
             "threads.html",
@@ -319,8 +318,8 @@ class Dashboard:
             None if wanted_page is None else _parse_number(wanted_page, 1, 10_000_000)
         )
         thread = request.path_params["thread"]
-        title = await self._reader.load_title(
-            await self._reader.load_thread(viewer, thread)
+        title = await self._threads.load_title(
+            await self._threads.load_thread(viewer, thread)
         )
         outcome = _OUTCOME_TEXTS.get(request.query_params.get("said", ""), "")
         live_url = f"/dashboard/live?thread={quote(thread, safe='')}"
@@ -331,7 +330,7 @@ class Dashboard:
                 self._render("base.html", viewer, live=live_url, title=title)
             )
             try:
-                model = await self._reader.load_thread_page(viewer, thread, page)
+                model = await self._thread_pages.load(viewer, thread, page)
                 html = self._render(
                     "thread.html",
                     viewer,
@@ -355,49 +354,72 @@ class Dashboard:
 
     async def _show_compaction(self, request: Request, viewer: Viewer) -> Response:
         path = request.path_params
-        model = await self._reader.load_compaction_page(
-            viewer, path["thread"], path["number"]
+        model = await load_compaction_page(
+            self._threads, viewer, path["thread"], path["number"]
         )
         return self._show_page("compaction.html", viewer, **model)
 
     async def _show_message(self, request: Request, viewer: Viewer) -> Response:
-        path = request.path_params
-        start = _parse_number(request.query_params.get("start"), 0, 10**12)
-        model = await self._reader.load_message_page(
-            viewer, path["thread"], path["number"], start, revealed=False
+        start = request.query_params.get("start")
+        return await self._show_message_part(request, viewer, start, revealed=False)
+
+    async def _show_message_part(
+        self, request: Request, viewer: Viewer, start: str | None, *, revealed: bool
+    ) -> Response:
+        thread = request.path_params["thread"]
+        row = await self._threads.load_thread(viewer, thread)
+        message = await self._threads.load_message(
+            viewer, thread, request.path_params["number"]
         )
-        return self._show_page("message.html", viewer, **model)
+        model = make_message_page(
+            message, start=_parse_number(start, 0, 10**12), revealed=revealed
+        )
+        return self._show_page(
+            "message.html",
+            viewer,
+            thread=row.first,
+            title=await self._threads.load_title(row),
+            **model,
+        )
 
     async def _show_overview(self, request: Request, viewer: Viewer) -> Response:
         days = _parse_number(request.query_params.get("days"), 30, 366) or 30
-        model = await self._reader.load_overview(viewer, days)
+        model = await load_overview(self._costs, viewer, days)
         return self._show_page("overview.html", viewer, live="/dashboard/live", **model)
 
     async def _show_trial_form(self, request: Request, viewer: Viewer) -> Response:
-        threshold = round(100 * self.settings.threshold)
-        ratio = round(100 * self.settings.ratio)
-        return await self._show_trial(request, viewer, threshold, ratio)
+        model = await self._trial_page.load_form(viewer, request.path_params["thread"])
+        return self._show_page("try.html", viewer, **model)
+
+    async def _run_trial(
+        self, request: Request, viewer: Viewer, form: Mapping[str, str]
+    ) -> Response:
+        model = await self._trial_page.run(
+            viewer,
+            request.path_params["thread"],
+            threshold=max(5, _parse_number(form.get("threshold"), 50, 95)),
+            ratio=max(10, _parse_number(form.get("ratio"), 20, 80)),
+        )
+        return self._show_page("try.html", viewer, **model)
 
     async def _reveal(
         self, request: Request, viewer: Viewer, form: Mapping[str, str]
     ) -> Response:
-        path = request.path_params
-        start = _parse_number(form.get("start"), 0, 10**12)
-        model = await self._reader.load_message_page(
-            viewer, path["thread"], path["number"], start, revealed=True
+        page = await self._show_message_part(
+            request, viewer, form.get("start"), revealed=True
         )
         _LOG.warning(
             "message %d of thread %s was revealed to %s",
-            path["number"],
-            path["thread"],
+            request.path_params["number"],
+            request.path_params["thread"],
             viewer.name,
         )
-        return self._show_page("message.html", viewer, **model)
+        return page
 
     async def _undo(
         self, request: Request, viewer: Viewer, form: Mapping[str, str]
     ) -> Response:
-        row = await self._reader.load_thread(viewer, request.path_params["thread"])
+        row = await self._threads.load_thread(viewer, request.path_params["thread"])
         thread = row.first.id
         tip = row.tip
         records = [
@@ -436,10 +458,10 @@ class Dashboard:
         self, request: Request, viewer: Viewer, form: Mapping[str, str]
     ) -> Response:
         thread = request.path_params["thread"]
-        await self._reader.load_thread(viewer, thread)
+        await self._threads.load_thread(viewer, thread)
         pin_text = form.get("text", "")
         if form.get("message"):
-            message = await self._reader.load_message(
+            message = await self._threads.load_message(
                 viewer, thread, _parse_number(form["message"], 0, 2**62)
             )
             pin_text = text.message_text(message.body)
@@ -450,7 +472,7 @@ class Dashboard:
         self, request: Request, viewer: Viewer, form: Mapping[str, str]
     ) -> Response:
         thread = request.path_params["thread"]
-        await self._reader.load_thread(viewer, thread)
+        await self._threads.load_thread(viewer, thread)
         await self._store.delete_pin(thread, form.get("pin", ""))
         return _redirect_to_thread(thread, "unpinned", "state")
 
@@ -458,75 +480,18 @@ class Dashboard:
         self, request: Request, viewer: Viewer, form: Mapping[str, str]
     ) -> Response:
         thread = request.path_params["thread"]
-        row = await self._reader.load_thread(viewer, thread)
-        message = await self._reader.load_message(
+        row = await self._threads.load_thread(viewer, thread)
+        message = await self._threads.load_message(
             viewer, thread, _parse_number(form.get("message"), 0, 2**62)
         )
         branch = await self._store.branch(row.tip.id, message.id)
         _LOG.info("thread %s was branched to %s by %s", thread, branch.id, viewer.name)
         return _redirect_to_thread(branch.id, "branched")
 
-    async def _run_trial_form(
-        self, request: Request, viewer: Viewer, form: Mapping[str, str]
-    ) -> Response:
-        threshold = max(5, _parse_number(form.get("threshold"), 50, 95))
-        ratio = max(10, _parse_number(form.get("ratio"), 20, 80))
-        return await self._show_trial(request, viewer, threshold, ratio, run=True)
-
-    async def _show_trial(
-        self,
-        request: Request,
-        viewer: Viewer,
-        threshold: int,
-        ratio: int,
-        *,
-        run: bool = False,
-    ) -> Response:
-        row = await self._reader.load_thread(viewer, request.path_params["thread"])
-        _, size = await self._reader.costs.load_window(row)
-        result = None
-        problem = ""
-        if run and self._run_trial is not None:
-            if self._trial_lock.locked():
-                problem = "Another replay is under way; try again in a moment."
-            else:
-                try:
-                    async with self._trial_lock, asyncio.timeout(MAX_TRIAL_SECONDS):
-                        result = await self._run_trial(
-                            await self._reader.make_trial_request(row, threshold, ratio)
-                        )
-                except InputError as error:
-                    problem = text.clean(str(error))
-                except TimeoutError:
-                    problem = (
-                        "The replay took longer than five minutes and was given up."
-                    )
-                except Exception as error:  # noqa: BLE001 - a replay may fail in any way; logged and shown
-                    _LOG.warning("a replay failed: %s: %s", type(error).__name__, error)
-                    problem = "The replay failed; the log of this process says why."
-        chart = (
-            draw_trial(result, size.tokens, round(size.tokens * threshold / 100))
-            if result
-            else ""
-        )
-        return self._show_page(
-            "try.html",
-            viewer,
-            thread=row.first,
-            title=await self._reader.load_title(row),
-            threshold=threshold,
-            ratio=ratio,
-            window=size.tokens,
-            is_possible=self._run_trial is not None,
-            problem=problem,
-            chart=chart,
-            result=result,
-        )
-
     async def _send_live_updates(self, request: Request, viewer: Viewer) -> Response:
         thread = request.query_params.get("thread")
         if thread is not None:
-            await self._reader.load_thread(viewer, thread)
+            await self._threads.load_thread(viewer, thread)
         return self._live_updates.answer(viewer, thread)
 
     async def _send_static_file(self, request: Request) -> Response:
@@ -565,7 +530,7 @@ class Dashboard:
             "query": "",
             "live": "",
             "here": current_page,
-            "base": self.settings.base,
+            "base": self.base_url,
         } | model
         return self._pages.get_template(name).render(viewer=viewer, **fields)
 

@@ -13,12 +13,13 @@ from jinja2 import Environment
 
 from everthread._version import __version__
 from everthread.core.prices import format_dollars
-from everthread.gateway.dashboard import text, views
+from everthread.gateway.dashboard import text
 from everthread.gateway.dashboard.charts import (
     Segment,
     draw_bar,
     make_environment,
 )
+from everthread.gateway.dashboard.message_rows import VISIBILITY_LABELS
 from everthread.gateway.dashboard.summary_lines import split_markup
 
 
@@ -46,7 +47,7 @@ def make_page_environment(static: Mapping[str, StaticFile]) -> Environment:
     pages = make_environment()
     pages.globals |= {
         "version": __version__,
-        "visibility_labels": views.VISIBILITY_LABELS,
+        "visibility_labels": VISIBILITY_LABELS,
         "static": lambda name: f"/dashboard/static/{static[name].version}/{name}",
         "bar": lambda segments, total, description, mark=None: draw_bar(
             [Segment(*segment) for segment in segments],

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from everthread.gateway.access.quotas import utc_day
+from everthread.gateway.dashboard.context_window import WindowSize
 from everthread.gateway.dashboard.savings import (
     CostComparison,
     PriceTable,
     compare_thread,
     sum_savings,
 )
-from everthread.gateway.dashboard.views import WindowSize
 from everthread.store.records import CompactionRecord, ThreadRow
 from everthread.store.store import Store
 from everthread.store.usage_records import CallRow
@@ -30,16 +30,16 @@ class ThreadCosts:
     """Load the windows of threads, and compare costs with and without compaction."""
 
     def __init__(
-        self, store: Store, find_window: WindowSource, *, cache_seconds: float
+        self, store: Store, find_window: WindowSource, *, cache_seconds: float = 300.0
     ) -> None:
-        self._store = store
+        self.store = store
         self._find_window = find_window
-        self._cache_seconds = cache_seconds
+        self.cache_seconds = cache_seconds
 
     async def load_learnt_windows(self) -> dict[str, int]:
         """Return the windows that were learnt, by model."""
         windows: dict[str, int] = {}
-        for limit in await self._store.limits():
+        for limit in await self.store.limits():
             if limit.kind == "window":
                 windows[limit.model] = min(
                     limit.limit, windows.get(limit.model, limit.limit)
@@ -51,7 +51,7 @@ class ThreadCosts:
     ) -> dict[str, UsedWindow | None]:
         """Return the window that the last call of each thread used."""
         used_windows = await asyncio.gather(
-            *(load_used_window(self._store, row) for row in rows)
+            *(load_used_window(self.store, row) for row in rows)
         )
         return {
             row.first.id: used_window
@@ -80,8 +80,8 @@ class ThreadCosts:
         if not threads:
             return {}
         calls, records = await asyncio.gather(
-            self._store.call_rows(threads),
-            self._store.recent_compactions(threads=threads, limit=100_000),
+            self.store.call_rows(threads),
+            self.store.recent_compactions(threads=threads, limit=100_000),
         )
         by_thread: dict[str, list[CallRow]] = {thread: [] for thread in threads}
         records_by_thread: dict[str, list[CompactionRecord]] = {
@@ -118,8 +118,15 @@ class ThreadCosts:
             records,
             price=PriceTable(),
             window=windows.__getitem__,
-            ttl=self._cache_seconds,
+            ttl=self.cache_seconds,
         )
+
+    async def load_savings(self, start_time: float) -> CostComparison:
+        """Return the savings by compactions of all threads since a time."""
+        records, limits = await asyncio.gather(
+            self.store.recent_compactions(limit=5_000), self.load_learnt_windows()
+        )
+        return await self.compare_period(records, limits, start_time)
 
     async def compare_period(
         self,
@@ -139,9 +146,9 @@ class ThreadCosts:
         """Return a thread's model and its window."""
         thread = row.first.id
         figures, limits, used_window = await asyncio.gather(
-            self._store.thread_figures([thread]),
+            self.store.thread_figures([thread]),
             self.load_learnt_windows(),
-            load_used_window(self._store, row),
+            load_used_window(self.store, row),
         )
         model = (
             figures[thread].last_model if thread in figures else ""

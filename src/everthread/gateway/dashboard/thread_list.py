@@ -4,30 +4,75 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from everthread.errors import UnknownIdError
-from everthread.gateway.dashboard import views
-from everthread.gateway.dashboard.access import Viewer
+from everthread.gateway.dashboard.client_names import name_client
+from everthread.gateway.dashboard.context_window import WindowSize
+from everthread.gateway.dashboard.headlines import describe_difference
+from everthread.gateway.dashboard.login import Viewer
+from everthread.gateway.dashboard.savings import CostComparison
 from everthread.gateway.dashboard.text import highlight, one_line_excerpt
 from everthread.gateway.dashboard.thread_costs import ThreadCosts
-from everthread.gateway.dashboard.views import ThreadEntry
+from everthread.gateway.dashboard.thread_reader import ThreadReader
 from everthread.store.records import Session, ThreadRow
 from everthread.store.search_records import SearchHit, SearchQuery
-from everthread.store.store import Store
 from everthread.store.usage_records import ThreadFigures
-from everthread.thread.lookup.thread_title import load_title
 
 THREADS_PER_PAGE = 50
 MAX_HITS = 60
 
 
+@dataclass(frozen=True, slots=True)
+class Snippet:
+    """A match of a search, with lines of the messages before and after it."""
+
+    role: str
+    words: Sequence[tuple[bool, str]]
+    """The text in pairs: whether the piece was searched for, and the piece."""
+    message: int | None
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadEntry:
+    """A thread in the list."""
+
+    row: ThreadRow
+    figures: ThreadFigures
+    window: WindowSize
+    title: str
+    comparison: CostComparison | None
+    """Comparison with the cost of the whole history; None if there was no compaction."""
+    snippets: Sequence[Snippet] = ()
+    """Matches of a search."""
+    branches: Sequence[ThreadEntry] = ()
+    parent: str = ""
+    """For a branch whose parent is not listed on the page: the parent thread."""
+
+    @property
+    def client(self) -> str:
+        return name_client(self.row.first)
+
+    @property
+    def difference(self) -> str:
+        """The dollars saved or lost compared with the whole history, in words; empty if unknown."""
+        figure = self.comparison and describe_difference(self.comparison)
+        return f"{figure.value} {figure.label.partition(',')[0]}" if figure else ""
+
+    @property
+    def model(self) -> str:
+        return self.figures.last_model or self.row.tip.model
+
+
 class ThreadList:
     """The list of threads that a viewer may see."""
 
-    def __init__(self, store: Store, costs: ThreadCosts) -> None:
-        self._store = store
-        self._costs = costs
+    def __init__(self, threads: ThreadReader, costs: ThreadCosts) -> None:
+        self.threads = threads
+        self.costs = costs
+        self._store = threads.store
 
     async def load_page(
         self, viewer: Viewer, page: int
@@ -89,7 +134,7 @@ class ThreadList:
             hit for thread_hits in by_thread.values() for hit in thread_hits[:3]
         ]
         hit_messages = {hit.message for hit in listed_hits}
-        snippets: dict[str, list[views.Snippet]] = {}
+        snippets: dict[str, list[Snippet]] = {}
         for hit in listed_hits:
             role = f"{hit.role}: {hit.tool}" if hit.tool else hit.role
             line_before, line_after = (
@@ -99,7 +144,7 @@ class ThreadList:
                 for neighbour in (hit.before, hit.after)
             )
             snippet_pieces = highlight(one_line_excerpt(hit.snippet, 220), query)
-            snippet = views.Snippet(
+            snippet = Snippet(
                 one_line_excerpt(role, 60),
                 snippet_pieces,
                 hit.message,
@@ -110,59 +155,38 @@ class ThreadList:
         rows = [
             row
             for thread in snippets
-            if (row := await self.load_row(viewer, thread)) is not None
+            if (row := await self.threads.find_thread(viewer, thread)) is not None
         ]
         return await self.make_entries(rows[:THREADS_PER_PAGE], snippets)
 
-    async def load_row(self, viewer: Viewer, thread: str) -> ThreadRow | None:
-        try:
-            row = await self._store.thread_row(thread)
-        except UnknownIdError:
-            return None
-        return row if viewer.may_see(row.first.tenant) else None
-
     async def make_entries(
-        self, rows: Sequence[ThreadRow], snippets: Mapping[str, Sequence[views.Snippet]]
+        self, rows: Sequence[ThreadRow], snippets: Mapping[str, Sequence[Snippet]]
     ) -> list[ThreadEntry]:
         ids = [row.first.id for row in rows]
         figures, limits = await asyncio.gather(
-            self._store.thread_figures(ids), self._costs.load_learnt_windows()
+            self._store.thread_figures(ids), self.costs.load_learnt_windows()
         )
         compacted_threads = [row.first.id for row in rows if row.compactions]
-        used_windows = await self._costs.load_used_windows(rows)
-        savings = await self._costs.compare_threads(
+        used_windows = await self.costs.load_used_windows(rows)
+        savings = await self.costs.compare_threads(
             compacted_threads, limits, used_windows
         )
-        untitled_sessions = [
-            row.first for row in rows if not (row.tip.title or row.first.title)
-        ]
-        titles = await asyncio.gather(
-            *(
-                load_title(self._store, first_session)
-                for first_session in untitled_sessions
-            )
-        )
-        titles_by_thread = {
-            first_session.id: title
-            for first_session, title in zip(untitled_sessions, titles, strict=True)
-        }
-        items = []
-        for row in rows:
-            totals = figures.get(row.first.id) or ThreadFigures(row.first.id)
-            model = totals.last_model or row.tip.model
+        titles = await asyncio.gather(*map(self.threads.load_title, rows))
+        entries = []
+        for row, title in zip(rows, titles, strict=True):
             thread = row.first.id
-            size = self._costs.find_window_size(model, limits, used_windows[thread])
-            title = views.make_thread_title(
-                row.first, row.tip, titles_by_thread.get(thread, "")
-            )
-            items.append(
+            totals = figures.get(thread) or ThreadFigures(thread)
+            model = totals.last_model or row.tip.model
+            entries.append(
                 ThreadEntry(
                     row,
                     totals,
-                    window=size,
+                    window=self.costs.find_window_size(
+                        model, limits, used_windows[thread]
+                    ),
                     title=title,
                     comparison=savings.get(thread),
                     snippets=snippets.get(thread, ()),
                 )
             )
-        return items
+        return entries

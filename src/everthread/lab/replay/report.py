@@ -25,10 +25,10 @@ from everthread.gateway.dashboard.charts import (
     draw_bar,
     draw_chart,
 )
+from everthread.gateway.dashboard.compaction_page import REASON_TEXTS
 from everthread.gateway.dashboard.headlines import Figure
 from everthread.gateway.dashboard.summary_lines import split_summary
 from everthread.gateway.dashboard.text import clean, format_share, one_line_excerpt
-from everthread.gateway.dashboard.views import REASON_TEXTS
 from everthread.lab.replay.result import (
     FactCounts,
     FactLocation,

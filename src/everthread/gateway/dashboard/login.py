@@ -14,10 +14,11 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from everthread.gateway.access.key_creation import digest_of, is_key
 from everthread.gateway.access.quotas import utc_day
+from everthread.gateway.contracts import Auth
 from everthread.store.store import Store
 
 LOGIN_SECONDS = 7 * 86_400.0
@@ -25,9 +26,6 @@ LOGIN_SECONDS = 7 * 86_400.0
 SECRET_NAME = "gateway.dashboard"  # noqa: S105  the secret's name  # nosec B105
 MAX_LINKS = 20
 """Maximum unused links that stay valid."""
-
-LoginMode = Literal["local", "keys", "operator", "off"]
-"""How to log in: by a link, by a key of a tenant or the operator, by the operator's key alone, or not at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,21 +86,25 @@ def _modified_time(file: Path) -> float:
 
 
 class Access:
-    """Decide who may see the pages."""
+    """Decide who may see the pages.
+
+    If the gateway's clients need no key (`auth: none`), one logs in with a link; with `keys`, with a key of the
+    gateway. The operator's own key works always, and with `passthrough` it is the only way.
+    """
 
     def __init__(  # noqa: PLR0913 - each by its name
         self,
         store: Store,
         secret: bytes,
         *,
-        login: LoginMode,
+        auth: Auth,
         operator_key: str | None = None,
         wall_clock: Callable[[], float] = time.time,
         links: LoginLinks | None = None,
     ) -> None:
         self._store = store
         self._secret = hmac.digest(secret, b"cookie", "sha256")
-        self.login = login
+        self.auth = auth
         self._operator_digest = digest_of(operator_key) if operator_key else None
         self.cookie_name = (
             f"everthread_{hmac.digest(secret, b'name', 'sha256').hex()[:8]}"
@@ -110,6 +112,11 @@ class Access:
         """The name of the cookie, which differs between stores, because all ports of a host share cookies."""
         self._wall_clock = wall_clock
         self._links = links or LoginLinks()
+
+    @property
+    def is_off(self) -> bool:
+        """Whether nobody can log in."""
+        return self.auth == "passthrough" and self._operator_digest is None
 
     def make_login_link(self) -> str:
         """Return the path of a link that logs in one browser, once."""
@@ -119,7 +126,7 @@ class Access:
 
     def redeem_link(self, code: str) -> str | None:
         """Return a cookie for a valid link; None for a used or unknown one."""
-        if self.login != "local" or not self._links.remove(digest_of(code)):
+        if self.auth != "none" or not self._links.remove(digest_of(code)):
             return None
         return self._sign_cookie(
             {"kind": "local", "tenant": None, "who": "this machine"}
@@ -140,7 +147,7 @@ class Access:
                     "key": signature,
                 }
             )
-        if self.login != "keys" or not is_key(key):
+        if self.auth != "keys" or not is_key(key):
             return None
         digest = digest_of(key)
         stored_key = await self._store.find_key(digest, utc_day(self._wall_clock()))
@@ -178,12 +185,12 @@ class Access:
     async def _is_valid(self, claims: Mapping[str, Any]) -> bool:
         kind = claims["kind"]
         if kind == "local":
-            return self.login == "local"
+            return self.auth == "none"
         if kind == "operator":
             return self._operator_digest is not None and claims.get(
                 "key"
             ) == self._make_signature(self._operator_digest)
-        if self.login != "keys":
+        if self.auth != "keys":
             return False
         stored_key = await self._store.find_key(
             str(claims.get("key")), utc_day(self._wall_clock())

@@ -1,4 +1,4 @@
-"""The calls of a thread as its page shows them: their cache misses, and where a compaction came between."""
+"""List the calls of a thread with their cache misses, and draw them as a chart."""
 
 from __future__ import annotations
 
@@ -6,6 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from everthread.core.messages import count_noun
+from everthread.gateway.dashboard.charts import (
+    Chart,
+    Limit,
+    Line,
+    Mark,
+    draw_chart,
+    pick_points,
+)
+from everthread.gateway.dashboard.context_window import WindowSize
 from everthread.store.records import CompactionRecord
 from everthread.store.usage_records import CallRow
 
@@ -107,3 +117,56 @@ def _find_misses(
             cause = f"{call.cache_miss} (says the provider)"
         misses.append(CacheMissRow(number + 1, cause, missed_tokens, is_reported))
     return misses
+
+
+def draw_calls(view: CallsView, size: WindowSize) -> str:
+    points = pick_points(view.calls)
+    calls = [view.calls[call_index] for call_index in points]
+    point_numbers = {call_index: number for number, call_index in enumerate(points)}
+
+    def find_nearest_point(call_index: int) -> int:
+        return point_numbers.get(call_index) or min(
+            range(len(points)),
+            key=lambda number: abs(points[number] - call_index),
+            default=0,
+        )
+
+    lines = [
+        Line("read from the cache", "read", [call.cache_read for call in calls]),
+        Line("written to the cache", "write", [call.cache_write for call in calls]),
+        Line("not cached", "none", [call.input for call in calls]),
+    ]
+    marks = [
+        Mark(find_nearest_point(call_index), text)
+        for call_index, text in view.marks[-100:]
+    ]
+    misses_to_mark = [miss for miss in view.misses if miss.cause != "compaction"]
+    marks += [
+        Mark(find_nearest_point(miss.call - 1), f"cache miss: {miss.cause}", "miss")
+        for miss in misses_to_mark[-100:]
+    ]
+    largest_prompt = max((call.prompt for call in calls), default=0)
+    limits = [Limit("compaction from here on", size.threshold)]
+    limits += (
+        [Limit("window", size.tokens)]
+        if size.tokens < 3 * max(largest_prompt, size.threshold)
+        else []
+    )
+    description = (
+        f"{count_noun(len(view.calls), 'call')}; the largest prompt has {largest_prompt:,} tokens; "
+        f"{count_noun(len(view.marks), 'compaction')}; {count_noun(len(view.misses), 'cache miss')[:-1]}."
+    )
+    names = [f"{call_index + 1:,}" for call_index in points]
+    return draw_chart(
+        Chart(
+            "calls-chart",
+            "Every call’s prompt",
+            description=description,
+            unit="tokens",
+            lines=lines,
+            limits=limits,
+            marks=marks,
+            form="areas",
+            names=names,
+        )
+    )

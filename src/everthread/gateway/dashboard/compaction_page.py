@@ -1,0 +1,274 @@
+"""The page of one compaction, and the compactions in lists."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from everthread.core.messages import count_noun
+from everthread.core.secrets.redaction import redact
+from everthread.gateway.dashboard.context_window import draw_side_bar
+from everthread.gateway.dashboard.login import Viewer
+from everthread.gateway.dashboard.message_rows import MessageRow, make_message_row
+from everthread.gateway.dashboard.savings import PriceTable
+from everthread.gateway.dashboard.summary_lines import split_summary
+from everthread.gateway.dashboard.text import clean, message_text, one_line_excerpt
+from everthread.gateway.dashboard.thread_reader import NotFoundError, ThreadReader
+from everthread.store.records import CompactionRecord, NewCompaction, StoredMessage
+from everthread.store.store import Store
+from everthread.store.usage_records import CallRow
+
+EXCERPT_CHARS = 300
+MAX_SIDE_MESSAGES = 60
+"""Maximum messages shown before or after a compaction: the first and the last ones."""
+
+REASON_TEXTS = {
+    "in-loop": "the prompt had reached the threshold",
+    "preflight": "the new message took the prompt to the threshold",
+    "hygiene": "the stored history was over 85 % of the window",
+    "cold-cache": "the cache had expired, so a rewrite cost nothing there",
+    "overflow": "the provider refused the request as too long",
+    "idle": "the cache was about to expire",
+    "manual": "requested by hand",
+}
+PHASE_LABELS = {
+    "prune": "Old tool results shortened to a line",
+    "boundaries": "Messages kept word for word",
+    "summarise": "Older messages summarised",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionItem:
+    """A compaction in a list."""
+
+    stored: CompactionRecord
+    number: int
+    """Its number among all compactions of the thread, including undone ones."""
+    calls_since: int
+
+    @property
+    def record(self) -> NewCompaction:
+        return self.stored.record
+
+    @property
+    def reason(self) -> str:
+        return REASON_TEXTS.get(self.record.reason, self.record.reason)
+
+    @property
+    def share(self) -> float:
+        return (
+            1 - self.record.tokens_after / self.record.tokens_before
+            if self.record.tokens_before
+            else 0.0
+        )
+
+    @property
+    def spared(self) -> int:
+        """The tokens that later calls did not send because of the compaction."""
+        return self.calls_since * max(
+            0, self.record.tokens_before - self.record.tokens_after
+        )
+
+
+def make_compaction_items(
+    records: Sequence[CompactionRecord], calls: Sequence[CallRow] = ()
+) -> list[CompactionItem]:
+    call_times = [call.created for call in calls if call.task == "main"]
+    return [
+        CompactionItem(
+            stored,
+            number,
+            sum(call_time > stored.created for call_time in call_times)
+            if stored.reverted is None
+            else 0,
+        )
+        for number, stored in enumerate(
+            sorted(records, key=lambda record: record.id), 1
+        )
+    ]
+
+
+async def load_compaction_page(
+    threads: ThreadReader, viewer: Viewer, thread: str, number: int
+) -> dict[str, Any]:
+    store = threads.store
+    row = await threads.load_thread(viewer, thread)
+    records, calls = await asyncio.gather(
+        store.compactions(thread), store.call_rows([thread])
+    )
+    record = next((record for record in records if record.id == number), None)
+    if record is None:
+        raise NotFoundError
+    item = next(
+        candidate
+        for candidate in make_compaction_items(records, calls)
+        if candidate.stored is record
+    )
+    sides = await _load_before_and_after(store, record)
+    compaction = record.record
+    last_compaction = next(
+        (
+            other_record
+            for other_record in reversed(records)
+            if other_record.reverted is None
+        ),
+        None,
+    )
+    return {
+        "thread": row.first,
+        "title": await threads.load_title(row),
+        "made": item,
+        "focus": one_line_excerpt(compaction.focus or "", 200),
+        "left": len(sides.removed_ids),
+        "may_undo": record is last_compaction,
+        "branch_at": sides.last_id,
+        "warnings": [clean(redact(text)) for text in compaction.warnings],
+        "before": _make_side_rows(sides.before, sides.removed_ids),
+        "before_more": max(0, len(sides.before) - MAX_SIDE_MESSAGES),
+        "after": _make_side_rows(sides.after, frozenset()),
+        "after_more": max(0, len(sides.after) - MAX_SIDE_MESSAGES),
+        "before_bar": draw_side_bar(sides.before, compaction.tokens_before),
+        "after_bar": draw_side_bar(sides.after, compaction.tokens_before),
+        "sections": split_summary(
+            compaction.summary,
+            [
+                (message.id, message_text(message.body))
+                for message in sides.before
+                if message.id in sides.removed_ids
+            ],
+        ),
+        "checks": describe_checks(compaction.figures),
+        "decision": clean(str(compaction.figures.get("decision") or "")),
+        "steps": [clean(str(step)) for step in compaction.figures.get("steps") or ()],
+        "phases": describe_phases(compaction.figures),
+        "spared_dollars": _estimate_saved_dollars(item, calls),
+    }
+
+
+async def _load_before_and_after(
+    store: Store, record: CompactionRecord
+) -> _BeforeAndAfter:
+    messages_before, messages_after = await asyncio.gather(
+        store.messages(record.parent), store.messages(record.session)
+    )
+    covered_ids = frozenset(record.record.covered)
+    messages_before = [
+        message for message in messages_before if message.created <= record.created
+    ]
+    carried_count = sum(message.created <= record.created for message in messages_after)
+    ids = [message.id for message in messages_before if message.kind == "message"]
+    return _BeforeAndAfter(
+        messages_before,
+        messages_after[:carried_count],
+        covered_ids,
+        ids[-1] if ids else None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _BeforeAndAfter:
+    """The messages before and after a compaction, the ids of the removed ones, and the last id before it."""
+
+    before: Sequence[StoredMessage]
+    after: Sequence[StoredMessage]
+    removed_ids: frozenset[int]
+    last_id: int | None
+
+
+def _make_side_rows(
+    messages: Sequence[StoredMessage], removed_ids: frozenset[int]
+) -> list[MessageRow | None]:
+    """Return the first and the last messages as short rows, with None in place of those that are not shown."""
+
+    def make_brief_row(message: StoredMessage) -> MessageRow:
+        visibility = (
+            "recall"
+            if message.id in removed_ids
+            else "view"
+            if removed_ids and message.kind == "message"
+            else ""
+        )
+        return make_message_row(message, chars=EXCERPT_CHARS, visibility=visibility)
+
+    if len(messages) <= MAX_SIDE_MESSAGES:
+        return [make_brief_row(message) for message in messages]
+    half = MAX_SIDE_MESSAGES // 2
+    return [
+        *map(make_brief_row, messages[:half]),
+        None,
+        *map(make_brief_row, messages[-half:]),
+    ]
+
+
+def _estimate_saved_dollars(
+    item: CompactionItem, calls: Sequence[CallRow]
+) -> float | None:
+    """Return the dollars for the tokens that later calls did not send, at the price of cached tokens if possible."""
+    later_calls = [
+        call
+        for call in calls
+        if call.task == "main" and call.created > item.stored.created
+    ]
+    if not later_calls:
+        return None
+    prices = PriceTable()(
+        later_calls[-1].model, later_calls[-1].created, later_calls[-1].prompt
+    )
+    if prices is None or prices.input is None:
+        return None
+    uses_cache_price = (
+        any(call.cache_read for call in later_calls) and prices.cache_read is not None
+    )
+    return (
+        item.spared
+        * float(
+            prices.cache_read
+            if uses_cache_price and prices.cache_read
+            else prices.input
+        )
+        / 1_000_000
+    )
+
+
+def describe_checks(figures: Mapping[str, Any]) -> list[str]:
+    """Describe in sentences how a summary was checked."""
+    counts = {name: value for name, value in figures.items() if isinstance(value, int)}
+    sentences = []
+    if counts.get("facts"):
+        facts = count_noun(counts["facts"], "file, error or other fact")
+        if counts["facts"] > 1:
+            facts = f"{counts['facts']:,} files, errors and other facts"
+        present_count = counts.get("present", 0)
+        added_count = counts.get("added", 0)
+        added_text = f"; {added_count:,} were added" if added_count else ""
+        sentences.append(
+            f"The summary as written named {present_count:,} of {facts}{added_text}."
+        )
+    if counts.get("checked"):
+        names_text = count_noun(counts["checked"], "name")
+        unverified_count = counts.get("unverified", 0)
+        result = (
+            f"{unverified_count:,} of them occur in no message and are marked (unverified)"
+            if unverified_count
+            else "all of them occur in the messages"
+        )
+        sentences.append(
+            f"{names_text} and figures were looked up in the messages: {result}."
+        )
+    return sentences
+
+
+def describe_phases(figures: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Return the steps of a compaction in plain words, with the tokens before and after."""
+    return [
+        (
+            PHASE_LABELS.get(str(phase.get("name")), clean(str(phase.get("name")))),
+            f"{phase.get('before', 0):,}",
+            f"{phase.get('after', 0):,}",
+        )
+        for phase in figures.get("phases") or ()
+        if isinstance(phase, dict)
+    ]

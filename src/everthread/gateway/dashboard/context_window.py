@@ -1,0 +1,212 @@
+"""Measure what fills a model's context window, and draw it as a bar."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from everthread.core.messages import content_text
+from everthread.gateway.dashboard.charts import Segment, draw_bar
+from everthread.gateway.dashboard.text import message_text
+from everthread.store.records import StoredMessage
+from everthread.store.usage_records import CallRow
+
+USER_WORDS_HEADING = "What the User Said"
+
+PART_LABELS = {
+    "system": "System prompt",
+    "tools": "Tools and framing",
+    "summary": "Summary",
+    "words": "User’s words",
+    "talk": "Recent conversation",
+    "results": "Tool results",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class WindowSize:
+    """A model's window and where compaction starts."""
+
+    tokens: int
+    threshold: int
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ContextPart:
+    kind: str
+    name: str
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class WindowView:
+    """The parts of the prompt that fill the window now."""
+
+    size: WindowSize
+    parts: tuple[ContextPart, ...]
+    used_tokens: int
+    is_reported: bool
+    """Whether the sizes are scaled to the provider's count; otherwise they are estimates."""
+    next_compaction: str = ""
+    """When the next compaction is expected."""
+
+    @property
+    def free(self) -> int:
+        return max(0, self.size.tokens - self.used_tokens)
+
+
+def make_window_view(
+    system: Any, sizes: Mapping[str, int], size: WindowSize, calls: Sequence[CallRow]
+) -> WindowView:
+    """Return the parts of the next prompt. Any further tokens that the provider counted are tools and framing."""
+    parts = {**sizes, "system": estimate_tokens(content_text(system)) if system else 0}
+    main_calls = [call for call in calls if call.task == "main"]
+    estimated_tokens = sum(parts.values())
+    is_reported = bool(main_calls) and not main_calls[-1].estimated
+    used_tokens = estimated_tokens
+    if is_reported:
+        used_tokens = main_calls[-1].prompt + main_calls[-1].output
+        if used_tokens >= estimated_tokens:
+            parts["tools"] = used_tokens - estimated_tokens
+        else:  # the estimate was too high: the provider is right
+            parts = {
+                kind: round(tokens * used_tokens / estimated_tokens)
+                for kind, tokens in parts.items()
+            }
+            used_tokens = sum(parts.values())
+    filled_parts = tuple(
+        ContextPart(kind, PART_LABELS[kind], parts[kind])
+        for kind in PART_LABELS
+        if parts[kind]
+    )
+    return WindowView(
+        size,
+        filled_parts,
+        used_tokens,
+        is_reported,
+        _describe_next_compaction(main_calls, used_tokens, size.threshold),
+    )
+
+
+def _describe_next_compaction(
+    main_calls: Sequence[CallRow], used_tokens: int, threshold: int
+) -> str:
+    """Describe how many calls are left before the threshold if the prompt grows as in the last calls."""
+    if used_tokens >= threshold:
+        return f"The prompt is past the threshold: {_COMPACTION_CONDITION}"
+    steps = [
+        later_call.prompt - earlier_call.prompt
+        for earlier_call, later_call in pairwise(main_calls[-11:])
+    ]
+    growth_steps = [step for step in steps if step > 0]
+    if not growth_steps:
+        return ""
+    calls = max(
+        1, round((threshold - used_tokens) / (sum(growth_steps) / len(growth_steps)))
+    )
+    calls_text = f"{calls:,} call{'' if calls == 1 else 's'}"
+    return f"In about {calls_text} the prompt reaches the threshold; {_COMPACTION_CONDITION}"
+
+
+_COMPACTION_CONDITION = (
+    "a compaction follows once it pays and the last one is not too recent."
+)
+
+
+def sum_part_sizes(
+    rows: Sequence[tuple[str, str, bool, int]], summaries: Sequence[str]
+) -> dict[str, int]:
+    """Return the tokens of each part of a session's context. The user's words in summaries are a part of their own."""
+    sizes = dict.fromkeys(PART_LABELS, 0)
+    for kind, role, is_tool, tokens in rows:
+        part_kind = (
+            "summary"
+            if kind == "summary"
+            else "results"
+            if is_tool and role != "assistant"
+            else "talk"
+        )
+        sizes[part_kind] += tokens
+    return _separate_user_words(sizes, summaries)
+
+
+def _separate_user_words(
+    sizes: dict[str, int], summaries: Sequence[str]
+) -> dict[str, int]:
+    word_tokens = min(
+        sum(
+            estimate_tokens(section)
+            for text in summaries
+            for section in find_user_words(text)
+        ),
+        sizes["summary"],
+    )
+    return {
+        **sizes,
+        "words": sizes["words"] + word_tokens,
+        "summary": sizes["summary"] - word_tokens,
+    }
+
+
+def find_user_words(summary: str) -> list[str]:
+    """Return the sections of a summary that hold the user's own words."""
+    lines = summary.split("\n")
+    heading_lines = [
+        number
+        for number, line in enumerate(lines)
+        if line.strip("# ") == USER_WORDS_HEADING and line.startswith("#")
+    ]
+    sections = []
+    for start in heading_lines:
+        end = next(
+            (
+                number
+                for number in range(start + 1, len(lines))
+                if lines[number].startswith("## ")
+            ),
+            len(lines),
+        )
+        sections.append("\n".join(lines[start + 1 : end]))
+    return sections
+
+
+def estimate_tokens(text: str) -> int:
+    return (len(text) + 3) // 4
+
+
+def draw_window_bar(window: WindowView) -> str:
+    segments = [
+        Segment(part.kind, f"{part.name}: {part.tokens:,} tokens", part.tokens)
+        for part in window.parts
+    ]
+    description = (
+        "; ".join(segment.name for segment in segments)
+        + f"; free: {window.free:,} tokens"
+    )
+    return draw_bar(
+        segments, window.size.tokens, description, mark_at=window.size.threshold
+    )
+
+
+def draw_side_bar(messages: Sequence[StoredMessage], total: int) -> str:
+    sizes = dict.fromkeys(PART_LABELS, 0)
+    for message in messages:
+        tokens = message.tokens or estimate_tokens(message_text(message.body))
+        kind = (
+            "summary"
+            if message.kind == "summary"
+            else "results"
+            if message.body.get("role") == "tool"
+            else "talk"
+        )
+        sizes[kind] += tokens
+    filled_parts = [(kind, tokens) for kind, tokens in sizes.items() if tokens]
+    segments = [
+        Segment(kind, f"{PART_LABELS[kind]}: {tokens:,} tokens", tokens)
+        for kind, tokens in filled_parts
+    ]
+    description = ", ".join(segment.name for segment in segments) or "nothing"
+    return draw_bar(segments, max(total, sum(sizes.values())), description)

@@ -1,0 +1,205 @@
+"""The overview of all threads: figures, charts by day, tables, slow compactions, failures."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from everthread.core.messages import count_noun
+from everthread.gateway.access.quotas import utc_day
+from everthread.gateway.dashboard.charts import (
+    HALF_PAGE_WIDTH,
+    Chart,
+    Line,
+    Segment,
+    draw_bar,
+    draw_chart,
+)
+from everthread.gateway.dashboard.client_names import translate_client_name
+from everthread.gateway.dashboard.compaction_page import make_compaction_items
+from everthread.gateway.dashboard.headlines import MIN_DOLLARS, describe_period
+from everthread.gateway.dashboard.login import Viewer
+from everthread.gateway.dashboard.savings import CostComparison
+from everthread.gateway.dashboard.text import format_money
+from everthread.gateway.dashboard.thread_costs import ThreadCosts
+from everthread.store.usage_records import UsageRow
+
+DAY_SECONDS = 86_400.0
+MAX_DAYS = 367
+MAX_CLIENT_BARS = 8
+"""Maximum clients that are shown, each with a bar."""
+
+
+async def load_overview(
+    costs: ThreadCosts, viewer: Viewer, days: int
+) -> dict[str, Any]:
+    end_time = time.time() + 1
+    start_time = (end_time // DAY_SECONDS - days + 1) * DAY_SECONDS
+    tenant = viewer.tenant
+    insights, clients, failures, records, limits = await asyncio.gather(
+        costs.store.insights(since=start_time, until=end_time, tenant=tenant),
+        costs.store.sum_usage_by(
+            "client", since=start_time, until=end_time, tenant=tenant
+        ),
+        costs.store.failures(since=start_time, tenant=tenant),
+        costs.store.recent_compactions(tenant=tenant, limit=5_000),
+        costs.load_learnt_windows(),
+    )
+    savings = await costs.compare_period(records, limits, start_time)
+    recent = [record for record in records if record.created >= start_time]
+    slowest = sorted(
+        make_compaction_items(recent), key=lambda item: -item.record.duration
+    )[:8]
+    groups = [("model", "model", insights.by_model), ("client", "client", clients)]
+    if tenant is None:
+        tenants = await costs.store.sum_usage_by(
+            "tenant", since=start_time, until=end_time
+        )
+        groups += [("tenant", "tenant", tenants)] if len(tenants) > 1 else []
+    groups.append(("day", "day", list(reversed(insights.by_day))[:31]))
+    tables = [
+        (
+            name,
+            [
+                _make_usage_row(row, savings.saved_by.get(kind, {}).get(row.key, 0.0))
+                for row in rows
+            ],
+        )
+        for name, kind, rows in groups
+        if rows
+    ]
+    return {
+        "days": days,
+        "headline": describe_period(insights, savings),
+        "has_calls": bool(insights.total.calls or insights.compactions),
+        "tables": tables,
+        "slowest": slowest,
+        "failures": [(failure, f"{count:,}") for failure, count in failures],
+        "charts": draw_days(insights.by_day, savings, start_time),
+        "beyond": draw_beyond_by_client(savings),
+    }
+
+
+def _make_usage_row(row: Any, saved: float) -> tuple[str, ...]:
+    share = row.cache_share
+    is_priced = row.unpriced_calls < row.calls
+    return (
+        translate_client_name(row.key) if row.key else "–",
+        f"{row.calls:,}",
+        f"{row.prompt:,}",
+        "–" if share is None else f"{share:.1%}",
+        f"{row.output:,}",
+        format_money(row.cost) if is_priced else "unknown",
+        format_money(saved) if abs(saved) >= MIN_DOLLARS else "–",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnChart:
+    """A chart's title and its SVG."""
+
+    title: str
+    svg: str
+
+
+def draw_days(
+    by_day: Sequence[UsageRow], savings: CostComparison, start_time: float
+) -> list[DrawnChart]:
+    """Draw the prompt tokens, dollars and cached share of each day; return no charts for a single day."""
+    if len(by_day) < 2:
+        return []
+    days = _fill_days({row.key: row for row in by_day}, start_time)
+    names = [row.key[5:] for row in days]
+    charts = [_make_prompt_chart(days, names)]
+    if any(row.cost for row in days):
+        charts.append(_make_cost_chart(days, names, savings))
+    if any(row.cache_read for row in days):
+        charts.append(_make_share_chart([row for row in days if row.calls]))
+    return [DrawnChart(chart.title, draw_chart(chart)) for chart in charts]
+
+
+def _fill_days(rows: Mapping[str, UsageRow], start_time: float) -> list[UsageRow]:
+    """Return a row for every day from the first with calls to the last."""
+    first_day = min(rows)
+    last_day = max(rows)
+    names = [utc_day(start_time + number * DAY_SECONDS) for number in range(MAX_DAYS)]
+    return [
+        rows.get(name, UsageRow(name))
+        for name in names
+        if first_day <= name <= last_day
+    ]
+
+
+def _make_prompt_chart(days: Sequence[UsageRow], names: Sequence[str]) -> Chart:
+    lines = [
+        Line("read from the cache", "read", [row.cache_read for row in days]),
+        Line("written to the cache", "write", [row.cache_write for row in days]),
+        Line("not cached", "none", [row.input for row in days]),
+    ]
+    total = sum(row.prompt for row in days)
+    return Chart(
+        "prompt-days",
+        "Prompt tokens by day",
+        f"{total:,} prompt tokens in {count_noun(len(days), 'day')}.",
+        unit="tokens",
+        lines=lines,
+        form="columns",
+        axis="day",
+        names=names,
+        width=HALF_PAGE_WIDTH,
+    )
+
+
+def _make_cost_chart(
+    days: Sequence[UsageRow], names: Sequence[str], savings: CostComparison
+) -> Chart:
+    spent = [float(row.cost) for row in days]
+    saved = [max(0.0, savings.saved_by["day"].get(row.key, 0.0)) for row in days]
+    lines = [Line("spent", "a", spent)]
+    if any(saved):
+        lines.append(Line("saved by compaction", "saved", saved))
+    return Chart(
+        "cost-days",
+        "Dollars by day",
+        f"${sum(spent):,.2f} spent in {count_noun(len(days), 'day')}.",
+        unit="$",
+        lines=lines,
+        form="columns",
+        axis="day",
+        names=names,
+        width=HALF_PAGE_WIDTH,
+    )
+
+
+def _make_share_chart(days: Sequence[UsageRow]) -> Chart:
+    shares = [100 * (row.cache_share or 0.0) for row in days]
+    return Chart(
+        "share-days",
+        "Share of the prompts read from the cache",
+        f"Between {min(shares):.0f} % and {max(shares):.0f} % of each day’s prompt tokens.",
+        unit="%",
+        lines=[Line("read from the cache", "read", shares)],
+        axis="day",
+        names=[row.key[5:] for row in days],
+        width=HALF_PAGE_WIDTH,
+    )
+
+
+def draw_beyond_by_client(savings: CostComparison) -> list[tuple[str, int, str]]:
+    """Return each client with its number of calls beyond the window and a bar, the largest number first."""
+    calls_by_client = Counter(
+        translate_client_name(call.client) for call in savings.outgrown
+    )
+    rows = calls_by_client.most_common(MAX_CLIENT_BARS)
+    return [
+        (
+            client,
+            count,
+            draw_bar([Segment("a", client, count)], rows[0][1], f"{client}: {count:,}"),
+        )
+        for client, count in rows
+    ]

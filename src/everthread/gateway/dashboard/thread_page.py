@@ -1,0 +1,285 @@
+"""The page of one thread."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from everthread.compaction.history.thread_facts import ThreadState, build_state
+from everthread.core.messages import text_of
+from everthread.core.recent_dict import RecentDict
+from everthread.gateway.dashboard.call_history import draw_calls, make_calls_view
+from everthread.gateway.dashboard.client_names import name_client
+from everthread.gateway.dashboard.compaction_page import make_compaction_items
+from everthread.gateway.dashboard.context_window import (
+    draw_window_bar,
+    make_window_view,
+    sum_part_sizes,
+)
+from everthread.gateway.dashboard.headlines import (
+    StoredAndRemovedCounts,
+    describe_thread,
+)
+from everthread.gateway.dashboard.login import Viewer
+from everthread.gateway.dashboard.message_rows import (
+    ContextView,
+    make_context_view,
+    make_message_row,
+)
+from everthread.gateway.dashboard.text import clean, one_line_excerpt
+from everthread.gateway.dashboard.thread_list import (
+    THREADS_PER_PAGE,
+    ThreadEntry,
+    ThreadList,
+)
+from everthread.store.records import CompactionRecord, Session, StoredMessage, ThreadRow
+from everthread.store.usage_records import ThreadFigures
+from everthread.thread.used_window import load_used_window
+
+MESSAGES_PER_PAGE = 30
+LISTED_MESSAGE_CHARS = 1_500
+"""Characters of a message in a list."""
+MAX_STATE_MESSAGES = 300
+"""Number of last messages from which the thread's state is read."""
+MAX_CACHED_THREADS = 32
+"""Maximum threads whose figures are cached until the thread changes."""
+
+
+class ThreadPages:
+    """The pages of threads. Their figures are cached until the thread changes."""
+
+    def __init__(self, thread_list: ThreadList) -> None:
+        self._thread_list = thread_list
+        self._threads = thread_list.threads
+        self._costs = thread_list.costs
+        self._cached_threads: RecentDict[str, _ThreadData] = RecentDict(
+            MAX_CACHED_THREADS
+        )
+
+    async def load(
+        self, viewer: Viewer, thread: str, page: int | None
+    ) -> dict[str, Any]:
+        row = await self._threads.load_thread(viewer, thread)
+        first_session = row.first
+        tip = row.tip
+        pages = max(1, -(-row.messages // MESSAGES_PER_PAGE))
+        page_number = pages if page is None else max(1, min(page, pages))
+        # The last page is a full one.
+        start = max(0, row.messages - (pages - page_number + 1) * MESSAGES_PER_PAGE)
+        message_count = row.messages - (pages - page_number) * MESSAGES_PER_PAGE - start
+        thread_data, side_calls, history, pinned, todo = await asyncio.gather(
+            self._load_thread_data(row),
+            self._load_side_calls(viewer, row),
+            self._threads.store.history(tip.id, start=start, limit=message_count),
+            self._threads.store.pins(thread),
+            self._threads.store.get_state(thread, "todo"),
+        )
+        context = await self._load_context(thread_data, tip, history)
+        return {
+            **thread_data.page_fields,
+            "thread": first_session,
+            "tip": tip,
+            "title": await self._threads.load_title(row),
+            "client": name_client(first_session),
+            "messages": row.messages,
+            "state": _list_state(thread_data.state, todo),
+            "pins": [replace(pin, text=clean(pin.text)) for pin in pinned],
+            "conversation": [
+                make_message_row(
+                    message,
+                    chars=LISTED_MESSAGE_CHARS,
+                    visibility=context.visibility(message),
+                )
+                for message in history
+            ],
+            "page": page_number,
+            "pages": pages,
+            "side_calls": side_calls,
+        }
+
+    async def _load_side_calls(
+        self, viewer: Viewer, row: ThreadRow
+    ) -> list[ThreadEntry]:
+        """Return the side calls of a conversation, newest first."""
+        if not row.side_calls:
+            return []
+        started = [
+            child
+            for child in await self._threads.store.threads_started_by(row.first.id)
+            if child.kind == "side"
+        ]
+        rows = [
+            await self._threads.find_thread(viewer, child.id)
+            for child in started[: -THREADS_PER_PAGE - 1 : -1]
+        ]
+        return await self._thread_list.make_entries(
+            [side for side in rows if side is not None], {}
+        )
+
+    async def _load_context(
+        self, thread_data: _ThreadData, tip: Session, history: Sequence[StoredMessage]
+    ) -> ContextView:
+        in_view, shortened = await self._threads.store.shown_messages(
+            tip.id, [message.id for message in history]
+        )
+        return make_context_view(in_view, shortened, thread_data.summaries)
+
+    async def _load_thread_data(self, row: ThreadRow) -> _ThreadData:
+        """Return the data of a thread's page, computed once for each change of the thread."""
+        thread = row.first.id
+        limits = await self._costs.load_learnt_windows()
+        change_mark = f"{await self._threads.store.last_change(thread=thread)} {sorted(limits.items())}"
+        thread_data = self._cached_threads.get(thread)
+        if thread_data is None or thread_data.change_mark != change_mark:
+            thread_data = await self._compute_thread_data(row, limits, change_mark)
+        self._cached_threads[thread] = thread_data
+        return thread_data
+
+    async def _compute_thread_data(
+        self, row: ThreadRow, limits: Mapping[str, int], change_mark: str
+    ) -> _ThreadData:
+        store = self._threads.store
+        thread = row.first.id
+        tip = row.tip
+        first_state_message = max(0, row.messages - MAX_STATE_MESSAGES)
+        heaviest, tools, summaries, recent, part_rows = await asyncio.gather(
+            store.heaviest_messages(thread, 8),
+            store.tool_sizes(thread),
+            store.session_summaries(tip.id),
+            store.history(tip.id, start=first_state_message, limit=MAX_STATE_MESSAGES),
+            store.context_sizes(tip.id),
+        )
+        summary_texts = [text_of(message.body) for message in summaries]
+        part_sizes = sum_part_sizes(part_rows, summary_texts)
+        page_fields = {
+            **await self._load_call_fields(row, limits, part_sizes),
+            "heaviest": heaviest,
+            "tools": [
+                (one_line_excerpt(name, 40), f"{count:,}", f"{tokens:,}")
+                for name, count, tokens in tools
+            ],
+        }
+        state = build_state([message.body for message in recent])
+        return _ThreadData(change_mark, page_fields, summary_texts, state)
+
+    async def _load_call_fields(
+        self,
+        row: ThreadRow,
+        limits: Mapping[str, int],
+        part_sizes: Mapping[str, int],
+    ) -> dict[str, Any]:
+        """Return the fields of a thread's page about its calls, its window and its compactions."""
+        store = self._threads.store
+        thread = row.first.id
+        figures, calls, records, used_window = await asyncio.gather(
+            store.thread_figures([thread]),
+            store.call_rows([thread]),
+            store.compactions(thread),
+            load_used_window(store, row),
+        )
+        totals = figures.get(thread) or ThreadFigures(thread)
+        model = totals.last_model or row.tip.model
+        size = self._costs.find_window_size(model, limits, used_window)
+        window = make_window_view(row.tip.system, part_sizes, size, calls)
+        calls_view = make_calls_view(calls, records, ttl=self._costs.cache_seconds)
+        kept_messages = _count_stored_and_removed(row, records)
+        comparison = None
+        if kept_messages.compactions:
+            comparison = self._costs.compare_costs(
+                calls, records, limits, used_window=used_window
+            )
+        return {
+            "headline": describe_thread(
+                totals, comparison, window=size.tokens, kept_messages=kept_messages
+            ),
+            "model": model,
+            "figures": totals,
+            "window": window,
+            "window_bar": draw_window_bar(window),
+            "calls": calls_view,
+            "calls_chart": draw_calls(calls_view, size),
+            "cached": any(call.cache_read for call in calls_view.calls),
+            "causes": [
+                (cause, f"{count:,}", f"{tokens:,}")
+                for cause, count, tokens in calls_view.causes
+            ],
+            "compactions": make_compaction_items(records, calls),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _ThreadData:
+    """The data of a thread's page, valid until the thread changes."""
+
+    change_mark: str
+    """A text that differs after every change of the thread."""
+    page_fields: dict[str, Any]
+    summaries: Sequence[str]
+    state: ThreadState
+
+
+def _list_state(state: ThreadState, todo: Any) -> list[tuple[str, list[str]]]:
+    """List the state of the work: directory, files, commands with their last outcome, open errors, to-do list."""
+    todo_items = todo if isinstance(todo, list) and todo else state.todo
+    commands = [
+        f"{one_line_excerpt(name, 120)} {entry.outcome and '→ '}{entry.outcome}".rstrip()
+        for name, entry in state.commands.items()
+    ]
+    groups = [
+        (
+            "Where",
+            [
+                location
+                for location in (
+                    state.directory,
+                    state.branch and f"branch {state.branch}",
+                )
+                if location
+            ],
+        ),
+        ("Changed files", state.changed_files()[-12:]),
+        ("Last outcome of each command", commands[-8:]),
+        (
+            "Open errors",
+            [
+                f"{error.source}: {' '.join(error.lines)}"
+                for error in state.open_errors()
+            ],
+        ),
+        ("Running", state.processes),
+        (
+            "To do",
+            [
+                f"[{entry.get('status', '')}] {entry.get('text', '')}"
+                for entry in todo_items
+                if isinstance(entry, dict)
+            ],
+        ),
+    ]
+    return [
+        (name, [one_line_excerpt(line, 240) for line in lines])
+        for name, lines in groups
+        if lines
+    ]
+
+
+def _count_stored_and_removed(
+    row: ThreadRow, records: Sequence[CompactionRecord]
+) -> StoredAndRemovedCounts:
+    """Count the stored messages of a thread, and the messages that compactions removed from the prompt."""
+    unreverted_compactions = [
+        compaction.record for compaction in records if compaction.reverted is None
+    ]
+    return StoredAndRemovedCounts(
+        stored_count=row.messages,
+        removed_count=len(
+            {
+                number
+                for compaction in unreverted_compactions
+                for number in compaction.covered
+            }
+        ),
+        compactions=len(unreverted_compactions),
+    )

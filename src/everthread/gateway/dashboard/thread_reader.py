@@ -1,0 +1,60 @@
+"""Load threads and messages for a viewer, who may see only those of one tenant."""
+
+from __future__ import annotations
+
+from everthread.errors import UnknownIdError
+from everthread.gateway.dashboard.login import Viewer
+from everthread.gateway.dashboard.text import one_line_excerpt
+from everthread.store.records import StoredMessage, ThreadRow
+from everthread.store.store import Store
+from everthread.thread.lookup.thread_title import load_title
+
+
+class NotFoundError(Exception):
+    """The page does not exist, or this viewer may not see it."""
+
+
+class ThreadReader:
+    """The threads of a store, as far as a viewer may see them."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    async def find_thread(self, viewer: Viewer, thread: str) -> ThreadRow | None:
+        """Return a thread by any of its ids; None if there is none that the viewer may see."""
+        try:
+            row = await self.store.thread_row(thread)
+        except UnknownIdError:
+            return None
+        return row if viewer.may_see(row.first.tenant) else None
+
+    async def load_thread(self, viewer: Viewer, thread: str) -> ThreadRow:
+        """Return a thread by its own id; raise `NotFoundError` if the viewer may not see it."""
+        row = await self.find_thread(viewer, thread)
+        if row is None or row.first.id != thread:
+            raise NotFoundError
+        return row
+
+    async def load_title(self, row: ThreadRow) -> str:
+        """Return a thread's title; without one, the user's first words or the beginning of its id."""
+        title = row.tip.title or row.first.title
+        if not title:
+            title = await load_title(self.store, row.first)
+        return one_line_excerpt(title, 90) or row.first.id[:12]
+
+    async def load_message(
+        self, viewer: Viewer, thread: str, number: int
+    ) -> StoredMessage:
+        """Return a message that one of the thread's sessions shows or showed."""
+        try:
+            message = await self.store.message(number, tenant=viewer.tenant)
+            owner = await self.store.session(message.session)
+        except UnknownIdError:
+            raise NotFoundError from None
+        if owner.thread == thread:
+            return message
+        # A branch shares messages with its parent.
+        in_view, _ = await self.store.shown_messages(thread, [number])
+        if number not in in_view:
+            raise NotFoundError
+        return message
