@@ -23,9 +23,9 @@ from tests.lab.official_clients import CLAUDE, Clients, open_clients
 from tests.shared_data import shared_path
 
 DECODERS: dict[str, Any] = {
-    "openai_chat": openai_chat.ChatStreamDecoder,
-    "openai_responses": openai_responses.ResponsesStreamDecoder,
-    "anthropic": anthropic.AnthropicStreamDecoder,
+    "openai_chat": openai_chat.stream_decoder,
+    "openai_responses": openai_responses.stream_decoder,
+    "anthropic": anthropic.stream_decoder,
     "gemini": gemini.stream_decoder,
 }
 

@@ -10,7 +10,7 @@ import pytest
 
 from everthread.core.types import Request
 from everthread.wire.anthropic import decode_messages, encode_request
-from everthread.wire.anthropic.message_codec import EncodedHistory
+from everthread.wire.anthropic.history_encoding import EncodedHistory
 
 
 def _said(rng: random.Random, index: int) -> list[Any]:

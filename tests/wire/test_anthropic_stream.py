@@ -60,7 +60,7 @@ def message_end(reason: str = "end_turn", **usage: Any) -> dict[str, Any]:
 
 
 def decode(*events: dict[str, Any]) -> tuple[list[StreamDelta], Reply]:
-    decoder = anthropic.AnthropicStreamDecoder()
+    decoder = anthropic.stream_decoder()
     return [
         delta for event in events for delta in decoder.feed(copy_of(event))
     ], decoder.reply()
@@ -258,7 +258,7 @@ class TestBrokenOff:
         assert [block["type"] for block in blocks(reply)] == ["tool_use"]
 
     def test_before_anything_was_said(self) -> None:
-        reply = anthropic.AnthropicStreamDecoder(model="claude-a").reply()
+        reply = anthropic.stream_decoder(model="claude-a").reply()
         assert reply.message["content"] is None
         assert reply.message["_native"]["model"] == "claude-a"
         assert reply.usage is None
@@ -274,9 +274,7 @@ class TestBrokenOff:
         assert reply.message["content"] == "Hel"
 
     def test_an_error_that_is_only_words(self) -> None:
-        [delta] = anthropic.AnthropicStreamDecoder().feed(
-            {"type": "error", "error": "gone"}
-        )
+        [delta] = anthropic.stream_decoder().feed({"type": "error", "error": "gone"})
         assert (delta.text, delta.raw) == ("gone", {"type": "error", "error": "gone"})
 
     def test_arguments_the_limit_cut_off_are_kept_as_text(self) -> None:
@@ -331,7 +329,7 @@ class TestBrokenOff:
     ],
 )
 def test_garbage_gets_a_sentence(events: list[Any], sentence: str) -> None:
-    decoder = anthropic.AnthropicStreamDecoder()
+    decoder = anthropic.stream_decoder()
     with pytest.raises(WireError) as failure:
         [decoder.feed(event) for event in events]
     assert sentence in str(failure.value)
@@ -348,14 +346,14 @@ def test_garbage_gets_a_sentence(events: list[Any], sentence: str) -> None:
     ],
 )
 def test_what_is_not_known_says_nothing(event: Any) -> None:
-    decoder = anthropic.AnthropicStreamDecoder()
+    decoder = anthropic.stream_decoder()
     assert decoder.feed(event) == []
     assert decoder.reply().message["content"] is None
 
 
 def test_events_are_not_changed_and_not_shared() -> None:
     event = block_start(0, type="text", text="a", citations=[])
-    decoder = anthropic.AnthropicStreamDecoder()
+    decoder = anthropic.stream_decoder()
     decoder.feed(event)
     decoder.feed(block_delta(0, "citations_delta", citation={"x": 1}))
     decoder.feed(block_delta(0, "text_delta", text="b"))
@@ -380,7 +378,7 @@ def test_words_said_in_a_stream_are_the_words_of_the_reply() -> None:
     reply = anthropic.decode_reply(
         {"id": "m", "model": "c", "content": content, "stop_reason": "end_turn"}
     )
-    decoder = anthropic.AnthropicStreamDecoder()
+    decoder = anthropic.stream_decoder()
     said = [
         delta
         for event in anthropic.encode_stream(reply)
@@ -420,7 +418,7 @@ def test_a_stream_names_its_events_and_counts_output_at_the_end() -> None:
 
 def _through_a_stream(reply: Reply) -> Reply:
     parser = SseParser()
-    decoder = anthropic.AnthropicStreamDecoder()
+    decoder = anthropic.stream_decoder()
     for event in anthropic.encode_stream(reply):
         for parsed in parser.feed(encode_event(event)):
             decoder.feed(parsed)

@@ -16,7 +16,7 @@ from everthread.core.messages import Message
 from everthread.core.transcript import is_user_message
 from everthread.core.types import Request
 from everthread.wire import anthropic
-from everthread.wire.common import with_native
+from everthread.wire.native_values import with_native
 from tests.shared_data import shared_path
 from tests.wire.anthropic_strategies import chat_histories, copy_of
 

@@ -9,7 +9,7 @@ import pytest
 from everthread.core.messages import Message
 from everthread.core.types import Api
 from everthread.wire.codecs import CODECS
-from everthread.wire.definitions import (
+from everthread.wire.permanent_parts import (
     find_answered_call_ids,
     find_permanent_parts,
     has_fixed_position,

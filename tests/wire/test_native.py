@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from everthread.core.messages import Message
-from everthread.wire.common import (
+from everthread.wire.native_values import (
     can_use_reasoning,
     is_same_model,
     native_value,

@@ -12,7 +12,7 @@ from everthread.core.messages import Message, with_content
 from everthread.core.types import Reply, Request
 from everthread.errors import WireError
 from everthread.wire import openai_chat as chat
-from everthread.wire.common import with_native
+from everthread.wire.native_values import with_native
 from tests.shared_data import shared_path
 from tests.wire import openai_strategies as made
 from tests.wire.openai_sdk import golden, sdk

@@ -12,7 +12,7 @@ from everthread.core.messages import Message
 from everthread.core.types import Reply, StreamDelta
 from everthread.errors import WireError
 from everthread.wire import openai_chat as chat
-from everthread.wire.openai_chat import ChatStreamDecoder, encode_stream
+from everthread.wire.openai_chat import encode_stream, stream_decoder
 from everthread.wire.sse import SseEvent, SseParser, encode_event
 from tests.shared_data import shared_path
 from tests.wire import openai_strategies as made
@@ -46,7 +46,7 @@ def fragment(index: int | None = None, **fields: Any) -> dict[str, Any]:
 def read(
     chunks: Iterable[Any], model: str | None = None
 ) -> tuple[list[StreamDelta], Reply]:
-    decoder = ChatStreamDecoder(model=model)
+    decoder = stream_decoder(model=model)
     said = [delta for event in chunks for delta in decoder.feed(event)]
     return said, decoder.reply()
 
@@ -438,7 +438,7 @@ def test_the_model_asked_for_owns_the_reasoning() -> None:
 )
 def test_what_is_no_chunk_is_refused_with_a_sentence(event: Any, sentence: str) -> None:
     with pytest.raises(WireError, match=sentence):
-        ChatStreamDecoder().feed(event)
+        stream_decoder().feed(event)
 
 
 # A reply as a stream
@@ -460,7 +460,7 @@ def test_however_words_are_cut_they_add_up(
     events = b"".join(map(encode_event, encode_stream(reply)))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(events)), max_size=5)))
     parser = SseParser()
-    decoder = ChatStreamDecoder()
+    decoder = stream_decoder()
     for start, end in zip([0, *cuts], [*cuts, len(events)], strict=True):
         for event in parser.feed(events[start:end]):
             decoder.feed(event)
@@ -541,7 +541,7 @@ def test_what_the_sdk_streams_is_read_alike() -> None:
     ]
     script = [f"data: {json.dumps(event)}\n\n".encode() for event in chunks]
     with sdk(sse_reply([*script, b"data: [DONE]\n\n"])) as (client, server):
-        ours = ChatStreamDecoder()
+        ours = stream_decoder()
         for event in client.chat.completions.create(
             model="gpt-5",
             messages=[{"role": "user", "content": "hi"}],

@@ -11,7 +11,7 @@ from everthread.core.messages import Message
 from everthread.core.types import Reply, Request
 from everthread.errors import WireError
 from everthread.wire import openai_chat, openai_responses
-from everthread.wire.common import with_native
+from everthread.wire.native_values import with_native
 from tests.wire import openai_strategies as made
 from tests.wire.openai_sdk import golden, sdk
 from tests.wire.recording import json_reply

@@ -10,7 +10,7 @@ from everthread.core.messages import Message, calls_of
 from everthread.core.types import Reply, StreamDelta
 from everthread.errors import WireError
 from everthread.wire import openai_responses
-from everthread.wire.openai_responses import ResponsesStreamDecoder, encode_stream
+from everthread.wire.openai_responses import encode_stream, stream_decoder
 from everthread.wire.sse import SseEvent, encode_event
 from tests.wire import openai_strategies as made
 from tests.wire.openai_sdk import golden, sdk
@@ -61,7 +61,7 @@ def item_done(item: dict[str, Any], at: int = 0) -> dict[str, Any]:
 def read(
     events: Iterable[Any], model: str | None = None
 ) -> tuple[list[StreamDelta], Reply]:
-    decoder = ResponsesStreamDecoder(model=model)
+    decoder = stream_decoder(model=model)
     said = [delta for one in events for delta in decoder.feed(one)]
     return said, decoder.reply()
 
@@ -305,7 +305,7 @@ def test_the_model_asked_for_owns_the_reasoning() -> None:
 )
 def test_what_is_no_event_is_refused_with_a_sentence(data: Any, sentence: str) -> None:
     with pytest.raises(WireError, match=sentence):
-        ResponsesStreamDecoder().feed(data)
+        stream_decoder().feed(data)
 
 
 # A reply as a stream
@@ -394,7 +394,7 @@ def test_what_the_sdk_streams_is_read_alike() -> None:
     }
     reply = openai_responses.decode_reply(body)
     with sdk(sse_reply(map(encode_event, encode_stream(reply)))) as (client, server):
-        decoder = ResponsesStreamDecoder()
+        decoder = stream_decoder()
         for one in client.responses.create(model="gpt-5", input="hi", stream=True):
             decoder.feed(one.to_dict())
     sent = golden("openai_responses_stream", server.requests[0].body)

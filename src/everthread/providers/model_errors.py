@@ -19,7 +19,7 @@ from everthread.core.provider_errors.classification import classify_error
 from everthread.core.secrets.redaction import redact
 from everthread.core.types import Reply
 from everthread.errors import ModelError, ModelTimeoutError, ModelUnreachableError
-from everthread.wire.common import error_text
+from everthread.wire.reply_fields import error_text
 
 _MIN_REDACTED_KEY_CHARS = 8
 """Shorter keys are not redacted, because they could be part of any word."""

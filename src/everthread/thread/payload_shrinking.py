@@ -16,7 +16,7 @@ from everthread.core.messages import (
 )
 from everthread.core.outputs import OutputToStore, make_output_to_store
 from everthread.core.transcript import find_latest_user_index
-from everthread.wire.definitions import loads_tools
+from everthread.wire.permanent_parts import loads_tools
 
 LARGE_RESULT_CHARS = 4_000
 """If a request has too many bytes, results with more characters than this are stored and cited."""

@@ -41,8 +41,6 @@ CODECS: Mapping[Api, Codec] = {
     "anthropic": anthropic,
     "gemini": gemini,
 }
-
-
 _ANTHROPIC_BLOCKS = frozenset(
     {"tool_use", "tool_result", "thinking", "redacted_thinking", "image", "document"}
 )

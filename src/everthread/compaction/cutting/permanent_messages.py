@@ -14,7 +14,7 @@ from everthread.compaction.history.compaction_history import (
 )
 from everthread.core.messages import SYSTEM_ROLES, Message, text_of
 from everthread.core.transcript import Span
-from everthread.wire.definitions import (
+from everthread.wire.permanent_parts import (
     PermanentPart,
     find_answered_call_ids,
     keep_parts,

@@ -47,7 +47,7 @@ from everthread.core.secrets.redacted_values import redact_value
 from everthread.core.secrets.redaction import clip_words, redact
 from everthread.core.tokens import TokenCounter
 from everthread.core.transcript import is_lookup_tool, shorten_answer
-from everthread.wire.definitions import loads_tools
+from everthread.wire.permanent_parts import loads_tools
 
 CLEARED = "[Old tool output cleared to save context space]"
 LONG_TEXT_CHARS = MAX_LINE_CHARS

@@ -27,7 +27,7 @@ from everthread.core.outputs import (
 )
 from everthread.core.tokens import TokenCounter
 from everthread.core.transcript import is_lookup_answer, without_summary
-from everthread.wire.definitions import has_tool_reference, loads_tools
+from everthread.wire.permanent_parts import has_tool_reference, loads_tools
 
 MIN_RESULT_TOKENS = 24
 """A result is never cut to fewer tokens."""

@@ -42,7 +42,7 @@ from everthread.core.transcript import (
     without_summary,
 )
 from everthread.core.user_words import find_typed_words
-from everthread.wire.definitions import PermanentPart, find_permanent_parts
+from everthread.wire.permanent_parts import PermanentPart, find_permanent_parts
 
 if TYPE_CHECKING:
     from everthread.compaction.journal.steps import Step

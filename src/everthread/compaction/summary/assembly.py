@@ -20,7 +20,7 @@ from everthread.core.transcript import (
     mark_summary,
     without_summary,
 )
-from everthread.wire.definitions import has_fixed_position, join_instructions
+from everthread.wire.permanent_parts import has_fixed_position, join_instructions
 
 
 def make_system_note(plan: CutPlan) -> str:

@@ -27,7 +27,7 @@ from everthread.core.messages import (
 )
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api, Request
-from everthread.wire.common import native_record
+from everthread.wire.native_values import native_record
 from everthread.wire.openai_chat import list_tool_calls
 
 Ttl = Literal["5m", "1h"]

@@ -28,7 +28,7 @@ from everthread.lab.provider.cache import CacheUse
 from everthread.lab.provider.faults import Fault
 from everthread.lab.provider.served_models import Protocol
 from everthread.wire import gemini, openai_responses
-from everthread.wire.common import native_value, with_native
+from everthread.wire.native_values import native_value, with_native
 
 Answer = Reply | Fault | str
 Step = Answer | Callable[[Request], Answer | Awaitable[Answer]]

@@ -11,18 +11,14 @@ from everthread.core.messages import Part, kind_of
 from everthread.core.types import Reply, StreamDelta
 from everthread.errors import WireError
 from everthread.wire.anthropic.content_blocks import encode_arguments
-from everthread.wire.anthropic.request_codec import (
+from everthread.wire.anthropic.replies import (
     decode_reply,
     decode_stop_reason,
     encode_reply,
 )
-from everthread.wire.common import (
-    make_error_delta,
-    parse_event,
-    require_object,
-    require_text,
-)
+from everthread.wire.payload_checks import require_object, require_text
 from everthread.wire.sse import SseEvent
+from everthread.wire.stream_events import make_error_delta, parse_event
 
 _TEXT_FIELD_BY_DELTA = {
     "text_delta": "text",

@@ -1,32 +1,23 @@
-"""Anthropic's whole requests and replies <-> core, with stop reasons."""
+"""Requests of Anthropic's protocol <-> core requests."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from everthread.core.canonical_usage import normalize_usage
-from everthread.core.types import Reply, Request, System
-from everthread.errors import WireError
-from everthread.wire.anthropic.message_codec import (
-    API,
-    EncodedHistory,
+from everthread.core.types import Request, System
+from everthread.wire.anthropic.history_encoding import EncodedHistory, encode_messages
+from everthread.wire.anthropic.message_decoding import decode_messages
+from everthread.wire.anthropic.message_encoding import (
     count_leading_instructions,
-    decode_message,
-    decode_messages,
-    encode_assistant_blocks,
-    encode_messages,
     encode_system,
 )
-from everthread.wire.anthropic.tool_codec import decode_tools, encode_tools
-from everthread.wire.common import (
-    error_text,
-    require_list,
+from everthread.wire.anthropic.tools import decode_tools, encode_tools
+from everthread.wire.native_values import without_private_fields
+from everthread.wire.payload_checks import (
     require_object,
     require_objects,
     require_text,
-    split_reply_fields,
-    without_private_fields,
 )
 
 DEFAULT_MAX_TOKENS = 8192
@@ -175,92 +166,3 @@ _OPENAI_ONLY_FIELDS = frozenset(
     }
 )
 """Fields for which Anthropic would refuse the request."""
-
-
-_STOP_BY_REASON = {
-    "end_turn": "stop",
-    "stop_sequence": "stop",
-    "max_tokens": "length",
-    "model_context_window_exceeded": "length",
-    "tool_use": "tool_calls",
-    "refusal": "refusal",
-    "pause_turn": "pause",
-    "compaction": "pause",
-}
-_REASON_BY_STOP = {
-    "stop": "end_turn",
-    "length": "max_tokens",
-    "tool_calls": "tool_use",
-    "refusal": "refusal",
-    "content_filter": "refusal",
-    "pause": "pause_turn",
-    "other": "end_turn",
-}
-
-
-def decode_reply(body: Mapping[str, Any], *, model: str | None = None) -> Reply:
-    """Return a reply in core form. `model` is the requested name, if it is known."""
-    body = without_private_fields(require_object(body, "the reply"))
-    if body.get("type") == "error":
-        raise WireError(
-            f"the reply is an error, not a message: {error_text(body) or repr(body)}"
-        )
-    content = list(require_list(body.get("content"), "content"))
-    fields, other_fields = split_reply_fields(body)
-    author = model or fields.get("model")
-    [message] = decode_message(
-        {"role": "assistant", "content": content}, "the reply", model=author
-    )
-    raw = {
-        key: value
-        for key, value in other_fields.items()
-        if key not in ("role", "content", "usage")
-    }
-    return Reply(
-        message=message,
-        stop=decode_stop_reason(body.get("stop_reason")),
-        raw={**raw, "_api": API},
-        **fields,
-    )
-
-
-def encode_reply(reply: Reply) -> dict[str, Any]:
-    """Return a reply as an Anthropic message. A decoded reply is returned verbatim."""
-    is_native = reply.raw.get("_api") == API
-    other_fields: dict[str, Any] = (
-        dict(without_private_fields(reply.raw))
-        if is_native
-        else {"stop_sequence": None}
-    )
-    if (
-        not is_native
-        or decode_stop_reason(other_fields.get("stop_reason")) != reply.stop
-    ):
-        other_fields["stop_reason"] = _REASON_BY_STOP.get(reply.stop or "")
-    body = {
-        "id": reply.id,
-        "type": "message",
-        "role": "assistant",
-        "model": reply.model,
-        "content": encode_assistant_blocks(reply.message),
-        "usage": reply.usage
-        if is_native and reply.usage is not None
-        else _encode_usage(reply.usage),
-    }
-    return body | other_fields
-
-
-def decode_stop_reason(reason: Any) -> str | None:
-    """Return the core name of Anthropic's stop reason."""
-    return None if reason is None else _STOP_BY_REASON.get(str(reason), "other")
-
-
-def _encode_usage(usage: Mapping[str, Any] | None) -> dict[str, int]:
-    """Return another API's usage in Anthropic's terms, in which `input_tokens` excludes the cache."""
-    figures = normalize_usage(usage)
-    return {
-        "input_tokens": figures.input_tokens,
-        "cache_creation_input_tokens": figures.cache_write_tokens,
-        "cache_read_input_tokens": figures.cache_read_tokens,
-        "output_tokens": figures.output_tokens,
-    }

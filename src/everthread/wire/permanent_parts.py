@@ -25,7 +25,7 @@ from everthread.core.messages import (
     without_native_value,
 )
 from everthread.wire import anthropic, openai_responses
-from everthread.wire.common import native_value
+from everthread.wire.native_values import native_value
 
 TOOL_BLOCKS = frozenset(
     {"tool_reference", "tool_addition", "tool_removal", "tool_search_tool_result"}

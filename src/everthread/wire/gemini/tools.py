@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from everthread.wire.common import (
+from everthread.wire.gemini.fields import find_field_name, get_field
+from everthread.wire.gemini.parts import API
+from everthread.wire.native_values import native_value, without_private_fields
+from everthread.wire.payload_checks import (
     list_or_empty,
-    native_value,
     require_list,
     require_object,
     require_text,
-    without_private_fields,
 )
-from everthread.wire.gemini.contents import API
-from everthread.wire.gemini.fields import find_field_name, get_field
 
 
 def decode_tools(wire: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from everthread.wire.anthropic.message_codec import API
-from everthread.wire.common import (
-    native_value,
-    require_objects,
-    require_text,
-    without_private_fields,
-)
+from everthread.wire.anthropic.message_decoding import API
+from everthread.wire.native_values import native_value, without_private_fields
+from everthread.wire.payload_checks import require_objects, require_text
 
 _FREE_TEXT_SCHEMA = {
     "type": "object",

@@ -15,17 +15,14 @@ from everthread.core.messages import (
     kind_of,
 )
 from everthread.core.types import DeltaKind, Reply, StreamDelta
-from everthread.wire.common import (
-    make_error_delta,
-    parse_event,
-    require_object,
-)
-from everthread.wire.openai_chat.chat_codec import (
+from everthread.wire.openai_chat.replies import (
     decode_finish_reason,
     decode_reply,
     encode_reply,
 )
+from everthread.wire.payload_checks import require_object
 from everthread.wire.sse import SseEvent
+from everthread.wire.stream_events import make_error_delta, parse_event
 
 _TEXT_FIELDS = frozenset(
     {"content", "refusal", "reasoning", "reasoning_content", "reasoning_text"}

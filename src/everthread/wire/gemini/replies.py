@@ -1,0 +1,161 @@
+"""Gemini's responses <-> core replies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from everthread.core.canonical_usage import normalize_usage
+from everthread.core.messages import calls_of
+from everthread.core.types import Reply
+from everthread.errors import WireError
+from everthread.wire.gemini.fields import get_field, get_object_field
+from everthread.wire.gemini.message_decoding import decode_content
+from everthread.wire.gemini.message_encoding import encode_messages
+from everthread.wire.gemini.parts import API
+from everthread.wire.native_values import native_value, without_private_fields
+from everthread.wire.payload_checks import require_list, require_object
+from everthread.wire.reply_fields import error_text
+
+_STOP_BY_REASON = {
+    "STOP": "stop",
+    "MAX_TOKENS": "length",
+    **dict.fromkeys(
+        ("SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII"),
+        "content_filter",
+    ),
+    **dict.fromkeys(
+        ("IMAGE_SAFETY", "IMAGE_PROHIBITED_CONTENT", "LANGUAGE"), "content_filter"
+    ),
+}
+_REASON_BY_STOP = {
+    "stop": "STOP",
+    "tool_calls": "STOP",
+    "length": "MAX_TOKENS",
+    "content_filter": "SAFETY",
+    "refusal": "SAFETY",
+}
+_REPLY_FIELDS = {"responseId": str, "modelVersion": str, "usageMetadata": dict}
+
+
+def decode_single_reply(body: Mapping[str, Any], *, model: str | None = None) -> Reply:
+    """Return a reply that is one object in core form. `model` is the requested name."""
+    body = without_private_fields(require_object(body, "the reply"))
+    if body.get("error") and not body.get("candidates"):
+        raise WireError(
+            f"the reply is an error, not a response: {error_text(body['error']) or repr(body['error'])}"
+        )
+    candidate_list = body.get("candidates")
+    candidates = (
+        []
+        if candidate_list is None
+        else list(require_list(candidate_list, "candidates"))
+    )
+    candidate = require_object(candidates[0], "candidates[0]") if candidates else {}
+    content = candidate.get("content")
+    fields = {
+        key: body[key]
+        for key, kind in _REPLY_FIELDS.items()
+        if isinstance(body.get(key), kind) and body[key]
+    }
+    model_content = {
+        "role": "model",
+        **require_object({} if content is None else content, "candidates[0].content"),
+    }
+    [message] = decode_content(
+        model_content,
+        "candidates[0].content",
+        model=model or fields.get("modelVersion"),
+    )
+    candidate_fields = {
+        key: value for key, value in candidate.items() if key != "content"
+    }
+    raw = {
+        key: value
+        for key, value in body.items()
+        if key not in fields and key != "candidates"
+    }
+    private_fields = {
+        "_api": API,
+        "_content": content,
+        "candidates": [candidate_fields, *candidates[1:]]
+        if candidates
+        else candidate_list,
+    }
+    return Reply(
+        message=message,
+        stop=decode_stop(body, candidate, has_calls=bool(calls_of(message))),
+        usage=fields.get("usageMetadata"),
+        model=fields.get("modelVersion", ""),
+        id=fields.get("responseId", ""),
+        raw={**raw, **private_fields},
+    )
+
+
+def decode_stop(
+    body: Mapping[str, Any], candidate: Mapping[str, Any], *, has_calls: bool
+) -> str | None:
+    reason = get_field(candidate, "finishReason")
+    if reason is None:
+        return "content_filter" if get_object_field(body, "promptFeedback") else None
+    stop = _STOP_BY_REASON.get(str(reason), "other")
+    return "tool_calls" if stop == "stop" and has_calls else stop
+
+
+def encode_reply(reply: Reply) -> dict[str, Any]:
+    """Return a reply as a response. A decoded reply is returned verbatim."""
+    is_native = reply.raw.get("_api") == API
+    body = dict(without_private_fields(reply.raw)) if is_native else {}
+    candidate_list = body.pop("candidates", [{"index": 0}])
+    if candidate_list:
+        body["candidates"] = [
+            _encode_candidate(reply, candidate_list[0], is_native=is_native),
+            *candidate_list[1:],
+        ]
+    elif candidate_list is not None:
+        body["candidates"] = candidate_list
+    usage = reply.usage if is_native else _encode_usage(reply.usage)
+    fields = {
+        "usageMetadata": usage,
+        "modelVersion": reply.model,
+        "responseId": reply.id,
+    }
+    return body | {name: value for name, value in fields.items() if value}
+
+
+def _encode_candidate(
+    reply: Reply, candidate_fields: Mapping[str, Any], *, is_native: bool
+) -> dict[str, Any]:
+    candidate = dict(candidate_fields)
+    if is_native and native_value(reply.message, API) is not None:
+        content = reply.raw.get("_content")
+        if content is not None:
+            candidate["content"] = content
+    else:
+        contents = [
+            content
+            for content in encode_messages([reply.message])
+            if content["role"] == "model"
+        ]
+        candidate["content"] = (
+            contents[0] if contents else {"role": "model", "parts": []}
+        )
+    has_calls = bool(calls_of(reply.message))
+    if decode_stop(reply.raw, candidate, has_calls=has_calls) != reply.stop:
+        candidate.pop("finishReason", None)
+        if reply.stop is not None:
+            candidate["finishReason"] = _REASON_BY_STOP.get(reply.stop, "OTHER")
+    return candidate
+
+
+def _encode_usage(usage: Mapping[str, Any] | None) -> dict[str, int] | None:
+    if usage is None:
+        return None
+    figures = normalize_usage(usage)
+    return {
+        "promptTokenCount": figures.prompt_tokens,
+        "cachedContentTokenCount": figures.cache_read_tokens,
+        "candidatesTokenCount": figures.output_tokens - figures.reasoning_tokens,
+        "thoughtsTokenCount": figures.reasoning_tokens,
+        "totalTokenCount": figures.total_tokens,
+    }

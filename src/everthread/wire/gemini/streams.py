@@ -1,0 +1,173 @@
+"""Streams of Gemini: decode them chunk by chunk, and encode a reply as one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from everthread.core.messages import Part, as_text, parts_of
+from everthread.core.types import Reply, StreamDelta
+from everthread.wire.gemini.fields import get_field, get_object_field
+from everthread.wire.gemini.parts import Content
+from everthread.wire.gemini.replies import (
+    decode_single_reply,
+    decode_stop,
+    encode_reply,
+)
+from everthread.wire.payload_checks import require_object
+from everthread.wire.sse import SseEvent
+from everthread.wire.stream_events import make_error_delta, parse_event
+
+
+class GeminiStreamDecoder:
+    """Decode the chunks of one stream; `reply()` works at any time, also after the stream broke off."""
+
+    def __init__(self, *, model: str | None = None) -> None:
+        self._model = model
+        self._body_fields: dict[str, Any] = {}
+        self._candidate: dict[str, Any] = {}
+        self._parts: list[Part] = []
+        self._call_count = 0
+
+    def feed(self, event: SseEvent | Mapping[str, Any]) -> list[StreamDelta]:
+        chunk = parse_event(event)
+        if chunk is None:
+            return []
+        if error := chunk.get("error"):
+            return [make_error_delta(error)]
+        self._body_fields |= {
+            key: value for key, value in chunk.items() if key != "candidates"
+        }
+        deltas: list[StreamDelta] = []
+        candidate_list = chunk.get("candidates")
+        for candidate in candidate_list if isinstance(candidate_list, list) else []:
+            if isinstance(candidate, Mapping) and candidate.get("index", 0) in (
+                0,
+                None,
+            ):
+                deltas += self._take_candidate(candidate)
+        usage = get_object_field(chunk, "usageMetadata")
+        if usage is not None:
+            deltas.append(StreamDelta("usage", raw=dict(usage)))
+        return deltas
+
+    def reply(self) -> Reply:
+        """Return the partial answer as a whole reply."""
+        body = dict(self._body_fields)
+        if self._candidate or self._parts:
+            content = {"role": "model", "parts": merge_parts(self._parts)}
+            body["candidates"] = [{**self._candidate, "content": content}]
+        return decode_single_reply(body, model=self._model)
+
+    def _take_candidate(self, candidate: Mapping[str, Any]) -> Iterator[StreamDelta]:
+        self._candidate |= {
+            key: value for key, value in candidate.items() if key != "content"
+        }
+        content = get_object_field(candidate, "content") or {}
+        part_list = content.get("parts")
+        for value in part_list if isinstance(part_list, list) else []:
+            part = require_object(value, "candidates[0].content.parts[]")
+            self._parts.append(dict(part))
+            yield from self._make_part_deltas(part)
+        reason = get_field(candidate, "finishReason")
+        if reason is not None:
+            stop = decode_stop({}, candidate, has_calls=bool(self._call_count))
+            yield StreamDelta("stop", text=stop or "", raw={"finishReason": reason})
+
+    def _make_part_deltas(self, part: Mapping[str, Any]) -> Iterator[StreamDelta]:
+        call = get_object_field(part, "functionCall")
+        if call is not None:
+            arguments = json.dumps(call.get("args") or {}, ensure_ascii=False)
+            name = as_text(call.get("name"))
+            yield StreamDelta(
+                "call",
+                index=self._call_count,
+                id=as_text(call.get("id")),
+                name=name,
+                arguments=arguments,
+            )
+            self._call_count += 1
+        elif as_text(part.get("text")):
+            yield StreamDelta(
+                "reasoning" if part.get("thought") else "text", text=part["text"]
+            )
+
+
+stream_decoder = GeminiStreamDecoder
+
+
+def decode_reply(
+    body: Mapping[str, Any] | Sequence[Any], *, model: str | None = None
+) -> Reply:
+    """Return a reply in core form. A list is a whole stream that was sent as one JSON array.
+
+    `model` is the requested name.
+    """
+    if not isinstance(body, list):
+        return decode_single_reply(require_object(body, "the reply"), model=model)
+    decoder = GeminiStreamDecoder(model=model)
+    for chunk in body:
+        decoder.feed(require_object(chunk, "a chunk of the reply"))
+    return decoder.reply()
+
+
+def merge_parts(parts: Sequence[Part]) -> list[Part]:
+    """Join neighbouring texts of one kind. A signed part is not joined, because its signature covers it alone."""
+    merged: list[Part] = []
+    for part in parts:
+        previous = merged[-1] if merged else {}
+        is_text = isinstance(part.get("text"), str) and part.keys() <= {
+            "text",
+            "thought",
+        }
+        if (
+            is_text
+            and previous.keys() == part.keys()
+            and previous.get("thought") == part.get("thought")
+        ):
+            merged[-1] = {**previous, "text": previous["text"] + part["text"]}
+        else:
+            merged.append(part)
+    return merged
+
+
+def encode_stream(reply: Reply) -> Iterator[SseEvent]:
+    """Yield the events in which Gemini would have streamed the reply: one for each part, then the finish reason."""
+    body = encode_reply(reply)
+    candidates = body.pop("candidates", None)
+    if not candidates:
+        yield _make_event(
+            body if candidates is None else {**body, "candidates": candidates}
+        )
+        return
+    candidate_fields = {
+        key: value
+        for key, value in candidates[0].items()
+        if key not in ("content", "finishReason")
+    }
+    content: Content = candidates[0].get("content") or {}
+    id_fields: dict[str, Any] = {
+        key: body[key] for key in ("modelVersion", "responseId") if key in body
+    }
+    for part in parts_of({"content": content.get("parts")}):
+        yield _make_event(
+            {
+                "candidates": [
+                    {**candidate_fields, "content": {"role": "model", "parts": [part]}}
+                ],
+                **id_fields,
+            }
+        )
+    yield _make_event(
+        {
+            **body,
+            "candidates": [
+                {key: value for key, value in candidates[0].items() if key != "content"}
+            ],
+        }
+    )
+
+
+def _make_event(data: Mapping[str, Any]) -> SseEvent:
+    return SseEvent(None, json.dumps(data, ensure_ascii=False))

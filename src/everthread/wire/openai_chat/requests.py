@@ -1,0 +1,81 @@
+"""Requests of OpenAI's chat protocol <-> core requests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from everthread.core.messages import (
+    SYSTEM_ROLES,
+)
+from everthread.core.types import Request, System
+from everthread.wire.native_values import (
+    without_private_fields,
+)
+from everthread.wire.openai_chat.conversion import to_chat_parts
+from everthread.wire.openai_chat.messages import decode_messages, encode_messages
+from everthread.wire.openai_chat.tools import decode_tools, encode_tools
+from everthread.wire.payload_checks import require_list, require_object, require_text
+
+_SYSTEM_ROLE_PARAM = "_system_role"
+_CORE_FIELDS = ("model", "messages", "tools")
+
+
+def decode_request(body: Mapping[str, Any]) -> Request:
+    """Return a request in core form. The first message becomes the system prompt if nothing of it would be lost."""
+    body = without_private_fields(require_object(body, "the request"))
+    model = require_text(body.get("model"), "model")
+    wire = require_list(body.get("messages"), "messages")
+    params = {key: value for key, value in body.items() if key not in _CORE_FIELDS}
+    system: System = None
+    if wire and _is_system_prompt(wire[0]):
+        system = wire[0]["content"]
+        if wire[0]["role"] != "system":
+            params[_SYSTEM_ROLE_PARAM] = wire[0]["role"]
+    messages = decode_messages(
+        wire if system is None else wire[1:],
+        model=model,
+        start=0 if system is None else 1,
+    )
+    tools = decode_tools(body.get("tools") or [])
+    if "tools" in body and not tools:
+        params["tools"] = body["tools"]
+    return Request(
+        model=model, messages=messages, system=system, tools=tools, params=params
+    )
+
+
+def encode_request(request: Request) -> dict[str, Any]:
+    messages = encode_messages(request.messages, model=request.model)
+    if request.system is not None:
+        system = (
+            request.system
+            if isinstance(request.system, str)
+            else to_chat_parts(request.system)
+        )
+        messages.insert(
+            0,
+            {
+                "role": request.params.get(_SYSTEM_ROLE_PARAM, "system"),
+                "content": system,
+            },
+        )
+    body = {
+        "model": request.model,
+        "messages": messages,
+        **without_private_fields(request.params),
+    }
+    tools = encode_tools(request.tools)
+    return {**body, "tools": tools} if tools else body
+
+
+def _is_system_prompt(message: Any) -> bool:
+    """Return whether a message has only role and content, so that these two restore it."""
+    if not isinstance(message, Mapping) or message.keys() != {"role", "content"}:
+        return False
+    content = message["content"]
+    if message["role"] not in SYSTEM_ROLES:
+        return False
+    return isinstance(content, str) or (
+        isinstance(content, list) and to_chat_parts(content) == content
+    )

@@ -1,0 +1,66 @@
+"""Items of OpenAI's Responses protocol: their kinds, and the ids by which results refer to calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from everthread.core.messages import (
+    as_text,
+    join_name,
+    kind_of,
+)
+
+API = "openai_responses"
+Item = dict[str, Any]
+RESULT_KIND_BY_CALL_KIND = {
+    "function_call": "function_call_output",
+    "custom_tool_call": "custom_tool_call_output",
+    "local_shell_call": "local_shell_call_output",
+    "shell_call": "shell_call_output",
+    "apply_patch_call": "apply_patch_call_output",
+    "computer_call": "computer_call_output",
+    "tool_search_call": "tool_search_output",
+    "mcp_approval_request": "mcp_approval_response",
+}
+"""Kinds of calls that the client answers, each with the kind of its result item."""
+CALL_KIND_BY_RESULT_KIND = {
+    output: call for call, output in RESULT_KIND_BY_CALL_KIND.items()
+}
+NAMESPACE_FIELD = "_namespace"
+"""Private field with the namespace of a call's tool, to be written back."""
+
+
+def get_call_id(item: Mapping[str, Any]) -> str:
+    """Return the id that a result refers to; empty if the provider answers the call itself."""
+    value = (
+        item.get("id")
+        if kind_of(item) == "mcp_approval_request"
+        else item.get("call_id")
+    )
+    return as_text(value)
+
+
+def get_answered_call_id(item: Mapping[str, Any]) -> str:
+    """Return the id of the call that a result answers."""
+    value = item.get(
+        "approval_request_id" if item["type"] == "mcp_approval_response" else "call_id"
+    )
+    if value is None and item["type"] == "local_shell_call_output":
+        value = item.get("id")
+    return as_text(value)
+
+
+def find_item_kind(item: Item) -> str:
+    return kind_of(item) or ("message" if "role" in item else "item_reference")
+
+
+def get_call_name(item: Mapping[str, Any]) -> Any:
+    """Return the name of the called tool, with its namespace before it if the tool has one."""
+    namespace = item.get("namespace")
+    name = item.get("name")
+    return (
+        join_name(namespace, name)
+        if isinstance(namespace, str) and namespace and isinstance(name, str)
+        else name
+    )

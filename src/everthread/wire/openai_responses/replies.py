@@ -1,0 +1,129 @@
+"""Responses of OpenAI's Responses protocol <-> core replies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from everthread.core.messages import (
+    Message,
+)
+from everthread.core.types import Reply
+from everthread.errors import WireError
+from everthread.wire.native_values import native_value, without_private_fields
+from everthread.wire.openai_responses.items import API, Item
+from everthread.wire.openai_responses.message_decoding import decode_assistant_items
+from everthread.wire.openai_responses.message_encoding import encode_messages
+from everthread.wire.payload_checks import require_list, require_object
+from everthread.wire.reply_fields import (
+    error_text,
+    split_reply_fields,
+    write_reply_fields,
+)
+
+_STOP_BY_INCOMPLETE_REASON = {
+    "max_output_tokens": "length",
+    "content_filter": "content_filter",
+}
+
+
+def decode_reply(body: Mapping[str, Any], *, model: str | None = None) -> Reply:
+    """Return a reply in core form. `model` is the requested name."""
+    body = without_private_fields(require_object(body, "the reply"))
+    if body.get("error") and "output" not in body:
+        raise WireError(
+            f"the reply is an error, not a response: {error_text(body['error']) or repr(body['error'])}"
+        )
+    items = require_list(body.get("output"), "output")
+    output = [
+        dict(require_object(item, f"output[{index}]"))
+        for index, item in enumerate(items)
+    ]
+    fields, other_fields = split_reply_fields(body)
+    message = decode_assistant_items(output, model=model or fields.get("model"))
+    raw = {key: value for key, value in other_fields.items() if key != "output"}
+    return Reply(
+        message=message,
+        stop=_decode_stop(raw, message),
+        raw={**raw, "_api": API},
+        **fields,
+    )
+
+
+def encode_reply(reply: Reply) -> dict[str, Any]:
+    """Return a reply as a response. A decoded reply is returned verbatim."""
+    is_native = reply.raw.get("_api") == API
+    raw = without_private_fields(reply.raw) if is_native else _DEFAULT_RESPONSE_FIELDS
+    body = {**raw, "output": _encode_output(reply)}
+    if not is_native or _decode_stop(raw, reply.message) != reply.stop:
+        body |= _encode_status(reply.stop)
+    return write_reply_fields(
+        body, reply, "input_tokens", "output_tokens", is_native=is_native
+    )
+
+
+def _decode_stop(raw: Mapping[str, Any], message: Message) -> str | None:
+    status = raw.get("status")
+    if status == "completed":
+        return (
+            "tool_calls"
+            if message.get("tool_calls")
+            else "refusal"
+            if message.get("refusal")
+            else "stop"
+        )
+    if status == "incomplete":
+        details = raw.get("incomplete_details")
+        return _STOP_BY_INCOMPLETE_REASON.get(
+            str(details.get("reason")) if isinstance(details, dict) else "", "other"
+        )
+    return "other" if status in ("failed", "cancelled") else None
+
+
+def _encode_status(stop: str | None) -> dict[str, Any]:
+    reason = next(
+        (reason for reason, name in _STOP_BY_INCOMPLETE_REASON.items() if name == stop),
+        None,
+    )
+    if reason:
+        return {"status": "incomplete", "incomplete_details": {"reason": reason}}
+    return {
+        "status": "in_progress" if stop is None else "completed",
+        "incomplete_details": None,
+    }
+
+
+def _encode_output(reply: Reply) -> list[Item]:
+    """Return the items of the reply. Items made from another API's message get the fields that clients expect."""
+    items = encode_messages([reply.message])
+    if native_value(reply.message, API) is not None:
+        return items
+    return [
+        _add_answer_fields(item, f"{reply.id or 'reply'}_{index}")
+        for index, item in enumerate(items)
+    ]
+
+
+def _add_answer_fields(item: Item, id_suffix: str) -> Item:
+    prefix = {"message": "msg", "function_call": "fc"}.get(item["type"], "ctc")
+    answer = {"id": f"{prefix}_{id_suffix}", "status": "completed", **item}
+    if item["type"] == "message":
+        answer["content"] = [
+            {"annotations": [], "logprobs": [], **part}
+            if part["type"] == "output_text"
+            else part
+            for part in item["content"]
+        ]
+    return answer
+
+
+_DEFAULT_RESPONSE_FIELDS: dict[str, Any] = {
+    "object": "response",
+    "created_at": 0,
+    "error": None,
+    "instructions": None,
+    "metadata": {},
+    "parallel_tool_calls": True,
+    "tool_choice": "auto",
+    "tools": [],
+}
