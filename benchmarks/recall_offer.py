@@ -29,15 +29,16 @@ from everthread.factory.conversations import make_session_options
 from everthread.lab.importers.log import CLIENT_NAMES
 from everthread.lab.importers.read_logs import read_log
 from everthread.lab.provider.prompt_blocks import Block, Prompt
-from everthread.lab.replay.baselines import (
-    ReplayCaches,
-    ReplayInputs,
-    price_call,
-)
 from everthread.lab.replay.cache_lifetime import find_cache_seconds
-from everthread.lab.replay.replay_inputs import DEFAULT_MODEL, prepare_inputs
+from everthread.lab.replay.call_recorder import price_call
+from everthread.lab.replay.conversation_player import ConversationPlayer
+from everthread.lab.replay.replay_inputs import (
+    DEFAULT_MODEL,
+    ReplayInputs,
+    prepare_inputs,
+)
 from everthread.lab.replay.replay_plan import plan_replay
-from everthread.lab.replay.replay_player import ReplayPlayer
+from everthread.lab.replay.simulated_cache import ReplayCaches
 from everthread.testing import SteppedClock
 
 NO_OFFER = "without recall"
@@ -79,7 +80,7 @@ class Session:
         )
 
 
-class _CapturingPlayer(ReplayPlayer):
+class _CapturingPlayer(ConversationPlayer):
     """Keep the prompt of each call."""
 
     def __init__(self, *arguments: Any) -> None:

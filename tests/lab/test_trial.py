@@ -8,7 +8,7 @@ import pytest
 
 from everthread.errors import InputError
 from everthread.gateway.dashboard.trials import TrialRequest
-from everthread.lab.replay.replay_player import replay_with_trial_settings, run_trial
+from everthread.lab.replay.trial import replay_with_trial_settings, run_trial
 from tests.lab.recorded_histories import make_history
 
 MODEL = "claude-sonnet-4-5"

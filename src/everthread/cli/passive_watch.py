@@ -58,7 +58,7 @@ async def _describe_thread(config: Config, store: Store, row: ThreadRow) -> str:
     from everthread.factory.conversations import make_session_options
     from everthread.factory.dashboards import make_thread_costs
     from everthread.lab.importers.log import Log, LoggedMessage
-    from everthread.lab.replay.replay_player import areplay
+    from everthread.lab.replay.run_replay import areplay
 
     model, size = await make_thread_costs(config, store).load_window(row)
     history = await store.history(row.tip.id)

@@ -34,7 +34,7 @@ def dashboard(
     """
     leave_on_interrupt()
     from everthread.factory.dashboards import open_dashboard
-    from everthread.lab.replay.replay_player import run_trial
+    from everthread.lab.replay.trial import run_trial
 
     config = load_config()
 

@@ -178,7 +178,7 @@ class ServeTask:
 
     def open_gateway(self, **options: Any) -> AbstractAsyncContextManager[Gateway]:
         from everthread.factory.gateways import open_gateway
-        from everthread.lab.replay.replay_player import run_trial
+        from everthread.lab.replay.trial import run_trial
 
         return open_gateway(
             self.config,

@@ -6,7 +6,6 @@ result = replay(messages, model="claude-sonnet-4-5", window=200_000)
 result.everthread.cost, result.everthread.peak, result.compactions
 """
 
-from everthread.lab.replay.replay_player import areplay, replay
 from everthread.lab.replay.result import (
     FactCounts,
     PlayedCall,
@@ -14,6 +13,7 @@ from everthread.lab.replay.result import (
     Replay,
     StrategyResult,
 )
+from everthread.lab.replay.run_replay import areplay, replay
 
 __all__ = [
     "FactCounts",

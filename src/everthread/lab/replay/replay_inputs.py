@@ -1,25 +1,45 @@
-"""Prepare the inputs of a replay: the calls with their models and sizes, the window, the recorded cache."""
+"""The inputs that all strategies of a replay share, and how they are prepared from a log."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 from everthread.core.tokens import TokenCounter
+from everthread.core.tokens.budget import DEFAULT_OUTPUT_RESERVE
+from everthread.core.types import System
 from everthread.lab.client_window import find_client_window
 from everthread.lab.importers.log import Log
-from everthread.lab.replay.baselines import PromptBlockReader, ReplayInputs
-from everthread.lab.replay.recording import (
-    add_hidden_reasoning,
-    complete_prompt,
-    count_answer_tokens,
-    read_recording,
-)
+from everthread.lab.replay.prompt_fillers import add_hidden_reasoning, complete_prompt
+from everthread.lab.replay.recording import Recording, read_recording
 from everthread.lab.replay.replay_plan import PlannedCall, ReplayPlan
+from everthread.lab.replay.simulated_cache import PromptBlockReader
 
 DEFAULT_MODEL = "claude-sonnet-4-5"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayInputs:
+    """The inputs that all strategies share: calls, window, system prompt, tools, recorded cache."""
+
+    calls: tuple[PlannedCall, ...]
+    window: int
+    ttl: str
+    started_at: float
+    system: System
+    tools: list[dict[str, Any]]
+    prompts: PromptBlockReader
+    step: Callable[[], None]
+    recording: Recording | None = None
+    """None if the log states no usage: then the cache is simulated by the clock."""
+
+    @property
+    def max_prompt_tokens(self) -> int:
+        """Return the tokens of the largest prompt that leaves room for an answer."""
+        return self.window - min(DEFAULT_OUTPUT_RESERVE, self.window // 8)
 
 
 def prepare_inputs(  # noqa: PLR0913 - each is a choice of the caller
@@ -84,9 +104,21 @@ def _complete_call(
     return replace(
         call,
         model=model,
-        output_tokens=count_answer_tokens(call, counter, text_tokens=answer_tokens),
+        output_tokens=_count_answer_tokens(call, counter, text_tokens=answer_tokens),
         answer=add_hidden_reasoning(call, counter, text_tokens=answer_tokens),
     )
+
+
+def _count_answer_tokens(
+    call: PlannedCall, counter: TokenCounter, *, text_tokens: int
+) -> int:
+    """Return the tokens of an answer: the reported ones, or our own count if that is higher.
+
+    A log may state only the tokens of the stream's beginning.
+    """
+    thought_tokens = counter.text(call.answer.get("reasoning_content") or "")
+    reported_tokens = call.usage.output_tokens if call.usage is not None else 0
+    return max(reported_tokens, text_tokens + thought_tokens)
 
 
 def _predict_sizes(

@@ -61,27 +61,21 @@ def render_report(
     show_uncached: bool = False,
 ) -> str:
     """Render one HTML page. `verdicts`: sentences for each replay. `show_uncached`: also show a run without caching."""
-    static = files("everthread.gateway.dashboard") / "static"
-    return (
-        _load_pages()
-        .get_template("report.html")
-        .render(
-            title="Replay" if len(replays) == 1 else f"{len(replays)} replays",
-            command=clean(command),
-            date=date,
-            version=__version__,
-            style=Markup((static / "style.css").read_text("utf-8")),  # noqa: S704 - our own file  # nosec B704
-            script=Markup((static / "charts.js").read_text("utf-8")),  # noqa: S704 - our own file  # nosec B704
-            overview=[_make_overview_row(replay) for replay in replays]
-            if len(replays) > 1
-            else [],
-            lead=_make_headline(replays),
-            replays=[
-                _make_section(replay, number, show_uncached=show_uncached)
-                | {"verdict": _clean_verdict(verdicts, number)}
-                for number, replay in enumerate(replays, 1)
-            ],
-        )
+    return _render_page(
+        "report.html",
+        title="Replay" if len(replays) == 1 else f"{len(replays)} replays",
+        command=clean(command),
+        date=date,
+        script=_read_static("charts.js"),
+        overview=[_make_overview_row(replay) for replay in replays]
+        if len(replays) > 1
+        else [],
+        lead=_make_headline(replays),
+        replays=[
+            _make_section(replay, number, show_uncached=show_uncached)
+            | {"verdict": _clean_verdict(verdicts, number)}
+            for number, replay in enumerate(replays, 1)
+        ],
     )
 
 
@@ -89,28 +83,19 @@ def render_table_page(
     title: str, sentence: str, headings: Sequence[str], rows: Sequence[Sequence[object]]
 ) -> str:
     """Render a page with one sentence and one table."""
-    static = files("everthread.gateway.dashboard") / "static"
-    return (
-        _load_pages()
-        .get_template("table.html")
-        .render(
-            title=title,
-            sentence=clean(sentence),
-            heads=headings,
-            rows=[
-                [
-                    clean(f"{cell:,}" if isinstance(cell, int) else str(cell))
-                    for cell in row
-                ]
-                for row in rows
-            ],
-            version=__version__,
-            style=Markup((static / "style.css").read_text("utf-8")),  # noqa: S704 - our own file  # nosec B704
-        )
+    return _render_page(
+        "table.html",
+        title=title,
+        sentence=clean(sentence),
+        heads=headings,
+        rows=[
+            [clean(f"{cell:,}" if isinstance(cell, int) else str(cell)) for cell in row]
+            for row in rows
+        ],
     )
 
 
-def _load_pages() -> Environment:
+def _render_page(template: str, **values: Any) -> str:
     pages = Environment(
         loader=PackageLoader("everthread.lab.replay"),
         autoescape=True,
@@ -124,7 +109,17 @@ def _load_pages() -> Environment:
         "draw": draw_chart,
         "sections": split_summary,
     }
-    return pages
+    return pages.get_template(template).render(
+        {"script": ""} | values,
+        version=__version__,
+        style=_read_static("style.css"),
+    )
+
+
+def _read_static(name: str) -> Markup:
+    """Return one of the dashboard's static files, to be inserted without escaping."""
+    file = files("everthread.gateway.dashboard") / "static" / name
+    return Markup(file.read_text("utf-8"))  # noqa: S704 - our own file  # nosec B704
 
 
 def _clean_verdict(verdicts: Sequence[Sequence[str]], number: int) -> list[str]:

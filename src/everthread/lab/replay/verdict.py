@@ -8,7 +8,8 @@ from decimal import Decimal
 from everthread.core.messages import count_noun
 from everthread.core.prices import format_dollars
 from everthread.lab.importers.log import CLIENT_NAMES
-from everthread.lab.replay.baselines import CACHED_STRATEGY, RECORDED_STRATEGY
+from everthread.lab.replay.baselines import CACHED_STRATEGY
+from everthread.lab.replay.recorded_strategy import RECORDED_STRATEGY
 from everthread.lab.replay.result import Replay, StrategyResult
 from everthread.lab.summary_comparison import Comparison, describe
 

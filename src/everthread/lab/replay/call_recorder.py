@@ -1,0 +1,112 @@
+"""Record the calls of one strategy: their prices, and why they missed the cache."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from decimal import Decimal
+
+from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.prices import compute_cost, prices_for
+from everthread.core.types import Request
+from everthread.lab.provider.cache import (
+    CACHE_STEP_TOKENS,
+    MIN_CACHED_TOKENS,
+    CacheUse,
+)
+from everthread.lab.replay import result
+from everthread.lab.replay.cache_lifetime import caches_by_marks, find_cache_seconds
+from everthread.lab.replay.result import PlayedCall
+
+
+@dataclass(slots=True)
+class CallRecorder:
+    """Records the calls of one strategy."""
+
+    ttl: str
+    started_at: float
+    """The time of the first call, in seconds since 1970: prices change."""
+    calls: list[PlayedCall] = field(default_factory=list)
+    _previous_call: tuple[Request, CacheUse, float] | None = None
+
+    def record_call(
+        self,
+        request: Request,
+        use: CacheUse,
+        output_tokens: int,
+        sent_at: float,
+        *,
+        rewrite_cause: str = "",
+    ) -> None:
+        """Record a call. `rewrite_cause`: why its history does not extend that of the previous call."""
+        cause, missed = self._find_miss(request, use, sent_at, rewrite_cause)
+        self._previous_call = request, use, sent_at
+        input_cost, output_cost = price_call(
+            request.model, use, output_tokens, timestamp=self.started_at + sent_at
+        )
+        self.calls.append(
+            PlayedCall(
+                sent_at,
+                len(request.messages),
+                use,
+                output_tokens=output_tokens,
+                input_cost=input_cost,
+                output_cost=output_cost,
+                miss=cause,
+                missed_tokens=missed,
+            )
+        )
+
+    def _find_miss(
+        self, request: Request, use: CacheUse, sent_at: float, rewrite_cause: str
+    ) -> tuple[result.Cause, int]:
+        """Return the first cause that applies, the most costly first, and the tokens missed."""
+        if self._previous_call is None:
+            return result.FIRST_CAUSE, 0
+        previous_request, previous_use, previous_time = self._previous_call
+        cached = _count_readable_tokens(previous_request.model, previous_use)
+        if cached == 0:
+            return (result.SHORT_PROMPT_CAUSE if use.read == 0 else ""), 0
+        if cached <= use.read:
+            return "", 0
+        causes = [
+            (previous_request.model != request.model, result.MODEL_CAUSE),
+            (
+                sent_at - previous_time >= find_cache_seconds(request.model, self.ttl),
+                result.EXPIRED_CAUSE,
+            ),
+            (previous_request.tools != request.tools, result.TOOLS_CAUSE),
+            (bool(rewrite_cause), rewrite_cause),
+            (previous_request.system != request.system, result.SYSTEM_CAUSE),
+        ]
+        return next(
+            (cause for applies, cause in causes if applies), result.CHANGED_CAUSE
+        ), cached - use.read
+
+
+def price_call(
+    model: str, use: CacheUse, output: int, *, timestamp: float
+) -> tuple[Decimal | None, Decimal | None]:
+    """Return dollars for the prompt and for the output; None if a price is unknown."""
+    prices = prices_for(
+        model, time=datetime.fromtimestamp(timestamp, UTC), prompt_tokens=use.prompt
+    )
+    if prices is None:
+        return None, None
+    prompt = CanonicalUsage(
+        input_tokens=use.input,
+        cache_read_tokens=use.read,
+        cache_write_tokens=use.write,
+        cache_write_1h_tokens=use.write_1h,
+    )
+    return compute_cost(prompt, prices), compute_cost(
+        CanonicalUsage(output_tokens=output), prices
+    )
+
+
+def _count_readable_tokens(model: str, use: CacheUse) -> int:
+    """Return the tokens of a prompt that the next can read: with marks those read and written, else all but the end."""
+    if caches_by_marks(model):
+        return use.read + use.write
+    cached = use.prompt - 2 * CACHE_STEP_TOKENS
+    return cached if cached >= MIN_CACHED_TOKENS else 0

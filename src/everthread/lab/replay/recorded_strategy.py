@@ -1,0 +1,92 @@
+"""The recorded session as a strategy: its calls at today's prices, and how far the prediction agrees with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from everthread.core.canonical_usage import CanonicalUsage
+from everthread.lab.provider.cache import CacheUse
+from everthread.lab.replay.call_recorder import price_call
+from everthread.lab.replay.replay_inputs import ReplayInputs
+from everthread.lab.replay.result import Agreement, PlayedCall, StrategyResult
+
+RECORDED_STRATEGY = "recorded"
+
+
+def price_recorded_calls(inputs: ReplayInputs) -> list[PlayedCall | None]:
+    """Return each call with its recorded usage and its price; None for a call without a recorded prompt."""
+    priced_calls: list[PlayedCall | None] = []
+    messages = 0
+    for call in inputs.calls:
+        messages += len(call.inputs)
+        usage = call.usage
+        if usage is None or not usage.prompt_tokens:
+            priced_calls.append(None)
+        else:
+            use = _make_cache_use(usage)
+            costs = price_call(
+                call.model,
+                use,
+                call.output_tokens,
+                timestamp=inputs.started_at + call.sent_at,
+            )
+            priced_calls.append(
+                PlayedCall(call.sent_at, messages, use, call.output_tokens, *costs)
+            )
+        messages += 1
+    return priced_calls
+
+
+def list_recorded_strategy(
+    recorded_calls: Sequence[PlayedCall | None],
+) -> list[StrategyResult]:
+    """Return the recorded session as a strategy; an empty list if the usage of any call is unknown."""
+    known_calls = [call for call in recorded_calls if call is not None]
+    if len(known_calls) < len(recorded_calls):
+        return []
+    label = "as it was, by the log's usage"
+    return [StrategyResult(RECORDED_STRATEGY, label, known_calls)]
+
+
+def _make_cache_use(usage: CanonicalUsage) -> CacheUse:
+    """Return a recorded usage in the form of the simulated cache."""
+    hour_tokens = min(usage.cache_write_1h_tokens, usage.cache_write_tokens)
+    return CacheUse(
+        usage.prompt_tokens,
+        usage.cache_read_tokens,
+        write_5m=usage.cache_write_tokens - hour_tokens,
+        write_1h=hour_tokens,
+    )
+
+
+def measure_agreement(
+    predicted_calls: Sequence[PlayedCall],
+    recorded_calls: Sequence[PlayedCall | None],
+    call_count: int,
+) -> Agreement | None:
+    """Compare the predicted calls with the recorded calls, up to `call_count`. None if there is nothing to compare."""
+    pairs = [
+        (predicted_call, recorded_call)
+        for predicted_call, recorded_call in zip(
+            predicted_calls[:call_count], recorded_calls[:call_count], strict=False
+        )
+        if recorded_call is not None
+    ]
+    if not pairs or not any(recorded_call.use.prompt for _, recorded_call in pairs):
+        return None
+    return Agreement(
+        len(pairs),
+        prompt_predicted=sum(predicted_call.use.prompt for predicted_call, _ in pairs),
+        prompt_recorded=sum(recorded_call.use.prompt for _, recorded_call in pairs),
+        input_predicted=_sum_costs([predicted_call for predicted_call, _ in pairs]),
+        input_recorded=_sum_costs([recorded_call for _, recorded_call in pairs]),
+    )
+
+
+def _sum_costs(calls: Sequence[PlayedCall]) -> float | None:
+    costs = [call.input_cost for call in calls]
+    return (
+        None
+        if any(cost is None for cost in costs)
+        else float(sum(cost for cost in costs if cost is not None))
+    )
