@@ -26,8 +26,8 @@ from starlette.responses import Response
 from everthread.config import home_directory, parse_config
 from everthread.errors import ModelError
 from everthread.factory.gateways import open_gateway
+from everthread.gateway.loop_server import LoopServer, listen
 from everthread.gateway.router import Upstream
-from everthread.gateway.server import LoopServer, listen
 from everthread.providers.local import (
     SMOLLM2,
     LocalModel,

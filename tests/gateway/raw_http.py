@@ -15,11 +15,11 @@ from everthread.gateway.app import GatewayApp
 from everthread.gateway.contracts import Incoming, Limits, Manager, Mode, Outgoing
 from everthread.gateway.filters.compaction_answers import MakeItem
 from everthread.gateway.filters.telemetry import Telemetry
-from everthread.gateway.middleware import SitePolicy
 from everthread.gateway.proxy import Proxy
 from everthread.gateway.request.known_bodies import BodyMatch, BodyOrigin
 from everthread.gateway.router import Routes, Upstream
 from everthread.gateway.server import Gateway
+from everthread.gateway.site_policy import SitePolicy
 from everthread.thread.caller.sent_history import Outcome
 
 JSON = [(b"content-type", b"application/json")]

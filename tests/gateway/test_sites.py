@@ -8,8 +8,8 @@ import pytest
 
 from everthread.config import parse_config
 from everthread.errors import ConfigError
-from everthread.gateway.middleware import SitePolicy
 from everthread.gateway.router import Upstream
+from everthread.gateway.site_policy import SitePolicy
 from tests.gateway.raw_http import (
     JSON,
     open_raw_gateway,

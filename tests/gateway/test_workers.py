@@ -23,7 +23,7 @@ from everthread.factory import open_store
 from everthread.gateway.access.authentication import KEY_CACHE_SECONDS
 from everthread.gateway.access.key_creation import issue_key
 from everthread.gateway.dashboard.login import MAX_LINKS, LoginLinks
-from everthread.gateway.server import listen
+from everthread.gateway.loop_server import listen
 from everthread.gateway.supervisor import PortSockets
 from everthread.lab.provider import Provider
 from everthread.lab.provider.faults import Fault

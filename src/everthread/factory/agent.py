@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from everthread.agent.memory import MemoryFiles
     from everthread.agent.tool_interface import Approver, Tool
     from everthread.conversation.conversation import Conversation
-    from everthread.gateway.api.agents import OpenAgent, PreviewThread
+    from everthread.gateway.api.agent_pool import OpenAgent, PreviewThread
     from everthread.gateway.api.threads_api import ThreadsApi
     from everthread.gateway.contracts import Limits
     from everthread.thread.events import Listener

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from everthread.gateway.dashboard.page_routes import Dashboard
     from everthread.gateway.dashboard.thread_costs import ThreadCosts, WindowSource
     from everthread.gateway.dashboard.trials import RunTrial
-    from everthread.gateway.middleware import SitePolicy
+    from everthread.gateway.site_policy import SitePolicy
 
 
 async def make_dashboard(
@@ -108,8 +108,8 @@ async def open_dashboard(
 ) -> AsyncIterator[tuple[str, Dashboard]]:
     """Serve the dashboard of a store without a gateway, on this machine only. Yield its address and the application."""
     from everthread.core.prices import find_listed_window
-    from everthread.gateway.middleware import SitePolicy
-    from everthread.gateway.server import LoopServer, listen
+    from everthread.gateway.loop_server import LoopServer, listen
+    from everthread.gateway.site_policy import SitePolicy
 
     host = "127.0.0.1"
     pages = await make_dashboard(

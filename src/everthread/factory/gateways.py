@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from everthread.gateway.proxy import Proxy
     from everthread.gateway.router import Upstream
     from everthread.gateway.server import Gateway
-    from everthread.gateway.supervisor import WorkerSetup
+    from everthread.gateway.worker_process import WorkerSetup
     from everthread.thread.events import Listener
 
 
@@ -188,7 +188,7 @@ async def _open_service(
     from everthread.gateway.app import GatewayApp
     from everthread.gateway.contracts import Limits
     from everthread.gateway.mcp_mount import McpMount
-    from everthread.gateway.middleware import SitePolicy
+    from everthread.gateway.site_policy import SitePolicy
 
     options = config.gateway
     limits = Limits(**options.limits.model_dump())
@@ -473,7 +473,7 @@ async def _open_authenticator(
         KeyAuthenticator,
         PassthroughAuthenticator,
     )
-    from everthread.gateway.middleware import is_loopback
+    from everthread.gateway.site_policy import is_loopback
 
     if auth == "none":
         if not is_loopback(host):

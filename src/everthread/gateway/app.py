@@ -16,13 +16,6 @@ from everthread.gateway.api.http import AnswerSender, make_error_answer
 from everthread.gateway.callers import CallerFinder
 from everthread.gateway.dashboard.page_routes import Dashboard, is_page
 from everthread.gateway.error_answers import Refused
-from everthread.gateway.middleware import (
-    SitePolicy,
-    add_cors,
-    is_loopback,
-    is_preflight,
-    preflight_headers,
-)
 from everthread.gateway.monitoring.health import FindProblem, Health
 from everthread.gateway.monitoring.log_lines import add_request_id
 from everthread.gateway.monitoring.store_watch import MAX_STORE_WAIT_SECONDS, StoreWatch
@@ -32,6 +25,13 @@ from everthread.gateway.request.request_head import (
     RequestHead,
     find_client_api,
     find_conversation_api,
+)
+from everthread.gateway.site_policy import (
+    SitePolicy,
+    add_cors,
+    is_loopback,
+    is_preflight,
+    preflight_headers,
 )
 from everthread.gateway.streaming import ResponseWriter
 

@@ -30,10 +30,11 @@ from everthread.gateway.access.authentication import Caller
 from everthread.gateway.contracts import Limits
 from everthread.gateway.error_answers import Refused
 from everthread.gateway.identify import SESSION_HEADER
-from everthread.gateway.mcp_tools import SCHEMAS, LookupReach, LookupTools
+from everthread.gateway.loop_server import LoopServer, http_url, listen
+from everthread.gateway.mcp_schemas import SCHEMAS
+from everthread.gateway.mcp_tools import LookupReach, LookupTools
 from everthread.gateway.request.body_limits import collect_body, replay_body
 from everthread.gateway.request.request_head import ClientGone, header_map
-from everthread.gateway.server import LoopServer, http_url, listen
 
 PATH = "/mcp"
 ALWAYS_LOAD_KEY = "anthropic/alwaysLoad"

@@ -12,9 +12,7 @@ from typing import Any, Literal, cast
 from mcp.types import CallToolResult, TextContent
 
 from everthread.agent.tools import arguments as argument
-from everthread.agent.tools.arguments import build_schema
 from everthread.compaction.lossless.tools import GREP, TOOL_NAMES, GraphTools
-from everthread.compaction.lossless.tools import SCHEMAS as LOSSLESS_SCHEMAS
 from everthread.core.messages import excerpt
 from everthread.core.search.search_results import (
     SearchMode,
@@ -31,12 +29,19 @@ from everthread.errors import (
     UnknownIdError,
 )
 from everthread.gateway.identify import derive_named_thread_id
+from everthread.gateway.mcp_schemas import MAX_ANSWER_CHARS, MAX_SEARCH_LIMIT, SCHEMAS
 from everthread.store.records import DEFAULT_TENANT
 from everthread.store.sql.accounts import make_usage_row, sum_usage
 from everthread.store.store import Store
 from everthread.thread.lookup.pins import MAX_PIN_CHARS, add_pin
 from everthread.thread.lookup.store_lookup import LookupCache, StoreLookup
 from everthread.thread.lookup.thread_state import describe_state, load_thread_state
+
+DEFAULT_SEARCH_LIMIT = 8
+DEFAULT_PASSAGE_CHARS = 8_000
+MAX_LISTED_THREADS = 10
+_FINAL_NOTE = "That is final: asking again gives the same answer."
+_LOG = logging.getLogger("everthread.mcp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,153 +89,6 @@ async def _resolve_thread(store: Store, tenant: str | None, name: str) -> str:
     raise UnknownIdError(
         f"there is no thread {name[:80]!r}; `status` without a thread lists the latest ones"
     )
-
-
-DEFAULT_SEARCH_LIMIT = 8
-
-
-MAX_SEARCH_LIMIT = 20
-
-
-DEFAULT_PASSAGE_CHARS = 8_000
-
-
-MAX_ANSWER_CHARS = 20_000
-
-
-_THREAD_PROPERTY = {
-    "type": "string",
-    "description": "The thread's id, or how it begins. Default: the one this server is for.",
-}
-
-
-_OFFSET_PROPERTY = {
-    "type": "integer",
-    "minimum": 0,
-    "description": "Where to go on, as the answer before said. Default 0.",
-}
-
-
-SEARCH_SCHEMA = build_schema(
-    "search",
-    "Search everything that was said in past conversations, also what was summarised away, and every stored tool "
-    "output. Gives exact excerpts with message id, turn and time.",
-    {
-        "query": {
-            "type": "string",
-            "description": 'Words that must occur; "a phrase"; prefix*; or a pattern.',
-        },
-        "mode": {
-            "enum": ["text", "regex"],
-            "description": "How the query is meant. Default text.",
-        },
-        "scope": {
-            "enum": ["thread", "all"],
-            "description": "This thread, or all threads. Default: the thread, where there is one.",
-        },
-        "thread": _THREAD_PROPERTY,
-        "role": {
-            "type": "string",
-            "description": "Only what this role said: user, assistant, tool.",
-        },
-        "tool": {"type": "string", "description": "Only results of this tool."},
-        "limit": {
-            "type": "integer",
-            "minimum": 1,
-            "maximum": MAX_SEARCH_LIMIT,
-            "description": "Places. Default 8.",
-        },
-        "offset": _OFFSET_PROPERTY,
-    },
-    ["query"],
-)
-
-
-EXPAND_SCHEMA = build_schema(
-    "expand",
-    "Read the exact original, in parts: a message (message:123), a stored tool output (output:0123456789abcdef), or "
-    "everything a summary stands for (compaction:12, the id of the summary's message, or of a node).",
-    {
-        "id": {
-            "type": "string",
-            "description": "As a search, a summary or `status` gave it.",
-        },
-        "thread": _THREAD_PROPERTY,
-        "offset": _OFFSET_PROPERTY,
-        "limit": {
-            "type": "integer",
-            "minimum": 1,
-            "maximum": MAX_ANSWER_CHARS,
-            "description": "Characters. Default 8000.",
-        },
-    },
-    ["id"],
-)
-
-
-PIN_SCHEMA = build_schema(
-    "pin",
-    "Keep a text word for word through every later compaction of the thread: give the text, or the id of a message. "
-    "`remove` takes a pin back by its id. `status` lists the pins.",
-    {
-        "text": {
-            "type": "string",
-            "description": f"At most {MAX_PIN_CHARS:,} characters.",
-        },
-        "id": {"type": "string", "description": "message:123, whose text is pinned."},
-        "remove": {
-            "type": "string",
-            "description": "pin:0123456789abcdef, a pin's id.",
-        },
-        "thread": _THREAD_PROPERTY,
-    },
-    [],
-)
-
-
-STATUS_SCHEMA = build_schema(
-    "status",
-    "How large a thread is: messages, tokens, compactions, cost, pins. Without a thread: the latest threads.",
-    {"thread": _THREAD_PROPERTY},
-    [],
-)
-
-
-STATE_SCHEMA = build_schema(
-    "state",
-    "How things stand in a thread, as JSON: files with their last change, commands and tests with their outcome, open "
-    "errors, the agent's to-do list.",
-    {"thread": _THREAD_PROPERTY},
-    [],
-)
-
-
-def _add_thread_argument(tool: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a tool of the lossless engine with an additional argument for the thread."""
-    function = tool["function"]
-    parameters = tool["function"]["parameters"]
-    return build_schema(
-        function["name"],
-        function["description"],
-        {**parameters["properties"], "thread": _THREAD_PROPERTY},
-        parameters["required"],
-    )
-
-
-SCHEMAS: dict[str, dict[str, Any]] = {
-    tool["function"]["name"]: tool
-    for tool in (
-        SEARCH_SCHEMA,
-        EXPAND_SCHEMA,
-        PIN_SCHEMA,
-        STATUS_SCHEMA,
-        STATE_SCHEMA,
-        *map(_add_thread_argument, LOSSLESS_SCHEMAS),
-    )
-}
-
-
-MAX_LISTED_THREADS = 10
 
 
 async def describe_thread(store: Store, thread: str) -> str:
@@ -287,12 +145,6 @@ async def list_latest_threads(store: Store, tenant: str | None) -> str:
 
 def _format_tokens(count: int) -> str:
     return f", {count:,} tokens" if count else ""
-
-
-_LOG = logging.getLogger("everthread.mcp")
-
-
-_FINAL_NOTE = "That is final: asking again gives the same answer."
 
 
 class LookupTools:

@@ -14,13 +14,13 @@ from collections.abc import Mapping, Sequence
 from starlette.types import Receive, Scope, Send
 
 from everthread.core.types import Api
+from everthread.gateway.admission import Admission
 from everthread.gateway.contracts import NOTICE_HEADER, Incoming, Limits, Manager, Mode
 from everthread.gateway.error_answers import Refused
 from everthread.gateway.exchange import Exchange, ProxyServices
 from everthread.gateway.fail_open import FailOpenManager
 from everthread.gateway.features import Feature
 from everthread.gateway.managed.managed_exchange import ManagedExchange
-from everthread.gateway.middleware import Admission
 from everthread.gateway.monitoring.event_reports import FailureLog
 from everthread.gateway.monitoring.metrics import Metrics
 from everthread.gateway.monitoring.store_watch import StoreWatch

@@ -26,9 +26,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from everthread.errors import EverthreadError, InputError
+from everthread.errors import InputError
+from everthread.gateway.loop_server import bind_socket, listen
 from everthread.gateway.monitoring.metrics import METRICS_VARIABLE
-from everthread.gateway.server import bind_socket, listen
 
 END_SECONDS = 40.0
 """Seconds that a worker has to finish its answers before it is killed."""
@@ -36,17 +36,6 @@ START_SECONDS = 180.0
 _RESTART_PAUSE_SECONDS = (0.0, 1.0, 2.0, 5.0, 15.0)
 """Seconds before a worker that failed to start is started again, by the number of failures."""
 _LOG = logging.getLogger("everthread.gateway")
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerSetup:
-    """The setup of one worker."""
-
-    listener: socket.socket
-    count: int
-    """Number of workers."""
-    links: Path
-    """The folder of one-time login links, which all workers share."""
 
 
 class PortSockets:
@@ -269,41 +258,3 @@ def _forget_gauges(pid: int, folder: Path) -> None:
     """Delete the gauges of a dead process, but keep its counters."""
     for file in folder.glob(f"gauge_live*_{pid}.db"):
         file.unlink(missing_ok=True)
-
-
-# In the worker
-
-
-def report(**fields: Any) -> None:
-    """Send one line of JSON to the supervisor."""
-    sys.stdout.write(json.dumps(fields) + "\n")
-    sys.stdout.flush()
-
-
-async def wait_until_ended() -> None:
-    """Wait until the supervisor ends this worker by a signal, or has ended itself, which closes standard input."""
-    loop = asyncio.get_running_loop()
-    ended = asyncio.Event()
-    input_descriptor = sys.stdin.fileno()
-
-    def end_on_closed_input() -> None:
-        if not os.read(input_descriptor, 1024):
-            loop.remove_reader(input_descriptor)
-            ended.set()
-
-    loop.add_signal_handler(signal.SIGTERM, ended.set)
-    loop.add_reader(input_descriptor, end_on_closed_input)
-    try:
-        await ended.wait()
-    finally:
-        loop.remove_reader(input_descriptor)
-
-
-def serve_as_worker(work: Callable[[socket.socket, Any], Any]) -> None:
-    """Run `work(listener, setup)` with the values from the supervisor, and report a failure to the supervisor."""
-    listener_descriptor, setup = pickle.load(sys.stdin.buffer)  # noqa: S301  # nosec B301  our own parent wrote it
-    try:
-        asyncio.run(work(socket.socket(fileno=listener_descriptor), setup))
-    except EverthreadError as error:
-        report(failed=str(error))
-        raise SystemExit(2) from error

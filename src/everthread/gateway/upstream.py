@@ -324,7 +324,7 @@ def select_client_headers(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
     """Select the headers of an upstream's answer that the client gets.
 
     Drop headers that affect the gateway's own origin, such as cookies, headers on which pages may read the answer
-    (`middleware.SitePolicy` decides that), and the gateway's own headers.
+    (`site_policy.SitePolicy` decides that), and the gateway's own headers.
     """
     return [
         (name, value)

@@ -119,7 +119,7 @@ def find_start_problems(config: Config) -> Iterator[str]:
     from everthread.compaction.registry import find_engine
     from everthread.factory.model_setup import check_choice
     from everthread.factory.upstreams import add_keys, list_upstreams
-    from everthread.gateway.middleware import is_loopback
+    from everthread.gateway.site_policy import is_loopback
 
     try:
         find_engine(config.context.engine, home=home_directory())

@@ -77,7 +77,7 @@ def mcp(
 
 
 def _parse_address(text: str) -> tuple[str, int]:
-    from everthread.gateway.middleware import is_loopback
+    from everthread.gateway.site_policy import is_loopback
 
     host, _, port = text.rpartition(":")
     host = host.strip("[]") or "127.0.0.1"

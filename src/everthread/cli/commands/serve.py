@@ -206,7 +206,7 @@ async def _serve_with_workers(
 ) -> None:
     """Run several processes until a signal; a second signal kills them."""
     from everthread.factory.upstreams import start_local_models
-    from everthread.gateway.server import http_url
+    from everthread.gateway.loop_server import http_url
     from everthread.gateway.supervisor import PortSockets, Supervisor
 
     stop_event = asyncio.Event()
@@ -254,7 +254,7 @@ async def _serve_with_workers(
 
 def serve_worker() -> None:
     """Run the process of one worker."""
-    from everthread.gateway.supervisor import serve_as_worker
+    from everthread.gateway.worker_process import serve_as_worker
 
     serve_as_worker(_serve_in_worker)
 
@@ -262,7 +262,7 @@ def serve_worker() -> None:
 async def _serve_in_worker(
     listener: socket.socket, arguments: tuple[ServeTask, int, Path, bool]
 ) -> None:
-    from everthread.gateway.supervisor import WorkerSetup, report, wait_until_ended
+    from everthread.gateway.worker_process import WorkerSetup, report, wait_until_ended
 
     task, count, link_folder, is_first = arguments
     task.set_up_logs()

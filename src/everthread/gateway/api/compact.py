@@ -15,6 +15,7 @@ from everthread.compaction.compaction_result import CompactionLevel
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.types import Api
 from everthread.errors import EverthreadError, StoreError
+from everthread.gateway.admission import Admission
 from everthread.gateway.contracts import Incoming, Limits
 from everthread.gateway.error_answers import (
     Refused,
@@ -22,7 +23,6 @@ from everthread.gateway.error_answers import (
     make_error_headers,
 )
 from everthread.gateway.managed.manager import ProxyManager
-from everthread.gateway.middleware import Admission
 from everthread.gateway.request.body_limits import read_body
 from everthread.gateway.request.body_reading import RequestBody, read_request
 from everthread.gateway.request.json_slices import LIST_FIELD

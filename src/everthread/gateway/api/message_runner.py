@@ -13,7 +13,7 @@ from everthread.conversation.answer_recorder import ModelAnswer
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.secrets.redaction import redact
 from everthread.core.types import StreamDelta
-from everthread.gateway.api.agents import AgentPool, AgentSlot
+from everthread.gateway.api.agent_pool import AgentPool, AgentSlot
 from everthread.gateway.api.turn_log import TurnLog
 from everthread.gateway.error_answers import Refused
 from everthread.store.turn_records import QueuedTurn

@@ -21,7 +21,7 @@ from everthread.errors import (
 )
 from everthread.gateway.access.quotas import utc_day
 from everthread.gateway.api import QueueOptions
-from everthread.gateway.api.agents import AgentPool, NewThread, OpenAgent
+from everthread.gateway.api.agent_pool import AgentPool, NewThread, OpenAgent
 from everthread.gateway.api.lost_turns import PROCESS_ENDED, repair_lost_turn
 from everthread.gateway.api.message_runner import MessageRunner, TurnUsage
 from everthread.gateway.api.turn_failures import describe_failure
@@ -98,8 +98,6 @@ class TurnQueue:
         self._logs.close()
         await self.agents.close()
 
-    # Threads
-
     async def load_thread(self, tenant: str, thread: str) -> Session:
         """Return the first session of a thread, given any of its ids. Raise `Refused` for another tenant's thread."""
         try:
@@ -121,8 +119,6 @@ class TurnQueue:
         if self._is_closing:
             raise _make_shutdown_error()
         return await self.agents.create(tenant, new_thread or NewThread(), tools=tools)
-
-    # Turns
 
     async def submit(  # noqa: PLR0913 - the options by their names
         self,
@@ -327,8 +323,6 @@ class TurnQueue:
                 lease.thread,
                 redact(str(error)),
             )
-
-    # One turn
 
     async def _run_turn(self, turn: QueuedTurn) -> None:
         log = self._logs.get_or_create(turn)

@@ -12,7 +12,7 @@ from everthread.conversation.given_messages import MessageInput
 from everthread.core.secrets.redaction import redact
 from everthread.errors import InputError, NothingToUndoError
 from everthread.gateway.api import WAIT_SECONDS
-from everthread.gateway.api.agents import NewThread, PreviewThread
+from everthread.gateway.api.agent_pool import NewThread, PreviewThread
 from everthread.gateway.api.http import ApiRequest, JsonAnswer, endpoint, send_events
 from everthread.gateway.api.queue import TurnQueue
 from everthread.gateway.api.schemas import (

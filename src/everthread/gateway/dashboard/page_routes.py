@@ -41,8 +41,8 @@ from everthread.gateway.dashboard.thread_reader import NotFoundError, ThreadRead
 from everthread.gateway.dashboard.trial_page import TrialPage
 from everthread.gateway.dashboard.trials import RunTrial
 from everthread.gateway.error_answers import Refused
-from everthread.gateway.middleware import SitePolicy
 from everthread.gateway.request.body_limits import collect_body
+from everthread.gateway.site_policy import SitePolicy
 from everthread.store.records import new_id
 from everthread.thread.lookup.pins import add_pin
 

@@ -20,9 +20,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from everthread.core.types import Api
 from everthread.errors import InputError
+from everthread.gateway.loop_server import LoopServer, listen
 from everthread.gateway.request.encoding import decode_body
 from everthread.gateway.router import LOGIN_PATH
-from everthread.gateway.server import LoopServer, listen
 from everthread.lab.provider.answers import (
     ProviderAnswer,
     ProviderLogic,

@@ -1,10 +1,9 @@
-"""Checks before every request: allowed web pages and host names, and concurrency limits."""
+"""Which web pages and host names may use the gateway, and what a browser is told about it (CORS)."""
 
 from __future__ import annotations
 
 import ipaddress
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -14,7 +13,6 @@ from everthread.gateway.error_answers import Refused
 from everthread.gateway.monitoring.log_lines import printable
 
 Headers = list[tuple[bytes, bytes]]
-
 _OWN_FETCH_SITES = frozenset({"same-origin", "none"})
 """Values of `Sec-Fetch-Site` for requests that no other site's page made."""
 _PREFLIGHT_SECONDS = b"600"
@@ -195,75 +193,3 @@ def _read_site_headers(
         if name in fields:
             fields[name].append(value.decode("latin-1").strip())
     return fields
-
-
-class Admission:
-    """Limit the number of concurrent requests, or of bytes in memory. Requests never queue; they are refused.
-
-    A group of callers (a tenant with all its keys) may use at most half of the limit.
-    """
-
-    def __init__(self, limit: int, unit: str = "requests") -> None:
-        self.count = 0
-        self._limit = limit
-        self._unit = unit
-        self._count_by_group: Counter[str] = Counter()
-
-    def enter(self, group: str | None = None) -> Reservation:
-        """Return a reservation for one request. `group`: the group to count it for; None if there is only one user."""
-        return Reservation(self, group, 1)
-
-    def reserve(self, group: str | None = None) -> Reservation:
-        """Return an empty reservation, to which the caller adds later."""
-        return Reservation(self, group, 0)
-
-    def acquire(self, group: str | None, added_count: int) -> None:
-        if self.count + added_count > self._limit:
-            raise _make_busy_error(
-                f"The gateway is busy with {self.count:,} {self._unit}, as many as it takes"
-            )
-        if group is not None:
-            group_count = self._count_by_group[group]
-            if group_count + added_count > max(1, self._limit // 2):
-                raise _make_busy_error(
-                    f"This tenant has {group_count:,} {self._unit} under way, as many as one may have"
-                )
-            self._count_by_group[group] = group_count + added_count
-        self.count += added_count
-
-    def release(self, group: str | None, added_count: int) -> None:
-        self.count -= added_count
-        if group is not None:
-            self._count_by_group[group] -= added_count
-            if not self._count_by_group[group]:
-                del self._count_by_group[group]
-
-
-@dataclass(slots=True)
-class Reservation:
-    """A number of requests or bytes that is reserved within a `with`, whose value is a function to reserve more.
-
-    Raise `Refused` if the limit is reached.
-    """
-
-    admission: Admission
-    group: str | None
-    count: int
-    """The reserved number."""
-
-    def __enter__(self) -> Callable[[int], None]:
-        self.admission.acquire(self.group, self.count)
-        return self.add
-
-    def add(self, count: int) -> None:
-        self.admission.acquire(self.group, count)
-        self.count += count
-
-    def __exit__(self, *_error: object) -> None:
-        self.admission.release(self.group, self.count)
-
-
-def _make_busy_error(message: str) -> Refused:
-    return Refused(
-        429, "rate_limit_exceeded", f"{message}; try again in a second.", retry_after=1
-    )

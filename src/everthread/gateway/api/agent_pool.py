@@ -6,92 +6,26 @@ import fnmatch
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
 from everthread.agent.commands.dispatch import CommandResult
 from everthread.agent.loop import Agent
 from everthread.core.secrets.redaction import redact
-from everthread.core.types import Node
-from everthread.errors import EverthreadError, LeaseLostError
+from everthread.errors import EverthreadError
 from everthread.gateway.api import QueueOptions
+from everthread.gateway.api.leased_store import LeasedStore
 from everthread.gateway.error_answers import Refused
 from everthread.store.records import (
-    Continuation,
     Lease,
-    NewMessage,
     NewSession,
     Session,
-    StoredMessage,
     new_id,
 )
 from everthread.store.store import Store
 from everthread.store.turn_records import QueuedTurn
 from everthread.thread.events import Event, Listener
-
-
-class LeasedStore:
-    """A store that writes to one thread under the thread's lease. Other threads (subagents, branches) need no lease.
-
-    Reads, and writes that are safe to repeat, are passed to the store unchanged.
-    """
-
-    def __init__(self, store: Store, thread: str) -> None:
-        self.lease: Lease | None = None
-        self._store = store
-        self._thread = thread
-        self._threads = {thread: thread}
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
-    async def append(
-        self, session_id: str, messages: Sequence[NewMessage], **_lease: Any
-    ) -> list[StoredMessage]:
-        return await self._store.append(
-            session_id, messages, lease=await self._find_lease(session_id)
-        )
-
-    async def continue_session(
-        self, session_id: str, *entries: Any, **options: Any
-    ) -> Continuation:
-        return await self._store.continue_session(
-            session_id,
-            *entries,
-            **options | {"lease": await self._find_lease(session_id)},
-        )
-
-    async def undo(self, session_id: str, **_lease: Any) -> Session:
-        return await self._store.undo(
-            session_id, lease=await self._find_lease(session_id)
-        )
-
-    async def end_session(self, session_id: str, reason: str, **_lease: Any) -> Session:
-        return await self._store.end_session(
-            session_id, reason, lease=await self._find_lease(session_id)
-        )
-
-    async def put_nodes(self, nodes: Sequence[Node], **_lease: Any) -> None:
-        if nodes:
-            await self._store.put_nodes(
-                nodes, lease=await self._find_lease(nodes[0].thread)
-            )
-
-    async def _find_lease(self, session_id: str) -> Lease | None:
-        thread = self._threads.get(session_id)
-        if thread is None:
-            thread = self._threads[session_id] = (
-                await self._store.session(session_id)
-            ).thread
-        if thread != self._thread:
-            return None
-        if self.lease is None:
-            raise LeaseLostError(
-                f"the thread {thread} is not held by this process; nothing was written"
-            )
-        return self.lease
-
 
 _LOG = logging.getLogger("everthread.gateway")
 SETTINGS_STATE = "native"
