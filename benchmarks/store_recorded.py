@@ -20,7 +20,7 @@ from typing import Any
 from benchmarks.shared import shared
 from benchmarks.store_databases import Body, Sqlite
 from benchmarks.table import Row
-from everthread.core.search.terms import index_terms
+from everthread.core.search.indexed_terms import index_terms
 from everthread.core.secrets.redaction import redact
 from everthread.factory import open_store
 from everthread.store.index_pieces import searchable_text

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from everthread.core.prices import find_listed_prices
+from everthread.core.costs.prices import find_listed_prices
 
 TARGET = (
     Path(__file__).parents[1] / "src" / "everthread" / "core" / "data" / "models.json"

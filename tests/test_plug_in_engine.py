@@ -16,7 +16,7 @@ from everthread.compaction.compaction_result import Compaction
 from everthread.compaction.engine import ContextEngine, Services
 from everthread.compaction.summarizers.summarizer import SummaryRequest
 from everthread.config import parse_config
-from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.messages import Message, Messages
 from everthread.integrations.model_calls import ModelCall
 from everthread.integrations.threads import FrameworkThreads

@@ -23,7 +23,7 @@ from everthread.compaction.verification.unsupported_lines import (
     join_sources,
 )
 from everthread.core.messages import Message, results_of, text_of
-from everthread.core.transcript import is_user_message, user_text
+from everthread.core.turns import is_user_message, user_text
 from everthread.errors import EverthreadError
 from everthread.lab.importers.read_logs import parse_log
 from everthread.wire import anthropic

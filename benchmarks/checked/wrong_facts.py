@@ -17,7 +17,7 @@ from everthread.compaction.verification.checkable_names import (
     CheckableName,
     find_checkable_names,
 )
-from everthread.core.search.terms import stop_words
+from everthread.core.search.word_forms import stop_words
 
 FIGURE = "figure"
 NAME = "name"

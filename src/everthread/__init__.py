@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from everthread.config import Config, load_config
     from everthread.conversation.conversation import Conversation
     from everthread.core.caching.claude_cache_marks import apply_cache_control
-    from everthread.core.canonical_usage import CanonicalUsage, normalize_usage
+    from everthread.core.costs.canonical_usage import CanonicalUsage, normalize_usage
     from everthread.core.message_repair import repair_messages
     from everthread.core.provider_errors.classification import (
         ErrorVerdict,
@@ -106,7 +106,7 @@ __all__ = [
 
 _MODULES_OF_NAMES = {
     "Agent": "agent.loop",
-    "CanonicalUsage": "core.canonical_usage",
+    "CanonicalUsage": "core.costs.canonical_usage",
     "Compaction": "compaction.compaction_result",
     "Config": "config",
     "ContextCompressor": "compaction.compressor",
@@ -121,7 +121,7 @@ _MODULES_OF_NAMES = {
     "compress": "factory.compression",
     "estimate_request_tokens": "core.tokens",
     "load_config": "config",
-    "normalize_usage": "core.canonical_usage",
+    "normalize_usage": "core.costs.canonical_usage",
     "open_agent": "factory.agent",
     "open_conversation": "factory.conversations",
     "open_store": "factory.stores",

@@ -62,7 +62,7 @@ def assert_rules_survive(before: Any, after: Any, *, rules: Iterable[str] = ()) 
     """
     __tracebackhide__ = True
     from everthread.core.secrets.redaction import redact
-    from everthread.core.transcript import user_text
+    from everthread.core.turns import user_text
 
     expected_rules = dict.fromkeys(rules, "given")
     if not expected_rules:

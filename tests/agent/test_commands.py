@@ -16,7 +16,7 @@ from everthread.agent.cache_misses import CacheMissLog
 from everthread.agent.commands import COMMANDS, CommandResult, parse
 from everthread.agent.commands.state_commands import describe_cache
 from everthread.agent.tool_interface import ToolContext, ToolReply
-from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.messages import text_of
 from everthread.core.types import Request
 from everthread.lab.provider import Provider, ServedModel

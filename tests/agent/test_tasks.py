@@ -23,7 +23,7 @@ from everthread.compaction.summary.sections import (
     parse_sections,
 )
 from everthread.core.messages import calls_of, results_of, text_of
-from everthread.core.transcript import is_summary, recognize_summaries, summary_text
+from everthread.core.summary_marks import is_summary, recognize_summaries, summary_text
 from everthread.core.types import Api, Reply, Request
 from everthread.factory.stores import SUMMARY_KEY
 from everthread.lab.provider import Provider

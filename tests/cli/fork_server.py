@@ -78,7 +78,7 @@ def serve(connection: socket.socket) -> None:
 
 def _build_tables() -> None:
     """Tables that are built at their first use, in every process anew."""
-    from everthread.core.prices import prices_for  # noqa: PLC0415
+    from everthread.core.costs.prices import prices_for  # noqa: PLC0415
     from everthread.core.secrets.redaction import redact  # noqa: PLC0415
     from everthread.core.tokens import TokenCounter  # noqa: PLC0415
 

@@ -47,7 +47,7 @@ from everthread.cli.output import log_unexpected_error
 from everthread.cli.shared_options import RESUME_WITHOUT_ID, fill_missing_ids
 from everthread.compaction.engine import describe_progress
 from everthread.compaction.summarizers.summarizer import Verification
-from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.testing import ScriptedModel
 from everthread.thread import events
 from tests.chat_messages import calls_message, result_message

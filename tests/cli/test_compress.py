@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from everthread import acompress, compress, open_store
-from everthread.core.transcript import is_summary, recognize_summaries
+from everthread.core.summary_marks import is_summary, recognize_summaries
 from everthread.core.validation import validate_messages
 from everthread.errors import InputError
 from everthread.factory.stores import STORE_FILE

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from everthread.core.prices import format_dollars
+from everthread.core.costs.prices import format_dollars
 from tests.lab.recorded_histories import make_history
 
 

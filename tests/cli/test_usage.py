@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.store.records import NewCompaction, NewMessage, NewSession
 from everthread.store.store import Store
 from everthread.store.usage_records import NewUsage, UsageTask

@@ -16,10 +16,10 @@ from everthread.compaction.cutting.shortening import (
 )
 from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.core.messages import Message, Result, results_of, text_of
-from everthread.core.outputs import parse_persisted
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
-from everthread.core.transcript import user_text
+from everthread.core.tool_outputs import parse_persisted
+from everthread.core.turns import user_text
 from everthread.core.validation import validate_messages
 from tests.compaction.histories import (
     assistant_message,

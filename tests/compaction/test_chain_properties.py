@@ -26,18 +26,20 @@ from everthread.compaction.summary.user_quotes import (
 from everthread.compaction.summary_engine import SummaryEngine
 from everthread.core.message_repair import repair_messages
 from everthread.core.messages import Message, text_of
-from everthread.core.outputs import OPENING_TAG
 from everthread.core.secrets.redaction import redact
-from everthread.core.tokens import TokenCounter
-from everthread.core.tokens.budget import Budget
-from everthread.core.transcript import (
-    count_head_messages,
-    find_latest_user_index,
+from everthread.core.summary_marks import (
     is_summary,
     recognize_summaries,
-    split_into_spans,
     strip_summary_marks,
     summary_text,
+)
+from everthread.core.tokens import TokenCounter
+from everthread.core.tokens.budget import Budget
+from everthread.core.tool_outputs import OPENING_TAG
+from everthread.core.turns import (
+    count_head_messages,
+    find_latest_user_index,
+    split_into_spans,
     user_text,
 )
 from everthread.core.validation import validate_messages

@@ -22,15 +22,13 @@ from everthread.compaction.summary.sections import (
     parse_sections,
 )
 from everthread.compaction.summary.user_quotes import parse_quotes
-from everthread.core.canonical_usage import CanonicalUsage, normalize_usage
+from everthread.core.costs.canonical_usage import CanonicalUsage, normalize_usage
 from everthread.core.messages import Message, results_of, text_of
+from everthread.core.summary_marks import SUMMARY_END, SUMMARY_START, is_summary
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
-from everthread.core.transcript import (
-    SUMMARY_END,
-    SUMMARY_START,
+from everthread.core.turns import (
     find_latest_user_index,
-    is_summary,
     is_user_message,
     split_into_turns,
     user_text,

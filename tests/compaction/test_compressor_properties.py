@@ -14,12 +14,12 @@ from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.core.messages import Message
 from everthread.core.secrets.redaction import find_secrets
+from everthread.core.summary_marks import is_summary
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
-from everthread.core.transcript import (
+from everthread.core.turns import (
     find_call_groups,
     find_latest_user_index,
-    is_summary,
     split_into_spans,
     user_text,
 )

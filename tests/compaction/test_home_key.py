@@ -7,7 +7,7 @@ from pathlib import Path
 from everthread import acompress, open_store
 from everthread.config import parse_config
 from everthread.core.messages import Message
-from everthread.core.transcript import (
+from everthread.core.summary_marks import (
     SUMMARY_START,
     is_summary,
     recognize_summaries,

@@ -13,7 +13,7 @@ from everthread.compaction.summary.sections import (
 )
 from everthread.compaction.summary.user_quotes import parse_quotes
 from everthread.core.messages import Message
-from everthread.core.transcript import (
+from everthread.core.summary_marks import (
     SUMMARY_END,
     SUMMARY_START,
     is_summary,

@@ -28,9 +28,9 @@ from everthread.compaction.summary.sections import (
 )
 from everthread.compaction.summary_engine import SummaryEngine
 from everthread.core.messages import Message, text_of
+from everthread.core.summary_marks import recognize_summaries, strip_summary_marks
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
-from everthread.core.transcript import recognize_summaries, strip_summary_marks
 from everthread.testing import ScriptedSummarizer
 from tests.compaction.histories import (
     assistant_message,

@@ -8,9 +8,9 @@ from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.lossless.lossless_engine import LosslessEngine
 from everthread.compaction.summary.sections import GOAL
 from everthread.core.messages import Message, text_of
+from everthread.core.summary_marks import is_summary, summary_text
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
-from everthread.core.transcript import is_summary, summary_text
 from everthread.core.validation import validate_messages
 from everthread.testing import ScriptedSummarizer
 from tests.compaction.histories import (

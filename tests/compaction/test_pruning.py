@@ -20,8 +20,8 @@ from everthread.compaction.history.tool_calls import (
     MAX_ERROR_LINE_CHARS,
 )
 from everthread.core.messages import Message, calls_of, iterate_images, results_of
-from everthread.core.outputs import make_persisted_block, output_id
-from everthread.core.transcript import (
+from everthread.core.tool_outputs import make_persisted_block, output_id
+from everthread.core.turns import (
     find_call_groups,
     find_latest_user_index,
     split_into_spans,

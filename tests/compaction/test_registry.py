@@ -24,11 +24,11 @@ from everthread.compaction.registry import (
     register_context_engine,
 )
 from everthread.compaction.summarizers.summarizer import SummaryDraft, SummaryRequest
-from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.messages import Message
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
-from everthread.core.transcript import find_latest_user_index, is_user_message
+from everthread.core.turns import find_latest_user_index, is_user_message
 from everthread.core.validation import validate_messages
 from everthread.errors import ConfigError, EngineError
 from examples.engine_plugin.recent_turns import NOTE, RecentTurns, create

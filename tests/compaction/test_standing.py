@@ -8,8 +8,8 @@ import pytest
 
 from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.core.messages import Message, kind_of
+from everthread.core.summary_marks import is_summary
 from everthread.core.tokens import TokenCounter
-from everthread.core.transcript import is_summary
 from everthread.core.types import Api
 from everthread.core.validation import validate_messages
 from everthread.wire.codecs import CODECS

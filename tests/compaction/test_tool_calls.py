@@ -17,7 +17,7 @@ from everthread.compaction.history.call_lines import (
 )
 from everthread.compaction.history.tool_calls import describe_call
 from everthread.core.messages import Call, clip, one_line
-from everthread.core.outputs import make_persisted_block, output_id
+from everthread.core.tool_outputs import make_persisted_block, output_id
 
 
 def call(name: str, **arguments: Any) -> Call:

@@ -16,7 +16,7 @@ from typing import Any
 from everthread import ContextOverflowError, Conversation, ModelError
 from everthread.conversation.answer_recorder import INTERRUPTED_ANSWER_TEXT
 from everthread.core.messages import text_of
-from everthread.core.transcript import mark_summary, without_summary
+from everthread.core.summary_marks import mark_summary, without_summary
 from everthread.core.types import Reply, Request
 from everthread.core.validation import validate_messages
 from everthread.errors import NothingToUndoError

@@ -18,7 +18,7 @@ from everthread.compaction.summarizers.chain import SummarizerChain
 from everthread.compaction.summarizers.summarizer import SummaryDraft, SummaryRequest
 from everthread.conversation.conversation import Conversation
 from everthread.conversation.summary_note import find_note
-from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import Reply
 from everthread.errors import ConfigError

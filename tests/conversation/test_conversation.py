@@ -12,7 +12,7 @@ import pytest
 
 from everthread.conversation.answer_recorder import INTERRUPTED_ANSWER_TEXT, ModelAnswer
 from everthread.conversation.conversation import Conversation
-from everthread.core.transcript import SUMMARY_START, seal_summary
+from everthread.core.summary_marks import SUMMARY_START, seal_summary
 from everthread.core.types import Reply, StreamDelta
 from everthread.core.validation import validate_messages
 from everthread.errors import InputError, ModelError

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from everthread.core.messages import text_of
-from everthread.core.transcript import is_summary, recognize_summaries
+from everthread.core.summary_marks import is_summary, recognize_summaries
 from everthread.core.types import Api, Reply
 from everthread.factory.stores import SUMMARY_KEY
 from everthread.lab.provider import Fault

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from everthread.core.messages import Message
-from everthread.core.transcript import SUMMARY_END, SUMMARY_START, mark_summary
+from everthread.core.summary_marks import SUMMARY_END, SUMMARY_START, mark_summary
 
 SUMMARY = (
     f"{SUMMARY_START}: 3 earlier messages]\n## Active Task\nNone.\n\n{SUMMARY_END}]"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from everthread.core.transcript import user_text
+from everthread.core.turns import user_text
 from everthread.core.user_words import (
     TaskEnd,
     find_task_ends,

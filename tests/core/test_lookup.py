@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from everthread.core.transcript import (
+from everthread.core.lookup_tools import (
     find_lookup_tools,
     is_lookup_answer,
     is_lookup_tool,

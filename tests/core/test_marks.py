@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from everthread.core.messages import Message
-from everthread.core.transcript import (
+from everthread.core.summary_marks import (
     SUMMARY_END,
     SUMMARY_START,
     is_summary,
@@ -19,9 +19,9 @@ from everthread.core.transcript import (
     seal_summary,
     strip_summary_marks,
     summary_text,
-    user_text,
     without_summary,
 )
+from everthread.core.turns import user_text
 
 KEY = b"the key of a home"
 SUMMARY = seal_summary(f"{SUMMARY_START}: 3 earlier messages]\n\n## Goal\nX", KEY)

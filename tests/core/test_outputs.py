@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everthread.core.messages import Call, Message, Result, edit_results, with_text
-from everthread.core.outputs import (
+from everthread.core.tool_outputs import (
     OutputLimits,
     ToolOutput,
     count_lines,

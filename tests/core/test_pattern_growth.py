@@ -26,7 +26,7 @@ from everthread.core.provider_errors.classification import classify_error
 from everthread.core.search.terms import query_terms
 from everthread.core.secrets.redaction import redact
 from everthread.core.secrets.secret_rules import load_rules
-from everthread.core.transcript import user_text
+from everthread.core.turns import user_text
 
 parser: Any = importlib.import_module("re._parser")
 constants: Any = importlib.import_module("re._constants")

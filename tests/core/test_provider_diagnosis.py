@@ -11,7 +11,7 @@ from everthread.core.caching.provider_diagnosis import (
     read_diagnosis,
     with_diagnosis,
 )
-from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.types import Api
 
 ANTHROPIC = "https://api.anthropic.com"

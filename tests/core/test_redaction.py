@@ -15,8 +15,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from everthread.core.randomness import is_random, is_sequence, shannon_entropy
-from everthread.core.secrets.redacted_values import redact_value
+from everthread.core.secrets.json_redaction import redact_value
+from everthread.core.secrets.randomness import is_random, is_sequence, shannon_entropy
 from everthread.core.secrets.redaction import (
     MARK,
     LineRedactor,

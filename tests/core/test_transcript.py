@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from everthread.core.messages import Message
-from everthread.core.transcript import (
-    SUMMARY_START,
+from everthread.core.summary_marks import SUMMARY_START, mark_summary, seal_summary
+from everthread.core.turns import (
     CallGroup,
     Span,
     TurnSpan,
@@ -16,8 +16,6 @@ from everthread.core.transcript import (
     find_call_groups,
     find_latest_user_index,
     is_user_message,
-    mark_summary,
-    seal_summary,
     split_into_spans,
     split_into_turns,
     user_text,

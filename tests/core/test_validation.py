@@ -19,7 +19,7 @@ from everthread.core.message_repair import (
     repair_messages,
     with_call_ids,
 )
-from everthread.core.transcript import is_user_message
+from everthread.core.turns import is_user_message
 from everthread.core.validation import validate_messages
 from everthread.errors import InputError
 from tests.shared_data import shared_path

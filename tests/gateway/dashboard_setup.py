@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx2
 
-from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.factory import open_store
 from everthread.gateway.contracts import Auth
 from everthread.gateway.dashboard.context_window import WindowSize

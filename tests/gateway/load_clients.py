@@ -14,7 +14,7 @@ import anthropic
 import httpx2
 import openai
 
-from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.messages import text_of
 from everthread.core.types import Api, Request
 from everthread.lab.provider import ServedModel

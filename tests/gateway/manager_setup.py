@@ -16,7 +16,7 @@ from everthread import open_store
 from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.engine import ContextEngine, Services
 from everthread.compaction.journal.journal_writer import JournalWriter
-from everthread.core.canonical_usage import normalize_usage
+from everthread.core.costs.canonical_usage import normalize_usage
 from everthread.core.types import Api, Reply, Request
 from everthread.gateway.contracts import Incoming, Mode, Outgoing, ProxyTurn
 from everthread.gateway.managed.deferred_records import DELAY_SECONDS

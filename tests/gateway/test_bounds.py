@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.gateway.access.authentication import Caller
 from everthread.gateway.error_answers import Refused
 from everthread.gateway.filters.charging import choose_charged_model

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from everthread import open_conversation
-from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.types import Reply
 from everthread.gateway.access.quotas import utc_day
 from everthread.gateway.dashboard.overview_page import DAY_SECONDS, draw_days

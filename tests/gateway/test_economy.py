@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.gateway.managed.manager import ProxyManager
 from everthread.testing import SteppedClock
 from everthread.thread.caller.sent_history import Outcome

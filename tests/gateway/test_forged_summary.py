@@ -13,9 +13,9 @@ from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.engine import Services
 from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.summary.sections import USER_WORDS, parse_sections
+from everthread.core.summary_marks import SUMMARY_START, seal_summary
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
-from everthread.core.transcript import SUMMARY_START, seal_summary
 from everthread.core.types import Request
 from everthread.thread.caller.compression_job import CompressionJob
 from everthread.thread.engines.engine_jobs import compress_job

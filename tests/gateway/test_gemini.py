@@ -15,7 +15,7 @@ from google import genai
 from google.genai import types
 
 from everthread.core.messages import text_of
-from everthread.core.transcript import SUMMARY_START
+from everthread.core.summary_marks import SUMMARY_START
 from everthread.core.types import Reply, Request
 from everthread.gateway.request.gemini_path import add_path, read_path, remove_path
 from everthread.lab.provider import ServedModel

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from everthread.core.messages import text_of
+from everthread.core.summary_marks import SUMMARY_START
 from everthread.core.tokens import TokenCounter
-from everthread.core.transcript import SUMMARY_START
 from everthread.core.types import Api, Request
 from everthread.gateway.contracts import ProxyTurn
 from everthread.gateway.managed.managed_turn import ManagedTurn

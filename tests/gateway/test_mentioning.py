@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from everthread.core.transcript import SUMMARY_START
+from everthread.core.summary_marks import SUMMARY_START
 from everthread.core.types import Api
 from everthread.gateway.contracts import Outgoing
 from everthread.thread.lookup.pins import add_pin

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.factory import open_store
 from everthread.gateway.access.authentication import (
     AcceptedCredentials,

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from everthread.compaction.summarizers.summarizer import SummaryDraft
-from everthread.core.canonical_usage import CanonicalUsage
-from everthread.core.transcript import SUMMARY_START
+from everthread.core.costs.canonical_usage import CanonicalUsage
+from everthread.core.summary_marks import SUMMARY_START
 from everthread.core.types import Api, Request
 from everthread.gateway.contracts import Outgoing
 from everthread.lab.provider import Fault

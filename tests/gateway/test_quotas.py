@@ -16,7 +16,7 @@ import anthropic
 import openai
 import pytest
 
-from everthread.core.canonical_usage import CanonicalUsage, normalize_usage
+from everthread.core.costs.canonical_usage import CanonicalUsage, normalize_usage
 from everthread.core.types import Request
 from everthread.errors import StoreError, SummaryError
 from everthread.gateway.access.authentication import KeyAuthenticator

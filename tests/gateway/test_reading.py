@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.types import Api
 from everthread.gateway.access.authentication import Caller
 from everthread.gateway.filters.charging import estimate_body_tokens

@@ -15,7 +15,7 @@ import httpx2
 import pytest
 
 from everthread.core.caching.claude_cache_marks import without_cache_control
-from everthread.core.canonical_usage import normalize_usage
+from everthread.core.costs.canonical_usage import normalize_usage
 from everthread.core.messages import calls_of, results_of, text_of
 from everthread.core.types import Api, Reply, Request
 from everthread.gateway.managed.manager import ProxyManager

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.messages import text_of
 from everthread.core.types import Api
 from everthread.errors import StoreError

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from everthread.compaction.summarizers.summarizer import SummaryDraft, SummaryRequest
-from everthread.core.canonical_usage import CanonicalUsage
-from everthread.core.outputs import make_persisted_block
-from everthread.core.transcript import SUMMARY_START
+from everthread.core.costs.canonical_usage import CanonicalUsage
+from everthread.core.summary_marks import SUMMARY_START
+from everthread.core.tool_outputs import make_persisted_block
 from everthread.core.types import Api
 from everthread.gateway.request.json_slices import slice_body
 from everthread.testing import ScriptedSummarizer

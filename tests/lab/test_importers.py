@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from everthread.core.messages import calls_of, results_of, text_of
-from everthread.core.transcript import is_user_message, user_text
+from everthread.core.turns import is_user_message, user_text
 from everthread.errors import TranscriptError
 from everthread.lab.importers.claude_code import ClaudeCodeReader
 from everthread.lab.importers.log import Log, LoggedMessage

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.lab.importers.log import ClientCompaction, Log, LoggedMessage
 from everthread.lab.importers.read_logs import read_log
 from everthread.lab.replay import Replay, replay

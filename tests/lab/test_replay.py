@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.conversation.conversation import Conversation
-from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.messages import Message
 from everthread.core.types import Reply
 from everthread.errors import InputError

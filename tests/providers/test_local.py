@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from everthread.core.canonical_usage import normalize_usage
+from everthread.core.costs.canonical_usage import normalize_usage
 from everthread.core.messages import text_of
 from everthread.core.provider_errors.classification import classify_error
 from everthread.core.types import Api, Reply, Request

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from everthread.core.canonical_usage import CanonicalUsage
-from everthread.core.outputs import output_id
+from everthread.core.costs.canonical_usage import CanonicalUsage
+from everthread.core.tool_outputs import output_id
 from everthread.errors import UnknownIdError
 from everthread.store.records import NewSession
 from everthread.store.search_records import SearchQuery

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from everthread.core.search.terms import encode_term, phrase_terms, terms
+from everthread.core.search.indexed_terms import encode_term
+from everthread.core.search.terms import phrase_terms, terms
 from everthread.store.index_pieces import (
     MAX_PIECE_TERMS,
     MAX_TERM_REPEATS,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from everthread.core.outputs import output_id
+from everthread.core.tool_outputs import output_id
 from everthread.errors import StoreDamagedError, UnknownIdError
 from everthread.store.store import Store
 from tests.store.conftest import Clock, open_at

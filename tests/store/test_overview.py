@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.store.search_records import SearchQuery
 from everthread.store.store import Store
 from everthread.store.usage_records import NewUsage

@@ -10,7 +10,7 @@ from decimal import Decimal
 
 import pytest
 
-from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.store.records import NewCompaction, NewMessage, NewSession
 from everthread.store.rewrite_records import (
     UNDONE_STATE_KEY,

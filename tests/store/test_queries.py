@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.core.search.terms import encode_term
+from everthread.core.search.indexed_terms import encode_term
 from everthread.store.index_query import (
     MAX_PHRASE_TERMS,
     MAX_QUERY_WORDS,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from everthread.core.canonical_usage import normalize_usage
+from everthread.core.costs.canonical_usage import normalize_usage
 from everthread.core.types import Node
 from everthread.errors import EverthreadError, InputError, StoreError, TranscriptError
 from everthread.store.records import NewMessage, NewSession

@@ -16,7 +16,7 @@ import apsw
 import psycopg
 import pytest
 
-from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.errors import (
     InputError,
     StoreBusyError,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.factory import open_store
 from everthread.thread.accounting import Accounting
 

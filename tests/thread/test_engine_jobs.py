@@ -25,7 +25,7 @@ from everthread.compaction.summarizers.summarizer import (
     SummaryDraft,
     SummaryRequest,
 )
-from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.messages import Messages
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget

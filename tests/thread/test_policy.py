@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from everthread.compaction.journal.journal_writer import JournalWriter
-from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.tokens import TokenCounter
 from everthread.thread.policy.call_prices import CallPrices
 from everthread.thread.policy.compaction_policy import CompactionPolicy

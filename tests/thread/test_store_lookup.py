@@ -16,7 +16,7 @@ from everthread.core.search.search_results import (
     format_page,
     format_passage,
 )
-from everthread.core.transcript import mark_summary, summary_text
+from everthread.core.summary_marks import mark_summary, summary_text
 from everthread.errors import InputError, UnknownIdError
 from everthread.store.records import NewMessage, NewSession
 from everthread.store.store import Store

@@ -15,7 +15,7 @@ import httpx2
 import pytest
 
 from everthread.config import parse_config
-from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.factory import open_store
 from everthread.factory.dashboards import open_dashboard
 from everthread.gateway.dashboard.page_routes import Dashboard

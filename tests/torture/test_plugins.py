@@ -17,7 +17,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from everthread.core.transcript import user_text
+from everthread.core.turns import user_text
 from everthread.core.types import Reply, Request
 from everthread.lab.provider import Provider, ServedModel
 from tests.gateway.manager_setup import make_text

@@ -13,7 +13,7 @@ from hypothesis import given
 from everthread.core.caching.claude_cache_marks import apply_cache_control
 from everthread.core.message_repair import OPENING_TEXT, repair_messages
 from everthread.core.messages import Message
-from everthread.core.transcript import is_user_message
+from everthread.core.turns import is_user_message
 from everthread.core.types import Request
 from everthread.wire import anthropic
 from everthread.wire.native_values import with_native

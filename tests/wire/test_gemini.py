@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from everthread.core.canonical_usage import normalize_usage
+from everthread.core.costs.canonical_usage import normalize_usage
 from everthread.core.message_repair import OPENING_TEXT
 from everthread.core.messages import calls_of, results_of, text_of
 from everthread.core.types import Reply, Request

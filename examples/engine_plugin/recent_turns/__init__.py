@@ -7,12 +7,8 @@ from everthread import CanonicalUsage, ConfigError
 from everthread.compaction.compaction_result import Compaction
 from everthread.compaction.engine import ContextEngine, Services
 from everthread.core.messages import Message, Messages
-from everthread.core.transcript import (
-    SUMMARY_END,
-    SUMMARY_START,
-    split_into_spans,
-    split_into_turns,
-)
+from everthread.core.summary_marks import SUMMARY_END, SUMMARY_START
+from everthread.core.turns import split_into_spans, split_into_turns
 
 NOTE = (
     f"{SUMMARY_START}]\n"

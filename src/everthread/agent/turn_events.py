@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from everthread.core.secrets.redacted_values import redact_value
+from everthread.core.secrets.json_redaction import redact_value
 from everthread.core.secrets.redaction import redact
 from everthread.thread.events import Event
 

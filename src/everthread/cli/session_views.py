@@ -39,7 +39,7 @@ from everthread.core.messages import (
     results_of,
     text_of,
 )
-from everthread.core.secrets.redacted_values import redact_value
+from everthread.core.secrets.json_redaction import redact_value
 from everthread.errors import InputError, UnknownIdError
 from everthread.thread.lookup.thread_title import load_title
 

@@ -8,8 +8,8 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from everthread.cli.output import print_json, print_table, print_text, show_progress
+from everthread.core.costs.prices import format_dollars
 from everthread.core.messages import count_noun
-from everthread.core.prices import format_dollars
 from everthread.errors import InputError
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol
 from everthread.compaction.compaction_result import Compaction, CompactionLevel
 from everthread.compaction.prepared_compaction import append_new_messages
 from everthread.compaction.summarizers.summarizer import Summarizer
-from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.messages import Message, Messages
 from everthread.core.search.search_results import Lookup, Passage
 from everthread.core.tokens import TokenCounter

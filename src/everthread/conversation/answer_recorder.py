@@ -12,7 +12,7 @@ from everthread.conversation.conversation_state import ConversationState
 from everthread.conversation.given_messages import make_stub_results
 from everthread.conversation.requests import PreparedRequest
 from everthread.core.caching.provider_diagnosis import with_diagnosis
-from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.message_repair import with_call_ids
 from everthread.core.messages import (
     Call,

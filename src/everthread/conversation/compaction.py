@@ -23,7 +23,7 @@ from everthread.conversation.summary_note import find_note, with_note, without_n
 from everthread.conversation.tool_results import store_output
 from everthread.core.messages import Message, calls_of
 from everthread.core.provider_errors.classification import ErrorVerdict
-from everthread.core.transcript import is_summary, strip_summary_marks
+from everthread.core.summary_marks import is_summary, strip_summary_marks
 from everthread.core.types import Request, System
 from everthread.errors import ContextOverflowError, EverthreadError
 from everthread.providers.catalog import get_output_cap

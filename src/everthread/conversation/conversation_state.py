@@ -11,9 +11,9 @@ from everthread.compaction.engine import Services
 from everthread.conversation.offered_tools import Toolbox
 from everthread.conversation.session_archive import SessionArchive
 from everthread.core.messages import Call, Message, calls_of, results_of
+from everthread.core.summary_marks import mark_summary
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
-from everthread.core.transcript import mark_summary
 from everthread.core.types import Request, System
 from everthread.errors import InputError
 from everthread.store.records import NewMessage, Session, StoredMessage

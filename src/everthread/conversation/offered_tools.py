@@ -13,7 +13,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from everthread.core.messages import json_text
-from everthread.core.transcript import user_text
+from everthread.core.turns import user_text
 from everthread.core.types import System
 from everthread.errors import InputError
 from everthread.thread.events import ToolsChanged

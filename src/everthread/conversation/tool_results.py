@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from everthread.conversation.conversation_state import ConversationState
 from everthread.core.messages import Message
-from everthread.core.outputs import OutputToStore
+from everthread.core.tool_outputs import OutputToStore
 from everthread.thread.events import OutputStored
 from everthread.thread.large_results import cite_large_results
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
+from everthread.core.message_correction import ROLE_NAMES, correct_message, is_name
 from everthread.core.messages import (
     CALL_BLOCKS,
     RESULT_BLOCKS,
@@ -17,7 +18,6 @@ from everthread.core.messages import (
     as_text,
     calls_of,
     content_text,
-    json_text,
     kind_of,
     parts_of,
     results_of,
@@ -25,10 +25,8 @@ from everthread.core.messages import (
     without_native_value,
 )
 from everthread.core.validation import (
-    ARGUMENT_FIELD_BY_CALL_TYPE,
     BLOCK_ROLES,
     ROLES,
-    is_chat_call,
     is_empty,
     is_provider_compaction,
 )
@@ -37,12 +35,6 @@ STUB_RESULT = "[No result: the call was interrupted or its output was removed]"
 OPENING_TEXT = (
     "<system-reminder>The conversation begins with the assistant.</system-reminder>"
 )
-_ROLE_NAMES = {
-    "human": "user",
-    "ai": "assistant",
-    "model": "assistant",
-    "bot": "assistant",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +159,7 @@ def _is_usual_call(call: Any) -> bool:
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
         return False
-    return _is_name(function.get("name")) and _is_name(call.get("id"))
+    return is_name(function.get("name")) and is_name(call.get("id"))
 
 
 class _Entry(NamedTuple):
@@ -199,13 +191,13 @@ class _RepairBuilder:
     def read_entries(self, messages: Sequence[Any]) -> Iterator[_Entry]:
         for source, message in enumerate(messages):
             role = message.get("role") if isinstance(message, Mapping) else None
-            role = _ROLE_NAMES.get(role, role) if isinstance(role, str) else None
+            role = ROLE_NAMES.get(role, role) if isinstance(role, str) else None
             if role not in ROLES:
                 self.record_action(
                     source, "removed: it is not a message with a known role"
                 )
                 continue
-            corrected = _correct_message(message, role)
+            corrected = correct_message(message, role)
             if corrected is not message:
                 self.record_action(source, "its shape was corrected")
             yield _Entry(
@@ -374,76 +366,6 @@ def _find_open_group(entries: Sequence[_Entry]) -> _Entry | None:
         ):
             return None
     return None
-
-
-def _correct_message(message: Mapping[str, Any], role: str) -> Message:
-    """Return the message itself if its shape is right, else a corrected copy."""
-    changes: dict[str, Any] = {}
-    content = message.get("content")
-    calls = message.get("tool_calls")
-    if role != message["role"]:
-        changes["role"] = role
-    if isinstance(content, list):
-        parts = [
-            part for item in content if (part := _correct_part(item, role)) is not None
-        ]
-        if not _has_same_items(parts, content) or not (parts or role == "assistant"):
-            changes["content"] = parts or ""
-    elif not isinstance(content, str) and (content is not None or role != "assistant"):
-        changes["content"] = content_text(content)
-    if "tool_calls" in message:
-        call_list = calls if isinstance(calls, list) else []
-        corrected_calls = [
-            call for item in call_list if (call := _correct_call(item)) is not None
-        ]
-        if not corrected_calls or not _has_same_items(corrected_calls, call_list):
-            changes["tool_calls"] = corrected_calls
-    if not changes:
-        return cast("Message", message)
-    copy = dict(without_native_value(message)) | changes
-    if not copy.get("tool_calls"):
-        copy.pop("tool_calls", None)
-        if role == "assistant" and copy.get("content") is None:
-            copy["content"] = ""
-    return cast("Message", copy)
-
-
-def _has_same_items(new: Sequence[Any], old: Sequence[Any]) -> bool:
-    return len(new) == len(old) and all(
-        new_item is old_item for new_item, old_item in zip(new, old, strict=True)
-    )
-
-
-def _correct_call(call: Any) -> Any:
-    """Return the call with a type and text arguments; None if it names no tool."""
-    for kind, key in ARGUMENT_FIELD_BY_CALL_TYPE.items():
-        inner = call.get(kind) if isinstance(call, dict) else None
-        if isinstance(inner, dict) and _is_name(inner.get("name")):
-            if is_chat_call(call):
-                return call
-            return {
-                **call,
-                "type": kind,
-                kind: {**inner, key: json_text(inner.get(key)) or "{}"},
-            }
-    return None
-
-
-def _correct_part(part: Any, role: str) -> Part | None:
-    """Return the part with a type; None if it is not a part, or not allowed for this role."""
-    if not isinstance(part, dict):
-        return None if part is None else {"type": "text", "text": str(part)}
-    if not isinstance(part.get("type"), str):
-        return {**part, "type": "text", "text": str(part.get("text", ""))}
-    if BLOCK_ROLES.get(part["type"], role) != role:
-        return None
-    if part["type"] in CALL_BLOCKS and not _is_name(part.get("name")):
-        return {"type": "text", "text": "[a tool call without a name was here]"}
-    return part
-
-
-def _is_name(value: Any) -> bool:
-    return isinstance(value, str) and bool(value)
 
 
 def _clean_block_id(call_id: str) -> str:

@@ -21,9 +21,9 @@ from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.summarizers.summarizer import Summarizer
 from everthread.compaction.summary.sections import TemplateName
 from everthread.core.messages import SYSTEM_ROLES, Message
+from everthread.core.summary_marks import recognize_summaries, strip_summary_marks
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
-from everthread.core.transcript import recognize_summaries, strip_summary_marks
 from everthread.core.types import System
 from everthread.errors import InputError, NoStoreError
 from everthread.thread.policy.context_options import ContextOptions

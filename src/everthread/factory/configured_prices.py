@@ -5,7 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
-from everthread.core.prices import Prices, configure_prices
+from everthread.core.costs.prices import Prices, configure_prices
 
 if TYPE_CHECKING:
     from everthread.config import Config

@@ -107,7 +107,7 @@ async def open_dashboard(
     announce: Callable[[str], None] | None = None,
 ) -> AsyncIterator[tuple[str, Dashboard]]:
     """Serve the dashboard of a store without a gateway, on this machine only. Yield its address and the application."""
-    from everthread.core.prices import find_listed_window
+    from everthread.core.costs.prices import find_listed_window
     from everthread.gateway.loop_server import LoopServer, listen
     from everthread.gateway.site_policy import SitePolicy
 

@@ -344,8 +344,8 @@ async def preload() -> None:
         import httpx2
 
         from everthread.compaction.summarizers import chain, model  # noqa: F401 - for the first compaction
-        from everthread.core.canonical_usage import CanonicalUsage
-        from everthread.core.prices import compute_call_cost
+        from everthread.core.costs.canonical_usage import CanonicalUsage
+        from everthread.core.costs.prices import compute_call_cost
         from everthread.core.tokens.tokenizers import load_tokenizer
         from everthread.providers import model_choice  # noqa: F401 - for the first summary
 

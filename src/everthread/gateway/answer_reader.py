@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from everthread.core.caching.provider_diagnosis import with_diagnosis
-from everthread.core.canonical_usage import CanonicalUsage, normalize_usage
+from everthread.core.costs.canonical_usage import CanonicalUsage, normalize_usage
 from everthread.core.types import Api, Reply, StreamDelta
 from everthread.errors import WireError
 from everthread.gateway.error_answers import Refused

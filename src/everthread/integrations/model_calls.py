@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from everthread.core.messages import Call, Message, calls_of
-from everthread.core.outputs import OutputLimits, replace_reader_name
+from everthread.core.tool_outputs import OutputLimits, replace_reader_name
 from everthread.core.types import System
 from everthread.thread.caller.prepared_call import PreparedCall
 from everthread.thread.events import Event

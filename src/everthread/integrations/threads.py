@@ -20,7 +20,7 @@ from typing import Any, TypedDict, TypeVar, Unpack
 from everthread.agent.tools.conversation_tools import RECALL_SCHEMA, answer_recall
 from everthread.compaction.summarizers.summarizer import Summarizer
 from everthread.config import Config, load_config
-from everthread.core.canonical_usage import normalize_usage
+from everthread.core.costs.canonical_usage import normalize_usage
 from everthread.core.messages import Message
 from everthread.core.provider_errors.classification import classify_error
 from everthread.core.recent_dict import RecentDict

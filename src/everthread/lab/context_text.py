@@ -11,7 +11,7 @@ from everthread.core.messages import (
     iterate_strings,
     results_of,
 )
-from everthread.core.transcript import is_user_message, user_text
+from everthread.core.turns import is_user_message, user_text
 from everthread.errors import EverthreadError
 from everthread.factory import compress
 from everthread.lab.importers.log import without_reasoning

@@ -14,7 +14,7 @@ from typing import Any
 
 from everthread.agent.tools.conversation_tools import Recall, answer_recall
 from everthread.core.messages import Message, calls_of, text_of
-from everthread.core.outputs import make_persisted_block, replace_reader_name
+from everthread.core.tool_outputs import make_persisted_block, replace_reader_name
 from everthread.errors import InputError, TranscriptError
 from everthread.factory import acompress
 from everthread.lab.context_text import write_context_text

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from everthread.core.messages import kind_of
-from everthread.core.outputs import make_persisted_block, replace_reader_name
+from everthread.core.tool_outputs import make_persisted_block, replace_reader_name
 from everthread.errors import TranscriptError
 from everthread.lab.context_text import write_context_text
 from everthread.lab.importers.log import Log

@@ -9,8 +9,8 @@ from typing import Any
 
 from everthread import TokenCounter, estimate_request_tokens
 from everthread.config import Config
-from everthread.core.canonical_usage import CanonicalUsage, normalize_usage
-from everthread.core.prices import compute_cost, format_dollars, prices_for
+from everthread.core.costs.canonical_usage import CanonicalUsage, normalize_usage
+from everthread.core.costs.prices import compute_cost, format_dollars, prices_for
 from everthread.factory.conversations import make_session_options
 from everthread.lab.client_window import find_client_window
 from everthread.lab.importers.log import Log, LoggedMessage

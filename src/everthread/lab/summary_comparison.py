@@ -20,7 +20,7 @@ from everthread.core.messages import (
     results_of,
     text_of,
 )
-from everthread.core.transcript import is_user_message, user_text
+from everthread.core.turns import is_user_message, user_text
 from everthread.errors import EverthreadError
 from everthread.factory import compress
 from everthread.lab.importers.log import (

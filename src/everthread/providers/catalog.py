@@ -13,9 +13,9 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote, urlsplit
 
-from everthread.core.caching.claude_cache_marks import host_of
-from everthread.core.prices import find_listed_window
+from everthread.core.costs.prices import find_listed_window
 from everthread.core.types import Api, Request
+from everthread.core.urls import host_of
 from everthread.wire.anthropic import DEFAULT_MAX_TOKENS
 
 if TYPE_CHECKING:

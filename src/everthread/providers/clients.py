@@ -11,10 +11,10 @@ from collections.abc import AsyncGenerator, Iterator, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from everthread.core.caching.claude_cache_marks import host_of
 from everthread.core.messages import text_of
 from everthread.core.packages import require_package
 from everthread.core.types import Api, Reply, Request, StreamDelta
+from everthread.core.urls import host_of
 from everthread.errors import ModelError, WireError
 from everthread.providers import model_errors as errors
 from everthread.providers.catalog import (

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from everthread.core.messages import calls_of, results_of, text_of
-from everthread.core.search.terms import index_terms
+from everthread.core.search.indexed_terms import index_terms
 from everthread.core.secrets.redaction import redact
 
 PIECE_CHARS = 1_500

@@ -14,12 +14,8 @@ from dataclasses import dataclass
 from itertools import accumulate, chain, pairwise
 from typing import Any, NamedTuple
 
-from everthread.core.search.terms import (
-    encode_term,
-    identifier_terms,
-    phrase_terms,
-    query_terms,
-)
+from everthread.core.search.indexed_terms import encode_term
+from everthread.core.search.terms import identifier_terms, phrase_terms, query_terms
 from everthread.store.index_pieces import MAX_TERM_REPEATS
 
 MAX_QUERY_WORDS = 32

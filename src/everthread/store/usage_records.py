@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Literal
 
-from everthread.core.canonical_usage import CanonicalUsage
-from everthread.core.prices import format_dollars
-from everthread.core.transcript import is_lookup_tool
+from everthread.core.costs.canonical_usage import CanonicalUsage
+from everthread.core.costs.prices import format_dollars
+from everthread.core.lookup_tools import is_lookup_tool
 from everthread.store.records import new_event_id
 
 UsageTask = Literal["main", "auxiliary"]

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Protocol
 
-from everthread.core.canonical_usage import CanonicalUsage, normalize_usage
+from everthread.core.costs.canonical_usage import CanonicalUsage, normalize_usage
+from everthread.core.costs.prices import compute_call_cost
 from everthread.core.messages import calls_of, text_of
-from everthread.core.prices import compute_call_cost
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api, Reply, Request
 from everthread.store.store import Store

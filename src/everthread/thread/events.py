@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from everthread.compaction.engine import describe_progress
 from everthread.compaction.summarizers.summarizer import Verification
-from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.types import Request
 
 

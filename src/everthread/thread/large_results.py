@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
+from everthread.core.lookup_tools import is_lookup_tool
 from everthread.core.messages import (
     Call,
     Message,
@@ -13,14 +14,13 @@ from everthread.core.messages import (
     results_of,
     with_text,
 )
-from everthread.core.outputs import (
+from everthread.core.tool_outputs import (
     OutputLimits,
     OutputToStore,
     ToolOutput,
     plan_storage,
     reads_stored_output,
 )
-from everthread.core.transcript import is_lookup_tool
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from typing import Any, Generic
 
 from everthread.compaction.compaction_result import Compaction
 from everthread.core.caching.cache_lifetimes import find_cache_lifetime
-from everthread.core.canonical_usage import CanonicalUsage
-from everthread.core.economics import MIN_THRESHOLD_SHARE
+from everthread.core.costs.canonical_usage import CanonicalUsage
+from everthread.core.costs.compaction_economics import MIN_THRESHOLD_SHARE
 from everthread.core.provider_errors.classification import ErrorVerdict
 from everthread.errors import EverthreadError
 from everthread.thread import events

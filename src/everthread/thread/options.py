@@ -12,9 +12,9 @@ from everthread.compaction.summarizers.summarizer import Summarizer
 from everthread.core.caching.claude_cache_marks import find_cache_route
 from everthread.core.caching.openai_cache_breakpoints import accepts_breakpoints
 from everthread.core.caching.provider_diagnosis import ask_for_diagnosis
-from everthread.core.outputs import OutputLimits
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
+from everthread.core.tool_outputs import OutputLimits
 from everthread.core.types import Api, Request, StreamingModel, System
 from everthread.store.store import Store
 from everthread.thread.engines.summary_wait import StartTimer, call_later

@@ -14,8 +14,8 @@ from everthread.core.messages import (
     with_content,
     with_text,
 )
-from everthread.core.outputs import OutputToStore, make_output_to_store
-from everthread.core.transcript import find_latest_user_index
+from everthread.core.tool_outputs import OutputToStore, make_output_to_store
+from everthread.core.turns import find_latest_user_index
 from everthread.wire.permanent_parts import loads_tools
 
 LARGE_RESULT_CHARS = 4_000

@@ -13,8 +13,8 @@ from everthread.compaction.lossless import LosslessEngine, LosslessOptions, crea
 from everthread.compaction.summary.sections import TASK, USER_WORDS, parse_sections
 from everthread.compaction.summary.user_quotes import parse_quotes
 from everthread.core.messages import Message, text_of
+from everthread.core.summary_marks import SUMMARY_END, is_summary
 from everthread.core.tokens.budget import Budget
-from everthread.core.transcript import SUMMARY_END, is_summary
 from everthread.core.validation import validate_messages
 from everthread.errors import ConfigError
 from tests.compaction.histories import assistant_message, tool_turns, user_message

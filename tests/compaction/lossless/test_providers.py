@@ -11,7 +11,7 @@ import pytest
 
 from everthread import Conversation
 from everthread.core.messages import text_of
-from everthread.core.transcript import user_text
+from everthread.core.turns import user_text
 from everthread.core.types import Api, Request
 from everthread.core.validation import validate_messages
 from everthread.thread.events import CompactionDone

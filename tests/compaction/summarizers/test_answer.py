@@ -24,7 +24,7 @@ from everthread.compaction.summary.sections import (
     TemplateName,
     render_sections,
 )
-from everthread.core.transcript import SUMMARY_END, SUMMARY_START
+from everthread.core.summary_marks import SUMMARY_END, SUMMARY_START
 from everthread.core.types import Request
 from tests.compaction.summarizers.model_doubles import (
     COUNTER,

@@ -19,7 +19,7 @@ from everthread.compaction.summarizers.prompts import list_headings
 from everthread.compaction.summarizers.summarizer import SummaryDraft, SummaryRequest
 from everthread.compaction.summary.sections import render_sections
 from everthread.core.messages import Message
-from everthread.core.transcript import user_text
+from everthread.core.turns import user_text
 from everthread.core.types import Reply, Request
 from everthread.errors import SummaryError
 from tests.compaction.summarizers.model_doubles import (

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from everthread.core.call_pattern import CallPattern
-from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.costs.call_pattern import CallPattern
+from everthread.core.costs.canonical_usage import CanonicalUsage
 
 TTL = 300.0
 

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.core.call_pattern import CallPattern
-from everthread.core.economics import (
+from everthread.core.costs.call_pattern import CallPattern
+from everthread.core.costs.compaction_economics import (
     MIN_THRESHOLD_SHARE,
     CompactionCase,
     Rates,
     decide_compaction,
 )
-from everthread.core.prices import Prices
+from everthread.core.costs.prices import Prices
 
 CLAUDE = Rates(input=3e-6, output=15e-6, read=0.3e-6, write=3.75e-6)
 UNCACHED = Rates(input=1e-6, output=4e-6, read=1e-6, write=1e-6)

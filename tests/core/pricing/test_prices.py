@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.core.canonical_usage import CanonicalUsage, normalize_usage
-from everthread.core.prices import (
+from everthread.core.costs.canonical_usage import CanonicalUsage, normalize_usage
+from everthread.core.costs.prices import (
     Prices,
     compute_call_cost,
     compute_cost,
@@ -151,7 +151,9 @@ def test_a_model_without_a_price_for_what_was_used() -> None:
 
 
 def test_the_price_table_is_loaded_only_when_asked_for() -> None:
-    code = "import sys, everthread.core.prices; print('genai_prices' in sys.modules)"
+    code = (
+        "import sys, everthread.core.costs.prices; print('genai_prices' in sys.modules)"
+    )
     assert printed_by(code) == "False"
 
 

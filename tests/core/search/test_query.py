@@ -25,7 +25,7 @@ from everthread.core.search.relevance import (
     rate_conversations,
     weigh_question,
 )
-from everthread.core.search.terms import forms, stop_words
+from everthread.core.search.word_forms import forms, stop_words
 
 NOW = datetime(2023, 6, 15, 12, tzinfo=UTC).timestamp()
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from everthread.core.lookup_tools import ANSWER_GIST_CHARS, shorten_answer
 from everthread.core.search.search_results import (
     Excerpt,
     Neighbour,
@@ -17,7 +18,6 @@ from everthread.core.search.search_results import (
     format_passage,
     format_utc_time,
 )
-from everthread.core.transcript import ANSWER_GIST_CHARS, shorten_answer
 
 AT = 1_769_851_800.0
 

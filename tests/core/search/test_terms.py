@@ -9,12 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.core.search.terms import (
+from everthread.core.search.indexed_terms import (
     MAX_CACHED_CHUNKS,
-    MAX_TERM_CHARS,
     encode_term,
-    identifier_terms,
     index_terms,
+)
+from everthread.core.search.term_patterns import MAX_TERM_CHARS
+from everthread.core.search.terms import (
+    identifier_terms,
     phrase_terms,
     query_terms,
     terms,

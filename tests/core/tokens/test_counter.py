@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 
 from everthread.core.tokens import TokenCounter, estimate_request_tokens
-from everthread.core.tokens.counter import OPENAI_FORMAT
+from everthread.core.tokens.prompt_formats import OPENAI_FORMAT
 from everthread.core.tokens.tokenizers import Tokenizer
 from tests.core.strategies import histories
 from tests.shared_data import shared_path

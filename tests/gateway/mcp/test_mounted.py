@@ -14,7 +14,7 @@ import httpx2
 import openai
 
 from everthread.config import parse_config
-from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.factory import open_store
 from everthread.factory.gateways import open_gateway
 from everthread.gateway.access.authentication import Caller

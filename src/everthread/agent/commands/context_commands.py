@@ -17,8 +17,8 @@ from everthread.compaction.journal.journal import describe_author
 from everthread.conversation.conversation import Conversation
 from everthread.core.messages import Message, calls_of, count_noun, excerpt, results_of
 from everthread.core.secrets.redaction import redact
+from everthread.core.summary_marks import is_summary
 from everthread.core.tokens import TokenCounter
-from everthread.core.transcript import is_summary
 from everthread.errors import NothingToUndoError
 from everthread.store.index_pieces import searchable_text
 

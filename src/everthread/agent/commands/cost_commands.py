@@ -11,8 +11,8 @@ from everthread.agent.commands.dispatch import (
     command,
     join_paragraphs,
 )
+from everthread.core.costs.prices import format_dollars
 from everthread.core.messages import count_noun
-from everthread.core.prices import format_dollars
 from everthread.errors import InputError
 from everthread.store.sql.accounts import make_usage_figures, make_usage_row, sum_usage
 from everthread.store.usage_records import UsageRow

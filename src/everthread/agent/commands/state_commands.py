@@ -14,8 +14,8 @@ from everthread.agent.commands.dispatch import (
 )
 from everthread.compaction.history.tool_calls import REFUSED
 from everthread.compaction.journal.journal import AUTHOR, describe_author
+from everthread.core.costs.prices import format_dollars
 from everthread.core.messages import count_noun, excerpt
-from everthread.core.prices import format_dollars
 from everthread.core.search.search_results import format_utc_time
 from everthread.store.records import CompactionRecord, NewCompaction
 from everthread.thread.lookup.thread_state import (

@@ -21,7 +21,7 @@ from everthread.agent.workspace import (
     quote_name,
 )
 from everthread.core.messages import count_noun
-from everthread.core.outputs import count_lines
+from everthread.core.tool_outputs import count_lines
 from everthread.errors import EverthreadError, InputError
 
 MAX_ANSWER_CHARS = 50_000

@@ -16,8 +16,8 @@ from everthread.compaction.history.call_lines import (
     find_action,
 )
 from everthread.compaction.journal.journal import describe_author
+from everthread.core.costs.prices import format_dollars
 from everthread.core.messages import Call, clip, count_noun
-from everthread.core.prices import format_dollars
 from everthread.thread.events import (
     CompactionDone,
     CompactionFailed,

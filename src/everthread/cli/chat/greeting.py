@@ -12,10 +12,10 @@ from everthread.cli.summary_writer import describe_own_writer
 from everthread.cli.terminal_agent import StartOptions
 from everthread.conversation.conversation import Conversation
 from everthread.core.caching.claude_cache_marks import make_caching_notice
+from everthread.core.costs.prices import prices_for
 from everthread.core.messages import Message, count_noun, excerpt, text_of
-from everthread.core.prices import prices_for
 from everthread.core.secrets.redaction import redact
-from everthread.core.transcript import user_text
+from everthread.core.turns import user_text
 from everthread.factory.model_setup import check_choice
 from everthread.gateway.dashboard.headlines import describe_difference
 from everthread.gateway.dashboard.savings import (

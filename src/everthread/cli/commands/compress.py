@@ -29,7 +29,7 @@ from everthread.compaction.journal.journal import describe_author
 from everthread.compaction.summary.sections import TemplateName
 from everthread.config import load_config
 from everthread.core.messages import count_noun, excerpt
-from everthread.core.outputs import replace_reader_name
+from everthread.core.tool_outputs import replace_reader_name
 from everthread.core.types import Request
 from everthread.errors import ConfigError, InputError
 from everthread.lab.importers.conversation_file import (

@@ -19,8 +19,8 @@ from everthread.cli.shared_options import AsJson
 from everthread.cli.summary_writer import describe_client_writer, describe_own_writer
 from everthread.compaction import registry
 from everthread.config import Config, config_path, home_directory, load_config
+from everthread.core.costs.prices import describe_price_source, prices_for
 from everthread.core.messages import count_noun
-from everthread.core.prices import describe_price_source, prices_for
 from everthread.errors import (
     ConfigError,
     EverthreadError,

@@ -32,11 +32,11 @@ from everthread.core.messages import (
     results_of,
     text_of,
 )
+from everthread.core.summary_marks import is_summary
 from everthread.core.tokens import TokenCounter
-from everthread.core.transcript import (
+from everthread.core.turns import (
     TurnSpan,
     find_call_groups,
-    is_summary,
     split_into_turns,
     user_text,
 )

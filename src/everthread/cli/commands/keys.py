@@ -13,7 +13,7 @@ from everthread.cli.output import escape_controls, print_json, print_table, prin
 from everthread.cli.shared_options import AsJson, StoreUrl, Tenant, number_option
 from everthread.cli.store_access import with_store
 from everthread.cli.times import format_age, format_iso
-from everthread.core.prices import format_dollars
+from everthread.core.costs.prices import format_dollars
 from everthread.errors import InputError
 
 if TYPE_CHECKING:

@@ -189,7 +189,7 @@ def _describe_model(
 
 def _list_prices(choice: ModelChoice) -> dict[str, float] | None:
     """Return the prices of a model in dollars per million tokens."""
-    from everthread.core.prices import prices_for
+    from everthread.core.costs.prices import prices_for
 
     if choice.provider == "local":
         return None
@@ -213,7 +213,7 @@ def find_price_table_provider(choice: ModelChoice) -> str | None:
 
 def _name_price_source(choice: ModelChoice) -> str:
     """Return which table the prices are from; empty if they are unknown."""
-    from everthread.core.prices import describe_price_source
+    from everthread.core.costs.prices import describe_price_source
 
     if choice.provider == "local":
         return ""

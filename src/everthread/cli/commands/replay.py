@@ -15,8 +15,8 @@ import typer
 from everthread.cli.output import print_json, print_table, print_text, show_progress
 from everthread.cli.shared_options import number_option
 from everthread.cli.threshold_comparison import compare_thresholds, parse_thresholds
+from everthread.core.costs.prices import format_dollars
 from everthread.core.messages import count_noun
-from everthread.core.prices import format_dollars
 from everthread.errors import InputError
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from everthread.core.messages import (
     kind_of,
     with_content,
 )
-from everthread.core.outputs import OutputToStore
-from everthread.core.transcript import without_summary
+from everthread.core.summary_marks import without_summary
+from everthread.core.tool_outputs import OutputToStore
 
 
 @dataclass(frozen=True, slots=True)

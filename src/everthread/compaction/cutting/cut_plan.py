@@ -35,9 +35,9 @@ from everthread.compaction.summary.user_quotes import (
     make_user_quote,
 )
 from everthread.core.messages import Message, Messages, count_noun, text_of
+from everthread.core.summary_marks import without_summary
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
-from everthread.core.transcript import without_summary
 
 MIN_MIDDLE_TOKENS = 300
 """A middle of fewer tokens is kept, because its summary would be larger."""

@@ -8,9 +8,10 @@ from everthread.compaction.cutting.permanent_messages import PermanentMessages
 from everthread.compaction.cutting.pruning import Pruner
 from everthread.compaction.cutting.shortening import ShortenedMessage, cut_results
 from everthread.core.messages import Message
-from everthread.core.outputs import OutputToStore
+from everthread.core.summary_marks import without_summary
 from everthread.core.tokens import TokenCounter
-from everthread.core.transcript import Span, without_summary
+from everthread.core.tool_outputs import OutputToStore
+from everthread.core.turns import Span
 
 
 class KeptMessages:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from everthread.compaction.history.compaction_history import CompactionHistory
 from everthread.core.message_repair import STUB_RESULT
-from everthread.core.transcript import without_summary
+from everthread.core.summary_marks import without_summary
 
 
 def find_minimal_tail(history: CompactionHistory) -> tuple[int, bool]:

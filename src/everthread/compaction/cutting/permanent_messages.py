@@ -13,7 +13,7 @@ from everthread.compaction.history.compaction_history import (
     MessageFacts,
 )
 from everthread.core.messages import SYSTEM_ROLES, Message, text_of
-from everthread.core.transcript import Span
+from everthread.core.turns import Span
 from everthread.wire.permanent_parts import (
     PermanentPart,
     find_answered_call_ids,

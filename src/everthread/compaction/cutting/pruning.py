@@ -24,6 +24,7 @@ from everthread.compaction.history.call_lines import (
 from everthread.compaction.history.compaction_history import CompactionHistory
 from everthread.compaction.history.tool_calls import CallFacts, describe_call
 from everthread.compaction.history.tool_kinds import PATCHED_FILE
+from everthread.core.lookup_tools import is_lookup_tool, shorten_answer
 from everthread.core.messages import (
     CALL_BLOCKS,
     IMAGE_BLOCKS,
@@ -42,11 +43,10 @@ from everthread.core.messages import (
     with_text,
     without_native_value,
 )
-from everthread.core.outputs import is_persisted
-from everthread.core.secrets.redacted_values import redact_value
+from everthread.core.secrets.json_redaction import redact_value
 from everthread.core.secrets.redaction import clip_words, redact
 from everthread.core.tokens import TokenCounter
-from everthread.core.transcript import is_lookup_tool, shorten_answer
+from everthread.core.tool_outputs import is_persisted
 from everthread.wire.permanent_parts import loads_tools
 
 CLEARED = "[Old tool output cleared to save context space]"

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from everthread.core.lookup_tools import is_lookup_answer
 from everthread.core.messages import (
     Message,
     Result,
@@ -17,7 +18,9 @@ from everthread.core.messages import (
     with_content,
     with_text,
 )
-from everthread.core.outputs import (
+from everthread.core.summary_marks import without_summary
+from everthread.core.tokens import TokenCounter
+from everthread.core.tool_outputs import (
     OutputToStore,
     cut_middle,
     is_persisted,
@@ -25,8 +28,6 @@ from everthread.core.outputs import (
     output_id,
     parse_persisted,
 )
-from everthread.core.tokens import TokenCounter
-from everthread.core.transcript import is_lookup_answer, without_summary
 from everthread.wire.permanent_parts import has_tool_reference, loads_tools
 
 MIN_RESULT_TOKENS = 24

@@ -25,8 +25,8 @@ from everthread.compaction.history.tool_kinds import (
 )
 from everthread.compaction.history.tool_outcomes import UnwrappedOutput, unwrap_output
 from everthread.core.messages import Call, clip, one_line
-from everthread.core.outputs import PersistedOutput, count_lines, parse_persisted
 from everthread.core.secrets.redaction import clip_words
+from everthread.core.tool_outputs import PersistedOutput, count_lines, parse_persisted
 
 MAX_LINE_CHARS = 200
 """Maximum characters of a line that replaces an output. A text of this length is never replaced again."""

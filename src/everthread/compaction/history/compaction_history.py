@@ -31,16 +31,9 @@ from everthread.core.messages import (
     results_of,
 )
 from everthread.core.secrets.redaction import find_secrets, redact
+from everthread.core.summary_marks import is_summary, is_summary_first, without_summary
 from everthread.core.tokens import TokenCounter
-from everthread.core.transcript import (
-    Span,
-    count_head_messages,
-    is_summary,
-    is_summary_first,
-    is_user_message,
-    user_text,
-    without_summary,
-)
+from everthread.core.turns import Span, count_head_messages, is_user_message, user_text
 from everthread.core.user_words import find_typed_words
 from everthread.wire.permanent_parts import PermanentPart, find_permanent_parts
 

@@ -13,7 +13,7 @@ from everthread.core.messages import (
     text_of,
 )
 from everthread.core.secrets.redaction import redact
-from everthread.core.transcript import neutralize_summary_marks
+from everthread.core.summary_marks import neutralize_summary_marks
 
 MAX_OPEN_REQUESTS = 3
 """Maximum open requests to list: after three new ones the user has moved on from older ones."""

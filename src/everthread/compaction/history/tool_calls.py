@@ -36,8 +36,8 @@ from everthread.compaction.history.tool_outcomes import (
     without_echo,
 )
 from everthread.core.messages import Call, one_line
-from everthread.core.outputs import parse_persisted
 from everthread.core.secrets.redaction import clip_words
+from everthread.core.tool_outputs import parse_persisted
 from everthread.core.user_words import find_typed_words, is_refused_call
 
 MAX_ERROR_LINE_CHARS = 240

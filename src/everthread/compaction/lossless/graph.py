@@ -33,12 +33,8 @@ from everthread.compaction.summary.sections import (
 from everthread.compaction.summary.sentences import CountTokens
 from everthread.compaction.summary.summary_message import strip_pinned_notes
 from everthread.core.messages import Messages
-from everthread.core.transcript import (
-    is_user_message,
-    neutralize_summary_marks,
-    split_into_spans,
-    without_summary,
-)
+from everthread.core.summary_marks import neutralize_summary_marks, without_summary
+from everthread.core.turns import is_user_message, split_into_spans
 from everthread.core.types import Node
 
 EARLIER_SUMMARY_AUTHOR = "an earlier summary"

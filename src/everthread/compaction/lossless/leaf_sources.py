@@ -14,6 +14,7 @@ from everthread.compaction.journal.journal_builder import GrowingJournal
 from everthread.compaction.lossless.graph import split_chunks
 from everthread.compaction.planning_engine import StoredGraph
 from everthread.compaction.summary_engine import SummaryInput
+from everthread.core.lookup_tools import is_lookup_tool, shorten_answer
 from everthread.core.messages import (
     Message,
     Messages,
@@ -23,7 +24,6 @@ from everthread.core.messages import (
     with_text,
 )
 from everthread.core.tokens import TokenCounter
-from everthread.core.transcript import is_lookup_tool, shorten_answer
 from everthread.core.types import Node
 
 

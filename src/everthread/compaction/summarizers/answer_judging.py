@@ -19,7 +19,7 @@ from everthread.compaction.summary.sections import (
 from everthread.compaction.summary.sentences import CountTokens
 from everthread.core.messages import calls_of, text_of
 from everthread.core.secrets.redaction import redact
-from everthread.core.transcript import SUMMARY_END, SUMMARY_START
+from everthread.core.summary_marks import SUMMARY_END, SUMMARY_START
 from everthread.core.types import Reply
 
 MIN_HEADINGS = 3

@@ -23,8 +23,8 @@ from everthread.compaction.summarizers.summarizer import (
     SummaryDraft,
     SummaryRequest,
 )
-from everthread.core.economics import Rates
-from everthread.core.prices import prices_for
+from everthread.core.costs.compaction_economics import Rates
+from everthread.core.costs.prices import prices_for
 from everthread.core.secrets.redaction import redact
 from everthread.errors import SummaryError
 

@@ -27,7 +27,7 @@ from everthread.core.messages import (
     results_of,
 )
 from everthread.core.secrets.redaction import redact
-from everthread.core.transcript import split_into_spans
+from everthread.core.turns import split_into_spans
 from everthread.core.user_words import strip_injected
 
 OPEN = "⟦"

@@ -14,12 +14,8 @@ from everthread.core.messages import (
     parts_of,
     with_content,
 )
-from everthread.core.transcript import (
-    is_summary,
-    is_user_message,
-    mark_summary,
-    without_summary,
-)
+from everthread.core.summary_marks import is_summary, mark_summary, without_summary
+from everthread.core.turns import is_user_message
 from everthread.wire.permanent_parts import has_fixed_position, join_instructions
 
 

@@ -57,13 +57,13 @@ from everthread.compaction.verification.checkable_names import (
     find_checkable_names,
 )
 from everthread.core.messages import Messages
-from everthread.core.transcript import (
+from everthread.core.summary_marks import (
     SUMMARY_START,
     is_summary_first,
     is_unproven,
-    is_user_message,
     summary_text,
 )
+from everthread.core.turns import is_user_message
 
 _MESSAGE_COUNT = re.compile(
     rf"{re.escape(SUMMARY_START)}[^\n]{{0,20}}?([\d,]{{1,12}}) earlier messages?"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Literal
 
-from everthread.core.transcript import SUMMARY_END
+from everthread.core.summary_marks import SUMMARY_END
 
 TemplateName = Literal["handoff", "classic"]
 EMPTY_SECTION_TEXT = "None."

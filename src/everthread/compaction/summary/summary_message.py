@@ -13,12 +13,10 @@ from everthread.compaction.names.names_in_use import read_shown_names
 from everthread.compaction.names.names_section import NamesSection
 from everthread.compaction.summary.sections import Sections
 from everthread.compaction.summary.sentences import CountTokens
+from everthread.core.lookup_tools import find_lookup_tools
 from everthread.core.messages import tool_names
 from everthread.core.secrets.redaction import redact
-from everthread.core.transcript import (
-    find_lookup_tools,
-    neutralize_summary_marks,
-)
+from everthread.core.summary_marks import neutralize_summary_marks
 
 
 @functools.cache

@@ -30,7 +30,7 @@ from everthread.compaction.verification.source_index import (
     list_tokens,
     normalize_figure,
 )
-from everthread.core.search.terms import forms
+from everthread.core.search.word_forms import forms
 
 _WORD = "word"
 _FIGURE = "figure"

@@ -39,8 +39,8 @@ from everthread.compaction.verification.unsupported_lines import (
     mark_sections,
     should_refuse,
 )
+from everthread.core.summary_marks import neutralize_summary_marks
 from everthread.core.tokens import TokenCounter
-from everthread.core.transcript import neutralize_summary_marks
 
 TOO_MANY_UNKNOWN_NAMES = "named too much that no source says"
 LINES_TOO_LONG = "wrote lines that are far longer than a summary"

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, field
 from importlib import resources
 
-from everthread.core.search.terms import forms
+from everthread.core.search.word_forms import forms
 
 SEGMENT_CHARS = 200
 MAX_NEAR_SEGMENTS = 2

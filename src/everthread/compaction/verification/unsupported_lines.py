@@ -37,8 +37,8 @@ from everthread.core.messages import (
     results_of,
     text_of,
 )
-from everthread.core.search.terms import stop_words
-from everthread.core.transcript import without_summary
+from everthread.core.search.word_forms import stop_words
+from everthread.core.summary_marks import without_summary
 
 UNVERIFIED_MARK = "(unverified)"
 REFUSED_SHARE = 0.25

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
-from urllib.parse import urlsplit
 
 from everthread.core.fingerprints import OPAQUE_FIELDS
 from everthread.core.messages import REASONING_BLOCKS, SYSTEM_ROLES, Message, Messages
 from everthread.core.types import System
+from everthread.core.urls import host_of
 from everthread.errors import InputError
 
 T = TypeVar("T")
@@ -358,13 +358,3 @@ def _remove_marks(value: Any, depth: int) -> Any:
             else items
         )
     return value
-
-
-def host_of(base_url: str) -> str:
-    """Return the host of an address, which may lack a scheme; empty if it has none."""
-    try:
-        return (
-            urlsplit(base_url if "//" in base_url else f"//{base_url}").hostname or ""
-        )
-    except ValueError:
-        return ""

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from everthread.core.caching.cache_lifetimes import bills_cache_writes
-from everthread.core.caching.claude_cache_marks import host_of
 from everthread.core.messages import SYSTEM_ROLES, Message
 from everthread.core.types import Api, System
+from everthread.core.urls import host_of
 
 BREAKPOINT = "prompt_cache_breakpoint"
 _EXPLICIT_MODE = {"mode": "explicit"}

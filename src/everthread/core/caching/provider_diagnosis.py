@@ -15,9 +15,9 @@ from everthread.core.caching.cache_lifetimes import (
     CACHE_OPTIONS_FIELD,
     bills_cache_writes,
 )
-from everthread.core.caching.claude_cache_marks import host_of
-from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.types import Api
+from everthread.core.urls import host_of
 
 _HOST_BY_API = {"anthropic": "api.anthropic.com", "openai_responses": "api.openai.com"}
 _PROVIDER_BY_API = {"anthropic": "anthropic", "openai_responses": "openai"}

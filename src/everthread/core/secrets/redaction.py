@@ -1,10 +1,10 @@
 """Redact secrets: credentials become `[REDACTED]`, the context that a reader needs stays.
 
-A secret is recognised by its own form (`secret_search`: a documented prefix, a private key block), its place
-(`secret_places`: the password of a URL, an `Authorization` header, `curl -u`), the name it is assigned to, or the
-provider named beside it (`secret_names`: `API_KEY=`, `"password": `, `--token `). Form and place suffice; after a name
-the value must also look generated rather than written. Placeholders, references to variables, hashes, UUIDs and ids
-are kept unless a name says that they are secret. The module `secret_rules` classifies values.
+A secret is recognised by its own form (`secret_forms`: a documented prefix, a private key block), its context
+(`secret_contexts`: the password of a URL, an `Authorization` header, `curl -u`), the name it is assigned to, or the
+provider named beside it (`secret_names`: `API_KEY=`, `"password": `, `--token `). Form and context suffice; after a
+name the value must also look generated rather than written. Placeholders, references to variables, hashes, UUIDs and
+ids are kept unless a name says that they are secret. The module `secret_rules` classifies values.
 
 Every pattern is bounded or possessive, so a scan is linear in the text.
 """
@@ -14,13 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from everthread.core.messages import clip
-from everthread.core.secrets.secret_names import (
-    find_flag_values,
-    find_name_stems,
-    find_named_values,
-    find_provider_keys,
-)
-from everthread.core.secrets.secret_places import (
+from everthread.core.secrets.secret_contexts import (
     find_bearer_tokens,
     find_cookies,
     find_curl_passwords,
@@ -30,12 +24,18 @@ from everthread.core.secrets.secret_places import (
     find_traced_values,
     find_url_secrets,
 )
-from everthread.core.secrets.secret_rules import Secret
-from everthread.core.secrets.secret_search import (
+from everthread.core.secrets.secret_forms import (
     find_patterns,
     find_private_keys,
     find_tokens,
 )
+from everthread.core.secrets.secret_names import (
+    find_flag_values,
+    find_name_stems,
+    find_named_values,
+    find_provider_keys,
+)
+from everthread.core.secrets.secret_rules import Secret
 
 MARK = "[REDACTED]"
 

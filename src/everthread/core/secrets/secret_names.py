@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from everthread.core.randomness import is_random
+from everthread.core.secrets.randomness import is_random
 from everthread.core.secrets.secret_rules import (
     NameHint,
     Secret,

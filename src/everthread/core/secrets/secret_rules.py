@@ -1,4 +1,4 @@
-"""Decide whether a value is a credential: by its form, by the name it is given, and by the place it has.
+"""Decide whether a value is a credential: by its form, by the name it is given, and by the provider beside it.
 
 The forms, names and words are data (`data/secrets.toml`), read once; the judgements about them are here.
 """
@@ -15,7 +15,7 @@ from hashlib import sha256
 from importlib import resources
 from typing import Any
 
-from everthread.core.randomness import (
+from everthread.core.secrets.randomness import (
     ALPHANUMERIC,
     MAX_JUDGED_CHARS,
     is_random,
@@ -197,8 +197,6 @@ def _find_first_foreign_letter(stem: str) -> str:
 
 MIN_TOKEN_CHARS = 12
 """Minimum length of a token, its prefix included."""
-
-
 PREFIX_CHARS = 3
 """Characters of a token's start that the pattern compares. A pattern of whole starts takes longer to compile."""
 

@@ -6,10 +6,7 @@ Messages are immutable, so each is counted once; counting a history again costs 
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 from everthread.core.messages import (
@@ -25,7 +22,14 @@ from everthread.core.tokens.media import (
     count_document_tokens,
     count_image_tokens,
 )
-from everthread.core.tokens.tokenizers import bare_name, tokenizer_for
+from everthread.core.tokens.prompt_formats import find_format
+from everthread.core.tokens.tokenizers import tokenizer_for
+from everthread.core.tokens.tool_texts import (
+    MAX_DEPTH,
+    dump_json,
+    read_function,
+    write_declaration,
+)
 from everthread.core.types import System
 
 _AUDIO_BLOCKS = frozenset({"input_audio", "audio"})
@@ -40,7 +44,6 @@ _SIGNATURE_OVERHEAD_BYTES = 100
 """Bytes of a signature besides the thoughts in it."""
 _THOUGHT_CHARS_PER_TOKEN = 4.6
 """Characters of thoughts per token of `o200k_base`."""
-_MAX_DEPTH = 8  # results within documents within results: nothing real nests deeper
 _UNCOUNTED_FIELDS = frozenset(
     {
         "type",
@@ -54,65 +57,6 @@ _UNCOUNTED_FIELDS = frozenset(
         "encrypted_content",
     }
 )
-
-
-@dataclass(frozen=True, slots=True)
-class PromptFormat:
-    """The tokens that a provider adds around the text, measured on reported usage.
-
-    `call_tokens` includes the wrapping of the call's result. A message with calls adds `first_call` once,
-    `parallel_calls` if there are several, `text_with_calls` if it also has text. `parameter_tokens` is the price of one
-    argument if arguments are written one by one; if it is 0, they are counted as JSON. `name_repeats`: how often the
-    name is written. `tools_tokens` is the price of offering any tool; `declares_types`: tools are written as type
-    declarations, not as JSON. `schema_factor` corrects that JSON, in which vocabularies differ less than in prose.
-    """
-
-    message_tokens: float
-    call_tokens: float
-    first_call: float = 0.0
-    parallel_calls: float = 0.0
-    text_with_calls: float = 0.0
-    parameter_tokens: float = 0.0
-    name_repeats: int = 1
-    tools_tokens: int = 0
-    declares_types: bool = False
-    schema_factor: float = 1.0
-    reply_tokens: int = 3
-
-
-OPENAI_FORMAT = PromptFormat(
-    message_tokens=4,
-    call_tokens=5,
-    name_repeats=2,
-    tools_tokens=11,
-    declares_types=True,
-)
-OPENAI_REASONING_FORMAT = replace(
-    OPENAI_FORMAT, call_tokens=10, first_call=2, parallel_calls=16, text_with_calls=7
-)
-"""OpenAI's models from GPT-5 on."""
-CLAUDE_FORMAT = PromptFormat(
-    message_tokens=3,
-    call_tokens=55,
-    first_call=-7,
-    parameter_tokens=14.5,
-    tools_tokens=346,
-    schema_factor=0.91,
-)
-_REASONING_NAME = re.compile(r"gpt-?[5-9]|codex")
-CHAT_TEMPLATE_FORMAT = PromptFormat(message_tokens=5, call_tokens=10, tools_tokens=4)
-"""Open models: a chat template that writes tools and calls as JSON."""
-
-
-def find_format(model: str | None) -> PromptFormat:
-    name = bare_name(model)
-    if "claude" in name:
-        return CLAUDE_FORMAT
-    if tokenizer_for(model).vocabulary in ("o200k_base", "cl100k_base"):
-        return (
-            OPENAI_REASONING_FORMAT if _REASONING_NAME.search(name) else OPENAI_FORMAT
-        )
-    return CHAT_TEMPLATE_FORMAT
 
 
 def estimate_request_tokens(
@@ -256,7 +200,7 @@ class TokenCounter:
             return self._count_tokens(
                 content if isinstance(content, str) or content is None else str(content)
             )
-        if depth > _MAX_DEPTH:
+        if depth > MAX_DEPTH:
             return 0.0
         kinds = [
             str(part.get("type")) if isinstance(part, Mapping) else "text"
@@ -294,7 +238,7 @@ class TokenCounter:
         for key in ("text", "refusal"):
             if isinstance(part.get(key), str):
                 return self._count_tokens(part[key])
-        return self._count_tokens(_dump(_strip_uncounted(part)))
+        return self._count_tokens(dump_json(_strip_uncounted(part)))
 
     def _count_reasoning(self, part: Mapping[str, Any]) -> float:
         """Count reasoning as text; if it is encrypted, four bytes are about one token."""
@@ -356,110 +300,37 @@ class TokenCounter:
             for key, item in value.items():
                 total += self._format.parameter_tokens + self._count_tokens(key)
                 total += self._count_tokens(
-                    item if isinstance(item, str) else _dump(item)
+                    item if isinstance(item, str) else dump_json(item)
                 )
             return total
         return total + self._count_tokens(
-            arguments if value is None else _dump(value, is_compact=True)
+            arguments if value is None else dump_json(value, is_compact=True)
         )
 
     def _count_tool(self, tool: Mapping[str, Any]) -> int:
-        function = _read_function(tool)
+        function = read_function(tool)
         key = "tool", str(function.get("name")), str(function.get("description"))
         cached_tokens = self._find_cached(key, tool)
         if cached_tokens:
             return cached_tokens
         text = (
-            _write_declaration(function)
+            write_declaration(function)
             if self._format.declares_types
-            else _dump(function)
+            else dump_json(function)
         )
         return self._remember(
             key, tool, self._count_tokens(text) * self._format.schema_factor
         )
 
 
-def _read_function(tool: Any) -> dict[str, Any]:
-    """Return name, description and schema of a tool in any form; other kinds of tools unchanged."""
-    if not isinstance(tool, Mapping):
-        return {}
-    function = tool.get("function")
-    holder = function if isinstance(function, Mapping) else tool
-    tool_fields = {
-        key: holder[key] for key in ("name", "description") if holder.get(key)
-    }
-    schema = holder.get("parameters") or holder.get("input_schema")
-    return {**tool_fields, "parameters": schema} if schema else tool_fields
-
-
-def _write_declaration(function: Mapping[str, Any]) -> str:
-    """Return a tool as OpenAI shows it to its models: a commented type declaration."""
-    schema = function.get("parameters")
-    body = (
-        _write_type(schema)
-        if isinstance(schema, Mapping) and schema.get("properties")
-        else ""
-    )
-    return f"{_write_comment(function)}type {function.get('name')} = ({f'_: {body}' if body else ''}) => any;\n\n"
-
-
-def _write_comment(value: Mapping[str, Any]) -> str:
-    return "".join(
-        f"// {line}\n" for line in str(value.get("description") or "").splitlines()
-    )
-
-
-def _write_type(schema: Any, depth: int = 0) -> str:
-    if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
-        return "any"
-    options = schema.get("anyOf") or schema.get("oneOf")
-    if isinstance(options, list):
-        return " | ".join(_write_type(option, depth + 1) for option in options)
-    if isinstance(schema.get("enum"), list):
-        return " | ".join(map(_dump, schema["enum"]))
-    properties = schema.get("properties")
-    if isinstance(properties, Mapping):
-        lines = (
-            _write_property(key, value, schema, depth)
-            for key, value in properties.items()
-        )
-        return "{\n" + "".join(lines) + "}"
-    kind = schema.get("type")
-    return (
-        f"{_write_type(schema.get('items'), depth + 1)}[]"
-        if kind == "array"
-        else str(kind or "any")
-    )
-
-
-def _write_property(key: Any, value: Any, owner: Mapping[str, Any], depth: int) -> str:
-    required = owner.get("required")
-    optional = "" if isinstance(required, list) and key in required else "?"
-    comment = _write_comment(value) if isinstance(value, Mapping) else ""
-    return f"{comment}{key}{optional}: {_write_type(value, depth + 1)},\n"
-
-
 def _strip_uncounted(value: Any, depth: int = 0) -> Any:
     """Return a block of an unknown kind without ids, markers, our own keys and embedded files."""
-    if isinstance(value, Mapping) and depth <= _MAX_DEPTH:
+    if isinstance(value, Mapping) and depth <= MAX_DEPTH:
         return {
             key: _strip_uncounted(item, depth + 1)
             for key, item in value.items()
             if key not in _UNCOUNTED_FIELDS and not str(key).startswith("_")
         }
-    if isinstance(value, list) and depth <= _MAX_DEPTH:
+    if isinstance(value, list) and depth <= MAX_DEPTH:
         return [_strip_uncounted(item, depth + 1) for item in value]
     return "" if isinstance(value, str) and value.startswith("data:") else value
-
-
-def _dump(value: Any, *, is_compact: bool = False) -> str:
-    try:
-        return json.dumps(
-            value,
-            ensure_ascii=False,
-            default=str,
-            skipkeys=True,
-            separators=(",", ":") if is_compact else None,
-        )
-    except (ValueError, RecursionError):
-        return ""

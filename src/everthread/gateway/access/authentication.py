@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar, cast
 
-from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.recent_dict import RecentDict
 from everthread.errors import EverthreadError
 from everthread.gateway.access.key_creation import digest_of, is_key

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 
-from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.costs.canonical_usage import CanonicalUsage
+from everthread.core.costs.prices import compute_call_cost
 from everthread.core.messages import text_of
-from everthread.core.prices import compute_call_cost
 from everthread.core.types import Request
 from everthread.errors import EverthreadError, SummaryError
 from everthread.gateway.contracts import Authorize

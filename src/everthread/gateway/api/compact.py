@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from everthread.compaction.compaction_result import CompactionLevel
-from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.types import Api
 from everthread.errors import EverthreadError, StoreError
 from everthread.gateway.admission import Admission

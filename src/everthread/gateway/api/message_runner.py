@@ -10,7 +10,7 @@ from typing import Any
 from everthread.agent import commands
 from everthread.agent.loop import Agent
 from everthread.conversation.answer_recorder import ModelAnswer
-from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.secrets.redaction import redact
 from everthread.core.types import StreamDelta
 from everthread.gateway.api.agent_pool import AgentPool, AgentSlot

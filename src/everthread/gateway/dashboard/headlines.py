@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from everthread.core.costs.prices import format_dollars
 from everthread.core.messages import count_noun
-from everthread.core.prices import format_dollars
 from everthread.gateway.dashboard.savings import CostComparison
 from everthread.gateway.dashboard.text import format_share, format_short
 from everthread.store.usage_records import Insights, ThreadFigures

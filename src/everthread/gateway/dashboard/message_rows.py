@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from everthread.core.messages import Message, calls_of, results_of, text_of
-from everthread.core.transcript import is_user_message
+from everthread.core.turns import is_user_message
 from everthread.gateway.dashboard.context_window import estimate_tokens, find_user_words
 from everthread.gateway.dashboard.text import excerpt, message_text, one_line_excerpt
 from everthread.store.records import StoredMessage

@@ -12,7 +12,7 @@ from importlib.resources import files
 from jinja2 import Environment
 
 from everthread._version import __version__
-from everthread.core.prices import format_dollars
+from everthread.core.costs.prices import format_dollars
 from everthread.gateway.dashboard import text
 from everthread.gateway.dashboard.charts import (
     Segment,

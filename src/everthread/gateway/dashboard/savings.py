@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 
-from everthread.core.prices import Prices, prices_for
+from everthread.core.costs.prices import Prices, prices_for
 from everthread.store.records import CompactionRecord
 from everthread.store.usage_records import CallRow
 

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
+from everthread.core.costs.prices import format_dollars
 from everthread.core.messages import (
     calls_of,
     content_text,
@@ -15,7 +16,6 @@ from everthread.core.messages import (
     results_of,
     text_of,
 )
-from everthread.core.prices import format_dollars
 from everthread.core.secrets.redaction import redact_part
 
 REDACTION_MARGIN_CHARS = 400

@@ -10,9 +10,9 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from everthread.core.canonical_usage import CanonicalUsage, normalize_usage
+from everthread.core.costs.canonical_usage import CanonicalUsage, normalize_usage
+from everthread.core.costs.prices import compute_call_cost
 from everthread.core.messages import calls_of, text_of
-from everthread.core.prices import compute_call_cost
 from everthread.gateway.access.quotas import BYTES_PER_TOKEN
 from everthread.gateway.answer_reader import AnswerReader, usage_of
 from everthread.gateway.contracts import Account, ManagedCall, Outgoing

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.types import Api
 from everthread.gateway.answer_reader import AnswerReader, usage_of
 from everthread.gateway.exchange import Answer, Exchange

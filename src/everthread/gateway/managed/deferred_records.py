@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.gateway.contracts import Incoming, Outgoing
 from everthread.gateway.managed.forwarding import ForwardingTerms
 from everthread.gateway.request.body_reading import MAX_LOOP_BYTES

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from everthread.core.caching.cache_lifetimes import CACHE_OPTIONS_FIELD
 from everthread.core.caching.claude_cache_marks import MIN_CACHED_TOKENS
 from everthread.core.caching.openai_cache_breakpoints import accepts_breakpoints
-from everthread.core.canonical_usage import CanonicalUsage
-from everthread.core.economics import MIN_THRESHOLD_SHARE
+from everthread.core.costs.canonical_usage import CanonicalUsage
+from everthread.core.costs.compaction_economics import MIN_THRESHOLD_SHARE
 from everthread.core.recent_dict import RecentDict
 from everthread.gateway.access.quotas import BYTES_PER_TOKEN
 from everthread.gateway.compaction_items import may_have_item

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from everthread.core.caching.claude_cache_marks import MIN_CACHED_TOKENS
-from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.types import Reply
 from everthread.gateway.contracts import (
     COMPACTIONS_HEADER,

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 
-from everthread.core.prices import make_missing_price_notice
+from everthread.core.costs.prices import make_missing_price_notice
 from everthread.errors import EverthreadError
 from everthread.gateway.monitoring.log_lines import log_fields
 from everthread.gateway.monitoring.metrics import Metrics

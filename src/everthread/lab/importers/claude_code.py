@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
-from everthread.core.canonical_usage import CanonicalUsage, normalize_usage
+from everthread.core.costs.canonical_usage import CanonicalUsage, normalize_usage
 from everthread.core.messages import Message, iterate_strings, kind_of
 from everthread.errors import WireError
 from everthread.lab.importers.client_log import ClientLogReader, NumberedLines

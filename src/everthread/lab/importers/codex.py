@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from everthread.core.canonical_usage import normalize_usage
+from everthread.core.costs.canonical_usage import normalize_usage
 from everthread.core.messages import iterate_strings, kind_of
 from everthread.errors import WireError
 from everthread.lab.importers.client_log import ClientLogReader

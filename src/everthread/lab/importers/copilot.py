@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.messages import Message, kind_of
 from everthread.lab.importers.client_log import ClientLogReader
 from everthread.lab.importers.log import ClientCompaction, LoggedMessage

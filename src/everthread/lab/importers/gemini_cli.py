@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.messages import Message, iterate_strings
 from everthread.lab.importers.client_log import ClientLogReader
 from everthread.lab.importers.log import ClientCompaction, LoggedMessage

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from everthread.core.canonical_usage import CanonicalUsage, normalize_usage
+from everthread.core.costs.canonical_usage import CanonicalUsage, normalize_usage
 from everthread.lab.importers.log import Log, LoggedMessage, find_first_model
 from everthread.lab.importers.log_fields import parse_time, text_in, usage_in
 from everthread.wire import anthropic, openai_chat

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.messages import Message, text_of
 from everthread.lab.importers.client_log import ClientLogReader, NumberedLines
 from everthread.lab.importers.log import ClientCompaction, Log, LoggedMessage

@@ -11,7 +11,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from everthread.core.tokens import TokenCounter
-from everthread.core.transcript import user_text
+from everthread.core.turns import user_text
 from everthread.lab.importers.log import (
     Log,
     LoggedMessage,

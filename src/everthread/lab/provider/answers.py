@@ -11,7 +11,7 @@ from everthread.core.caching.shared_prefix import (
     PrefixDiff,
     compare_prefixes,
 )
-from everthread.core.canonical_usage import CanonicalUsage, normalize_usage
+from everthread.core.costs.canonical_usage import CanonicalUsage, normalize_usage
 from everthread.core.types import Api, Reply, Request
 from everthread.errors import InputError, WireError
 from everthread.lab.provider import checks

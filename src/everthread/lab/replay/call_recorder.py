@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
 
-from everthread.core.canonical_usage import CanonicalUsage
-from everthread.core.prices import compute_cost, prices_for
+from everthread.core.costs.canonical_usage import CanonicalUsage
+from everthread.core.costs.prices import compute_cost, prices_for
 from everthread.core.types import Request
 from everthread.lab.provider.cache import (
     CACHE_STEP_TOKENS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.lab.provider.cache import CacheUse
 from everthread.lab.replay.call_recorder import price_call
 from everthread.lab.replay.replay_inputs import ReplayInputs

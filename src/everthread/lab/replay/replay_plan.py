@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, cast
 
-from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.message_repair import repair
 from everthread.core.messages import SYSTEM_ROLES, Message, count_noun
 from everthread.errors import InputError

@@ -14,8 +14,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from everthread._version import __version__
+from everthread.core.costs.prices import format_dollars
 from everthread.core.messages import count_noun
-from everthread.core.prices import format_dollars
 from everthread.gateway.dashboard.charts import (
     Chart,
     Limit,

@@ -21,7 +21,7 @@ from everthread.core.messages import (
     results_of,
     text_of,
 )
-from everthread.core.transcript import is_user_message, user_text
+from everthread.core.turns import is_user_message, user_text
 from everthread.lab.replay.result import FactCounts, FactLocation
 from everthread.store.search_records import SearchQuery
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.errors import InputError, UnknownIdError
 from everthread.store.database import Tx, make_equality_condition, placeholders
 from everthread.store.sql.session_rows import find_thread

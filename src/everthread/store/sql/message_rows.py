@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from everthread.core.messages import Call, calls_of, results_of
-from everthread.core.transcript import is_user_message
+from everthread.core.turns import is_user_message
 from everthread.errors import InputError, UnknownIdError
 from everthread.store.database import (
     MAX_ID,

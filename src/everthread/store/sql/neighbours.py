@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from everthread.core.lookup_tools import is_lookup_tool
 from everthread.core.search.search_results import Neighbour
 from everthread.core.secrets.redaction import redact_part
-from everthread.core.transcript import is_lookup_tool
 from everthread.errors import StoreDamagedError
 from everthread.store.database import Tx
 from everthread.store.index_pieces import searchable_text

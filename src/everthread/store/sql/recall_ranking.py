@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
+from everthread.core.lookup_tools import is_lookup_tool
 from everthread.core.search.query import Question
 from everthread.core.search.relevance import (
     DAY_SCORE,
@@ -22,7 +23,6 @@ from everthread.core.search.relevance import (
     weigh_question,
 )
 from everthread.core.search.terms import query_terms
-from everthread.core.transcript import is_lookup_tool
 from everthread.store.database import SqlQuery, Tx
 from everthread.store.index_query import IndexQuery, make_phrase
 from everthread.store.search_records import RecallQuery

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from everthread.core.search.indexed_terms import encode_term
 from everthread.core.search.query import SearchWord
 from everthread.core.search.relevance import is_distinctive, rarity
-from everthread.core.search.terms import encode_term, query_terms
+from everthread.core.search.terms import query_terms
 from everthread.store.database import Tx, placeholders
 from everthread.store.index_pieces import make_filter_name
 from everthread.store.index_query import IndexQuery

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 
-from everthread.core.outputs import output_id
+from everthread.core.tool_outputs import output_id
 from everthread.errors import StoreDamagedError, UnknownIdError
 from everthread.store.database import Tx
 from everthread.store.records import DEFAULT_TENANT, StoredOutput

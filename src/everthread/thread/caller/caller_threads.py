@@ -16,8 +16,8 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, null
 from dataclasses import dataclass
 
 from everthread.compaction.compaction_result import CompactionLevel
-from everthread.core.canonical_usage import CanonicalUsage
-from everthread.core.economics import MIN_THRESHOLD_SHARE
+from everthread.core.costs.canonical_usage import CanonicalUsage
+from everthread.core.costs.compaction_economics import MIN_THRESHOLD_SHARE
 from everthread.core.messages import Message
 from everthread.core.tokens import TokenCounter
 from everthread.errors import EverthreadError

@@ -10,12 +10,12 @@ from everthread.compaction.compaction_result import Compaction, CompactionLevel
 from everthread.compaction.engine import ContextEngine
 from everthread.compaction.planning_engine import CompactionInput, RefitInput
 from everthread.core.messages import Message
-from everthread.core.tokens import TokenCounter
-from everthread.core.transcript import (
+from everthread.core.summary_marks import (
     is_summary,
     recognize_summaries,
     strip_summary_marks,
 )
+from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api, Request
 from everthread.store.rewrite_records import ContextEntry, ProxiedContext
 from everthread.thread.caller.replacement import (

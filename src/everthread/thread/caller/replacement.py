@@ -12,7 +12,7 @@ from everthread.compaction.summary.summary_message import (
     rename_tools,
 )
 from everthread.core.messages import Message, kind_of
-from everthread.core.outputs import OPENING_TAG, READ_HINT, replace_reader_name
+from everthread.core.tool_outputs import OPENING_TAG, READ_HINT, replace_reader_name
 from everthread.core.types import Api
 from everthread.store.rewrite_records import Rewrite
 from everthread.thread.caller.sent_history import SentMessage

@@ -14,8 +14,8 @@ from typing import Any
 from everthread.compaction.compaction_result import Compaction
 from everthread.compaction.summary.summary_message import split_tools_key
 from everthread.core.messages import Message, calls_of
-from everthread.core.outputs import OutputToStore
 from everthread.core.tokens.budget import Budget
+from everthread.core.tool_outputs import OutputToStore
 from everthread.errors import EngineError
 from everthread.store.records import NewCompaction
 from everthread.store.rewrite_records import NewRewrite, Rewrite, RewriteSearch

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from everthread.compaction.summary.summary_message import find_reading_tools
-from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.types import Api, Reply, Request
 from everthread.store.records import SessionKind
 from everthread.thread.accounting import Payer

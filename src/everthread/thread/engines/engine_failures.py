@@ -18,9 +18,9 @@ from everthread.compaction.summarizers.summarizer import (
     SummaryDraft,
     SummaryRequest,
 )
-from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.messages import Messages
-from everthread.core.outputs import OutputToStore
+from everthread.core.tool_outputs import OutputToStore
 from everthread.core.types import Node
 from everthread.errors import EngineError, EverthreadError, SummaryError
 

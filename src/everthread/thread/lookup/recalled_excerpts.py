@@ -15,7 +15,7 @@ from everthread.core.messages import Message, calls_of, results_of, text_of
 from everthread.core.search.search_results import quote_excerpt
 from everthread.core.search.terms import query_terms
 from everthread.core.tokens import TokenCounter
-from everthread.core.transcript import is_user_message
+from everthread.core.turns import is_user_message
 from everthread.core.user_words import user_words_in
 from everthread.errors import StoreError
 from everthread.store.records import StoredMessage

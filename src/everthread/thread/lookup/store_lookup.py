@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from everthread.core.lookup_tools import is_lookup_tool
 from everthread.core.messages import calls_of, results_of
 from everthread.core.recent_dict import RecentDict
 from everthread.core.search.search_results import (
@@ -23,7 +24,7 @@ from everthread.core.search.search_results import (
     format_heading,
 )
 from everthread.core.secrets.redaction import redact_part
-from everthread.core.transcript import is_lookup_tool, is_user_message
+from everthread.core.turns import is_user_message
 from everthread.core.types import Node
 from everthread.errors import InputError, UnknownIdError
 from everthread.store.index_pieces import searchable_text

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from everthread.core.messages import content_text
 from everthread.core.secrets.redaction import redact
-from everthread.core.transcript import user_text
+from everthread.core.turns import user_text
 from everthread.errors import UnknownIdError
 from everthread.store.records import Session, StoredMessage
 from everthread.store.store import Store

@@ -12,14 +12,14 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from everthread.core.caching.cache_lifetimes import CACHE_SECONDS, bills_cache_writes
-from everthread.core.economics import (
+from everthread.core.costs.compaction_economics import (
     MIN_THRESHOLD_SHARE,
     CompactionCase,
     CompactionDecision,
     Rates,
     decide_compaction,
 )
-from everthread.core.prices import prices_for
+from everthread.core.costs.prices import prices_for
 from everthread.thread.policy.call_prices import (
     PROVIDERS_WITHOUT_PRICES,
     CallPrices,

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from everthread.core.call_pattern import CallPattern
-from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.costs.call_pattern import CallPattern
+from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.tokens.calibration import Calibration
 from everthread.thread.policy.compaction_pause import CompactionPause
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from everthread.core.canonical_usage import normalize_usage
+from everthread.core.costs.canonical_usage import normalize_usage
 from everthread.core.messages import calls_of
 from everthread.core.types import Reply
 from everthread.errors import WireError

@@ -1,4 +1,4 @@
-"""Find secrets by their place: URLs, headers, cookies, command lines, password files, manifests, traces of a shell.
+"""Find secrets by their context: URLs, headers, cookies, command lines, password files, manifests, traces of a shell.
 
 Every pattern is bounded or possessive, so that a scan is linear in the text.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from everthread.core.randomness import is_random
+from everthread.core.secrets.randomness import is_random
 from everthread.core.secrets.secret_rules import (
     NameHint,
     Secret,

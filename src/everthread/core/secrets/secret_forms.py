@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from itertools import zip_longest
 
-from everthread.core.randomness import shannon_entropy
+from everthread.core.secrets.randomness import shannon_entropy
 from everthread.core.secrets.secret_rules import (
     MIN_TOKEN_CHARS,
     Secret,

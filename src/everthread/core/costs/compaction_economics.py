@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Literal
 
-from everthread.core.call_pattern import CallPattern
-from everthread.core.prices import Prices
+from everthread.core.costs.call_pattern import CallPattern
+from everthread.core.costs.prices import Prices
 
 MIN_THRESHOLD_SHARE = 0.5
 """Share of the threshold below which even a cold cache does not trigger a compaction."""

@@ -17,7 +17,7 @@ from fnmatch import fnmatchcase
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.types import MAX_MODEL_NAME_CHARS
 
 if TYPE_CHECKING:
