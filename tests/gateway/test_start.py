@@ -158,7 +158,7 @@ def test_what_the_first_requests_need_is_loaded_ahead() -> None:
     """An import in a request would stop all others."""
     code = (
         "import asyncio, sys\n"
-        "from everthread.factory.gateways import preload\n"
+        "from everthread.factory.preloading import preload\n"
         "asyncio.run(preload())\n"
         "needed = {'genai_prices', 'splintr', 'everthread.compaction.summarizers.model', 'anyio._backends._asyncio'}\n"
         "print(*(needed - set(sys.modules)))"

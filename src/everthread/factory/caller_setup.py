@@ -11,7 +11,7 @@ from everthread.compaction.summarizers.summarizer import Summarizer
 from everthread.config import Config
 from everthread.core.types import Api
 from everthread.factory.conversations import make_session_options
-from everthread.factory.model_setup import EngineChoice
+from everthread.factory.engine_choice import EngineChoice
 from everthread.factory.stores import SUMMARY_KEY
 from everthread.store.store import Store
 

@@ -150,7 +150,7 @@ def _configured_settings(
     config: Config, model: str | None, template: TemplateName | None
 ) -> CompressSettings:
     from everthread.factory.conversations import make_session_options
-    from everthread.factory.model_setup import EngineChoice
+    from everthread.factory.engine_choice import EngineChoice
 
     if template is not None:
         config = _with_template(config, template)
@@ -183,7 +183,7 @@ def _make_configured_summarizer(
     stack: AsyncExitStack,
 ) -> Summarizer:
     """Return the configured summariser. Add its notices to `notices`, and close its client with the stack."""
-    from everthread.factory.model_setup import make_summarizer_factory
+    from everthread.factory.summarizer_factory import SummarizerFactory
     from everthread.thread.options import Route, SummarizerContext
 
     def report(kind: str, **details: Any) -> None:
@@ -198,7 +198,7 @@ def _make_configured_summarizer(
         events=report,
         report_abandoned=lambda _request: None,
     )
-    return make_summarizer_factory(config, stack.push_async_callback)(context)
+    return SummarizerFactory(config, stack.push_async_callback)(context)
 
 
 def _make_unchanged(

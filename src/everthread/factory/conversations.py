@@ -24,14 +24,14 @@ from everthread.compaction.summarizers.summarizer import Summarizer
 from everthread.config import Config, load_config
 from everthread.core.types import Api, StreamingModel, System
 from everthread.factory.compression import check_window, find_summarizer
+from everthread.factory.engine_choice import EngineChoice
 from everthread.factory.model_setup import (
     CloseCallback,
-    EngineChoice,
     find_route,
     make_close_callback,
-    make_summarizer_factory,
 )
 from everthread.factory.stores import SUMMARY_KEY, open_store, store_url
+from everthread.factory.summarizer_factory import SummarizerFactory
 from everthread.store.records import NewSession
 from everthread.store.store import Store
 
@@ -290,9 +290,7 @@ def make_summarizers(
     from everthread.compaction.summarizers.chain import DeferredJournal
 
     if summarizer == "auto":
-        return make_summarizer_factory(
-            config, on_open, fallback_summarizer=DeferredJournal()
-        )
+        return SummarizerFactory(config, on_open, fallback_summarizer=DeferredJournal())
     return lambda context: find_summarizer(summarizer, context.counter)
 
 

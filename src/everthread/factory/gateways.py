@@ -4,53 +4,46 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import logging
-import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from everthread.config import Config, load_config
 from everthread.core.types import Api
-from everthread.errors import InputError, StoreError
 from everthread.factory.agent import make_threads_api
 from everthread.factory.caller_setup import make_caller_setup
 from everthread.factory.dashboards import make_dashboard
-from everthread.factory.model_setup import EngineChoice, make_summarizer_factory
-from everthread.factory.stores import open_store, store_url
+from everthread.factory.engine_choice import EngineChoice
+from everthread.factory.gateway_login import open_authenticator
+from everthread.factory.gateway_store import (
+    claim_sole_use,
+    find_store_problem,
+    make_store_watch,
+    open_gateway_store,
+)
+from everthread.factory.preloading import preload
+from everthread.factory.summarizer_factory import SummarizerFactory
 from everthread.factory.upstreams import add_keys, list_upstreams, start_local_models
-from everthread.gateway.contracts import Auth
+from everthread.gateway.contracts import Auth, Limits
 from everthread.store.store import Store
 
 if TYPE_CHECKING:
     from everthread.gateway.access.authentication import Authenticator
     from everthread.gateway.api.threads_api import ThreadsApi
     from everthread.gateway.app import GatewayApp
-    from everthread.gateway.contracts import Auth, Limits
     from everthread.gateway.dashboard.page_routes import Dashboard
     from everthread.gateway.dashboard.trials import RunTrial
     from everthread.gateway.features import Feature
     from everthread.gateway.filters.compaction_answers import MakeItem
     from everthread.gateway.filters.telemetry import Telemetry
     from everthread.gateway.managed.manager import ProxyManager
-    from everthread.gateway.monitoring.store_watch import StoreWatch
     from everthread.gateway.proxy import Proxy
     from everthread.gateway.router import Upstream
     from everthread.gateway.server import Gateway
     from everthread.gateway.worker_process import WorkerSetup
     from everthread.thread.events import Listener
 
-
-_STORE_CHECK_SECONDS = 1.0
-STORE_WAIT_SECONDS = 0.7
-"""Seconds that a request waits for an unresponsive database before it continues without the store."""
-STORE_SHUTDOWN_SECONDS = 10.0
-"""Seconds that a gateway waits at its end for a database that does not answer."""
-_LOG = logging.getLogger("everthread.gateway")
-INDEX_NICENESS = 10
-"""A lower priority than that of compactions, because no caller waits for the index."""
 COMPACTION_SECONDS_SHARE = 0.75
 SUMMARY_SECONDS_SHARE = 0.5
 """Shares of a request's time limit: for a compaction, and for a model's summary within it."""
@@ -87,24 +80,22 @@ async def open_gateway(
     end_event = asyncio.Event()  # set when the gateway ends
     async with AsyncExitStack() as stack:
         routes = await start_local_models(routes, settings, stack)
-        store = store or await _open_own_store(
+        store = store or await open_gateway_store(
             settings, stack, end_event, index_in_process=is_gateway_process
         )
-        authenticator = authenticator or await _open_authenticator(
+        authenticator = authenticator or await open_authenticator(
             options.auth, store, options.host, stack
         )
-        manager, service = await _open_service(
-            settings,
-            store,
-            routes,
-            stack,
+        builder = _GatewayBuilder(settings, store, routes, stack, worker)
+        manager, proxy = await builder.open_proxy()
+        app = await builder.open_app(
+            manager,
+            proxy,
             authenticator=authenticator,
-            trial=trial,
-            announce=announce,
-            worker=worker,
+            pages=await builder.make_dashboard(trial, announce),
         )
         server = Gateway(
-            service,
+            app,
             host=options.host,
             port=options.port,
             listener=worker.listener if worker else None,
@@ -113,8 +104,8 @@ async def open_gateway(
         stack.callback(end_event.set)
         if is_gateway_process:
             _warm_up(manager, stack)
-        if service.pages is not None:
-            service.pages.base_url = gateway.url
+        if app.pages is not None:
+            app.pages.base_url = gateway.url
         yield gateway
 
 
@@ -141,158 +132,182 @@ def _override_gateway(config: Config, **overrides: Any) -> Config:
     )
 
 
-async def _open_own_store(
-    config: Config,
-    stack: AsyncExitStack,
-    end_event: asyncio.Event,
-    *,
-    index_in_process: bool,
-) -> Store:
-    """Open the configured store, and close it with the stack even if it no longer answers.
+class _GatewayBuilder:
+    """Builds the parts of a gateway; the stack closes them."""
 
-    `index_in_process`: whether to index in a separate process.
-    """
-    from everthread.store.index_process import index_waiting
-    from everthread.thread.engines.worker_processes import WorkerProcesses
+    def __init__(
+        self,
+        config: Config,
+        store: Store,
+        upstreams: Sequence[Upstream],
+        stack: AsyncExitStack,
+        worker: WorkerSetup | None,
+    ) -> None:
+        """`worker`: the setup of this process if it is one of several."""
+        from everthread.gateway.site_policy import SitePolicy
 
-    indexers = WorkerProcesses(1, niceness=INDEX_NICENESS)
-    stack.push_async_callback(indexers.close)
-    store = await asyncio.to_thread(
-        open_store, store_url(config), away_seconds=STORE_WAIT_SECONDS
-    )
-    stack.push_async_callback(store.close)
-    if index_in_process:
-        store.use_index_process(functools.partial(indexers.call, index_waiting))
-    abandon_task = asyncio.create_task(_abandon_unresponsive_store(store, end_event))
-    stack.callback(abandon_task.cancel)
-    return store
-
-
-async def _open_service(
-    config: Config,
-    store: Store,
-    upstreams: Sequence[Upstream],
-    stack: AsyncExitStack,
-    *,
-    authenticator: Authenticator | None,
-    trial: RunTrial | None,
-    announce: Callable[[str], None] | None,
-    worker: WorkerSetup | None,
-) -> tuple[ProxyManager, GatewayApp]:
-    """Build the application: the proxy and the apps for the gateway's own paths."""
-    from everthread.gateway.access.authentication import (
-        TENANT_SECRET_NAME,
-        ForwardedAuthenticator,
-    )
-    from everthread.gateway.api.compact import PATH, CompactApp
-    from everthread.gateway.app import GatewayApp
-    from everthread.gateway.contracts import Limits
-    from everthread.gateway.mcp_mount import McpMount
-    from everthread.gateway.site_policy import SitePolicy
-
-    options = config.gateway
-    limits = Limits(**options.limits.model_dump())
-    watch = _make_store_watch(store)
-    workers = worker.count if worker else 1
-    manager, proxy = await _open_proxy(
-        config, store, upstreams, stack, limits=limits, watch=watch, workers=workers
-    )
-    threads_api = await _open_threads_api(
-        config, store, limits, stack, has_no_keys=authenticator is None
-    )
-    sites = SitePolicy(
-        options.allowed_origins,
-        (options.host, *options.allowed_hosts),
-        has_keys=options.auth == "keys",
-    )
-    pages: Dashboard | None = None
-    if options.dashboard.enabled:
-        links = worker.links if worker else None
-        pages = await make_dashboard(
-            config, store, sites=sites, trial=trial, announce=announce, links=links
+        options = config.gateway
+        self._config = config
+        self._store = store
+        self._upstreams = upstreams
+        self._stack = stack
+        self._worker = worker
+        self._limits = Limits(**options.limits.model_dump())
+        self._store_watch = make_store_watch(store)
+        self._sites = SitePolicy(
+            options.allowed_origins,
+            (options.host, *options.allowed_hosts),
+            has_keys=options.auth == "keys",
         )
-    mcp = McpMount(store)
-    stack.push_async_callback(mcp.close)
-    compact_app = CompactApp(manager, limits, upstreams[0].root)
-    return manager, GatewayApp(
-        proxy,
-        authenticator=authenticator,
-        threads_api=threads_api,
-        find_problem=lambda: _find_store_problem(store),
-        site_policy=sites,
-        mounted_apps={"/mcp": mcp, PATH: compact_app},
-        pages=pages,
-        store_watch=watch,
-        forwarded_authenticator=ForwardedAuthenticator(
-            await store.shared_secret(TENANT_SECRET_NAME)
-        ),
-    )
 
+    async def open_proxy(self) -> tuple[ProxyManager, Proxy]:
+        """Build the manager, which decides on requests, and the proxy, which forwards them."""
+        from everthread.gateway.monitoring.event_reports import (
+            EventReporter,
+            FailureLog,
+        )
+        from everthread.gateway.monitoring.metrics import Metrics
+        from everthread.gateway.proxy import Proxy
+        from everthread.gateway.router import Routes
 
-async def _open_threads_api(
-    config: Config,
-    store: Store,
-    limits: Limits,
-    stack: AsyncExitStack,
-    *,
-    has_no_keys: bool,
-) -> ThreadsApi | None:
-    """Start the threads API, and close it with the stack; return None if it is disabled."""
-    if not config.gateway.native.enabled:
-        return None
-    threads_api = make_threads_api(config, store, limits, has_no_keys=has_no_keys)
-    stack.push_async_callback(threads_api.close)
-    await threads_api.start()
-    return threads_api
+        # Closed after the manager.
+        models = await self._stack.enter_async_context(AsyncExitStack())
+        metrics = Metrics()
+        failures = FailureLog(self._store.add_failures)
+        self._stack.push_async_callback(failures.close)
+        manager = await self._make_manager(models, EventReporter(metrics, failures))
+        self._stack.push_async_callback(manager.close)
+        features = make_features(
+            include_usage=self._config.gateway.include_usage,
+            make_item=manager.make_compaction_item,
+            telemetry=_make_telemetry(),
+        )
+        proxy = Proxy(
+            Routes(self._upstreams),
+            manager,
+            features=features,
+            limits=self._limits,
+            metrics=metrics,
+            watch=self._store_watch,
+            failures=failures,
+        )
+        return manager, proxy
 
+    async def _make_manager(
+        self, models: AsyncExitStack, listener: Listener
+    ) -> ProxyManager:
+        """Return the manager. `models`: closes the models that write summaries."""
+        from everthread.compaction.summarizers.chain import DeferredJournal
+        from everthread.gateway.managed.manager import ProxyManager
+        from everthread.thread.engines.worker_processes import MAX_PROCESSES
 
-async def _open_proxy(
-    config: Config,
-    store: Store,
-    upstreams: Sequence[Upstream],
-    stack: AsyncExitStack,
-    *,
-    limits: Limits,
-    watch: StoreWatch | None,
-    workers: int,
-) -> tuple[ProxyManager, Proxy]:
-    """Build the manager, which decides on requests, and the proxy, which forwards them."""
-    from everthread.gateway.monitoring.event_reports import EventReporter, FailureLog
-    from everthread.gateway.monitoring.metrics import Metrics
-    from everthread.gateway.proxy import Proxy
-    from everthread.gateway.router import Routes
-    from everthread.thread.engines.worker_processes import MAX_PROCESSES
+        options = self._config.gateway
+        seconds = options.limits.manage_seconds
+        workers = self._worker.count if self._worker else 1
+        is_sole_writer = claim_sole_use(self._store, self._stack, workers)
+        summarizers = SummarizerFactory(
+            self._config,
+            models.push_async_callback,
+            fallback_summarizer=DeferredJournal(),
+            seconds=SUMMARY_SECONDS_SHARE * seconds,
+        )
+        setup = await make_caller_setup(
+            self._config,
+            self._store,
+            summarizer=summarizers,
+            window=self._find_window,
+            listener=listener,
+        )
+        setup = replace(
+            setup,
+            uses_processes=EngineChoice.from_config(self._config).is_built_in,
+            compaction_seconds=COMPACTION_SECONDS_SHARE * seconds,
+            compaction_processes=max(1, MAX_PROCESSES // workers),
+            is_sole_writer=is_sole_writer,
+        )
+        return ProxyManager(
+            setup, recall=options.recall, cache_markers=options.cache_marks
+        )
 
-    # Closed after the manager.
-    models = await stack.enter_async_context(AsyncExitStack())
-    metrics = Metrics()
-    failures = FailureLog(store.add_failures)
-    stack.push_async_callback(failures.close)
-    manager = await _make_manager(
-        config,
-        store,
-        upstreams,
-        models,
-        EventReporter(metrics, failures),
-        processes=max(1, MAX_PROCESSES // workers),
-        has_sole_use=_claim_sole_use(store, stack, workers),
-    )
-    stack.push_async_callback(manager.close)
-    features = make_features(
-        include_usage=config.gateway.include_usage,
-        make_item=manager.make_compaction_item,
-        telemetry=_make_telemetry(),
-    )
-    proxy = Proxy(
-        Routes(upstreams),
-        manager,
-        features=features,
-        limits=limits,
-        metrics=metrics,
-        watch=watch,
-        failures=failures,
-    )
-    return manager, proxy
+    async def _find_window(
+        self, api: Api, model: str, upstream: str, betas: str
+    ) -> int:
+        """Return the window of a model at an upstream, which is asked for it if need be."""
+        from everthread.providers.catalog import ask_endpoint, resolve_window
+
+        options = self._config.model
+        address = upstream if api in ("anthropic", "gemini") else f"{upstream}/v1"
+        keys = {entry.root: entry.api_key for entry in self._upstreams}
+        ask = functools.partial(
+            ask_endpoint, address, model, api=api, api_key=keys.get(upstream)
+        )
+        window = await resolve_window(
+            model,
+            setting=options.context_length if model == options.default else None,
+            ask_server=ask,
+            betas=betas,
+        )
+        return window.tokens
+
+    async def make_dashboard(
+        self, trial: RunTrial | None, announce: Callable[[str], None] | None
+    ) -> Dashboard | None:
+        """Return the dashboard; None if it is disabled."""
+        if not self._config.gateway.dashboard.enabled:
+            return None
+        return await make_dashboard(
+            self._config,
+            self._store,
+            sites=self._sites,
+            trial=trial,
+            announce=announce,
+            links=self._worker.links if self._worker else None,
+        )
+
+    async def open_app(
+        self,
+        manager: ProxyManager,
+        proxy: Proxy,
+        *,
+        authenticator: Authenticator | None,
+        pages: Dashboard | None,
+    ) -> GatewayApp:
+        """Build the application: the proxy and the apps for the gateway's own paths."""
+        from everthread.gateway.access.authentication import (
+            TENANT_SECRET_NAME,
+            ForwardedAuthenticator,
+        )
+        from everthread.gateway.api.compact import PATH, CompactApp
+        from everthread.gateway.app import GatewayApp
+        from everthread.gateway.mcp_mount import McpMount
+
+        threads_api = await self._open_threads_api(has_no_keys=authenticator is None)
+        mcp = McpMount(self._store)
+        self._stack.push_async_callback(mcp.close)
+        compact_app = CompactApp(manager, self._limits, self._upstreams[0].root)
+        tenant_secret = await self._store.shared_secret(TENANT_SECRET_NAME)
+        return GatewayApp(
+            proxy,
+            authenticator=authenticator,
+            threads_api=threads_api,
+            find_problem=lambda: find_store_problem(self._store),
+            site_policy=self._sites,
+            mounted_apps={"/mcp": mcp, PATH: compact_app},
+            pages=pages,
+            store_watch=self._store_watch,
+            forwarded_authenticator=ForwardedAuthenticator(tenant_secret),
+        )
+
+    async def _open_threads_api(self, *, has_no_keys: bool) -> ThreadsApi | None:
+        """Start the threads API; return None if it is disabled."""
+        if not self._config.gateway.native.enabled:
+            return None
+        threads_api = make_threads_api(
+            self._config, self._store, self._limits, has_no_keys=has_no_keys
+        )
+        self._stack.push_async_callback(threads_api.close)
+        await threads_api.start()
+        return threads_api
 
 
 def make_features(
@@ -322,96 +337,6 @@ def make_features(
     return [feature for feature in features if feature is not None]
 
 
-def _claim_sole_use(
-    store: Store, stack: AsyncExitStack, workers: int
-) -> Callable[[], bool]:
-    """Claim to be the only gateway on the store; return a function that returns whether the claim still holds."""
-    from everthread.thread.caller.caller_setup import is_never_sole_writer
-
-    claim = store.database.claim_sole_use() if workers == 1 else None
-    if claim is None:
-        return is_never_sole_writer
-    stack.callback(claim.close)
-    return claim.check_is_alone
-
-
-async def preload() -> None:
-    """Load, in a thread, the modules that the first request needs, then freeze the process's memory."""
-    from everthread.gateway.server import tune_process
-
-    def load() -> None:
-        import anyio
-        import httpx2
-
-        from everthread.compaction.summarizers import chain, model  # noqa: F401 - for the first compaction
-        from everthread.core.costs.canonical_usage import CanonicalUsage
-        from everthread.core.costs.prices import compute_call_cost
-        from everthread.core.tokens.tokenizers import load_tokenizer
-        from everthread.providers import model_choice  # noqa: F401 - for the first summary
-
-        httpx2.Client().close()
-        # Load anyio's backend, which the question for a model's window needs.
-        anyio.run(anyio.sleep, 0)
-        compute_call_cost(CanonicalUsage(1, 1), "gpt-4o", time=datetime.now(UTC))
-        load_tokenizer("gpt-4o")
-
-    try:
-        await asyncio.to_thread(load)
-    except Exception as error:  # noqa: BLE001 - requests load it themselves then, and wait for it
-        _LOG.warning(
-            "the gateway is not warmed up: %s: %s", type(error).__name__, error
-        )
-    tune_process()
-
-
-async def _make_manager(
-    config: Config,
-    store: Store,
-    upstreams: Sequence[Upstream],
-    stack: AsyncExitStack,
-    listener: Listener,
-    *,
-    processes: int,
-    has_sole_use: Callable[[], bool],
-) -> ProxyManager:
-    from everthread.compaction.summarizers.chain import DeferredJournal
-    from everthread.gateway.managed.manager import ProxyManager
-    from everthread.providers.catalog import ask_endpoint, resolve_window
-
-    seconds = config.gateway.limits.manage_seconds
-    keys = {upstream.root: upstream.api_key for upstream in upstreams}
-    summarizers = make_summarizer_factory(
-        config,
-        stack.push_async_callback,
-        fallback_summarizer=DeferredJournal(),
-        seconds=SUMMARY_SECONDS_SHARE * seconds,
-    )
-
-    async def find_window(api: Api, model: str, upstream: str, betas: str) -> int:
-        address = upstream if api in ("anthropic", "gemini") else f"{upstream}/v1"
-        setting = config.model.context_length if model == config.model.default else None
-        ask = functools.partial(
-            ask_endpoint, address, model, api=api, api_key=keys.get(upstream)
-        )
-        return (
-            await resolve_window(model, setting=setting, ask_server=ask, betas=betas)
-        ).tokens
-
-    setup = await make_caller_setup(
-        config, store, summarizer=summarizers, window=find_window, listener=listener
-    )
-    setup = replace(
-        setup,
-        uses_processes=EngineChoice.from_config(config).is_built_in,
-        compaction_seconds=COMPACTION_SECONDS_SHARE * seconds,
-        compaction_processes=processes,
-        is_sole_writer=has_sole_use,
-    )
-    return ProxyManager(
-        setup, recall=config.gateway.recall, cache_markers=config.gateway.cache_marks
-    )
-
-
 def _make_telemetry() -> Telemetry | None:
     """Return the telemetry; None if the extra `otel` is not installed or not set up."""
     try:
@@ -421,77 +346,3 @@ def _make_telemetry() -> Telemetry | None:
             raise
         return None
     return Telemetry.from_process()
-
-
-def _make_store_watch(store: Store) -> StoreWatch | None:
-    """Return the watch of a database server; None for a file, which is always reachable."""
-    from everthread.gateway.monitoring.store_watch import StoreWatch
-
-    if store.database.dialect.name != "postgresql":
-        return None
-    return StoreWatch(
-        lambda: store.get_state("gateway", "watch"),
-        answered_at=lambda: store.answered_at,
-    )
-
-
-async def _find_store_problem(store: Store) -> str | None:
-    """Return why the gateway is not ready; None if it is."""
-    try:
-        async with asyncio.timeout(_STORE_CHECK_SECONDS):
-            # A full disk can still be read.
-            await store.put_state("gateway", "readyz", time.time())
-    except TimeoutError:
-        return "the store does not answer"
-    except StoreError as error:
-        _LOG.warning("not ready: %s", error)
-        return "the store takes nothing"
-    return None
-
-
-async def _abandon_unresponsive_store(store: Store, end_event: asyncio.Event) -> None:
-    """When the gateway ends, stop waiting for an unresponsive database, so that the gateway can stop."""
-    await end_event.wait()
-    while True:
-        await asyncio.sleep(STORE_SHUTDOWN_SECONDS)
-        with suppress(StoreError):
-            await store.get_state("gateway", "watch")
-        if store.is_unresponsive:
-            _LOG.warning(
-                "the store does not answer; records that are not stored yet are lost"
-            )
-            store.fail_all()
-
-
-async def _open_authenticator(
-    auth: Auth, store: Store, host: str, stack: AsyncExitStack
-) -> Authenticator | None:
-    """Return the authenticator; None for `auth: none`, which only a loopback address allows."""
-    from everthread.gateway.access.authentication import (
-        TENANT_SECRET_NAME,
-        AcceptedCredentials,
-        KeyAuthenticator,
-        PassthroughAuthenticator,
-    )
-    from everthread.gateway.site_policy import is_loopback
-
-    if auth == "none":
-        if not is_loopback(host):
-            raise InputError(
-                f"without API keys the gateway listens on this machine only, not on {host}; use 127.0.0.1, or "
-                "gateway.auth: keys"
-            )
-        return None
-    if auth == "passthrough":
-        credentials = AcceptedCredentials(store)
-        stack.push_async_callback(credentials.close)
-        return PassthroughAuthenticator(
-            await store.shared_secret(TENANT_SECRET_NAME), credentials
-        )
-    keys = KeyAuthenticator(store)
-    stack.push_async_callback(keys.close)
-    if not is_loopback(host) and not await keys.has_keys():
-        raise InputError(
-            f"to listen on {host} the gateway needs an API key: make one with `everthread keys create`"
-        )
-    return keys

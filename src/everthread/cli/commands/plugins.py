@@ -20,7 +20,7 @@ from everthread.compaction import registry
 from everthread.config import config_path, home_directory, load_config
 from everthread.config.file_edits import set_keys
 from everthread.errors import EngineError
-from everthread.factory.model_setup import EngineChoice
+from everthread.factory.engine_choice import EngineChoice
 
 app = typer.Typer(help="Context engines: list them, and choose one.")
 
