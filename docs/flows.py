@@ -59,7 +59,7 @@ GATEWAY = (
     ),
     Box(
         "thread/managed_thread.py",
-        "Compact before this call? thread/policy/compaction_policy.py decides: size, dollars, pause.",
+        "Compact before this call? The policy decides: size, dollars, pause.",
     ),
     Box(
         "thread/engines/engine_jobs.py",
@@ -88,12 +88,12 @@ SEND = (
         "send: one turn at a time; the message goes into the store first.",
     ),
     Box(
-        "conversation/compaction.py",
+        "conversation/compaction_context.py",
         "How large is the next prompt? The provider's count plus an estimate.",
     ),
     Box(
         "thread/managed_thread.py",
-        "Compact before this call? thread/policy/compaction_policy.py decides: size, dollars, pause.",
+        "Compact before this call? The policy decides: size, dollars, pause.",
     ),
     Box(
         "thread/engines/engine_jobs.py",
@@ -112,7 +112,7 @@ SEND = (
         "What the summary must hold is checked; what is missing is added.",
     ),
     Box(
-        "conversation/compaction.py",
+        "conversation/compaction_commit.py",
         "Outputs first, then one transaction: the session ends, another goes on.",
     ),
     Box(

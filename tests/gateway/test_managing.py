@@ -15,8 +15,8 @@ from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api, Request
 from everthread.gateway.contracts import ProxyTurn
 from everthread.gateway.managed.managed_turn import ManagedTurn
-from everthread.thread.caller.replacement import parse_replacement
-from everthread.thread.caller.rewrites import RewriteState
+from everthread.thread.caller.replacement_text import parse_replacement
+from everthread.thread.caller.rewrite_task import RewriteState
 from everthread.thread.events import CompactionDone
 from everthread.thread.wire_messages import decode_messages
 from tests.chat_messages import calls_reply, function_call

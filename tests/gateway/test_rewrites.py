@@ -19,12 +19,12 @@ from everthread.core.types import Api
 from everthread.gateway.request.json_slices import slice_body
 from everthread.testing import ScriptedSummarizer
 from everthread.thread import events
-from everthread.thread.caller.replacement import (
+from everthread.thread.caller.sent_history import Outcome
+from everthread.thread.caller.start_replacement import (
     StartReplacement,
     name_reading_tool,
     rename_reader,
 )
-from everthread.thread.caller.sent_history import Outcome
 from everthread.thread.events import (
     CompactionDone,
     CompactionReceipt,

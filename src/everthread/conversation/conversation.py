@@ -12,13 +12,12 @@ from typing import Any, Self
 from everthread.compaction.compaction_result import Compaction
 from everthread.conversation.answer_recorder import AnswerRecorder, ModelAnswer
 from everthread.conversation.cancellation import finish_despite_cancellation
-from everthread.conversation.compaction import (
+from everthread.conversation.compaction_context import (
     ConversationContext,
-    FixedPromptWatch,
-    compact_for_hygiene,
     make_overflow_error,
 )
 from everthread.conversation.conversation_state import ConversationState
+from everthread.conversation.fixed_prompt import FixedPromptWatch
 from everthread.conversation.given_messages import (
     MessageInput,
     as_messages,
@@ -35,7 +34,7 @@ from everthread.conversation.session_opening import create_session, find_tip, lo
 from everthread.conversation.tool_results import MAX_READ_CHARS, limit_results
 from everthread.core.messages import Message, results_of
 from everthread.core.types import Reply, StreamDelta, StreamingModel, System
-from everthread.errors import ConfigError, InputError, ModelError
+from everthread.errors import ConfigError, EverthreadError, InputError, ModelError
 from everthread.providers.resilience import ModelEvent, closing_stream
 from everthread.store.records import (
     NewMessage,
@@ -423,9 +422,21 @@ class Conversation:
         return draft.compaction
 
     async def compact_for_hygiene(self) -> None:
-        """Compact if needed before a gateway takes an incoming message."""
+        """Compact before an incoming message, at 85 % of the window. Only report a failure."""
+        conversation = self._conversation
         async with self._hold_turn():
-            await compact_for_hygiene(self._thread, self._conversation)
+            if not conversation.policy.is_hygiene_due(
+                conversation.size, len(conversation.stored)
+            ):
+                return
+            previous_limit = conversation.state.retry_above_tokens
+            try:
+                await self._thread.compact_now(CompactionOrder("hygiene"))
+            except EverthreadError as error:
+                conversation.report_failure(error)
+            conversation.state.retry_above_tokens = min(
+                conversation.state.retry_above_tokens, previous_limit
+            )
 
     async def undo(self) -> Session:
         """Undo the last compaction; messages since then stay."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.types import Api, Reply
-from everthread.thread.caller.sent_history import Outcome, Replacement
+from everthread.thread.caller.sent_history import LeadingCompaction, Outcome
 
 if TYPE_CHECKING:
     from everthread.gateway.request.known_bodies import BodyMatch, BodyOrigin
@@ -104,7 +104,7 @@ class Incoming:
     """Called before the operator's own key is used for this request; None if the operator is the only user."""
     outline: BodyOutline | None = field(default=None, compare=False, repr=False)
     """The positions of the body's fields and messages, if they are located already."""
-    replacement: Replacement | None = None
+    leading_compaction: LeadingCompaction | None = None
     """The compaction that replaces earlier messages, if the request contains a compaction item made by a gateway."""
 
 

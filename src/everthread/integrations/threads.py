@@ -45,7 +45,7 @@ from everthread.thread.caller.caller_threads import CallerThreads
 from everthread.thread.caller.message_caches import IdentityCache, SizeCache
 from everthread.thread.caller.prepared_call import PreparedCall
 from everthread.thread.caller.sent_history import (
-    CallFrame,
+    CallSettings,
     ClientSession,
     Outcome,
     SentHistory,
@@ -137,12 +137,12 @@ class FrameworkThreads:
             return None
         try:
             threads = await self._open_threads()
-            frame = self._read_frame(call)
+            settings = self._make_settings(call)
             history, large_outputs = await self._cite_large_outputs(
-                threads, call, frame
+                threads, call, settings
             )
             sent_history = self._read_history(call, history)
-            prepared = await threads.open(sent_history, frame)
+            prepared = await threads.open(sent_history, settings)
             await self._store_outputs(threads, prepared, large_outputs)
             await threads.prepare(prepared)
             return await self._make_fitted_call(threads, call, prepared, history)
@@ -240,11 +240,11 @@ class FrameworkThreads:
 
     # A call
 
-    def _read_frame(self, call: ModelCall) -> CallFrame:
+    def _make_settings(self, call: ModelCall) -> CallSettings:
         tenant = _make_tenant(self._client, call.owner)
         tools = list(call.tools)
         counter = TokenCounter(call.model)
-        return CallFrame(
+        return CallSettings(
             API,
             Request(call.model, [], system=call.system, tools=tools),
             tokens=counter.request((), system=call.system, tools=tools),
@@ -255,11 +255,11 @@ class FrameworkThreads:
         )
 
     async def _cite_large_outputs(
-        self, threads: CallerThreads, call: ModelCall, frame: CallFrame
+        self, threads: CallerThreads, call: ModelCall, settings: CallSettings
     ) -> tuple[list[HistoryMessage], list[LargeOutput]]:
         """Cite results that are too large for the model's nominal window, regardless of limits learnt since."""
         options = threads.setup.options
-        window = await threads.load_window(frame)
+        window = await threads.load_window(settings)
         limits = options.output_limits(options.for_model(call.model).budget(window))
         names = [tool.get("function", {}).get("name") for tool in call.tools]
         reader = RECALL_TOOL["name"] if RECALL_TOOL["name"] in names else None

@@ -51,11 +51,11 @@ def make_mark_changes(
     ttl: str,
 ) -> list[Change]:
     """Return the changes that put cache marks into the body of a client that sets none."""
-    api = call.frame.api
+    api = call.settings.api
     is_same = body is request.sliced.body
     has_marks = request.has_marks if is_same else b'"cache_control"' in body
     # A client that sets a mark anywhere manages the cache itself.
-    if has_marks or not uses_cache_marks(api, call.model, call.frame.upstream):
+    if has_marks or not uses_cache_marks(api, call.model, call.settings.upstream):
         return []
     if not call.expects_more_calls:
         return []
@@ -112,10 +112,10 @@ def make_breakpoint_changes(
     request: ClientRequest, call: PreparedCall, body: bytes
 ) -> list[Change]:
     """Set a cache breakpoint after tools and system prompt, if the client set none."""
-    api = call.frame.api
+    api = call.settings.api
     if request.has_breakpoints or not call.expects_more_calls:
         return []
-    if not accepts_breakpoints(api, call.model, base_url=call.frame.upstream):
+    if not accepts_breakpoints(api, call.model, base_url=call.settings.upstream):
         return []
     is_same = body is request.sliced.body
     sliced = request.sliced if is_same else slice_body(body, api)

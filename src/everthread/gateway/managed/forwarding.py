@@ -117,7 +117,7 @@ def make_forwarding_terms(
     """
     memory = call.memory
     usage = outcome.usage
-    if usage is None or outcome.estimated or not call.frame.is_rewritable:
+    if usage is None or outcome.estimated or not call.settings.is_rewritable:
         return None
     is_changed = (
         call.rewrite is not None
@@ -136,7 +136,7 @@ def make_forwarding_terms(
     if call.sent.is_single_text or not options.enabled:
         return None
     return ForwardingTerms(
-        call.frame.upstream,
+        call.settings.upstream,
         call.model,
         length=len(answered_history),
         digest=answered_history.digest(len(answered_history)),

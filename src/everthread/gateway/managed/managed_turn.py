@@ -27,8 +27,8 @@ from everthread.gateway.recall.recall_offer import (
 from everthread.gateway.request.client_request import ClientRequest
 from everthread.thread.caller.caller_threads import CallerThreads, PromptTokens
 from everthread.thread.caller.prepared_call import PreparedCall
+from everthread.thread.caller.provider_compactions import is_compaction
 from everthread.thread.caller.recall_rounds import MAX_RECALL_ROUNDS, RECALL_SECONDS
-from everthread.thread.caller.replacement import is_compaction
 from everthread.thread.caller.sent_history import Outcome
 from everthread.thread.events import CompactionReceipt, RecallAnswered, Unmanaged
 from everthread.thread.matching.history import identify_message
@@ -71,14 +71,14 @@ class ManagedTurn:
     async def prepare(self) -> None:
         """Decide on the request to send."""
         await self.services.threads.prepare(self.call)
-        if self.call.frame.is_rewritable:
+        if self.call.settings.is_rewritable:
             self.sent = self._render()
         else:
             self._keep_unchanged()
 
     async def recover(self, status: int, body: bytes) -> Outgoing | None:
         """Return another request to send after an error of the provider; None to pass the error to the client."""
-        if not self.call.frame.is_rewritable:
+        if not self.call.settings.is_rewritable:
             return None
         refusal = ProviderRefusal(status, body.decode("utf-8", "replace"))
         if not await self.services.threads.recover(self.call, refusal):
@@ -160,7 +160,7 @@ class ManagedTurn:
         """Return the names of the compactions in an answer of the provider."""
         if outcome.reply is None:
             return []
-        api = self.call.frame.api
+        api = self.call.settings.api
         wire_messages = encode_messages(api, [outcome.reply.message], self.call.model)
         return [
             identify_message(api, value).fingerprint
@@ -213,7 +213,7 @@ class ManagedTurn:
 
     def _keep_unchanged(self) -> None:
         """Send the client's bytes unchanged."""
-        self.call.estimate = self.call.frame.tokens + self.call.sent.size
+        self.call.estimate = self.call.settings.tokens + self.call.sent.size
         reason = self.request.unmanaged_reason
         if reason:
             self.headers[NOTICE_HEADER] = f"passed on unmanaged: {reason}"

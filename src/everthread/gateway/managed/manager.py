@@ -23,11 +23,7 @@ from everthread.gateway.compaction_items import (
     may_have_item,
     read_item_key,
 )
-from everthread.gateway.contracts import (
-    Incoming,
-    ProxyTurn,
-    UnmanagedTurn,
-)
+from everthread.gateway.contracts import Incoming, ProxyTurn, UnmanagedTurn
 from everthread.gateway.identify import find_scope
 from everthread.gateway.managed.deferred_records import (
     DELAY_SECONDS,
@@ -56,7 +52,7 @@ from everthread.thread.caller.caller_setup import CallerSetup
 from everthread.thread.caller.caller_threads import CallerThreads
 from everthread.thread.caller.message_caches import SizeCache
 from everthread.thread.caller.recorder import identify_answer
-from everthread.thread.caller.sent_history import Outcome, Replacement
+from everthread.thread.caller.sent_history import LeadingCompaction, Outcome
 from everthread.thread.matching.thread_match import Family
 
 
@@ -115,7 +111,7 @@ class ProxyManager:
             )
             request = ClientRequest(incoming, parsed_request, tool)
             call = await self.threads.open(
-                request.sent, request.frame, thread or "", known_length
+                request.sent, request.settings, thread or "", known_length
             )
             self.reader.remember(call.thread, outline, parsed_request)
             return ManagedTurn(
@@ -139,7 +135,7 @@ class ProxyManager:
             raw=expanded.body,
             body=expanded.body,
             outline=None,
-            replacement=Replacement(expanded.item_key, expanded.end),
+            leading_compaction=LeadingCompaction(expanded.item_key, expanded.end),
         )
 
     # The moments of a request

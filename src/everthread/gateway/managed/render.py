@@ -44,7 +44,7 @@ def render_request(
     is_plain = call.rewrite is None and call.rounds.is_empty and call.output_cap is None
     if is_plain:
         tool = (
-            [make_tool_change(call.frame.api, request.sliced)]
+            [make_tool_change(call.settings.api, request.sliced)]
             if options.offers_recall
             else []
         )
@@ -53,7 +53,7 @@ def render_request(
     body = render_messages(request, call, offers_recall=options.offers_recall)
     if call.output_cap is not None:
         body = _set_output_cap(
-            call.frame.api, call.frame.upstream, body, cap=call.output_cap
+            call.settings.api, call.settings.upstream, body, cap=call.output_cap
         )
     marks = _cache_changes(request, call, body, options)
     return splice(body, marks) if marks else body
@@ -64,14 +64,14 @@ def render_messages(
 ) -> bytes:
     """Return the body with our changes of the messages, our note and our tool."""
     sliced = request.sliced
-    api = call.frame.api
+    api = call.settings.api
     elements = request.elements
     changes: list[Change] = [
         (elements[edit.start].start, elements[edit.end - 1].end, edit.text)
         for edit in call.edits()
     ]
     if call.note:
-        as_blocks = accepts_blocks(api, call.model, call.frame.upstream)
+        as_blocks = accepts_blocks(api, call.model, call.settings.upstream)
         noted = make_note_change(
             api, sliced, request.system_count, call.note, as_blocks=as_blocks
         )

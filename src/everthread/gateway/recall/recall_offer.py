@@ -100,11 +100,11 @@ def offers_recall(call: PreparedCall, sliced: SlicedBody) -> bool:
     """Return whether to offer the tool with this request, which must let the model choose its tools freely."""
     fields = sliced.fields
     return (
-        call.frame.recall_tool is not None
-        and (call.has_left_messages or bool(call.frame.request.tools))
+        call.settings.recall_tool is not None
+        and (call.has_left_messages or bool(call.settings.request.tools))
         and call.rounds.round_count < MAX_RECALL_ROUNDS
         and _allows_free_choice(fields.get("tool_choice"))
-        and _gemini_may_call(call.frame.api, fields)
+        and _gemini_may_call(call.settings.api, fields)
         and fields.get("n") in (None, 1)
         and not fields.get("functions")
         and isinstance(fields.get("tools"), list | None)
@@ -122,7 +122,7 @@ async def answer_round(store: Store, call: PreparedCall, reply: Reply) -> bool:
         _make_result(tool_call, await _look_up(store, call, tool_call))
         for tool_call in recalls
     ]
-    api = call.frame.api
+    api = call.settings.api
     wire_messages = encode_messages(api, [reply.message, *results], call.model)
     rounds = call.rounds
     rounds.call_count += len(recalls)
@@ -144,7 +144,7 @@ def refuse_last_round(call: PreparedCall, reply: Reply) -> None:
         _make_result(tool_call, _NO_ROOM_TEXT) for tool_call in calls_of(reply.message)
     ]
     wire_messages = encode_messages(
-        call.frame.api, [reply.message, *results], call.model
+        call.settings.api, [reply.message, *results], call.model
     )
     rounds = call.rounds
     rounds.texts[len(rounds.texts) - len(wire_messages) :] = map(

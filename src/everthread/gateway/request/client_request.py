@@ -26,8 +26,12 @@ from everthread.providers.catalog import (
     OUTPUT_CAP_FIELDS,
     read_window_betas,
 )
-from everthread.thread.caller.replacement import COMPACTION_MARK, is_compaction
-from everthread.thread.caller.sent_history import CallFrame, Replacement, SentHistory
+from everthread.thread.caller.provider_compactions import COMPACTION_MARK, is_compaction
+from everthread.thread.caller.sent_history import (
+    CallSettings,
+    LeadingCompaction,
+    SentHistory,
+)
 from everthread.thread.matching.thread_match import Family
 from everthread.thread.model_limits import LimitKey
 from everthread.wire.gemini.fields import get_field, get_object_field
@@ -54,7 +58,7 @@ class ClientRequest:
     elements: Sequence[Element] = field(init=False)
     """The client's messages, without the system prompt and reminders at the end."""
     sent: SentHistory = field(init=False)
-    frame: CallFrame = field(init=False)
+    settings: CallSettings = field(init=False)
     unmanaged_reason: str = field(init=False)
     """Why the request is forwarded unchanged: the field that shows that the provider keeps or changes the history.
 
@@ -70,7 +74,7 @@ class ClientRequest:
             ]
         self.elements = elements
         self.unmanaged_reason = find_unmanaged_reason(parsed_request.sliced)
-        self.frame = self._read_frame()
+        self.settings = self._make_settings()
         self.sent = self._read_history()
 
     @property
@@ -122,12 +126,12 @@ class ClientRequest:
             sizes=parsed_request.sizes,
             client=client,
             kind=choose_thread_kind(client, has_tools=bool(parsed_request.frame.tools)),
-            replacement=self._find_replacement(),
+            leading_compaction=self._find_leading_compaction(),
             is_single_text=parsed_request.sliced.is_single_text,
             restore=restore,
         )
 
-    def _read_frame(self) -> CallFrame:
+    def _make_settings(self) -> CallSettings:
         incoming = self.incoming
         fields = self.sliced.fields
         headers = (
@@ -144,7 +148,7 @@ class ClientRequest:
         )
         is_rewritable = incoming.mode == "managed" and not self.unmanaged_reason
         authorize = incoming.authorize
-        return CallFrame(
+        return CallSettings(
             incoming.api,
             self.read.frame,
             tokens=self.read.fixed_tokens,
@@ -160,20 +164,20 @@ class ClientRequest:
             else make_spending_check(authorize),
         )
 
-    def _find_replacement(self) -> Replacement | None:
+    def _find_leading_compaction(self) -> LeadingCompaction | None:
         """Return the compaction that replaces earlier messages: made by the provider or by a gateway."""
-        own_replacement = self.incoming.replacement
-        if own_replacement is not None:
+        own_compaction = self.incoming.leading_compaction
+        if own_compaction is not None:
             return replace(
-                own_replacement,
-                end=min(own_replacement.end - self.system_count, len(self.elements)),
+                own_compaction,
+                end=min(own_compaction.end - self.system_count, len(self.elements)),
             )
         if COMPACTION_MARK not in self.read.watched_words:
             return None
         for index in range(len(self.elements) - 1, -1, -1):
             if is_compaction(self.elements[index].value):
                 identity = self.read.history.identities[index]
-                return Replacement(identity.fingerprint, index + 1)
+                return LeadingCompaction(identity.fingerprint, index + 1)
         return None
 
 

@@ -27,7 +27,7 @@ from everthread.gateway.request.known_bodies import (
     KnownBody,
 )
 from everthread.thread.caller.message_caches import IdentityCache, SizeCache
-from everthread.thread.caller.replacement import COMPACTION_MARK
+from everthread.thread.caller.provider_compactions import COMPACTION_MARK
 from everthread.thread.matching.history import History, build_history
 from everthread.thread.wire_messages import decode_value
 from everthread.wire.codecs import CODECS

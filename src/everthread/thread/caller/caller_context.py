@@ -24,13 +24,13 @@ from everthread.thread.caller.prepared_call import PreparedCall
 from everthread.thread.caller.prompt_sizes import PromptSizer
 from everthread.thread.caller.recall_rounds import HiddenRoundsStore
 from everthread.thread.caller.recorder import ThreadRecorder
-from everthread.thread.caller.rewrites import (
+from everthread.thread.caller.rewrite_maker import RewriteDraft, RewriteMaker
+from everthread.thread.caller.rewrite_search import (
     FoundRewrite,
-    RewriteDraft,
-    RewriteStore,
-    RewriteTask,
+    RewriteFinder,
     rewrite_key,
 )
+from everthread.thread.caller.rewrite_task import RewriteTask
 from everthread.thread.engines.engine_jobs import EngineSetup, SummarySource
 from everthread.thread.engines.summary_wait import SummaryWait
 from everthread.thread.lookup.recalled_excerpts import ExcerptFinder, VisibleThread
@@ -56,7 +56,8 @@ class CallerServices:
     accounting: Accounting
     limits: ModelLimits
     recorder: ThreadRecorder
-    rewrites: RewriteStore
+    rewrite_finder: RewriteFinder
+    rewrite_maker: RewriteMaker
     hidden_rounds: HiddenRoundsStore
     sizer: PromptSizer
 
@@ -88,14 +89,14 @@ class CallerContext:
         tokens = (
             self._services.sizer.count_tokens(call, call.rewrite) + self.answer_tokens
         )
-        frame_tokens = round(
-            call.frame.tokens * self.state.calibration.factor(call.model)
+        fixed_tokens = round(
+            call.settings.tokens * self.state.calibration.factor(call.model)
         )
         return PromptSize(
             tokens,
-            frame_tokens,
+            fixed_tokens,
             call.budget(self._services.setup.options),
-            output_cap=call.frame.output_cap,
+            output_cap=call.settings.output_cap,
             is_mid_turn=call.sent.is_mid_turn,
         )
 
@@ -103,7 +104,7 @@ class CallerContext:
     def prices(self) -> CallPrices:
         call = self._call
         has_cache_marks = (
-            find_cache_route(call.model, "auto", call.frame.upstream) is not None
+            find_cache_route(call.model, "auto", call.settings.upstream) is not None
         )
         summarizer = self._services.setup.summarizer(self._summarizer_context())
         return CallPrices(call.model, "auto", has_cache_marks, summarizer)
@@ -133,16 +134,16 @@ class CallerContext:
         ) and call.sent.size < undone_state.get("until", 0)
         if rounds:
             call.rounds.load(
-                pending_rounds or rounds[0] or (), call.sent, call.frame.api
+                pending_rounds or rounds[0] or (), call.sent, call.settings.api
             )
 
     async def _find_rewrite(
         self, state_keys: Sequence[tuple[str, str]] = ()
     ) -> FoundRewrite:
         call = self._call
-        rewrites = self._services.rewrites
+        finder = self._services.rewrite_finder
         keys = self._engine_keys
-        search_result = await rewrites.find(
+        search_result = await finder.find(
             call.sent, keys, call.memory.last_search, state_keys=state_keys
         )
         call.memory.last_search = search_result.search
@@ -150,7 +151,7 @@ class CallerContext:
             return search_result
         call.memory.engine_keys = keys
         found_rewrite = search_result.rewrite
-        longer_rewrite = await rewrites.adopt_longer(
+        longer_rewrite = await finder.adopt_longer(
             call.sent,
             call.match.source,
             keys[0],
@@ -193,7 +194,7 @@ class CallerContext:
         task = await self._make_task(order)
         context = self._summarizer_context()
         summarizer = self._services.setup.summarizer(context)
-        return await self._services.rewrites.draft(
+        return await self._services.rewrite_maker.draft(
             task,
             self._engine_setup(task.budget),
             SummarySource(summarizer, wait, context.events),
@@ -209,7 +210,9 @@ class CallerContext:
         tokens_before = self._services.sizer.count_tokens(call, call.rewrite)
         is_new = draft.new_rewrite is not None
         call.rewrite = (
-            await self._services.rewrites.commit(draft) if is_new else draft.rewrite
+            await self._services.rewrite_maker.commit(draft)
+            if is_new
+            else draft.rewrite
         )
         if is_new and draft.history_length < len(call.sent.messages):
             await self._shorten_new_messages(order)
@@ -226,7 +229,7 @@ class CallerContext:
     async def _shorten_new_messages(self, order: CompactionOrder) -> None:
         """Prune the messages since a summary was prepared; if that is not enough, let the journal compact them."""
         call = self._call
-        rewrites = self._services.rewrites
+        maker = self._services.rewrite_maker
         budget = call.budget(self._services.setup.options)
         if (
             self._services.sizer.count_tokens(call, call.rewrite)
@@ -235,16 +238,16 @@ class CallerContext:
             return
         task = await self._make_task(replace(order, is_background=False))
         engine = self._engine_setup(budget)
-        pruned_draft = await rewrites.prune_new_messages(task, engine)
+        pruned_draft = await maker.prune_new_messages(task, engine)
         if (
             pruned_draft is not None
             and self._services.sizer.count_tokens(call, pruned_draft.rewrite)
             <= budget.compacted_limit
         ):
-            call.rewrite = await rewrites.store_pruned(pruned_draft)
+            call.rewrite = await maker.store_pruned(pruned_draft)
             return
         journal = SummarySource(JournalWriter(TokenCounter(self.model)))
-        shorter_draft = await rewrites.draft(task, engine, journal)
+        shorter_draft = await maker.draft(task, engine, journal)
         current_tokens = self._services.sizer.count_tokens(call, call.rewrite)
         if shorter_draft.rewrite is not None:
             shorter_tokens = self._services.sizer.count_tokens(
@@ -254,7 +257,7 @@ class CallerContext:
                 shorter_tokens <= budget.compacted_limit
                 or shorter_tokens <= MAX_SECOND_REWRITE_SHARE * current_tokens
             ):
-                call.rewrite = await rewrites.commit(shorter_draft)
+                call.rewrite = await maker.commit(shorter_draft)
 
     async def discard(self, draft: RewriteDraft, reason: str) -> None:
         self.emit(
@@ -270,11 +273,11 @@ class CallerContext:
         call = self._call
         limits = self._services.limits
         learnt = await limits.learn_refusal(
-            call.frame.limit_key,
+            call.settings.limit_key,
             verdict,
             window=call.limits.window,
             tokens=self._services.sizer.count_tokens(call, call.rewrite),
-            output_cap=call.output_cap or call.frame.output_cap,
+            output_cap=call.output_cap or call.settings.output_cap,
             status=refusal.status,
             body=refusal.body,
         )
@@ -299,10 +302,10 @@ class CallerContext:
         """Load the output cap and the window learnt from earlier refusals."""
         call = self._call
         call.limits.learnt_output_cap = await self._services.limits.load_output_cap(
-            call.frame.limit_key
+            call.settings.limit_key
         )
         call.limits.learnt_window = await self._services.limits.load_learnt_window(
-            call.frame.limit_key
+            call.settings.limit_key
         )
 
     def choose_step(
@@ -311,10 +314,10 @@ class CallerContext:
         call = self._call
         return attempts.next_step(
             verdict,
-            output_cap=call.output_cap or call.frame.output_cap,
+            output_cap=call.output_cap or call.settings.output_cap,
             enabled=self._services.setup.options.enabled
             and not call.sent.is_single_text,
-            thinking_budget=call.frame.thinking_budget,
+            thinking_budget=call.settings.thinking_budget,
         )
 
     async def shrink_payload(self) -> bool:
@@ -325,7 +328,7 @@ class CallerContext:
         await self.look_up()
         if call.rewrite is not None and call.rewrite != previous_rewrite:
             return True
-        shrunk_rewrite = await self._services.rewrites.shrink_payload(
+        shrunk_rewrite = await self._services.rewrite_maker.shrink_payload(
             await self._make_task(CompactionOrder("payload"))
         )
         if shrunk_rewrite is None:
@@ -339,10 +342,10 @@ class CallerContext:
 
         If the client gets our recall tool, the second key finds rewrites made before the tool was offered.
         """
-        frame = self._call.frame
-        engine_key = f"{frame.api} {self._services.setup.engine_key}"
-        named_tools_key = make_tools_key(frame.request_with_recall.tools)
-        earlier_keys = [] if frame.recall_tool is None else [engine_key]
+        settings = self._call.settings
+        engine_key = f"{settings.api} {self._services.setup.engine_key}"
+        named_tools_key = make_tools_key(settings.request_with_recall.tools)
+        earlier_keys = [] if settings.recall_tool is None else [engine_key]
         return [f"{engine_key}{named_tools_key}", *earlier_keys]
 
     def _engine_setup(self, budget: Budget) -> EngineSetup:
@@ -383,7 +386,7 @@ class CallerContext:
         match = await self._services.recorder.store_request(call)
         return RewriteTask(
             call.sent,
-            call.frame,
+            call.settings,
             thread=match.thread,
             engine_key=self._engine_keys[0],
             budget=call.budget(setup.options),
@@ -406,11 +409,11 @@ class CallerContext:
         thread = call.match.thread
         route = Route(
             call.model,
-            call.frame.api,
+            call.settings.api,
             call.limits.window,
-            base_url=call.frame.upstream,
+            base_url=call.settings.upstream,
         )
-        payer = call.frame.payer
+        payer = call.settings.payer
 
         def report(kind: str, **details: Any) -> None:
             self.emit(events.make_engine_event(thread, kind, details))
@@ -424,5 +427,5 @@ class CallerContext:
             lambda: None,
             events=report,
             report_abandoned=note_cancelled,
-            check_permission=call.frame.check_permission,
+            check_permission=call.settings.check_permission,
         )

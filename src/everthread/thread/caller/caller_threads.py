@@ -1,6 +1,6 @@
 """Manage the threads of callers that send their whole history with every call.
 
-    call = await threads.open(history, frame)       # find the thread, or begin one
+    call = await threads.open(history, settings)    # find the thread, or begin one
     await threads.prepare(call)                     # compact if needed; call.edits() lists the changes
     again = await threads.recover(call, refusal)    # after a refusal of the provider
     answer = threads.expect_answer(call, outcome)   # from now on a call that continues it is matched
@@ -30,8 +30,9 @@ from everthread.thread.caller.prepared_call import PreparedCall
 from everthread.thread.caller.prompt_sizes import MessageSizes, PromptSizer
 from everthread.thread.caller.recall_rounds import HiddenRoundsStore
 from everthread.thread.caller.recorder import PendingAnswer, ThreadRecorder
-from everthread.thread.caller.rewrites import RewriteDraft, RewriteStore, rewrite_key
-from everthread.thread.caller.sent_history import CallFrame, Outcome, SentHistory
+from everthread.thread.caller.rewrite_maker import RewriteDraft, RewriteMaker
+from everthread.thread.caller.rewrite_search import RewriteFinder, rewrite_key
+from everthread.thread.caller.sent_history import CallSettings, Outcome, SentHistory
 from everthread.thread.caller.thread_memory import ThreadMemories, ThreadMemory
 from everthread.thread.engines.engine_jobs import CompactionRunner, EngineSetup
 from everthread.thread.events import Notice, RecordFailed
@@ -89,7 +90,8 @@ class CallerThreads:
             accounting=self.accounting,
             limits=self.limits,
             recorder=self._recorder,
-            rewrites=RewriteStore(
+            rewrite_finder=RewriteFinder(setup.store, setup.listener),
+            rewrite_maker=RewriteMaker(
                 setup.store, setup.listener, self.accounting, self.runner
             ),
             hidden_rounds=self._hidden_rounds,
@@ -122,7 +124,7 @@ class CallerThreads:
     async def open(
         self,
         sent: SentHistory,
-        frame: CallFrame,
+        settings: CallSettings,
         thread: str = "",
         known_length: int = 0,
     ) -> PreparedCall:
@@ -132,28 +134,31 @@ class CallerThreads:
         `known_length` messages.
         """
         match = self._index.match_end(sent, thread, known_length)
-        match = match or await self._index.find_match(sent, frame)
+        match = match or await self._index.find_match(sent, settings)
         memory = await self._load_memory(
-            match, is_shortened=sent.replacement is not None
+            match, is_shortened=sent.leading_compaction is not None
         )
-        call = PreparedCall(sent, frame, match, memory)
-        window = await self.load_window(frame)
-        call.limits.window = await self.limits.find_window(frame.limit_key, window)
+        call = PreparedCall(sent, settings, match, memory)
+        window = await self.load_window(settings)
+        call.limits.window = await self.limits.find_window(settings.limit_key, window)
         await CallerContext(call, self._services).load_caps()
         if len(sent):
             self._recorder.expect_request(call)
         return call
 
-    async def load_window(self, frame: CallFrame) -> int:
+    async def load_window(self, settings: CallSettings) -> int:
         """Return the window of a model: the caller's own figure, or else the one looked up for its upstream, once."""
-        if frame.window is not None:
-            return frame.window
-        key = (frame.upstream, frame.model, frame.limit_key.headers)
+        if settings.window is not None:
+            return settings.window
+        key = (settings.upstream, settings.model, settings.limit_key.headers)
         if key not in self._windows:
             if len(self._windows) >= _MAX_WINDOWS:
                 self._windows.clear()
             self._windows[key] = await self.setup.window(
-                frame.api, frame.model, frame.upstream, frame.limit_key.headers
+                settings.api,
+                settings.model,
+                settings.upstream,
+                settings.limit_key.headers,
             )
         return self._windows[key]
 
@@ -187,7 +192,7 @@ class CallerThreads:
         """Apply the rewrite of the history, if there is one, compact if the policy says so, and start storing."""
         await self._managed_thread(call).cancel_idle_timer()
         try:
-            if call.frame.is_rewritable and self.setup.options.enabled:
+            if call.settings.is_rewritable and self.setup.options.enabled:
                 await self._compact_if_needed(call)
         finally:  # also after a failure or disconnect: other calls may wait for these messages
             self._recorder.start_storing(call)
@@ -322,7 +327,7 @@ class CallerThreads:
             if answer is not None:
                 self._recorder.drop_answer(answer)
                 self._hidden_rounds.stop_expecting(call.rounds.rows)
-        is_managed = call.frame.is_rewritable and not call.sent.is_single_text
+        is_managed = call.settings.is_rewritable and not call.sent.is_single_text
         if outcome.is_success and is_managed and not call.is_compaction_undone:
             context = CallerContext(call, self._services)
             context.answer_tokens = outcome.usage.output_tokens if outcome.usage else 0
@@ -371,7 +376,7 @@ class CallerThreads:
             calibration.observe(call.model, reported.prompt_tokens, call.estimate)
             thread = self._managed_thread(call)
             for observed in (*earlier_usage, reported):
-                thread.learn_from_usage(observed, call.frame.request.params)
+                thread.learn_from_usage(observed, call.settings.request.params)
         usage = [
             self.accounting.price_call(call.thread, call.model, earlier)
             for earlier in earlier_usage
@@ -400,7 +405,7 @@ class CallerThreads:
     async def _record_success(self, call: PreparedCall, prompt: int) -> None:
         """Record that the model accepted a prompt of this size."""
         try:
-            await self.limits.record_success(call.frame.limit_key, prompt)
+            await self.limits.record_success(call.settings.limit_key, prompt)
         except EverthreadError as error:
             self._report_unrecorded(call, error)
 

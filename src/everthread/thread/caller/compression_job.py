@@ -18,11 +18,7 @@ from everthread.core.summary_marks import (
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api, Request
 from everthread.store.rewrite_records import ContextEntry, ProxiedContext
-from everthread.thread.caller.replacement import (
-    StartReplacement,
-    find_start_replacement,
-    name_reading_tool,
-)
+from everthread.thread.caller.start_replacement import StartReplacement, replace_start
 from everthread.thread.wire_messages import decode_messages
 
 NO_CONTEXT = ProxiedContext((), (), compacted_count=0, inherited_count=0)
@@ -45,7 +41,7 @@ class CompressionJob:
     """An `EngineJob`: a client's history in the client's protocol, to be compacted."""
 
     api: Api
-    frame: Request
+    request: Request
     """Model, system prompt and tools."""
     wire_messages: Sequence[Any]
     """The messages that are sent to the provider now."""
@@ -66,12 +62,12 @@ class CompressionJob:
         engine.pin(self.pins)
 
     def read(self) -> CompactionInput:
-        messages = decode_messages(self.api, self.wire_messages, self.frame.model)
+        messages = decode_messages(self.api, self.wire_messages, self.request.model)
         return CompactionInput(
             recognize_summaries(messages, self.summary_key),
             current_tokens=self.tokens,
-            system=self.frame.system,
-            tools=self.frame.tools,
+            system=self.request.system,
+            tools=self.request.tools,
             level=self.level,
         )
 
@@ -84,17 +80,14 @@ class CompressionJob:
         """Return the compaction in the client's protocol."""
         if not compaction.changed:
             return CompressionResult(compaction)
-        model = self.frame.model
+        model = self.request.model
         engine.on_compacted(compaction)
-        start_replacement = find_start_replacement(
+        start_replacement = replace_start(
             self.api,
             compaction.messages,
             self.wire_messages,
-            model,
+            self.request,
             max_tail_count=self.max_tail_count,
-        )
-        start_replacement = name_reading_tool(
-            start_replacement, self.wire_messages, self.frame.tools
         )
         counter = TokenCounter(model)
         context = describe_context(
@@ -123,7 +116,7 @@ class PruningJob:
     """A `RefitJob`: messages that arrived after a rewrite was prepared, to be pruned."""
 
     api: Api
-    frame: Request
+    request: Request
     wire_messages: Sequence[Any]
     """The messages that are sent to the provider now."""
     tokens: int
@@ -137,7 +130,7 @@ class PruningJob:
             engine.load_state(self.state)
 
     def read(self) -> RefitInput:
-        model = self.frame.model
+        model = self.request.model
         messages = recognize_summaries(
             decode_messages(self.api, self.wire_messages, model), self.summary_key
         )
@@ -157,8 +150,8 @@ class PruningJob:
             messages[start:],
             start,
             current_tokens=self.tokens,
-            system=self.frame.system,
-            tools=self.frame.tools,
+            system=self.request.system,
+            tools=self.request.tools,
         )
 
     def make_result(
@@ -168,16 +161,13 @@ class PruningJob:
         messages = [*engine_input.prepared.messages, *engine_input.new_messages]
         if compaction.messages == messages or compaction.covered:
             return CompressionResult(compaction)
-        model = self.frame.model
-        start_replacement = find_start_replacement(
+        model = self.request.model
+        start_replacement = replace_start(
             self.api,
             compaction.messages,
             self.wire_messages,
-            model,
+            self.request,
             max_tail_count=self.max_tail_count,
-        )
-        start_replacement = name_reading_tool(
-            start_replacement, self.wire_messages, self.frame.tools
         )
         replacement = decode_messages(self.api, start_replacement.replacement, model)
         tokens = TokenCounter(model).messages(replacement)

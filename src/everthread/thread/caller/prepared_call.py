@@ -9,13 +9,13 @@ from typing import Any
 from everthread.core.tokens.budget import Budget
 from everthread.store.rewrite_records import Rewrite
 from everthread.thread.caller.recall_rounds import RESULT_PARTS, CallRounds
-from everthread.thread.caller.replacement import (
+from everthread.thread.caller.replacement_text import (
     match_unchanged,
     parse_replacement,
     split_messages,
 )
-from everthread.thread.caller.rewrites import RewriteState
-from everthread.thread.caller.sent_history import CallFrame, SentHistory
+from everthread.thread.caller.rewrite_task import RewriteState
+from everthread.thread.caller.sent_history import CallSettings, SentHistory
 from everthread.thread.caller.thread_memory import ThreadMemory
 from everthread.thread.matching.pending_links import PendingLink
 from everthread.thread.matching.thread_match import ThreadMatch
@@ -67,7 +67,7 @@ class PreparedCall:
     """One call of a managed thread and the decisions about it."""
 
     sent: SentHistory
-    frame: CallFrame
+    settings: CallSettings
     match: ThreadMatch
     memory: ThreadMemory
     limits: CallLimits = field(default_factory=CallLimits)
@@ -91,7 +91,7 @@ class PreparedCall:
 
     @property
     def model(self) -> str:
-        return self.frame.model
+        return self.settings.model
 
     @property
     def covered_count(self) -> int:
@@ -120,7 +120,7 @@ class PreparedCall:
     def expects_more_calls(self) -> bool:
         """Whether a further call is likely, so that caching this prompt pays; False for a one-shot prompt."""
         return (
-            bool(self.frame.request.tools)
+            bool(self.settings.request.tools)
             or bool(self.match.matched_count)
             or self.sent.has_answer
         )
@@ -128,8 +128,8 @@ class PreparedCall:
     @property
     def output_cap(self) -> int | None:
         """The output cap to send: below the caller's, above its thinking budget. None: send the caller's own."""
-        caller_cap = self.frame.output_cap
-        thinking_budget = self.frame.thinking_budget or 0
+        caller_cap = self.settings.output_cap
+        thinking_budget = self.settings.thinking_budget or 0
         known_caps = (
             self.attempts.cap,
             self.limits.learnt_output_cap,
@@ -146,17 +146,17 @@ class PreparedCall:
 
     def budget(self, options: ContextOptions) -> Budget:
         """Return the budget of the call, with room for the answer it asks for, up to a quarter of the window."""
-        caller_cap = self.frame.output_cap
+        caller_cap = self.settings.output_cap
         cap = caller_cap if caller_cap and caller_cap > 0 else options.max_tokens
         factor = self.memory.context.calibration.factor(self.model)
-        frame_tokens = round(self.frame.tokens * factor)
-        key = (self.model, self.limits.window, cap, frame_tokens)
+        fixed_tokens = round(self.settings.tokens * factor)
+        key = (self.model, self.limits.window, cap, fixed_tokens)
         cached_budget = self.memory.last_budget
         if cached_budget is None or cached_budget[0] != key:
             adapted = replace(options.for_model(self.model), max_tokens=cap)
             cached_budget = (
                 key,
-                adapted.budget(self.limits.window, fixed_tokens=frame_tokens),
+                adapted.budget(self.limits.window, fixed_tokens=fixed_tokens),
             )
             self.memory.last_budget = cached_budget
         return cached_budget[1]
@@ -227,7 +227,7 @@ class PreparedCall:
 
     def _add_blocks(self, value: Any, blocks: str) -> str:
         """Return a message as text, with hidden results before its own content."""
-        name = RESULT_PARTS[self.frame.api]
+        name = RESULT_PARTS[self.settings.api]
         content = ",".join([blocks, *map(encode_value, value[name])])
         text_without_content = encode_value({**value, name: None})
         return text_without_content.replace(

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 from everthread.core.types import Api
 from everthread.store.rewrite_records import Rewrite
 from everthread.thread.caller.prepared_call import PreparedCall
-from everthread.thread.caller.replacement import parse_replacement
-from everthread.thread.caller.rewrites import RewriteState
+from everthread.thread.caller.replacement_text import parse_replacement
+from everthread.thread.caller.rewrite_task import RewriteState
 
 
 class MessageSizes(Protocol):
@@ -41,7 +41,9 @@ class PromptSizer:
         """Return our own estimate of the prompt's tokens, without the correction by the provider's reports."""
         if rewrite is None:
             return (
-                call.frame.tokens + call.sent.size + self._count_added_tokens(call, 0)
+                call.settings.tokens
+                + call.sent.size
+                + self._count_added_tokens(call, 0)
             )
         state = RewriteState.load(rewrite.state)
         if state.model == call.model:
@@ -55,7 +57,7 @@ class PromptSizer:
             rewrite_tokens += self._sizes.count_text(call.model, state.note)
         tail_tokens = sum(call.sent.sizes[rewrite.length :])
         return (
-            call.frame.tokens
+            call.settings.tokens
             + rewrite_tokens
             + tail_tokens
             + self._count_added_tokens(call, rewrite.length)
@@ -80,5 +82,5 @@ class PromptSizer:
         self, call: PreparedCall, key: Any, wire_messages: Sequence[Any]
     ) -> int:
         return self._sizes.count_together(
-            call.frame.api, call.model, key, wire_messages
+            call.settings.api, call.model, key, wire_messages
         )

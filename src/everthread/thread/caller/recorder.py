@@ -121,7 +121,7 @@ class ThreadRecorder:
             or outcome.reply.stop is None
         ):
             return None
-        identities = identify_answer(call.frame.api, outcome.reply, call.model)
+        identities = identify_answer(call.settings.api, outcome.reply, call.model)
         if not identities:
             return None
         answered_history = call.sent.history.extend(identities)
@@ -247,7 +247,9 @@ class ThreadRecorder:
         """Find the thread of a request again, only in the store."""
         match = call.match
         self._threads.forget_links(match)
-        return await self._threads.find_match(call.sent, call.frame, uses_memory=False)
+        return await self._threads.find_match(
+            call.sent, call.settings, uses_memory=False
+        )
 
 
 async def _make_steps(call: PreparedCall) -> list[ThreadStep]:
@@ -288,7 +290,7 @@ def _make_request_step(call: PreparedCall, start: int, end: int) -> ThreadStep:
         tenant=match.tenant,
         platform=client.platform,
         model=call.model,
-        system=call.frame.request.system,
+        system=call.settings.request.system,
         client=client.client,
         client_session=client.session,
     )
@@ -299,7 +301,7 @@ def _make_request_step(call: PreparedCall, start: int, end: int) -> ThreadStep:
         else None
     )
     messages = decode_messages(
-        call.frame.api, wire_messages, call.model, previous_message=previous_message
+        call.settings.api, wire_messages, call.model, previous_message=previous_message
     )
     return ThreadStep(
         call.sent.history.first_messages(end),

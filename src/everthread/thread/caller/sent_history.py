@@ -35,7 +35,7 @@ class ClientSession:
 
 
 @dataclass(frozen=True, slots=True)
-class Replacement:
+class LeadingCompaction:
     """A compaction at the start of a request, which replaces earlier messages."""
 
     key: str
@@ -74,7 +74,7 @@ class SentHistory:
     client: ClientSession = ClientSession()
     kind: SessionKind = "main"
     """Whether this is a conversation, a subagent's thread or a side call."""
-    replacement: Replacement | None = None
+    leading_compaction: LeadingCompaction | None = None
     """The compaction that replaces earlier messages; None if the history is complete."""
     has_one_role: bool = True
     """Whether the system prompt stays the same, so that a call with another one is a side call.
@@ -122,7 +122,7 @@ class SentHistory:
 
 
 @dataclass(frozen=True, slots=True)
-class CallFrame:
+class CallSettings:
     """Everything of a model call except its messages."""
 
     api: Api

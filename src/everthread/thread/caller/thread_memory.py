@@ -10,7 +10,7 @@ from typing import Any
 from everthread.core.recent_dict import RecentDict
 from everthread.core.tokens.budget import Budget
 from everthread.store.rewrite_records import RewriteSearch
-from everthread.thread.caller.rewrites import RewriteDraft
+from everthread.thread.caller.rewrite_maker import RewriteDraft
 from everthread.thread.policy.context_state import ContextState
 from everthread.thread.preparation import Preparation
 

@@ -30,14 +30,14 @@ class ThreadRoles:
         self._roles: RecentDict[str, tuple[int, Role]] = RecentDict(MAX_ROLES)
         """For each thread the hash of its last system prompt, and the role."""
 
-    def has_last_prompt(self, thread: str, frame: Request) -> bool:
+    def has_last_prompt(self, thread: str, request: Request) -> bool:
         """Return whether a request has the same system prompt as the thread's last one; False if that was forgotten."""
         entry = self._roles.get(thread)
-        return entry is not None and entry[0] == hash(_system_text(frame.system))
+        return entry is not None and entry[0] == hash(_system_text(request.system))
 
-    async def may_belong(self, thread: str, frame: Request) -> bool:
+    async def may_belong(self, thread: str, request: Request) -> bool:
         """Return whether a request may belong to a thread by its role."""
-        if self.has_last_prompt(thread, frame):
+        if self.has_last_prompt(thread, request):
             return True
         entry = self._roles.get(thread)
         if entry is None:
@@ -46,21 +46,21 @@ class ThreadRoles:
         else:
             role = entry[1]
         return is_same_role(
-            role, _describe_frame_role(frame, _system_text(frame.system))
+            role, _describe_request_role(request, _system_text(request.system))
         )
 
-    def remember(self, thread: str, frame: Request) -> None:
+    def remember(self, thread: str, request: Request) -> None:
         """Remember the role of a thread's last request."""
-        system = _system_text(frame.system)
+        system = _system_text(request.system)
         key = hash(system)
         entry = self._roles.get(thread)
         if entry is None or entry[0] != key:
-            entry = key, _describe_frame_role(frame, system)
+            entry = key, _describe_request_role(request, system)
         self._roles[thread] = entry
 
 
-def _describe_frame_role(frame: Request, system: str) -> Role:
-    names = {name for tool in frame.tools or () for name in tool_names(tool)}
+def _describe_request_role(request: Request, system: str) -> Role:
+    names = {name for tool in request.tools or () for name in tool_names(tool)}
     return describe_role(system, frozenset(names))
 
 

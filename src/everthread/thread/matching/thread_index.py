@@ -22,17 +22,14 @@ from everthread.errors import UnknownIdError
 from everthread.store.rewrite_records import ThreadLinkMatch
 from everthread.store.store import Store
 from everthread.store.usage_records import NewUsage
-from everthread.thread.caller.sent_history import PLATFORM, CallFrame, SentHistory
+from everthread.thread.caller.sent_history import PLATFORM, CallSettings, SentHistory
 from everthread.thread.matching.assistant_roles import ThreadRoles
 from everthread.thread.matching.client_summaries import (
     MIN_REPEATED_RUNS,
     list_opening_runs,
     repeats_stored_words,
 )
-from everthread.thread.matching.history import (
-    History,
-    identify_message,
-)
+from everthread.thread.matching.history import History, identify_message
 from everthread.thread.matching.history_relations import (
     KnownLink,
     ends_at_link,
@@ -82,7 +79,7 @@ class _ThreadQuery:
     """A history whose thread is looked for."""
 
     sent: SentHistory
-    frame: CallFrame
+    settings: CallSettings
     uses_memory: bool
     """Whether to search this process's memory too, or only the store."""
 
@@ -114,18 +111,18 @@ class ThreadIndex:
     # Finding
 
     async def find_match(
-        self, sent: SentHistory, frame: CallFrame, *, uses_memory: bool = True
+        self, sent: SentHistory, settings: CallSettings, *, uses_memory: bool = True
     ) -> ThreadMatch:
         """Find the thread that a history belongs to.
 
         The memory may be outdated; the store then refuses the next append.
         """
-        query = _ThreadQuery(sent, frame, uses_memory)
+        query = _ThreadQuery(sent, settings, uses_memory)
         thread = await self._find_named_thread(sent.family)
         if thread is not None:
             return await self._match_named(query, thread)
         match = await self._match_by_history(query)
-        self._roles.remember(match.thread, frame.request)
+        self._roles.remember(match.thread, settings.request)
         return match
 
     def match_end(
@@ -182,10 +179,10 @@ class ThreadIndex:
 
         `known_link`: the longest known link of the history as sent.
         """
-        replacement = query.sent.replacement
-        if replacement is None or (known_link and known_link.length > replacement.end):
+        compaction = query.sent.leading_compaction
+        if compaction is None or (known_link and known_link.length > compaction.end):
             return None
-        key = (*query.family, replacement.key)
+        key = (*query.family, compaction.key)
         digest = self._replacements.get(key) or await self._store.get_state(
             _REPLACEMENTS_STATE, _find_replacement_key(key)
         )
@@ -198,7 +195,7 @@ class ThreadIndex:
         match = ThreadMatch(
             query.family,
             link.thread,
-            matched_count=replacement.end,
+            matched_count=compaction.end,
             previous=link.digest,
             expected_end=link.digest,
         )
@@ -213,12 +210,14 @@ class ThreadIndex:
         """
         sent_history = query.sent
         thread = known_link.link_match.link.thread
-        frame = query.frame.request
-        if not sent_history.has_one_role or self._roles.has_last_prompt(thread, frame):
+        request = query.settings.request
+        if not sent_history.has_one_role or self._roles.has_last_prompt(
+            thread, request
+        ):
             return False
         if known_link.length <= count_opening_messages(sent_history.wire_messages):
             return False
-        return not await self._roles.may_belong(thread, frame)
+        return not await self._roles.may_belong(thread, request)
 
     async def _match_side_call(
         self, query: _ThreadQuery, match: ThreadMatch
@@ -340,9 +339,9 @@ class ThreadIndex:
             )
 
         relation, shared_count = relate_remainder(
-            query.frame.api,
+            query.settings.api,
             remaining_messages,
-            stored=_encode_stored(query.frame, bodies),
+            stored=_encode_stored(query.settings, bodies),
             is_model_answer=is_model_answer,
             reaches_thread_end=len(stored_messages) != limit,
         )
@@ -390,7 +389,8 @@ class ThreadIndex:
         earlier_history = query.history.first_messages(previous_index)
         reminded_identities = [
             identify_message(
-                query.frame.api, with_reminder(wire_messages[previous_index], reminder)
+                query.settings.api,
+                with_reminder(wire_messages[previous_index], reminder),
             )
             for reminder in reminders
         ]
@@ -589,10 +589,10 @@ def _find_replacement_key(key: LinkKey) -> str:
     return derive_thread_id(tenant, scope, previous="replaced", digest=digest)
 
 
-def _encode_stored(frame: CallFrame, messages: Sequence[Any]) -> list[Any]:
+def _encode_stored(settings: CallSettings, messages: Sequence[Any]) -> list[Any]:
     """Return stored messages in the form of the client's protocol."""
     if not messages or messages[0]["role"] != "assistant":
-        return encode_messages(frame.api, messages, frame.model)
+        return encode_messages(settings.api, messages, settings.model)
     # No protocol lets a conversation begin with an assistant's message.
     conversation = [{"role": "user", "content": "."}, *messages]
-    return encode_messages(frame.api, conversation, frame.model)[1:]
+    return encode_messages(settings.api, conversation, settings.model)[1:]

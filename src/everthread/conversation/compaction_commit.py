@@ -1,0 +1,225 @@
+"""Commit a compaction: store the texts it cites, then continue the session in one transaction.
+
+A crash leaves the state before or after that transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+
+from everthread.compaction.compaction_result import Compaction
+from everthread.conversation.cancellation import finish_despite_cancellation
+from everthread.conversation.conversation_state import (
+    LEFT_OUT_TOOLS_KEY,
+    ConversationState,
+)
+from everthread.conversation.summary_note import find_note, with_note, without_note
+from everthread.conversation.tool_results import store_output
+from everthread.core.messages import Message, calls_of
+from everthread.core.summary_marks import is_summary, strip_summary_marks
+from everthread.core.types import System
+from everthread.store.records import (
+    MessageKind,
+    NewCompaction,
+    NewMessage,
+    StoredMessage,
+)
+from everthread.thread import events
+from everthread.thread.compaction_records import make_compaction_record
+from everthread.thread.policy.compaction_policy import AUTOMATIC_REASONS
+from everthread.thread.policy.notices import MIN_FADING_COMPACTIONS, make_fading_notice
+from everthread.thread.thread_context import CompactionOrder
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationDraft:
+    """A compaction that is not committed yet, and its input."""
+
+    compaction: Compaction
+    session: str
+    stored: tuple[StoredMessage, ...]
+    bodies: tuple[Message, ...]
+
+
+async def commit_compaction(
+    conversation: ConversationState, draft: ConversationDraft, order: CompactionOrder
+) -> str:
+    """Continue the session with the compacted context. Return the reason if it was not continued, else "".
+
+    A commit that has begun is finished even if its caller is cancelled.
+    """
+    cost = await finish_despite_cancellation(
+        conversation.accounting.record_summary(
+            conversation.session.id, draft.compaction.usage
+        )
+    )
+    try:
+        await conversation.setup.hooks.before_compaction(conversation.session.id)
+    except Exception as error:  # noqa: BLE001 - it is reported; do not compact before the hook has saved its data
+        reason = f"what must outlive a compaction could not be written down ({type(error).__name__}: {error})"
+        conversation.report_failure(reason)
+        return reason
+    return await finish_despite_cancellation(
+        _continue_session(conversation, draft, order, cost)
+    )
+
+
+async def _continue_session(
+    conversation: ConversationState,
+    draft: ConversationDraft,
+    order: CompactionOrder,
+    cost: Decimal | None,
+) -> str:
+    compaction = draft.compaction
+    old_session = conversation.session
+    # Messages since the draft are included.
+    added_tokens = conversation.counter.messages(
+        conversation.bodies[len(draft.stored) :]
+    )
+    tokens_before = max(conversation.tokens, compaction.tokens_before)
+    tokens_after = compaction.tokens_after + added_tokens
+    tools = {call.id: call.name for body in draft.bodies for call in calls_of(body)}
+    for item in compaction.to_store:
+        await store_output(conversation, item, tool=tools.get(item.call_id, ""))
+    system = _rebuild_system(conversation, compaction)
+    left_out_tools = conversation.toolbox.choose_left_out(system)
+    record = make_compaction_record(compaction, order, cost)
+    if left_out_tools:
+        figures = {**record.figures, LEFT_OUT_TOOLS_KEY: list(left_out_tools)}
+        record = replace(record, figures=figures)
+    record = replace(
+        record,
+        covered=[draft.stored[index].id for index in compaction.covered],
+        tokens_before=tokens_before,
+        tokens_after=tokens_after,
+    )
+    continuation = await conversation.setup.store.continue_session(
+        old_session.id,
+        _make_entries(conversation, draft),
+        seen_count=len(draft.stored),
+        compaction=record,
+        system=system,
+        nodes=compaction.nodes,
+    )
+    if not continuation.is_committed:
+        reason = (
+            "another process continued this conversation first; its context is used"
+        )
+        conversation.emit(events.CompactionVoid(old_session.id, reason))
+        await conversation.reload()
+        return reason
+    await _switch_session(
+        conversation,
+        replace(compaction, tokens_before=tokens_before, tokens_after=tokens_after),
+        left_out_tools=left_out_tools,
+        record=record,
+        is_background=order.is_background,
+    )
+    return ""
+
+
+async def _switch_session(
+    conversation: ConversationState,
+    compaction: Compaction,
+    *,
+    left_out_tools: Sequence[str],
+    record: NewCompaction,
+    is_background: bool,
+) -> None:
+    """Switch to the continuation: inform the engine, save, then emit the events."""
+    old_id = conversation.session.id
+    messages_before = len(conversation.stored)
+    await conversation.move_to_tip()
+    conversation.toolbox.leave_out(left_out_tools, "a compaction")
+    conversation.compaction_count += 1
+    conversation.state.tokens_after_compaction = conversation.tokens
+    conversation.state.call_pattern = conversation.state.call_pattern.after_compaction()
+    conversation.state.pause.unjudged_tokens_before = (
+        compaction.tokens_before if record.reason in AUTOMATIC_REASONS else 0
+    )
+    conversation.engine.on_compacted(compaction)
+    conversation.engine.on_session_start(
+        conversation.session.id, reason="compression", previous=old_id
+    )
+    await conversation.save()
+    try:
+        await conversation.setup.hooks.after_compaction(conversation.session.id, old_id)
+    except Exception as error:  # noqa: BLE001 - it is reported; the compaction is committed and holds
+        conversation.notify(
+            f"After the compaction something failed: {type(error).__name__}: {error}"
+        )
+    conversation.emit(
+        events.CompactionDone(
+            conversation.session.id,
+            old_id,
+            reason=record.reason,
+            tokens_before=compaction.tokens_before,
+            tokens_after=conversation.tokens,
+            messages_before=messages_before,
+            messages_after=len(conversation.stored),
+            author=compaction.author,
+            count=conversation.compaction_count,
+            verification=compaction.verification,
+            duration=compaction.duration,
+            cost=record.cost,
+            steps=compaction.steps,
+            warnings=compaction.warnings,
+            decision=record.figures["decision"],
+            covered=len(record.covered),
+            background=is_background,
+        )
+    )
+    if conversation.compaction_count >= MIN_FADING_COMPACTIONS:
+        conversation.notify(
+            make_fading_notice(conversation.compaction_count, "/new starts afresh")
+        )
+
+
+def _make_entries(
+    conversation: ConversationState, draft: ConversationDraft
+) -> list[int | NewMessage]:
+    """Return the compacted context for the store: ids of unchanged messages, and new messages."""
+    entries: list[int | NewMessage] = []
+    for message, index in zip(
+        draft.compaction.messages, draft.compaction.kept, strict=True
+    ):
+        if index is None:
+            kind: MessageKind = "summary" if is_summary(message) else "derived"
+            entries.append(
+                NewMessage(
+                    strip_summary_marks([message])[0],
+                    kind,
+                    tokens=conversation.counter.message(message),
+                )
+            )
+        elif message is draft.bodies[index]:
+            entries.append(draft.stored[index].id)
+        else:
+            source = draft.stored[index]
+            origin = source.id if source.origin is None else source.origin
+            entries.append(
+                NewMessage(
+                    message,
+                    "derived",
+                    tokens=conversation.counter.message(message),
+                    origin=origin,
+                )
+            )
+    return entries
+
+
+def _rebuild_system(conversation: ConversationState, compaction: Compaction) -> System:
+    """Return the system prompt, rebuilt if a function builds it, with the note about summaries."""
+    note = find_note(conversation.system) or compaction.system_note
+    prompt = without_note(conversation.system)
+    if callable(conversation.setup.system):
+        try:
+            prompt = conversation.setup.build_system()
+        except Exception as error:  # noqa: BLE001 - it is reported; the previous prompt still holds
+            reason = f"{type(error).__name__}: {error}"
+            conversation.notify(
+                f"The system prompt could not be written anew, the old one stays: {reason}"
+            )
+    return with_note(prompt, note)

@@ -1,0 +1,85 @@
+"""Map a compacted history back to the client's bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from everthread.compaction.summary.summary_message import (
+    find_reading_tools,
+    rename_tools,
+)
+from everthread.core.messages import Message
+from everthread.core.tool_outputs import OPENING_TAG, READ_HINT, replace_reader_name
+from everthread.core.types import Api, Request
+from everthread.thread.wire_messages import encode_messages, encode_value
+
+
+@dataclass(frozen=True, slots=True)
+class StartReplacement:
+    """Messages that replace the start of a request; the last `tail_count` messages of the request stay."""
+
+    tail_count: int
+    """Number of messages at the end that stay unchanged."""
+    replacement: list[Any]
+
+
+def replace_start(
+    api: Api,
+    compacted: Sequence[Message],
+    sent: Sequence[Any],
+    request: Request,
+    *,
+    max_tail_count: int,
+) -> StartReplacement:
+    """Return the part of the compacted messages that replaces the start of the sent ones.
+
+    Messages at the end that the compaction left unchanged, at most `max_tail_count`, are not replaced. `request`: names
+    the model and the tools.
+    """
+    wire_messages = encode_messages(api, compacted, request.model)
+    tail_count = 0
+    while (
+        tail_count < min(max_tail_count, len(wire_messages), len(sent))
+        and wire_messages[-1 - tail_count] == sent[-1 - tail_count]
+    ):
+        tail_count += 1
+    replacement = StartReplacement(
+        tail_count, wire_messages[: len(wire_messages) - tail_count]
+    )
+    return name_reading_tool(replacement, sent, request.tools)
+
+
+def name_reading_tool(
+    start_replacement: StartReplacement,
+    sent: Sequence[Any],
+    tools: Sequence[Mapping[str, Any]] | None,
+) -> StartReplacement:
+    """Name the client's reading tool in the blocks that we wrote; the client's own messages stay unchanged."""
+    tool = _choose_reader(find_reading_tools(tools))
+    replacement = []
+    for index, value in enumerate(start_replacement.replacement):
+        is_same = index < len(sent) and sent[index] == value
+        replacement.append(
+            value
+            if is_same or OPENING_TAG not in encode_value(value) or value in sent
+            else replace_reader_name(value, tool)
+        )
+    return replace(start_replacement, replacement=replacement)
+
+
+def rename_reader(text: str, old_names: Sequence[str], new_names: Sequence[str]) -> str:
+    """Adapt a replacement made for a client with other reading tools, so that it names the present ones."""
+    text = rename_tools(text, old_names, new_names)
+    old_reader = _choose_reader(old_names)
+    new_reader = _choose_reader(new_names)
+    if old_reader is None or new_reader is None:
+        return text
+    return text.replace(READ_HINT.format(old_reader), READ_HINT.format(new_reader))
+
+
+def _choose_reader(names: Sequence[str]) -> str | None:
+    """Return the first tool that can read a stored output; None if no tool can."""
+    readers = (name for name in names if name.lower().endswith(("recall", "expand")))
+    return next(readers, None)
