@@ -16,7 +16,7 @@ import sys
 import time
 from pathlib import Path
 
-from benchmarks.table import markdown
+from benchmarks.table import format_section
 
 HELPER_MODULES = {
     "__init__",
@@ -64,7 +64,7 @@ def main() -> None:
         module = importlib.import_module(f"benchmarks.{name}")
         rows = list(module.run())
         missed_goals += [f"{name}: {row.name}" for row in rows if row.is_failed]
-        table = markdown(name, rows, inspect.cleandoc(module.__doc__ or ""))
+        table = format_section(name, rows, inspect.cleandoc(module.__doc__ or ""))
         section = f"{table}\n*{_describe_run(time.perf_counter() - started_at)}*\n"
         sys.stdout.write(f"{section}\n")
         sys.stdout.flush()

@@ -1,8 +1,8 @@
-"""Real sessions compacted ten times in a row, as bare lists: does every word of the user still stand in the context?
+"""Compact real sessions ten times in a row, as bare lists, and look for every word of the user in the context.
 
-A user message counts as there when its text, redacted, is in the context word for word; quoting at the start of a
-line is allowed for, since a heading or a number inside a message must not be taken for one of the summary. Where all
-that the user said is more than the room for it (a quarter of the threshold), nothing is promised and none is asked.
+A user message counts as kept if its redacted text is in the context word for word. Quote marks at the start of a line
+are ignored, because headings and numbers inside a message are quoted. If the user's words exceed their share (a
+quarter of the threshold), nothing is promised.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
-from benchmarks.retained.finding import text_of
-from benchmarks.retained.labelled import pieces
-from benchmarks.retained.race import OURS, Contexts
-from benchmarks.retained.recordings import CHAT, THREADS, thread
-from benchmarks.shared import shared
-from benchmarks.table import Row, absent
+from benchmarks.retained.contender_contexts import OURS, Contexts
+from benchmarks.retained.context_facts import whole_text
+from benchmarks.retained.labelled_threads import group_messages
+from benchmarks.retained.recordings import CHAT, THREADS, load_thread
+from benchmarks.shared import find_shared
+from benchmarks.table import Row, make_absent_row
 from everthread import redact, validate_messages
 from everthread.core.messages import Message
 
 WINDOWS = (32_000, 64_000, 128_000, 200_000)
 COMPACTIONS = 10
 MIN_PROMISED_WINDOW = 128_000
-"""From this window on every user message of an agent's session stays."""
+"""From this window on, every user message of an agent's session is kept."""
 USER_WORDS_SHARE = 0.25
 MAX_RESULT_SHARE = 0.60
 APIS = ("openai", "openai_responses", "anthropic")
@@ -38,12 +38,12 @@ class ChainResult:
     """The context of a thread after ten compactions."""
 
     user_messages: int
-    """Number of different user messages."""
+    """Number of distinct user messages."""
     kept_messages: int
     """Number of those that are in the context."""
     is_in_order: bool
     words_share: float
-    """Tokens of all user messages, as a share of the room for them."""
+    """Tokens of all user messages, as a share of their limit."""
     largest_share: float
     """The largest result, as a share of the threshold."""
     invalid_results: int
@@ -51,8 +51,8 @@ class ChainResult:
 
 
 def run() -> list[Row]:
-    if shared("transcripts") is None:
-        return [absent("real sessions")]
+    if find_shared("transcripts") is None:
+        return [make_absent_row("real sessions")]
     with ProcessPoolExecutor(min(os.cpu_count() or 1, 4)) as pool:
         work = {
             (window, kind, half): pool.submit(measure_chain, kind, half, window)
@@ -104,7 +104,7 @@ def measure_chain(kind: str, half: str, window: int) -> ChainResult:
     user_texts: Counter[str] = Counter()
     sizes: list[float] = []
     invalid = 0
-    for chunk in pieces(thread(kind, half)):
+    for chunk in group_messages(load_thread(kind, half)):
         messages = [recorded.message for recorded in chunk]
         user_texts.update(
             redact(text) for message in messages if (text := _user_text(message))
@@ -120,7 +120,9 @@ def measure_chain(kind: str, half: str, window: int) -> ChainResult:
         )
         if len(sizes) == COMPACTIONS:
             break
-    context = remove_quoting("\n".join(map(text_of, contexts.current[OURS].messages)))
+    context = remove_quoting(
+        "\n".join(map(whole_text, contexts.current[OURS].messages))
+    )
     user_tokens = sum(map(contexts.counter.text, user_texts))
     return ChainResult(
         len(user_texts),
@@ -135,7 +137,7 @@ def measure_chain(kind: str, half: str, window: int) -> ChainResult:
 
 
 def _user_text(message: Message) -> str:
-    return text_of(message).strip() if message["role"] == "user" else ""
+    return whole_text(message).strip() if message["role"] == "user" else ""
 
 
 def are_in_order(texts: Sequence[str], context: str) -> bool:

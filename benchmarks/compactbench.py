@@ -1,15 +1,15 @@
-"""CompactBench's public suites: what its positive checks find in a compacted context, without a model.
+"""Run the positive checks of CompactBench's public suites on a compacted context, without a model.
 
 Every chat begins with a case; the package's own small talk follows until the window's threshold is reached, and it is
-compacted. Then the next case, the prompt with which the package's driver goes on, small talk, and so forth: four
-cycles. After the first and the fourth every check of every case so far is made on the text of the context. A check that
+compacted. Then follow the next case, the prompt with which the package's driver continues, and small talk: four cycles.
+After the first and the fourth cycle every check of every case so far is made on the text of the context. A check that
 something is absent from a model's answer (`forbidden_absent`) needs a model and is left out.
 
-Rules are what a case's ground truth forbids, decisions what it calls decided. Two of the starter suite's templates were
-looked at while building ("tuned on"); its other two and the whole of the second suite, which comes with the package's
-source from PyPI, were not ("told on").
-The summariser of LangChain and of Pydantic AI's harness, there being no model, is a text-rank extract, which drops
-lines that are repeated. Headroom makes messages smaller and drops none: what does not fit goes from the middle.
+Rules are the things that a case's ground truth forbids, decisions those that it calls decided. Two of the starter
+suite's templates were looked at while building ("tuned on"); its other two and the whole of the second suite, which
+comes with the package's source from PyPI, were not ("told on"). The summariser of LangChain and of Pydantic AI's
+harness is a text-rank extract, because there is no model; it drops repeated lines. Headroom makes messages smaller and
+drops none: messages that do not fit are then removed from the middle.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ from benchmarks.peers import (
     SUMMARISERS,
     Peer,
     PeerAbsentError,
-    absent_peers,
-    package_source,
-    present_peers,
+    fetch_source,
+    find_absent_peers,
+    find_present_peers,
 )
-from benchmarks.retained.contenders import EVERY, TEXT_RANK
-from benchmarks.retained.finding import text_of
-from benchmarks.retained.race import OURS, Contexts
-from benchmarks.shared import HALVES, shared
-from benchmarks.table import Row, absent
+from benchmarks.retained.contender_contexts import OURS, Contexts
+from benchmarks.retained.contenders import ALL_CONTENDERS, TEXT_RANK
+from benchmarks.retained.context_facts import whole_text
+from benchmarks.shared import HALVES, find_shared
+from benchmarks.table import Row, make_absent_row
 from everthread.core.messages import Message
 
 Case = dict[str, Any]
 Material = dict[str, Any]
-"""What the package's process answers with: cases, small talk, prompts."""
+"""The answer of the package's process: cases, small talk, prompts."""
 Tally = dict[tuple[int, str, str], Counter[bool]]
-"""By cycle, kind and contender: how many checks were met and how many not."""
+"""Numbers of met and missed checks by cycle, kind and contender."""
 
 WINDOWS = (4_000, 16_000)
 CYCLES = (1, 4)
 CHATS_PER_TEMPLATE = 3
 """Chats of a template."""
 TUNED_ON = frozenset({"buried_constraint_starter_v1", "decision_override_starter_v1"})
-PEERS = tuple(name for name in EVERY if name != TEXT_RANK)
+PEERS = tuple(name for name in ALL_CONTENDERS if name != TEXT_RANK)
 EMPTY_CASE: Case = {"turns": []}
 RULES = "rules"
 DECISIONS = "decisions"
@@ -63,14 +63,14 @@ the assistant five times as much."""
 
 
 def run() -> list[Row]:
-    folder = shared("compactbench", "public")
+    folder = find_shared("compactbench", "public")
     if folder is None:
-        return [absent("the public suites")]
+        return [make_absent_row("the public suites")]
     try:
         suites = {
             suite.name: suite
             for suite in (
-                package_source("compactbench") / "benchmarks" / "public"
+                fetch_source("compactbench") / "benchmarks" / "public"
             ).iterdir()
         }
         suites |= {path.name: path for path in folder.iterdir() if path.is_dir()}
@@ -86,9 +86,9 @@ def run() -> list[Row]:
         return [Row("CompactBench", f"absent: {error}")]
     rows = [
         Row(SUMMARISERS[name], f"absent: {reason}")
-        for name, reason in absent_peers().items()
+        for name, reason in find_absent_peers().items()
     ]
-    peers = present_peers()
+    peers = find_present_peers()
     with ProcessPoolExecutor(min(os.cpu_count() or 1, 4)) as pool:
         for name, suite_material in sorted(material.items(), reverse=True):
             for window in WINDOWS:
@@ -125,7 +125,7 @@ def _find_half(chats: Sequence[Sequence[Case]]) -> str:
 
 
 def make_chats(material: Material) -> Iterator[list[list[Case]]]:
-    """The chats: a template's cases, four to a chat, no two of which name the same thing; or fewer."""
+    """Return chats of a template's cases: at most four to a chat, no two of which name the same thing."""
     for template in dict.fromkeys(case["template"] for case in material["cases"]):
         remaining_cases = [
             case for case in material["cases"] if case["template"] == template
@@ -154,7 +154,7 @@ def list_values(case: Case) -> Iterator[str]:
 
 
 def list_checks(case: Case) -> Iterator[tuple[str, list[str]]]:
-    """A case's positive checks: their kind, and what must be found."""
+    """Return a case's positive checks: their kind, and the text to find."""
     for check in case["checks"]:
         if check["check"] == "contains_normalized":
             values = [check["value"]]
@@ -232,11 +232,11 @@ def _chat(
 
 def _check(case: Case, contexts: Contexts, cycle: int, tally: Tally) -> None:
     for contender, context in contexts.current.items():
-        text = _normal("\n".join(map(text_of, context.messages)))
+        text = _normalize("\n".join(map(whole_text, context.messages)))
         for kind, values in list_checks(case):
             for value in values:
                 tally.setdefault((cycle, kind, contender), Counter())[
-                    _normal(value) in text
+                    _normalize(value) in text
                 ] += 1
 
 
@@ -248,8 +248,8 @@ def _line(material: Material, role: str, rng: random.Random, count: int = 1) -> 
     return " ".join(rng.sample(material["distractors"][role], count))
 
 
-def _normal(text: str) -> str:
-    """As the package's own checks compare: lower case, single spaces."""
+def _normalize(text: str) -> str:
+    """Normalize a text as the package's own checks do: lower case, single spaces."""
     return " ".join(text.lower().split())
 
 

@@ -1,7 +1,7 @@
-"""What a compaction without a model costs in CPU, against counting the same messages' tokens once, cold.
+"""Measure the CPU of a compaction without a model, against counting the same messages' tokens once, cold.
 
-Every figure is taken in a process of its own, which has loaded its code and tables with other messages before: nothing
-of the measured session is known. "Only what is new": the engine read all but the last messages before, as in a
+Every figure is taken in its own process, which has loaded its code and tables with other messages: nothing of the
+measured session is cached. "Only what is new": the engine has already read all but the last messages, as in a
 conversation that is compacted as it grows. `python -m benchmarks.compress PROBE SESSION` is one such process.
 """
 
@@ -21,10 +21,10 @@ from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.retained.recordings import ASIDE, CODING, recording, thread
-from benchmarks.retained.stories import story
-from benchmarks.shared import shared
-from benchmarks.table import Row, absent
+from benchmarks.retained.generated_sessions import generate_session
+from benchmarks.retained.recordings import ASIDE, CODING, load_recording, load_thread
+from benchmarks.shared import find_shared
+from benchmarks.table import Row, make_absent_row
 from everthread import ContextCompressor, TokenCounter, compress
 from everthread.compaction.engine import Services
 from everthread.compaction.journal.journal import AUTHOR
@@ -36,8 +36,8 @@ from examples.long_session import Session
 MODEL = "gpt-4o"
 WINDOW = 200_000
 ROUNDS = 15
-NEW = 20
-"""Messages the engine has not read before."""
+NEW_MESSAGES = 20
+"""Number of messages that are new to the engine."""
 FIRST_GOAL = 3.0
 NEW_GOAL = 0.5
 GROWTH_GOAL = 1.5
@@ -50,15 +50,15 @@ AGENT_LOGS = "real agent logs, kept aside"
 def run() -> list[Row]:
     rows: list[Row] = []
     for name in (LONG, AGENT_LOGS, SHIPPED):
-        if name != SHIPPED and shared("transcripts") is None:
-            rows.append(absent(name))
+        if name != SHIPPED and find_shared("transcripts") is None:
+            rows.append(make_absent_row(name))
         else:
-            rows += _ratios(name)
-    return [*rows, _growth()]
+            rows += _measure_ratios(name)
+    return [*rows, _measure_growth()]
 
 
-def _ratios(name: str) -> list[Row]:
-    """The least of several processes, in turns: what else the machine does can only add to it."""
+def _measure_ratios(name: str) -> list[Row]:
+    """Return the least of several processes, run in turns, because other load only adds time."""
     samples: dict[str, list[float]] = {probe: [] for probe in ("count", "first", "new")}
     for _ in range(ROUNDS):
         for probe, seconds in samples.items():
@@ -75,7 +75,7 @@ def _ratios(name: str) -> list[Row]:
             first <= FIRST_GOAL * count,
         ),
         Row(
-            f"{name}, only the last {NEW} messages new",
+            f"{name}, only the last {NEW_MESSAGES} messages new",
             f"{new / count:.2f} × ({1000 * new:.0f} ms)",
             f"≤ {NEW_GOAL:g} ×",
             new <= NEW_GOAL * count,
@@ -84,8 +84,8 @@ def _ratios(name: str) -> list[Row]:
     ]
 
 
-def _growth() -> Row:
-    """CPU a message at 10,000 messages against at 1,000, the shipped session going on."""
+def _measure_growth() -> Row:
+    """Measure the CPU per message at 10,000 messages against that at 1,000, in a continued shipped session."""
     costs = {}
     for size in SIZES:
         costs[size] = (
@@ -119,13 +119,15 @@ def _messages(session: str) -> list[Message]:
     if session == LONG:
         return [
             message
-            for message in recording("coding-long-claude")
+            for message in load_recording("coding-long-claude")
             if message is not None
         ]
     if session == AGENT_LOGS:
         return [
             one.message
-            for one in takewhile(lambda one: one.number >= 0, thread(CODING, ASIDE))
+            for one in takewhile(
+                lambda one: one.number >= 0, load_thread(CODING, ASIDE)
+            )
         ]
     grown = Session()
     number = 0
@@ -152,12 +154,12 @@ def _new(messages: list[Message]) -> Callable[[], Any]:
     )
     engine = ContextCompressor(services)
     loop = asyncio.Runner()  # a conversation that goes on has one
-    loop.run(engine.compress(messages[:-NEW]))
+    loop.run(engine.compress(messages[:-NEW_MESSAGES]))
     return lambda: loop.run(engine.compress(messages))
 
 
 def _probe(probe: str, session: str) -> str:
-    other = list(islice(story(1), 300))
+    other = list(islice(generate_session(1), 300))
     if (
         compress(
             other, window=WINDOW // 8, model=MODEL, summarizer="journal", force=True
@@ -186,7 +188,7 @@ def _probe(probe: str, session: str) -> str:
 
 
 def _list_busiest_modules(profile: cProfile.Profile) -> str:
-    """The modules that take the most time themselves, what they call in C included."""
+    """Return the modules with the most time of their own, calls into C included."""
     spent: Counter[str] = Counter()
     stats = pstats.Stats(profile).stats  # type: ignore[attr-defined] # not in the stub
     for (file, _, _), (_, _, own, _, callers) in stats.items():

@@ -3,7 +3,7 @@
 The conversations are played through `Conversation` and the simulator's cache rules; summaries need no model, so a
 compaction costs what it does to the cache. The recorded session has its pauses from the recorded cache misses, the
 generated ones from a seed: turns of a few calls, and now and then a pause that outlives the cache. Differences are
-against a fixed threshold of 50 %: what compacting earlier saves, and what its timing adds to that.
+against a fixed threshold of 50 %: the savings of compacting earlier, and the additional savings of its timing.
 
 The logs of real sessions are played with their own models, times, cache misses and lifetimes of the cache. Each timed
 one is compared with a fixed threshold of the same mean context, between 30 % and 60 % of the window. They are in two
@@ -18,8 +18,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
-from benchmarks.shared import HALVES, half_of, shared
-from benchmarks.table import Row, absent
+from benchmarks.shared import HALVES, find_shared, half_of
+from benchmarks.table import Row, make_absent_row
 from everthread.core.messages import FunctionCall, Message
 from everthread.lab.importers.log import Log
 from everthread.lab.importers.read_logs import read_log
@@ -37,9 +37,9 @@ LOG_THRESHOLDS = (0.30, 0.40, DEFAULT_THRESHOLD, 0.60)
 
 def run() -> list[Row]:
     rows: list[Row] = []
-    path = shared("transcripts", "coding-long-claude.json")
+    path = find_shared("transcripts", "coding-long-claude.json")
     if path is None:
-        rows.append(absent("the long transcript"))
+        rows.append(make_absent_row("the long transcript"))
     else:
         rows += _compare_thresholds(
             "a recorded session of 900 messages", read_log(str(path)), None
@@ -60,16 +60,16 @@ class _TimedLog:
     half: str
     timed: float
     fixed: float
-    """At the same threshold."""
+    """Dollars of a fixed threshold, the same one."""
     same_context: float
-    """At the fixed threshold of the same mean context."""
+    """Dollars of the fixed threshold with the same mean context."""
 
 
 def _measure_logs() -> list[Row]:
     """Compare on the logs: dollars at the same threshold, and at the same mean context."""
-    folder = shared("logs")
+    folder = find_shared("logs")
     if folder is None:
-        return [absent("the logs of real sessions")]
+        return [make_absent_row("the logs of real sessions")]
     timed_logs: dict[float, list[_TimedLog]] = {
         threshold: [] for threshold in TIMED_THRESHOLDS
     }

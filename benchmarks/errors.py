@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.shared import HALVES, half_of, shared
-from benchmarks.table import Row, absent, markdown
+from benchmarks.shared import HALVES, find_shared, half_of
+from benchmarks.table import Row, format_section, make_absent_row
 from everthread.core.provider_errors.classification import classify_error
 
 FURTHER_TEXTS = Path(__file__).parents[1] / "tests" / "core" / "error_texts.jsonl"
@@ -23,9 +23,9 @@ HARMLESS_KINDS = ("rate_limit", "other")
 
 
 def run() -> list[Row]:
-    path = shared("provider_errors.jsonl")
+    path = find_shared("provider_errors.jsonl")
     rows = (
-        [absent("real errors")]
+        [make_absent_row("real errors")]
         if path is None
         else _measure_halves("real errors", path)
     )
@@ -93,4 +93,4 @@ def _make_share_row(name: str, hits: int, total: int, goal: int) -> Row:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(markdown("errors", run()))
+    sys.stdout.write(format_section("errors", run()))

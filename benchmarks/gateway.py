@@ -1,14 +1,14 @@
-"""What the gateway adds to the requests of an agent, beside the same requests sent directly and through other proxies.
+"""Measure the time that the gateway adds to an agent's requests, compared with direct sending and other proxies.
 
 `python -m benchmarks.gateway quick`: fewer rounds, without the other proxies.
 
 Each request extends the one before by two messages, has UTF-8 text, and moves its cache marks
-(`benchmarks/load/threads.py`). The upstream answers at once. Requests and upstream come from programs that do not
+(`benchmarks/load/threads.py`). The upstream answers immediately. Requests and upstream come from programs that do not
 share the gateway's interpreter; the first row says which. All ways take turns in one run; "range" is that of the
-medians of the rounds. "CPU" is what all processes of a way used until they were quiet again, with an empty index, for
-each request: it hardly depends on other work on the machine. The model has a window of a million tokens and the
-threshold is raised to 90 % of it, so that a megabyte is far below the threshold, as 100 KB are with the defaults.
-The rows about compactions come from a gateway with the defaults (`benchmarks/gateway_beside.py`).
+medians of the rounds. "CPU" is the time of all processes of a way for each request, until they were quiet again with an
+empty index: it hardly depends on other work on the machine. The model has a window of a million tokens and the
+threshold is raised to 90 % of it, so that a megabyte is far below the threshold, like 100 KB with the defaults. The
+rows about compactions come from a gateway with the defaults (`benchmarks/gateway_beside.py`).
 """
 
 from __future__ import annotations
@@ -27,11 +27,16 @@ from typing import Any
 
 from benchmarks import gateway_beside
 from benchmarks.load import LoadResult, describe_load, send_requests, serve_at_once
-from benchmarks.load.threads import MODEL, growing_thread
+from benchmarks.load.threads import MODEL, make_growing_thread
 from benchmarks.peers import PeerAbsentError
-from benchmarks.peers.proxies import Server, headroom_proxy, litellm_proxy
-from benchmarks.servers import cpu_seconds, family, process, serve_gateway
-from benchmarks.table import Row, markdown
+from benchmarks.peers.proxies import Server, start_headroom, start_litellm
+from benchmarks.servers import (
+    list_process_family,
+    read_cpu_seconds,
+    serve_gateway,
+    start_process,
+)
+from benchmarks.table import Row, format_section
 
 OFF = "off"
 MANAGED = "managed"
@@ -47,9 +52,9 @@ CONNECTIONS = 64
 LENGTHS = (11, 9_001)
 """Messages in the same megabyte."""
 WARM_CALLS = 3
-"""First calls of a thread, which are not counted: they are new, or open connections."""
+"""Number of a thread's first calls, which are not counted because they are new or open connections."""
 PAUSE_MS = 40
-"""Between two requests, so that what one way does after its answer is not measured with the next way."""
+"""Pause between two requests, so that work after an answer is not measured with the next way."""
 QUIET_SECONDS = 1.0
 MAX_QUIET_SHARE = 0.03
 """A server is quiet once its processes use less of a core than this."""
@@ -59,7 +64,7 @@ MORE_CONFIG = "compression: {threshold: 0.9, threshold_tokens: null}\n"
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is measured."""
+    """The extent of a measurement."""
 
     rounds: int = 5
     calls: int = 12
@@ -105,18 +110,20 @@ def _load_row(moment: str) -> Row:
 
 
 def _start_ways(stack: ExitStack, *, has_peers: bool) -> tuple[Ways, list[Row]]:
-    """Start every way; return a row for each that cannot be had here."""
+    """Start every way; return a row for each that is not available here."""
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
     direct = stack.enter_context(serve_at_once())
     servers: dict[str, Server] = {}
     stores = {mode: folder / f"{mode}.db" for mode in (OFF, MANAGED)}
     for mode, store in stores.items():
-        gateway = process(serve_gateway, direct.url, str(store), mode, MORE_CONFIG)
+        gateway = start_process(
+            serve_gateway, direct.url, str(store), mode, MORE_CONFIG
+        )
         servers[mode] = stack.enter_context(gateway)
     absent = []
     peers: dict[str, Callable[[str], Any]] = {
-        LITELLM: lambda url: litellm_proxy(url, MODEL),
-        HEADROOM: headroom_proxy,
+        LITELLM: lambda url: start_litellm(url, MODEL),
+        HEADROOM: start_headroom,
     }
     for name, start in peers.items() if has_peers else ():
         try:
@@ -128,7 +135,7 @@ def _start_ways(stack: ExitStack, *, has_peers: bool) -> tuple[Ways, list[Row]]:
 
 def _warm_up(ways: Ways) -> None:
     """Send some requests, so that no start of a process or first use of a tokenizer is measured."""
-    bodies = growing_thread("warm-up", 100_000, WARM_CALLS)
+    bodies = make_growing_thread("warm-up", 100_000, WARM_CALLS)
     send_requests({0: bodies}, list(ways.servers.values()), pause_ms=PAUSE_MS)
     for way, server in ways.servers.items():
         _wait_until_quiet(server, ways.stores.get(way))
@@ -140,12 +147,12 @@ def _warm_up(ways: Ways) -> None:
 def _latency_rows(
     ways: Ways, name: str, size: int, effort: Effort, *, streams: bool
 ) -> list[Row]:
-    """Rows of what each way adds to the median, until the first byte of a stream or the last of an answer."""
+    """Return rows of the time that each way adds to the median, until a stream's first byte or an answer's last."""
     servers = ways.all
     added: dict[str, list[float]] = {way: [] for way in ways.servers}
     for number in range(effort.rounds):
         thread = f"{name} {number} {streams}"
-        bodies = growing_thread(
+        bodies = make_growing_thread(
             thread, size, WARM_CALLS + effort.calls, streams=streams
         )
         result = send_requests({0: bodies}, list(servers.values()), pause_ms=PAUSE_MS)
@@ -181,7 +188,7 @@ def _medians(result: LoadResult, *, streams: bool) -> Iterator[float]:
 
 
 def _peer_rows(added: Mapping[str, Sequence[float]], what: str) -> list[Row]:
-    """Rows that say how many times as much the other proxies add."""
+    """Return rows that compare the time added by other proxies with ours."""
     ours = statistics.median(added[MANAGED])
     return [
         Row(
@@ -201,14 +208,14 @@ def _range(found: Sequence[float], unit: str) -> str:
 
 
 def _throughput_rows(ways: Ways, effort: Effort) -> list[Row]:
-    """Rows of requests a second and CPU of a request, over many connections with a thread each."""
+    """Return rows of requests per second and CPU per request, over many connections with a thread each."""
     rates: dict[str, list[float]] = {way: [] for way in ways.servers}
     cpu: dict[str, list[float]] = {way: [] for way in ways.servers}
     for number in range(max(2, effort.rounds // 2)):
         for way, server in ways.servers.items():
             calls = 3 if way in (LITELLM, HEADROOM) else effort.calls // 2
             threads = {
-                connection: growing_thread(
+                connection: make_growing_thread(
                     f"{number} {connection}", 100_000, WARM_CALLS + calls
                 )
                 for connection in range(CONNECTIONS)
@@ -282,19 +289,19 @@ def _count_unindexed(store: Path) -> int:
 
 
 def _cpu_of(server: Server) -> float:
-    return cpu_seconds(*family(server.pid)) or 0.0
+    return read_cpu_seconds(*list_process_family(server.pid)) or 0.0
 
 
 # Short and long threads
 
 
 def _growth_rows(ways: Ways, effort: Effort) -> list[Row]:
-    """Rows of CPU and time of a request whose megabyte is in few messages, and in many."""
+    """Return rows of the CPU and time of a request whose megabyte is in few messages, and in many."""
     server = ways.servers[MANAGED]
     cpu: dict[int, list[float]] = {length: [] for length in LENGTHS}
     for number in range(max(2, effort.rounds // 2)):
         for length in LENGTHS:
-            bodies = growing_thread(
+            bodies = make_growing_thread(
                 f"{number} {length}",
                 1_000_000,
                 WARM_CALLS + effort.calls,
@@ -327,4 +334,4 @@ def _growth_rows(ways: Ways, effort: Effort) -> list[Row]:
 if __name__ == "__main__":
     quick = "quick" in sys.argv[1:]
     effort = Effort(rounds=2, calls=8, has_peers=False) if quick else None
-    sys.stdout.write(markdown("gateway", run(effort)))
+    sys.stdout.write(format_section("gateway", run(effort)))

@@ -1,12 +1,12 @@
-"""How long other requests wait while the gateway reads and compacts long histories.
+"""Measure how long other requests wait while the gateway reads and compacts long histories.
 
-`python -m benchmarks.gateway_beside`: this part alone.
+Run this part alone with `python -m benchmarks.gateway_beside`.
 
 A client sends small requests one after the other: alone, beside another client that sends histories of 900 messages
 that the gateway has never seen and that need a compaction at once, and beside a program that does nothing but compute,
-with the priority of the compactions. The last shows how much of the wait is the machine's: with two cores, requests
-wait for a core beside any other work. Requests and upstream come from programs that do not share the gateway's
-interpreter. The three take turns, so that other work on the machine raises all figures.
+with the priority of the compactions. The last shows the machine's share of the wait: with two cores, requests wait for
+a core beside any other work. Requests and upstream come from programs that do not share the gateway's interpreter. The
+three take turns, so that other work on the machine raises all figures.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.load import send_requests, serve_at_once
-from benchmarks.load.threads import growing_thread
+from benchmarks.load.threads import make_growing_thread
 from benchmarks.peers.proxies import Server
-from benchmarks.servers import process, serve_gateway
-from benchmarks.table import Row, markdown
+from benchmarks.servers import serve_gateway, start_process
+from benchmarks.table import Row, format_section
 from everthread.thread.engines.worker_processes import COMPACTION_NICENESS
 
 SMALL_MODEL = "claude-haiku-4-5"
@@ -38,7 +38,7 @@ SMALL_CALLS = 250
 PAUSE_MS = 5
 MAX_TIMES = 1.5
 START_SECONDS = 3.0
-"""Until the process for compactions has loaded its code."""
+"""Time for the process for compactions to load its code."""
 
 
 def run(turns: int = 4) -> list[Row]:
@@ -86,7 +86,7 @@ def _gateway() -> Iterator[Server]:
     with (
         tempfile.TemporaryDirectory() as folder,
         serve_at_once() as upstream,
-        process(
+        start_process(
             serve_gateway, upstream.url, str(Path(folder) / "beside.db"), "managed"
         ) as server,
     ):
@@ -96,7 +96,9 @@ def _gateway() -> Iterator[Server]:
 
 def _send_small(server: Server, number: int) -> list[float]:
     """Send the calls of a short thread; return how long each took."""
-    bodies = growing_thread(f"small {number}", SMALL_BYTES, SMALL_CALLS, new_chars=40)
+    bodies = make_growing_thread(
+        f"small {number}", SMALL_BYTES, SMALL_CALLS, new_chars=40
+    )
     result = send_requests({0: bodies}, [server], pause_ms=PAUSE_MS)
     return [answer.last_byte for answer in result.answers[0]]
 
@@ -105,7 +107,7 @@ def _send_small(server: Server, number: int) -> list[float]:
 def _sending_long(
     server: Server, numbers: Iterator[int], longs: list[float]
 ) -> Iterator[None]:
-    """Send one long history after the other, each of a new thread, until the block ends."""
+    """Send long histories of new threads, one after the other, until the block ends."""
     ended = threading.Event()
     made = [_make_long(next(numbers)) for _ in range(12)]
 
@@ -139,7 +141,7 @@ def _until(ended: threading.Event) -> Callable[[bytes], bool]:
 
 
 def _make_long(number: int) -> bytes:
-    [body] = growing_thread(
+    [body] = make_growing_thread(
         f"long {number}", LONG_BYTES, 1, messages=LONG_MESSAGES, model=SMALL_MODEL
     )
     return body
@@ -150,4 +152,4 @@ def _share(times: list[float], share: int) -> float:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(markdown("gateway_beside", run()))
+    sys.stdout.write(format_section("gateway_beside", run()))

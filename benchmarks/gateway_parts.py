@@ -1,7 +1,7 @@
-"""Parts of the gateway: an HTTP client, the way to the proxy, garbage collection, long conversations, memory.
+"""Measure parts of the gateway: HTTP client, checks before the proxy, garbage collection, long conversations, memory.
 
 `python -m benchmarks.gateway_parts quick`: fewer rounds, without other proxies.
-The long conversation has six windows, before a simulated provider that refuses what does not fit.
+The long conversation has six windows, with a simulated provider that refuses prompts that do not fit.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from starlette.middleware import Middleware
 from starlette.routing import Route
 
 from benchmarks.peers import PeerAbsentError
-from benchmarks.peers.proxies import Server, headroom_proxy, litellm_proxy
+from benchmarks.peers.proxies import Server, start_headroom, start_litellm
 from benchmarks.servers import (
     ANSWER,
     MODEL,
     ask,
-    history_body,
-    process,
-    resident,
+    make_history_body,
+    read_memory_bytes,
     serve_answer,
     serve_gateway,
+    start_process,
 )
-from benchmarks.table import Row, markdown
+from benchmarks.table import Row, format_section
 
 SIZES = {"1 KB": 1_000, "100 KB": 100_000, "1 MB": 1_000_000}
 IDLE_THREADS = 500
@@ -62,7 +62,7 @@ HEADERS = (
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is measured."""
+    """The extent of a measurement."""
 
     rounds: int = 60
     peers: bool = True
@@ -70,20 +70,20 @@ class Effort:
 
 def run(effort: Effort | None = None) -> list[Row]:
     chosen = effort or Effort()
-    with process(serve_answer) as direct:
-        rows = asyncio.run(_clients(direct, chosen))
-    rows.append(asyncio.run(_entrance()))
-    rows.append(_collections())
+    with start_process(serve_answer) as direct:
+        rows = asyncio.run(_measure_http_clients(direct, chosen))
+    rows.append(asyncio.run(_measure_checks()))
+    rows.append(_measure_garbage_collection())
     rows += asyncio.run(_long_conversations(chosen))
-    rows.append(_memory())
+    rows.append(_measure_memory())
     return rows
 
 
 # What an HTTP client costs
 
 
-async def _clients(direct: Server, effort: Effort) -> list[Row]:
-    """What a request costs this process with each HTTP client, in CPU: why the gateway's is aiohttp."""
+async def _measure_http_clients(direct: Server, effort: Effort) -> list[Row]:
+    """Measure the CPU of a request with each HTTP client: the reason for aiohttp in the gateway."""
     from everthread.gateway.contracts import Limits  # noqa: PLC0415
     from everthread.gateway.router import Upstream  # noqa: PLC0415
     from everthread.gateway.upstream import UpstreamClient  # noqa: PLC0415
@@ -134,10 +134,11 @@ async def _clients(direct: Server, effort: Effort) -> list[Row]:
     return rows
 
 
-async def _entrance() -> Row:
-    """What a request costs until it is at the proxy: why the checks are one application.
+async def _measure_checks() -> Row:
+    """Measure the CPU of a request until it reaches the proxy: the reason for one application with all checks.
 
-    Beside it Starlette's router with five layers of middleware that only pass on, which would come on top.
+    Compare Starlette's router with five layers of middleware that do nothing.
+
     """
     from everthread.gateway.app import GatewayApp  # noqa: PLC0415
     from everthread.gateway.contracts import Limits  # noqa: PLC0415
@@ -194,8 +195,8 @@ async def _entrance() -> Row:
     return Row("CPU until a request is at the proxy", figure)
 
 
-def _collections() -> Row:
-    """How long a full garbage collection stops a gateway that is ready: why its lasting objects are frozen."""
+def _measure_garbage_collection() -> Row:
+    """Measure how long a full garbage collection stops a ready gateway: the reason to freeze its lasting objects."""
     with ProcessPoolExecutor(
         1, mp_context=multiprocessing.get_context("spawn")
     ) as pool:
@@ -230,7 +231,7 @@ async def _time_collections_of_a_gateway() -> tuple[float, float]:
 
 
 def _time_collection() -> float:
-    """The least of three, in milliseconds of CPU."""
+    """Return the least of three collections, in milliseconds of CPU."""
     times = []
     for _ in range(3):
         started = time.thread_time()
@@ -263,7 +264,7 @@ async def _long_conversations(effort: Effort) -> list[Row]:
                         )
                     )
                     continue
-                refused = await _talk(server.url)
+                refused = await _count_refused_turns(server.url)
             taken = [
                 record.canonical_usage
                 for record in provider.log
@@ -283,14 +284,16 @@ async def _long_conversations(effort: Effort) -> list[Row]:
 
 def _way_to(way: str, upstream: str, folder: str) -> Any:
     if way == OURS:
-        return process(serve_gateway, upstream, str(Path(folder) / "long.db"), OURS)
+        return start_process(
+            serve_gateway, upstream, str(Path(folder) / "long.db"), OURS
+        )
     return (
-        headroom_proxy(upstream) if way == HEADROOM else litellm_proxy(upstream, MODEL)
+        start_headroom(upstream) if way == HEADROOM else start_litellm(upstream, MODEL)
     )
 
 
-async def _talk(url: str) -> int:
-    """How many turns of a client were refused that marks its last message, as agents do."""
+async def _count_refused_turns(url: str) -> int:
+    """Count the refused turns of a client that marks its last message for the cache, as agents do."""
     history: list[dict[str, Any]] = []
     refused = 0
     words = "the ledger of the northern branch was settled and every entry was compared twice with its receipt. "
@@ -328,13 +331,13 @@ async def _talk(url: str) -> int:
 # Memory
 
 
-def _memory() -> Row:
-    """What a process holds of threads nobody continues: two requests of 10 KB each."""
+def _measure_memory() -> Row:
+    """Measure the memory that threads keep in a process after their last request: two requests of 10 KB each."""
     what = f"memory at {IDLE_THREADS:,} idle threads of 10 KB"
     with (
         tempfile.TemporaryDirectory() as folder,
-        process(serve_answer) as direct,
-        process(
+        start_process(serve_answer) as direct,
+        start_process(
             serve_gateway, direct.url, str(Path(folder) / "idle.db"), OURS
         ) as server,
     ):
@@ -350,16 +353,20 @@ def _memory() -> Row:
 async def _idle_threads(server: Server) -> tuple[int | None, int | None]:
     async with httpx2.AsyncClient(timeout=60) as client:
         for number in range(20):
-            await ask(client, server.url, history_body(10_000, number, "warm"))
-        before = resident(server.pid)
+            await ask(client, server.url, make_history_body(10_000, number, "warm"))
+        before = read_memory_bytes(server.pid)
         for thread in range(IDLE_THREADS):
             for number in (1, 2):
                 await ask(
-                    client, server.url, history_body(10_000, number, f"thread {thread}")
+                    client,
+                    server.url,
+                    make_history_body(10_000, number, f"thread {thread}"),
                 )
-        return before, resident(server.pid)
+        return before, read_memory_bytes(server.pid)
 
 
 if __name__ == "__main__":
     quick = "quick" in sys.argv[1:]
-    print(markdown("gateway_parts", run(Effort(20, peers=False) if quick else None)))
+    print(
+        format_section("gateway_parts", run(Effort(20, peers=False) if quick else None))
+    )

@@ -1,12 +1,12 @@
-"""What a coding agent needed after a real compaction, and whether it stood in its context.
+"""Look for the names that a coding agent needed after a real compaction in its context.
 
-The recordings are logs of Claude Code, which hold the summary that its own model wrote at each of its compactions, and
-what the agent did next. A fact is a file name or an identifier that stood before the compaction and that the agent
-typed in a call after it before any tool showed it again. Everthread compacts the same messages with the journal, once
-to at most the size of Claude Code's own summary and once at the default size. "Without names" is the same run without
-the section Names in Use, at the same size: the window is larger by as much. "A plain list" is nothing but names, ranked
-by how recently and how often they occur, in a part of the size. Every other log (by name) was looked at while building;
-the others are only measured. `everthread compare` measures the same on anybody's own logs.
+The recordings are logs of Claude Code, with the summary that its own model wrote at each compaction and the agent's
+next calls. A fact is a file name or an identifier from before the compaction that the agent typed in a later call,
+before any tool showed it again. Everthread compacts the same messages with the journal, once to at most the size of
+Claude Code's own summary and once at the default size. "Without names" is the same run without the section Names in
+Use, at the same size: the window is larger by as much. "A plain list" is nothing but names, ranked by how recently and
+how often they occur, in a part of the size. Every other log (by name) was looked at while building; the others are only
+measured. `everthread compare` measures the same on your own logs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from benchmarks.shared import ROOT
-from benchmarks.table import Row, absent
+from benchmarks.table import Row, make_absent_row
 from everthread import TokenCounter, estimate_request_tokens
 from everthread.compaction.summary.sections import NAMES
 from everthread.core.messages import (
@@ -57,14 +57,14 @@ HALF_LIFE_MESSAGES = 60
 CALL_WEIGHT = 1.0
 TEXT_WEIGHT = 0.5
 OUTPUT_WEIGHT = 0.02
-"""Weights of a name in the plain list, by where it occurs; after 60 messages a use counts half."""
+"""Weights of a name in the plain list, by its source; after 60 messages a use counts half."""
 
 _SECTION = re.compile(rf"\n\n## {NAMES}\n.*?(?=\n\n## |\n\n\[END OF)", re.DOTALL)
 
 
 @dataclass
 class Score:
-    """What one kind of context held, over all cases."""
+    """Numbers of facts in one kind of context, over all cases."""
 
     files: int = 0
     identifiers: int = 0
@@ -74,7 +74,7 @@ class Score:
 
 @dataclass
 class Totals:
-    """What there was to hold, and the scores."""
+    """Numbers of all facts, and the scores."""
 
     cases: int = 0
     files: int = 0
@@ -103,7 +103,7 @@ class Totals:
 def run() -> list[Row]:
     paths = sorted((ROOT / "logs").glob("claude-code-*"))
     if not paths:
-        return [absent("logs of Claude Code")]
+        return [make_absent_row("logs of Claude Code")]
     rows: list[Row] = []
     for half, of_half in (("tuned on", paths[0::2]), ("kept aside", paths[1::2])):
         totals = Totals()

@@ -1,9 +1,9 @@
-"""Recall on long dialogues with questions (LoCoMo): are the turns that hold the answer among the first found?
+"""Measure recall on long dialogues with questions (LoCoMo): are the turns with the answer among the first results?
 
-Against SQLite's full text on the same questions and BM25 over turns. Constants were chosen on three of the five
-dialogues, but the figures of the other two were seen while building: they are not unseen. `closeness` decides whether
-anything is injected: measured with questions of one dialogue put to another, the
-speakers' names exchanged. `python -m benchmarks.locomo [FILE …]`: other dialogues of the same form.
+Compared with SQLite's full-text search and BM25 over turns on the same questions. Constants were chosen on three of the
+five dialogues, but the figures of the other two were seen while building: they are not unseen. `closeness` decides
+whether anything is injected: measured with questions of one dialogue put to another, the speakers' names exchanged.
+`python -m benchmarks.locomo [FILE …]` measures other dialogues in the same format.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from typing import Any
 
 import apsw
 
-from benchmarks.shared import shared
-from benchmarks.table import Row, absent, markdown
+from benchmarks.shared import find_shared
+from benchmarks.table import Row, format_section, make_absent_row
 from everthread.factory import open_store
 from everthread.store.records import DEFAULT_TENANT, NewMessage, NewSession
 from everthread.store.search_records import RecallQuery, SearchQuery
@@ -43,9 +43,9 @@ QUESTION_KINDS = {
     5: "adversarial",
 }
 TUNED_DIALOGUES = frozenset({"conv-26", "conv-30", "conv-41"})
-"""The dialogues on which constants are chosen. The others are told on; all five had been seen before the split."""
+"""The dialogues on which constants are chosen. The others are only measured; all had been seen before the split."""
 MIN_POINTS_AHEAD = 15.0
-"""Points ahead of plain full text, at the first 10."""
+"""Required points ahead of plain full-text search, for the first 10 results."""
 _WORD = re.compile(r"\w+")
 Ranker = Callable[[str], Awaitable[list[str]]]
 
@@ -75,7 +75,7 @@ class Dialogue:
 
 @dataclass
 class Score:
-    """Shares of the evidence found, by how many results are looked at and by kind of question."""
+    """Shares of the evidence found, by the number of results and the kind of question."""
 
     found: dict[tuple[int, int], list[float]] = field(default_factory=dict)
 
@@ -420,10 +420,12 @@ def _make_cost_row(stored_dialogues: Sequence[StoredDialogue]) -> Row:
 
 def run(paths: Sequence[Path] = ()) -> list[Row]:
     files = list(paths) or [
-        path for path in (shared("memory", "locomo-first5.json"),) if path is not None
+        path
+        for path in (find_shared("memory", "locomo-first5.json"),)
+        if path is not None
     ]
     if not files:
-        return [absent("long dialogues")]
+        return [make_absent_row("long dialogues")]
     dialogues = [dialogue for path in files for dialogue in read(path)]
     with tempfile.TemporaryDirectory(prefix="everthread-bench-") as folder:
 
@@ -438,4 +440,6 @@ def run(paths: Sequence[Path] = ()) -> list[Row]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(markdown("locomo", run([Path(word) for word in sys.argv[1:]])))
+    sys.stdout.write(
+        format_section("locomo", run([Path(word) for word in sys.argv[1:]]))
+    )

@@ -1,7 +1,7 @@
-"""Long conversations through the lossless engine: is everything still reachable, does it fit, what does it cost.
+"""Run long conversations through the lossless engine: is everything reachable, does it fit, and at which cost?
 
-Facts are planted in what the user says and in tool output. Each must be found by `lcm_grep`, and be read by
-`lcm_expand` under the id that gave; and every message must be in view or under a node that is. No model is called.
+Facts are planted in the user's messages and in tool output. `lcm_grep` must find each, and `lcm_expand` must return it
+by the id found. Every message must be in the context or covered by a node in the context. No model is called.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.corpus import Corpus
-from benchmarks.shared import shared
-from benchmarks.table import Row, absent
+from benchmarks.shared import find_shared
+from benchmarks.table import Row, make_absent_row
 from everthread import open_store
 from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.lossless import LosslessEngine
@@ -35,7 +35,7 @@ from everthread.thread.options import Route, SessionOptions, Setup
 MIN_COMPACTIONS = 20
 """Compactions in a chain."""
 MAX_LINEAR_GROWTH = 1.5
-"""Near linear: the second half of a chain takes at most this much more than the first; quadratic would be 3."""
+"""The second half of a chain may take at most this many times as long as the first; quadratic growth would take 3."""
 FACT_COUNT = 60
 WINDOW = 32_000
 _NODE = re.compile(r"^\[node (n[0-9a-f]{12}): ", re.MULTILINE)
@@ -47,13 +47,13 @@ class ChainFigures:
 
     compactions: int = 0
     seconds: list[float] = field(default_factory=list)
-    """CPU seconds of the compactions of each turn that had any; the lists below have the same order."""
+    """CPU seconds of the compactions of each turn with a compaction; the lists below have the same order."""
     after: list[int] = field(default_factory=list)
     leaves: list[int] = field(default_factory=list)
     covered: list[int] = field(default_factory=list)
     """Tokens of the messages under the new leaves."""
     nodes: list[int] = field(default_factory=list)
-    """Nodes that were made, leaves included."""
+    """Number of new nodes, leaves included."""
     searched: int = 0
     expanded: int = 0
     facts: int = 0
@@ -61,7 +61,7 @@ class ChainFigures:
     invalid: int = 0
     uncovered: int = 0
     broken: int = 0
-    """Requests that did not extend the one before in their session."""
+    """Number of requests that did not extend the one before in their session."""
 
 
 def run() -> list[Row]:
@@ -72,9 +72,9 @@ def run() -> list[Row]:
     rows += _rows(
         "examples/long_session.py, twice over", asyncio.run(_run_chain(_load_example()))
     )
-    real = shared("transcripts", "coding-long-claude.json")
+    real = find_shared("transcripts", "coding-long-claude.json")
     if real is None:
-        return [*rows, absent("the long real transcript")]
+        return [*rows, make_absent_row("the long real transcript")]
     messages = json.loads(real.read_text("utf-8"))["messages"]
     return [
         *rows,
@@ -144,9 +144,10 @@ def _format_growth(by_token: float, by_leaf: float) -> str:
 
 
 def _measure_growth(figures: Sequence[float], work_units: Sequence[int]) -> float:
-    """Return how much more the second half of a chain took for the same work than the first half.
+    """Return the time of a chain's second half for the same work, as a multiple of the first half's.
 
-    Work is counted in tokens covered: leaves that became smaller would hide that there are more of them.
+    Work is counted in covered tokens: counting leaves would hide growth if the leaves became smaller.
+
     """
     half = len(figures) // 2
     first_ratio, second_ratio = (
@@ -251,7 +252,7 @@ async def _expand_contains(
 
 
 async def _count_uncovered(conversation: Conversation) -> int:
-    """Count the messages of the thread that are neither in view nor under a node in view."""
+    """Count the messages of the thread that are neither in the context nor covered by a node in the context."""
     nodes = {node.id: node for node in await conversation.store.nodes(conversation.id)}
     shown_messages = await conversation.store.messages(conversation.session.id)
     open_nodes = [

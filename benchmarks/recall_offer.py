@@ -1,4 +1,4 @@
-"""When to offer the tool `recall` to a proxied model: dollars of whole recorded sessions.
+"""Compare moments to offer the tool `recall` to a proxied model, in dollars of whole recorded sessions.
 
 `start` has the tool among the client's from the first call on; `compaction` adds it there at the first compaction,
 which changes the cached prompt from its beginning; `addition` puts its definition after the cached part at the
@@ -16,8 +16,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from benchmarks.shared import HALVES, half_of, shared
-from benchmarks.table import Row, absent
+from benchmarks.shared import HALVES, find_shared, half_of
+from benchmarks.table import Row, make_absent_row
 from everthread.agent.tools.conversation_tools import RECALL_SCHEMA
 from everthread.compaction.engine import ContextEngine, Services
 from everthread.compaction.registry import create_engine
@@ -62,7 +62,7 @@ class SentCall:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A recorded session as it is sent at default settings."""
+    """A recorded session, sent with default settings."""
 
     name: str
     client: str
@@ -105,9 +105,9 @@ class _CapturingPlayer(ConversationPlayer):
 
 
 def run() -> list[Row]:
-    folder = shared("logs")
+    folder = find_shared("logs")
     if folder is None:
-        return [absent("the recorded logs")]
+        return [make_absent_row("the recorded logs")]
     sessions = [asyncio.run(play(path)) for path in sorted(folder.glob("*.gz"))]
     rows: list[Row] = []
     for half in HALVES:

@@ -1,7 +1,7 @@
-"""Secrets: how many go, how many look-alikes go with them, how fast.
+"""Measure redaction: the share of secrets removed, the share of look-alikes removed with them, and the speed.
 
 440 secrets and look-alikes from the rule tests of gitleaks and detect-secrets, in two halves, split by hash. A public
-address of the internet (`ip_public`), which detect-secrets lists, is left as it is. Speed is by processor time.
+address of the internet (`ip_public`), which detect-secrets lists, stays. Speed is by processor time.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
-from benchmarks.shared import HALVES, half_of, shared
-from benchmarks.table import Row, absent, markdown
+from benchmarks.shared import HALVES, find_shared, half_of
+from benchmarks.table import Row, format_section, make_absent_row
 from everthread.core.secrets.redaction import find_secrets, redact
 from everthread.core.secrets.secret_rules import load_rules
 
@@ -34,9 +34,9 @@ def run() -> list[Row]:
 
 
 def _quality() -> list[Row]:
-    path = shared("secrets.b64.jsonl")
+    path = find_shared("secrets.b64.jsonl")
     if path is None:
-        return [absent("secrets and look-alikes")]
+        return [make_absent_row("secrets and look-alikes")]
     cases = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
     rows: list[Row] = []
     for half in HALVES:
@@ -133,7 +133,7 @@ def _repeat_to_megabyte(text: str) -> str:
 
 
 def _search_one_by_one(text: str) -> int:
-    """Search for each token pattern in a pass of its own over the text, without rules by name or context."""
+    """Search for each token pattern in a separate pass over the text, without rules by name or context."""
     tokens = {
         form.pattern.pattern
         for forms in load_rules().forms_by_prefix.values()
@@ -157,4 +157,4 @@ def _time_best_run(work: Callable[[str], object], text: str) -> float:
 
 
 if __name__ == "__main__":
-    print(markdown("Redaction", run()))
+    print(format_section("Redaction", run()))

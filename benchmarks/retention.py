@@ -1,19 +1,19 @@
-"""What a conversation still knows after it was compacted, at the same size as other ways of making it smaller.
+"""Measure which facts remain in a conversation after compactions, at the same size as with other compressors.
 
-`python -m benchmarks.retention [KIND]`: the table; with a kind (`error`, `decision`) also every fact of it we lost.
-Shares are over all conversations, after 1, 3 and 10 compactions in a row, each made when the history had grown to its
-threshold. All contenders compact at the same moments, to at most the size of our result:
+`python -m benchmarks.retention [KIND]`: the table; with a kind (`error`, `decision`) also every fact of that kind that
+Everthread lost. Shares are over all conversations, after 1, 3 and 10 compactions in a row, each made when the history
+had grown to its threshold. All contenders compact at the same moments, to at most the size of our result:
 
 - head + tail: the first exchange and the end;
 - text-rank: the same, and between them a text-rank extract as long as our summary;
-- LangChain: SummarizationMiddleware as it comes, which shows its summariser the last 4,000 tokens of what it drops; and
-  untrimmed. Its summariser, there being no model, is a text-rank extract as long as our summary;
-- Pydantic AI harness: its SummarizingCompaction as it comes, and with keep_user_messages.
-- Hermes Agent: its ContextCompressor, with the tail that fits.
-- Headroom: its `compress`; it drops no message, so what does not fit afterwards goes from the middle.
+- LangChain: SummarizationMiddleware with its defaults, which shows its summariser the last 4,000 tokens of the dropped
+  messages; and untrimmed. Its summariser is a text-rank extract as long as our summary, because there is no model;
+- Pydantic AI harness: its SummarizingCompaction with its defaults, and with keep_user_messages;
+- Hermes Agent: its ContextCompressor, with the tail that fits;
+- Headroom: its `compress`; it drops no message, so messages that do not fit afterwards are removed from the middle;
 - trim_messages: LangChain's, the end from a user message on.
 
-The facts of these tables were there while the code was written: they are tuned to. The rows that begin with "labels"
+The code was tuned on the facts of these tables. The rows that begin with "labels"
 are not: 403 statements, facts and findings labelled by hand in real recordings (`retained/labels.py`), which are
 divided into a half that was seen and one that was kept aside. They are measured after 1, 5 and 10 compactions, and at
 the end each one that is no longer in the context is asked for with one obvious question to the search of the store.
@@ -23,10 +23,10 @@ longer blind.
 
 "Findings of the agent" are 112 conclusions (causes, figures, commits, files, decisions) labelled by hand in nine logs
 of agents before the journal was changed to keep more of them. Each log is one thread, compacted whenever it reaches
-the threshold, and what is in the context at its end counts. The misses of one half were looked at while building.
+the threshold, and the context at its end counts. The misses of one half were looked at while building.
 
-The journal tells what was done and how it ended; figures inside output and single commands give
-way first and are left to search, so that in those rows ours falls behind or fades.
+The journal says what was done and how it ended. Figures inside output and
+single commands are dropped first and left to search, so Everthread is behind in those rows.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 
-from benchmarks.peers import SUMMARISERS, absent_peers, present_peers
-from benchmarks.retained.conversations import REAL, conversations
-from benchmarks.retained.fabrications import Marked, is_refused, measure
-from benchmarks.retained.labelled import DEPTHS as LABEL_DEPTHS
-from benchmarks.retained.labelled import Outcome, SessionEnd, measure_session
-from benchmarks.retained.labelled import measure as measure_labels
+from benchmarks.peers import SUMMARISERS, find_absent_peers, find_present_peers
+from benchmarks.retained.contender_contexts import DEPTHS, OURS, Score, run_chain
+from benchmarks.retained.conversation_facts import COMMAND, ERROR, FILE, ID, REQUEST
+from benchmarks.retained.conversations import REAL, load_conversations
+from benchmarks.retained.fabrications import MarkedLines, is_refused, measure
+from benchmarks.retained.labelled_threads import DEPTHS as LABEL_DEPTHS
+from benchmarks.retained.labelled_threads import Outcome, SessionEnd, measure_session
+from benchmarks.retained.labelled_threads import measure as measure_labels
 from benchmarks.retained.labels import MECHANICAL, USER, Label
-from benchmarks.retained.race import DEPTHS, OURS, Score, race
 from benchmarks.retained.recordings import ASIDE, LOGS, SEEN, THREADS
-from benchmarks.retained.truth import COMMAND, ERROR, FILE, ID, REQUEST
-from benchmarks.shared import shared
-from benchmarks.table import Row, absent, markdown
+from benchmarks.shared import find_shared
+from benchmarks.table import Row, format_section, make_absent_row
 
 WINDOWS = {32_000: 3, 200_000: 1}
-"""In how many orders the facts are planted."""
+"""By window: the number of orders in which the facts are planted."""
 KIND_LABELS = {
     REQUEST: "latest request",
     "rule": "rules",
@@ -71,12 +71,12 @@ LABEL_GROUPS = {
     USER: ("what the user said", 0.95),
     MECHANICAL: ("files, commands, errors, figures", 0.97),
 }
-"""With the share that must be in the context or found."""
+"""Kinds of labels, with the share that must be in the context or found."""
 FINDING_GOALS = {32_000: 0.6, 64_000: 0.7, 128_000: 0.85, 200_000: 0.9}
 """The share of the agent's findings that must be in the context at the end of a session, by window."""
 
 Scores = dict[int, Score]
-"""By how many compactions there were."""
+"""Scores by the number of compactions."""
 
 
 def run() -> list[Row]:
@@ -84,17 +84,17 @@ def run() -> list[Row]:
 
 
 def _rows(print_lost: str) -> list[Row]:
-    available = conversations()
+    available = load_conversations()
     rows = [
-        absent(f"{name} conversations")
+        make_absent_row(f"{name} conversations")
         for name in REAL
         if name not in [futures.name for futures in available]
     ]
     rows += [
         Row(SUMMARISERS[name], f"absent: {reason}")
-        for name, reason in absent_peers().items()
+        for name, reason in find_absent_peers().items()
     ]
-    peers = present_peers()
+    peers = find_present_peers()
     with ProcessPoolExecutor(min(os.cpu_count() or 1, 4)) as pool:
         races = {
             window: [
@@ -104,25 +104,24 @@ def _rows(print_lost: str) -> list[Row]:
             ]
             for window, orders in WINDOWS.items()
         }
-        labelled = _labelled(pool, peers)
-        ended = _sessions(pool, peers)
+        labelled = _measure_labels(pool, peers)
+        ended = _measure_sessions(pool, peers)
         marks = _measure_marks(pool, len(available))
         for window, futures in races.items():
             scores = [race.result() for race in futures]
             joined_scores = {
-                depth: Score.joined(score[depth] for score in scores)
-                for depth in DEPTHS
+                depth: Score.join(score[depth] for score in scores) for depth in DEPTHS
             }
             rows += _table(window, joined_scores)
             _print_lost(print_lost, window, joined_scores)
         rows += _label_rows({key: work.result() for key, work in labelled.items()})
-        rows += _finding_rows(ended)
+        rows += _make_finding_rows(ended)
     return rows + marks
 
 
 def _race(window: int, index: int, order: int, peers: Collection[str]) -> Scores:
     scores = {depth: Score() for depth in DEPTHS}
-    race(window, peers, conversations(order)[index], scores)
+    run_chain(window, peers, load_conversations(order)[index], scores)
     return scores
 
 
@@ -175,7 +174,7 @@ def _percent(shares: Iterable[float]) -> str:
 
 
 def _is_ahead(shares: dict[str, list[float]]) -> bool:
-    """Return whether ours is behind no other at any depth, and ahead of each in sum unless it is complete."""
+    """Return whether Everthread is never behind another and, unless it kept all, ahead of each in sum."""
     own_shares = shares[OURS]
     all_other_shares = [
         other_shares for name, other_shares in shares.items() if name != OURS
@@ -191,11 +190,11 @@ def _is_ahead(shares: dict[str, list[float]]) -> bool:
     )
 
 
-def _labelled(
+def _measure_labels(
     pool: Executor, peers: Collection[str]
 ) -> dict[tuple[int, str, str], Future[Outcome]]:
     """Start to measure the labels; return the results by window, half and kind."""
-    if shared("transcripts") is None:
+    if find_shared("transcripts") is None:
         return {}
     return {
         (window, half, kind): pool.submit(measure_labels, kind, half, window, peers)
@@ -204,11 +203,11 @@ def _labelled(
     }
 
 
-def _sessions(
+def _measure_sessions(
     pool: Executor, peers: Collection[str]
 ) -> dict[tuple[int, str], list[Future[SessionEnd]]]:
     """Start to measure the sessions; return the results by window and half."""
-    if shared("logs") is None:
+    if find_shared("logs") is None:
         return {}
     return {
         (window, half): [
@@ -219,12 +218,12 @@ def _sessions(
     }
 
 
-def _finding_rows(
+def _make_finding_rows(
     sessions: Mapping[tuple[int, str], list[Future[SessionEnd]]],
 ) -> Iterator[Row]:
     """Yield rows on the agent's findings that are in the context when its session ends."""
     if not sessions:
-        yield absent("logs with labelled findings")
+        yield make_absent_row("logs with labelled findings")
     for (window, half), works in sessions.items():
         session_ends = [work.result() for work in works]
         total = sum(len(end.total) for end in session_ends)
@@ -248,7 +247,7 @@ def _finding_rows(
 
 def _label_rows(outcomes: Mapping[tuple[int, str, str], Outcome]) -> list[Row]:
     if not outcomes:
-        return [absent("labels")]
+        return [make_absent_row("labels")]
     rows: list[Row] = []
     for window in LABEL_WINDOWS:
         for half in (SEEN, ASIDE):
@@ -258,13 +257,13 @@ def _label_rows(outcomes: Mapping[tuple[int, str, str], Outcome]) -> list[Row]:
                 if (outcome_window, outcome_half) == (window, half)
             }
             for group, (name, goal) in LABEL_GROUPS.items():
-                rows += _label_group(
+                rows += _make_label_rows(
                     f"labels, {half}, {window // 1000}K: {name}", group, goal, of_half
                 )
     return rows
 
 
-def _label_group(
+def _make_label_rows(
     name: str, group: frozenset[str], goal: float, outcomes: Mapping[str, Outcome]
 ) -> Iterator[Row]:
     """Yield a row on the labels kept, by kind and contender, and one on those in the context or found by search."""
@@ -274,11 +273,11 @@ def _label_group(
         for depth in LABEL_DEPTHS
     ]
     figures = [
-        f"{kind} {_percent(_label_shares(OURS, group, [kind_outcome]))}"
+        f"{kind} {_percent(_measure_label_shares(OURS, group, [kind_outcome]))}"
         for kind, kind_outcome in outcomes.items()
     ]
     shares = {
-        contender: _label_shares(contender, group, all_outcomes)
+        contender: _measure_label_shares(contender, group, all_outcomes)
         for contender in all_outcomes[0].kept[LABEL_DEPTHS[0]]
     }
     figures += [
@@ -288,7 +287,7 @@ def _label_group(
     row_name = f"{name} (of {'/'.join(map(str, totals))}) after {'/'.join(map(str, LABEL_DEPTHS))}"
     yield Row(row_name, "; ".join(figures), "ahead", _is_ahead(shares))
     reachable_share = (
-        sum(_count_labels(group, outcome.reachable()) for outcome in all_outcomes)
+        sum(_count_labels(group, outcome.list_reachable()) for outcome in all_outcomes)
         / totals[-1]
     )
     yield Row(
@@ -299,7 +298,7 @@ def _label_group(
     )
 
 
-def _label_shares(
+def _measure_label_shares(
     contender: str, group: frozenset[str], outcomes: Sequence[Outcome]
 ) -> list[float]:
     """Return the share kept at each depth; 1 if nothing of the group was said yet."""
@@ -363,15 +362,15 @@ def _measure_marks(pool: Executor, count: int) -> list[Row]:
     ]
 
 
-def _measure_conversation(index: int, *, again: bool) -> Marked:
-    return measure(conversations()[index], again=again)
+def _measure_conversation(index: int, *, again: bool) -> MarkedLines:
+    return measure(load_conversations()[index], again=again)
 
 
 def _is_conversation_refused(index: int) -> bool:
-    return is_refused(conversations()[index])
+    return is_refused(load_conversations()[index])
 
 
-def _pool_marks(results: Iterable[Marked], *, invented: bool) -> float:
+def _pool_marks(results: Iterable[MarkedLines], *, invented: bool) -> float:
     marks = [mark for result in results for mark in result.of(invented=invented)]
     return sum(marks) / len(marks)
 
@@ -386,4 +385,4 @@ def _print_lost(kind: str, window: int, scores: Scores) -> None:
 
 
 if __name__ == "__main__":
-    print(markdown("retention", _rows(print_lost=" ".join(sys.argv[1:]))))
+    print(format_section("retention", _rows(print_lost=" ".join(sys.argv[1:]))))

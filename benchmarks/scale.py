@@ -1,9 +1,9 @@
-"""How the gateway grows: with workers behind one port, with gateways on one PostgreSQL, with stored threads.
+"""Measure how the gateway grows: with workers on one port, with gateways on one PostgreSQL, with stored threads.
 
-Requests per CPU-second: answered requests by what all processes of the gateway used (supervisor, workers, compaction
-processes), so the figure hardly depends on who else works on the machine or on the client that asks. Each connection
-holds a conversation of its own that grows by an exchange with each request.
-"Simulated" is a queue before a database of so many cores, with the costs that were measured in this run: how many
+Requests per CPU-second: answered requests by the CPU of all processes of the gateway (supervisor, workers, compaction
+processes), so the figure hardly depends on other work on the machine or on the client. Each connection has its own
+conversation, which grows by an exchange with each request. "Simulated" is a queue before a database with this many
+cores, with the costs that were measured in this run: how many
 gateways, each of one core and 70 % busy, it serves before one request in a hundred waits 50 ms for it.
 """
 
@@ -24,16 +24,16 @@ import httpx2
 import psycopg
 
 from benchmarks.load import describe_load, send_requests, serve_at_once
-from benchmarks.load.threads import growing_thread
+from benchmarks.load.threads import make_growing_thread
 from benchmarks.peers.proxies import Server
 from benchmarks.servers import (
     ask,
-    cpu_seconds,
-    family,
-    history_body,
-    process,
+    list_process_family,
+    make_history_body,
+    read_cpu_seconds,
     serve_answer,
-    serve_command,
+    start_process,
+    start_serve_command,
 )
 from benchmarks.table import Row
 from tests.store.postgres_server import NoServerError, make_server
@@ -42,15 +42,15 @@ from tests.store.postgres_server import Server as PostgresServer
 CONNECTIONS = 64
 REQUESTS = 6
 ROUNDS = 3
-"""Of each connection, in a round."""
+"""Requests of each connection in a round."""
 WORKERS_TIMES = 1.7
-"""On two cores that do nothing else."""
+"""Required speed of two workers, as a multiple of one, on two idle cores."""
 WORKER_BYTES = 20_000
 WARM_REQUESTS = 2
 WORKER_REQUESTS = 16
-"""Of each connection. Its first request may be the first that its worker sees of the thread, as after a reconnect."""
+"""Requests of each connection. The first may be new to its worker, as after a reconnect."""
 SETTLE_SECONDS = 5.0
-"""For storing and indexing after the first requests."""
+"""Time for storing and indexing after the first requests."""
 GATEWAYS_SHARE = 0.85
 THREADS_TIMES = 1.2
 GATEWAY_COUNTS = (1, 2, 4)
@@ -58,7 +58,7 @@ DATABASE_CORES = (4, 16, 64)
 BUSY_SHARE = 0.7
 WAIT_SECONDS = 0.05
 STORED_THREADS = 1_500
-"""Threads of others that a store holds."""
+"""Number of other threads in a store."""
 _NAMES = itertools.count()
 
 
@@ -66,7 +66,7 @@ def run() -> list[Row]:
     rows: list[Row] = []
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        direct = stack.enter_context(process(serve_answer))
+        direct = stack.enter_context(start_process(serve_answer))
         rows += _measure_workers(folder)
         rows += _measure_stored_threads(folder, direct.url)
         try:
@@ -97,7 +97,7 @@ def _measure_workers(folder: Path) -> list[Row]:
         upstream = stack.enter_context(serve_at_once())
         servers = {
             (mode, count): stack.enter_context(
-                serve_command(
+                start_serve_command(
                     folder / f"{mode}-{count}",
                     _config(upstream.url, mode=mode),
                     "--workers",
@@ -141,7 +141,7 @@ def _measure_workers(folder: Path) -> list[Row]:
 def _worker_rate(server: Server, name: str) -> float:
     """Return the requests a second of known threads, one a connection."""
     threads = {
-        connection: growing_thread(
+        connection: make_growing_thread(
             f"{name} {connection}", WORKER_BYTES, WARM_REQUESTS + WORKER_REQUESTS
         )
         for connection in range(CONNECTIONS)
@@ -160,8 +160,8 @@ def _worker_rate(server: Server, name: str) -> float:
 
 def _measure_stored_threads(folder: Path, upstream: str) -> list[Row]:
     """Measure the cost of a request in an empty store, and beside the threads of others."""
-    with serve_command(folder / "threads", _config(upstream)) as server:
-        _measure_load([server])  # what is read and compiled once
+    with start_serve_command(folder / "threads", _config(upstream)) as server:
+        _measure_load([server])  # code and tables are loaded once
         rate_before = _measure_load([server])[1]
         asyncio.run(_fill(server))
         rate_after = _measure_load([server])[1]
@@ -188,16 +188,18 @@ def _measure_gateways(folder: Path, upstream: str, server: PostgresServer) -> li
         with ExitStack() as stack:
             servers = [
                 stack.enter_context(
-                    serve_command(
+                    start_serve_command(
                         folder / f"{count}-{number}", _config(upstream, database)
                     )
                 )
                 for number in range(count)
             ]
             _measure_load(servers)
-            used_before = cpu_seconds(*family(postmaster)) or 0.0
+            used_before = read_cpu_seconds(*list_process_family(postmaster)) or 0.0
             rates = [_measure_load(servers) for _ in range(2)]
-            spent = (cpu_seconds(*family(postmaster)) or 0.0) - used_before
+            spent = (
+                read_cpu_seconds(*list_process_family(postmaster)) or 0.0
+            ) - used_before
         requests = len(rates) * CONNECTIONS * REQUESTS
         rate_per_cpu = statistics.median(per for _, per in rates)
         first_rate = first_rate or rate_per_cpu
@@ -262,11 +264,11 @@ def _simulate_wait(
 
 def _measure_load(servers: Sequence[Server]) -> tuple[float, float]:
     """Return the requests per second, and per CPU-second of the servers."""
-    pids = [pid for server in servers for pid in family(server.pid)]
-    seconds_before = cpu_seconds(*pids) or 0.0
+    pids = [pid for server in servers for pid in list_process_family(server.pid)]
+    seconds_before = read_cpu_seconds(*pids) or 0.0
     seconds = asyncio.run(_ask_all(servers))
-    time.sleep(0.5)  # what is stored and indexed after the answer is part of it
-    spent = (cpu_seconds(*pids) or 0.0) - seconds_before
+    time.sleep(0.5)  # storing and indexing after the answer are included
+    spent = (read_cpu_seconds(*pids) or 0.0) - seconds_before
     return CONNECTIONS * REQUESTS / seconds, CONNECTIONS * REQUESTS / max(spent, 0.01)
 
 
@@ -276,7 +278,7 @@ async def _ask_all(servers: Sequence[Server]) -> float:
     async def send_conversation(client: httpx2.AsyncClient, url: str) -> None:
         scope = f"conversation {next(_NAMES)}"
         for turn in range(REQUESTS):
-            await ask(client, url, history_body(4_000, turn, scope))
+            await ask(client, url, make_history_body(4_000, turn, scope))
 
     async with AsyncExitStack() as stack:
         single_connection = httpx2.Limits(max_connections=1)
@@ -305,7 +307,9 @@ async def _fill(server: Server) -> None:
 
     async def some(client: httpx2.AsyncClient) -> None:
         for name in names:
-            await ask(client, server.url, history_body(4_000, 1, f"of others {name}"))
+            await ask(
+                client, server.url, make_history_body(4_000, 1, f"of others {name}")
+            )
 
     async with httpx2.AsyncClient(timeout=300) as client:
         await asyncio.gather(*(some(client) for _ in range(16)))

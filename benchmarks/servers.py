@@ -33,7 +33,7 @@ ANSWER = json.dumps(
 
 
 @contextmanager
-def process(target: Any, *arguments: Any) -> Iterator[Server]:
+def start_process(target: Any, *arguments: Any) -> Iterator[Server]:
     """Start a process and yield its address, which it sends when it is ready."""
     context = multiprocessing.get_context("spawn")
     own_end, child_end = context.Pipe()
@@ -112,7 +112,7 @@ async def ask(
     return answer
 
 
-def history_body(size: int, number: int, scope: str, model: str = MODEL) -> bytes:
+def make_history_body(size: int, number: int, scope: str, model: str = MODEL) -> bytes:
     """Return a request whose history has about this size, plus `number` short exchanges."""
     text = f"Entry of {scope}: the books are settled and compared. " * 20
     count = max(1, size // (2 * len(text)))
@@ -129,7 +129,7 @@ def history_body(size: int, number: int, scope: str, model: str = MODEL) -> byte
     ).encode()
 
 
-def family(pid: int) -> list[int]:
+def list_process_family(pid: int) -> list[int]:
     """Return the ids of a process and of all its descendants."""
     process_ids = [pid]
     for process_id in process_ids:
@@ -145,7 +145,7 @@ def family(pid: int) -> list[int]:
     return process_ids
 
 
-def cpu_seconds(*pids: int) -> float | None:
+def read_cpu_seconds(*pids: int) -> float | None:
     """Return the CPU seconds of processes so far; None if the system does not report them."""
     total = 0.0
     for pid in pids:
@@ -157,7 +157,7 @@ def cpu_seconds(*pids: int) -> float | None:
     return total
 
 
-def resident(pid: int) -> int | None:
+def read_memory_bytes(pid: int) -> int | None:
     """Return the bytes of memory of a process; None if the system does not report them."""
     status = Path(f"/proc/{pid}/status")
     if not status.exists():
@@ -167,7 +167,7 @@ def resident(pid: int) -> int | None:
 
 
 @contextmanager
-def serve_command(home: Path, config: str, *options: str) -> Iterator[Server]:
+def start_serve_command(home: Path, config: str, *options: str) -> Iterator[Server]:
     """Start `everthread serve` as a user does; yield its address and process id."""
     home.mkdir(exist_ok=True)
     (home / "config.yaml").write_text(config, "utf-8")

@@ -1,4 +1,4 @@
-"""What a turn costs outside the model, in CPU of all threads, and how that grows with the stored history."""
+"""Measure the CPU of a turn outside the model, in all threads, and its growth with the stored history."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ async def _time_turn(stored_count: int) -> float:
 
 
 def _stored_message(index: int) -> NewMessage:
-    """A turn of four: a question, a call, its result, the answer."""
+    """Return one of a turn's four messages: a question, a call, its result, the answer."""
     about = f"account {index * 7919 % 1_000} and its entries"
     function = {"name": "ledger", "arguments": f'{{"account": {index}}}'}
     calls: Any = [{"id": f"call_{index}", "type": "function", "function": function}]

@@ -1,4 +1,4 @@
-"""How the code reads: size, packing, names, texts, and the functions that a request runs.
+"""Measure how the code reads: size, packing, names, texts, and the functions that a request runs.
 
 A function counts for a flow if it runs between the request and its answer, in any thread; work at import does not
 count. The engine runs in a worker process, so its functions are counted in a compaction of the same messages here.

@@ -12,7 +12,7 @@ ROOT = Path(
 )
 
 
-def shared(*parts: str) -> Path | None:
+def find_shared(*parts: str) -> Path | None:
     """Return the path of a shared data file; None if it is absent."""
     path = ROOT.joinpath(*parts)
     return path if path.exists() else None
@@ -21,6 +21,6 @@ def shared(*parts: str) -> Path | None:
 def half_of(text: str) -> str:
     """Return one of two halves by the text's hash, the same on every machine.
 
-    "tuned on" may be looked at and learnt from; "told on" is only measured. Before the split all of it had been seen.
+    "tuned on" may be looked at and learnt from; "told on" is only measured. All of it had been seen before the split.
     """
     return HALVES[hashlib.sha256(text.encode()).digest()[0] % 2]

@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from benchmarks.peers import PeerAbsentError, environment
+from benchmarks.peers import PeerAbsentError, create_environment
 from benchmarks.table import Row
 
 PEERS = ("litellm", "llm")
@@ -79,7 +79,7 @@ def _measure_help() -> list[Row]:
     missing_peers = {}
     for name in PEERS:
         try:
-            commands[name] = environment(name).with_name(name)
+            commands[name] = create_environment(name).with_name(name)
         except PeerAbsentError as error:
             missing_peers[name] = str(error)
     seconds_by_name: dict[str, list[float]] = {name: [] for name in commands}

@@ -1,7 +1,7 @@
-"""The store on both databases: appending, loading, searching, and how that grows.
+"""Measure the store on both databases: appending, loading, searching, and their growth.
 
-`python -m benchmarks.store [MESSAGES] [--data FOLDER] [--only sqlite|postgresql]`: 20,000 messages unless told
-otherwise; a million takes an hour. What was loaded stays in the folder, and is searched again by the next run.
+`python -m benchmarks.store [MESSAGES] [--data FOLDER] [--only sqlite|postgresql]`: 20,000 messages by default; a
+million takes an hour. The folder keeps the loaded messages for the searches of the next run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from benchmarks.store_databases import (
 )
 from benchmarks.store_queries import CORPUS, list_queries, list_questions
 from benchmarks.store_recorded import measure_recorded
-from benchmarks.table import Row, markdown
+from benchmarks.table import Row, format_section
 from everthread.factory import open_store
 from everthread.store.records import NewCompaction, NewMessage, NewSession
 from everthread.store.search_records import SearchQuery
@@ -35,19 +35,19 @@ from everthread.store.store import Store
 from tests.store.postgres_server import NoServerError
 
 QUICK = 20_000
-SMALL = 10_000
-"""Growth is measured from this many messages on."""
+FIRST_SIZE = 10_000
+"""Number of messages with which growth is compared."""
 ROUNDS = 15
 APPENDS = 20
 WRITERS = 32
 SEARCH_MS = {"SQLite": 15, "PostgreSQL": 50}
-"""CPU that the median search of a kind may take."""
+"""CPU limit for the median search of a kind."""
 BACKENDS = {"sqlite": sqlite, "postgresql": postgresql}
 
 
 @dataclass(frozen=True)
 class LoadNote:
-    """Which threads a folder holds that keeps what was loaded; None: nothing is kept."""
+    """A note of the loaded threads in a folder; without a folder nothing is kept."""
 
     file: Path | None
 
@@ -64,29 +64,31 @@ class LoadNote:
 
 
 async def measure(backend: Backend, count: int, note: LoadNote) -> list[Row]:
-    """All of it; of a store that was loaded before only what is asked of it."""
+    """Measure everything; on a store that was loaded before, only loading and searching."""
     store = open_store(backend.url)
     name = backend.name
     at = f"at {count:,} messages"
     try:
         if threads := note.read():
             loaded = await load(store, backend, threads[len(threads) // 2], at)
-            return [loaded, *await searches(store, backend, threads, at)]
-        rows = await appends(store, backend)
-        rows.append(await continuation(store, backend))
+            return [loaded, *await measure_searches(store, backend, threads, at)]
+        rows = await measure_appends(store, backend)
+        rows.append(await measure_continuation(store, backend))
         start = backend.size()
-        threads = await fill(store, 0, SMALL)
+        threads = await fill_store(store, 0, FIRST_SIZE)
         small = backend.size()
-        before = await append_seconds(store)
-        threads += await fill(store, SMALL, count)
+        before = await time_appends(store)
+        threads += await fill_store(store, FIRST_SIZE, count)
         large = backend.size()
-        after = await append_seconds(store)
-        grown = ((large - start) / count) / ((small - start) / SMALL)
-        span = f"{SMALL:,} -> {count:,} messages"
+        after = await time_appends(store)
+        grown = ((large - start) / count) / ((small - start) / FIRST_SIZE)
+        span = f"{FIRST_SIZE:,} -> {count:,} messages"
         rows.append(
-            ratio(f"{name}: {span}: time to append and index", after / before, "≤", 1.5)
+            make_ratio_row(
+                f"{name}: {span}: time to append and index", after / before, "≤", 1.5
+            )
         )
-        rows.append(ratio(f"{name}: {span}: bytes a message", grown, "≤", 1.2))
+        rows.append(make_ratio_row(f"{name}: {span}: bytes a message", grown, "≤", 1.2))
         rows.append(
             Row(
                 f"{name}: bytes a message, index included",
@@ -95,18 +97,18 @@ async def measure(backend: Backend, count: int, note: LoadNote) -> list[Row]:
         )
         note.write(threads)
         rows.append(await load(store, backend, threads[len(threads) // 2], at))
-        return rows + await searches(store, backend, threads, at)
+        return rows + await measure_searches(store, backend, threads, at)
     finally:
         await store.close()
 
 
-def ratio(what: str, value: float, sign: str, goal: float) -> Row:
+def make_ratio_row(what: str, value: float, sign: str, goal: float) -> Row:
     met = value >= goal if sign == "≥" else value <= goal
     return Row(what, f"{value:.2f} ×", f"{sign} {goal:g} ×", met)
 
 
-async def appends(store: Store, backend: Backend) -> list[Row]:
-    """Durable appends a second, against the plain loop: in turns, as a machine is not always equally fast."""
+async def measure_appends(store: Store, backend: Backend) -> list[Row]:
+    """Measure durable appends per second against the plain loop, in turns, because a machine's speed varies."""
     await store.create_session(NewSession(id="appends"))
     bodies = CORPUS.messages(APPENDS, seed=0)
     rates: list[tuple[float, float, float]] = []
@@ -123,9 +125,9 @@ async def appends(store: Store, backend: Backend) -> list[Row]:
             lambda: asyncio.to_thread(backend.insert, bodies, number * APPENDS)  # noqa: B023
         )
         single = await seconds(lambda: one(bodies))
-        await indexed(store)
+        await wait_for_index(store)
         several = await seconds(many)
-        await indexed(store)
+        await wait_for_index(store)
         rates.append((APPENDS / plain, APPENDS / single, WRITERS * 4 / several))
     plain = statistics.median(rate[0] for rate in rates)
     singly, together = (
@@ -133,13 +135,13 @@ async def appends(store: Store, backend: Backend) -> list[Row]:
     )
     return [
         Row(f"{backend.name}: plain loop of durable inserts", f"{plain:,.0f} a second"),
-        ratio(
+        make_ratio_row(
             f"{backend.name}: appends by one writer, against the plain loop",
             singly,
             "≥",
             0.5,
         ),
-        ratio(
+        make_ratio_row(
             f"{backend.name}: appends by {WRITERS} concurrent writers, against the plain loop",
             together,
             "≥",
@@ -148,10 +150,10 @@ async def appends(store: Store, backend: Backend) -> list[Row]:
     ]
 
 
-async def continuation(store: Store, backend: Backend) -> Row:
-    """What compacting a thread adds to it: the summary, its record, and the places of what is carried along."""
+async def measure_continuation(store: Store, backend: Backend) -> Row:
+    """Measure the bytes that a compaction adds to a thread: summary, record, and positions of kept messages."""
     empty = backend.size()
-    threads = await fill(store, -10 * THREAD, 0)
+    threads = await fill_store(store, -10 * THREAD, 0)
     full = backend.size()
     summary = " ".join(str(body["content"]) for body in CORPUS.messages(60, seed=1))
     for thread in threads:
@@ -167,8 +169,8 @@ async def continuation(store: Store, backend: Backend) -> Row:
     return Row(what, f"{100 * added:.1f} %", "< 10 %", added < 0.1)
 
 
-async def fill(store: Store, start: int, stop: int) -> list[str]:
-    """Threads of generated messages, stored and indexed."""
+async def fill_store(store: Store, start: int, stop: int) -> list[str]:
+    """Store and index threads of generated messages; return their ids."""
     threads = []
     for number in range(start, stop, THREAD):
         session = await store.create_session(NewSession(started=float(number)))
@@ -176,26 +178,26 @@ async def fill(store: Store, start: int, stop: int) -> list[str]:
         await store.append(
             session.id, [new(body, created=float(number)) for body in bodies]
         )
-        await indexed(store)
+        await wait_for_index(store)
         threads.append(session.id)
     return threads
 
 
-async def append_seconds(store: Store) -> float:
-    """Seconds to append and index some messages, when nothing else disturbs."""
+async def time_appends(store: Store) -> float:
+    """Return the least seconds to append and index some messages."""
     session = await store.create_session(NewSession())
     taken = []
     for seed in range(30):
         messages = [new(body) for body in CORPUS.messages(100, seed=-seed)]
         start = time.perf_counter()
         await store.append(session.id, messages)
-        await indexed(store)
+        await wait_for_index(store)
         taken.append(time.perf_counter() - start)
     return min(taken)
 
 
-async def indexed(store: Store) -> None:
-    """A search waits for what is not indexed yet."""
+async def wait_for_index(store: Store) -> None:
+    """Wait until all messages are indexed, as a search does."""
     await store.search(SearchQuery("", limit=0))
 
 
@@ -214,10 +216,10 @@ async def load(store: Store, backend: Backend, thread: str, at: str) -> Row:
     )
 
 
-async def searches(
+async def measure_searches(
     store: Store, backend: Backend, threads: list[str], at: str
 ) -> list[Row]:
-    """What a search takes: CPU of this process and the server, and in brackets by the clock."""
+    """Measure searches: CPU of this process and the server, and in brackets the elapsed time."""
     rows = []
     medians = []
     most = SEARCH_MS[backend.name]
@@ -301,7 +303,7 @@ def main() -> None:
     given = parser.parse_args()
     count = int(given.messages.replace(",", "").replace("_", ""))
     sys.stdout.write(
-        markdown(f"store, {count:,} messages", run(count, given.data, given.only))
+        format_section(f"store, {count:,} messages", run(count, given.data, given.only))
     )
 
 

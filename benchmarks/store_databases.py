@@ -1,4 +1,4 @@
-"""The databases that `benchmarks.store` measures, and plain loops on them to compare with."""
+"""The databases that `benchmarks.store` measures, and plain loops on them for comparison."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ Body = dict[str, Any]
 
 
 class Backend(Protocol):
-    """A database, and the plain loops a store on it is measured against."""
+    """A database, with plain loops for comparison."""
 
     name: str
     url: str
 
     def insert(self, bodies: list[Body], first: int) -> None:
-        """One by one into one table, each durable before the next."""
+        """Insert one by one into one table, each durable before the next."""
 
     def read(self) -> list[Body]:
-        """What was inserted, up to a thread's length."""
+        """Read inserted bodies, at most a thread's length."""
 
     def size(self) -> int:
-        """Bytes the store takes."""
+        """Return the bytes of the store."""
 
     def server_cpu(self) -> float:
-        """Seconds that a server used for it so far; none where there is no server."""
+        """Return the CPU seconds of the server so far; 0 without a server."""
 
 
 @dataclass
@@ -95,7 +95,7 @@ class Postgres:
             "SELECT 1 FROM pg_database WHERE datname = 'store'"
         ).fetchone():
             return
-        # As they are on a server that is no test's.
+        # Settings of an ordinary server, not of a test.
         for setting in (
             "fsync",
             "autovacuum",
@@ -122,7 +122,7 @@ class Postgres:
         return int(row[0]) if row else 0
 
     def server_cpu(self) -> float:
-        """Of the processes that answer the store, by the scheduler's own count."""
+        """Return the CPU seconds of the server's processes for the store, as counted by the scheduler."""
         rows = self.plain.execute(
             "SELECT pid FROM pg_stat_activity WHERE datname = 'store'"
         ).fetchall()

@@ -12,7 +12,7 @@ CORPUS = Corpus()
 
 
 def list_queries(threads: list[str]) -> dict[str, list[SearchQuery]]:
-    """What people look for, fifteen of each kind."""
+    """Return typical searches, fifteen of each kind."""
     make = random.Random(5)  # noqa: S311 - always the same queries
     rare = CORPUS.words[5_000:]
     names = CORPUS.identifiers
@@ -58,7 +58,7 @@ def list_queries(threads: list[str]) -> dict[str, list[SearchQuery]]:
 
 
 def list_questions() -> list[SearchQuery]:
-    """Return questions of a person: some words that say little, and some that say what is sought."""
+    """Return questions of a person: common words, and words that name the thing sought."""
     make = random.Random(6)  # noqa: S311 - always the same questions
     rare = CORPUS.words[200:5_000]
     return [

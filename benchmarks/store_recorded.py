@@ -1,4 +1,4 @@
-"""Recorded conversations in a SQLite store: CPU a message, size against text, and the import of a large log.
+"""Measure recorded conversations in a SQLite store: CPU per message, size against text, and the import of a large log.
 
 The messages are those of the shared transcripts, or of the shipped session if these are absent. The log has the form of
 Claude Code's, with about 100 MB of the same messages.
@@ -17,7 +17,7 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
-from benchmarks.shared import shared
+from benchmarks.shared import find_shared
 from benchmarks.store_databases import Body, Sqlite
 from benchmarks.table import Row
 from everthread.core.search.indexed_terms import index_terms
@@ -60,7 +60,7 @@ print(json.dumps([messages, used, search, memory]))
 
 def load_threads() -> tuple[str, list[list[Body]]]:
     """Return the recorded conversations, and their name."""
-    folder = shared("transcripts")
+    folder = find_shared("transcripts")
     if folder is not None:
         files = sorted(folder.glob("*.json"))
         bodies = [json.loads(file.read_text("utf-8"))["messages"] for file in files]
@@ -133,7 +133,7 @@ async def _store_threads(store: Store, threads: list[list[Body]]) -> None:
 
 
 def _measure_preparation(thread: list[Body]) -> str:
-    """Return what redaction and terms take of a message."""
+    """Return the CPU of redaction and terms for a message."""
     texts = [searchable_text(body) for body in thread]
     figures = []
     for name, work in (("redaction", redact), ("terms", index_terms)):

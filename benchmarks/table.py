@@ -24,12 +24,12 @@ class Row:
         return self.required and self.met is False
 
 
-def absent(name: str) -> Row:
+def make_absent_row(name: str) -> Row:
     return Row(name, "real material is absent (set EVERTHREAD_DATA)")
 
 
-def markdown(title: str, rows: Iterable[Row], note: str = "") -> str:
-    """Format a section. `note`: what was measured, on which material."""
+def format_section(title: str, rows: Iterable[Row], note: str = "") -> str:
+    """Format a section. `note`: a description of the measurement and its material."""
     lines = [
         f"### {title}",
         "",

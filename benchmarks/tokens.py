@@ -1,10 +1,11 @@
-"""Tokens: how near the counts are to what providers report, and what counting costs.
+"""Compare token counts with the providers' reports, and measure the cost of counting.
 
 Not held out: the providers' overheads were measured on these conversations and requests, and the texts and the
 standard library took part in choosing the estimator's weights. Expect somewhat more on other material.
 
-The logs of real sessions are in two halves by their names. What is compared is the sum of what calls added to the
-prompt, as the provider counted it and as the messages in between are counted here, without calibration. Two parts of
+The logs of real sessions are in two halves by their names. The compared figure is the sum
+of the tokens that calls added to the prompt, by the provider's count and by ours of the messages in between, without
+calibration. Two parts of
 such prompts are not in the logs: secrets, which the program that recorded them replaced by a word (a link with a token
 of 1,500 tokens, say), so these calls are left out; and encrypted reasoning, which OpenAI's models get back until the
 turn ends, so the size that the provider reported is added.
@@ -21,8 +22,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from benchmarks.shared import half_of, shared
-from benchmarks.table import Row, absent, markdown
+from benchmarks.shared import find_shared, half_of
+from benchmarks.table import Row, format_section, make_absent_row
 from everthread.core.messages import Message
 from everthread.core.tokens import TokenCounter, estimate_request_tokens
 from everthread.core.tokens.calibration import Calibration
@@ -48,13 +49,13 @@ def run() -> list[Row]:
 
 
 MAX_ADDED_TOKENS = 50_000
-"""Tokens: more between two calls is a change of the context, not a message."""
+"""More tokens than this between two calls are a change of the context, not a message."""
 
 
 def _measure_logs() -> Iterator[Row]:
-    folder = shared("logs")
+    folder = find_shared("logs")
     if folder is None:
-        yield absent("counts of the logs of real sessions")
+        yield make_absent_row("counts of the logs of real sessions")
         return
     sums: dict[tuple[str, str], list[tuple[int, int]]] = {}
     for path in sorted(folder.glob("*.gz")):
@@ -114,9 +115,9 @@ def _count_hidden_reasoning(
 
 
 def _measure_projections() -> Iterator[Row]:
-    path = shared("transcripts", LONG_SESSION)
+    path = find_shared("transcripts", LONG_SESSION)
     if path is None:
-        yield absent("projections against reported prompt tokens")
+        yield make_absent_row("projections against reported prompt tokens")
         return
     calls, delta = _replay(path, CLAUDE, TokenCounter(CLAUDE).message)
     rough_calls, rough_delta = _replay(path, CLAUDE, _count_chars_by_four)
@@ -197,10 +198,10 @@ def _count_chars_by_four(message: dict[str, Any]) -> float:
 
 
 def _measure_requests() -> Iterator[Row]:
-    folder = shared("requests")
-    truth = shared("token-truth")
+    folder = find_shared("requests")
+    truth = find_shared("token-truth")
     if folder is None or truth is None:
-        yield absent("whole requests against reported prompt tokens")
+        yield make_absent_row("whole requests against reported prompt tokens")
         return
     for family in ("claude", "deepseek"):
         errors = []
@@ -314,4 +315,4 @@ def _make_error_row(
 
 
 if __name__ == "__main__":
-    sys.stdout.write(markdown("tokens", run()))
+    sys.stdout.write(format_section("tokens", run()))

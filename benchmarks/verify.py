@@ -1,6 +1,6 @@
-"""Does the consistency check of a model's summary mark what is wrong, and only that?
+"""Measure whether the check of a model's summary marks wrong lines, and only those.
 
-Each line is put into a summary of a recording and held against the whole recording:
+Each line is put into a summary of a recording and compared with the whole recording:
 
 - copied: sentences of the recordings with a name or a figure, word for word, plain and as completed actions;
 - written by a model: lines of the summaries that Claude Code's own model wrote at the compactions in its logs;
@@ -12,9 +12,8 @@ The recordings are divided by the hash of their names: one half was looked at wh
 measured; of that one nothing but this table was seen, and the closest statements' thresholds were raised twice because
 of it. A checker that marks nothing, or everything, fails.
 
-What cannot be had without a model: a decision whose object is exchanged for an ordinary word looks like a synonym, a
-count that the model made itself ("5 review comments") stands nowhere, and a wrong fact told in words of its own is
-close to no statement.
+Limits without a model: a decision whose object is replaced by an ordinary word looks like a synonym, a count that the
+model made itself ("5 review comments") is in no source, and a wrong fact in new words is close to no statement.
 """
 
 from __future__ import annotations
@@ -34,10 +33,10 @@ from benchmarks.checked.wrong_facts import (
     NAME,
     NEGATION,
     Recorded,
-    pick,
+    take_per_kind,
 )
 from benchmarks.shared import HALVES
-from benchmarks.table import Row, absent, markdown
+from benchmarks.table import Row, format_section, make_absent_row
 from everthread.compaction.verification.unsupported_lines import (
     UNVERIFIED_MARK,
     mark_sections,
@@ -54,12 +53,12 @@ MAX_MARKED = {COPIED_KIND: 0.01, WRITTEN_KIND: 0.05, PARAPHRASED_KIND: 0.05}
 MIN_CAUGHT = {(FIGURE, NAME): 0.60, (NEGATION, DECISION): 0.30}
 MIN_CAUGHT_OVERALL = 0.25
 Mark = Callable[[Sequence[str], str], list[bool]]
-"""Whether each line is marked, given the sources."""
+"""Returns whether each line is marked, given the sources."""
 
 
 @dataclass
 class Tally:
-    """How many lines of each kind there were, and how many of them were marked or caught."""
+    """Numbers of lines, marked lines and caught lines of each kind."""
 
     lines: Counter[str] = field(default_factory=Counter)
     marked: Counter[str] = field(default_factory=Counter)
@@ -126,8 +125,12 @@ def measure(recording: Recording, mark: Mark, tally: Tally) -> None:
         unmarked = [
             line for line, is_marked in zip(lines, marks, strict=True) if not is_marked
         ]
-        facts = pick(
-            [fact for line in unmarked for fact in recorded.wrong_facts(line, rng)],
+        facts = take_per_kind(
+            [
+                fact
+                for line in unmarked
+                for fact in recorded.make_wrong_facts(line, rng)
+            ],
             WRONG_FACTS_PER_KIND,
             rng,
         )
@@ -188,7 +191,7 @@ def run(
     for recording in recordings() if material is None else material:
         measure(recording, mark, tallies[recording.half])
     if not any(tally.lines for tally in tallies.values()):
-        return [absent("recordings")]
+        return [make_absent_row("recordings")]
     return [
         row
         for half, tally in tallies.items()
@@ -198,4 +201,4 @@ def run(
 
 
 if __name__ == "__main__":
-    sys.stdout.write(markdown("verify", run()))
+    sys.stdout.write(format_section("verify", run()))

@@ -15,13 +15,13 @@ from benchmarks import chain, compactbench, handoff, load, scale, verify
 from benchmarks.__main__ import replace_section
 from benchmarks.checked.material import Recording
 from benchmarks.code_shape.reading import measure_reading
-from benchmarks.load.threads import ANSWER_TEXT, growing_thread
+from benchmarks.load.threads import ANSWER_TEXT, make_growing_thread
 from benchmarks.retained import labels as labelled
+from benchmarks.retained.contender_contexts import OURS, Contexts
 from benchmarks.retained.contenders import HEAD_TAIL
-from benchmarks.retained.race import OURS, Contexts
 from benchmarks.retained.recordings import LOGS, THREADS
-from benchmarks.shared import HALVES, half_of, shared
-from benchmarks.table import markdown
+from benchmarks.shared import HALVES, find_shared, half_of
+from benchmarks.table import format_section
 from everthread.lab.importers.read_logs import read_log
 from everthread.lab.summary_comparison import Names, find_measurable_compactions
 
@@ -44,10 +44,10 @@ def test_no_contender_gets_more_room_than_we_use() -> None:
 
 
 def test_every_label_stands_where_the_file_says() -> None:
-    if shared("transcripts") is None:
+    if find_shared("transcripts") is None:
         pytest.skip("the shared recordings are absent")
     recorded = [*THREADS.values(), *LOGS.values()]
-    found = labelled.labels(name for names in recorded for name in names)
+    found = labelled.load_labels(name for names in recorded for name in names)
     assert len(found) == len(labelled._FILE.read_text("utf-8").splitlines())
     known = labelled.USER | labelled.MECHANICAL | labelled.FINDINGS
     assert all(label.kind in known for label in found)
@@ -73,11 +73,11 @@ def test_a_recording_that_changed_is_refused(
         lambda _name: [{"role": "user", "content": "Never push."}],
     )
     with pytest.raises(ValueError, match="no longer there"):
-        labelled.labels(["one"])
+        labelled.load_labels(["one"])
 
 
 def test_words_are_compared_without_typography() -> None:
-    assert labelled.normal("“Never”  push\nto `main`") == "'never' push to 'main'"
+    assert labelled.normalize("“Never”  push\nto `main`") == "'never' push to 'main'"
 
 
 def test_order_is_asked_of_what_stands_there_once() -> None:
@@ -244,7 +244,7 @@ def test_a_checker_that_marks_nothing_fails() -> None:
     assert [row.name for row in rows if row.is_failed] == [
         f"wrong facts caught, {HALVES[0]}"
     ]
-    assert "FAILED" in markdown("verify", rows)
+    assert "FAILED" in format_section("verify", rows)
 
 
 def test_a_checker_that_marks_everything_fails() -> None:
@@ -266,7 +266,7 @@ def test_load_is_the_same_with_and_without_a_compiler(
     elif shutil.which("cc") is None:
         pytest.skip("there is no C compiler")
     threads = {
-        number: growing_thread(f"{number}", 4_000, 3, streams=number == 1)
+        number: make_growing_thread(f"{number}", 4_000, 3, streams=number == 1)
         for number in range(2)
     }
     with load.serve_at_once() as upstream:
@@ -277,7 +277,7 @@ def test_load_is_the_same_with_and_without_a_compiler(
 
 
 def test_a_growing_thread_has_two_more_messages_a_call_and_moves_its_marks() -> None:
-    bodies = [json.loads(body) for body in growing_thread("one", 20_000, 3)]
+    bodies = [json.loads(body) for body in make_growing_thread("one", 20_000, 3)]
     lengths = [len(body["messages"]) for body in bodies]
     assert lengths == [lengths[0], lengths[0] + 2, lengths[0] + 4]
     for body in bodies:

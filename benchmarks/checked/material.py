@@ -1,7 +1,8 @@
-"""Recordings as sources, with sentences that were said in them and the summaries that a model wrote of them.
+"""Load recordings as sources, with their sentences and the summaries that a model wrote of them.
 
-The logs of Claude Code hold the summaries that its own model wrote when it compacted: correct paraphrases of the
-messages before them, by somebody who did not know our checker.
+The logs of Claude Code contain the summaries that its own model wrote at its compactions: correct paraphrases of the
+messages before them, written without knowledge of our checker.
+
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.shared import half_of, shared
+from benchmarks.shared import find_shared, half_of
 from everthread.compaction.summary.sentences import split_sentences
 from everthread.compaction.verification.checkable_names import (
     find_checkable_names,
@@ -31,7 +32,7 @@ from everthread.wire import anthropic
 MIN_SENTENCE_CHARS = 25
 MAX_SENTENCE_CHARS = 400
 MIN_CHARS_PER_TOKEN = 2.0
-"""Recorded characters for each token that a compaction covered. With fewer, the session began in another file."""
+"""Minimum recorded characters per token that a compaction covered. With fewer, the session began in another file."""
 _CLIENT_WORDS = (
     "This session is being continued",
     "If you need specific details",
@@ -48,16 +49,16 @@ class Recording:
     half: str
     sources: str
     said: list[str] = field(default_factory=list)
-    """Sentences of everybody that hold a name or a figure, word for word."""
+    """Sentences of all speakers with a name or a figure, word for word."""
     asked: list[str] = field(default_factory=list)
     """Sentences of the user, word for word."""
     written: list[str] = field(default_factory=list)
-    """Lines of a model's summary that hold a name or a figure."""
+    """Lines of a model's summary with a name or a figure."""
 
 
 def recordings() -> Iterator[Recording]:
     for folder, pattern in (("transcripts", "*.json"), ("logs", "*.jsonl.gz")):
-        root = shared(folder)
+        root = find_shared(folder)
         for path in sorted(root.glob(pattern)) if root else ():
             yield from _read_recordings(path)
 

@@ -1,4 +1,4 @@
-"""Say a recorded sentence in other words, so that it stays true: synonyms, another order, fewer words, a frame."""
+"""Paraphrase a recorded sentence so that it stays true: synonyms, another order, fewer words, an introduction."""
 
 from __future__ import annotations
 
@@ -103,16 +103,16 @@ _THOUSANDS = re.compile(r"(?<![\w.,])(\d{1,3}),(\d{3})(?![\w.,])")
 
 
 def paraphrase(sentence: str, rng: random.Random) -> str:
-    """The sentence in other words. Names and figures stay; a figure may lose its separator."""
+    """Return the sentence in other words. Keep names and figures; a figure may lose its separator."""
     text = _THOUSANDS.sub(r"\1\2", sentence) if rng.random() < 0.5 else sentence
-    text = _reorder(text) if rng.random() < 0.5 else text
-    words = [_other_word(word, rng) for word in _WORD.findall(text)]
+    text = _swap_clauses(text) if rng.random() < 0.5 else text
+    words = [_choose_synonym(word, rng) for word in _WORD.findall(text)]
     text = " ".join(word for word in words if word).rstrip(".")
     return rng.choice(FRAMES).format(text)
 
 
-def _other_word(word: str, rng: random.Random) -> str:
-    """Another word for this one; empty if it is left out."""
+def _choose_synonym(word: str, rng: random.Random) -> str:
+    """Return a synonym of a word; an empty text to leave the word out."""
     if not _PLAIN.fullmatch(word):
         return word
     plain = word.rstrip(".,;:!?")
@@ -124,8 +124,8 @@ def _other_word(word: str, rng: random.Random) -> str:
     return (other.capitalize() if plain[0].isupper() else other) + word[len(plain) :]
 
 
-def _reorder(text: str) -> str:
-    """The second clause before the first."""
+def _swap_clauses(text: str) -> str:
+    """Return the sentence with its second clause before the first."""
     clause = _CLAUSES.search(text)
     if clause is None:
         return text

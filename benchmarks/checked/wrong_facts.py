@@ -1,7 +1,7 @@
 """Make a true line wrong in one respect: a figure, a name, a negation, a decision.
 
-Half of the changed figures and names are taken from elsewhere in the same recording, so that a look whether the
-sources hold them at all does not find the change.
+Half of the changed figures and names come from elsewhere in the same recording, so that a search for them in the
+sources does not reveal the change.
 """
 
 from __future__ import annotations
@@ -110,8 +110,8 @@ class Recorded:
         stop = stop_words(words)
         self._words = sorted({word for word in words if word not in stop})
 
-    def wrong_facts(self, line: str, rng: random.Random) -> list[WrongFact]:
-        """One wrong line of each kind that can be made of this one."""
+    def make_wrong_facts(self, line: str, rng: random.Random) -> list[WrongFact]:
+        """Return one wrong line of each possible kind, made from this line."""
         changed = {
             FIGURE: self._change_figure(line, rng),
             NAME: self._change_name(line, rng),
@@ -161,7 +161,7 @@ class Recorded:
         return f"{line[: name.start]}{other}{line[name.end :]}"
 
     def _invent(self, name: CheckableName, rng: random.Random) -> str:
-        """The name with one piece changed."""
+        """Return the name with one part changed."""
         name_parts = list(
             re.finditer(
                 r"[A-Za-z]{3,}|\d+",
@@ -202,15 +202,17 @@ class Recorded:
 
 
 def change_polarity(line: str) -> str:
-    """The line with one negation taken out, or one put in; empty if it has no verb that is known here."""
+    """Return the line with one negation removed or added; empty if it has no known verb."""
     for pattern, other in _FLIPS:
         if pattern.search(line):
             return pattern.sub(other, line, count=1)
     return ""
 
 
-def pick(facts: Sequence[WrongFact], count: int, rng: random.Random) -> list[WrongFact]:
-    """At most this many of each kind."""
+def take_per_kind(
+    facts: Sequence[WrongFact], count: int, rng: random.Random
+) -> list[WrongFact]:
+    """Choose at most this many of each kind."""
     picked: list[WrongFact] = []
     for kind in KINDS:
         of_kind = [fact for fact in facts if fact.kind == kind]

@@ -27,7 +27,7 @@ MODEL = "claude-sonnet-4-5"
 
 @dataclass
 class Trail:
-    """Note the functions that run while it is on."""
+    """Record the functions that run until it is stopped."""
 
     on: bool = False
     codes: set[CodeType] = field(default_factory=set)
@@ -37,7 +37,7 @@ class Trail:
             self.codes.add(frame.f_code)
 
     def functions(self) -> set[CodeType]:
-        """Return those of the package."""
+        """Return the recorded functions of the package."""
         return {
             code
             for code in self.codes
@@ -50,13 +50,13 @@ def _module_name(code: CodeType) -> str:
 
 
 def _is_function(code: CodeType) -> bool:
-    """Return whether this is a function: no body of a module or class, no comprehension."""
+    """Return whether this is a function, and not the body of a module or class or a comprehension."""
     is_comprehension = code.co_name.startswith("<") and code.co_name != "<lambda>"
     return not is_comprehension and bool(code.co_flags & inspect.CO_OPTIMIZED)
 
 
 def measure_flows() -> Iterator[Row]:
-    """Count what each flow runs, the engine's own work included."""
+    """Count the functions of each flow, the engine's included."""
     for name, flow in (
         ("a managed gateway request with a compaction", _gateway_request),
         ("`Conversation.send` with a compaction", _conversation_send),
@@ -84,7 +84,7 @@ def measure_flows() -> Iterator[Row]:
 
 
 def _history(count: int) -> list[dict[str, Any]]:
-    """An agent's work: requests, calls, results, answers; an error among them."""
+    """Return an agent's work: requests, calls, results, answers, and an error."""
     messages: list[dict[str, Any]] = []
     for number in range(count):
         call = {
@@ -125,7 +125,7 @@ def _history(count: int) -> list[dict[str, Any]]:
 
 
 async def _compress_in_process(trail: Trail) -> None:
-    """Run the engine here too: the flows run it in a worker process, out of sight."""
+    """Run the engine in this process, because the flows run it in a worker process."""
     messages: list[Any] = [
         *_chat_history(60),
         {"role": "user", "content": "What is left?"},
@@ -207,7 +207,7 @@ async def _gateway_request(trail: Trail) -> None:
 
 @asynccontextmanager
 async def _upstream() -> AsyncIterator[str]:
-    """A provider that gives one short answer to everything."""
+    """Answer every request with the same short answer."""
     answer = json.dumps(
         {
             "id": "msg_1",

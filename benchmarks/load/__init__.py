@@ -1,7 +1,7 @@
-"""Load for a proxy, from processes that do not share its interpreter.
+"""Send load to a proxy from processes that do not share its interpreter.
 
-`requests.c` sends prepared requests and times the answers; `upstream.c` answers at once. Both are compiled when they
-are first used. On a machine without a compiler `python_load.py` takes their place, in a Python process of its own.
+`requests.c` sends prepared requests and times the answers; `upstream.c` answers immediately. Both are compiled on first
+use. On a machine without a compiler `python_load.py` takes their place, in a separate Python process.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class LoadResult:
 
 
 def describe_load() -> str:
-    """Return what sends the requests and answers them on this machine."""
+    """Return the names of the programs that send and answer the requests on this machine."""
     return "C programs" if _compile("requests") else "Python processes of their own"
 
 
@@ -73,7 +73,7 @@ def send_requests(
 
 @contextmanager
 def serve_at_once() -> Iterator[Server]:
-    """Start an upstream that answers at once."""
+    """Start an upstream that answers immediately."""
     command = [*_command("upstream"), ANSWER_TEXT]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603 - our own program
         try:

@@ -1,4 +1,4 @@
-"""`requests.c` and `upstream.c` for a machine without a C compiler. Run by its path, in a process of its own.
+"""Replace `requests.c` and `upstream.c` on a machine without a C compiler. Run it by its path, in a separate process.
 
 usage: python_load.py requests FILE CONNECTIONS PAUSE_MS PORT...
        python_load.py upstream TEXT

@@ -1,7 +1,7 @@
-"""Growing threads of an agent, as the bodies of its requests.
+"""Make the request bodies of an agent's growing threads.
 
-The text is that of `benchmarks/corpus.py`: English, code and Chinese, sent as UTF-8. Each request has two messages
-more than the one before: the upstream's answer and what follows it. As coding agents do, the client marks its system
+The text comes from `benchmarks/corpus.py`: English, code and Chinese, sent as UTF-8. Each request has two messages more
+than the one before: the upstream's answer and the message after it. As coding agents do, the client marks its system
 prompt and its two newest messages for the provider's cache, so that the marks move.
 """
 
@@ -20,12 +20,12 @@ ANSWER_TEXT = "Done: the settings were read – ‘größer’ and 设置 are ke
 MARK = {"type": "ephemeral"}
 TOOL_COUNT = 12
 NEW_CHARS = 1_500
-"""Characters of what follows an answer."""
+"""Characters of the message after an answer."""
 MIN_CALL_BYTES = 300
 Body = dict[str, Any]
 
 
-def growing_thread(  # noqa: PLR0913 - the options of a load
+def make_growing_thread(  # noqa: PLR0913 - the options of a load
     name: str,
     size: int,
     calls: int,
@@ -35,7 +35,7 @@ def growing_thread(  # noqa: PLR0913 - the options of a load
     model: str = MODEL,
     new_chars: int = NEW_CHARS,
 ) -> list[bytes]:
-    """Return the bodies of so many calls. The first has about `size` bytes, in `messages` messages if given."""
+    """Return the bodies of this many calls. The first has about `size` bytes, in `messages` messages if given."""
     chance = random.Random(name)  # noqa: S311 - always the same text
     count = messages or max(3, size // 2_500) | 1
     history = _make_history(chance, name, size // count, count=count)
@@ -51,7 +51,7 @@ def growing_thread(  # noqa: PLR0913 - the options of a load
 def _make_history(
     chance: random.Random, name: str, size: int, *, count: int
 ) -> list[Body]:
-    """Return a task, then calls of a tool and their results; only words if these would be longer than `size`."""
+    """Return a task, then calls of a tool and their results; only text if these would be longer than `size`."""
     opening = f"Task of {name}: {_make_text(chance, size)}"
     history: list[Body] = [{"role": "user", "content": [_text_block(opening)]}]
     if size < MIN_CALL_BYTES:
@@ -106,7 +106,7 @@ def _text_block(text: str) -> Body:
 
 
 def _make_text(chance: random.Random, size: int) -> str:
-    """Return a text of about so many bytes."""
+    """Return a text of about this many bytes."""
     parts: list[str] = []
     length = 0
     while length < size:

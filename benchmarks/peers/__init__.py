@@ -1,4 +1,4 @@
-"""Other software to be measured against, each in an environment of its own under `.venv-peers/`."""
+"""Run other software for comparison, each in its own environment under `.venv-peers/`."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from typing import Any
 
 HERE = Path(__file__).parent
 ENVIRONMENTS = HERE.parents[1] / ".venv-peers"
-INSTALLING = 900
-"""Seconds; a machine without a package index is told apart from a slow one."""
+MAX_INSTALL_SECONDS = 900
+"""Time after which the package index counts as unreachable."""
 
 
 class PeerAbsentError(Exception):
@@ -24,12 +24,12 @@ class PeerAbsentError(Exception):
 
 
 class Peer:
-    """A peer's process: lines of JSON there and back."""
+    """A peer's process, which reads and writes lines of JSON."""
 
     def __init__(self, name: str) -> None:
         self._errors = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 - lives as long as the process
         self._process = subprocess.Popen(  # noqa: S603 - our own script in our own environment
-            [str(environment(name)), str(HERE / f"{name}_peer.py")],
+            [str(create_environment(name)), str(HERE / f"{name}_peer.py")],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -42,7 +42,7 @@ class Peer:
         line: dict[str, Any],
         answer: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
     ) -> Any:
-        """What the peer answers. What it asks back (a line with `ask`) is answered by `answer`."""
+        """Return the peer's answer. `answer`: answers a question of the peer (a line with `ask`)."""
         while True:
             process = self._process
             assert process.stdin is not None
@@ -51,7 +51,7 @@ class Peer:
                 process.stdin.write(json.dumps(line) + "\n")
                 process.stdin.flush()
             except BrokenPipeError:
-                pass  # it is gone: its last words are read below
+                pass  # the process has ended: its errors are read below
             heard = process.stdout.readline()
             if not heard:
                 raise PeerAbsentError(self._last_words())
@@ -73,8 +73,8 @@ class Peer:
 
 
 @functools.cache
-def own_peer(name: str) -> Peer:
-    """A peer for as long as this process lives, since it takes seconds to start; it ends when its input does."""
+def get_peer(name: str) -> Peer:
+    """Return a peer that lives as long as this process, because it takes seconds to start."""
     return Peer(name)
 
 
@@ -84,12 +84,12 @@ SUMMARISERS = {
     "pydantic_harness": "Pydantic AI harness",
     "hermes": "Hermes",
 }
-"""Peers that make a history smaller, with their names for people."""
+"""Peers that make a history smaller, with their display names."""
 
 
 @functools.cache
-def absent_peers() -> dict[str, str]:
-    """Which of them cannot be measured here, and why."""
+def find_absent_peers() -> dict[str, str]:
+    """Return the peers that cannot be measured here, each with the reason."""
     absent = {}
     for name in SUMMARISERS:
         try:
@@ -103,12 +103,12 @@ def absent_peers() -> dict[str, str]:
     return absent
 
 
-def present_peers() -> frozenset[str]:
-    return frozenset(SUMMARISERS) - absent_peers().keys()
+def find_present_peers() -> frozenset[str]:
+    return frozenset(SUMMARISERS) - find_absent_peers().keys()
 
 
-def package_source(name: str) -> Path:
-    """A peer's source as the package index has it: suites and data that its wheel leaves out."""
+def fetch_source(name: str) -> Path:
+    """Download a peer's source, with suites and data that its wheel leaves out; return the folder."""
     wanted = (HERE / f"{name}.txt").read_text("utf-8").strip()
     folder = ENVIRONMENTS / f"{name}-source" / wanted.replace("==", "-")
     if not folder.is_dir():
@@ -123,14 +123,16 @@ def package_source(name: str) -> Path:
             "--dest",
             str(folder.parent),
         ]
-        _run([str(environment(name)), *fetch, wanted])
+        _run([str(create_environment(name)), *fetch, wanted])
         with tarfile.open(folder.parent / f"{folder.name}.tar.gz") as archive:
             archive.extractall(folder.parent, filter="data")
     return folder
 
 
-def environment(name: str, requirements: Path | None = None, *besides: str) -> Path:
-    """The Python of a peer's environment, which is made when it is first asked for. `besides`: told to pip too."""
+def create_environment(
+    name: str, requirements: Path | None = None, *besides: str
+) -> Path:
+    """Return the Python of a peer's environment; create it on first use. `besides`: more arguments for pip."""
     folder = ENVIRONMENTS / name
     python = folder / (
         "Scripts/python.exe" if sys.platform == "win32" else "bin/python"
@@ -152,7 +154,11 @@ def environment(name: str, requirements: Path | None = None, *besides: str) -> P
 def _run(command: list[str]) -> None:
     try:
         subprocess.run(  # noqa: S603
-            command, check=True, capture_output=True, text=True, timeout=INSTALLING
+            command,
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=MAX_INSTALL_SECONDS,
         )
     except subprocess.CalledProcessError as error:
         raise PeerAbsentError(error.stderr.strip().split("\n")[-1]) from error

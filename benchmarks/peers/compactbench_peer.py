@@ -1,8 +1,8 @@
-"""CompactBench, in an environment of its own: one JSON line in, one out, until the input ends.
+"""Run CompactBench in its own environment: it answers each JSON line with one, until the input ends.
 
 {"suite": FOLDER, "slots": N} -> {"version", "cases": [{"template", "difficulty", "turns", "rules", "decisions",
-"checks"}, …], "distractors": {"user", "assistant"}, "prompts"}: every template at every difficulty, N times, with what
-the package's own driver puts between two compactions.
+"checks"}, …], "distractors": {"user", "assistant"}, "prompts"}: every template at every difficulty, N times, with the
+texts that the package's own driver inserts between two compactions.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Headroom's package, in an environment of its own: one JSON line in, one out, until the input ends.
+"""Run Headroom's package in its own environment: it answers each JSON line with one, until the input ends.
 
     {"do": "compress", "window": N, "messages": […]}
-        `headroom.compress` with its defaults: {"messages": […]}, the same ones, smaller where it makes them so.
+        `headroom.compress` with its defaults: {"messages": […]}, the same messages, some of them smaller.
 
 Messages are OpenAI chat dicts with an `id` and the `tokens` they have.
 """

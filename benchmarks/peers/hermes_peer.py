@@ -1,4 +1,4 @@
-"""Hermes Agent's context compressor, in an environment of its own: one JSON line in, one out, until the input ends.
+"""Run Hermes Agent's context compressor in its own environment: it answers each JSON line with one.
 
     {"do": "summarize", "keep": K, "messages": […]}
         ContextCompressor keeps about the last K tokens and its protected start, turns older results into one line and
@@ -18,11 +18,11 @@ from agent.context_compressor import ContextCompressor  # type: ignore[import-no
 
 Line = dict[str, Any]
 WINDOW = 200_000
-"""Only the tail's budget depends on it, and that is given."""
+"""Only the tail's budget depends on the window, and the caller sets that budget."""
 
 
 class AskingCompressor(ContextCompressor):  # type: ignore[misc] # its package is in another environment
-    """The compressor with this process's peer as its summariser."""
+    """The compressor, with the benchmark as its summariser."""
 
     written = ""
 

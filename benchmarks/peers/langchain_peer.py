@@ -1,10 +1,9 @@
-"""LangChain, in an environment of its own: one JSON line in, one out, until the input ends.
+"""Run LangChain in its own environment: it answers each JSON line with one, until the input ends.
 
-    {"do": "summarize", "keep": K, "trim": N or null, "messages": […]}
-        SummarizationMiddleware keeps the last K tokens and asks for a summary of (the last N tokens of) what stands
-        before: {"ask": [[id, text], …]} goes out, {"summary": text} must come back, {"summary", "kept": [ids]} ends it.
-    {"do": "trim", "most": K, "messages": […]}
-        trim_messages: {"kept": [ids]}.
+{"do": "summarize", "keep": K, "trim": N or null, "messages": […]} SummarizationMiddleware keeps the last K tokens and
+asks for a summary of (the last N tokens of) the messages before: {"ask": [[id, text], …]} goes out, {"summary": text}
+must come back, {"summary", "kept": [ids]} ends it. {"do": "trim", "most": K, "messages": […]} trim_messages: {"kept":
+[ids]}.
 
 Messages are OpenAI chat dicts with an `id` and the `tokens` they have.
 """
@@ -47,7 +46,7 @@ def main() -> None:
 
 
 def _tokens(message: BaseMessage, tokens: int, length: int) -> int:
-    """Of a message that was cut its share."""
+    """Return the tokens of a message; if the message was cut, its share."""
     message_chars = len(message.content)
     return tokens if message_chars == length else 4 + tokens * message_chars // length
 

@@ -1,4 +1,4 @@
-"""Proxies of others, started on this machine in front of the same upstream: LiteLLM's and Headroom's."""
+"""Start the proxies of LiteLLM and Headroom on this machine, in front of the same upstream."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.peers import PeerAbsentError, environment
+from benchmarks.peers import PeerAbsentError, create_environment
 
-STARTING = 300
+MAX_START_SECONDS = 300
 """Seconds."""
 
 
 @dataclass(frozen=True)
 class Server:
-    """A server in a process of its own."""
+    """A server in its own process."""
 
     url: str
     pid: int = 0
 
 
 @contextmanager
-def litellm_proxy(upstream: str, model: str) -> Iterator[Server]:
-    """`PeerAbsentError` where it cannot be installed or does not start."""
-    command = environment("litellm_proxy").with_name("litellm")
+def start_litellm(upstream: str, model: str) -> Iterator[Server]:
+    """Start LiteLLM's proxy. Raise `PeerAbsentError` if it cannot be installed or does not start."""
+    command = create_environment("litellm_proxy").with_name("litellm")
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "config.json"
         given = {"model": f"anthropic/{model}", "api_base": upstream, "api_key": "any"}
@@ -63,9 +63,9 @@ def litellm_proxy(upstream: str, model: str) -> Iterator[Server]:
 
 
 @contextmanager
-def headroom_proxy(upstream: str) -> Iterator[Server]:
-    """With its defaults, but for the limit of requests a minute, its telemetry and what it would fetch from outside."""
-    command = environment("headroom_proxy").with_name("headroom")
+def start_headroom(upstream: str) -> Iterator[Server]:
+    """Start Headroom's proxy with its defaults, but without its rate limit, its telemetry and its downloads."""
+    command = create_environment("headroom_proxy").with_name("headroom")
     with tempfile.TemporaryDirectory() as folder:
         port = _free_port()
         own = {
@@ -107,7 +107,7 @@ def _started(
 
 
 def _wait(process: subprocess.Popen[bytes], address: str) -> None:
-    ends = time.monotonic() + STARTING
+    ends = time.monotonic() + MAX_START_SECONDS
     while time.monotonic() < ends:
         if process.poll() is not None:
             raise PeerAbsentError(f"it ended with code {process.returncode}")
@@ -116,7 +116,7 @@ def _wait(process: subprocess.Popen[bytes], address: str) -> None:
                 return
         except OSError:
             time.sleep(0.5)
-    raise PeerAbsentError(f"it did not start within {STARTING} seconds")
+    raise PeerAbsentError(f"it did not start within {MAX_START_SECONDS} seconds")
 
 
 def _free_port() -> int:

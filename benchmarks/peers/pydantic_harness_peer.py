@@ -1,9 +1,8 @@
-"""Pydantic AI's harness, in an environment of its own: one JSON line in, one out, until the input ends.
+"""Run Pydantic AI's harness in its own environment: it answers each JSON line with one, until the input ends.
 
-    {"do": "summarize", "keep": K, "users": bool, "messages": […]}
-        SummarizingCompaction keeps the last K tokens and, with `users`, what people said before them; it asks for a
-        summary of what stands before: {"ask": [[id, text], …]} goes out, {"summary": text} must come back, and
-        {"summary", "messages": [id or [role, text], …]} ends it.
+{"do": "summarize", "keep": K, "users": bool, "messages": […]} SummarizingCompaction keeps the last K tokens and, with
+`users`, the users' messages before them; it asks for a summary of the messages before: {"ask": [[id, text], …]} goes
+out, {"summary": text} must come back, and {"summary", "messages": [id or [role, text], …]} ends it.
 
 Messages are OpenAI chat dicts with an `id` and the `tokens` they have.
 """
@@ -96,7 +95,7 @@ def _decode(message: Line, names: dict[str, str]) -> ModelMessage:
 
 
 def _texts(message: ModelMessage) -> list[tuple[str, str]]:
-    """What a message says, with who says it to the model."""
+    """Return the texts of a message, each with its role."""
     role = "assistant" if isinstance(message, ModelResponse) else "user"
     texts = []
     for part in message.parts:

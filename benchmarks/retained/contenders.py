@@ -1,6 +1,7 @@
-"""What a compaction is measured against: other ways to make a history as small.
+"""Other ways to make a history smaller, for comparison with a compaction.
 
-All are given the size of our result and may use all of it. Where one has a summary, that may be as long as ours.
+Each gets the size of our result and may use all of it. Its summary, if it has one, may be as long as ours.
+
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from benchmarks.peers import Peer, own_peer
-from benchmarks.retained.finding import Context, text_of
+from benchmarks.peers import Peer, get_peer
+from benchmarks.retained.context_facts import Context, whole_text
 from benchmarks.retained.textrank import extract
 from everthread import TokenCounter
 from everthread.core.messages import Message
@@ -18,60 +19,71 @@ from everthread.core.messages import Message
 HEAD_TAIL = "head + tail"
 TEXT_RANK = "text-rank"
 LANGCHAIN = "LangChain"
-LANGCHAIN_WHOLE = "LangChain untrimmed"
-LANGCHAIN_TRIMS = "trim_messages"
+LANGCHAIN_UNTRIMMED = "LangChain untrimmed"
+LANGCHAIN_TRIM_MESSAGES = "trim_messages"
 HEADROOM = "Headroom"
 HARNESS = "Pydantic AI harness"
 HARNESS_USERS = "the harness with keep_user_messages"
 HERMES = "Hermes"
-EVERY = (
+ALL_CONTENDERS = (
     HEAD_TAIL,
     TEXT_RANK,
     LANGCHAIN,
-    LANGCHAIN_WHOLE,
-    LANGCHAIN_TRIMS,
+    LANGCHAIN_UNTRIMMED,
+    LANGCHAIN_TRIM_MESSAGES,
     HEADROOM,
     HARNESS,
     HARNESS_USERS,
     HERMES,
 )
-LANGCHAIN_TRIM = 4_000
-"""What LangChain's middleware shows its summariser unless told otherwise: so many tokens of the end."""
-FRAME = 24
+LANGCHAIN_TRIM_TOKENS = 4_000
+"""Number of tokens that LangChain's middleware shows its summariser by default: the last ones."""
+SUMMARY_OVERHEAD_TOKENS = 24
 """Tokens around a summary: its message and the line that announces it."""
 
 
 class Contender(Protocol):
     def compact(self, context: Context, size: int, summary: int) -> Context:
-        """The context in at most `size` tokens, at most `summary` of them written by a summariser."""
+        """Return the context in at most `size` tokens, at most `summary` of them by a summariser."""
         ...
 
 
 @dataclass(frozen=True)
 class HeadAndTail:
-    """The first exchange, and as much of the end as there is room for; between them an extract, or nothing."""
+    """Keep the first exchange and as much of the end as fits; between them an extract, or nothing."""
 
     counter: TokenCounter
     between: Callable[[str, int], str] | None = None
 
     def compact(self, context: Context, size: int, summary: int) -> Context:
         messages = list(context.messages)
-        head = _head(messages)
+        head = _count_head(messages)
         room = size - self.counter.request(messages[:head])
         if self.between is None:
             return Context(
                 [
                     *messages[:head],
-                    *messages[max(_tail(messages, room, self.counter.message), head) :],
+                    *messages[
+                        max(
+                            _find_tail_start(messages, room, self.counter.message), head
+                        ) :
+                    ],
                 ]
             )
         text = ""
         start = head
-        for _ in range(2):  # what an extract leaves of its room, the end may have
+        for _ in range(2):  # the end may use the tokens that an extract leaves free
             start = max(
-                _tail(messages, room - summary - FRAME, self.counter.message), head
+                _find_tail_start(
+                    messages,
+                    room - summary - SUMMARY_OVERHEAD_TOKENS,
+                    self.counter.message,
+                ),
+                head,
             )
-            text = self.between("\n".join(map(text_of, messages[head:start])), summary)
+            text = self.between(
+                "\n".join(map(whole_text, messages[head:start])), summary
+            )
             summary = self.counter.text(text)
         made: Message = {
             "role": "user",
@@ -80,8 +92,8 @@ class HeadAndTail:
         return Context([*messages[:head], made, *messages[start:]])
 
 
-def text_rank(counter: TokenCounter) -> HeadAndTail:
-    """The same head and about the same tail as ours; the summary is a text-rank extract of the same length."""
+def make_text_rank(counter: TokenCounter) -> HeadAndTail:
+    """Return the contender with about our head and tail, and a text-rank extract as long as our summary."""
     return HeadAndTail(
         counter, lambda text, tokens: extract(text, tokens, counter.text)
     )
@@ -89,7 +101,7 @@ def text_rank(counter: TokenCounter) -> HeadAndTail:
 
 @dataclass(frozen=True)
 class LangChainSummary:
-    """LangChain's SummarizationMiddleware. Its summariser, there being no model, is a text-rank extract."""
+    """LangChain's SummarizationMiddleware. Its summariser is a text-rank extract, because there is no model."""
 
     counter: TokenCounter
     peer: Peer
@@ -97,17 +109,17 @@ class LangChainSummary:
 
     def compact(self, context: Context, size: int, summary: int) -> Context:
         messages = list(context.messages)
-        keep = size - summary - FRAME
+        keep = size - summary - SUMMARY_OVERHEAD_TOKENS
         best = Context([])
-        for _ in range(4):  # until it fits, and uses what there is
+        for _ in range(4):  # until it fits and uses the whole size
             line = {
                 "do": "summarize",
                 "keep": keep,
                 "trim": self.trim,
-                "messages": wired(messages, self.counter),
+                "messages": number_messages(messages, self.counter),
             }
             answer = self.peer.ask(
-                line, lambda asked: _extracted(asked, summary, self.counter)
+                line, lambda asked: _answer_with_extract(asked, summary, self.counter)
             )
             kept = [messages[int(place)] for place in answer["kept"]]
             made: list[Message] = (
@@ -125,8 +137,8 @@ class LangChainSummary:
 
 
 @dataclass(frozen=True)
-class LangChainTrim:
-    """LangChain's trim_messages: the end, from a user message on."""
+class LangChainTrimMessages:
+    """LangChain's trim_messages: keep the end, from a user message on."""
 
     counter: TokenCounter
     peer: Peer
@@ -136,8 +148,8 @@ class LangChainTrim:
         answer = self.peer.ask(
             {
                 "do": "trim",
-                "most": size - FRAME,
-                "messages": wired(messages, self.counter),
+                "most": size - SUMMARY_OVERHEAD_TOKENS,
+                "messages": number_messages(messages, self.counter),
             }
         )
         return Context([messages[int(place)] for place in answer["kept"]])
@@ -145,7 +157,7 @@ class LangChainTrim:
 
 @dataclass(frozen=True)
 class HeadroomCompress:
-    """Headroom's `compress`. It makes messages smaller and drops none; what does not fit then goes from the middle."""
+    """Headroom's `compress`. It makes messages smaller and drops none; messages that do not fit are then removed."""
 
     counter: TokenCounter
     peer: Peer
@@ -154,7 +166,7 @@ class HeadroomCompress:
         line = {
             "do": "compress",
             "window": size,
-            "messages": wired(context.messages, self.counter),
+            "messages": number_messages(context.messages, self.counter),
         }
         made = self.peer.ask(line)["messages"]
         return HeadAndTail(self.counter).compact(Context(made), size, summary)
@@ -162,27 +174,27 @@ class HeadroomCompress:
 
 @dataclass(frozen=True)
 class HarnessSummary:
-    """SummarizingCompaction of Pydantic AI's harness. Its summariser, there being no model, is a text-rank extract."""
+    """SummarizingCompaction of Pydantic AI's harness, with a text-rank extract as its summariser."""
 
     counter: TokenCounter
     peer: Peer
     users: bool
-    """Whether it keeps what people said."""
+    """Whether it keeps the users' messages."""
 
     def compact(self, context: Context, size: int, summary: int) -> Context:
         messages = list(context.messages)
-        keep = size - summary - FRAME
+        keep = size - summary - SUMMARY_OVERHEAD_TOKENS
         best = Context([])
         made = messages
-        for _ in range(5):  # until it fits, and uses what there is
+        for _ in range(5):  # until it fits and uses the whole size
             line = {
                 "do": "summarize",
                 "keep": keep,
                 "users": self.users,
-                "messages": wired(messages, self.counter),
+                "messages": number_messages(messages, self.counter),
             }
             answer = self.peer.ask(
-                line, lambda asked: _extracted(asked, summary, self.counter)
+                line, lambda asked: _answer_with_extract(asked, summary, self.counter)
             )
             made = [
                 messages[int(shown)]
@@ -205,24 +217,24 @@ class HarnessSummary:
 
 @dataclass(frozen=True)
 class HermesSummary:
-    """The compressor of Hermes Agent. Its summariser, there being no model, is a text-rank extract."""
+    """The compressor of Hermes Agent. Its summariser is a text-rank extract, because there is no model."""
 
     counter: TokenCounter
     peer: Peer
 
     def compact(self, context: Context, size: int, summary: int) -> Context:
         messages = list(context.messages)
-        keep = size - summary - FRAME
+        keep = size - summary - SUMMARY_OVERHEAD_TOKENS
         best = Context([])
         made = messages
-        for _ in range(5):  # until it fits, and uses what there is
+        for _ in range(5):  # until it fits and uses the whole size
             line = {
                 "do": "summarize",
                 "keep": keep,
-                "messages": wired(messages, self.counter),
+                "messages": number_messages(messages, self.counter),
             }
             answer = self.peer.ask(
-                line, lambda asked: _extracted(asked, summary, self.counter)
+                line, lambda asked: _answer_with_extract(asked, summary, self.counter)
             )
             made = answer["messages"]
             left = size - self.counter.request(made)
@@ -238,40 +250,44 @@ class HermesSummary:
         )
 
 
-def _extracted(
+def _answer_with_extract(
     asked: dict[str, Any], tokens: int, counter: TokenCounter
 ) -> dict[str, Any]:
     text = "\n".join(content for _, content in asked["ask"])
     return {"summary": extract(text, tokens, counter.text)}
 
 
-def contenders(counter: TokenCounter, peers: Collection[str]) -> dict[str, Contender]:
-    """All that can be measured here: those whose package could be installed."""
+def make_contenders(
+    counter: TokenCounter, peers: Collection[str]
+) -> dict[str, Contender]:
+    """Return the contenders whose packages could be installed here."""
     found: dict[str, Contender] = {
         HEAD_TAIL: HeadAndTail(counter),
-        TEXT_RANK: text_rank(counter),
+        TEXT_RANK: make_text_rank(counter),
     }
     if "headroom" in peers:
-        found[HEADROOM] = HeadroomCompress(counter, own_peer("headroom"))
+        found[HEADROOM] = HeadroomCompress(counter, get_peer("headroom"))
     if "pydantic_harness" in peers:
         found[HARNESS] = HarnessSummary(
-            counter, own_peer("pydantic_harness"), users=False
+            counter, get_peer("pydantic_harness"), users=False
         )
         found[HARNESS_USERS] = HarnessSummary(
-            counter, own_peer("pydantic_harness"), users=True
+            counter, get_peer("pydantic_harness"), users=True
         )
     if "hermes" in peers:
-        found[HERMES] = HermesSummary(counter, own_peer("hermes"))
+        found[HERMES] = HermesSummary(counter, get_peer("hermes"))
     if "langchain" in peers:
-        peer = own_peer("langchain")
-        found[LANGCHAIN] = LangChainSummary(counter, peer, LANGCHAIN_TRIM)
-        found[LANGCHAIN_WHOLE] = LangChainSummary(counter, peer, None)
-        found[LANGCHAIN_TRIMS] = LangChainTrim(counter, peer)
+        peer = get_peer("langchain")
+        found[LANGCHAIN] = LangChainSummary(counter, peer, LANGCHAIN_TRIM_TOKENS)
+        found[LANGCHAIN_UNTRIMMED] = LangChainSummary(counter, peer, None)
+        found[LANGCHAIN_TRIM_MESSAGES] = LangChainTrimMessages(counter, peer)
     return found
 
 
-def wired(messages: Sequence[Message], counter: TokenCounter) -> list[dict[str, Any]]:
-    """As a peer is given them: numbered, with their size."""
+def number_messages(
+    messages: Sequence[Message], counter: TokenCounter
+) -> list[dict[str, Any]]:
+    """Return messages in a peer's form: numbered, with their sizes."""
     found = []
     for place, message in enumerate(messages):
         line = {
@@ -282,7 +298,7 @@ def wired(messages: Sequence[Message], counter: TokenCounter) -> list[dict[str, 
         found.append(
             {
                 **line,
-                "content": wired_content(message),
+                "content": content_as_text(message),
                 "id": str(place),
                 "tokens": counter.message(message),
             }
@@ -290,15 +306,17 @@ def wired(messages: Sequence[Message], counter: TokenCounter) -> list[dict[str, 
     return found
 
 
-def wired_content(message: Message) -> str:
+def content_as_text(message: Message) -> str:
     content = message.get("content")
     return (
-        content if isinstance(content, str) else text_of({**message, "tool_calls": []})
+        content
+        if isinstance(content, str)
+        else whole_text({**message, "tool_calls": []})
     )
 
 
-def _head(messages: Sequence[Message]) -> int:
-    """Through the first user message, and its answer if that called nothing."""
+def _count_head(messages: Sequence[Message]) -> int:
+    """Count the messages through the first user message, and its answer if that has no calls."""
     first = (
         next(
             (
@@ -318,10 +336,10 @@ def _head(messages: Sequence[Message]) -> int:
     )
 
 
-def _tail(
+def _find_tail_start(
     messages: Sequence[Message], room: int, count: Callable[[Message], int]
 ) -> int:
-    """Where the longest end within `room` begins; results are not cut off from their call."""
+    """Return the index at which the longest end within `room` begins; keep results with their calls."""
     start = len(messages)
     for place in range(len(messages) - 1, -1, -1):
         room -= count(messages[place])

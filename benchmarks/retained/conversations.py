@@ -1,6 +1,7 @@
-"""The conversations that are compacted: real ones where they are at hand, the shipped one, generated ones.
+"""Load the conversations to compact: real ones if available, the shipped one, and generated ones.
 
-Every one goes on for as long as it is asked: where recorded messages end, generated turns follow.
+Each has no end: generated turns follow the recorded messages.
+
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
-from benchmarks.retained.planted import Fact, Plant, plants
-from benchmarks.retained.stories import story
-from benchmarks.shared import shared
+from benchmarks.retained.generated_sessions import generate_session
+from benchmarks.retained.planted_turns import Fact, PlantedTurn, make_planted_turns
+from benchmarks.shared import find_shared
 from everthread.core.messages import Message
 from examples.long_session import Session
 
@@ -24,12 +25,12 @@ REAL = {"coding": "coding-long-claude", "support": "support-*"}
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class MessageGroup:
     """Messages that arrive together: one message, or an assistant's calls with their results."""
 
     messages: list[Message]
     fact: Fact | None = None
-    """What is planted with it."""
+    """The fact that these messages plant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,44 +39,50 @@ class Conversation:
     messages: Callable[[], Iterator[Message]]
     seed: int
 
-    def pieces(self, every: int, count: Callable[[Message], int]) -> Iterator[Piece]:
-        """The conversation piece by piece; for every so many tokens a fact is planted where the user speaks next."""
-        waiting = iter(plants(self.seed))
+    def groups(
+        self, every: int, count: Callable[[Message], int]
+    ) -> Iterator[MessageGroup]:
+        """Yield the groups of the conversation. Plant a fact before the user's next message each `every` tokens."""
+        waiting = iter(make_planted_turns(self.seed))
         owed = 0
-        for messages in _pieces(self.messages()):
+        for messages in _group_messages(self.messages()):
             while owed >= every and messages[0].get("role") == "user":
                 owed -= every
                 plant = next(waiting, None)
                 if plant is not None:
-                    yield from _planted(plant)
+                    yield from _make_planted_groups(plant)
             owed += sum(map(count, messages))
-            yield Piece(messages)
+            yield MessageGroup(messages)
 
 
-def conversations(order: int = 0) -> list[Conversation]:
-    """Those that can be had on this machine, with facts planted in one of many orders."""
+def load_conversations(order: int = 0) -> list[Conversation]:
+    """Return the conversations available on this machine, with facts planted in one of many orders."""
     found = [
         Conversation(
-            "shipped", lambda: chain(_recorded(SHIPPED), _sessions(8)), 10 * order + 1
+            "shipped",
+            lambda: chain(_load_recording(SHIPPED), _generate_sessions(8)),
+            10 * order + 1,
         ),
-        Conversation("generated", lambda: story(order), 10 * order + 2),
+        Conversation("generated", lambda: generate_session(order), 10 * order + 2),
     ]
     for seed, (name, pattern) in enumerate(REAL.items(), 10 * order + 3):
-        folder = shared("transcripts")
+        folder = find_shared("transcripts")
         files = sorted(folder.glob(f"{pattern}.json")) if folder else []
         if files:
-            found.append(Conversation(name, functools.partial(_continued, files), seed))
+            found.append(
+                Conversation(name, functools.partial(_join_recordings, files), seed)
+            )
     return found
 
 
-def _continued(files: list[Path]) -> Iterator[Message]:
+def _join_recordings(files: list[Path]) -> Iterator[Message]:
     for number, file in enumerate(files):
-        yield from _renamed(_recorded(file), f"r{number}")
-    yield from _sessions(9)
+        yield from _prefix_call_ids(_load_recording(file), f"r{number}")
+    yield from _generate_sessions(9)
 
 
-def _recorded(file: Path) -> Iterator[Message]:
-    """Without the system prompt, which is not part of what is compacted."""
+def _load_recording(file: Path) -> Iterator[Message]:
+    """Return the messages without the system prompt, which is not compacted."""
     return (
         message
         for message in json.loads(file.read_text("utf-8"))["messages"]
@@ -83,17 +90,17 @@ def _recorded(file: Path) -> Iterator[Message]:
     )
 
 
-def _sessions(seed: int) -> Iterator[Message]:
-    """More work on the shipped session's project, without end."""
+def _generate_sessions(seed: int) -> Iterator[Message]:
+    """Yield more work on the shipped session's project, without end."""
     for number in count(seed):
         session = Session(seed=number)
         for episode in range(34, 68):
             session.episode(episode)
-        yield from _renamed(session.messages, f"s{number}")
+        yield from _prefix_call_ids(session.messages, f"s{number}")
 
 
-def _renamed(messages: Iterable[Any], prefix: str) -> Iterator[Message]:
-    """With call ids of their own, so that two recordings can follow each other."""
+def _prefix_call_ids(messages: Iterable[Any], prefix: str) -> Iterator[Message]:
+    """Yield messages with prefixed call ids, so that two recordings can follow each other."""
     for message in messages:
         new = dict(message)
         if new.get("tool_calls"):
@@ -105,13 +112,13 @@ def _renamed(messages: Iterable[Any], prefix: str) -> Iterator[Message]:
         yield new  # type: ignore[misc] # the same keys as before
 
 
-def _planted(plant: Plant) -> Iterator[Piece]:
-    made = [*_pieces(iter(plant.messages))]
-    yield from (Piece(messages) for messages in made[:-1])
-    yield Piece(made[-1], plant.fact)
+def _make_planted_groups(plant: PlantedTurn) -> Iterator[MessageGroup]:
+    made = [*_group_messages(iter(plant.messages))]
+    yield from (MessageGroup(messages) for messages in made[:-1])
+    yield MessageGroup(made[-1], plant.fact)
 
 
-def _pieces(messages: Iterator[Message]) -> Iterator[list[Message]]:
+def _group_messages(messages: Iterator[Message]) -> Iterator[list[Message]]:
     piece: list[Message] = []
     for message in messages:
         if piece and message.get("role") != "tool":

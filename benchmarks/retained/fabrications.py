@@ -1,8 +1,9 @@
-"""Whether a summary's inventions are marked: drafts that mix names of the conversation with names nobody ever said.
+"""Measure whether a summary's inventions are marked: drafts mix names of the conversation with invented names.
 
-True names are read from the raw messages by plain patterns, in the forms in which people write them. Invented ones are
-made up, or are true ones with a piece changed. Each stands in a line of its own, some beside a true one. One line in
-six is an invention: a summary in which more than a quarter is invented must be refused whole, which is measured apart.
+True names come from the raw messages, by plain patterns, in the forms in which people write them. Invented names are
+new, or true names with one part changed. Each is on its own line, some beside a true name. One line in six is an
+invention: a summary with more than a quarter of inventions must be refused, which is measured apart.
+
 """
 
 from __future__ import annotations
@@ -13,17 +14,17 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from benchmarks.retained.context_facts import whole_text
 from benchmarks.retained.conversations import Conversation
-from benchmarks.retained.finding import text_of
 from everthread import TokenCounter, compress
 from everthread.core.messages import Message
 from everthread.testing import ScriptedSummarizer
 
 WINDOW = 200_000
-EACH = 14
-"""So many true names of a kind in one draft."""
-DRAFTS = 3
-"""So many drafts of a conversation."""
+NAMES_PER_KIND = 14
+"""Number of true names of each kind in a draft."""
+DRAFTS_PER_CONVERSATION = 3
+"""Number of drafts for each conversation."""
 MARK = "(unverified)"
 SECTIONS = ("Completed Actions", "Key Decisions", "Relevant Files", "Critical Context")
 
@@ -81,8 +82,8 @@ WORDS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
-    """A line of a draft, and whether it names something invented."""
+class DraftLine:
+    """A line of a draft. `invented`: whether it names something invented."""
 
     line: str
     kind: str
@@ -90,10 +91,10 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True)
-class Marked:
-    """How many lines of each sort there were in the summary, and how many of them were marked."""
+class MarkedLines:
+    """The lines of drafts that are in the summary, and whether each is marked."""
 
-    items: tuple[Item, ...]
+    items: tuple[DraftLine, ...]
     marked: tuple[bool, ...]
 
     def of(self, *, invented: bool) -> list[bool]:
@@ -104,17 +105,17 @@ class Marked:
         ]
 
 
-def measure(conversation: Conversation, *, again: bool = False) -> Marked:
-    """The lines of some drafts in their summaries; `again`: told once more, unmarked, in the summary after that."""
+def measure(conversation: Conversation, *, again: bool = False) -> MarkedLines:
+    """Return the lines of some drafts in their summaries. `again`: in the next summary, which repeats them."""
     counter = TokenCounter("gpt-4o")
     coming = conversation.messages()
-    messages = _until(coming, WINDOW // 2, counter)
-    more = _until(coming, WINDOW // 4, counter) if again else []
-    items: list[Item] = []
+    messages = _take_tokens(coming, WINDOW // 2, counter)
+    more = _take_tokens(coming, WINDOW // 4, counter) if again else []
+    items: list[DraftLine] = []
     marks: list[bool] = []
-    for number in range(DRAFTS):
-        told = draft(messages, conversation.seed + 1_000 * number, 1 / 5)
-        summarizer = ScriptedSummarizer(_sections(told))
+    for number in range(DRAFTS_PER_CONVERSATION):
+        told = make_draft_lines(messages, conversation.seed + 1_000 * number, 1 / 5)
+        summarizer = ScriptedSummarizer(_make_sections(told))
         result = compress(messages, window=WINDOW, summarizer=summarizer, force=True)
         if again:
             result = compress(
@@ -131,26 +132,28 @@ def measure(conversation: Conversation, *, again: bool = False) -> Marked:
             if line is not None:
                 items.append(item)
                 marks.append(line.endswith(MARK))
-    return Marked(tuple(items), tuple(marks))
+    return MarkedLines(tuple(items), tuple(marks))
 
 
 def is_refused(conversation: Conversation) -> bool:
-    """Whether none of a draft stands in the summary that invents as many names as it tells true ones."""
-    messages = _until(conversation.messages(), WINDOW // 2, TokenCounter("gpt-4o"))
-    told = draft(messages, conversation.seed, 1)
+    """Return whether the summary contains no line of a draft with as many invented as true names."""
+    messages = _take_tokens(
+        conversation.messages(), WINDOW // 2, TokenCounter("gpt-4o")
+    )
+    told = make_draft_lines(messages, conversation.seed, 1)
     result = compress(
         messages,
         window=WINDOW,
-        summarizer=ScriptedSummarizer(_sections(told)),
+        summarizer=ScriptedSummarizer(_make_sections(told)),
         force=True,
     )
     return not any(item.line in result.summary for item in told)
 
 
-def _until(
+def _take_tokens(
     coming: Iterator[Message], tokens: int, counter: TokenCounter
 ) -> list[Message]:
-    """The next so many tokens of a conversation, to the end of a turn."""
+    """Take this many tokens of a conversation, to the end of a turn."""
     messages: list[Message] = []
     size = 0
     for message in coming:
@@ -165,28 +168,31 @@ def _until(
     return messages
 
 
-def _sections(items: Sequence[Item]) -> dict[str, str]:
-    """The lines, dealt to four sections."""
+def _make_sections(items: Sequence[DraftLine]) -> dict[str, str]:
+    """Divide the lines among four sections."""
     return {
         name: "\n".join(f"- {item.line}" for item in items[place :: len(SECTIONS)])
         for place, name in enumerate(SECTIONS)
     }
 
 
-def draft(messages: Sequence[Message], seed: int, share: float) -> list[Item]:
-    """Lines with true names, and for each true one so much of an invention, dealt to the kinds in turn."""
+def make_draft_lines(
+    messages: Sequence[Message], seed: int, share: float
+) -> list[DraftLine]:
+    """Return lines with true names, and this share of invented ones, of each kind in turn."""
     rng = random.Random(seed)  # noqa: S311 - always the same
-    text = "\n".join(map(text_of, messages))
+    text = "\n".join(map(whole_text, messages))
     names = {
         kind: sorted({name for name in pattern.findall(text) if len(name) < 100})
         for kind, pattern in PATTERNS.items()
     }
     true = {
-        kind: rng.sample(found, min(len(found), EACH)) for kind, found in names.items()
+        kind: rng.sample(found, min(len(found), NAMES_PER_KIND))
+        for kind, found in names.items()
     }
     items = [
-        Item(
-            rng.choice(LINES[kind]).format(_written(name, kind, rng)),
+        DraftLine(
+            rng.choice(LINES[kind]).format(_vary_form(name, kind, rng)),
             kind,
             invented=False,
         )
@@ -197,19 +203,19 @@ def draft(messages: Sequence[Message], seed: int, share: float) -> list[Item]:
         range(int(len(items) * share)), itertools.cycle(PATTERNS), strict=False
     ):
         base = rng.choice(names[kind]) if names[kind] and number % 2 else ""
-        line = rng.choice(LINES[kind]).format(_invented(kind, base, text, rng))
+        line = rng.choice(LINES[kind]).format(_invent_name(kind, base, text, rng))
         beside = (
             f" (as in {rng.choice(true[kind])})"
             if true[kind] and number % 7 == 4 and kind != "error"
             else ""
         )
-        items.append(Item(line + beside, kind, invented=True))
+        items.append(DraftLine(line + beside, kind, invented=True))
     rng.shuffle(items)
     return items
 
 
-def _written(name: str, kind: str, rng: random.Random) -> str:
-    """A true name as people write it: a path from the folder on or with a line number, an error's first words."""
+def _vary_form(name: str, kind: str, rng: random.Random) -> str:
+    """Return a true name in a form that people write: a path relative to its folder, or with a line number."""
     if kind == "path":
         return rng.choice(
             (
@@ -221,16 +227,16 @@ def _written(name: str, kind: str, rng: random.Random) -> str:
     return name
 
 
-def _invented(kind: str, base: str, text: str, rng: random.Random) -> str:
-    """A name that stands nowhere in the text: a true one with a piece changed, or all made up."""
+def _invent_name(kind: str, base: str, text: str, rng: random.Random) -> str:
+    """Return a name that is not in the text: a true one with a part changed, or a new one."""
     while True:
-        name = _changed(kind, base, rng) if base else _made_up(kind, rng)
+        name = _change_name(kind, base, rng) if base else _make_up_name(kind, rng)
         if not re.search(rf"(?<![\w]){re.escape(name)}(?![\w])", text):
             return name
         base = ""
 
 
-def _changed(kind: str, base: str, rng: random.Random) -> str:
+def _change_name(kind: str, base: str, rng: random.Random) -> str:
     if kind == "path":
         folder, _, file = base.rpartition("/")
         return (
@@ -251,7 +257,7 @@ def _changed(kind: str, base: str, rng: random.Random) -> str:
         pieces = re.findall(r"_?[a-z0-9]+|[A-Z][a-z]+", base)
         shorter = "".join(pieces[:-1])
         if len(pieces) > 2 and rng.random() < 0.3:
-            return shorter  # the beginning of a true name, which is no name itself
+            return shorter  # the beginning of a true name, which names nothing
         return shorter + (
             f"_{rng.choice(WORDS)}" if "_" in base else rng.choice(WORDS).capitalize()
         )
@@ -260,7 +266,7 @@ def _changed(kind: str, base: str, rng: random.Random) -> str:
     )
 
 
-def _made_up(kind: str, rng: random.Random) -> str:
+def _make_up_name(kind: str, rng: random.Random) -> str:
     one, two, three = rng.sample(WORDS, 3)
     if kind == "path":
         return rng.choice(

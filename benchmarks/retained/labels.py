@@ -1,9 +1,10 @@
-"""What was said and done in the shared recordings, labelled by hand (`labels.jsonl`), without their text.
+"""Load facts of the shared recordings, labelled by hand (`labels.jsonl`, without their text).
 
-A label names a recording, a message, and the first and last character of the words that must be found, with a hash of
-them; and one obvious question, written without a look at how search ranks. Kinds: `rule`, `decision`, `ask` and `said`
-are the user's; `file`, `command`, `error` and `figure` are what the session did and met; a `finding` is a conclusion
-of the agent: a cause, a figure, a commit, a file, a decision with its reason.
+A label names a recording, a message, the positions of the words to find, their hash, and one obvious question, written
+without regard to the ranking of searches. Kinds: `rule`, `decision`, `ask` and `said` are the user's; `file`,
+`command`, `error` and `figure` are facts of the session; a `finding` is a conclusion of the agent: a cause, a figure, a
+commit, a file, a decision with its reason.
+
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.retained.finding import text_of
-from benchmarks.retained.recordings import recording
+from benchmarks.retained.context_facts import whole_text
+from benchmarks.retained.recordings import load_recording
 
 USER = frozenset({"rule", "decision", "ask", "said"})
 MECHANICAL = frozenset({"file", "command", "error", "figure"})
@@ -30,15 +31,18 @@ class Label:
     recording: str
     number: int
     words: str
-    """As `normal` writes them."""
+    """The words, normalized."""
     question: str
 
 
-def labels(names: Iterable[str]) -> list[Label]:
-    """The labels of these recordings. A recording that changed since is refused, not measured wrongly."""
+def load_labels(names: Iterable[str]) -> list[Label]:
+    """Return the labels of these recordings. Raise `ValueError` for a recording that has changed."""
     wanted = dict.fromkeys(names)
     texts = {
-        name: [None if found is None else text_of(found) for found in recording(name)]
+        name: [
+            None if found is None else whole_text(found)
+            for found in load_recording(name)
+        ]
         for name in wanted
     }
     made = []
@@ -57,21 +61,23 @@ def labels(names: Iterable[str]) -> list[Label]:
                 entry["kind"],
                 entry["in"],
                 entry["message"],
-                normal(words),
+                normalize(words),
                 entry["question"],
             )
         )
     return made
 
 
-def normal(text: str) -> str:
-    """Without what is a matter of typography: white space, kinds of quotes, capitals."""
+def normalize(text: str) -> str:
+    """Return a text without differences of typography: white space, kinds of quotes, capitals."""
     return " ".join(re.sub(r"[`\"“”’‘]", "'", text).lower().split())
 
 
-def label_line(kind: str, name: str, number: int, words: str, question: str) -> str:
-    """One line of the file, for whoever labels more."""
-    text = text_of(recording(name)[number] or {"role": "user", "content": ""})
+def make_label_line(
+    kind: str, name: str, number: int, words: str, question: str
+) -> str:
+    """Return a new line for the file of labels."""
+    text = whole_text(load_recording(name)[number] or {"role": "user", "content": ""})
     start = text.index(words)
     entry = {
         "in": name,

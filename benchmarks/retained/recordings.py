@@ -1,7 +1,7 @@
-"""The shared recordings as chat messages, one for one, so that a label's message number holds in the recorded file.
+"""Load the shared recordings as chat messages, one for one, so that labels can refer to messages by number.
 
 They are divided beforehand: one half may be looked at while building ("seen"), the other is only measured ("kept
-aside"). The one long coding session is in the first half, whole.
+aside"). The only long coding session is in the first half.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.retained.stories import story
-from benchmarks.shared import shared
+from benchmarks.retained.generated_sessions import generate_session
+from benchmarks.shared import find_shared
 from everthread.core.messages import Message
 from everthread.lab.importers.log import without_reasoning
 from everthread.lab.importers.read_logs import read_log
@@ -45,7 +45,7 @@ THREADS: dict[tuple[str, str], tuple[str, ...]] = {
     (CHAT, SEEN): ("conv-26", "conv-41", "conv-43"),
     (CHAT, ASIDE): ("conv-30", "conv-42"),
 }
-"""By kind and half: the recordings that follow each other in one thread."""
+"""By kind and half: the recordings that form one thread."""
 LOGS: dict[str, tuple[str, ...]] = {
     SEEN: (
         "claude-code-13_340918e71b_0",
@@ -61,63 +61,63 @@ LOGS: dict[str, tuple[str, ...]] = {
         "copilot-cli-d88be769afd1",
     ),
 }
-"""By half: whole sessions of agents, each a thread of its own."""
+"""By half: whole sessions of agents, each a separate thread."""
 _CALL_ID = re.compile(r"Call id: (\S+)\n")
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A message, the recording it is of and its number there; generated ones are of none."""
+    """A message with the name of its recording and its number there; generated messages have neither."""
 
     message: Message
     name: str = ""
     number: int = -1
 
 
-def thread(kind: str, half: str) -> Iterator[Recorded]:
-    """The recordings of a thread, then generated work without end."""
+def load_thread(kind: str, half: str) -> Iterator[Recorded]:
+    """Yield the recordings of a thread, then generated work without end."""
     for place, name in enumerate(THREADS[kind, half]):
-        for number, message in enumerate(recording(name)):
+        for number, message in enumerate(load_recording(name)):
             if message is not None:
-                yield Recorded(_with_prefix(message, f"r{place}_"), name, number)
-    for message in story(len(kind) + len(half)):
+                yield Recorded(_prefix_call_ids(message, f"r{place}_"), name, number)
+    for message in generate_session(len(kind) + len(half)):
         yield Recorded(message)
 
 
-def recording(name: str) -> list[Message | None]:
-    """Its messages; None for one that is no part of a chat (a system prompt, a result without its call)."""
+def load_recording(name: str) -> list[Message | None]:
+    """Return the messages of a recording; None for a system prompt and for a result without its call."""
     if name.startswith("conv-"):
-        return list(_dialogue(name))
+        return list(_load_dialogue(name))
     if name in LOGS[SEEN] + LOGS[ASIDE]:
-        return list(_session(name))
+        return list(_load_session(name))
     folder = "token-truth" if name.startswith("swe-") else "transcripts"
-    path = shared(folder, f"{name}.json")
+    path = find_shared(folder, f"{name}.json")
     if path is None:
         raise FileNotFoundError(name)
     messages: list[dict[str, Any]] = json.loads(path.read_text("utf-8"))["messages"]
     if folder == "transcripts":
         return [
-            None if message["role"] == "system" else _plain(message)
+            None if message["role"] == "system" else _drop_other_fields(message)
             for message in messages
         ]
-    return list(_agent_log(messages))
+    return list(_read_agent_log(messages))
 
 
-def _session(name: str) -> list[Message]:
-    """The messages of an agent's log, its client's own compactions left out."""
-    path = shared("logs", f"{name}.jsonl.gz")
+def _load_session(name: str) -> list[Message]:
+    """Return the messages of an agent's log, without its client's own compactions."""
+    path = find_shared("logs", f"{name}.jsonl.gz")
     if path is None:
         raise FileNotFoundError(name)
     messages = without_reasoning(entry.message for entry in read_log(str(path)).entries)
-    return [_with_functions(message) for message in messages]
+    return [_make_function_calls(message) for message in messages]
 
 
-def _with_functions(message: Message) -> Message:
-    """The message with calls of custom tools as calls of functions, which every peer reads."""
+def _make_function_calls(message: Message) -> Message:
+    """Return the message with calls of custom tools as function calls, which every peer can read."""
     new: Any = dict(message)
     if new.get("tool_calls"):
         new["tool_calls"] = [
-            _call(
+            _make_call(
                 {
                     "id": call["id"],
                     "function": {
@@ -133,7 +133,7 @@ def _with_functions(message: Message) -> Message:
     return new  # type: ignore[no-any-return] # the same keys as before
 
 
-def _plain(message: dict[str, Any]) -> Any:
+def _drop_other_fields(message: dict[str, Any]) -> Any:
     return {
         key: message[key]
         for key in ("role", "content", "tool_calls", "tool_call_id", "name")
@@ -141,9 +141,9 @@ def _plain(message: dict[str, Any]) -> Any:
     }
 
 
-def _dialogue(name: str) -> Iterator[Message]:
-    """The first speaker as the user, the second as the assistant."""
-    path = shared("memory", "locomo-first5.json")
+def _load_dialogue(name: str) -> Iterator[Message]:
+    """Yield a dialogue, with the first speaker as the user and the second as the assistant."""
+    path = find_shared("memory", "locomo-first5.json")
     if path is None:
         raise FileNotFoundError(name)
     talk = next(
@@ -161,15 +161,15 @@ def _dialogue(name: str) -> Iterator[Message]:
         number += 1
 
 
-def _agent_log(messages: list[dict[str, Any]]) -> Iterator[Message | None]:
-    """An agent's log in which calls and results are texts."""
+def _read_agent_log(messages: list[dict[str, Any]]) -> Iterator[Message | None]:
+    """Yield the messages of an agent's log in which calls and results are texts."""
     known: set[str] = set()
     for message in messages:
         role = message.get("role", "assistant")
         content = str(message["content"])
         if role == "tool-call":
             made = ast.literal_eval(content.split("\n", 1)[1])
-            calls: Any = [_call(call) for call in made]
+            calls: Any = [_make_call(call) for call in made]
             known.update(call["id"] for call in calls)
             yield {"role": "assistant", "content": None, "tool_calls": calls}
         elif role == "tool-response":
@@ -187,7 +187,7 @@ def _agent_log(messages: list[dict[str, Any]]) -> Iterator[Message | None]:
             yield None if role == "system" else {"role": role, "content": content}
 
 
-def _call(call: dict[str, Any]) -> dict[str, Any]:
+def _make_call(call: dict[str, Any]) -> dict[str, Any]:
     function = call["function"]
     arguments = function["arguments"]
     given = arguments if isinstance(arguments, dict) else {"code": arguments}
@@ -198,8 +198,8 @@ def _call(call: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _with_prefix(message: Message, prefix: str) -> Message:
-    """With call ids of its own, so that two recordings can follow each other."""
+def _prefix_call_ids(message: Message, prefix: str) -> Message:
+    """Return a message with prefixed call ids, so that two recordings can follow each other."""
     new: Any = dict(message)
     if new.get("tool_calls"):
         new["tool_calls"] = [

@@ -1,7 +1,8 @@
-"""A plain text-rank extract: the lines most like all the others, in their order, within so many tokens.
+"""Make a plain text-rank extract: the lines most similar to all others, in order, within a number of tokens.
 
-Lines are the nodes, what two lines share in words is the edge between them, and the rank is found by power iteration.
-The edges are never written down: going from lines to words and back is the same product, in linear time.
+Lines are nodes, and the words that two lines share are the edge between them. The rank is found by power iteration,
+without storing the edges: going from lines to words and back is the same product, in linear time.
+
 """
 
 from __future__ import annotations
@@ -13,18 +14,20 @@ from collections.abc import Callable, Sequence
 
 ROUNDS = 12
 DAMPING = 0.85
-LONGEST = 400
-"""Characters of a line that are kept."""
+MAX_LINE_CHARS = 400
+"""Characters to keep of a line."""
 _WORD = re.compile(
     r"[a-z_][\w]{2,}|[\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7a3]", re.IGNORECASE
 )
 
 
 def extract(text: str, tokens: int, count: Callable[[str], int]) -> str:
-    """The extract of a text."""
-    lines = [line.strip()[:LONGEST] for line in text.split("\n")]
+    """Return the extract of a text."""
+    lines = [line.strip()[:MAX_LINE_CHARS] for line in text.split("\n")]
     lines = [line for line in dict.fromkeys(lines) if len(_WORD.findall(line)) >= 3]
-    ranked = sorted(zip(_ranks(lines), range(len(lines)), strict=True), reverse=True)
+    ranked = sorted(
+        zip(_rank_lines(lines), range(len(lines)), strict=True), reverse=True
+    )
     chosen: list[int] = []
     left = tokens
     for _, place in ranked:
@@ -37,8 +40,8 @@ def extract(text: str, tokens: int, count: Callable[[str], int]) -> str:
     return "\n".join(lines[place] for place in sorted(chosen))
 
 
-def _ranks(lines: Sequence[str]) -> list[float]:
-    """The rank of every line. What a line shares with others is weighed down by the logarithm of its length."""
+def _rank_lines(lines: Sequence[str]) -> list[float]:
+    """Return the rank of every line. The weight of shared words falls with the logarithm of the line's length."""
     words = [Counter(word.lower() for word in _WORD.findall(line)) for line in lines]
     frequency = Counter(word for line in words for word in line)
     vectors = [

@@ -16,11 +16,11 @@ import pytest
 from benchmarks.peers.proxies import Server
 from benchmarks.servers import (
     ask,
-    history_body,
-    process,
-    resident,
+    make_history_body,
+    read_memory_bytes,
     serve_answer,
     serve_gateway,
+    start_process,
 )
 
 MB = 2**20
@@ -36,9 +36,9 @@ pytestmark = [
 
 def start_gateway(stack: ExitStack, folder: Path) -> Server:
     """A managed gateway in a process of its own, before an upstream that answers at once."""
-    upstream = stack.enter_context(process(serve_answer))
+    upstream = stack.enter_context(start_process(serve_answer))
     return stack.enter_context(
-        process(serve_gateway, upstream.url, str(folder / "store.db"), "managed")
+        start_process(serve_gateway, upstream.url, str(folder / "store.db"), "managed")
     )
 
 
@@ -47,7 +47,9 @@ async def idle_threads(server: Server, count: int) -> list[int]:
     return await _sample(
         server,
         count,
-        lambda number: [history_body(10_000, turn, f"t{number}") for turn in (1, 2)],
+        lambda number: [
+            make_history_body(10_000, turn, f"t{number}") for turn in (1, 2)
+        ],
     )
 
 
@@ -59,7 +61,7 @@ async def many_requests(
     def bodies(number: int) -> list[bytes]:
         name = number // (conversations * turns)
         turn = number // conversations % turns
-        return [history_body(4_000, turn, f"c{number % conversations} {name}")]
+        return [make_history_body(4_000, turn, f"c{number % conversations} {name}")]
 
     return await _sample(server, count, bodies)
 
@@ -76,7 +78,7 @@ async def _sample(
             await asyncio.gather(
                 *(_ask_some(client, server, numbers, bodies) for _ in range(8))
             )
-            sizes.append(resident(server.pid) or 0)
+            sizes.append(read_memory_bytes(server.pid) or 0)
     return sizes
 
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.peers import PeerAbsentError, environment
+from benchmarks.peers import PeerAbsentError, create_environment
 from everthread import estimate_request_tokens, open_store
 from everthread.cli.wrapped_clients import CLIENTS, format_settings
 from everthread.core.provider_errors.classification import classify_error
@@ -176,7 +176,9 @@ def _client_command(client: str, folder: Path) -> list[str]:
     scripts = Path(__file__).parent / "clients"
     try:
         if client != "ai_sdk":
-            python = environment({"langchain": "langchain_client"}.get(client, client))
+            python = create_environment(
+                {"langchain": "langchain_client"}.get(client, client)
+            )
             return [str(python), str(scripts / f"{client}_client.py")]
         modules, node = install_npm(AI_SDK)
     except (PeerAbsentError, AbsentError) as error:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.peers import PeerAbsentError, environment
+from benchmarks.peers import PeerAbsentError, create_environment
 from everthread import open_store
 from everthread.core.messages import results_of, text_of
 from everthread.core.types import Reply, Request
@@ -85,7 +85,7 @@ async def python_of(framework: str) -> Path:
     """Return the Python of a framework's environment; skip if it cannot be installed."""
     try:
         return await asyncio.to_thread(
-            environment,
+            create_environment,
             f"{framework}_agent",
             HERE / f"{framework}.txt",
             "-e",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.peers import PeerAbsentError, environment
+from benchmarks.peers import PeerAbsentError, create_environment
 from everthread.lab.provider import Provider, ServedModel
 from tests.torture.fleet import Fleet
 
@@ -17,7 +17,7 @@ CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,re
 
 async def test_native_api_matches_its_document(tmp_path: Path) -> None:
     try:
-        python = await asyncio.to_thread(environment, "schemathesis")
+        python = await asyncio.to_thread(create_environment, "schemathesis")
     except PeerAbsentError as error:
         pytest.skip(f"schemathesis cannot be installed here: {error}")
     home = tmp_path / "home"

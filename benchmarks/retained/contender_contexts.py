@@ -1,4 +1,4 @@
-"""One conversation through a chain of compactions, every contender beside it at the same size."""
+"""Compact one conversation repeatedly with every contender, all to the same size."""
 
 from __future__ import annotations
 
@@ -6,34 +6,34 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from benchmarks.retained.contenders import EVERY, contenders
+from benchmarks.retained.contenders import ALL_CONTENDERS, make_contenders
+from benchmarks.retained.context_facts import Context
+from benchmarks.retained.conversation_facts import PlantedFact, find_facts
 from benchmarks.retained.conversations import Conversation
-from benchmarks.retained.finding import Context
-from benchmarks.retained.planted import Fact
-from benchmarks.retained.truth import Planted, facts_of
+from benchmarks.retained.planted_turns import Fact
 from everthread import TokenCounter, compress
 from everthread.core.messages import Message
 
 DEPTHS = (1, 3, 10)
 OURS = "Everthread"
 MODEL = "gpt-4o"
-PLANT_SHARE = 9
-"""So many facts are planted while the history grows to its threshold once."""
+FACTS_PER_THRESHOLD = 9
+"""Number of facts to plant while the history grows to its threshold once."""
 
 
 @dataclass
 class Score:
-    """How many facts of each kind there were, and how many of them each contender kept."""
+    """Numbers of facts of each kind: all, and those that each contender kept."""
 
     total: Counter[str] = field(default_factory=Counter)
     kept: dict[str, Counter[str]] = field(default_factory=dict)
     lost: list[tuple[str, str, Fact]] = field(default_factory=list)
-    """Conversation, contender and what it lost."""
+    """Each lost fact, with its conversation and contender."""
     sizes: dict[str, float] = field(default_factory=dict)
-    """How large each one's context was at most, ours being 1."""
+    """The largest context of each contender, relative to ours."""
 
     @classmethod
-    def joined(cls, scores: Iterable[Score]) -> Score:
+    def join(cls, scores: Iterable[Score]) -> Score:
         whole = cls()
         for score in scores:
             whole.total += score.total
@@ -67,22 +67,23 @@ class Score:
 class Contexts:
     """One conversation's context with each contender, all compacted at the same moments and to the same size.
 
-    Ours goes through the public `compress`, as a bare list: what a compaction knows of the one before stands in it.
+    Ours is a bare list for the public `compress`, so a compaction knows the previous one only from the list.
+
     """
 
     def __init__(
-        self, window: int, peers: Collection[str], names: Sequence[str] = EVERY
+        self, window: int, peers: Collection[str], names: Sequence[str] = ALL_CONTENDERS
     ) -> None:
         self.window = window
         self.counter = TokenCounter(MODEL)
         self.threshold = window // 2
-        known = contenders(self.counter, peers)
+        known = make_contenders(self.counter, peers)
         self._contenders = {name: known[name] for name in names if name in known}
         self.current = {name: Context([]) for name in (OURS, *self._contenders)}
         self.size = 0
 
     def append(self, messages: Sequence[Message]) -> bool:
-        """Whether that made the context of ours large enough to be compacted."""
+        """Append messages; return whether our context is now large enough to compact."""
         self.size += sum(map(self.counter.message, messages))
         self.current = {
             name: Context([*context.messages, *messages], context.written)
@@ -91,7 +92,7 @@ class Contexts:
         return self.size >= self.threshold
 
     def compact(self) -> bool:
-        """False where ours could not be made smaller: then all stay as they are."""
+        """Compact all contexts; return False and change none if ours cannot become smaller."""
         result = compress(
             self.current[OURS].messages,
             window=self.window,
@@ -111,7 +112,7 @@ class Contexts:
         return True
 
     def sizes(self) -> dict[str, float]:
-        """How large each context is, ours being 1."""
+        """Return the size of each context, relative to ours."""
         ours = self.counter.request(self.current[OURS].messages)
         return {
             name: self.counter.request(context.messages) / ours
@@ -119,30 +120,30 @@ class Contexts:
         }
 
 
-def race(
+def run_chain(
     window: int,
     peers: Collection[str],
     conversation: Conversation,
     scores: Mapping[int, Score],
 ) -> None:
-    """Feeds a conversation until it was compacted often enough, and scores what is left on the way."""
+    """Feed a conversation until it was compacted often enough, and score the facts that remain."""
     contexts = Contexts(window, peers)
     fed: list[Message] = []
-    planted: list[Planted] = []
+    planted: list[PlantedFact] = []
     compactions = 0
-    for piece in conversation.pieces(
-        contexts.threshold // PLANT_SHARE, contexts.counter.message
+    for piece in conversation.groups(
+        contexts.threshold // FACTS_PER_THRESHOLD, contexts.counter.message
     ):
         fed += piece.messages
         if piece.fact:
-            planted.append(Planted(piece.fact, len(fed)))
+            planted.append(PlantedFact(piece.fact, len(fed)))
         if not contexts.append(piece.messages) or not contexts.compact():
             continue
         compactions += 1
         if compactions in scores:
             scores[compactions].add(
                 conversation.name,
-                facts_of(fed, planted),
+                find_facts(fed, planted),
                 contexts.current,
                 contexts.sizes(),
             )

@@ -1,4 +1,4 @@
-"""Facts labelled by hand (`facts.toml`), and the turns that plant them into a conversation."""
+"""Turns that plant facts into a conversation; the facts are labelled by hand (`facts.toml`)."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import Any
 from everthread.core.messages import Message
 
 Words = tuple[str, ...]
-"""Words that must stand on one line."""
-LATER = 4
-"""A decision is taken back so many planted turns later."""
+"""Words that must be on one line."""
+TURNS_UNTIL_REVOKED = 4
+"""Number of planted turns after which a decision is revoked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """What must be found again: every group of words; of a decision that was taken back not the old one as current."""
+    """A fact to find again: every group of words, and not a revoked decision as valid."""
 
     kind: str
     needles: tuple[Words, ...]
@@ -28,15 +28,15 @@ class Fact:
 
 
 @dataclass(frozen=True, slots=True)
-class Plant:
-    """A turn to add, and the fact that is true once it was said (None: only a later turn makes it one)."""
+class PlantedTurn:
+    """A turn to add, and the fact that it establishes; None if only a later turn does."""
 
     messages: list[Message]
     fact: Fact | None
 
 
-def plants(seed: int) -> list[Plant]:
-    """Every planted turn in an order of its own, a decision before the one that replaces it."""
+def make_planted_turns(seed: int) -> list[PlantedTurn]:
+    """Return every planted turn in a random order, a decision before the one that replaces it."""
     rng = random.Random(seed)  # noqa: S311 - always the same
     found: list[dict[str, Any]] = tomllib.loads(
         Path(__file__).with_name("facts.toml").read_text("utf-8")
@@ -51,15 +51,17 @@ def plants(seed: int) -> list[Plant]:
         )
         turns.append((place, entry["turn"], None if "later" in entry else fact))
         if "later" in entry:
-            turns.append((place + LATER + 0.5, entry["later"], fact))
+            turns.append((place + TURNS_UNTIL_REVOKED + 0.5, entry["later"], fact))
     turns.sort(key=lambda turn: turn[0])
     return [
-        Plant(_messages(steps, number, rng), fact)
+        PlantedTurn(_make_messages(steps, number, rng), fact)
         for number, (_, steps, fact) in enumerate(turns)
     ]
 
 
-def _messages(steps: list[list[str]], number: int, rng: random.Random) -> list[Message]:
+def _make_messages(
+    steps: list[list[str]], number: int, rng: random.Random
+) -> list[Message]:
     found: list[Any] = []
     for place, (what, text, *output) in enumerate(steps):
         if what == "run":
@@ -74,7 +76,7 @@ def _messages(steps: list[list[str]], number: int, rng: random.Random) -> list[M
                 {
                     "role": "tool",
                     "tool_call_id": call_id,
-                    "content": _with_noise(output[0], rng),
+                    "content": _add_noise(output[0], rng),
                 }
             )
         else:
@@ -84,16 +86,16 @@ def _messages(steps: list[list[str]], number: int, rng: random.Random) -> list[M
     return found
 
 
-def _with_noise(output: str, rng: random.Random) -> str:
+def _add_noise(output: str, rng: random.Random) -> str:
     return re.sub(
         r"\{noise (\d+)\}",
-        lambda match: "\n".join(_line(rng) for _ in range(int(match[1]))),
+        lambda match: "\n".join(_make_log_line(rng) for _ in range(int(match[1]))),
         output,
     )
 
 
-def _line(rng: random.Random) -> str:
-    """A line of a service's log that nobody needs."""
+def _make_log_line(rng: random.Random) -> str:
+    """Return an unimportant line of a service's log."""
     moment = f"2026-02-{rng.randrange(1, 29):02d}T{rng.randrange(24):02d}:{rng.randrange(60):02d}:07Z"
     what = rng.choice(
         (

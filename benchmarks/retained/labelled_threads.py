@@ -1,4 +1,4 @@
-"""Recorded threads through a chain of compactions: which labels still stand in the context, which are found."""
+"""Compact recorded threads repeatedly, and look for their labels in the context and by search."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchmarks.retained.contender_contexts import OURS, Contexts
 from benchmarks.retained.contenders import (
     HARNESS,
     HARNESS_USERS,
@@ -15,12 +16,16 @@ from benchmarks.retained.contenders import (
     HEADROOM,
     HERMES,
     LANGCHAIN,
-    LANGCHAIN_TRIMS,
+    LANGCHAIN_TRIM_MESSAGES,
 )
-from benchmarks.retained.finding import text_of
-from benchmarks.retained.labels import Label, labels, normal
-from benchmarks.retained.race import OURS, Contexts
-from benchmarks.retained.recordings import THREADS, Recorded, recording, thread
+from benchmarks.retained.context_facts import whole_text
+from benchmarks.retained.labels import Label, load_labels, normalize
+from benchmarks.retained.recordings import (
+    THREADS,
+    Recorded,
+    load_recording,
+    load_thread,
+)
 from everthread import open_store
 from everthread.core.messages import Message
 from everthread.store.records import NewMessage, NewSession
@@ -28,12 +33,12 @@ from everthread.store.search_records import SearchQuery
 from everthread.thread.lookup.store_lookup import StoreLookup
 
 DEPTHS = (1, 5, 10)
-PLACES = 8
-"""So many places of a search are looked at: as many as one call of the `recall` tool shows."""
+MAX_SEARCH_RESULTS = 8
+"""Number of results of a search: as many as one call of the `recall` tool shows."""
 PEERS = (
     HEAD_TAIL,
     LANGCHAIN,
-    LANGCHAIN_TRIMS,
+    LANGCHAIN_TRIM_MESSAGES,
     HEADROOM,
     HARNESS,
     HARNESS_USERS,
@@ -43,28 +48,28 @@ PEERS = (
 
 @dataclass
 class Outcome:
-    """What became of the labels of one thread."""
+    """The labels of one thread: all, those kept, and those found."""
 
     total: dict[int, list[Label]] = field(default_factory=dict)
-    """By how many compactions there were: the labels of what had been said by then."""
+    """By the number of compactions: the labels of the messages until then."""
     kept: dict[int, dict[str, set[Label]]] = field(default_factory=dict)
-    """By how many, and by contender."""
+    """The kept labels, by the number of compactions and by contender."""
     found: set[Label] = field(default_factory=set)
-    """After the last: those that search brings back, of the ones that no longer stand in our context."""
+    """After the last compaction: labels that left our context and that a search finds."""
 
-    def reachable(self) -> set[Label]:
-        """In our context after the last compaction, or among the first places of a search."""
+    def list_reachable(self) -> set[Label]:
+        """Return the labels in our context after the last compaction, or among the first results of a search."""
         return self.kept[DEPTHS[-1]][OURS] | self.found
 
 
 def measure(kind: str, half: str, window: int, peers: Collection[str]) -> Outcome:
     contexts = Contexts(window, peers, PEERS)
-    every = labels(THREADS[kind, half])
+    every = load_labels(THREADS[kind, half])
     outcome = Outcome()
     fed: list[Message] = []
     told: set[tuple[str, int]] = set()
     compactions = 0
-    for piece in pieces(thread(kind, half)):
+    for piece in group_messages(load_thread(kind, half)):
         messages = [recorded.message for recorded in piece]
         fed += messages
         told.update((recorded.name, recorded.number) for recorded in piece)
@@ -77,7 +82,7 @@ def measure(kind: str, half: str, window: int, peers: Collection[str]) -> Outcom
             ]
             outcome.total[compactions] = so_far
             outcome.kept[compactions] = {
-                name: _held(context.messages, so_far)
+                name: _find_kept(context.messages, so_far)
                 for name, context in contexts.current.items()
             }
         if compactions == DEPTHS[-1]:
@@ -87,48 +92,52 @@ def measure(kind: str, half: str, window: int, peers: Collection[str]) -> Outcom
         for label in outcome.total[DEPTHS[-1]]
         if label not in outcome.kept[DEPTHS[-1]][OURS]
     ]
-    outcome.found = asyncio.run(_search(fed, lost))
+    outcome.found = asyncio.run(_find_by_search(fed, lost))
     return outcome
 
 
 @dataclass
 class SessionEnd:
-    """What became of the labels of one session by its end."""
+    """The labels of one session at its end: all, and those kept."""
 
     total: list[Label]
     kept: dict[str, set[Label]]
-    """By contender."""
+    """The kept labels, by contender."""
     compactions: int
 
 
 def measure_session(name: str, window: int, peers: Collection[str]) -> SessionEnd:
     """Feed a recorded session to its end, compacting when the threshold is reached."""
     contexts = Contexts(window, peers, PEERS)
-    every = labels([name])
+    every = load_labels([name])
     recorded = (
         Recorded(message, name, number)
-        for number, message in enumerate(recording(name))
+        for number, message in enumerate(load_recording(name))
         if message is not None
     )
     compactions = 0
-    for piece in pieces(recorded):
+    for piece in group_messages(recorded):
         if contexts.append([one.message for one in piece]):
             compactions += contexts.compact()
     kept = {
-        who: _held(context.messages, every) for who, context in contexts.current.items()
+        who: _find_kept(context.messages, every)
+        for who, context in contexts.current.items()
     }
     return SessionEnd(every, kept, compactions)
 
 
-def _held(messages: Sequence[Message], among: Iterable[Label]) -> set[Label]:
-    text = normal("\n".join(map(text_of, messages)))
+def _find_kept(messages: Sequence[Message], among: Iterable[Label]) -> set[Label]:
+    text = normalize("\n".join(map(whole_text, messages)))
     return {label for label in among if label.words in text}
 
 
-async def _search(messages: Sequence[Message], lost: Sequence[Label]) -> set[Label]:
-    """The labels whose words stand in one of the first places that their question finds in the stored thread.
+async def _find_by_search(
+    messages: Sequence[Message], lost: Sequence[Label]
+) -> set[Label]:
+    """Return the labels whose words are in the first results for their question.
 
-    The tool `recall` must show them, and `everthread sessions search` too.
+    Both the tool `recall` and `everthread sessions search` must show them.
+
     """
     found = set()
     with tempfile.TemporaryDirectory() as folder:
@@ -137,24 +146,26 @@ async def _search(messages: Sequence[Message], lost: Sequence[Label]) -> set[Lab
         await store.append(session.id, [NewMessage(message) for message in messages])
         lookup = StoreLookup(store, session.tenant, session.id)
         for label in lost:
-            places = await lookup.search(label.question, limit=PLACES)
+            places = await lookup.search(label.question, limit=MAX_SEARCH_RESULTS)
             page = await store.find(
-                SearchQuery(label.question, session.tenant, session.id, limit=PLACES)
+                SearchQuery(
+                    label.question, session.tenant, session.id, limit=MAX_SEARCH_RESULTS
+                )
             )
             shown = (
                 [place.text for place in places.excerpts],
                 [hit.snippet for hit in page.hits],
             )
             if all(
-                any(label.words in normal(text) for text in texts) for texts in shown
+                any(label.words in normalize(text) for text in texts) for texts in shown
             ):
                 found.add(label)
         await store.close()
     return found
 
 
-def pieces(messages: Iterable[Recorded]) -> Iterator[list[Recorded]]:
-    """Messages that arrive together: one, or an assistant's calls with their results."""
+def group_messages(messages: Iterable[Recorded]) -> Iterator[list[Recorded]]:
+    """Yield messages that arrive together: a single one, or an assistant's calls with their results."""
     piece: list[Recorded] = []
     for recorded in messages:
         if piece and recorded.message.get("role") != "tool":

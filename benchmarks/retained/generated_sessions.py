@@ -1,7 +1,8 @@
-"""A made-up agent that works for a long time on its own: few words from the user, many rounds of tools.
+"""Generate the session of an agent that works alone for a long time: few user messages, many rounds of tools.
 
-Another project, other tools and other outputs than the shipped session: TypeScript, `execute_bash` and an editor with
-commands of its own. Everything comes from one seeded generator.
+Project, tools and outputs differ from the shipped session's: TypeScript, `execute_bash` and an editor with commands.
+Everything comes from one seeded generator.
+
 """
 
 from __future__ import annotations
@@ -62,8 +63,8 @@ ERRORS = (
 )
 
 
-def story(seed: int) -> Iterator[Message]:
-    """The messages, without end."""
+def generate_session(seed: int) -> Iterator[Message]:
+    """Yield the messages of a session, without end."""
     rng = random.Random(seed)  # noqa: S311 - always the same
     numbers = count()
     while True:
@@ -74,29 +75,33 @@ def story(seed: int) -> Iterator[Message]:
             "content": rng.choice(ASKS).format(area=area, thing=thing),
         }
         for _ in range(rng.randrange(12, 40)):
-            yield from _round(rng, numbers, area)
+            yield from _make_round(rng, numbers, area)
         text = f"{thing} in packages/{area} is done: the cause was a {rng.choice(DEEDS)} that ran twice. Tests pass."
         yield {"role": "assistant", "content": text}
 
 
-def _round(rng: random.Random, numbers: Iterator[int], area: str) -> Iterator[Message]:
-    """One call and its result. An area has a handful of files, as real ones have."""
+def _make_round(
+    rng: random.Random, numbers: Iterator[int], area: str
+) -> Iterator[Message]:
+    """Yield one call and its result. An area has only a few files, like a real one."""
     place = AREAS.index(area) + rng.randrange(5)
     name = f"{DEEDS[place % len(DEEDS)]}{THINGS[place * 3 % len(THINGS)]}"
     path = f"packages/{area}/src/{name}.ts"
     kind = rng.choices(("view", "edit", "build", "test", "search"), (3, 3, 2, 2, 2))[0]
     if kind == "view":
         arguments = {"command": "view", "path": path}
-        yield from _call(numbers, "str_replace_editor", arguments, _source(rng, name))
+        yield from _make_call(
+            numbers, "str_replace_editor", arguments, _make_source(rng, name)
+        )
     elif kind == "edit":
         arguments = {
             "command": "str_replace",
             "path": path,
-            "old_str": _source(rng, name, 2),
+            "old_str": _make_source(rng, name, 2),
             "new_str": "return next;",
         }
         said = f"{name} reads the value before it is written; I turn that around."
-        yield from _call(
+        yield from _make_call(
             numbers,
             "str_replace_editor",
             arguments,
@@ -111,18 +116,21 @@ def _round(rng: random.Random, numbers: Iterator[int], area: str) -> Iterator[Me
             f"packages/{area}/src/{rng.choice(DEEDS)}.ts:{rng.randrange(400)}: await {name}(id)"
             for _ in range(6)
         ]
-        yield from _call(
+        yield from _make_call(
             numbers, "execute_bash", {"command": command}, "\n".join(lines)
         )
     else:
         tool = "tsc -p" if kind == "build" else "vitest run"
         command = f"cd packages/{area} && npx {tool} {name}"
-        yield from _call(
-            numbers, "execute_bash", {"command": command}, _outcome(rng, area, name)
+        yield from _make_call(
+            numbers,
+            "execute_bash",
+            {"command": command},
+            _make_test_output(rng, area, name),
         )
 
 
-def _call(
+def _make_call(
     numbers: Iterator[int],
     name: str,
     arguments: dict[str, Any],
@@ -136,7 +144,7 @@ def _call(
     yield {"role": "tool", "tool_call_id": call_id, "content": result}
 
 
-def _source(rng: random.Random, name: str, length: int = 14) -> str:
+def _make_source(rng: random.Random, name: str, length: int = 14) -> str:
     lines = [
         f"export async function {name}(id: string, limit = {rng.randrange(900)}) {{"
     ]
@@ -149,7 +157,7 @@ def _source(rng: random.Random, name: str, length: int = 14) -> str:
     return "\n".join([*lines, "}"])
 
 
-def _outcome(rng: random.Random, area: str, name: str) -> str:
+def _make_test_output(rng: random.Random, area: str, name: str) -> str:
     passed = [
         f" ✓ packages/{area}/test/{rng.choice(DEEDS)}.test.ts ({rng.randrange(2, 30)})"
         for _ in range(8)
