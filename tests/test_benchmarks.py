@@ -16,7 +16,7 @@ from benchmarks.__main__ import replace_section
 from benchmarks.checked.material import Recording
 from benchmarks.code_shape.reading import measure_reading
 from benchmarks.load.threads import ANSWER_TEXT, make_growing_thread
-from benchmarks.retained import labels as labelled
+from benchmarks.retained import labels
 from benchmarks.retained.contender_contexts import OURS, Contexts
 from benchmarks.retained.contenders import HEAD_TAIL
 from benchmarks.retained.recordings import LOGS, THREADS
@@ -43,19 +43,17 @@ def test_no_contender_gets_more_room_than_we_use() -> None:
     assert contexts.sizes()[HEAD_TAIL] <= 1
 
 
-def test_every_label_stands_where_the_file_says() -> None:
+def test_every_label_matches_its_recording() -> None:
     if find_shared("transcripts") is None:
         pytest.skip("the shared recordings are absent")
-    recorded = [*THREADS.values(), *LOGS.values()]
-    found = labelled.load_labels(name for names in recorded for name in names)
-    assert len(found) == len(labelled._FILE.read_text("utf-8").splitlines())
-    known = labelled.USER | labelled.MECHANICAL | labelled.FINDINGS
-    assert all(label.kind in known for label in found)
+    recordings = [*THREADS.values(), *LOGS.values()]
+    loaded = labels.load_labels(name for names in recordings for name in names)
+    assert len(loaded) == len(labels.LABELS_FILE.read_text("utf-8").splitlines())
+    kinds = labels.USER | labels.MECHANICAL | labels.FINDINGS
+    assert {label.kind for label in loaded} <= kinds
 
 
-def test_a_recording_that_changed_is_refused(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_changed_recording_is_refused(tmp_path: Path) -> None:
     entry = {
         "in": "one",
         "message": 0,
@@ -66,18 +64,16 @@ def test_a_recording_that_changed_is_refused(
     }
     file = tmp_path / "labels.jsonl"
     file.write_text(json.dumps(entry), "utf-8")
-    monkeypatch.setattr(labelled, "_FILE", file)
-    monkeypatch.setattr(
-        labelled,
-        "recording",
-        lambda _name: [{"role": "user", "content": "Never push."}],
-    )
     with pytest.raises(ValueError, match="no longer there"):
-        labelled.load_labels(["one"])
+        labels.load_labels(
+            ["one"],
+            file=file,
+            load=lambda _name: [{"role": "user", "content": "Never push."}],
+        )
 
 
 def test_words_are_compared_without_typography() -> None:
-    assert labelled.normalize("“Never”  push\nto `main`") == "'never' push to 'main'"
+    assert labels.normalize("“Never”  push\nto `main`") == "'never' push to 'main'"
 
 
 def test_order_is_asked_of_what_stands_there_once() -> None:

@@ -12,17 +12,18 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.retained.context_facts import whole_text
 from benchmarks.retained.recordings import load_recording
+from everthread.core.messages import Message
 
 USER = frozenset({"rule", "decision", "ask", "said"})
 MECHANICAL = frozenset({"file", "command", "error", "figure"})
 FINDINGS = frozenset({"finding"})
-_FILE = Path(__file__).with_name("labels.jsonl")
+LABELS_FILE = Path(__file__).with_name("labels.jsonl")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +36,20 @@ class Label:
     question: str
 
 
-def load_labels(names: Iterable[str]) -> list[Label]:
+def load_labels(
+    names: Iterable[str],
+    *,
+    file: Path = LABELS_FILE,
+    load: Callable[[str], Sequence[Message | None]] = load_recording,
+) -> list[Label]:
     """Return the labels of these recordings. Raise `ValueError` for a recording that has changed."""
     wanted = dict.fromkeys(names)
     texts = {
-        name: [
-            None if found is None else whole_text(found)
-            for found in load_recording(name)
-        ]
+        name: [None if found is None else whole_text(found) for found in load(name)]
         for name in wanted
     }
     made = []
-    for line in _FILE.read_text("utf-8").splitlines():
+    for line in file.read_text("utf-8").splitlines():
         entry = json.loads(line)
         if entry["in"] not in wanted:
             continue
