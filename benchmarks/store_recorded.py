@@ -23,8 +23,8 @@ from benchmarks.table import Row
 from everthread.core.search.indexed_terms import index_terms
 from everthread.core.secrets.redaction import redact
 from everthread.factory import open_store
-from everthread.store.index_pieces import searchable_text
 from everthread.store.records import NewMessage, NewSession
+from everthread.store.search.text_chunks import searchable_text
 from everthread.store.search_records import SearchQuery
 from everthread.store.store import Store
 

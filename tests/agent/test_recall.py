@@ -11,7 +11,7 @@ from everthread.agent.tool_interface import ToolContext
 from everthread.agent.tools.conversation_tools import Recall
 from everthread.core.messages import text_of
 from everthread.core.secrets.redaction import redact_part
-from everthread.store.sql.snippets import RAW_SECRET_MARGIN
+from everthread.store.search.snippets import RAW_SECRET_MARGIN
 from everthread.testing import ScriptedModel
 from everthread.thread.events import OutputStored
 from tests.agent.agent_setup import (

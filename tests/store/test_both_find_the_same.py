@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from everthread.core.secrets.redaction import redact
-from everthread.store.index_query import parse_query
 from everthread.store.records import NewMessage, NewSession
+from everthread.store.search.index_query import parse_query
 from everthread.store.search_records import SearchQuery
 from everthread.store.store import Store
 from tests.store.conftest import BACKENDS, Clock, close_sound, open_at

@@ -193,7 +193,7 @@ async def test_a_changed_word_is_found(tmp_path: Path) -> None:
     assert [
         problem
         for problem in await everything(path, session)
-        if "is not as it was stored" in problem
+        if "has changed since it was stored" in problem
     ]
 
 

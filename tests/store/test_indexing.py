@@ -1,4 +1,4 @@
-"""Indexing: every character of a text, in pieces that every index keeps apart, without secrets."""
+"""Indexing: every character of a text, in chunks that every index keeps apart, without secrets."""
 
 from __future__ import annotations
 
@@ -13,26 +13,27 @@ from hypothesis import strategies as st
 
 from everthread.core.search.indexed_terms import encode_term
 from everthread.core.search.terms import phrase_terms, terms
-from everthread.store.index_pieces import (
-    MAX_PIECE_TERMS,
+from everthread.store.records import NewSession
+from everthread.store.search.background_indexing import DELAY_SECONDS
+from everthread.store.search.indexing import (
+    BACKGROUND_BATCH_CHARS,
+    CHUNKS_PER_WRITE,
+    MAX_BATCH_CHARS,
+    index_parts,
+    prepare_index,
+)
+from everthread.store.search.text_chunks import (
+    CHUNK_CHARS,
+    MAX_CHUNK_TERMS,
     MAX_TERM_REPEATS,
     OVERLAP_CHARS,
-    PIECE_CHARS,
     make_filter_name,
     redact_and_split,
     searchable_text,
     split_text,
 )
-from everthread.store.indexing import (
-    BACKGROUND_BATCH_CHARS,
-    MAX_BATCH_CHARS,
-    PIECES_PER_WRITE,
-    index_parts,
-    prepare_index,
-)
-from everthread.store.records import NewSession
 from everthread.store.search_records import SearchQuery
-from everthread.store.store import INDEX_DELAY_SECONDS, Store
+from everthread.store.store import Store
 from tests.chat_messages import calls_message, function_call
 from tests.store.conftest import Clock, open_at
 from tests.store.messages import new_thread, user_message
@@ -66,15 +67,15 @@ WORDS = "lorem ipsum dolor sit amet "
         "expanding",
     ],
 )
-def test_pieces_cover_the_text_and_are_distinct(text: str) -> None:
+def test_chunks_cover_the_text_and_are_distinct(text: str) -> None:
     found = list(split_text(text))
     assert found[0].start == 0
     for cut in found:
         assert text[cut.start : cut.start + len(cut.text)] == cut.text
         assert cut.terms.split() == [encode_term(term) for term in terms(cut.text)]
-        assert len(cut.text) <= PIECE_CHARS
+        assert len(cut.text) <= CHUNK_CHARS
         words = cut.terms.split()
-        assert len(words) <= MAX_PIECE_TERMS
+        assert len(words) <= MAX_CHUNK_TERMS
         assert max(Counter(words).values(), default=0) <= MAX_TERM_REPEATS
     for before, after in pairwise(found):
         assert before.start < after.start <= before.start + len(before.text)
@@ -104,28 +105,28 @@ def test_words_are_not_cut() -> None:
         max_size=400,
     )
 )
-def test_every_phrase_of_a_text_is_in_a_piece(words: list[str]) -> None:
+def test_every_phrase_of_a_text_is_in_a_chunk(words: list[str]) -> None:
     text = " ".join(words)
-    pieces = [" ".join(phrase_terms(cut.text)) for cut in split_text(text)]
+    chunks = [" ".join(phrase_terms(cut.text)) for cut in split_text(text)]
     for first in range(len(words)):
         phrase = " ".join(phrase_terms(" ".join(words[first : first + 2])))
-        assert any(phrase in piece for piece in pieces)
+        assert any(phrase in chunk for chunk in chunks)
 
 
 def test_secrets_are_out_before_anything_is_cut() -> None:
     secret = "ghp_" + "a8Kd02mQpX7zLw4nRt6Yb1Vc9Je3Hu5Gs0Fo"
-    for filler in range(PIECE_CHARS - 60, PIECE_CHARS + 60, 7):
-        pieces, redacted = redact_and_split(
+    for filler in range(CHUNK_CHARS - 60, CHUNK_CHARS + 60, 7):
+        chunks, redacted = redact_and_split(
             "x " * (filler // 2) + f"token: {secret} " + "y " * 300
         )
         assert redacted
-        for piece in pieces:
+        for chunk in chunks:
             assert not any(
-                part in piece.text
+                part in chunk.text
                 for part in (secret[:12], secret[12:24], secret[-12:])
             )
             assert not any(
-                "a8kd02" in term or "hu5gs0fo" in term for term in piece.terms
+                "a8kd02" in term or "hu5gs0fo" in term for term in chunk.terms
             )
 
 
@@ -178,7 +179,7 @@ def index(store: Store, parts: list[Any]) -> None:
 async def test_a_long_text_is_indexed_in_several_transactions(store: Store) -> None:
     stop_background_indexing(store)
     thread = await store.create_session(NewSession())
-    lines = [f"line{number} " + "0 " * 120 for number in range(PIECES_PER_WRITE * 6)]
+    lines = [f"line{number} " + "0 " * 120 for number in range(CHUNKS_PER_WRITE * 6)]
     await store.put_output(thread.id, "\n".join(lines), tool="terminal")
     batches = prepare(store)
     assert [len(parts) for parts in batches][:2] == [1, 1]
@@ -207,13 +208,13 @@ async def test_indexing_pauses_less_when_many_texts_wait(
         await sleep(0)
 
     monkeypatch.setattr(asyncio, "sleep", pause)
-    monkeypatch.setattr("everthread.store.store.INDEX_PAUSE_FACTOR", 0.0)
+    monkeypatch.setattr("everthread.store.search.background_indexing.PAUSE_FACTOR", 0.0)
     await new_thread(store, "short", "x " * BACKGROUND_BATCH_CHARS, "the last")
     async with asyncio.timeout(60):
         while len(pauses) < 3:
             await sleep(0.01)
     monkeypatch.undo()
-    assert pauses == [INDEX_DELAY_SECONDS, 0.0, INDEX_DELAY_SECONDS], (
+    assert pauses == [DELAY_SECONDS, 0.0, DELAY_SECONDS], (
         "before the first, after a long text, after a short one"
     )
     assert len(await store.search(SearchQuery("last"))) == 1
@@ -256,7 +257,7 @@ async def test_messages_deleted_meanwhile_are_not_indexed(store: Store) -> None:
     await store.delete_thread(thread.id)
     index(store, batches[0])
     assert await store.search(SearchQuery("one")) == []
-    assert count_rows(store, "pieces") == 0
+    assert count_rows(store, "chunks") == 0
 
 
 @pytest.mark.parametrize("indexed", [False, True])

@@ -10,22 +10,18 @@ from typing import Any
 from everthread.core.search.query import read_question
 from everthread.store.database import Row, Tx
 from everthread.store.records import NewMessage
+from everthread.store.search.neighbours import find_neighbours
+from everthread.store.search.recall_passages import recall_passages
+from everthread.store.search.text_search import search_texts
 from everthread.store.search_records import RecallQuery, SearchQuery
-from everthread.store.sql.client_threads import (
-    find_link,
-    find_links_by_skeleton,
-    find_rewrites,
-    find_similar_rewrites,
-)
-from everthread.store.sql.neighbours import find_neighbours
-from everthread.store.sql.recall_queries import recall_passages
-from everthread.store.sql.search import search_texts
+from everthread.store.sql.client_links import find_link, find_links_by_skeleton
+from everthread.store.sql.client_rewrites import find_rewrites, find_similar_rewrites
 from everthread.store.store import Store
 from tests.store.conftest import Clock, close_sound, open_at
 from tests.store.messages import new_thread
 from tests.store.tables import transaction
 
-BIG = frozenset({"search", "messages", "pieces", "places"})
+BIG = frozenset({"search", "messages", "chunks", "places"})
 """Tables that grow with the number of messages."""
 TOPICS = (
     "ledger",

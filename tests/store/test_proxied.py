@@ -208,11 +208,11 @@ async def test_a_check_finds_points_that_follow_nothing(url: str, clock: Clock) 
     with transaction(store) as tx:
         tx.run("UPDATE links SET follows = 'gone' WHERE digest = 'd2'")
     assert (await store.check()).problems == (
-        "1 point(s) of a thread follow a point that is not in it",
+        "1 link(s) follow a link that is not in their thread",
     )
     with transaction(store) as tx:
         tx.run("UPDATE links SET follows = 'd1', message_id = 0 WHERE digest = 'd2'")
-    expected = "1 point(s) of a thread have messages from before those of the point they follow"
+    expected = "1 link(s) have older messages than the link they follow"
     assert (await store.check()).problems == (expected,)
     await store.close()
 

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everthread.core.search.indexed_terms import encode_term
-from everthread.store.index_query import (
+from everthread.store.postgres import split_id_windows
+from everthread.store.search.index_query import (
     MAX_PHRASE_TERMS,
     MAX_QUERY_WORDS,
     TERM_STRENGTHS,
@@ -17,8 +18,7 @@ from everthread.store.index_query import (
     QueryPhrase,
     parse_query,
 )
-from everthread.store.postgres import split_id_windows
-from everthread.store.sql.snippets import SNIPPET_CHARS, make_snippet
+from everthread.store.search.snippets import SNIPPET_CHARS, make_snippet
 
 
 def alternatives(text: str) -> list[list[str]]:

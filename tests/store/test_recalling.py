@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from everthread.store.records import NewMessage, NewSession
+from everthread.store.search import recall_words
 from everthread.store.search_records import RecallQuery, SearchQuery
-from everthread.store.sql import recall_words
 from everthread.store.store import Store
 from tests.chat_messages import calls_message, function_call
 from tests.store.conftest import Clock
@@ -432,7 +432,7 @@ async def test_of_many_places_with_the_same_word_the_ones_next_to_each_other_com
 async def test_a_word_in_nearly_every_text_of_a_large_store_says_nothing(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recall_words, "MAX_PIECES_PER_WORD", 10)
+    monkeypatch.setattr(recall_words, "MAX_CHUNKS_PER_WORD", 10)
     await new_thread(
         store,
         user_message("The zebra is striped."),

@@ -14,8 +14,8 @@ import pytest
 from everthread import open_store
 from everthread.errors import UnknownIdError
 from everthread.store.records import NewMessage
+from everthread.store.search.text_search import MATCHES_PER_BATCH, RARITY_SAMPLE_CHUNKS
 from everthread.store.search_records import SearchHit, SearchQuery
-from everthread.store.sql.search import MATCHES_PER_BATCH, RARITY_SAMPLE_PIECES
 from everthread.store.store import Store
 from tests.chat_messages import calls_message, function_call
 from tests.store.conftest import Clock, open_at
@@ -63,7 +63,7 @@ async def test_a_long_query_needs_every_word_wherever_it_was_said(
     old = "the harbour crane motor failed on monday"
     thread = await new_thread(store, old, "motor", "crane")
     # Later messages than those in which the rarity of words is measured.
-    later = numbered_messages(1, RARITY_SAMPLE_PIECES + 10)
+    later = numbered_messages(1, RARITY_SAMPLE_CHUNKS + 10)
     await store.append(thread.id, later)
     assert await found_set(store, "monday failed motor crane harbour") == {old}
     assert await found_set(store, "monday failed motor crane harbour gantry") == set()
@@ -359,7 +359,7 @@ async def test_a_message_of_a_dead_process_is_found(store: Store, url: str) -> N
     assert await found_texts(store, "another process") == ["from another process"]
 
 
-async def test_words_in_different_pieces_of_a_long_message(store: Store) -> None:
+async def test_words_in_different_chunks_of_a_long_message(store: Store) -> None:
     long = "apricot " + FILLER * 300 + " banana " + FILLER * 300 + " cherry"
     await new_thread(
         store, long, "apricot alone", "apricot and banana", "cherry and apricot"
@@ -633,13 +633,13 @@ async def test_paging_shows_everything_once(store: Store) -> None:
     assert await store.search(SearchQuery("needle", limit=-1, offset=-1)) == []
 
 
-async def test_everything_is_found_in_an_index_with_many_pieces(
+async def test_everything_is_found_in_an_index_with_many_chunks(
     store: Store, kind: str
 ) -> None:
-    """As if millions of pieces were between the stored ones."""
+    """As if millions of chunks were between the stored ones."""
     jump = {
-        "sqlite": "UPDATE sqlite_sequence SET seq = ? WHERE name = 'pieces'",
-        "postgresql": "SELECT setval(pg_get_serial_sequence('pieces', 'id'), ?)",
+        "sqlite": "UPDATE sqlite_sequence SET seq = ? WHERE name = 'chunks'",
+        "postgresql": "SELECT setval(pg_get_serial_sequence('chunks', 'id'), ?)",
     }
     thread = await new_thread(store)
     ids = (

@@ -25,11 +25,11 @@ from everthread.errors import (
     StoreUnreachableError,
 )
 from everthread.store import postgres
-from everthread.store.index_process import index_waiting
 from everthread.store.key_records import KeyUse, NewKey
 from everthread.store.postgres import POOL_CONNECTIONS, PostgresDatabase, PostgresWriter
 from everthread.store.reader_pool import UNRESPONSIVE_PAUSE_SECONDS
 from everthread.store.records import NewSession
+from everthread.store.search.index_process import index_waiting
 from everthread.store.search_records import SearchQuery
 from everthread.store.store import Store
 from everthread.store.turn_records import NewQueuedTurn
@@ -511,7 +511,7 @@ async def test_background_indexing_skips_texts_another_process_is_indexing(
     with psycopg.connect(url) as other:
         other.execute("SELECT id FROM unindexed ORDER BY id LIMIT 1 FOR UPDATE")
         index_waiting(PostgresDatabase(url), 0.1)
-        assert count_rows(store, "pieces") == 2
+        assert count_rows(store, "chunks") == 2
         searching = asyncio.ensure_future(store.search(SearchQuery("first")))
         await asyncio.sleep(0.1)
         assert not searching.done(), "a search waits for it"

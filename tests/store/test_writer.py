@@ -56,7 +56,7 @@ def database(url: str) -> Any:
 
 def put(name: str) -> Callable[[Tx], None]:
     """Return a write that stores a name."""
-    return lambda tx: put_state(tx, "scope", name, True, 0.0)
+    return lambda tx: put_state(tx, 0.0, "scope", name, True)
 
 
 def stored_names(store: Store) -> list[str]:

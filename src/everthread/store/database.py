@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 from everthread.errors import EverthreadError, NoStoreError, StoreError
 
 if TYPE_CHECKING:
-    from everthread.store.index_pieces import IndexPiece
-    from everthread.store.index_query import IndexMatch, IndexQuery
     from everthread.store.schema import Migration
+    from everthread.store.search.index_query import IndexMatch, IndexQuery
+    from everthread.store.search.text_chunks import IndexChunk
     from everthread.store.sole_use import SoleUse
 
 
@@ -76,11 +76,11 @@ class Tx(ABC):
         return None if row is None else row[0]
 
     def all_for_keys(self, sql: str, keys: Sequence[Any], *values: Any) -> list[Row]:
-        """Return the rows for these keys. `{}` in the SQL takes a chunk of the keys; its values precede `values`."""
+        """Return the rows for these keys. `{}` in the SQL takes a batch of the keys; its values precede `values`."""
         return [
             row
-            for chunk in map(_pad_keys, chunks(keys))
-            for row in self.all(sql.format(placeholders(chunk)), (*chunk, *values))
+            for batch in map(_pad_keys, split_batches(keys))
+            for row in self.all(sql.format(placeholders(batch)), (*batch, *values))
         ]
 
     def all_of_each(self, queries: Sequence[SqlQuery]) -> list[list[Row]]:
@@ -95,18 +95,18 @@ class Tx(ABC):
 
     @abstractmethod
     def match(self, query: IndexQuery, limit: int) -> list[IndexMatch]:
-        """Return the newest indexed pieces that match, the newest first."""
+        """Return the newest indexed chunks that match, the newest first."""
 
     @abstractmethod
     def match_ids(self, query: IndexQuery, limit: int) -> list[int]:
-        """Return only the ids of the matching pieces, without ranking."""
+        """Return only the ids of the matching chunks, without ranking."""
 
     @abstractmethod
-    def index(self, pieces: Sequence[IndexPiece]) -> None:
-        """Add pieces to the search index."""
+    def index(self, chunks: Sequence[IndexChunk]) -> None:
+        """Add chunks to the search index."""
 
     @abstractmethod
-    def unindex(self, piece_ids: Sequence[int]) -> None: ...
+    def unindex(self, chunk_ids: Sequence[int]) -> None: ...
 
 
 class Connection(Tx):
@@ -293,9 +293,9 @@ def placeholders(values: Sequence[Any]) -> str:
     return ", ".join("?" * len(values))
 
 
-MAX_CHUNK_KEYS = 500
+MAX_BATCH_KEYS = 500
 """Maximum keys in a statement."""
-KEY_COUNTS = (1, 4, 16, 64, 250, MAX_CHUNK_KEYS)
+KEY_COUNTS = (1, 4, 16, 64, 250, MAX_BATCH_KEYS)
 """Numbers of keys in a statement. With few different numbers a database can reuse statements that it has parsed."""
 
 
@@ -305,6 +305,8 @@ def _pad_keys(keys: Sequence[Any]) -> Sequence[Any]:
     return [*keys, *itertools.repeat(keys[-1], count - len(keys))]
 
 
-def chunks(ids: Sequence[Any], size: int = MAX_CHUNK_KEYS) -> Iterable[Sequence[Any]]:
+def split_batches(
+    ids: Sequence[Any], size: int = MAX_BATCH_KEYS
+) -> Iterable[Sequence[Any]]:
     """Yield the ids in lists that are short enough for one statement."""
     return (ids[start : start + size] for start in range(0, len(ids), size))

@@ -41,14 +41,18 @@ from everthread.store.database import (
     missing_store_error,
     new_private_file,
 )
-from everthread.store.index_pieces import MAX_PIECE_TERMS, MAX_TERM_REPEATS, IndexPiece
-from everthread.store.index_query import IndexMatch, IndexQuery, round_strength
 from everthread.store.schema import (
     Migration,
     apply_migrations,
     load_migrations,
     load_version,
     refuse_newer_schema,
+)
+from everthread.store.search.index_query import IndexMatch, IndexQuery, round_strength
+from everthread.store.search.text_chunks import (
+    MAX_CHUNK_TERMS,
+    MAX_TERM_REPEATS,
+    IndexChunk,
 )
 
 DIALECT = Dialect(
@@ -141,17 +145,17 @@ class PostgresConnection(Connection):
     def close(self) -> None:
         self._pool.putconn(self.raw)
 
-    def index(self, pieces: Sequence[IndexPiece]) -> None:
+    def index(self, chunks: Sequence[IndexChunk]) -> None:
         rows = []
-        for piece in pieces:
+        for chunk in chunks:
             blocks = (
-                make_block_name(piece.id, block_bits) for block_bits in BLOCK_SIZES_BITS
+                make_block_name(chunk.id, block_bits) for block_bits in BLOCK_SIZES_BITS
             )
             rows.append(
                 (
-                    piece.id,
-                    make_tsvector(piece.terms),
-                    " ".join([*piece.filter_names, *blocks]),
+                    chunk.id,
+                    make_tsvector(chunk.terms),
+                    " ".join([*chunk.filter_names, *blocks]),
                 )
             )
         self.run_many(
@@ -159,8 +163,8 @@ class PostgresConnection(Connection):
             rows,
         )
 
-    def unindex(self, piece_ids: Sequence[int]) -> None:
-        self.run("DELETE FROM search WHERE piece_id = ANY(?)", (list(piece_ids),))
+    def unindex(self, chunk_ids: Sequence[int]) -> None:
+        self.run("DELETE FROM search WHERE piece_id = ANY(?)", (list(chunk_ids),))
 
     def match(self, query: IndexQuery, limit: int) -> list[IndexMatch]:
         rows = match_newest_first(self, query, limit)
@@ -377,15 +381,15 @@ def split_id_windows(
 
 
 BLOCK_SIZES_BITS = (10, 13, 16)
-"""Every piece is indexed under the block of ids it is in, of these sizes in bits, to find the newest."""
+"""Every chunk is indexed under the block of ids it is in, of these sizes in bits, to find the newest."""
 
 
-def make_block_name(piece_id: int, block_bits: int) -> str:
-    return f"block{block_bits}_{piece_id >> block_bits}"
+def make_block_name(chunk_id: int, block_bits: int) -> str:
+    return f"block{block_bits}_{chunk_id >> block_bits}"
 
 
 def _make_tsquery(query: IndexQuery) -> str:
-    """Return the condition on a piece's terms as a `tsquery`. Terms contain no quotes: they are encoded."""
+    """Return the condition on a chunk's terms as a `tsquery`. Terms contain no quotes: they are encoded."""
     phrases = (
         (" <-> ".join(f"'{term}'" for term in phrase.terms), phrase.last_is_prefix)
         for phrase in query.phrases
@@ -401,7 +405,7 @@ def _make_tsquery(query: IndexQuery) -> str:
 def make_tsvector(terms: str) -> str:
     """Return the terms with their positions as a `tsvector` literal."""
     positions_by_term: dict[str, list[str]] = {}
-    for position, term in enumerate(terms.split()[:MAX_PIECE_TERMS], 1):
+    for position, term in enumerate(terms.split()[:MAX_CHUNK_TERMS], 1):
         positions_by_term.setdefault(term, []).append(str(position))
     return " ".join(
         f"'{term}':{','.join(positions[:MAX_TERM_REPEATS])}"

@@ -30,13 +30,6 @@ from everthread.store.database import (
     missing_store_error,
     new_private_file,
 )
-from everthread.store.index_pieces import MAX_TERM_REPEATS, IndexPiece
-from everthread.store.index_query import (
-    TERM_STRENGTHS,
-    IndexMatch,
-    IndexQuery,
-    QueryPhrase,
-)
 from everthread.store.schema import (
     Migration,
     apply_migrations,
@@ -44,6 +37,13 @@ from everthread.store.schema import (
     load_version,
     refuse_newer_schema,
 )
+from everthread.store.search.index_query import (
+    TERM_STRENGTHS,
+    IndexMatch,
+    IndexQuery,
+    QueryPhrase,
+)
+from everthread.store.search.text_chunks import MAX_TERM_REPEATS, IndexChunk
 from everthread.store.sole_use import SoleUse
 
 DIALECT = Dialect(
@@ -142,20 +142,20 @@ class SqliteConnection(Connection):
             self._wal_file = None
         self.raw.close()
 
-    def index(self, pieces: Sequence[IndexPiece]) -> None:
+    def index(self, chunks: Sequence[IndexChunk]) -> None:
         self.run_many(
             "INSERT INTO search (rowid, terms, filters) VALUES (?, ?, ?)",
-            ((piece.id, piece.terms, " ".join(piece.filter_names)) for piece in pieces),
+            ((chunk.id, chunk.terms, " ".join(chunk.filter_names)) for chunk in chunks),
         )
 
-    def unindex(self, piece_ids: Sequence[int]) -> None:
+    def unindex(self, chunk_ids: Sequence[int]) -> None:
         self.run_many(
             "DELETE FROM search WHERE rowid = ?",
-            ((piece_id,) for piece_id in piece_ids),
+            ((chunk_id,) for chunk_id in chunk_ids),
         )
 
     def match(self, query: IndexQuery, limit: int) -> list[IndexMatch]:
-        """Return matches. Pieces are read newest first, so that the cost grows with the matches, not with the store."""
+        """Return matches. Chunks are read newest first, so that the cost grows with the matches, not with the store."""
         rank_column, rank_values = (
             (", counts(search, ?)", (len(query.ranking_terms),))
             if query.ranking_terms
@@ -172,7 +172,7 @@ class SqliteConnection(Connection):
         ]
 
     def match_ids(self, query: IndexQuery, limit: int) -> list[int]:
-        """Return the ids of matching pieces. The ids are read as one text, because a row for each costs more."""
+        """Return the ids of matching chunks. The ids are read as one text, because a row for each costs more."""
         sql, values = _make_match_query(query, "", limit)
         ids = self.value(f"SELECT group_concat(rowid) FROM ({sql})", values)
         return list(map(int, ids.split(","))) if ids else []

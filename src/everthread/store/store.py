@@ -14,18 +14,13 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from everthread.core.search.query import read_question
 from everthread.core.types import Node, System
-from everthread.errors import EverthreadError, StoreClosedError
-from everthread.store import indexing
 from everthread.store.database import Database, Tx
-from everthread.store.index_process import IndexInOtherProcess
-from everthread.store.key_records import KeyUse, NewKey
 from everthread.store.reader_pool import ReaderPool
 from everthread.store.records import (
     DEFAULT_TENANT,
     Continuation,
     LearntLimits,
     Lease,
-    LimitKind,
     ModelLimit,
     NewCompaction,
     NewMessage,
@@ -45,6 +40,13 @@ from everthread.store.rewrite_records import (
     ThreadLink,
 )
 from everthread.store.schema import load_version
+from everthread.store.search import neighbours as neighbour_sql
+from everthread.store.search import recall_passages as recall_sql
+from everthread.store.search import search_pages as page_sql
+from everthread.store.search import text_search as search_sql
+from everthread.store.search.background_indexing import BackgroundIndexing
+from everthread.store.search.index_process import IndexInOtherProcess
+from everthread.store.search.indexing import has_waiting_entries
 from everthread.store.search_records import (
     HitPage,
     RecallPassage,
@@ -55,19 +57,21 @@ from everthread.store.search_records import (
 from everthread.store.sql import accounts as usage_sql
 from everthread.store.sql import api_keys as key_sql
 from everthread.store.sql import branches as branch_sql
-from everthread.store.sql import client_threads as client_sql
+from everthread.store.sql import client_links as link_sql
+from everthread.store.sql import client_rewrites as rewrite_sql
 from everthread.store.sql import compactions as compaction_sql
+from everthread.store.sql import consistency as consistency_sql
+from everthread.store.sql import deletion as deletion_sql
 from everthread.store.sql import export_lines as export_sql
 from everthread.store.sql import import_lines as import_sql
-from everthread.store.sql import maintenance as maintenance_sql
+from everthread.store.sql import leases as lease_sql
 from everthread.store.sql import message_rows as message_sql
-from everthread.store.sql import neighbours as neighbour_sql
+from everthread.store.sql import model_limits as limit_sql
 from everthread.store.sql import overview as overview_sql
-from everthread.store.sql import recall_queries as recall_sql
-from everthread.store.sql import search as search_sql
-from everthread.store.sql import search_pages as page_sql
 from everthread.store.sql import session_rows as session_sql
+from everthread.store.sql import side_calls as side_call_sql
 from everthread.store.sql import stored_outputs as output_sql
+from everthread.store.sql import thread_rows as thread_sql
 from everthread.store.sql import thread_state as state_sql
 from everthread.store.sql import turn_queue as turn_sql
 from everthread.store.turn_records import (
@@ -85,12 +89,6 @@ log = logging.getLogger(__name__)
 
 MAX_REMEMBERED_PROMPTS = 10_000
 """Maximum number of models whose largest prompt is remembered, so that only a larger one is written."""
-INDEX_DELAY_SECONDS = 0.2
-"""Seconds within which appended messages are indexed together, unless many wait."""
-INDEX_PROCESS_SECONDS = 0.5
-"""Seconds that one call of the index process takes at most."""
-INDEX_PAUSE_FACTOR = 3.0
-"""The pause after each step of background indexing, as a multiple of the step's duration."""
 MAX_PREPARED_BY_WRITER = 32
 """More messages than this are prepared for the database outside the writing thread."""
 
@@ -107,11 +105,27 @@ def make_read_method(
     return method
 
 
+def make_write_method(
+    change: Callable[Concatenate[Tx, float, P], T],
+) -> Callable[Concatenate[Store, P], Coroutine[Any, Any, T]]:
+    """Return a method of the store that runs `change` at the current time and returns its result.
+
+    It returns once the changes are on the disk.
+    """
+
+    @functools.wraps(change)
+    async def method(self: Store, /, *args: P.args, **keywords: P.kwargs) -> T:
+        return await self._write(change, self._clock(), *args, **keywords)
+
+    return method
+
+
 class Store:
     """A store of conversations, made by `open_store`. No call blocks the event loop.
 
     A thread can be named by the id of any of its sessions. State whose scope is a session's id is deleted with the
-    session. Methods made by `make_read_method` are documented at their functions in `sql/`.
+    session. Methods made by `make_read_method` and `make_write_method` are documented at their functions in
+    `sql/` and `search/`.
     """
 
     def __init__(
@@ -135,11 +149,9 @@ class Store:
             retry_seconds=retry_seconds,
             max_silence_seconds=max_silence_seconds,
         )
-        self._indexing: asyncio.Task[None] | None = None
-        self._index_lock_of_loop: (
-            tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None
-        ) = None
-        self._index_process: IndexInOtherProcess | None = None
+        self._indexing = BackgroundIndexing(
+            database, readers=self._readers, writer=self._writer
+        )
         self._listeners: list[threading.Event] = []
         self._successes: dict[tuple[str, str, str, str, int], int] = {}
 
@@ -180,8 +192,8 @@ class Store:
     session = make_read_method(session_sql.load_session)
     resolve = make_read_method(session_sql.resolve_session)
     list_sessions = make_read_method(session_sql.list_sessions)
-    list_threads = make_read_method(session_sql.list_threads)
-    count_threads = make_read_method(session_sql.count_threads)
+    list_threads = make_read_method(thread_sql.list_threads)
+    count_threads = make_read_method(thread_sql.count_threads)
     threads_started_by = make_read_method(session_sql.list_child_threads)
     subagents = make_read_method(session_sql.list_subagents)
     family = make_read_method(session_sql.list_family)
@@ -193,7 +205,7 @@ class Store:
         """End a thread for good, at the session in which it continues."""
         return await self._change(
             session_id,
-            session_sql.end_session,
+            compaction_sql.end_session,
             session_id,
             reason,
             now=self._clock(),
@@ -215,7 +227,7 @@ class Store:
             session=session_id,
             prepare=request.prepare,
         )
-        self._index_soon()
+        self._indexing.start()
         return stored_messages
 
     messages = make_read_method(message_sql.list_messages)
@@ -256,7 +268,7 @@ class Store:
             now=self._clock(),
             lease=lease,
         )
-        self._index_soon()
+        self._indexing.start()
         return result
 
     compactions = make_read_method(compaction_sql.list_compactions)
@@ -283,22 +295,22 @@ class Store:
 
     async def delete_thread(self, thread: str) -> int:
         """Delete a thread and its subagents; return the number of sessions. Their cost stays in the accounts."""
-        return await self._change(thread, maintenance_sql.delete_thread, thread)
+        return await self._change(thread, deletion_sql.delete_thread, thread)
 
     # Leases
 
     async def acquire(self, thread: str, holder: str, seconds: float) -> Lease | None:
         """Acquire the right to write to a thread; return None while another holder has it."""
         return await self._change(
-            thread, state_sql.acquire_lease, thread, holder, seconds
+            thread, lease_sql.acquire_lease, thread, holder, seconds
         )
 
     async def renew(self, lease: Lease, seconds: float) -> Lease:
         """Extend a lease. An expired one may be renewed unless another holder took it."""
-        return await self._change(lease.thread, state_sql.renew_lease, lease, seconds)
+        return await self._change(lease.thread, lease_sql.renew_lease, lease, seconds)
 
     async def release(self, lease: Lease) -> None:
-        await self._change(lease.thread, state_sql.release_lease, lease)
+        await self._change(lease.thread, lease_sql.release_lease, lease)
 
     # Usage
 
@@ -333,7 +345,7 @@ class Store:
             tool=tool,
             now=self._clock(),
         )
-        self._index_soon()
+        self._indexing.start()
         return output
 
     output = make_read_method(output_sql.load_output)
@@ -366,141 +378,25 @@ class Store:
         """Run `work` on an index that holds everything appended so far, and return its result."""
 
         def read_if_indexed(tx: Tx) -> list[T]:
-            return (
-                []
-                if indexing.has_waiting_entries(tx)
-                else [work(tx, *args, **keywords)]
-            )
+            return [] if has_waiting_entries(tx) else [work(tx, *args, **keywords)]
 
         results = await self._read(read_if_indexed)
         if not results:
-            await self._index_all()
+            await self._indexing.index_all()
             return await self._read(work, *args, **keywords)
         return results[0]
 
     async def index_appended(self) -> None:
         """Index everything that was appended, so that the next search need not."""
-        await self._index_all()
+        await self._indexing.index_all()
 
     def use_index_process(self, index_in_other_process: IndexInOtherProcess) -> None:
         """From now on, index in the background with `index_in_other_process`; if that fails, in this process."""
-        self._index_process = index_in_other_process
-
-    def _index_soon(self) -> None:
-        """Start to index in the background, unless that is running."""
-        if self._indexing is None or self._indexing.done():
-            self._indexing = asyncio.get_running_loop().create_task(self._index_later())
-
-    async def _index_later(self) -> None:
-        """Index in small steps with pauses, so that other work in this process is hardly slowed."""
-        await asyncio.sleep(INDEX_DELAY_SECONDS)
-        if await self._index_in_other_process():
-            return
-        try:
-            while True:
-                start_time = time.monotonic()
-                async with self._index_lock():
-                    indexed_chars = await self._index_some(
-                        indexing.BACKGROUND_BATCH_CHARS, wait=False
-                    )
-                if indexed_chars is None:
-                    return
-                pause = INDEX_PAUSE_FACTOR * (time.monotonic() - start_time)
-                await asyncio.sleep(
-                    pause
-                    if indexed_chars > indexing.BACKGROUND_BATCH_CHARS
-                    else max(pause, INDEX_DELAY_SECONDS)
-                )
-        except StoreClosedError:
-            log.debug(
-                "the store was closed; the next search indexes the remaining messages"
-            )
-        except EverthreadError as error:
-            log.warning("indexing is postponed: %s", error)
-
-    async def _index_in_other_process(self) -> bool:
-        """Let another process index all waiting messages; return whether it did."""
-        if self._index_process is None:
-            return False
-        try:
-            has_waiting = True
-            while has_waiting:
-                has_waiting = await self._index_process(
-                    self.database, INDEX_PROCESS_SECONDS
-                )
-                await asyncio.sleep(INDEX_DELAY_SECONDS if has_waiting else 0)
-        except EverthreadError as error:
-            log.warning("the index process failed, indexing in this process: %s", error)
-            return False
-        return True
-
-    async def _index_all(self) -> None:
-        """Index all waiting messages without pauses, before a search."""
-        async with self._index_lock():
-            while (
-                await self._index_some(indexing.MAX_BATCH_CHARS, wait=True) is not None
-            ):
-                pass
-
-    def _index_lock(self) -> asyncio.Lock:
-        """Return the lock for indexing in this event loop: two tasks must not index the same entries."""
-        loop = asyncio.get_running_loop()
-        if self._index_lock_of_loop is None or self._index_lock_of_loop[0] is not loop:
-            self._index_lock_of_loop = loop, asyncio.Lock()
-        return self._index_lock_of_loop[1]
-
-    async def _index_some(self, max_chars: int, *, wait: bool) -> int | None:
-        """Index waiting texts of about `max_chars` characters; return their length, or None if no text waits.
-
-        Terms are extracted in a reading thread, so that no write waits. The index reaches the disk with the next write;
-        parts lost before that are indexed again.
-        """
-        batches = await self._read(indexing.prepare_index, max_chars)
-        for parts in batches:
-            await self._writer.write(
-                functools.partial(indexing.index_parts, parts=parts, wait=wait),
-                can_sync_later=True,
-            )
-        return (
-            sum(
-                len(part.entry.text)
-                for parts in batches
-                for part in parts
-                if part.is_last
-            )
-            if batches
-            else None
-        )
+        self._indexing.use_process(index_in_other_process)
 
     # Learnt limits, state, summary nodes
 
-    async def learn_limit(
-        self,
-        base_url: str,
-        model: str,
-        limit: int,
-        *,
-        source: str,
-        headers: str = "",
-        tenant: str = DEFAULT_TENANT,
-        credential: str = "",
-        kind: LimitKind = "window",
-    ) -> ModelLimit:
-        """Store a limit that a provider stated. `credential`: a digest of the credential that was used."""
-        now = self._clock()
-        new = ModelLimit(
-            base_url,
-            model,
-            headers=headers,
-            limit=limit,
-            source=source,
-            learnt=now,
-            expires=now + state_sql.LIMIT_LIFE_SECONDS,
-            tenant=tenant,
-            kind=kind,
-            credential=credential,
-        )
-        return await self._write(state_sql.learn_limit, new)
+    learn_limit = make_write_method(limit_sql.learn_limit)
 
     async def load_limits(
         self,
@@ -512,7 +408,7 @@ class Store:
     ) -> LearntLimits:
         """Return the limits for a tenant: those it learnt itself, else those that at least two credentials met."""
         return await self._read(
-            state_sql.load_limits,
+            limit_sql.load_limits,
             base_url,
             model,
             headers=headers,
@@ -521,13 +417,15 @@ class Store:
         )
 
     async def limits(self) -> list[ModelLimit]:
-        return await self._read(state_sql.list_limits, self._clock())
+        return await self._read(limit_sql.list_limits, self._clock())
 
     async def forget_limits(
         self, *, base_url: str | None = None, model: str | None = None
     ) -> int:
         """Delete the learnt limits of an address or a model, or all limits; return the number of deleted limits."""
-        return await self._write(state_sql.forget_limits, base_url, model)
+        return await self._write(
+            limit_sql.forget_limits, base_url=base_url, model=model
+        )
 
     async def record_success(
         self,
@@ -540,14 +438,14 @@ class Store:
     ) -> None:
         """Record that a provider accepted a prompt of this size. Written only if no larger one was that day."""
         now = self._clock()
-        key = (base_url, model, headers, tenant, int(now // state_sql.DAY_SECONDS))
+        key = (base_url, model, headers, tenant, int(now // limit_sql.DAY_SECONDS))
         if prompt > self._successes.get(key, 0):
             if len(self._successes) >= MAX_REMEMBERED_PROMPTS:
                 self._successes.clear()
             self._successes[key] = prompt
             values = (base_url, model, headers, tenant, prompt, now)
             await self._writer.write(
-                lambda tx: state_sql.record_success(tx, *values), can_sync_later=True
+                lambda tx: limit_sql.record_success(tx, *values), can_sync_later=True
             )
 
     async def put_pin(self, thread: str, text: str, *, max_pins: int = 50) -> Pin:
@@ -567,19 +465,10 @@ class Store:
         """Delete a pin; raise `UnknownIdError` if there is none with this id."""
         await self._change(thread, state_sql.delete_pin, thread, pin)
 
-    async def add_failures(self, counts: Mapping[tuple[str, str, str], int]) -> None:
-        """Add to the counts of failed requests that were passed through.
-
-        The keys are tenant, thread and kind; without a tenant, the thread's is used.
-        """
-        await self._write(state_sql.add_failures, counts, self._clock())
-
+    add_failures = make_write_method(state_sql.add_failures)
     failures = make_read_method(state_sql.sum_failures)
 
-    async def put_state(self, scope: str, key: str, value: Any) -> None:
-        """Store a JSON value under a key of a scope, replacing an earlier one."""
-        await self._write(state_sql.put_state, scope, key, value, self._clock())
-
+    put_state = make_write_method(state_sql.put_state)
     get_state = make_read_method(state_sql.get_state)
 
     async def put_nodes(
@@ -640,12 +529,12 @@ class Store:
         """
         now = self._clock()
         prepared_links = [
-            client_sql.PreparedLink(
+            link_sql.PreparedLink(
                 new, message_sql.AppendRequest(new.link.thread, new.messages, now)
             )
             for new in new_links
         ]
-        extension = client_sql.ThreadExtension(
+        extension = link_sql.ThreadExtension(
             thread, prepared_links, usage, thread_state
         )
         is_continuation = not new_links or (
@@ -662,33 +551,31 @@ class Store:
             return_before_sync=is_continuation,
         )
         if new_links:
-            self._index_soon()
+            self._indexing.start()
         return links
 
-    find_link = make_read_method(client_sql.find_link)
-    last_link = make_read_method(client_sql.load_last_link)
-    find_conversation = make_read_method(session_sql.find_conversation)
-    conversation_end = make_read_method(client_sql.load_conversation_end)
-    continues_other_thread = make_read_method(client_sql.continues_other_thread)
-    find_links_by_skeleton = make_read_method(client_sql.find_links_by_skeleton)
+    find_link = make_read_method(link_sql.find_link)
+    last_link = make_read_method(link_sql.load_last_link)
+    find_conversation = make_read_method(side_call_sql.find_conversation)
+    conversation_end = make_read_method(link_sql.load_conversation_end)
+    continues_other_thread = make_read_method(link_sql.continues_other_thread)
+    find_links_by_skeleton = make_read_method(link_sql.find_links_by_skeleton)
 
-    async def put_rewrite(self, new: Rewrite) -> Rewrite:
-        """Store a rewrite; return the stored one, which another process may have made first."""
-        return await self._write(client_sql.put_rewrite, new, self._clock())
+    put_rewrite = make_write_method(rewrite_sql.put_rewrite)
 
     async def commit_rewrite(self, new: NewRewrite) -> Rewrite:
         """Continue a thread with a compacted context; return the stored rewrite, which may be another process's."""
         rewrite = await self._change(
             new.rewrite.thread,
-            client_sql.commit_rewrite,
+            rewrite_sql.commit_rewrite,
             new,
             new_id(),
             self._clock(),
         )
-        self._index_soon()
+        self._indexing.start()
         return rewrite
 
-    find_rewrites = make_read_method(client_sql.find_rewrites)
+    find_rewrites = make_read_method(rewrite_sql.find_rewrites)
 
     async def match_rewrites(
         self,
@@ -699,7 +586,7 @@ class Store:
         last_search: RewriteSearch | None = None,
         *,
         state_keys: Sequence[tuple[str, str]] = (),
-    ) -> tuple[client_sql.RewriteMatches, RewriteSearch | None, list[Any | None]]:
+    ) -> tuple[rewrite_sql.RewriteMatches, RewriteSearch | None, list[Any | None]]:
         """Return the rewrites of a history, and the states under these keys, in one snapshot.
 
         `state_keys`: scope and key of each state. `last_search`: the search for a beginning of the history. A long
@@ -708,41 +595,30 @@ class Store:
 
         def work(
             tx: Tx,
-        ) -> tuple[client_sql.RewriteMatches, RewriteSearch | None, list[Any | None]]:
+        ) -> tuple[rewrite_sql.RewriteMatches, RewriteSearch | None, list[Any | None]]:
             stored_states = [
                 state_sql.get_state(tx, scope, key) for scope, key in state_keys
             ]
-            matches, search = client_sql.match_rewrites(
+            matches, search = rewrite_sql.match_rewrites(
                 tx, tenant, engines, digests, skeletons, last_search=last_search
             )
             return matches, search, stored_states
 
-        is_long = (
-            last_search is None and len(digests) > client_sql.MAX_DIGESTS_PER_QUERY
-        )
+        is_long = last_search is None and len(digests) > link_sql.MAX_DIGESTS_PER_QUERY
         read = self._readers.read if is_long else self._readers.read_short
         return await read(work)
 
-    find_similar_rewrites = make_read_method(client_sql.find_similar_rewrites)
-    list_rewrite_engines = make_read_method(client_sql.list_rewrite_engines)
+    find_similar_rewrites = make_read_method(rewrite_sql.find_similar_rewrites)
+    list_rewrite_engines = make_read_method(rewrite_sql.list_rewrite_engines)
 
     # Keys of the gateway. A day is written 2026-01-31.
 
-    async def create_key(self, new: NewKey) -> None:
-        await self._write(key_sql.create_key, new, self._clock())
-
+    create_key = make_write_method(key_sql.create_key)
     find_key = make_read_method(key_sql.find_key)
     list_keys = make_read_method(key_sql.list_keys)
 
-    async def revoke_key(self, key_id: str) -> float:
-        """Revoke a key; return when it was first revoked. Raise `UnknownIdError` if there is no such key."""
-        return await self._write(key_sql.revoke_key, key_id, self._clock())
-
-    async def count_use(
-        self, day: str, uses: Mapping[str, KeyUse]
-    ) -> dict[str, KeyUse]:
-        """Add to the use of keys, by their ids; return the day's sums, with the use by other processes."""
-        return await self._write(key_sql.add_use, day, uses, self._clock())
+    revoke_key = make_write_method(key_sql.revoke_key)
+    count_use = make_write_method(key_sql.add_use)
 
     async def shared_secret(self, name: str) -> bytes:
         """Return the random 256-bit secret of this name, which every process on the store shares."""
@@ -789,10 +665,7 @@ class Store:
             now=self._clock(),
         )
 
-    async def cancel_turn(self, turn_id: str, *, tenant: str) -> QueuedTurn:
-        """Cancel a waiting turn. For a running turn, ask the process that runs it to cancel."""
-        return await self._write(turn_sql.cancel_turn, turn_id, tenant, self._clock())
-
+    cancel_turn = make_write_method(turn_sql.cancel_turn)
     list_idle_queues = make_read_method(turn_sql.list_idle_queues)
 
     # Pages that show many threads
@@ -803,7 +676,7 @@ class Store:
     sum_usage_by = make_read_method(overview_sql.sum_usage_by)
     heaviest_messages = make_read_method(overview_sql.list_largest_messages)
     tool_sizes = make_read_method(overview_sql.list_tool_sizes)
-    thread_row = make_read_method(overview_sql.load_thread_row)
+    thread_row = make_read_method(thread_sql.load_thread_row)
     context_sizes = make_read_method(overview_sql.list_context_sizes)
     shown_messages = make_read_method(overview_sql.split_shown_messages)
     session_summaries = make_read_method(overview_sql.list_summaries)
@@ -820,7 +693,7 @@ class Store:
     async def import_lines(self, lines: Sequence[dict[str, Any]]) -> list[str]:
         """Store exported threads and return their ids; raise an error and change nothing if a session exists."""
         imported = await self._write(import_sql.import_lines, lines, self._clock())
-        self._index_soon()
+        self._indexing.start()
         return imported
 
     async def check(self) -> StoreHealth:
@@ -837,7 +710,7 @@ class Store:
             messages=int(tx.value("SELECT COUNT(*) FROM messages")),
             problems=(
                 *self.database.find_problems(tx),
-                *maintenance_sql.find_problems(tx),
+                *consistency_sql.find_problems(tx),
             ),
         )
 
@@ -862,8 +735,7 @@ class Store:
 
     async def close(self) -> None:
         """Write all queued items, then close the database."""
-        if self._indexing is not None:
-            self._indexing.cancel()
+        self._indexing.stop()
         for stop in self._listeners:
             stop.set()
         await asyncio.to_thread(self._writer.close)

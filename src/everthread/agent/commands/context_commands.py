@@ -20,7 +20,7 @@ from everthread.core.secrets.redaction import redact
 from everthread.core.summary_marks import is_summary
 from everthread.core.tokens import TokenCounter
 from everthread.errors import NothingToUndoError
-from everthread.store.index_pieces import searchable_text
+from everthread.store.search.text_chunks import searchable_text
 
 PREVIEW_OPTION = "--preview"
 MAX_PREVIEW_LINES = 8

@@ -29,7 +29,7 @@ MAX_UNSUMMED_ROWS = 64
 """Number of rows of a key's day above which they are replaced by their sum."""
 
 
-def create_key(tx: Tx, new: NewKey, now: float) -> None:
+def create_key(tx: Tx, now: float, new: NewKey) -> None:
     limits = new.limits
     values = (
         new.id,
@@ -83,7 +83,8 @@ def _load_keys(tx: Tx, sql: str, values: Sequence[str], day: str) -> list[Stored
     ]
 
 
-def revoke_key(tx: Tx, key_id: str, now: float) -> float:
+def revoke_key(tx: Tx, now: float, key_id: str) -> float:
+    """Revoke a key; return when it was first revoked. Raise `UnknownIdError` if there is no such key."""
     row = tx.one(
         "UPDATE api_keys SET revoked = COALESCE(revoked, ?) WHERE id = ? RETURNING revoked",
         (now, key_id),
@@ -96,9 +97,9 @@ def revoke_key(tx: Tx, key_id: str, now: float) -> float:
 
 
 def add_use(
-    tx: Tx, day: str, uses: Mapping[str, KeyUse], now: float
+    tx: Tx, now: float, day: str, uses: Mapping[str, KeyUse]
 ) -> dict[str, KeyUse]:
-    """Add to the use of keys, and return their sums of the day.
+    """Add to the use of keys, by their ids; return the day's sums, with the use by other processes.
 
     Each use is a new row, so that writers do not block each other.
     """

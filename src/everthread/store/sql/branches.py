@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from everthread.errors import InputError, UnknownIdError
-from everthread.store.database import MAX_ID, Tx, chunks, placeholders
+from everthread.store.database import MAX_ID, Tx, placeholders, split_batches
 from everthread.store.records import NewSession, Session
 from everthread.store.sql.compactions import place_messages
 from everthread.store.sql.message_rows import FROM_SESSION_HISTORY
@@ -16,8 +16,8 @@ from everthread.store.sql.session_rows import (
     list_session_chain,
     load_session,
     lock_thread,
-    recount_thread,
 )
+from everthread.store.sql.thread_rows import recount_thread
 from everthread.store.sql.thread_state import copy_pins, list_nodes, put_nodes
 from everthread.store.value_encoding import decode_json, unpack_body
 
@@ -159,10 +159,10 @@ def _copy_citations(tx: Tx, thread: str, session_id: str) -> None:
     cited_ids = {
         key for row in rows for key in OUTPUT_ID_PATTERN.findall(unpack_body(row[1]))
     }
-    for chunk in chunks(sorted(stored_ids & cited_ids)):
+    for batch in split_batches(sorted(stored_ids & cited_ids)):
         tx.run(
             "INSERT INTO citations (thread_id, tenant, output_id, call_id, tool, created) "
             "SELECT ?, tenant, output_id, call_id, tool, created FROM citations "
-            f"WHERE thread_id = ? AND output_id IN ({placeholders(chunk)})",
-            (session_id, thread, *chunk),
+            f"WHERE thread_id = ? AND output_id IN ({placeholders(batch)})",
+            (session_id, thread, *batch),
         )

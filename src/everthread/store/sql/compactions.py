@@ -1,4 +1,4 @@
-"""Continue a thread in a new session after a compaction, and undo that."""
+"""Continue a thread in a new session after a compaction, undo that, and end a thread."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from everthread.store.records import (
     Session,
 )
 from everthread.store.rewrite_records import UNDONE_PREFIX, UNDONE_STATE_KEY
+from everthread.store.sql.leases import require_lease
 from everthread.store.sql.message_rows import (
     AppendRequest,
     append_messages,
@@ -28,17 +29,13 @@ from everthread.store.sql.message_rows import (
 )
 from everthread.store.sql.session_rows import (
     ThreadTip,
-    copy_activity,
     find_thread,
     insert_session,
     load_session,
     lock_tip,
-    require_lease,
 )
-from everthread.store.sql.thread_state import (
-    put_nodes,
-    put_state,
-)
+from everthread.store.sql.thread_rows import copy_activity
+from everthread.store.sql.thread_state import put_nodes, put_state
 from everthread.store.value_encoding import decode_json, encode_json
 
 
@@ -219,13 +216,8 @@ def _undo_rewrites(tx: Tx, tip: ThreadTip, now: float) -> None:
         "WHERE thread_id = ? AND kind = 'message'",
         (tip.thread,),
     )
-    put_state(
-        tx,
-        tip.thread,
-        UNDONE_STATE_KEY,
-        {"until": round(MIN_GROWTH_AFTER_UNDO * int(size))},
-        now,
-    )
+    state = {"until": round(MIN_GROWTH_AFTER_UNDO * int(size))}
+    put_state(tx, now, tip.thread, UNDONE_STATE_KEY, state)
 
 
 MIN_GROWTH_AFTER_UNDO = 1.1
@@ -277,3 +269,20 @@ def encode_record(compaction: NewCompaction) -> str:
             "cost": cost,
         }
     )
+
+
+def end_session(
+    tx: Tx, session_id: str, reason: str, now: float, lease: Lease | None
+) -> Session:
+    if reason in RESERVED_END_REASONS:
+        raise InputError(f"the end reason {reason!r} is the store's own; give another")
+    current = lock_tip(tx, session_id)
+    require_lease(tx, current.thread, lease)
+    tx.run(
+        "UPDATE sessions SET ended = ?, end_reason = ? WHERE id = ? AND ended IS NULL",
+        (now, reason, current.id),
+    )
+    return load_session(tx, current.id)
+
+
+RESERVED_END_REASONS = frozenset({"compression", "reverted"})

@@ -34,10 +34,9 @@ from everthread.store.sql.session_rows import (
     insert_session,
     list_session_chain,
     lock_thread,
-    recount_thread,
-    refresh_activity,
 )
 from everthread.store.sql.stored_outputs import compress_output, put_output
+from everthread.store.sql.thread_rows import recount_thread, refresh_activity
 from everthread.store.sql.thread_state import decode_node, put_nodes, put_pin, put_state
 from everthread.store.usage_records import NewUsage
 from everthread.store.value_encoding import clean_text, from_pico_dollars
@@ -478,13 +477,8 @@ class _ThreadImport:
         put_nodes(self.tx, [decode_node(record)], None)
 
     def _import_state(self, line: ExportLine) -> None:
-        put_state(
-            self.tx,
-            self._require_imported_session(line["scope"]),
-            line["key"],
-            line["value"],
-            self.now,
-        )
+        scope = self._require_imported_session(line["scope"])
+        put_state(self.tx, self.now, scope, line["key"], line["value"])
 
     def _require_imported_session(self, session: str) -> str:
         if session not in self.threads_by_session:

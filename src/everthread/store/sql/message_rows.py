@@ -14,11 +14,12 @@ from everthread.store.database import (
     Row,
     SqlQuery,
     Tx,
-    chunks,
     placeholders,
     read_ids,
+    split_batches,
 )
 from everthread.store.records import Lease, NewMessage, StoredMessage
+from everthread.store.sql.leases import require_newest_lease
 from everthread.store.sql.session_rows import (
     IS_TIP,
     TIP_COLUMNS,
@@ -27,7 +28,6 @@ from everthread.store.sql.session_rows import (
     find_tip,
     list_session_chain,
     load_session,
-    require_newest_lease,
 )
 from everthread.store.value_encoding import (
     checksum,
@@ -367,8 +367,8 @@ def _make_event_queries(requests: Sequence[AppendRequest]) -> Iterator[SqlQuery]
             dict.fromkeys(message.new.event for message in request.prepared)
         )
     for session, session_events in events_by_session.items():
-        for chunk in chunks(list(session_events)):
-            yield SELECT_EVENTS.format(placeholders(chunk)), (session, *chunk)
+        for batch in split_batches(list(session_events)):
+            yield SELECT_EVENTS.format(placeholders(batch)), (session, *batch)
 
 
 @dataclass(slots=True)

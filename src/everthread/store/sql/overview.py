@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from everthread.store.database import Tx, chunks, make_equality_condition, placeholders
-from everthread.store.records import CompactionRecord, StoredMessage, ThreadRow
+from everthread.store.database import (
+    Tx,
+    make_equality_condition,
+    placeholders,
+    split_batches,
+)
+from everthread.store.records import CompactionRecord, StoredMessage
 from everthread.store.sql.accounts import make_period_condition, sum_calls_by
 from everthread.store.sql.compactions import decode_compaction_row
 from everthread.store.sql.message_rows import MESSAGE_COLUMNS, decode_message
-from everthread.store.sql.session_rows import (
-    COUNT_SIDE_CALLS,
-    IS_LISTED_TIP,
-    find_thread,
-    load_session,
-)
+from everthread.store.sql.session_rows import find_thread
+from everthread.store.sql.thread_rows import IS_LISTED_TIP
 from everthread.store.usage_records import CallRow, MessageSize, ThreadFigures, UsageRow
 from everthread.store.value_encoding import (
     PICO_DOLLARS_PER_DOLLAR,
@@ -145,23 +146,6 @@ def list_tool_sizes(tx: Tx, thread: str) -> list[tuple[str, int, int]]:
     return [(row[0], int(row[1]), int(row[2])) for row in rows]
 
 
-def load_thread_row(tx: Tx, thread: str) -> ThreadRow:
-    """Return a thread as a row of the list of threads."""
-    thread_id = find_thread(tx, thread)
-    [tip] = tx.all(
-        f"SELECT t.id, t.said, t.said_tokens, t.active FROM sessions t WHERE t.thread_id = ? AND {IS_LISTED_TIP}",
-        (thread_id,),
-    )
-    compactions = tx.value(
-        "SELECT COUNT(*) FROM compactions WHERE thread_id = ? AND reverted IS NULL",
-        (thread_id,),
-    )
-    side_calls = tx.value(f"SELECT {COUNT_SIDE_CALLS.format('?')}", (thread_id,))
-    first = load_session(tx, thread_id)
-    last = load_session(tx, tip[0])
-    return ThreadRow(first, last, *[*tip[1:], compactions, side_calls])
-
-
 def list_context_sizes(
     tx: Tx, session_id: str, *, start: int = 0
 ) -> list[tuple[str, str, bool, int]]:
@@ -183,12 +167,12 @@ def split_shown_messages(
     """Return the messages among these that a session shows unchanged, and those that it shows shortened."""
     unchanged_ids: set[int] = set()
     shortened_ids: set[int] = set()
-    for chunk in chunks(ids):
-        chunk_placeholders = placeholders(chunk)
+    for batch in split_batches(ids):
+        batch_placeholders = placeholders(batch)
         rows = tx.all(
             "SELECT m.id, m.origin FROM places p JOIN messages m ON m.id = p.message_id WHERE p.session_id = ? "
-            f"AND p.seq >= 0 AND (m.id IN ({chunk_placeholders}) OR m.origin IN ({chunk_placeholders}))",
-            (session_id, *chunk, *chunk),
+            f"AND p.seq >= 0 AND (m.id IN ({batch_placeholders}) OR m.origin IN ({batch_placeholders}))",
+            (session_id, *batch, *batch),
         )
         unchanged_ids |= {row[0] for row in rows if row[1] is None}
         shortened_ids |= {row[1] for row in rows if row[1] is not None}

@@ -1,31 +1,16 @@
-"""Store and list sessions and threads.
-
-The last session of a thread also keeps the time of last use and the number of messages and tokens. They change with
-every append, so that a list of threads reads no messages.
-"""
+"""Store and list sessions, and find the threads and families that they form."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from everthread.core.messages import calls_of
 from everthread.core.types import System
-from everthread.errors import (
-    AmbiguousIdError,
-    InputError,
-    LeaseLostError,
-    UnknownIdError,
-)
+from everthread.errors import AmbiguousIdError, InputError, UnknownIdError
 from everthread.store.database import Row, Tx, make_equality_condition, placeholders
-from everthread.store.records import Lease, NewSession, Session, SessionKind, ThreadRow
-from everthread.store.value_encoding import (
-    clean_text,
-    decode_body,
-    decode_json,
-    encode_json,
-)
+from everthread.store.records import NewSession, Session, SessionKind
+from everthread.store.value_encoding import clean_text, decode_json, encode_json
 
 SESSION_COLUMNS = (
     "s.id, s.thread_id, s.parent_id, s.kind, s.tenant, s.platform, s.user_name, s.title, s.model, t.body, "
@@ -34,7 +19,7 @@ SESSION_COLUMNS = (
 SELECT_SESSION = f"SELECT {SESSION_COLUMNS} FROM sessions s LEFT JOIN texts t ON t.hash = s.system_hash"
 
 THREAD_NUMBERS = "SELECT number FROM sessions WHERE id IN ({})"
-"""The numbers of threads, used instead of their ids in `pieces`."""
+"""The numbers of threads, used instead of their ids in the table `pieces`."""
 
 
 def decode_session(row: Row) -> Session:
@@ -302,18 +287,6 @@ def store_system_prompt(tx: Tx, system: System) -> str | None:
     return prompt_hash
 
 
-def find_conversation(
-    tx: Tx, tenant: str, client_session: str, platform: str
-) -> str | None:
-    """Return the last used conversation of a client's session, to which its side calls belong; None without one."""
-    thread: str | None = tx.value(
-        "SELECT id FROM sessions WHERE tenant = ? AND client_session = ? AND client_session <> '' AND platform = ? "
-        "AND kind IN ('main', 'branch') AND id = thread_id ORDER BY active DESC, started DESC, id DESC LIMIT 1",
-        (tenant, clean_text(client_session), platform),
-    )
-    return thread
-
-
 MAX_FAMILY_THREADS = 200
 """Maximum threads of a client's session in a family, the last used ones."""
 
@@ -343,163 +316,3 @@ def _list_client_threads(tx: Tx, session: Session) -> list[str]:
         (session.tenant, session.client_session, session.platform, MAX_FAMILY_THREADS),
     )
     return [row[0] for row in rows]
-
-
-def has_open_calls(tx: Tx, thread: str) -> bool:
-    """Return whether the last message of a thread has tool calls, so that their results are still missing."""
-    sql = "SELECT body FROM messages WHERE thread_id = ? AND kind = 'message' ORDER BY id DESC LIMIT 1"
-    return bool(calls_of(decode_body(tx.value(sql, (thread,)) or b"{}")))
-
-
-def place_side_call(tx: Tx, new: NewSession, client_parent: str) -> NewSession:
-    """Return the new thread as a side call of its client's conversation, unless it is a conversation itself.
-
-    A client may use one session for many conversations. So a thread of kind `main` becomes a side call only while the
-    conversation waits for the results of its calls.
-    """
-    conversation = find_conversation(tx, new.tenant, client_parent, new.platform)
-    if conversation is not None and (
-        new.kind != "main" or has_open_calls(tx, conversation)
-    ):
-        return replace(new, kind="side", parent=conversation)
-    return replace(new, kind="side") if new.kind == "subagent" else new
-
-
-def adopt_side_calls(tx: Tx, thread: str) -> None:
-    """Make this conversation the parent of its client's side calls that have no parent."""
-    tx.run(
-        "UPDATE sessions SET parent_id = ? WHERE kind = 'side' AND parent_id IS NULL AND client_session <> '' "
-        "AND (tenant, client_session, platform) = (SELECT tenant, client_session, platform FROM sessions WHERE id = ?)",
-        (thread, thread),
-    )
-
-
-def promote_side_call(tx: Tx, thread: str, parent: str | None) -> None:
-    """Make a conversation of a side call that continues, unless its parent waits for results."""
-    if parent is None or not has_open_calls(tx, parent):
-        tx.run(
-            "UPDATE sessions SET kind = 'main', parent_id = NULL WHERE id = ?",
-            (thread,),
-        )
-        adopt_side_calls(tx, thread)
-
-
-def end_session(
-    tx: Tx, session_id: str, reason: str, now: float, lease: Lease | None
-) -> Session:
-    if reason in RESERVED_END_REASONS:
-        raise InputError(f"the end reason {reason!r} is the store's own; give another")
-    current = lock_tip(tx, session_id)
-    require_lease(tx, current.thread, lease)
-    tx.run(
-        "UPDATE sessions SET ended = ?, end_reason = ? WHERE id = ? AND ended IS NULL",
-        (now, reason, current.id),
-    )
-    return load_session(tx, current.id)
-
-
-RESERVED_END_REASONS = frozenset({"compression", "reverted"})
-
-
-def require_lease(tx: Tx, thread: str, lease: Lease | None) -> None:
-    """Refuse a write under a lease that another process has taken over."""
-    if lease is None:
-        return
-    row = tx.one(
-        f"SELECT fence, holder FROM leases WHERE thread_id = ? {tx.dialect.for_share}",
-        (thread,),
-    )
-    require_newest_lease(lease, thread, row)
-
-
-def require_newest_lease(lease: Lease, thread: str, row: Row | None) -> None:
-    """Raise an error if a lease is not the newest. `row`: number and holder of the newest lease, if there is one."""
-    if lease.thread != thread or row is None or row[0] != lease.fence:
-        holder_text = (
-            f"{row[1]} holds it with number {row[0]}" if row else "nobody holds it"
-        )
-        raise LeaseLostError(
-            f"the lease {lease.fence} on thread {lease.thread} is lost: {holder_text}; nothing was written"
-        )
-
-
-IS_LISTED_TIP = "t.kind <> 'reverted' AND COALESCE(t.end_reason, '') <> 'compression'"
-"""SQL condition for the sessions in which threads continue, one of each thread; written as in the indexes."""
-THREAD_MESSAGES = (
-    "FROM sessions s JOIN places p ON p.session_id = s.id JOIN messages m ON m.id = p.message_id "
-    "WHERE s.thread_id = {thread} AND s.kind <> 'reverted' AND (p.seq < 0 OR p.seq >= s.carried) AND m.kind = 'message'"
-)
-"""SQL for the messages said in a thread: its history."""
-
-
-AND_NOT_SIDE_CALL = (
-    " AND NOT EXISTS "
-    "(SELECT 1 FROM sessions f WHERE f.id = t.thread_id AND f.kind = 'side' AND f.parent_id IS NOT NULL)"
-)
-"""SQL condition that leaves out side calls, which are listed under their conversation."""
-
-
-COUNT_SIDE_CALLS = (
-    "(SELECT COUNT(*) FROM sessions d WHERE d.parent_id = {} AND d.kind = 'side')"
-)
-
-
-def list_threads(
-    tx: Tx, *, tenant: str | None = None, limit: int = 50, offset: int = 0
-) -> list[ThreadRow]:
-    """Return threads, the last used first. Side calls of a conversation are left out."""
-    where, values = make_equality_condition({"t.tenant": tenant})
-    rows = tx.all(
-        "SELECT r.*, (SELECT COUNT(*) FROM compactions c WHERE c.thread_id = r.thread_id AND c.reverted IS NULL), "
-        f"{COUNT_SIDE_CALLS.format('r.thread_id')} "
-        "FROM (SELECT t.id, t.thread_id, t.said, t.said_tokens, t.active FROM sessions t "
-        f"WHERE {IS_LISTED_TIP}{AND_NOT_SIDE_CALL} AND {where} ORDER BY t.active DESC, t.id DESC LIMIT ? OFFSET ?) r "
-        "ORDER BY r.active DESC, r.id DESC",
-        (*values, limit, offset),
-    )
-    ids = list(dict.fromkeys(session_id for row in rows for session_id in row[:2]))
-    loaded = tx.all_for_keys(f"{SELECT_SESSION} WHERE s.id IN ({{}})", ids)
-    sessions = {row[0]: decode_session(row) for row in loaded}
-    return [ThreadRow(sessions[row[1]], sessions[row[0]], *row[2:]) for row in rows]
-
-
-def count_threads(tx: Tx, *, tenant: str | None = None) -> int:
-    """Count the threads that `list_threads` lists."""
-    where, values = make_equality_condition({"t.tenant": tenant})
-    return int(
-        tx.value(
-            f"SELECT COUNT(*) FROM sessions t WHERE {IS_LISTED_TIP}{AND_NOT_SIDE_CALL} AND {where}",
-            values,
-        )
-    )
-
-
-def copy_activity(tx: Tx, old_session: str, new_session: str) -> None:
-    """Copy the activity of a thread's old session to the one in which it continues."""
-    tx.run(
-        "UPDATE sessions SET (active, said, said_tokens) = "
-        "(SELECT active, said, said_tokens FROM sessions WHERE id = ?) WHERE id = ?",
-        (old_session, new_session),
-    )
-
-
-def recount_thread(tx: Tx, thread: str) -> None:
-    """Count the messages and tokens of a thread that was created with its messages: a branch or an import."""
-    [row] = tx.all(
-        f"SELECT COUNT(*), COALESCE(SUM(m.tokens), 0) {THREAD_MESSAGES.format(thread='?')}",
-        (thread,),
-    )
-    tx.run(
-        "UPDATE sessions SET said = ?, said_tokens = ? WHERE thread_id = ?",
-        (*map(int, row), thread),
-    )
-
-
-def refresh_activity(tx: Tx, thread: str) -> None:
-    """Set the time of last use of an imported thread to that of its last message."""
-    tx.run(
-        "UPDATE sessions SET active = COALESCE((SELECT m.created FROM places p JOIN messages m ON m.id = p.message_id "
-        "WHERE p.session_id = sessions.id AND m.kind = 'message' ORDER BY p.seq DESC LIMIT 1), started) "
-        "WHERE thread_id = ?",
-        (thread,),
-    )

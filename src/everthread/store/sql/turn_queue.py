@@ -12,7 +12,8 @@ from typing import Any
 from everthread.errors import InputError, StoreDamagedError, UnknownIdError
 from everthread.store.database import Row, Tx, notify, placeholders
 from everthread.store.records import Lease
-from everthread.store.sql.session_rows import find_thread, lock_thread, require_lease
+from everthread.store.sql.leases import require_lease
+from everthread.store.sql.session_rows import find_thread, lock_thread
 from everthread.store.turn_records import (
     NewQueuedTurn,
     QueuedTurn,
@@ -120,7 +121,8 @@ def end_turn(
     return decode_turn(row)
 
 
-def cancel_turn(tx: Tx, turn_id: str, tenant: str, now: float) -> QueuedTurn:
+def cancel_turn(tx: Tx, now: float, turn_id: str, *, tenant: str) -> QueuedTurn:
+    """Cancel a waiting turn. For a running turn, ask the process that runs it to cancel."""
     turn = load_turn(tx, turn_id, tenant=tenant)
     lock_thread(tx, turn.thread)
     result = encode_json(

@@ -27,10 +27,10 @@ from everthread.core.secrets.redaction import redact_part
 from everthread.core.turns import is_user_message
 from everthread.core.types import Node
 from everthread.errors import InputError, UnknownIdError
-from everthread.store.index_pieces import searchable_text
 from everthread.store.records import StoredMessage
+from everthread.store.search.snippets import RAW_SECRET_MARGIN, find_sentence_start
+from everthread.store.search.text_chunks import searchable_text
 from everthread.store.search_records import SearchHit, SearchQuery
-from everthread.store.sql.snippets import RAW_SECRET_MARGIN, find_sentence_start
 from everthread.store.store import Store
 from everthread.thread.lookup.search_pattern import PatternMatcher
 

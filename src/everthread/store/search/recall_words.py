@@ -10,32 +10,32 @@ from everthread.core.search.query import SearchWord
 from everthread.core.search.relevance import is_distinctive, rarity
 from everthread.core.search.terms import query_terms
 from everthread.store.database import Tx, placeholders
-from everthread.store.index_pieces import make_filter_name
-from everthread.store.index_query import IndexQuery
-from everthread.store.sql.search_scope import list_source_threads
+from everthread.store.search.index_query import IndexQuery
+from everthread.store.search.search_scope import list_source_threads
+from everthread.store.search.text_chunks import make_filter_name
 from everthread.store.sql.session_rows import THREAD_NUMBERS
 
-MAX_PIECES_PER_WORD = 1_000
-"""Maximum pieces to read for a word, the newest: a more frequent word hardly distinguishes texts."""
+MAX_CHUNKS_PER_WORD = 1_000
+"""Maximum chunks to read for a word, the newest: a more frequent word hardly distinguishes texts."""
 MAX_LOOKED_UP_WORDS = 10
 """Maximum words to look up in all their forms, the rarest."""
-MAX_PIECES_READ_FOR_ROLE = 300
-"""Of up to this many pieces of a word, the roles are read; of more, they are looked up in the index."""
-COMMON_PIECE_COUNT = 64
-"""A word that this many pieces hold as typed is looked up last."""
+MAX_CHUNKS_READ_FOR_ROLE = 300
+"""Of up to this many chunks of a word, the roles are read; of more, they are looked up in the index."""
+COMMON_CHUNK_COUNT = 64
+"""A word that this many chunks hold as typed is looked up last."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecallWord:
-    """A word of the question, its weight, and the pieces that hold it."""
+    """A word of the question, its weight, and the chunks that hold it."""
 
     search_word: SearchWord
     weight: float
-    pieces: frozenset[int]
+    chunks: frozenset[int]
     is_distinguishing: bool
     """Whether the word distinguishes texts: it is neither in most of them nor part of a date."""
-    user_pieces: frozenset[int] = frozenset()
-    """The pieces of users' messages that hold the word; empty if the caller did not ask for them."""
+    user_chunks: frozenset[int] = frozenset()
+    """The chunks of users' messages that hold the word; empty if the caller did not ask for them."""
 
 
 def look_up_words(
@@ -46,11 +46,11 @@ def look_up_words(
     *,
     by_role: bool,
 ) -> list[RecallWord]:
-    """Return the words with the pieces that hold them. Of many words, only the rarest are looked up.
+    """Return the words with the chunks that hold them. Of many words, only the rarest are looked up.
 
-    `by_role`: also look up the pieces of users' messages.
+    `by_role`: also look up the chunks of users' messages.
     """
-    piece_count = _count_pieces(tx, thread)
+    chunk_count = _count_chunks(tx, thread)
     chosen_words, absent_words = (
         _pick_distinguishing_words(tx, scope, search_words)
         if len(search_words) > MAX_LOOKED_UP_WORDS
@@ -59,25 +59,25 @@ def look_up_words(
     words = []
     for search_word in chosen_words:
         index_query = replace(scope, any_of=(_encode_forms(search_word),))
-        newest_pieces = tx.match_ids(index_query, MAX_PIECES_PER_WORD)
-        matching_count = len(newest_pieces)
-        if thread is None and matching_count == MAX_PIECES_PER_WORD:
-            matching_count = _estimate_matching_count(newest_pieces, piece_count)
+        newest_chunks = tx.match_ids(index_query, MAX_CHUNKS_PER_WORD)
+        matching_count = len(newest_chunks)
+        if thread is None and matching_count == MAX_CHUNKS_PER_WORD:
+            matching_count = _estimate_matching_count(newest_chunks, chunk_count)
         is_distinguishing = search_word.is_counted and is_distinctive(
-            matching_count, piece_count
+            matching_count, chunk_count
         )
-        of_users = _find_user_pieces(tx, index_query, newest_pieces) if by_role else ()
+        of_users = _find_user_chunks(tx, index_query, newest_chunks) if by_role else ()
         words.append(
             RecallWord(
                 search_word,
-                search_word.weight * rarity(matching_count, piece_count),
-                frozenset(newest_pieces),
+                search_word.weight * rarity(matching_count, chunk_count),
+                frozenset(newest_chunks),
                 is_distinguishing,
                 frozenset(of_users),
             )
         )
-    words = _add_older_pieces(tx, scope, words)
-    max_rarity = rarity(0, piece_count)
+    words = _add_older_chunks(tx, scope, words)
+    max_rarity = rarity(0, chunk_count)
     return words + [
         RecallWord(
             search_word,
@@ -89,43 +89,43 @@ def look_up_words(
     ]
 
 
-def _find_user_pieces(
-    tx: Tx, word_query: IndexQuery, newest_pieces: Sequence[int]
+def _find_user_chunks(
+    tx: Tx, word_query: IndexQuery, newest_chunks: Sequence[int]
 ) -> Sequence[int]:
-    """Return the newest pieces of users' messages that hold a word."""
-    if len(newest_pieces) <= MAX_PIECES_READ_FOR_ROLE:
-        select_user_pieces = (
+    """Return the newest chunks of users' messages that hold a word."""
+    if len(newest_chunks) <= MAX_CHUNKS_READ_FOR_ROLE:
+        select_user_chunks = (
             "SELECT p.id FROM piece_details p WHERE p.id IN ({}) AND p.role = 'user'"
         )
-        return [row[0] for row in tx.all_for_keys(select_user_pieces, newest_pieces)]
+        return [row[0] for row in tx.all_for_keys(select_user_chunks, newest_chunks)]
     of_users = (make_filter_name("role", "user"),)
     index_query = replace(word_query, filter_names=(*word_query.filter_names, of_users))
-    return tx.match_ids(index_query, MAX_PIECES_PER_WORD)
+    return tx.match_ids(index_query, MAX_CHUNKS_PER_WORD)
 
 
-def _estimate_matching_count(newest_pieces: Sequence[int], piece_count: int) -> int:
-    """Estimate how many pieces hold a word from the newest that do, as if it were as frequent in older pieces."""
-    newest_id_span = piece_count - min(newest_pieces) + 1
+def _estimate_matching_count(newest_chunks: Sequence[int], chunk_count: int) -> int:
+    """Estimate how many chunks hold a word from the newest that do, as if it were as frequent in older chunks."""
+    newest_id_span = chunk_count - min(newest_chunks) + 1
     return max(
-        len(newest_pieces), round(len(newest_pieces) * piece_count / newest_id_span)
+        len(newest_chunks), round(len(newest_chunks) * chunk_count / newest_id_span)
     )
 
 
-def _add_older_pieces(
+def _add_older_chunks(
     tx: Tx, scope: IndexQuery, words: Sequence[RecallWord]
 ) -> list[RecallWord]:
-    """Add to the frequent words older pieces that also hold other words of the question.
+    """Add to the frequent words older chunks that also hold other words of the question.
 
-    Such a piece holds one of the rarer words, all frequent words, or all frequent words but one.
+    Such a chunk holds one of the rarer words, all frequent words, or all frequent words but one.
     """
-    frequent_words = [word for word in words if len(word.pieces) == MAX_PIECES_PER_WORD]
+    frequent_words = [word for word in words if len(word.chunks) == MAX_CHUNKS_PER_WORD]
     rare_terms = tuple(
         term
         for word in words
-        if 0 < len(word.pieces) < MAX_PIECES_PER_WORD
+        if 0 < len(word.chunks) < MAX_CHUNKS_PER_WORD
         for term in _encode_forms(word.search_word)
     )
-    more_pieces: dict[int, set[int]] = {id(word): set() for word in frequent_words}
+    more_chunks: dict[int, set[int]] = {id(word): set() for word in frequent_words}
 
     def require_together(
         required: Sequence[RecallWord], *others: tuple[str, ...]
@@ -134,9 +134,9 @@ def _add_older_pieces(
             scope,
             any_of=(*(_encode_forms(word.search_word) for word in required), *others),
         )
-        pieces = tx.match_ids(index_query, MAX_PIECES_PER_WORD)
+        chunks = tx.match_ids(index_query, MAX_CHUNKS_PER_WORD)
         for word in required:
-            more_pieces[id(word)].update(pieces)
+            more_chunks[id(word)].update(chunks)
 
     for word in frequent_words if rare_terms else ():
         require_together([word], rare_terms)
@@ -147,7 +147,7 @@ def _add_older_pieces(
                 [word for word in frequent_words if word is not omitted_word]
             )
     return [
-        replace(word, pieces=word.pieces | more_pieces.get(id(word), set()))
+        replace(word, chunks=word.chunks | more_chunks.get(id(word), set()))
         for word in words
     ]
 
@@ -178,15 +178,15 @@ def _encode_forms(search_word: SearchWord) -> tuple[str, ...]:
 def _pick_distinguishing_words(
     tx: Tx, scope: IndexQuery, search_words: Sequence[SearchWord]
 ) -> tuple[list[SearchWord], Sequence[SearchWord]]:
-    """Return the words to look up in all forms, and the other words that no piece holds as typed."""
+    """Return the words to look up in all forms, and the other words that no chunk holds as typed."""
     counted_words: list[tuple[int, SearchWord]] = []
     for search_word in search_words:
         index_query = replace(scope, any_of=((encode_term(search_word.forms[0]),),))
         counted_words.append(
-            (len(tx.match_ids(index_query, COMMON_PIECE_COUNT)), search_word)
+            (len(tx.match_ids(index_query, COMMON_CHUNK_COUNT)), search_word)
         )
     rare_words = sorted(
-        (pair for pair in counted_words if 0 < pair[0] < COMMON_PIECE_COUNT),
+        (pair for pair in counted_words if 0 < pair[0] < COMMON_CHUNK_COUNT),
         key=lambda pair: pair[0],
     )
     absent_words = [search_word for count, search_word in counted_words if count == 0]
@@ -196,7 +196,7 @@ def _pick_distinguishing_words(
         *(
             search_word
             for count, search_word in counted_words
-            if count == COMMON_PIECE_COUNT
+            if count == COMMON_CHUNK_COUNT
         ),
     ]
     return ordered_words[:MAX_LOOKED_UP_WORDS], absent_words[
@@ -204,8 +204,8 @@ def _pick_distinguishing_words(
     ]
 
 
-def _count_pieces(tx: Tx, thread: str | None) -> int:
-    """Count the pieces of a thread; for all threads, return an estimate."""
+def _count_chunks(tx: Tx, thread: str | None) -> int:
+    """Count the chunks of a thread; for all threads, return an estimate."""
     if thread is None:
         return int(tx.value("SELECT MAX(id) FROM pieces") or 0)
     sources = list_source_threads(tx, thread)
@@ -218,22 +218,22 @@ def _count_pieces(tx: Tx, thread: str | None) -> int:
     )
 
 
-def score_pieces(words: Sequence[RecallWord], max_pieces: int) -> dict[int, float]:
-    """Return pieces with the sum of the weights of their words. The best `max_pieces` pieces are among them.
+def score_chunks(words: Sequence[RecallWord], max_chunks: int) -> dict[int, float]:
+    """Return chunks with the sum of the weights of their words. The best `max_chunks` chunks are among them.
 
-    Words with the most weight are added first. Once `max_pieces` pieces weigh more than all remaining words together,
-    no further piece can be among the best. Then the remaining words are added only to the pieces found so far.
+    Words with the most weight are added first. Once `max_chunks` chunks weigh more than all remaining words together,
+    no further chunk can be among the best. Then the remaining words are added only to the chunks found so far.
     """
     weights: dict[int, float] = {}
     remaining_weight = sum(word.weight for word in words)
     is_complete = False
     for word in sorted(words, key=lambda word: -word.weight):
         is_complete = is_complete or (
-            len(weights) >= max_pieces
+            len(weights) >= max_chunks
             and sum(value >= remaining_weight for value in weights.values())
-            >= max_pieces
+            >= max_chunks
         )
-        for piece in weights.keys() & word.pieces if is_complete else word.pieces:
-            weights[piece] = weights.get(piece, 0.0) + word.weight
+        for chunk in weights.keys() & word.chunks if is_complete else word.chunks:
+            weights[chunk] = weights.get(chunk, 0.0) + word.weight
         remaining_weight -= word.weight
     return weights

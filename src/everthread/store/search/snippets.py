@@ -29,7 +29,7 @@ def make_snippet(
 ) -> str:
     """Return the part of a text with the most of the words, on one line.
 
-    `is_continued`: the text is a piece that begins inside a longer one.
+    `is_continued`: the text is a chunk that begins inside a longer one.
     """
     folded_text, original_positions = _fold_text(text)
     word_positions = (

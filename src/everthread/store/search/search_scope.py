@@ -8,11 +8,11 @@ from typing import Any
 from everthread.core.messages import calls_of, results_of
 from everthread.errors import UnknownIdError
 from everthread.store.database import MAX_ID, Row, Tx
-from everthread.store.index_pieces import make_filter_name
-from everthread.store.index_query import IndexQuery, parse_query
-from everthread.store.indexing import PIECES_PER_ERA
+from everthread.store.search.index_query import IndexQuery, parse_query
+from everthread.store.search.indexing import CHUNKS_PER_ERA
+from everthread.store.search.stored_chunks import StoredChunk
+from everthread.store.search.text_chunks import make_filter_name
 from everthread.store.search_records import SearchQuery
-from everthread.store.sql.pieces import StoredPiece
 from everthread.store.sql.session_rows import list_family
 from everthread.store.value_encoding import clean_text, decode_body
 
@@ -73,8 +73,8 @@ def make_search_scope(tx: Tx, query: SearchQuery) -> IndexQuery | None:
         )
         if era_range is None or era_range[0] is None:
             return None
-        first_id = era_range[0] * PIECES_PER_ERA
-        end_id = (era_range[1] + 1) * PIECES_PER_ERA
+        first_id = era_range[0] * CHUNKS_PER_ERA
+        end_id = (era_range[1] + 1) * CHUNKS_PER_ERA
     return IndexQuery(
         (),
         tuple(filter_names),
@@ -132,23 +132,23 @@ def find_path_calls(tx: Tx, query: SearchQuery, path: str) -> set[str]:
     variants = parse_query(f'"{path}"').variants
     if scope is None or not variants:
         return set()
-    pieces = tx.match_ids(replace(scope, phrases=variants[0]), MAX_PATH_CALLS)
+    chunks = tx.match_ids(replace(scope, phrases=variants[0]), MAX_PATH_CALLS)
     select_bodies = "SELECT m.body FROM messages m WHERE m.id IN (SELECT p.message_id FROM pieces p WHERE p.id IN ({}))"
-    bodies = (decode_body(row[0]) for row in tx.all_for_keys(select_bodies, pieces))
+    bodies = (decode_body(row[0]) for row in tx.all_for_keys(select_bodies, chunks))
     return {
         call.id for body in bodies for call in calls_of(body) if path in call.arguments
     }
 
 
-def touches_path(tx: Tx, piece: StoredPiece, path: str, path_calls: set[str]) -> bool:
-    """Return whether a piece belongs to a call with this path, or to the result of such a call."""
-    if piece.output is not None:
+def touches_path(tx: Tx, chunk: StoredChunk, path: str, path_calls: set[str]) -> bool:
+    """Return whether a chunk belongs to a call with this path, or to the result of such a call."""
+    if chunk.output is not None:
         sql = "SELECT call_id FROM citations WHERE thread_id = ? AND output_id = ?"
         return not path_calls.isdisjoint(
-            row[0] for row in tx.all(sql, (piece.thread, piece.output))
+            row[0] for row in tx.all(sql, (chunk.thread, chunk.output))
         )
     sql = "SELECT body FROM messages WHERE id = ?"
-    body = decode_body(tx.value(sql, (piece.message,)) or b"{}")
+    body = decode_body(tx.value(sql, (chunk.message,)) or b"{}")
     makes_path_call = any(path in call.arguments for call in calls_of(body))
     return makes_path_call or not path_calls.isdisjoint(
         result.call_id for result in results_of(body)

@@ -1,4 +1,4 @@
-"""Cut texts into the pieces of the search index: redacted terms, with tenant, thread, role and tool as filter names."""
+"""Cut texts into the chunks of the search index: redacted terms, with tenant, thread, role and tool as filter names."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from everthread.core.messages import calls_of, results_of, text_of
 from everthread.core.search.indexed_terms import index_terms
 from everthread.core.secrets.redaction import redact
 
-PIECE_CHARS = 1_500
-MIN_PIECE_CHARS = 250
+CHUNK_CHARS = 1_500
+MIN_CHUNK_CHARS = 250
 OVERLAP_CHARS = 200
-"""Characters that neighbouring pieces share, so that a phrase across their border is found."""
-MAX_PIECE_TERMS = 16_383
+"""Characters that neighbouring chunks share, so that a phrase across their border is found."""
+MAX_CHUNK_TERMS = 16_383
 """PostgreSQL's limit of terms in a text, which SQLite keeps to as well, so that both find the same."""
 MAX_TERM_REPEATS = 255
 """PostgreSQL's limit of repetitions of a term in a text."""
 
 
-class TextPiece(NamedTuple):
-    """A piece of a text."""
+class TextChunk(NamedTuple):
+    """A chunk of a text."""
 
     start: int
     text: str
@@ -31,8 +31,8 @@ class TextPiece(NamedTuple):
     """Encoded, separated by spaces."""
 
 
-class IndexPiece(NamedTuple):
-    """A piece in the form in which it is added to the index."""
+class IndexChunk(NamedTuple):
+    """A chunk in the form in which it is added to the index."""
 
     id: int
     terms: str
@@ -51,18 +51,18 @@ def searchable_text(message: Mapping[str, Any]) -> str:
     )
 
 
-def redact_and_split(text: str) -> tuple[list[TextPiece], bool]:
-    """Redact a text and split it into pieces; return the pieces, and whether anything was redacted."""
+def redact_and_split(text: str) -> tuple[list[TextChunk], bool]:
+    """Redact a text and split it into chunks; return the chunks, and whether anything was redacted."""
     redacted_text = redact(text)
     return [
-        piece for piece in split_text(redacted_text) if piece.terms
+        chunk for chunk in split_text(redacted_text) if chunk.terms
     ], redacted_text is not text
 
 
-def split_text(text: str) -> Iterator[TextPiece]:
-    """Yield the text in pieces, which are smaller where a piece would exceed the index's limits of terms."""
+def split_text(text: str) -> Iterator[TextChunk]:
+    """Yield the text in chunks, which are smaller where a chunk would exceed the index's limits of terms."""
     start = 0
-    size = PIECE_CHARS
+    size = CHUNK_CHARS
     while True:
         overlap = min(OVERLAP_CHARS, size // 4)
         end = (
@@ -70,15 +70,15 @@ def split_text(text: str) -> Iterator[TextPiece]:
             if start + size < len(text)
             else len(text)
         )
-        piece = TextPiece(start, text[start:end], index_terms(text[start:end]))
-        if size > MIN_PIECE_CHARS and not _fits_index_limits(piece.terms):
+        chunk = TextChunk(start, text[start:end], index_terms(text[start:end]))
+        if size > MIN_CHUNK_CHARS and not _fits_index_limits(chunk.terms):
             size //= 2
             continue
-        yield piece
+        yield chunk
         if end == len(text):
             return
         start = _find_split_point(text, end - overlap, overlap)
-        size = min(2 * size, PIECE_CHARS)
+        size = min(2 * size, CHUNK_CHARS)
 
 
 def _find_split_point(text: str, position: int, max_distance: int) -> int:
@@ -94,9 +94,9 @@ def _fits_index_limits(terms: str) -> bool:
         return True
     term_list = terms.split()
     if len(term_list) - len(set(term_list)) < MAX_TERM_REPEATS:
-        return len(term_list) <= MAX_PIECE_TERMS
+        return len(term_list) <= MAX_CHUNK_TERMS
     return (
-        len(term_list) <= MAX_PIECE_TERMS
+        len(term_list) <= MAX_CHUNK_TERMS
         and max(Counter(term_list).values()) <= MAX_TERM_REPEATS
     )
 
@@ -115,4 +115,4 @@ def make_filter_name(kind: str, value: str) -> str:
 
 
 PART_OF_LONG_TEXT = make_filter_name("part", "of")
-"""The filter name of pieces whose text has several pieces."""
+"""The filter name of chunks whose text has several chunks."""

@@ -10,9 +10,9 @@ from everthread.core.search.search_results import Neighbour
 from everthread.core.secrets.redaction import redact_part
 from everthread.errors import StoreDamagedError
 from everthread.store.database import Tx
-from everthread.store.index_pieces import searchable_text
+from everthread.store.search.snippets import RAW_SECRET_MARGIN
+from everthread.store.search.text_chunks import searchable_text
 from everthread.store.sql.message_rows import ORIGINAL_PLACE_FIRST
-from everthread.store.sql.snippets import RAW_SECRET_MARGIN
 from everthread.store.value_encoding import decode_body
 
 NEIGHBOUR_CHARS = 100

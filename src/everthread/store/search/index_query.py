@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from everthread.core.search.indexed_terms import encode_term
 from everthread.core.search.terms import identifier_terms, phrase_terms, query_terms
-from everthread.store.index_pieces import MAX_TERM_REPEATS
+from everthread.store.search.text_chunks import MAX_TERM_REPEATS
 
 MAX_QUERY_WORDS = 32
 """Maximum words of a query that are searched for."""
@@ -58,7 +58,7 @@ class ParsedQuery:
 
 @dataclass(frozen=True, slots=True)
 class IndexQuery:
-    """A query to the index for pieces that have all phrases, one filter name of each list, and an id in a range.
+    """A query to the index for chunks that have all phrases, one filter name of each list, and an id in a range.
 
     An empty list of names restricts nothing.
     """
@@ -71,11 +71,11 @@ class IndexQuery:
     """A condition on `pieces p`; empty for no condition."""
     values: tuple[Any, ...] = ()
     any_of: tuple[tuple[str, ...], ...] = ()
-    """Lists of terms: a piece must have one term of each list."""
+    """Lists of terms: a chunk must have one term of each list."""
 
     @property
     def ranking_terms(self) -> list[str]:
-        """The terms that a piece is ranked by."""
+        """The terms that a chunk is ranked by."""
         return list(
             dict.fromkeys(
                 phrase.ranking_term
@@ -86,7 +86,7 @@ class IndexQuery:
 
 
 class IndexMatch(NamedTuple):
-    """A matching piece, and the strength of each ranking term in the piece."""
+    """A matching chunk, and the strength of each ranking term in the chunk."""
 
     id: int
     strengths: tuple[float, ...]
@@ -102,7 +102,7 @@ TERM_STRENGTHS = [
     0.0,
     *(round_strength(total / 1.64493406685) for total in _STRENGTH_SUMS),
 ]
-"""The strength of a term, 0 to 1, by its count in a piece: each repetition adds less, as in PostgreSQL's `ts_rank`."""
+"""The strength of a term, 0 to 1, by its count in a chunk: each repetition adds less, as in PostgreSQL's `ts_rank`."""
 
 
 def parse_query(text: str) -> ParsedQuery:

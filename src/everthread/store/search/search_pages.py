@@ -8,6 +8,9 @@ from dataclasses import replace
 from everthread.core.search.query import read_question
 from everthread.core.search.terms import query_terms
 from everthread.store.database import Tx
+from everthread.store.search.neighbours import find_neighbours
+from everthread.store.search.recall_passages import recall_passages
+from everthread.store.search.text_search import make_hits_of_passages, search_texts
 from everthread.store.search_records import (
     HitPage,
     RecallPassage,
@@ -15,9 +18,6 @@ from everthread.store.search_records import (
     SearchHit,
     SearchQuery,
 )
-from everthread.store.sql.neighbours import find_neighbours
-from everthread.store.sql.recall_queries import recall_passages
-from everthread.store.sql.search import make_hits_of_passages, search_texts
 
 MAX_CLOSEST_TEXTS = 50
 BEST_ANSWERS = 10

@@ -1,6 +1,6 @@
 """Recall stored texts and results that may answer a message, the best first.
 
-Each word of the message is looked up on its own, in all its forms. The best pieces and their neighbours are ranked
+Each word of the message is looked up on its own, in all its forms. The best chunks and their neighbours are ranked
 by the index and a few columns; only the texts that are shown are read.
 """
 
@@ -14,17 +14,21 @@ from dataclasses import dataclass, field, replace
 from everthread.core.search.query import Question
 from everthread.core.secrets.redaction import redact_part
 from everthread.store.database import Tx
-from everthread.store.search_records import RecallPassage, RecallQuery, SearchQuery
-from everthread.store.sql.pieces import StoredPiece, load_pieces, read_piece_texts
-from everthread.store.sql.recall_ranking import RecallRanking, rank_by_words
-from everthread.store.sql.recall_words import RecallWord, look_up_words
-from everthread.store.sql.search_scope import make_search_scope
-from everthread.store.sql.snippets import (
+from everthread.store.search.recall_ranking import RecallRanking, rank_by_words
+from everthread.store.search.recall_words import RecallWord, look_up_words
+from everthread.store.search.search_scope import make_search_scope
+from everthread.store.search.snippets import (
     SECRET_MARGIN,
     find_richest_position,
     find_sentence_start,
 )
-from everthread.store.sql.turn_numbers import number_turns
+from everthread.store.search.stored_chunks import (
+    StoredChunk,
+    load_chunks,
+    read_chunk_texts,
+)
+from everthread.store.search.turn_numbers import number_turns
+from everthread.store.search_records import RecallPassage, RecallQuery, SearchQuery
 
 
 def recall_passages(
@@ -61,23 +65,23 @@ MAX_SIMILAR_TEXTS = 2
 """Maximum texts to preview below a passage that they nearly repeat: the name or figure in which they differ may be the
 answer."""
 _WORD = re.compile(r"\w+")
-WordsByPiece = Mapping[int, Sequence[RecallWord]]
-"""The words of the question that each piece holds."""
+WordsByChunk = Mapping[int, Sequence[RecallWord]]
+"""The words of the question that each chunk holds."""
 
 
 @dataclass(slots=True)
 class _PassageDraft:
     """A passage to show: one text, or a call with its result."""
 
-    best_piece: StoredPiece
+    best_chunk: StoredChunk
     """The better part."""
-    parts: dict[StoredPiece, str]
+    parts: dict[StoredChunk, str]
     """The parts with their texts. Ordered by id, a call comes before its result."""
     distinct_words: frozenset[str] = frozenset()
     """The words of the shown part, without those of the question."""
-    previewed_piece: StoredPiece | None = None
+    previewed_chunk: StoredChunk | None = None
     """The part of which only a preview is shown."""
-    similar: dict[StoredPiece, str] = field(default_factory=dict)
+    similar: dict[StoredChunk, str] = field(default_factory=dict)
     """Texts that nearly repeat the passage."""
 
 
@@ -87,59 +91,59 @@ def _make_passages(
     words: Sequence[RecallWord],
     query: RecallQuery,
 ) -> list[RecallPassage]:
-    words_by_piece = _group_words_by_piece(ranking, words)
+    words_by_chunk = _group_words_by_chunk(ranking, words)
     if query.for_page:
-        drafts = _choose_drafts(tx, ranking, words_by_piece, query)
+        drafts = _choose_drafts(tx, ranking, words_by_chunk, query)
         sizes = [len(text) for draft in drafts for text in draft.parts.values()]
         max_chars = _compute_max_chars(sizes, query.limit * query.max_chars)
-        _add_partners(tx, drafts, ranking, words_by_piece)
+        _add_partners(tx, drafts, ranking, words_by_chunk)
     else:
-        best_pieces = ranking.ranked[: query.limit]
-        texts = read_piece_texts(tx, best_pieces)
+        best_chunks = ranking.ranked[: query.limit]
+        texts = read_chunk_texts(tx, best_chunks)
         drafts = [
-            _PassageDraft(piece, {piece: text})
-            for piece, text in zip(best_pieces, texts, strict=True)
+            _PassageDraft(chunk, {chunk: text})
+            for chunk, text in zip(best_chunks, texts, strict=True)
         ]
         max_chars = query.max_chars
-    turns = number_turns(tx, [draft.best_piece for draft in drafts])
+    turns = number_turns(tx, [draft.best_chunk for draft in drafts])
     return [
         _make_passage(
             draft,
             ranking,
-            turn=turns[draft.best_piece.id],
-            text=_write_passage(draft, words_by_piece, max_chars),
+            turn=turns[draft.best_chunk.id],
+            text=_write_passage(draft, words_by_chunk, max_chars),
         )
         for draft in drafts
     ]
 
 
-def _group_words_by_piece(
+def _group_words_by_chunk(
     ranking: RecallRanking, words: Sequence[RecallWord]
 ) -> dict[int, list[RecallWord]]:
-    """Return the words of the question in each ranked piece and in each result of a call."""
-    pieces = (
+    """Return the words of the question in each ranked chunk and in each result of a call."""
+    chunks = (
         *ranking.ranked,
-        *(piece for exchange in ranking.exchanges for piece in exchange.results),
+        *(chunk for exchange in ranking.exchanges for chunk in exchange.results),
     )
-    words_by_piece: dict[int, list[RecallWord]] = {piece.id: [] for piece in pieces}
+    words_by_chunk: dict[int, list[RecallWord]] = {chunk.id: [] for chunk in chunks}
     for word in words:
-        for piece_id in word.pieces & words_by_piece.keys():
-            words_by_piece[piece_id].append(word)
-    return words_by_piece
+        for chunk_id in word.chunks & words_by_chunk.keys():
+            words_by_chunk[chunk_id].append(word)
+    return words_by_chunk
 
 
 def _write_passage(
-    draft: _PassageDraft, words_by_piece: WordsByPiece, max_chars: int
+    draft: _PassageDraft, words_by_chunk: WordsByChunk, max_chars: int
 ) -> str:
     """Return the text of a passage: its parts, then previews of the similar texts that differ."""
     excerpt = "\n→ ".join(
-        _make_preview(text, part, words_by_piece.get(part.id, ()))
-        if part == draft.previewed_piece
-        else _make_excerpt(text, part, words_by_piece[part.id], max_chars)
+        _make_preview(text, part, words_by_chunk.get(part.id, ()))
+        if part == draft.previewed_chunk
+        else _make_excerpt(text, part, words_by_chunk[part.id], max_chars)
         for part, text in sorted(draft.parts.items())
     )
     previews = (
-        _make_preview(text, part, words_by_piece.get(part.id, ()))
+        _make_preview(text, part, words_by_chunk.get(part.id, ()))
         for part, text in draft.similar.items()
     )
     return excerpt + "".join(
@@ -150,45 +154,45 @@ def _write_passage(
 def _make_passage(
     draft: _PassageDraft, ranking: RecallRanking, *, turn: int, text: str
 ) -> RecallPassage:
-    piece = draft.best_piece
+    chunk = draft.best_chunk
     answered_share = max(ranking.closeness.get(part.id, 0.0) for part in draft.parts)
     return RecallPassage(
-        piece.message,
-        piece.output,
-        thread=piece.thread,
-        role=piece.role,
-        tool=piece.tool,
+        chunk.message,
+        chunk.output,
+        thread=chunk.thread,
+        role=chunk.role,
+        tool=chunk.tool,
         turn=turn,
-        created=piece.created,
+        created=chunk.created,
         text=text,
-        score=round(ranking.scores[piece.id], 4),
+        score=round(ranking.scores[chunk.id], 4),
         closeness=round(answered_share, 4),
     )
 
 
 def _choose_drafts(
-    tx: Tx, ranking: RecallRanking, words_by_piece: WordsByPiece, query: RecallQuery
+    tx: Tx, ranking: RecallRanking, words_by_chunk: WordsByChunk, query: RecallQuery
 ) -> list[_PassageDraft]:
     """Return the best texts, up to the query's limit, leaving out texts that repeat a better one."""
     exchange_numbers = {
-        piece.id: number
+        chunk.id: number
         for number, exchange in enumerate(ranking.exchanges)
-        for piece in (*exchange.calls, *exchange.results)
+        for chunk in (*exchange.calls, *exchange.results)
     }
     drafts: list[_PassageDraft] = []
     open_exchanges: dict[tuple[int | None, bool], _PassageDraft] = {}
     for start in range(0, len(ranking.ranked), query.limit):
         batch = ranking.ranked[start : start + query.limit]
-        for piece, text in zip(batch, read_piece_texts(tx, batch), strict=True):
-            words = words_by_piece[piece.id]
-            number = exchange_numbers.get(piece.id)
-            is_call = piece.role == "assistant"
+        for chunk, text in zip(batch, read_chunk_texts(tx, batch), strict=True):
+            words = words_by_chunk[chunk.id]
+            number = exchange_numbers.get(chunk.id)
+            is_call = chunk.role == "assistant"
             partner = (
                 open_exchanges.get((number, is_call)) if number is not None else None
             )
             if partner is not None:
                 if words:  # else it is shown as a preview
-                    partner.parts[piece] = text
+                    partner.parts[chunk] = text
                     del open_exchanges[number, is_call]
                 continue
             span = _find_excerpt_span(text, words, query.max_chars)
@@ -203,11 +207,11 @@ def _choose_drafts(
             )
             if similar_draft is not None:
                 if len(similar_draft.similar) < MAX_SIMILAR_TEXTS:
-                    similar_draft.similar[piece] = text
+                    similar_draft.similar[chunk] = text
                 continue
             if len(drafts) == query.limit:
                 return drafts
-            drafts.append(_PassageDraft(piece, {piece: text}, distinct_words))
+            drafts.append(_PassageDraft(chunk, {chunk: text}, distinct_words))
             open_exchanges.setdefault((number, not is_call), drafts[-1])
     return drafts
 
@@ -216,48 +220,48 @@ def _add_partners(
     tx: Tx,
     drafts: Sequence[_PassageDraft],
     ranking: RecallRanking,
-    words_by_piece: WordsByPiece,
+    words_by_chunk: WordsByChunk,
 ) -> None:
     """Add the result to each call that is shown alone, and the call to each result: people need both together."""
     single_drafts = {
-        draft.best_piece.id: draft for draft in drafts if len(draft.parts) == 1
+        draft.best_chunk.id: draft for draft in drafts if len(draft.parts) == 1
     }
-    drafts_by_partner: dict[StoredPiece, _PassageDraft] = {}
+    drafts_by_partner: dict[StoredChunk, _PassageDraft] = {}
     for exchange in ranking.exchanges:
         call_draft = next(
             (
-                single_drafts[piece.id]
-                for piece in exchange.calls
-                if piece.id in single_drafts
+                single_drafts[chunk.id]
+                for chunk in exchange.calls
+                if chunk.id in single_drafts
             ),
             None,
         )
         result_draft = next(
             (
-                single_drafts[piece.id]
-                for piece in exchange.results
-                if piece.id in single_drafts
+                single_drafts[chunk.id]
+                for chunk in exchange.results
+                if chunk.id in single_drafts
             ),
             None,
         )
         if call_draft is not None:
             best_result = max(
-                exchange.results, key=lambda piece: ranking.scores.get(piece.id, 0.0)
+                exchange.results, key=lambda chunk: ranking.scores.get(chunk.id, 0.0)
             )
-            if not words_by_piece[best_result.id]:  # the outcome is at the end
+            if not words_by_chunk[best_result.id]:  # the outcome is at the end
                 last_id = tx.value(
                     "SELECT MAX(id) FROM pieces WHERE message_id = ?",
                     (best_result.message,),
                 )
-                [best_result] = load_pieces(tx, [last_id])
+                [best_result] = load_chunks(tx, [last_id])
             drafts_by_partner[best_result] = call_draft
         elif result_draft is not None:
             drafts_by_partner[exchange.calls[-1]] = result_draft
     for partner, text in zip(
-        drafts_by_partner, read_piece_texts(tx, list(drafts_by_partner)), strict=True
+        drafts_by_partner, read_chunk_texts(tx, list(drafts_by_partner)), strict=True
     ):
         drafts_by_partner[partner].parts[partner] = text
-        drafts_by_partner[partner].previewed_piece = partner
+        drafts_by_partner[partner].previewed_chunk = partner
 
 
 def _is_repeated(words: frozenset[str], other_words: frozenset[str]) -> bool:
@@ -303,11 +307,11 @@ def _compute_max_chars(sizes: Sequence[int], max_chars: int) -> int:
 
 
 def _make_excerpt(
-    text: str, piece: StoredPiece, words: Sequence[RecallWord], max_chars: int
+    text: str, chunk: StoredChunk, words: Sequence[RecallWord], max_chars: int
 ) -> str:
     """Return a short text in full, or the part of a longer text with the most words of the question."""
     return _redact_and_mark_cuts(
-        text, piece, *_find_excerpt_span(text, words, max_chars)
+        text, chunk, *_find_excerpt_span(text, words, max_chars)
     )
 
 
@@ -326,27 +330,27 @@ def _find_excerpt_span(
     return start, start + max_chars if is_cut else len(text)
 
 
-def _make_preview(text: str, piece: StoredPiece, words: Sequence[RecallWord]) -> str:
+def _make_preview(text: str, chunk: StoredChunk, words: Sequence[RecallWord]) -> str:
     """Return the text around the words of the question; without any, the beginning of a call or the end of a result."""
     if words:
-        return _make_excerpt(text, piece, words, PREVIEW_CHARS)
-    if piece.role == "assistant":
-        return _redact_and_mark_cuts(text, piece, 0, PREVIEW_CHARS)
+        return _make_excerpt(text, chunk, words, PREVIEW_CHARS)
+    if chunk.role == "assistant":
+        return _redact_and_mark_cuts(text, chunk, 0, PREVIEW_CHARS)
     return _redact_and_mark_cuts(
         text,
-        piece,
+        chunk,
         find_sentence_start(text, max(0, len(text) - PREVIEW_CHARS)),
         len(text),
     )
 
 
-def _redact_and_mark_cuts(text: str, piece: StoredPiece, start: int, end: int) -> str:
+def _redact_and_mark_cuts(text: str, chunk: StoredChunk, start: int, end: int) -> str:
     excerpt = redact_part(text, start, end, margin=SECRET_MARGIN).strip()
     # Show arguments of a call without JSON's escapes.
-    if piece.role == "assistant" and piece.tool:
+    if chunk.role == "assistant" and chunk.tool:
         excerpt = excerpt.replace("\\n", "\n").replace('\\"', '"').replace("\\\\", "\\")
     return (
-        ("…" if start or piece.start else "")
+        ("…" if start or chunk.start else "")
         + excerpt
         + ("…" if end < len(text) else "")
     )

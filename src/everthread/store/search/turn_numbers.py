@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from everthread.store.database import Tx
-from everthread.store.sql.pieces import StoredPiece
+from everthread.store.search.stored_chunks import StoredChunk
 
 # A branch continues the count of its parent.
 _COUNT_TURNS = (
@@ -22,17 +22,17 @@ _SELECT_TURN_AT_TIME = (
 )
 
 
-def number_turns(tx: Tx, pieces: Sequence[StoredPiece]) -> dict[int, int]:
-    """Return the turn of each piece by its id; 0 before the first turn. For an output, its time decides."""
-    messages = [piece.message for piece in pieces if piece.message is not None]
+def number_turns(tx: Tx, chunks: Sequence[StoredChunk]) -> dict[int, int]:
+    """Return the turn of each chunk by its id; 0 before the first turn. For an output, its time decides."""
+    messages = [chunk.message for chunk in chunks if chunk.message is not None]
     turns_by_message: dict[int, int] = dict(
         tx.all_for_keys(_SELECT_TURNS_OF_MESSAGES, messages)
     )
     return {
-        piece.id: _load_turn_at(tx, piece.thread, piece.created)
-        if piece.message is None
-        else turns_by_message.get(piece.message, 0)
-        for piece in pieces
+        chunk.id: _load_turn_at(tx, chunk.thread, chunk.created)
+        if chunk.message is None
+        else turns_by_message.get(chunk.message, 0)
+        for chunk in chunks
     }
 
 

@@ -1,4 +1,4 @@
-"""Read indexed pieces and their texts."""
+"""Read indexed chunks and their texts."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from everthread.store.database import Tx
-from everthread.store.index_pieces import searchable_text
-from everthread.store.indexing import load_output_text
+from everthread.store.search.indexing import load_output_text
+from everthread.store.search.text_chunks import searchable_text
 from everthread.store.value_encoding import decode_body
 
 TextKey = tuple[int | None, str | None, str]
 """Identifies a text: its message, its output, and its thread."""
 
 
-class StoredPiece(NamedTuple):
+class StoredChunk(NamedTuple):
     """A row of `piece_details`: a part of a message, or of an output that a thread cites."""
 
     id: int
@@ -32,7 +32,7 @@ class StoredPiece(NamedTuple):
 
     @property
     def text_key(self) -> TextKey:
-        """The key of the text that the piece is a part of."""
+        """The key of the text that the chunk is a part of."""
         return self.message, self.output, self.thread
 
     @property
@@ -41,8 +41,8 @@ class StoredPiece(NamedTuple):
         return _is_result(self.role, self.tool)
 
 
-class PieceSummary(NamedTuple):
-    """The few columns by which pieces are compared before their texts are read."""
+class ChunkSummary(NamedTuple):
+    """The few columns by which chunks are compared before their texts are read."""
 
     id: int
     message: int | None
@@ -62,53 +62,53 @@ def _is_result(role: str, tool: str) -> bool:
     return role != "assistant" and (bool(tool) or role == "tool")
 
 
-PIECE_COLUMNS = (
+CHUNK_COLUMNS = (
     "p.id, p.message_id, p.output_id, p.tenant, p.thread_id, p.role, "
     "p.tool, p.start, p.length, p.said, p.created"
 )
 
 
-def load_pieces(
+def load_chunks(
     tx: Tx, ids: Sequence[int], where: str = "", values: Sequence[Any] = ()
-) -> list[StoredPiece]:
-    """Return the pieces with these ids that fulfil a condition, in any order."""
-    sql = _select_pieces(PIECE_COLUMNS, where)
-    return list(map(StoredPiece._make, tx.all_for_keys(sql, ids, *values)))
+) -> list[StoredChunk]:
+    """Return the chunks with these ids that fulfil a condition, in any order."""
+    sql = _select_chunks(CHUNK_COLUMNS, where)
+    return list(map(StoredChunk._make, tx.all_for_keys(sql, ids, *values)))
 
 
-def load_piece_summaries(
+def load_chunk_summaries(
     tx: Tx, ids: Sequence[int], where: str = "", values: Sequence[Any] = ()
-) -> list[PieceSummary]:
-    """Return the same pieces as `load_pieces`, with fewer columns."""
-    sql = _select_pieces(
+) -> list[ChunkSummary]:
+    """Return the same chunks as `load_chunks`, with fewer columns."""
+    sql = _select_chunks(
         "p.id, p.message_id, p.thread_id, p.role, p.tool, p.length, p.created", where
     )
-    return list(map(PieceSummary._make, tx.all_for_keys(sql, ids, *values)))
+    return list(map(ChunkSummary._make, tx.all_for_keys(sql, ids, *values)))
 
 
-def _select_pieces(columns: str, where: str) -> str:
+def _select_chunks(columns: str, where: str) -> str:
     within = f" AND {where}" if where else ""
     return f"SELECT {columns} FROM piece_details p WHERE p.id IN ({{}}){within}"
 
 
-def read_piece_texts(tx: Tx, pieces: Sequence[StoredPiece]) -> list[str]:
-    """Return the text of each piece."""
+def read_chunk_texts(tx: Tx, chunks: Sequence[StoredChunk]) -> list[str]:
+    """Return the text of each chunk."""
     ids = [
-        piece.message
-        for piece in pieces
-        if piece.message is not None and piece.redacted_text is None
+        chunk.message
+        for chunk in chunks
+        if chunk.message is not None and chunk.redacted_text is None
     ]
     bodies: dict[int | None, bytes] = dict(
         tx.all_for_keys("SELECT id, body FROM messages WHERE id IN ({})", ids)
     )
     texts = []
-    for piece in pieces:
-        if piece.redacted_text is not None:
-            texts.append(piece.redacted_text)
+    for chunk in chunks:
+        if chunk.redacted_text is not None:
+            texts.append(chunk.redacted_text)
             continue
-        if piece.output is not None:
-            text = load_output_text(tx, piece.output, piece.tenant)
+        if chunk.output is not None:
+            text = load_output_text(tx, chunk.output, chunk.tenant)
         else:
-            text = searchable_text(decode_body(bodies.get(piece.message, b"{}")))
-        texts.append(text[piece.start : piece.start + piece.length])
+            text = searchable_text(decode_body(bodies.get(chunk.message, b"{}")))
+        texts.append(text[chunk.start : chunk.start + chunk.length])
     return texts

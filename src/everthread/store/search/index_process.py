@@ -11,7 +11,11 @@ from collections.abc import Awaitable, Callable
 from contextlib import closing
 
 from everthread.store.database import Database
-from everthread.store.indexing import BACKGROUND_BATCH_CHARS, index_parts, prepare_index
+from everthread.store.search.indexing import (
+    BACKGROUND_BATCH_CHARS,
+    index_parts,
+    prepare_index,
+)
 
 IndexInOtherProcess = Callable[[Database, float], Awaitable[bool]]
 """Calls `index_waiting` in another process."""

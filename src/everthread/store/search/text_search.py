@@ -10,43 +10,43 @@ from dataclasses import replace
 from typing import Any
 
 from everthread.store.database import Tx
-from everthread.store.index_pieces import PART_OF_LONG_TEXT, make_filter_name
-from everthread.store.index_query import (
+from everthread.store.search.index_query import (
     IndexMatch,
     IndexQuery,
     ParsedQuery,
     QueryPhrase,
     parse_query,
 )
-from everthread.store.search_records import RecallPassage, SearchHit, SearchQuery
-from everthread.store.sql.message_rows import ORIGINAL_PLACE_FIRST
-from everthread.store.sql.pieces import (
-    StoredPiece,
-    TextKey,
-    load_pieces,
-    read_piece_texts,
-)
-from everthread.store.sql.search_scope import (
+from everthread.store.search.search_scope import (
     find_path_calls,
     make_search_scope,
     touches_path,
 )
-from everthread.store.sql.snippets import make_snippet
+from everthread.store.search.snippets import make_snippet
+from everthread.store.search.stored_chunks import (
+    StoredChunk,
+    TextKey,
+    load_chunks,
+    read_chunk_texts,
+)
+from everthread.store.search.text_chunks import PART_OF_LONG_TEXT, make_filter_name
+from everthread.store.search_records import RecallPassage, SearchHit, SearchQuery
+from everthread.store.sql.message_rows import ORIGINAL_PLACE_FIRST
 
 MATCHES_PER_BATCH = 500
 """Matches to rank at a time, the newest first: a very frequent word finds recent texts first."""
-RARITY_SAMPLE_PIECES = 1_000
-"""The newest pieces in which the rarity of a term is measured."""
-MAX_COMBINED_PIECES = 2_000
-"""If no piece has all words, combine at most this many pieces of long texts for each word, the newest."""
+RARITY_SAMPLE_CHUNKS = 1_000
+"""The newest chunks in which the rarity of a term is measured."""
+MAX_COMBINED_CHUNKS = 2_000
+"""If no chunk has all words, combine at most this many chunks of long texts for each word, the newest."""
 MAX_COMBINED_THREADS = 50
 """Maximum threads to name in one query."""
 MIN_CHECKED_TERMS = 5
 """A query of this many terms or more is first checked for terms that no text holds."""
 TYPICAL_TEXT_CHARS = 400
 """Typical length of a text. A match in a longer text scores lower."""
-ScoredPiece = tuple[float, StoredPiece]
-"""The score of a piece, and the piece."""
+ScoredChunk = tuple[float, StoredChunk]
+"""The score of a chunk, and the chunk."""
 
 
 def search_texts(tx: Tx, query: SearchQuery) -> list[SearchHit]:
@@ -57,15 +57,15 @@ def search_texts(tx: Tx, query: SearchQuery) -> list[SearchHit]:
     end_rank = max(query.offset, 0) + max(query.limit, 0)
     if scope is None or not parsed.variants or first_rank == end_rank:
         return []
-    matches: dict[TextKey, ScoredPiece] = {}
+    matches: dict[TextKey, ScoredChunk] = {}
     path_calls = find_path_calls(tx, query, query.path) if query.path else set()
-    for score, piece in _match_variants(tx, parsed, scope):
-        if piece.message in query.visible_messages:
+    for score, chunk in _match_variants(tx, parsed, scope):
+        if chunk.message in query.visible_messages:
             continue
-        if query.path and not touches_path(tx, piece, query.path, path_calls):
+        if query.path and not touches_path(tx, chunk, query.path, path_calls):
             continue
         # Keep the first match of a text, so that pages of any length agree.
-        matches.setdefault(piece.text_key, (score, piece))
+        matches.setdefault(chunk.text_key, (score, chunk))
         if len(matches) == end_rank:
             break
     return _make_hits(tx, list(matches.values())[first_rank:], parsed, query.session)
@@ -73,7 +73,7 @@ def search_texts(tx: Tx, query: SearchQuery) -> list[SearchHit]:
 
 def _match_variants(
     tx: Tx, parsed: ParsedQuery, scope: IndexQuery
-) -> Iterator[ScoredPiece]:
+) -> Iterator[ScoredChunk]:
     """Yield matches, those of the strictest variant first. Read only as many as the caller takes."""
     sample = _PhraseSample(tx, scope)
     if _lacks_required_term(parsed, sample):
@@ -85,20 +85,20 @@ def _match_variants(
             weights = weights or _compute_term_weights(
                 sample, index_query.ranking_terms
             )
-            yield from _rank_pieces(
+            yield from _rank_chunks(
                 tx, candidates, weights, bonus=len(parsed.variants) - variant_number
             )
             if len(candidates) < MATCHES_PER_BATCH:
                 break
             index_query = replace(index_query, before_id=candidates[-1].id)
     if len(parsed.variants[-1]) > 1:
-        yield from _match_across_pieces(
+        yield from _match_across_chunks(
             tx, replace(scope, phrases=parsed.variants[-1]), sample
         )
 
 
 class _PhraseSample:
-    """A counter of the newest pieces that hold a phrase, each phrase once."""
+    """A counter of the newest chunks that hold a phrase, each phrase once."""
 
     def __init__(self, tx: Tx, scope: IndexQuery) -> None:
         self._tx = tx
@@ -109,12 +109,12 @@ class _PhraseSample:
         if phrase not in self._counts:
             index_query = IndexQuery((phrase,), self._tenant_filter, self._first_id)
             self._counts[phrase] = len(
-                self._tx.match_ids(index_query, RARITY_SAMPLE_PIECES)
+                self._tx.match_ids(index_query, RARITY_SAMPLE_CHUNKS)
             )
         return self._counts[phrase]
 
     def is_absent(self, phrase: QueryPhrase) -> bool:
-        """Return whether no piece at all holds a phrase."""
+        """Return whether no chunk at all holds a phrase."""
         index_query = IndexQuery((phrase,), self._tenant_filter)
         return not self.count(phrase) and not self._tx.match_ids(index_query, 1)
 
@@ -122,7 +122,7 @@ class _PhraseSample:
     def _first_id(self) -> int:
         return (
             (self._tx.value("SELECT MAX(id) FROM pieces") or 0)
-            - RARITY_SAMPLE_PIECES
+            - RARITY_SAMPLE_CHUNKS
             + 1
         )
 
@@ -130,7 +130,7 @@ class _PhraseSample:
 def _lacks_required_term(parsed: ParsedQuery, sample: _PhraseSample) -> bool:
     """Return whether a term that every match must hold is in no text. Asked of long queries only: most match nothing.
 
-    The index finds the pieces of every term before it compares them.
+    The index finds the chunks of every term before it compares them.
     """
     terms_of_variants = [
         dict.fromkeys(term for phrase in phrases for term in phrase.whole_terms)
@@ -151,54 +151,54 @@ def _compute_term_weights(sample: _PhraseSample, terms: Sequence[str]) -> list[f
     if len(terms) < 2:
         return [1.0] * len(terms)
     weights = [
-        math.log(1 + RARITY_SAMPLE_PIECES / (1 + sample.count(QueryPhrase((term,)))))
+        math.log(1 + RARITY_SAMPLE_CHUNKS / (1 + sample.count(QueryPhrase((term,)))))
         for term in terms
     ]
     return [weight / sum(weights) for weight in weights]
 
 
-def _rank_pieces(
+def _rank_chunks(
     tx: Tx, candidates: Sequence[IndexMatch], weights: Sequence[float], *, bonus: float
-) -> list[ScoredPiece]:
-    """Return the pieces, the best first. Of equal pieces the newest is first, and in one text the earliest."""
-    weights_by_piece = {
+) -> list[ScoredChunk]:
+    """Return the chunks, the best first. Of equal chunks the newest is first, and in one text the earliest."""
+    weights_by_chunk = {
         candidate.id: sum(map(operator.mul, weights, candidate.strengths))
         if weights
         else 1.0
         for candidate in candidates
     }
 
-    def score(piece: StoredPiece) -> float:
-        dilution = 1 + math.log2(1 + piece.length / TYPICAL_TEXT_CHARS) / 4
-        return round(bonus + weights_by_piece[piece.id] / dilution, 2)
+    def score(chunk: StoredChunk) -> float:
+        dilution = 1 + math.log2(1 + chunk.length / TYPICAL_TEXT_CHARS) / 4
+        return round(bonus + weights_by_chunk[chunk.id] / dilution, 2)
 
-    def best_first(scored_piece: ScoredPiece) -> tuple[Any, ...]:
-        piece = scored_piece[1]
+    def best_first(scored_chunk: ScoredChunk) -> tuple[Any, ...]:
+        chunk = scored_chunk[1]
         return (
-            -scored_piece[0],
-            -piece.created,
-            -(piece.message or 0),
-            piece.output or "",
-            piece.start,
-            -piece.id,
+            -scored_chunk[0],
+            -chunk.created,
+            -(chunk.message or 0),
+            chunk.output or "",
+            chunk.start,
+            -chunk.id,
         )
 
     return sorted(
-        ((score(piece), piece) for piece in load_pieces(tx, list(weights_by_piece))),
+        ((score(chunk), chunk) for chunk in load_chunks(tx, list(weights_by_chunk))),
         key=best_first,
     )
 
 
-def _match_across_pieces(
+def _match_across_chunks(
     tx: Tx, index_query: IndexQuery, sample: _PhraseSample
-) -> list[ScoredPiece]:
-    """Return long texts that have every phrase although no single piece has; the newest first.
+) -> list[ScoredChunk]:
+    """Return long texts that have every phrase although no single chunk has; the newest first.
 
     The rarest phrase is looked up first. If few threads have it, the others are looked up only in these threads.
     """
-    texts: dict[TextKey, StoredPiece] = {}
+    texts: dict[TextKey, StoredChunk] = {}
     for number, phrase in enumerate(sorted(index_query.phrases, key=sample.count)):
-        threads = sorted({piece.thread for piece in texts.values()})
+        threads = sorted({chunk.thread for chunk in texts.values()})
         thread_names = (
             [tuple(make_filter_name("thread", thread) for thread in threads)]
             if 0 < len(threads) <= MAX_COMBINED_THREADS
@@ -208,45 +208,45 @@ def _match_across_pieces(
         phrase_query = replace(
             index_query, phrases=(phrase,), filter_names=filter_names
         )
-        pieces = load_pieces(tx, tx.match_ids(phrase_query, MAX_COMBINED_PIECES))
-        phrase_texts = {piece.text_key: piece for piece in sorted(pieces, reverse=True)}
+        chunks = load_chunks(tx, tx.match_ids(phrase_query, MAX_COMBINED_CHUNKS))
+        phrase_texts = {chunk.text_key: chunk for chunk in sorted(chunks, reverse=True)}
         texts = (
             phrase_texts
             if number == 0
-            else {text: piece for text, piece in texts.items() if text in phrase_texts}
+            else {text: chunk for text, chunk in texts.items() if text in phrase_texts}
         )
         if not texts:
             break
     return [
-        (0.0, piece)
-        for piece in sorted(
-            texts.values(), key=lambda piece: (-piece.created, -piece.id)
+        (0.0, chunk)
+        for chunk in sorted(
+            texts.values(), key=lambda chunk: (-chunk.created, -chunk.id)
         )
     ]
 
 
 def _make_hits(
-    tx: Tx, matches: Sequence[ScoredPiece], parsed: ParsedQuery, session: str | None
+    tx: Tx, matches: Sequence[ScoredChunk], parsed: ParsedQuery, session: str | None
 ) -> list[SearchHit]:
     sessions_by_message = _find_original_sessions(
-        tx, [piece.message for _, piece in matches]
+        tx, [chunk.message for _, chunk in matches]
     )
     hits = []
-    for (score, piece), text in zip(
-        matches, read_piece_texts(tx, [piece for _, piece in matches]), strict=True
+    for (score, chunk), text in zip(
+        matches, read_chunk_texts(tx, [chunk for _, chunk in matches]), strict=True
     ):
         original_session, thread = sessions_by_message.get(
-            piece.message, (piece.thread, piece.thread)
+            chunk.message, (chunk.thread, chunk.thread)
         )
-        snippet = make_snippet(text, parsed.highlighted, is_continued=piece.start > 0)
+        snippet = make_snippet(text, parsed.highlighted, is_continued=chunk.start > 0)
         source_fields = (
-            piece.message,
-            piece.output,
+            chunk.message,
+            chunk.output,
             thread,
             session or original_session,
-            piece.role,
-            piece.tool,
-            piece.created,
+            chunk.role,
+            chunk.tool,
+            chunk.created,
         )
         hits.append(SearchHit(*source_fields, snippet, score))
     return hits

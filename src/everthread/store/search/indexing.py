@@ -11,11 +11,11 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from everthread.errors import StoreDamagedError
-from everthread.store.database import Row, Tx, chunks, placeholders, read_ids
-from everthread.store.index_pieces import (
+from everthread.store.database import Row, Tx, placeholders, read_ids, split_batches
+from everthread.store.search.text_chunks import (
     PART_OF_LONG_TEXT,
-    IndexPiece,
-    TextPiece,
+    IndexChunk,
+    TextChunk,
     make_filter_name,
     redact_and_split,
     searchable_text,
@@ -32,12 +32,12 @@ BACKGROUND_BATCH_CHARS = 20_000
 """About the maximum characters to prepare at once in the background: some milliseconds of work."""
 ENTRIES_PER_READ = 50
 """Waiting messages to read at once; often only a few of them are prepared."""
-PIECES_PER_WRITE = 500
-"""Pieces to index in one transaction, for which other writes wait."""
+CHUNKS_PER_WRITE = 500
+"""Chunks to index in one transaction, for which other writes wait."""
 NO_OUTPUT_COLUMNS = (None, None, None)
-"""Output, tool and time of a piece of a message."""
-PIECES_PER_ERA = 4_096
-"""Number of consecutive piece ids that form an era. The earliest and the latest time of each era are stored, so that a
+"""Output, tool and time of a chunk of a message."""
+CHUNKS_PER_ERA = 4_096
+"""Number of consecutive chunk ids that form an era. The earliest and the latest time of each era are stored, so that a
 search within a period skips the other eras."""
 
 
@@ -45,8 +45,8 @@ class IndexEntry(NamedTuple):
     """A message or output that waits to be indexed."""
 
     id: int
-    indexed_pieces: int
-    """How many of the entry's pieces are indexed already."""
+    indexed_chunks: int
+    """How many of the entry's chunks are indexed already."""
     message: int | None
     output: str | None
     thread_number: int = 0
@@ -61,16 +61,16 @@ class IndexEntry(NamedTuple):
 
 
 class IndexPart(NamedTuple):
-    """Neighbouring pieces of one entry, to be indexed together."""
+    """Neighbouring chunks of one entry, to be indexed together."""
 
     entry: IndexEntry
-    first_piece: int
-    """The position of the first of these pieces in the entry."""
-    pieces: Sequence[TextPiece]
+    first_chunk: int
+    """The position of the first of these chunks in the entry."""
+    chunks: Sequence[TextChunk]
     is_last: bool
     """Whether this is the last part of the entry."""
     is_of_long_text: bool
-    """Whether the entry has several pieces."""
+    """Whether the entry has several chunks."""
     is_redacted: bool
     """Whether secrets were redacted in the entry."""
 
@@ -86,14 +86,14 @@ def prepare_index(tx: Tx, max_chars: int = MAX_BATCH_CHARS) -> list[list[IndexPa
     The list is empty if no entry waits.
     """
     batches: list[list[IndexPart]] = []
-    pieces_left = chars = 0
+    chunks_left = chars = 0
     for entry in _load_waiting_entries(tx):
         for part in _split_entry(entry):
-            if pieces_left < len(part.pieces) or not batches:
+            if chunks_left < len(part.chunks) or not batches:
                 batches.append([])
-                pieces_left = PIECES_PER_WRITE
+                chunks_left = CHUNKS_PER_WRITE
             batches[-1].append(part)
-            pieces_left -= len(part.pieces)
+            chunks_left -= len(part.chunks)
         chars += len(entry.text)
         if chars > max_chars:
             break
@@ -101,21 +101,21 @@ def prepare_index(tx: Tx, max_chars: int = MAX_BATCH_CHARS) -> list[list[IndexPa
 
 
 def _split_entry(entry: IndexEntry) -> Iterator[IndexPart]:
-    pieces, is_redacted = redact_and_split(entry.text)
-    start = entry.indexed_pieces
+    chunks, is_redacted = redact_and_split(entry.text)
+    start = entry.indexed_chunks
     is_last = False
     while not is_last:
-        next_pieces = pieces[start : start + PIECES_PER_WRITE]
-        is_last = start + len(next_pieces) >= len(pieces)
+        next_chunks = chunks[start : start + CHUNKS_PER_WRITE]
+        is_last = start + len(next_chunks) >= len(chunks)
         yield IndexPart(
             entry,
             start,
-            pieces=next_pieces,
+            chunks=next_chunks,
             is_last=is_last,
-            is_of_long_text=len(pieces) > 1,
+            is_of_long_text=len(chunks) > 1,
             is_redacted=is_redacted,
         )
-        start += len(next_pieces)
+        start += len(next_chunks)
 
 
 def _load_waiting_entries(tx: Tx) -> Iterator[IndexEntry]:
@@ -123,14 +123,14 @@ def _load_waiting_entries(tx: Tx) -> Iterator[IndexEntry]:
         "SELECT id, done, message_id, output_id, thread_id FROM unindexed ORDER BY id LIMIT ?",
         (MAX_BATCH_ENTRIES,),
     )
-    for chunk in chunks(rows, ENTRIES_PER_READ):
+    for batch in split_batches(rows, ENTRIES_PER_READ):
         messages = tx.all_for_keys(
             "SELECT m.id, s.number, s.tenant, m.thread_id, m.role, m.tool, m.created, m.body FROM messages m "
             "JOIN sessions s ON s.id = m.thread_id WHERE m.id IN ({})",
-            [row[2] for row in chunk if row[2] is not None],
+            [row[2] for row in batch if row[2] is not None],
         )
         rows_by_id = {row[0]: row[1:] for row in messages}
-        for row in chunk:
+        for row in batch:
             output_id, thread = row[3:]
             if output_id is not None:
                 yield IndexEntry(*row[:4], *_load_output_fields(tx, thread, output_id))
@@ -170,28 +170,28 @@ def index_parts(tx: Tx, parts: Sequence[IndexPart], *, wait: bool) -> None:
 
     `wait`: wait for entries that another process is indexing, instead of skipping them.
     """
-    parts_and_pieces = [
-        (part, text_piece)
+    parts_and_chunks = [
+        (part, text_chunk)
         for part in _claim_parts(tx, parts, wait=wait)
-        for text_piece in part.pieces
+        for text_chunk in part.chunks
     ]
-    if not parts_and_pieces:
+    if not parts_and_chunks:
         return
     ids = read_ids(
-        tx.all(tx.dialect.select_new_ids.format("pieces"), (len(parts_and_pieces),)),
-        len(parts_and_pieces),
+        tx.all(tx.dialect.select_new_ids.format("pieces"), (len(parts_and_chunks),)),
+        len(parts_and_chunks),
     )
     rows: list[Row] = []
-    pieces: list[IndexPiece] = []
+    chunks: list[IndexChunk] = []
     times: dict[int, list[float]] = {}
-    for piece_id, (part, text_piece) in zip(ids, parts_and_pieces, strict=True):
+    for chunk_id, (part, text_chunk) in zip(ids, parts_and_chunks, strict=True):
         entry = part.entry
-        shown_text = clean_text(text_piece.text) if part.is_redacted else None
+        shown_text = clean_text(text_chunk.text) if part.is_redacted else None
         location = (
             entry.thread_number,
             entry.message,
-            text_piece.start,
-            len(text_piece.text),
+            text_chunk.start,
+            len(text_chunk.text),
             shown_text,
         )
         is_output = entry.output is not None
@@ -200,15 +200,15 @@ def index_parts(tx: Tx, parts: Sequence[IndexPart], *, wait: bool) -> None:
             if is_output
             else NO_OUTPUT_COLUMNS
         )
-        rows.append((piece_id, *location, *output_columns))
-        pieces.append(IndexPiece(piece_id, text_piece.terms, _list_filter_names(part)))
-        times.setdefault(piece_id // PIECES_PER_ERA, []).append(entry.created)
+        rows.append((chunk_id, *location, *output_columns))
+        chunks.append(IndexChunk(chunk_id, text_chunk.terms, _list_filter_names(part)))
+        times.setdefault(chunk_id // CHUNKS_PER_ERA, []).append(entry.created)
     tx.run_many(
         "INSERT INTO pieces (id, thread, message_id, start, length, said, output_id, tool, created) "
         "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
         rows,
     )
-    tx.index(pieces)
+    tx.index(chunks)
     tx.run_many(
         "INSERT INTO eras (run, earliest, latest) VALUES (?, ?, ?) ON CONFLICT (run) DO UPDATE SET "
         "earliest = CASE WHEN excluded.earliest < eras.earliest THEN excluded.earliest ELSE eras.earliest END, "
@@ -231,18 +231,18 @@ def _claim_parts(tx: Tx, parts: Sequence[IndexPart], *, wait: bool) -> list[Inde
         )
     )
     unindexed_parts = [
-        part for part in parts if progress_by_id.get(part.entry.id) == part.first_piece
+        part for part in parts if progress_by_id.get(part.entry.id) == part.first_chunk
     ]
     indexed_ids = {
         part.entry.id
         for part in unindexed_parts
-        if part.first_piece == 0 and _is_indexed(tx, part.entry)
+        if part.first_chunk == 0 and _is_indexed(tx, part.entry)
     }
     finished_ids = indexed_ids | {
         part.entry.id for part in unindexed_parts if part.is_last
     }
     progress = [
-        (part.first_piece + len(part.pieces), part.entry.id)
+        (part.first_chunk + len(part.chunks), part.entry.id)
         for part in unindexed_parts
         if part.entry.id not in finished_ids
     ]
@@ -265,7 +265,7 @@ def _is_indexed(tx: Tx, entry: IndexEntry) -> bool:
 
 
 def _list_filter_names(part: IndexPart) -> tuple[str, ...]:
-    """Return the filter names of the pieces of a part."""
+    """Return the filter names of the chunks of a part."""
     entry = part.entry
     names = _make_filter_names(
         entry.tenant, entry.thread, role=entry.role, tool=entry.tool

@@ -1,0 +1,1 @@
+"""Index the stored texts, and search them."""

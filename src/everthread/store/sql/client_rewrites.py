@@ -1,0 +1,327 @@
+"""Store and find rewrites: compacted beginnings of clients' histories. A rewrite is never changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from everthread.errors import StoreDamagedError
+from everthread.store.database import Row, Tx, placeholders
+from everthread.store.records import MessageKind, NewCompaction, NewMessage
+from everthread.store.rewrite_records import NewRewrite, Rewrite, RewriteSearch
+from everthread.store.sql.branches import list_history_ids
+from everthread.store.sql.client_links import batch_longest_first
+from everthread.store.sql.compactions import continue_session
+from everthread.store.sql.session_rows import ThreadTip, lock_tip
+from everthread.store.value_encoding import decode_json, encode_json
+
+REWRITE_COLUMNS = (
+    "tenant, engine, chain, strength, length, skeleton, results, thread_id, "
+    "replacement, session_id, depth, state"
+)
+MAX_REWRITES = 4
+"""Maximum rewrites that a lookup returns. The longest is used first; a shorter one if that does not apply."""
+
+
+def put_rewrite(tx: Tx, now: float, new: Rewrite) -> Rewrite:
+    """Store a rewrite; return the stored one, which another process may have made first."""
+    values = (
+        new.tenant,
+        new.engine,
+        new.digest,
+        new.strength,
+        new.length,
+        new.skeleton,
+        new.results,
+        new.thread,
+        new.replacement,
+        new.session,
+        new.depth,
+        encode_json(dict(new.state)),
+        now,
+    )
+    tx.run(
+        f"INSERT INTO rewrites ({REWRITE_COLUMNS}, created) VALUES ({placeholders(values)}) ON CONFLICT DO NOTHING",
+        values,
+    )
+    row = tx.one(
+        f"SELECT {REWRITE_COLUMNS} FROM rewrites WHERE tenant = ? AND engine = ? AND chain = ? AND strength = ?",
+        (new.tenant, new.engine, new.digest, new.strength),
+    )
+    if row is None:
+        raise StoreDamagedError(
+            f"the rewrite {new.digest} was neither stored nor found"
+        )
+    return decode_rewrite(row)
+
+
+def commit_rewrite(tx: Tx, new: NewRewrite, new_session: str, now: float) -> Rewrite:
+    """Continue a thread with a compacted context, and store the rewrite.
+
+    If another process compacted the same history first, return that rewrite and change nothing.
+    """
+    rewrite = new.rewrite
+    tip = lock_tip(tx, rewrite.thread)
+    if tip.id != new.base_session:
+        earlier_rewrite = _find_session_rewrite(tx, tip.id, new)
+        if earlier_rewrite is not None:
+            return earlier_rewrite
+    last_message = _load_last_request_message(tx, new)
+    entries, record = resolve_stored_context(tx, tip, new, last_message)
+    continuation = continue_session(
+        tx,
+        tip.id,
+        entries,
+        seen_count=_count_shown_until(tx, tip.id, last_message),
+        pending=(),
+        compaction=record,
+        system=None,
+        nodes=(),
+        new_id=new_session,
+        now=now,
+        lease=None,
+    )
+    stored_rewrite = put_rewrite(
+        tx, now, replace(rewrite, session=continuation.session.id)
+    )
+    if stored_rewrite.session != continuation.session.id:
+        raise StoreDamagedError(
+            f"the rewrite {rewrite.digest} belongs to the session {stored_rewrite.session}"
+        )
+    return stored_rewrite
+
+
+def _find_session_rewrite(tx: Tx, session: str, new: NewRewrite) -> Rewrite | None:
+    """Return the rewrite of the same history that another process made in this session, or None."""
+    digests = set(new.digests)
+    rows = tx.all(
+        f"SELECT {REWRITE_COLUMNS} FROM rewrites WHERE session_id = ? AND engine = ? ORDER BY length DESC",
+        (session, new.rewrite.engine),
+    )
+    return next(
+        (rewrite for rewrite in map(decode_rewrite, rows) if rewrite.digest in digests),
+        None,
+    )
+
+
+def _load_last_request_message(tx: Tx, new: NewRewrite) -> int | None:
+    """Load the id of the last message of the request that was compacted."""
+    message: int | None = tx.value(
+        "SELECT message_id FROM links WHERE tenant = ? AND scope = ? AND digest = ?",
+        (new.rewrite.tenant, new.scope, new.digest),
+    )
+    return message
+
+
+def _count_shown_until(tx: Tx, session: str, message: int | None) -> int:
+    """Count the messages that a session shows up to a message; count all if the session does not show it."""
+    count = tx.value(
+        "SELECT seq + 1 FROM places WHERE session_id = ? AND message_id = ?",
+        (session, message),
+    )
+    return (
+        int(count)
+        if count
+        else int(tx.value("SELECT next_seq FROM sessions WHERE id = ?", (session,)))
+    )
+
+
+def resolve_stored_context(
+    tx: Tx, tip: ThreadTip, new: NewRewrite, last_message: int | None
+) -> tuple[list[int | NewMessage], NewCompaction]:
+    """Find the stored messages that a compacted context keeps, and those that its summary covers.
+
+    `last_message`: the last stored message of the request. The client's own messages are counted back from there;
+    messages of the last rewrite are those that its session shows.
+    """
+    context = new.context
+    history = list_history_ids(tx, tip.thread, last_message)
+    shown_ids: list[int] = []
+    if tip.id == new.base_session:
+        rows = tx.all(
+            "SELECT message_id FROM places WHERE session_id = ? AND seq >= 0 ORDER BY seq",
+            (tip.id,),
+        )
+        shown_ids = [row[0] for row in rows]
+
+    def find_stored_message(position: int) -> int | None:
+        if position < context.inherited_count:
+            index = context.leading_count + position
+            return shown_ids[index] if index < len(shown_ids) else None
+        index = len(history) - (context.compacted_count - position)
+        return history[index] if 0 <= index < len(history) else None
+
+    entries: list[int | NewMessage] = list(history[: context.leading_count])
+    for entry in context.entries:
+        message = (
+            None if entry.position is None else find_stored_message(entry.position)
+        )
+        if message is not None and not entry.is_changed:
+            entries.append(message)
+        elif entry.body is not None:
+            kind: MessageKind = "summary" if entry.position is None else "derived"
+            entries.append(
+                NewMessage(entry.body, kind, tokens=entry.tokens, origin=message)
+            )
+    covered_ids = [
+        message
+        for message in map(find_stored_message, context.covered)
+        if message is not None
+    ]
+    return entries, replace(new.record, covered=covered_ids)
+
+
+def find_rewrites(
+    tx: Tx, tenant: str, engine: str, digests: Sequence[str]
+) -> list[Rewrite]:
+    """Return a few rewrites that cover one of these beginnings, the longest and strongest first."""
+    return _find_rewrites(tx, "chain", tenant, engine, digests)
+
+
+RewriteMatches = list[tuple[list[Rewrite], list[Rewrite]]]
+"""For each engine, the rewrites of an exact beginning, and those of a beginning with the same skeleton."""
+
+
+def list_rewrite_engines(tx: Tx, thread: str) -> list[str]:
+    """Return the engines, each with its options and tools, whose rewrites a thread has."""
+    rows = tx.all(
+        "SELECT DISTINCT engine FROM rewrites WHERE thread_id = ? ORDER BY engine",
+        (thread,),
+    )
+    return [row[0] for row in rows]
+
+
+def match_rewrites(
+    tx: Tx,
+    tenant: str,
+    engines: Sequence[str],
+    digests: Sequence[str],
+    skeletons: Sequence[str],
+    last_search: RewriteSearch | None = None,
+) -> tuple[RewriteMatches, RewriteSearch | None]:
+    """For each engine, find rewrites of an exact beginning, and of longer beginnings by skeleton; stop at a match.
+
+    `last_search`: an earlier search for a beginning of the history. If no rewrite was made since, only the new part is
+    searched.
+    """
+    if not tx.dialect.select_newest:
+        return _match_rewrites(
+            tx, tenant, engines, digests, skeletons, searched_length=0
+        ), None
+    newest_rewrite = tx.one(tx.dialect.select_newest.format("rewrites"))
+    if last_search is not None and _continues_search(
+        last_search, engines, digests, newest_rewrite
+    ):
+        unsearched_digests = [
+            *last_search.found_digests,
+            *digests[last_search.length :],
+        ]
+        matches = _match_rewrites(
+            tx,
+            tenant,
+            engines,
+            unsearched_digests,
+            skeletons,
+            searched_length=last_search.length,
+        )
+        # If the earlier rewrite is no longer there, search from the start.
+        if not last_search.found_digests or any(
+            exact_matches for exact_matches, _ in matches
+        ):
+            return matches, _remember_search(engines, digests, newest_rewrite, matches)
+    matches = _match_rewrites(
+        tx, tenant, engines, digests, skeletons, searched_length=0
+    )
+    return matches, _remember_search(engines, digests, newest_rewrite, matches)
+
+
+def _match_rewrites(
+    tx: Tx,
+    tenant: str,
+    engines: Sequence[str],
+    digests: Sequence[str],
+    skeletons: Sequence[str],
+    *,
+    searched_length: int,
+) -> RewriteMatches:
+    """Return the matches of each engine. `searched_length`: skip the skeletons up to this length, searched before."""
+    matches = []
+    for engine in engines:
+        exact_matches = find_rewrites(tx, tenant, engine, digests)
+        exact_matches = [
+            rewrite for rewrite in exact_matches if rewrite.length <= len(skeletons)
+        ]
+        longer_skeletons = [
+            skeleton
+            for skeleton in skeletons[
+                max(searched_length, exact_matches[0].length if exact_matches else 0) :
+            ]
+            if skeleton
+        ]
+        matches.append(
+            (exact_matches, find_similar_rewrites(tx, tenant, engine, longer_skeletons))
+        )
+        if exact_matches:
+            break
+    return matches
+
+
+def _continues_search(
+    last_search: RewriteSearch,
+    engines: Sequence[str],
+    digests: Sequence[str],
+    newest_rewrite: Row | None,
+) -> bool:
+    return (
+        last_search.newest_rewrite == newest_rewrite
+        and last_search.engines == tuple(engines)
+        and 0 < last_search.length <= len(digests)
+        and digests[last_search.length - 1] == last_search.digest
+    )
+
+
+def _remember_search(
+    engines: Sequence[str],
+    digests: Sequence[str],
+    newest_rewrite: Row | None,
+    matches: RewriteMatches,
+) -> RewriteSearch | None:
+    """Return the state from which the next search resumes; None if it must search for everything again."""
+    if not digests or any(similar for _, similar in matches):
+        return None
+    found_digests = [
+        rewrite.digest
+        for exact_matches, _ in matches
+        for rewrite in reversed(exact_matches)
+    ]
+    return RewriteSearch(
+        tuple(engines), len(digests), digests[-1], newest_rewrite, tuple(found_digests)
+    )
+
+
+def find_similar_rewrites(
+    tx: Tx, tenant: str, engine: str, skeletons: Sequence[str]
+) -> list[Rewrite]:
+    """Return a few rewrites that cover one of these skeletons, the longest first."""
+    return _find_rewrites(tx, "skeleton", tenant, engine, skeletons)
+
+
+def _find_rewrites(
+    tx: Tx, column: str, tenant: str, engine: str, digests: Sequence[str]
+) -> list[Rewrite]:
+    rewrites: list[Rewrite] = []
+    for batch in batch_longest_first(digests):
+        rows = tx.all(
+            f"SELECT {REWRITE_COLUMNS} FROM rewrites WHERE tenant = ? AND engine = ? "
+            f"AND {column} IN ({placeholders(batch)}) "
+            f"ORDER BY length DESC, strength DESC, chain LIMIT {MAX_REWRITES - len(rewrites)}",
+            (tenant, engine, *batch),
+        )
+        rewrites += map(decode_rewrite, rows)
+        if len(rewrites) >= MAX_REWRITES:
+            break
+    return rewrites
+
+
+def decode_rewrite(row: Row) -> Rewrite:
+    return Rewrite(*[*row[:8], bytes(row[8]), row[9], row[10], decode_json(row[11])])
