@@ -638,8 +638,8 @@ async def test_everything_is_found_in_an_index_with_many_chunks(
 ) -> None:
     """As if millions of chunks were between the stored ones."""
     jump = {
-        "sqlite": "UPDATE sqlite_sequence SET seq = ? WHERE name = 'chunks'",
-        "postgresql": "SELECT setval(pg_get_serial_sequence('chunks', 'id'), ?)",
+        "sqlite": "UPDATE sqlite_sequence SET seq = ? WHERE name = 'pieces'",
+        "postgresql": "SELECT setval(pg_get_serial_sequence('pieces', 'id'), ?)",
     }
     thread = await new_thread(store)
     ids = (

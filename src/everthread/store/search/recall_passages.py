@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, replace
 from everthread.core.search.query import Question
 from everthread.core.secrets.redaction import redact_part
 from everthread.store.database import Tx
-from everthread.store.search.recall_ranking import RecallRanking, rank_by_words
+from everthread.store.search.recall_candidates import RecallSearch
+from everthread.store.search.recall_ranking import RecallRanking, rank_chunks
 from everthread.store.search.recall_words import RecallWord, look_up_words
 from everthread.store.search.search_scope import make_search_scope
 from everthread.store.search.snippets import (
@@ -49,7 +50,7 @@ def recall_passages(
     words = look_up_words(
         tx, scope, question.search_words, counted_thread, by_role=query.for_page
     )
-    ranking = rank_by_words(tx, scope, words, question, query)
+    ranking = rank_chunks(tx, RecallSearch(query, question, scope, words))
     return _make_passages(tx, ranking, words, query)
 
 

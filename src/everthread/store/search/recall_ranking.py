@@ -1,79 +1,48 @@
-"""Rank the chunks that hold words of a question, with the help of their neighbours."""
+"""Score the chunks that may answer a question with their neighbours, and rank them."""
 
 from __future__ import annotations
 
 import functools
 import itertools
 import re
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 
-from everthread.core.lookup_tools import is_lookup_tool
-from everthread.core.search.query import Question
 from everthread.core.search.relevance import (
     DAY_SCORE,
-    NEIGHBOUR_SHARES,
     SPEAKER_BONUS,
     borrow_words,
-    length_penalty,
     rate_closeness,
     rate_conversations,
     weigh_question,
 )
 from everthread.core.search.terms import query_terms
-from everthread.store.database import SqlQuery, Tx
-from everthread.store.search.index_query import IndexQuery, make_phrase
-from everthread.store.search.recall_words import (
-    RecallWord,
-    discount_parts,
-    score_chunks,
+from everthread.core.transcript import is_lookup_tool
+from everthread.store.database import Tx
+from everthread.store.search.recall_candidates import (
+    RecallSearch,
+    WordScores,
+    get_role_weight,
+    load_candidates,
+    number_conversations,
 )
+from everthread.store.search.recall_words import RecallWord
 from everthread.store.search.stored_chunks import (
-    ChunkSummary,
     StoredChunk,
     TextKey,
-    load_chunk_summaries,
-    load_chunks,
     read_chunk_texts,
 )
 from everthread.store.search_records import RecallQuery
-from everthread.store.sql.session_rows import THREAD_NUMBERS
 
-SILENCE_SECONDS = 1_800.0
-"""Seconds of silence after which a message does not answer the one before."""
-NEIGHBOURS_PER_SIDE = 2
-"""How many texts before, and how many after, count as the neighbours of a text."""
-MAX_COMPARED_CHUNKS = 600
-"""How many chunks with the most words are compared by a few columns."""
-MAX_COMPARED_USER_CHUNKS = 75
-"""How many chunks of users' messages are compared for a page, whatever other chunks hold."""
-MAX_SCORED_CHUNKS = 40
-"""How many of the compared chunks are scored with their neighbours: the best by their words, and for a page as many of
-the best by words and roles."""
-MIN_SHARE_OF_BEST = 0.2
-"""Minimum weight of a chunk to compare, as a share of the best chunk's weight: lighter chunks never win."""
 MAX_EXEMPT_RANKS = 10
 """Number of best candidates that are exempt from `min_other_closeness`."""
-PHRASE_ONLY_WEIGHT = 0.01
-"""The weight of a chunk that holds a phrase of the question and none of its words."""
-MAX_RARE_CHUNKS = 32
-"""A word in at most this many chunks is rare."""
 DECIDING_RANKS = 10
 """At least one of this many best candidates must be close enough; otherwise there is no answer."""
-ROLE_WEIGHTS = {"user": 1.0, "assistant": 0.5, "tool": 0.4}
-"""The weight of a text by its role (`benchmarks retention`): users mostly ask for what users wrote."""
 MAX_SPEAKER_TEXTS = 40
 """How many of the best chunks are read to find out who speaks."""
 MAX_SPEAKER_CHARS = 40
 _SPEAKER = re.compile(r"([^\W\d_][\w .'-]*+):\s")
-WordScores = Mapping[int, float]
-"""The scores of the question's words in a text, by the number of the word."""
-_NEIGHBOUR_CONDITIONS = {
-    -1: "id < ? AND start = 0 ORDER BY id DESC",
-    1: "id > ? AND start = 0 ORDER BY id",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,34 +64,16 @@ class CallChunks:
     results: list[StoredChunk] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class _Candidates:
-    """The chunks that may answer a question, with their neighbours."""
-
-    chunks: Sequence[StoredChunk]
-    """The chunks, ordered by thread and id."""
-    word_scores: Mapping[int, WordScores]
-    """The scores of the words in each chunk that holds any."""
-    rare_chunks: Collection[int]
-    """The chunks with the rarest identifier of the question."""
-    phrase_lengths: Mapping[int, int]
-    """The chunks with a phrase of the question as typed, and the number of the phrase's terms."""
-
-
-def rank_by_words(
-    tx: Tx,
-    scope: IndexQuery,
-    words: Sequence[RecallWord],
-    question: Question,
-    query: RecallQuery,
-) -> RecallRanking:
+def rank_chunks(tx: Tx, search: RecallSearch) -> RecallRanking:
     """Load the chunks that may answer the question, score them with their neighbours, and rank them."""
-    candidates = _load_candidates(tx, scope, words, question, query)
-    day_chunks = _find_chunks_of_day(candidates.chunks, question)
+    query = search.query
+    candidates = load_candidates(tx, search)
     texts = _group_texts(candidates.chunks)
-    scores = _score_with_neighbours(texts, candidates.word_scores, day_chunks)
+    scores = _score_with_neighbours(
+        texts, candidates.word_scores, candidates.day_chunks
+    )
     speakers = _read_speakers(tx, candidates.chunks, scores)
-    named_chunks = _find_chunks_of_named_speakers(speakers, words)
+    named_chunks = _find_chunks_of_named_speakers(speakers, search.words)
     scores = _add_speaker_bonus(scores, named_chunks)
     showable_chunks = [
         chunk for chunk in candidates.chunks if _may_be_shown(chunk, query)
@@ -133,7 +84,7 @@ def rank_by_words(
         if not speakers:  # if texts name their speakers, the role tells nothing
             role_word_scores = _weigh_roles(candidates.chunks, candidates.word_scores)
             role_scores = _add_speaker_bonus(
-                _score_with_neighbours(texts, role_word_scores, day_chunks),
+                _score_with_neighbours(texts, role_word_scores, candidates.day_chunks),
                 named_chunks,
             )
         rare_chunks = [
@@ -147,7 +98,7 @@ def rank_by_words(
             ]
         )
         ranking.sort(key=lambda chunk: -candidates.phrase_lengths.get(chunk.id, 0))
-    closeness_by_chunk = _measure_closeness(ranking, words, day_chunks, query)
+    closeness_by_chunk = _measure_closeness(ranking, search, candidates.day_chunks)
     closeness_by_chunk |= dict.fromkeys(
         closeness_by_chunk.keys() & candidates.phrase_lengths.keys(), 1.0
     )
@@ -166,18 +117,6 @@ def rank_by_words(
     return RecallRanking(ranking, scores, closeness_by_chunk, exchanges)
 
 
-def _find_chunks_of_day(
-    chunks: Sequence[StoredChunk | ChunkSummary], question: Question
-) -> set[int]:
-    if not question.date_spans:
-        return set()
-    return {
-        chunk.id
-        for chunk in chunks
-        if any(chunk.created in span for span in question.date_spans)
-    }
-
-
 def _find_chunks_of_named_speakers(
     speakers: Mapping[int, str], words: Sequence[RecallWord]
 ) -> list[int]:
@@ -190,69 +129,16 @@ def _find_chunks_of_named_speakers(
     ]
 
 
-def _load_candidates(
-    tx: Tx,
-    scope: IndexQuery,
-    words: Sequence[RecallWord],
-    question: Question,
-    query: RecallQuery,
-) -> _Candidates:
-    weighed_words = discount_parts(words)
-    weights = score_chunks(weighed_words, MAX_COMPARED_CHUNKS)
-    # A chunk from a day that the question names may win although it holds few of the words.
-    strong_chunks = (
-        _select_best_chunks(weights, len(weights))
-        if question.date_spans
-        else _drop_weak_chunks(weights)
-    )
-    best_chunks = _vary_chunks(strong_chunks, words, MAX_COMPARED_CHUNKS)
-    rare_ids: set[int] = set()
-    phrase_lengths: dict[int, int] = {}
-    user_chunks: list[int] = []
-    if query.for_page:
-        user_weights = score_chunks(
-            [replace(word, chunks=word.user_chunks) for word in weighed_words],
-            MAX_COMPARED_USER_CHUNKS,
-        )
-        weights |= user_weights
-        rare_ids = weights.keys() & _find_rarest_identifier_chunks(words)
-        user_chunks = _select_best_chunks(user_weights, MAX_COMPARED_USER_CHUNKS)
-        phrase_lengths = _find_phrases(tx, scope, question)
-    weights |= {
-        chunk: weights.get(chunk, PHRASE_ONLY_WEIGHT) for chunk in phrase_lengths
-    }
-    certain_ids = [*sorted(rare_ids), *sorted(phrase_lengths)]
-    chunks = _load_with_neighbours(
-        tx,
-        scope,
-        weights=weights,
-        best_ids=list(dict.fromkeys([*user_chunks, *certain_ids, *best_chunks])),
-        certain_ids=certain_ids,
-        words=words,
-        question=question,
-        query=query,
-    )
-    word_scores = {
-        chunk.id: _score_words(chunk, weighed_words)
-        for chunk in chunks
-        if chunk.id in weights
-    }
-    return _Candidates(chunks, word_scores, rare_ids, phrase_lengths)
-
-
 def _measure_closeness(
-    chunks: Sequence[StoredChunk],
-    words: Sequence[RecallWord],
-    day_chunks: Collection[int],
-    query: RecallQuery,
+    chunks: Sequence[StoredChunk], search: RecallSearch, day_chunks: Collection[int]
 ) -> dict[int, float]:
     """Return the share of the question that each chunk holds, by the id of the chunk.
 
     Frequent words are ignored, except in a query for a page if no text holds one of the others.
     """
-    counted_words = [word for word in words if word.is_distinguishing]
-    if query.for_page and not any(word.chunks for word in counted_words):
-        counted_words = list(words)
+    counted_words = [word for word in search.words if word.is_distinguishing]
+    if search.query.for_page and not any(word.chunks for word in counted_words):
+        counted_words = list(search.words)
     held_weights = {chunk.id: 0.0 for chunk in chunks}
     for word in counted_words:
         # A chunk from a day that the question names need not mention the day.
@@ -302,247 +188,10 @@ def _weigh_roles(
     chunks: Sequence[StoredChunk], word_scores: Mapping[int, WordScores]
 ) -> Mapping[int, WordScores]:
     return {
-        chunk.id: _scale_scores(word_scores[chunk.id], _get_role_weight(chunk))
+        chunk.id: _scale_scores(word_scores[chunk.id], get_role_weight(chunk))
         for chunk in chunks
         if chunk.id in word_scores
     }
-
-
-def _find_phrases(tx: Tx, scope: IndexQuery, question: Question) -> dict[int, int]:
-    """Return the chunks that hold a phrase of the question as typed, with the number of terms of the longest phrase.
-
-    Skip phrases that are in many chunks.
-    """
-    lengths: dict[int, int] = {}
-    for phrase in question.phrases:
-        index_query = replace(scope, phrases=(make_phrase(phrase),))
-        chunk_ids = tx.match_ids(index_query, MAX_RARE_CHUNKS + 1)
-        if len(chunk_ids) <= MAX_RARE_CHUNKS:
-            lengths = dict.fromkeys(chunk_ids, len(phrase)) | lengths
-    return lengths
-
-
-def _get_role_weight(chunk: StoredChunk | ChunkSummary) -> float:
-    return ROLE_WEIGHTS.get("tool" if chunk.is_result else chunk.role, 1.0)
-
-
-def _find_rarest_identifier_chunks(words: Sequence[RecallWord]) -> frozenset[int]:
-    """Return the chunks with the rarest identifier of the question: the answer mostly stands near it."""
-    chunk_sets = [
-        word.chunks
-        for word in words
-        if word.is_distinguishing
-        and 0 < len(word.chunks) <= MAX_RARE_CHUNKS
-        and not word.search_word.forms[0].isalpha()
-    ]
-    return min(chunk_sets, key=len, default=frozenset())
-
-
-def _select_best_chunks(weights: Mapping[int, float], max_chunks: int) -> list[int]:
-    """Return the chunks with the most weight, the heaviest first; of equally heavy ones the newest first."""
-    newest_first = sorted(weights, reverse=True)
-    return sorted(newest_first, key=weights.__getitem__, reverse=True)[:max_chunks]
-
-
-def _drop_weak_chunks(weights: Mapping[int, float]) -> list[int]:
-    """Return the chunks with at least `MIN_SHARE_OF_BEST` of the largest weight, the best first."""
-    min_weight = MIN_SHARE_OF_BEST * max(weights.values(), default=0.0)
-    strong_weights = {
-        chunk: weight for chunk, weight in weights.items() if weight >= min_weight
-    }
-    return _select_best_chunks(strong_weights, len(strong_weights))
-
-
-def _vary_chunks(
-    ordered: Sequence[int], words: Sequence[RecallWord], max_chunks: int
-) -> list[int]:
-    """Return at most `max_chunks` chunks, the best first, in which no combination of words has more than a quarter.
-
-    Chunks beyond that quarter only fill the places that remain. Otherwise the calls of one tool, thousands of which
-    hold the same words, could exclude all other chunks.
-    """
-    varied_chunks: list[int] = []
-    other_chunks: list[int] = []
-    counts: Counter[tuple[bool, ...]] = Counter()
-    # In C: a question compares thousands of chunks.
-    word_tests = [map(word.chunks.__contains__, ordered) for word in words]
-    held_words = zip(*word_tests, strict=True) if words else itertools.repeat(())
-    for chunk_id, held in zip(ordered, held_words, strict=False):
-        counts[held] += 1
-        (varied_chunks if counts[held] <= max_chunks // 4 else other_chunks).append(
-            chunk_id
-        )
-        if len(varied_chunks) == max_chunks:
-            break
-    return [*varied_chunks, *other_chunks][:max_chunks]
-
-
-def _load_with_neighbours(
-    tx: Tx,
-    scope: IndexQuery,
-    weights: Mapping[int, float],
-    best_ids: Sequence[int],
-    certain_ids: Collection[int],
-    words: Sequence[RecallWord],
-    question: Question,
-    query: RecallQuery,
-) -> list[StoredChunk]:
-    """Load the best chunks and their neighbours, sorted by thread and id."""
-    chunk_summaries = load_chunk_summaries(tx, best_ids, scope.where, scope.values)
-    best_chunks = _keep_best(
-        chunk_summaries, weights, certain_ids, words, question=question, query=query
-    )
-    ids = _find_neighbours(tx, best_chunks).union(chunk.id for chunk in best_chunks)
-    return sorted(
-        load_chunks(tx, sorted(ids), scope.where, scope.values),
-        key=lambda chunk: (chunk.thread, chunk.id),
-    )
-
-
-def _keep_best(
-    chunks: Sequence[ChunkSummary],
-    weights: Mapping[int, float],
-    certain_ids: Iterable[int],
-    words: Sequence[RecallWord],
-    question: Question,
-    query: RecallQuery,
-) -> list[ChunkSummary]:
-    """Return the certain chunks and those with the best scores by their words; for a page also by words and roles."""
-    ordered_chunks = sorted(chunks, key=lambda chunk: (chunk.thread, chunk.id))
-    conversation_numbers = list(_number_conversations(ordered_chunks))
-    own_scores = [
-        weights[chunk.id] / length_penalty(chunk.length) for chunk in ordered_chunks
-    ]
-    rankings = [own_scores]
-    if query.for_page:
-        rankings.append(
-            [
-                score * _get_role_weight(chunk)
-                for chunk, score in zip(ordered_chunks, own_scores, strict=True)
-            ]
-        )
-    kept_ids = set(certain_ids)
-    for scores in rankings:
-        final_scores = _estimate_scores(ordered_chunks, scores, conversation_numbers)
-        for chunk_id in _find_chunks_of_day(ordered_chunks, question):
-            final_scores[chunk_id] += DAY_SCORE
-        kept_ids.update(
-            _vary_chunks(_drop_weak_chunks(final_scores), words, MAX_SCORED_CHUNKS)
-        )
-    return [chunk for chunk in ordered_chunks if chunk.id in kept_ids]
-
-
-def _estimate_scores(
-    chunks: Sequence[ChunkSummary],
-    own_scores: Sequence[float],
-    conversation_numbers: Sequence[int],
-) -> dict[int, float]:
-    """Estimate the scores that chunks will have with their neighbours, which are not loaded yet.
-
-    If one word decides, hundreds of chunks hold the same words. They are ranked by length, neighbours and conversation,
-    not by age.
-    """
-    message_scores: dict[int | None, float] = {}
-    for chunk, score in zip(chunks, own_scores, strict=True):
-        if score > message_scores.get(chunk.message, 0.0):
-            message_scores[chunk.message] = score
-    neighbour_scores = _sum_neighbour_scores(message_scores)
-    conversation_scores = rate_conversations(own_scores, conversation_numbers)
-    return {
-        chunk.id: score
-        + neighbour_scores.get(chunk.message, 0.0)
-        + conversation_scores[conversation]
-        for chunk, score, conversation in zip(
-            chunks, own_scores, conversation_numbers, strict=True
-        )
-    }
-
-
-def _sum_neighbour_scores(
-    message_scores: Mapping[int | None, float],
-) -> dict[int | None, float]:
-    """Return what each message's neighbours add to its score. Only the few messages that have any are listed."""
-    messages = sorted(message for message in message_scores if message is not None)
-    max_step = max(NEIGHBOUR_SHARES)
-    near_messages = {
-        message
-        for pair in itertools.pairwise(messages)
-        if pair[1] - pair[0] <= max_step
-        for message in pair
-    }
-    neighbour_scores: dict[int | None, float] = {}
-    for message in near_messages:
-        total = 0.0
-        for step, share in NEIGHBOUR_SHARES.items():
-            total += share * message_scores.get(message + step, 0.0)
-        neighbour_scores[message] = total
-    return neighbour_scores
-
-
-def _find_neighbours(tx: Tx, chunks: Sequence[ChunkSummary]) -> set[int]:
-    """Return the ids of the first chunks of the nearest texts in the same threads.
-
-    Messages of one turn mostly have consecutive ids, so these ids are read first. Neighbours are searched for only if
-    another thread wrote in between, or if the thread begins or ends there.
-    """
-    texts = {chunk.message: chunk for chunk in chunks if chunk.message is not None}
-    steps = range(1, NEIGHBOURS_PER_SIDE + 1)
-    nearby_ids = sorted(
-        {
-            message + side * step
-            for message in texts
-            for side in _NEIGHBOUR_CONDITIONS
-            for step in steps
-        }
-    )
-    select_first_chunks = "SELECT message_id, thread_id, id FROM piece_details WHERE message_id IN ({}) AND start = 0"
-    thread_and_chunk_by_message: dict[int, tuple[str, int]] = {
-        row[0]: row[1:] for row in tx.all_for_keys(select_first_chunks, nearby_ids)
-    }
-    neighbours: set[int] = set()
-    neighbour_queries: list[SqlQuery] = []
-    for chunk in [
-        *texts.values(),
-        *(chunk for chunk in chunks if chunk.message is None),
-    ]:
-        for side, condition in _NEIGHBOUR_CONDITIONS.items():
-            nearby_chunks = [
-                thread_and_chunk_by_message.get((chunk.message or 0) + side * step)
-                for step in steps
-            ]
-            same_thread_ids = [
-                other[1]
-                for other in nearby_chunks
-                if other is not None and other[0] == chunk.thread
-            ]
-            if (
-                chunk.message is not None
-                and len(same_thread_ids) == NEIGHBOURS_PER_SIDE
-            ):
-                neighbours.update(same_thread_ids)
-            else:
-                sql = (
-                    f"SELECT id FROM pieces WHERE thread = ({THREAD_NUMBERS.format('?')}) "
-                    f"AND {condition} LIMIT {NEIGHBOURS_PER_SIDE}"
-                )
-                neighbour_queries.append((sql, (chunk.thread, chunk.id)))
-    neighbours.update(
-        row[0]
-        for rows in (tx.all_of_each(neighbour_queries) if neighbour_queries else ())
-        for row in rows
-    )
-    return neighbours
-
-
-def _score_words(chunk: StoredChunk, words: Sequence[RecallWord]) -> WordScores:
-    """Return the score of each word in a chunk. A chunk with only a phrase of the question gets a small score."""
-    penalty = length_penalty(chunk.length)
-    scores = {
-        number: word.weight / penalty
-        for number, word in enumerate(words)
-        if chunk.id in word.chunks or chunk.id in word.user_chunks
-    }
-    return scores or {len(words): PHRASE_ONLY_WEIGHT}
 
 
 def _scale_scores(scores: WordScores, factor: float) -> WordScores:
@@ -563,7 +212,7 @@ def _score_with_neighbours(
     day_chunks: Collection[int],
 ) -> dict[int, float]:
     """Return the score of each chunk: the sum for its words, its neighbours' words, its conversation and its day."""
-    conversation_numbers = list(_number_conversations(text[0] for text in texts))
+    conversation_numbers = list(number_conversations(text[0] for text in texts))
     text_scores = [_find_best_scores(text, word_scores) for text in texts]
     neighbour_scores = borrow_words(text_scores, conversation_numbers)
     conversation_scores = rate_conversations(
@@ -604,21 +253,6 @@ def _sum_with_others(own_scores: WordScores, other_scores: WordScores) -> float:
         for word, score in other_scores.items()
     ]
     return _sum_scores(own_scores) + sum(increases)
-
-
-def _number_conversations(
-    chunks: Iterable[StoredChunk | ChunkSummary],
-) -> Iterator[int]:
-    """Yield a number for each chunk: the same for neighbours in one thread without a long silence between them."""
-    number = 0
-    thread = ""
-    last_time = 0.0
-    for chunk in chunks:
-        if chunk.thread != thread or abs(chunk.created - last_time) > SILENCE_SECONDS:
-            number += 1
-        thread = chunk.thread
-        last_time = chunk.created
-        yield number
 
 
 def _may_be_shown(chunk: StoredChunk, query: RecallQuery) -> bool:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from everthread.core.search.indexed_terms import encode_term
 from everthread.core.search.query import SearchWord
 from everthread.core.search.relevance import is_distinctive, rarity
-from everthread.core.search.terms import query_terms
 from everthread.store.database import Tx, placeholders
 from everthread.store.search.index_query import IndexQuery
 from everthread.store.search.search_scope import list_source_threads
@@ -152,25 +151,6 @@ def _add_older_chunks(
     ]
 
 
-def discount_parts(words: Sequence[RecallWord]) -> list[RecallWord]:
-    """Reduce the weight of an identifier by that of its parts, which occur wherever the identifier does."""
-    weights = {word.search_word.forms[0]: word.weight for word in words}
-    discounted_words = []
-    for word in words:
-        identifier = word.search_word.forms[0]
-        part_weight = sum(
-            weights.get(part, 0.0)
-            for part in query_terms(identifier)
-            if part != identifier
-        )
-        discounted_words.append(
-            replace(word, weight=max(word.weight - part_weight, word.weight / 4))
-            if part_weight
-            else word
-        )
-    return discounted_words
-
-
 def _encode_forms(search_word: SearchWord) -> tuple[str, ...]:
     return tuple(map(encode_term, search_word.forms))
 
@@ -216,24 +196,3 @@ def _count_chunks(tx: Tx, thread: str | None) -> int:
             sources,
         )
     )
-
-
-def score_chunks(words: Sequence[RecallWord], max_chunks: int) -> dict[int, float]:
-    """Return chunks with the sum of the weights of their words. The best `max_chunks` chunks are among them.
-
-    Words with the most weight are added first. Once `max_chunks` chunks weigh more than all remaining words together,
-    no further chunk can be among the best. Then the remaining words are added only to the chunks found so far.
-    """
-    weights: dict[int, float] = {}
-    remaining_weight = sum(word.weight for word in words)
-    is_complete = False
-    for word in sorted(words, key=lambda word: -word.weight):
-        is_complete = is_complete or (
-            len(weights) >= max_chunks
-            and sum(value >= remaining_weight for value in weights.values())
-            >= max_chunks
-        )
-        for chunk in weights.keys() & word.chunks if is_complete else word.chunks:
-            weights[chunk] = weights.get(chunk, 0.0) + word.weight
-        remaining_weight -= word.weight
-    return weights
