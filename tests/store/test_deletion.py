@@ -38,7 +38,7 @@ TABLES = (
     "nodes",
     "leases",
     "state",
-    "chunks",
+    "pieces",
     "unindexed",
     "search",
 )
@@ -85,10 +85,10 @@ async def test_deletion_removes_everything_except_usage(store: Store) -> None:
     )
     assert await found_threads(store, "apple*") == set()
     assert await found_threads(store, "banana*")
-    assert {**count_all_rows(store), "search": 0, "chunks": 0, "unindexed": 0} == {
+    assert {**count_all_rows(store), "search": 0, "pieces": 0, "unindexed": 0} == {
         **with_keep,
         "search": 0,
-        "chunks": 0,
+        "pieces": 0,
         "unindexed": 0,
     }
     for call in (

@@ -257,7 +257,7 @@ async def test_messages_deleted_meanwhile_are_not_indexed(store: Store) -> None:
     await store.delete_thread(thread.id)
     index(store, batches[0])
     assert await store.search(SearchQuery("one")) == []
-    assert count_rows(store, "chunks") == 0
+    assert count_rows(store, "pieces") == 0
 
 
 @pytest.mark.parametrize("indexed", [False, True])

@@ -45,7 +45,7 @@ async def test_any_sequence_of_operations(
         "sessions",
         "compactions",
         "texts",
-        "chunks",
+        "pieces",
         "unindexed",
     ):
         assert count_rows(store, name) == 0

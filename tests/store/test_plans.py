@@ -21,7 +21,7 @@ from tests.store.conftest import Clock, close_sound, open_at
 from tests.store.messages import new_thread
 from tests.store.tables import transaction
 
-BIG = frozenset({"search", "messages", "chunks", "places"})
+BIG = frozenset({"search", "messages", "pieces", "places"})
 """Tables that grow with the number of messages."""
 TOPICS = (
     "ledger",

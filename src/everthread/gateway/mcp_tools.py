@@ -31,8 +31,8 @@ from everthread.errors import (
 from everthread.gateway.identify import derive_named_thread_id
 from everthread.gateway.mcp_schemas import MAX_ANSWER_CHARS, MAX_SEARCH_LIMIT, SCHEMAS
 from everthread.store.records import DEFAULT_TENANT
-from everthread.store.sql.accounts import make_usage_row, sum_usage
 from everthread.store.store import Store
+from everthread.store.usage_records import make_usage_row, sum_usage
 from everthread.thread.lookup.pins import MAX_PIN_CHARS, add_pin
 from everthread.thread.lookup.store_lookup import LookupCache, StoreLookup
 from everthread.thread.lookup.thread_state import describe_state, load_thread_state

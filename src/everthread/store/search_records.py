@@ -15,26 +15,35 @@ MIN_SENTENCE_WORDS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class SearchQuery:
-    """A search text and its bounds. `text`: words, "phrases", prefix*; anything else is taken literally."""
+class TextQuery:
+    """A text to search for, and the bounds of the search."""
 
     text: str
-    tenant: str | None = DEFAULT_TENANT
+    tenant: str | None
     """None: search the texts of all tenants."""
     thread: str | None = None
+    """None: search all of the tenant's threads."""
     include_family: bool = False
     """If a thread is given, also search all threads of its client's session, and the threads it branched from."""
-    session: str | None = None
     role: str | None = None
     tool: str | None = None
+    visible_messages: AbstractSet[int] = frozenset()
+    """Ids of messages in the context, which are left out."""
+    limit: int = 10
+
+
+@dataclass(frozen=True, slots=True)
+class SearchQuery(TextQuery):
+    """A search for texts that hold every word. `text`: words, "phrases", prefix*; anything else is taken literally."""
+
+    tenant: str | None = DEFAULT_TENANT
+    limit: int = 20
+    offset: int = 0
+    session: str | None = None
     path: str | None = None
     """Search only calls whose arguments hold this path or part of a path, and the results of these calls."""
     since: float | None = None
     until: float | None = None
-    visible_messages: AbstractSet[int] = frozenset()
-    """Ids of messages in the context, which are left out."""
-    limit: int = 20
-    offset: int = 0
 
     @property
     def is_literal(self) -> bool:
@@ -54,17 +63,25 @@ class SearchQuery:
         return self.is_question and (ends_as_question or is_long)
 
 
-@dataclass(frozen=True, slots=True)
-class SearchHit:
-    """One search result. `message` is None for a stored output, `output` is None for a message."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextSource:
+    """The source of a text: a message, or a stored output."""
 
     message: int | None
+    """None for a stored output."""
     output: str | None
+    """None for a message."""
     thread: str
-    session: str
     role: str
     tool: str
     created: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchHit(TextSource):
+    """One search result."""
+
+    session: str
     snippet: str
     score: float
     before: Neighbour | None = None
@@ -87,32 +104,20 @@ class HitPage:
 
 
 @dataclass(frozen=True, slots=True)
-class RecallQuery:
-    """A message, and the bounds of a search for passages that answer it. A passage need not hold any given word.
+class RecallQuery(TextQuery):
+    """A search for passages that answer a message. A passage need not hold any given word.
 
     Calls of lookup tools are skipped, because they repeat the words of the message.
     """
 
-    text: str
-    tenant: str | None
-    """None: search the texts of all tenants."""
-    thread: str | None = None
-    """None: search all of the tenant's threads."""
-    include_family: bool = False
-    """If a thread is given, also search all threads of its client's session, and the threads it branched from."""
-    visible_messages: AbstractSet[int] = frozenset()
-    """Ids of messages in the context, which are left out."""
     speech_only: bool = False
     """Leave out calls and results, which a tool can repeat."""
-    limit: int = 10
     min_closeness: float = 0.0
     """Return nothing unless one of the best passages holds at least this share of the query (0 to 1)."""
     min_other_closeness: float = 0.0
     """The share of the query that every passage after the best ones must hold."""
     max_chars: int = 600
     """The most characters of one passage."""
-    role: str | None = None
-    tool: str | None = None
     for_page: bool = False
     """Whether people read the passages: users' words count more than the model's and tools', a call and its result are
     one passage, no passage repeats another, and long passages use the characters that short ones leave."""
@@ -120,18 +125,12 @@ class RecallQuery:
     """The moment that `yesterday` refers to; None: now."""
 
 
-@dataclass(frozen=True, slots=True)
-class RecallPassage:
-    """A passage that may answer a message. `message` is None for a stored output, `output` is None for a message."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecallPassage(TextSource):
+    """A passage that may answer a message."""
 
-    message: int | None
-    output: str | None
-    thread: str
-    role: str
-    tool: str
     turn: int
     """The number of its turn in the thread, from 1; 0 before the first turn."""
-    created: float
     text: str
     """The original words without secrets; `…` marks a cut."""
     score: float

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
 from decimal import Decimal
-from typing import Literal
+from typing import Any, Literal
 
 from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.costs.prices import format_dollars
@@ -165,3 +166,52 @@ class MessageSize:
     tool: str
     tokens: int
     created: float
+
+
+def make_usage_row(record: UsageRecord) -> UsageRow:
+    """Return one call as a row of sums."""
+    usage = record.usage
+    cost = record.cost
+    row = UsageRow(
+        record.task,
+        1,
+        input=usage.input_tokens,
+        output=usage.output_tokens,
+        cache_read=usage.cache_read_tokens,
+        cache_write=usage.cache_write_tokens,
+        reasoning=usage.reasoning_tokens,
+    )
+    return replace(row, unpriced_calls=1) if cost is None else replace(row, cost=cost)
+
+
+def sum_usage(key: str, rows: Sequence[UsageRow]) -> UsageRow:
+    """Add up several rows."""
+    names = [field.name for field in fields(UsageRow) if field.name != "key"]
+    return (
+        UsageRow(
+            key, **{name: sum(getattr(row, name) for row in rows) for name in names}
+        )
+        if rows
+        else UsageRow(key)
+    )
+
+
+def make_usage_figures(row: UsageRow) -> dict[str, Any]:
+    """Return the figures of a row as JSON.
+
+    `cost` is null if a call has no price; `known_cost` is the sum of the calls with a price.
+    """
+    return {
+        "calls": row.calls,
+        "input": row.input,
+        "cache_read": row.cache_read,
+        "cache_write": row.cache_write,
+        "output": row.output,
+        "reasoning": row.reasoning,
+        "prompt": row.prompt,
+        "total": row.prompt + row.output,
+        "cost": None if row.unpriced_calls else float(row.cost),
+        "known_cost": float(row.cost),
+        "unpriced_calls": row.unpriced_calls,
+        "cache_hit_share": row.cache_share,
+    }

@@ -14,8 +14,12 @@ from everthread.agent.commands.dispatch import (
 from everthread.core.costs.prices import format_dollars
 from everthread.core.messages import count_noun
 from everthread.errors import InputError
-from everthread.store.sql.accounts import make_usage_figures, make_usage_row, sum_usage
-from everthread.store.usage_records import UsageRow
+from everthread.store.usage_records import (
+    UsageRow,
+    make_usage_figures,
+    make_usage_row,
+    sum_usage,
+)
 from everthread.thread.lookup.thread_usage import load_thread_usage
 from everthread.thread.used_window import describe_window
 

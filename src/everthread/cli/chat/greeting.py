@@ -23,8 +23,8 @@ from everthread.gateway.dashboard.savings import (
     PriceTable,
     compare_thread,
 )
-from everthread.store.sql.accounts import make_usage_row, sum_usage
 from everthread.store.store import Store
+from everthread.store.usage_records import make_usage_row, sum_usage
 from everthread.thread.lookup.thread_usage import load_thread_usage
 from everthread.thread.used_window import describe_window
 

@@ -10,8 +10,12 @@ from everthread.agent.turn_events import Delegated
 from everthread.cli.output import escape_controls, format_cost
 from everthread.core.messages import count_noun
 from everthread.store.records import CompactionRecord
-from everthread.store.sql.accounts import make_usage_row, sum_usage
-from everthread.store.usage_records import UsageRecord, UsageRow
+from everthread.store.usage_records import (
+    UsageRecord,
+    UsageRow,
+    make_usage_row,
+    sum_usage,
+)
 from everthread.thread.events import (
     CompactionDone,
     Estimated,

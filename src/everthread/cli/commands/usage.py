@@ -31,7 +31,7 @@ from everthread.cli.store_access import with_store
 from everthread.cli.times import DAY_SECONDS, format_age, format_iso, parse_time
 from everthread.core.messages import count_noun
 from everthread.errors import InputError
-from everthread.store.sql.accounts import make_usage_figures, make_usage_row, sum_usage
+from everthread.store.usage_records import make_usage_figures, make_usage_row, sum_usage
 from everthread.thread.lookup.thread_usage import load_thread_usage
 
 if TYPE_CHECKING:

@@ -51,7 +51,6 @@ from everthread.gateway.api.turn_failures import STATUS_BY_CODE
 from everthread.gateway.error_answers import Refused
 from everthread.store.records import NewSession, Session
 from everthread.store.search_records import SearchQuery
-from everthread.store.sql.accounts import make_usage_figures, make_usage_row, sum_usage
 from everthread.store.turn_records import QueuedTurn
 from everthread.thread.lookup.thread_state import describe_state, load_thread_state
 from everthread.thread.lookup.thread_title import load_title

@@ -38,16 +38,19 @@ SELECT_NEIGHBOURS = (
 
 
 def find_neighbours(
-    tx: Tx, places: Sequence[tuple[int | None, str]]
+    tx: Tx, shown_texts: Sequence[tuple[int | None, str]]
 ) -> list[tuple[Neighbour | None, Neighbour | None]]:
-    """Return the messages before and after each place, with one query. A place is a message and the text shown of it.
+    """Return the messages before and after each message, with one query. Leave out calls of lookup tools.
 
-    Leave out messages that the shown text already includes, and calls of lookup tools. An output has no neighbours.
+    `shown_texts`: each message with the text shown of it. A neighbour that this text includes is left out too. An
+    output has no neighbours.
     """
-    ids = list(dict.fromkeys(message for message, _ in places if message is not None))
+    ids = list(
+        dict.fromkeys(message for message, _ in shown_texts if message is not None)
+    )
     neighbours = {
-        (place, side): Neighbour(message, role, tool, _first_words(body))
-        for place, side, message, role, tool, body in tx.all_for_keys(
+        (shown, side): Neighbour(message, role, tool, _first_words(body))
+        for shown, side, message, role, tool, body in tx.all_for_keys(
             SELECT_NEIGHBOURS, ids
         )
     }
@@ -69,7 +72,7 @@ def find_neighbours(
 
     return [
         (find_unshown(message, 0, shown_text), find_unshown(message, 1, shown_text))
-        for message, shown_text in places
+        for message, shown_text in shown_texts
     ]
 
 

@@ -158,8 +158,8 @@ def _make_passage(
     chunk = draft.best_chunk
     answered_share = max(ranking.closeness.get(part.id, 0.0) for part in draft.parts)
     return RecallPassage(
-        chunk.message,
-        chunk.output,
+        message=chunk.message,
+        output=chunk.output,
         thread=chunk.thread,
         role=chunk.role,
         tool=chunk.tool,

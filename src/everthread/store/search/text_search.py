@@ -239,16 +239,19 @@ def _make_hits(
             chunk.message, (chunk.thread, chunk.thread)
         )
         snippet = make_snippet(text, parsed.highlighted, is_continued=chunk.start > 0)
-        source_fields = (
-            chunk.message,
-            chunk.output,
-            thread,
-            session or original_session,
-            chunk.role,
-            chunk.tool,
-            chunk.created,
+        hits.append(
+            SearchHit(
+                message=chunk.message,
+                output=chunk.output,
+                thread=thread,
+                session=session or original_session,
+                role=chunk.role,
+                tool=chunk.tool,
+                created=chunk.created,
+                snippet=snippet,
+                score=score,
+            )
         )
-        hits.append(SearchHit(*source_fields, snippet, score))
     return hits
 
 
@@ -276,8 +279,8 @@ def make_hits_of_passages(
         result
         if isinstance(result, SearchHit)
         else SearchHit(
-            result.message,
-            result.output,
+            message=result.message,
+            output=result.output,
             thread=result.thread,
             session=sessions_by_message.get(result.message, (result.thread, ""))[0],
             role=result.role,

@@ -64,7 +64,7 @@ class _ThreadExport:
             {"type": "everthread", "format": EXPORT_FORMAT, "thread": thread}
         ]
         place_lines: list[ExportLine] = []
-        for session, carried in sessions:
+        for session, inherited_count in sessions:
             shown_ids = [
                 message_id for seq, message_id in places[session.id] if seq >= 0
             ]
@@ -73,7 +73,8 @@ class _ThreadExport:
             ]
             line = dataclasses.asdict(session) | {
                 "carried": sum(
-                    message_id in numbers_by_id for message_id in shown_ids[:carried]
+                    message_id in numbers_by_id
+                    for message_id in shown_ids[:inherited_count]
                 )
             }
             line["branched_at"] = numbers_by_id.get(session.branched_at or 0)
@@ -133,8 +134,10 @@ class _ThreadExport:
         )
 
     def _load_session(self, session: str) -> tuple[Session, int]:
-        carried = self.tx.value("SELECT carried FROM sessions WHERE id = ?", (session,))
-        return load_session(self.tx, session), int(carried)
+        inherited_count = self.tx.value(
+            "SELECT carried FROM sessions WHERE id = ?", (session,)
+        )
+        return load_session(self.tx, session), int(inherited_count)
 
     def _load_places(self, session: str) -> list[Row]:
         sql = "SELECT seq, message_id FROM places WHERE session_id = ? ORDER BY seq"

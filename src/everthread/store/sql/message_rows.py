@@ -222,10 +222,10 @@ def load_history(
     message at which it branched. Summaries and derived messages are context, not history.
     """
     messages: list[StoredMessage] = []
-    for session, carried in list_session_chain(tx, find_thread(tx, session_id)):
+    for session, inherited_count in list_session_chain(tx, find_thread(tx, session_id)):
         if start:
             skipped = tx.value(
-                f"SELECT COUNT(*) {FROM_SESSION_HISTORY}", (session, carried)
+                f"SELECT COUNT(*) {FROM_SESSION_HISTORY}", (session, inherited_count)
             )
             if skipped <= start:
                 start -= skipped
@@ -233,7 +233,7 @@ def load_history(
         row_limit = MAX_ID if limit is None else limit - len(messages)
         rows = tx.all(
             f"SELECT {MESSAGE_COLUMNS} {FROM_SESSION_HISTORY} AND m.id > ? ORDER BY p.seq LIMIT ? OFFSET ?",
-            (session, carried, after, row_limit, max(start, 0)),
+            (session, inherited_count, after, row_limit, max(start, 0)),
         )
         messages += [decode_message(row) for row in rows]
         start = 0
@@ -383,7 +383,7 @@ class _ThreadAppend:
     """The rows of new messages."""
     places: list[tuple[str, int, int]] = field(default_factory=list)
     message_count: int = field(init=False)
-    said_tokens: int = field(init=False)
+    token_count: int = field(init=False)
     last_active: float = field(init=False)
     tools_by_call: dict[str, str] = field(default_factory=dict)
     """The tool of each call, by call id: calls of the batch, and stored calls as far back as needed."""
@@ -392,7 +392,7 @@ class _ThreadAppend:
 
     def __post_init__(self) -> None:
         self.message_count = self.tip.message_count
-        self.said_tokens = self.tip.said_tokens
+        self.token_count = self.tip.token_count
         self.last_active = self.tip.last_active
 
     def add(self, message: PreparedMessage, now: float) -> StoredMessage:
@@ -434,8 +434,8 @@ class _ThreadAppend:
         self.rows.append((message_id, *message.make_row(self.tip.thread, now)))
         self.places.append((self.tip.id, seq, message_id))
         if new.kind == "message":
-            self.message_count = self.message_count + 1
-            self.said_tokens = self.said_tokens + (new.tokens or 0)
+            self.message_count += 1
+            self.token_count += new.tokens or 0
             self.last_active = created
         return StoredMessage(
             message_id,
@@ -475,7 +475,7 @@ def _write_new_rows(tx: Tx, threads: Sequence[_ThreadAppend]) -> None:
                 thread.tip.next_seq + len(thread.places),
                 thread.last_active,
                 thread.message_count,
-                thread.said_tokens,
+                thread.token_count,
                 thread.tip.id,
             )
             for thread in changed_threads

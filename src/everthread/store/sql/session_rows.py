@@ -145,23 +145,13 @@ def list_session_chain(tx: Tx, thread: str) -> list[tuple[str, int]]:
         "SELECT id, parent_id, kind, carried FROM sessions WHERE thread_id = ?",
         (thread,),
     )
-    continuations = {
-        parent: (session_id, carried)
-        for session_id, parent, kind, carried in rows
-        if kind == "continuation"
-    }
-    session_and_inherited = next(
-        (
-            (session_id, carried)
-            for session_id, _, _, carried in rows
-            if session_id == thread
-        ),
-        None,
-    )
+    inherited_counts = {row[0]: row[3] for row in rows}
+    continuations = {row[1]: row[0] for row in rows if row[2] == "continuation"}
     chain: list[tuple[str, int]] = []
-    while session_and_inherited is not None:
-        chain.append(session_and_inherited)
-        session_and_inherited = continuations.get(session_and_inherited[0])
+    session_id = thread if thread in inherited_counts else None
+    while session_id is not None:
+        chain.append((session_id, inherited_counts[session_id]))
+        session_id = continuations.get(session_id)
     return chain
 
 
@@ -202,7 +192,7 @@ class ThreadTip:
     next_seq: int
     last_active: float
     message_count: int
-    said_tokens: int
+    token_count: int
 
 
 def lock_tip(tx: Tx, session_id: str) -> ThreadTip:
