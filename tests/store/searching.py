@@ -1,0 +1,41 @@
+"""Run searches, and compare the texts that they find."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from everthread.store.search_records import SearchQuery
+from everthread.store.store import Store
+
+FILLER = "lorem ipsum dolor sit amet consectetur adipiscing elit sed do eiusmod tempor "
+
+
+async def search_texts(store: Store, query: str, **bounds: Any) -> list[str]:
+    """Return the texts of the messages that a query finds, the best first."""
+    hits = await store.search(SearchQuery(query, **bounds))
+    texts = [
+        str((await store.message(hit.message)).body["content"])
+        for hit in hits
+        if hit.message is not None
+    ]
+    assert len(texts) == len(set(texts)), "a text was found twice"
+    return texts
+
+
+async def assert_finds(
+    store: Store, expected: Mapping[str, set[str]], **bounds: Any
+) -> None:
+    """Check which texts each query finds."""
+    found = {
+        query: set(await search_texts(store, query, **bounds)) for query in expected
+    }
+    assert found == expected
+
+
+async def assert_bounds_find(
+    store: Store, query: str, *cases: tuple[Mapping[str, Any], set[str]]
+) -> None:
+    """Check which texts a query finds within each of several bounds."""
+    for bounds, expected in cases:
+        assert set(await search_texts(store, query, **bounds)) == expected, bounds
