@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from everthread.store.search_records import SearchQuery
+from everthread.store.search_records import RecallQuery, SearchQuery
 from everthread.store.store import Store
 
 FILLER = "lorem ipsum dolor sit amet consectetur adipiscing elit sed do eiusmod tempor "
@@ -39,3 +39,9 @@ async def assert_bounds_find(
     """Check which texts a query finds within each of several bounds."""
     for bounds, expected in cases:
         assert set(await search_texts(store, query, **bounds)) == expected, bounds
+
+
+async def recall_texts(store: Store, question: str, **bounds: Any) -> list[str]:
+    """Return the passages that may answer a question, the best first."""
+    query = RecallQuery(question, **{"tenant": "default", **bounds})
+    return [passage.text for passage in await store.recall(query)]
