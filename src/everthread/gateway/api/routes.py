@@ -52,6 +52,7 @@ from everthread.gateway.error_answers import Refused
 from everthread.store.records import NewSession, Session
 from everthread.store.search_records import SearchQuery
 from everthread.store.turn_records import QueuedTurn
+from everthread.store.usage_records import make_usage_figures, make_usage_row, sum_usage
 from everthread.thread.lookup.thread_state import describe_state, load_thread_state
 from everthread.thread.lookup.thread_title import load_title
 from everthread.thread.lookup.thread_usage import load_thread_usage

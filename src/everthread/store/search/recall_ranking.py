@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
+from everthread.core.lookup_tools import is_lookup_tool
 from everthread.core.search.relevance import (
     DAY_SCORE,
     SPEAKER_BONUS,
@@ -18,7 +19,6 @@ from everthread.core.search.relevance import (
     weigh_question,
 )
 from everthread.core.search.terms import query_terms
-from everthread.core.transcript import is_lookup_tool
 from everthread.store.database import Tx
 from everthread.store.search.recall_candidates import (
     RecallSearch,
