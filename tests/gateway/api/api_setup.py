@@ -84,6 +84,25 @@ class WaitingModel(ScriptedModel):
                 await asyncio.sleep(0.005)
 
 
+class EventReader:
+    """The events of a stream, as they come."""
+
+    def __init__(self, response: Any) -> None:
+        self.headers = response.headers
+        self._response = response
+        self._parser = SseParser()
+        self.raw = b""
+
+    async def __aiter__(self) -> AsyncIterator[tuple[str, Any]]:
+        async for chunk in self._response.aiter_bytes():
+            self.raw += chunk
+            for event in self._parser.feed(chunk):
+                yield event.event or "", json.loads(event.data)
+
+    async def all(self) -> list[tuple[str, Any]]:
+        return [event async for event in self]
+
+
 @dataclass
 class ApiSetup:
     """One gateway process."""
@@ -102,10 +121,31 @@ class ApiSetup:
             )
         return self.clients[name]
 
+    async def get(self, path: str, name: str = "ann", **params: str) -> Any:
+        """Return the JSON of a successful answer."""
+        return self._read(await self.of(name).get(path, params=params or None))
+
+    async def post(self, path: str, name: str = "ann", **body: Any) -> Any:
+        """Return the JSON of a successful answer."""
+        return self._read(await self.of(name).post(path, json=body))
+
+    def _read(self, answer: httpx2.Response) -> Any:
+        assert answer.is_success, answer.text
+        return answer.json()
+
     async def thread(self, name: str = "ann", **body: Any) -> str:
-        made = await self.of(name).post("/api/threads", json=body)
-        assert made.status_code == 201, made.text
-        return str(made.json()["id"])
+        return str((await self.post("/api/threads", name, **body))["id"])
+
+    async def turns(self, thread: str) -> list[Any]:
+        """Return the open turns of a thread."""
+        found: list[Any] = (await self.get(f"/api/threads/{thread}"))["turns"]
+        return found
+
+    async def wait_for_turns(self, thread: str, count: int) -> list[Any]:
+        """Return the open turns of a thread once there are as many."""
+        while len(turns := await self.turns(thread)) < count:  # noqa: ASYNC110 - as a client
+            await asyncio.sleep(0.01)
+        return turns
 
     async def say(
         self,
@@ -115,18 +155,51 @@ class ApiSetup:
         *,
         wait: float = 20,
         key: str = "",
-    ) -> Any:
+    ) -> httpx2.Response:
+        """Send a message and return the response with its turn."""
         path = f"/api/threads/{thread}/messages?wait={wait}"
         headers = {"idempotency-key": key} if key else {}
         return await self.of(name).post(path, json={"content": text}, headers=headers)
 
+    async def run(self, thread: str, text: str, name: str = "ann") -> Any:
+        """Send a message or a command and return the JSON of its answer."""
+        return self._read(await self.say(thread, text, name))["answer"]
+
+    async def ask(self, thread: str, text: str, name: str = "ann") -> str:
+        """Send a message or a command and return the text of its answer."""
+        return str((await self.run(thread, text, name))["text"])
+
+    async def ask_later(self, thread: str, text: str) -> asyncio.Task[httpx2.Response]:
+        """Send a message; return when its turn has begun."""
+        asked = asyncio.create_task(self.say(thread, text))
+        await self.model.until(text)
+        return asked
+
+    @asynccontextmanager
+    async def stream(
+        self, path: str, text: str | None = None, last_event: int | None = None
+    ) -> AsyncIterator[EventReader]:
+        """Read the events of a turn, or of a new one if there is a text to send."""
+        headers = {"accept": "text/event-stream"}
+        if last_event is not None:
+            headers["last-event-id"] = str(last_event)
+        method = "GET" if text is None else "POST"
+        body = None if text is None else {"content": text}
+        async with self.of("ann").stream(
+            method, path, json=body, headers=headers
+        ) as response:
+            yield EventReader(response)
+
     async def history(
         self, thread: str, view: str = "whole", name: str = "ann"
     ) -> list[str]:
-        found = await self.of(name).get(
-            f"/api/threads/{thread}/history?view={view}&limit=100"
-        )
-        return [text_of(item["body"]) for item in found.json()["items"]]
+        path = f"/api/threads/{thread}/history?view={view}&limit=100"
+        return [text_of(item["body"]) for item in (await self.get(path, name))["items"]]
+
+
+def error_of(answer: httpx2.Response) -> tuple[int, str]:
+    """Return the status of an answer and the code of its error."""
+    return answer.status_code, answer.json()["error"]["code"]
 
 
 @asynccontextmanager
@@ -168,24 +241,3 @@ async def open_api(
         for client in made.clients.values() if made is not None else ():
             await client.aclose()
         await store.close()
-
-
-class EventReader:
-    """The events of a stream, as they come."""
-
-    def __init__(self, response: Any) -> None:
-        self._response = response
-        self._parser = SseParser()
-        self.raw = b""
-
-    async def __aiter__(self) -> AsyncIterator[tuple[str, Any]]:
-        async for chunk in self._response.aiter_bytes():
-            self.raw += chunk
-            for event in self._parser.feed(chunk):
-                yield event.event or "", json.loads(event.data)
-
-    async def all(self) -> list[tuple[str, Any]]:
-        return [event async for event in self]
-
-
-STREAM = {"accept": "text/event-stream"}

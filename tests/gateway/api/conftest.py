@@ -15,3 +15,9 @@ __all__ = ["kind", "new_url", "postgres", "run_folder", "url"]
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("EVERTHREAD_HOME", str(tmp_path / "home"))
     return tmp_path / "home"
+
+
+@pytest.fixture
+def store_url(tmp_path: Path) -> str:
+    """The SQLite store that the fixture `api` uses too."""
+    return f"sqlite:///{tmp_path / 'store.db'}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 from everthread.core.messages import results_of, text_of
@@ -16,7 +15,7 @@ from tests.gateway.api.api_setup import ApiSetup, WaitingModel, open_api
 SETTINGS = (
     "{context: {engine: lossless}, compression: {background: false, protect_last_n: 2}}"
 )
-TRIES: list[tuple[str, Any]] = [
+INVALID_CALLS: list[tuple[str, Any]] = [
     ("lcm_grep", {}),
     ("lcm_grep", "not json"),
     ("lcm_grep", {"pattern": "(a+)+$" * 20, "mode": "regex", "limit": -1}),
@@ -53,50 +52,50 @@ def script(request: Request) -> Any:
         )
     if said.startswith("read message:"):
         return call_reply(("lcm_expand", {"id": said.removeprefix("read ")}))
-    return call_reply(*TRIES) if said == "try" else make_text(120, "answer")
+    return call_reply(*INVALID_CALLS) if said == "try" else make_text(120, "answer")
 
 
-async def answers(setup: ApiSetup, thread: str, said: str) -> list[str]:
+async def run_tools(setup: ApiSetup, thread: str, text: str) -> list[str]:
+    """Send a message to which the model answers with tool calls; return their results."""
     before = len(setup.model.requests)
-    answer = (await setup.say(thread, said)).json()
-    assert answer["answer"]["text"] == "Looked.", answer
-    last = setup.model.requests[before + 1 :][-1].messages
-    made = next(
+    assert await setup.ask(thread, text) == "Looked."
+    messages = setup.model.requests[before + 1 :][-1].messages
+    last_call = max(
         index
-        for index in range(len(last) - 1, -1, -1)
-        if last[index]["role"] == "assistant"
+        for index, message in enumerate(messages)
+        if message["role"] == "assistant"
     )
-    return [result.text for message in last[made:] for result in results_of(message)]
+    return [
+        result.text
+        for message in messages[last_call:]
+        for result in results_of(message)
+    ]
 
 
-async def test_the_tools_through_a_turn(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'store.db'}"
-    async with open_api(
-        url, WaitingModel(script, window=16_000), settings=SETTINGS
-    ) as setup:
+async def test_the_model_searches_and_reads_its_own_thread_only(store_url: str) -> None:
+    model = WaitingModel(script, window=16_000)
+    async with open_api(store_url, model, settings=SETTINGS) as setup:
         other = await setup.thread("bob")
-        await setup.say(other, "The vault opens with tulip_9_omega.", "bob")
-        theirs = (await setup.store.history(other))[0].id
+        await setup.run(other, "The vault opens with tulip_9_omega.", "bob")
+        foreign_message = (await setup.store.history(other))[0].id
         thread = await setup.thread()
         for number in range(24):
-            await setup.say(
-                thread,
-                f"Box_{number:03d} stands on shelf-{number * 7919:06x}. {make_text(400, 'hall')}",
-            )
+            text = f"Box_{number:03d} stands on shelf-{number * 7919:06x}."
+            await setup.run(thread, f"{text} {make_text(400, 'hall')}")
         assert await setup.store.nodes(thread)
         for number in (2, 9):
-            (found,) = await answers(setup, thread, f"find box_{number:03d}")
+            (found,) = await run_tools(setup, thread, f"find box_{number:03d}")
             assert f"stands on shelf-{number * 7919:06x}" in found
             assert f", turn {number + 1}, " in found
-        about, originals = await answers(setup, thread, "read")
-        assert re.match(r"lcm_describe n[0-9a-f]{12}: turns \d+-\d+", about)
+        description, originals = await run_tools(setup, thread, "read")
+        assert re.match(r"lcm_describe n[0-9a-f]{12}: turns \d+-\d+", description)
         assert "Box_001 stands on shelf-001eef" in originals
-        said = await answers(setup, thread, "try")
-        assert len(said) == len(TRIES)
-        assert all(0 < len(answer) < 500 for answer in said)
-        assert "nothing was found" in said[3]
-        assert "do not try it again" in said[6]
-        assert "do not try it again" in said[8]
-        (refused,) = await answers(setup, thread, f"read message:{theirs}")
+        answers = await run_tools(setup, thread, "try")
+        assert len(answers) == len(INVALID_CALLS)
+        assert all(0 < len(answer) < 500 for answer in answers)
+        assert "nothing was found" in answers[3]
+        assert "do not try it again" in answers[6]
+        assert "do not try it again" in answers[8]
+        (refused,) = await run_tools(setup, thread, f"read message:{foreign_message}")
         assert "do not try it again" in refused
-        assert not any("vault" in answer for answer in (*said, refused))
+        assert not any("vault" in answer for answer in (*answers, refused))

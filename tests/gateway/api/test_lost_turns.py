@@ -1,0 +1,143 @@
+"""A turn whose process has lost its thread or has ended: what is stored of it, and what its client is told."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from everthread import open_store
+from everthread.conversation.answer_recorder import INTERRUPTED_ANSWER_TEXT
+from everthread.core.messages import Message, text_of
+from everthread.gateway.api.lost_turns import UNKNOWN_OUTCOME, repair_lost_turn
+from everthread.store.records import Lease, NewMessage, NewSession
+from everthread.store.store import Store
+from everthread.store.turn_records import NewQueuedTurn, QueuedTurn
+from tests.agent.agent_setup import call_reply
+from tests.gateway.api.api_setup import ApiSetup, error_of, open_api
+
+QUESTION: Message = {"role": "user", "content": "pay"}
+CALL: Any = call_reply(("terminal", {"command": "pay 100"})).message
+ANSWER: Message = {"role": "assistant", "content": "Paid."}
+
+
+@pytest.fixture
+async def store(store_url: str) -> AsyncIterator[Store]:
+    opened = open_store(store_url)
+    yield opened
+    await opened.close()
+
+
+async def queue_turn(store: Store, thread: str, text: str, tenant: str) -> QueuedTurn:
+    message: Message = {"role": "user", "content": text}
+    queued = NewQueuedTurn(text * 4, thread, tenant, message, text)
+    turn = await store.queue_turn(queued, max_waiting=9)
+    assert turn is not None
+    return turn
+
+
+async def acquire(store: Store, thread: str, holder: str) -> Lease:
+    lease = await store.acquire(thread, holder, 60)
+    assert lease is not None
+    return lease
+
+
+@pytest.mark.parametrize(
+    ("stored", "state", "added"),
+    [
+        ([], "interrupted", ["pay", INTERRUPTED_ANSWER_TEXT]),
+        ([QUESTION], "interrupted", [INTERRUPTED_ANSWER_TEXT]),
+        ([QUESTION, CALL], "interrupted", [UNKNOWN_OUTCOME, INTERRUPTED_ANSWER_TEXT]),
+        ([QUESTION, ANSWER], "answered", []),
+    ],
+)
+async def test_completes_the_history_that_an_ended_process_left(
+    stored: list[Message], state: str, added: list[str], store: Store
+) -> None:
+    thread = (await store.create_session(NewSession())).id
+    greeting: Message = {"role": "user", "content": "hi"}
+    await store.append(thread, [NewMessage(greeting), NewMessage(ANSWER)])
+    turn = await queue_turn(store, thread, "pay", "default")
+    lease = await acquire(store, thread, "next")
+    messages = [
+        NewMessage(body, event=f"{turn.id}.{number}")
+        for number, body in enumerate(stored)
+    ]
+    await store.append(thread, messages, lease=lease)
+    await repair_lost_turn(store, turn, lease)
+    # The process that repaired it first ended too.
+    ended, result = await repair_lost_turn(store, turn, lease)
+    assert ended == state
+    assert result.get("text") == ("Paid." if state == "answered" else None)
+    history = [text_of(item.body) for item in await store.history(thread)]
+    assert history == ["hi", "Paid.", *map(text_of, stored), *added]
+
+
+async def test_the_next_process_marks_a_lost_turn_and_answers_the_waiting_one(
+    store_url: str, store: Store, api: ApiSetup
+) -> None:
+    """The first process is killed while a tool runs; its lease runs out."""
+    async with open_api(store_url) as first:
+        thread = await first.thread()
+        await first.run(thread, "hello")
+    lease = await acquire(store, thread, "gone")
+    lost = await queue_turn(store, thread, "lost", "acme")
+    waiting = await queue_turn(store, thread, "next", "acme")
+    await store.begin_turn(lease)
+    message: Any = dict(lost.message)
+    await store.append(
+        thread,
+        [NewMessage(message, event=f"{lost.id}.0"), NewMessage(CALL)],
+        lease=lease,
+    )
+    await store.renew(lease, 0.1)
+    ended = await api.queue.wait(await api.queue.turn("acme", waiting.id), seconds=60)
+    assert ended.state == "answered"
+    shown = await api.get(f"/api/threads/{thread}/turns/{lost.id}")
+    assert shown["state"] == shown["error"]["code"] == "interrupted"
+    history = await api.history(thread)
+    assert history[2] == "lost"
+    assert history[4] == UNKNOWN_OUTCOME
+    assert "interrupted" in history[5]
+    assert history[6:] == ["next", "re: next"]
+    begun_here = [text for text in api.model.begun if text != "hello"]
+    assert begun_here == ["next"], "either gateway may answer the first message"
+
+
+async def test_a_process_that_lost_its_thread_writes_nothing_more(
+    store_url: str, api: ApiSetup
+) -> None:
+    thread = await api.thread()
+    api.model.hold("one")
+    asked = await api.ask_later(thread, "one")
+    lease = steal_lease(store_url, thread)
+    await asyncio.sleep(0.5)
+    (turn,) = (await api.store.begin_turn(lease)).lost_turns
+    assert turn.state == "running"
+    assert await api.history(thread) == ["one"]
+    await api.store.release(lease)
+    assert error_of(await asked) == (503, "interrupted")
+    assert await api.history(thread) == ["one", INTERRUPTED_ANSWER_TEXT]
+    assert api.model.begun == ["one"]
+    assert await api.ask(thread, "two") == "re: two"
+
+
+def steal_lease(url: str, thread: str) -> Lease:
+    """Take the lease in another thread while this one, and with it the gateway, is blocked."""
+    found: list[Lease] = []
+
+    async def take() -> None:
+        store = open_store(url)
+        while not found:
+            lease = await store.acquire(thread, "thief", 30)
+            found.extend([lease] if lease else [])
+            await asyncio.sleep(0.05)
+        await store.close()
+
+    thief = threading.Thread(target=lambda: asyncio.run(take()))
+    thief.start()
+    thief.join(timeout=120)
+    return found[0]

@@ -1,0 +1,93 @@
+"""Several gateway processes on one store: any of them takes a message for any thread, one at a time answers it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from everthread.gateway.access.authentication import KeyAuthenticator
+from everthread.gateway.access.key_creation import issue_key
+from everthread.store.key_records import KeyLimits
+from everthread.store.store import Store
+from tests.gateway.api.api_setup import (
+    FAST_OPTIONS,
+    WaitingModel,
+    error_of,
+    open_api,
+)
+
+
+async def test_any_gateway_takes_messages_and_one_at_a_time_answers(url: str) -> None:
+    model = WaitingModel()
+    async with open_api(url, model) as one, open_api(url, model) as two:
+        thread = await one.thread()
+        path = f"/api/threads/{thread}"
+        assert await two.ask(thread, "first") == "re: first"
+        gate = model.hold("held at one")
+        held = await one.ask_later(thread, "held at one")
+        waiting = asyncio.create_task(two.ask(thread, "queued at two"))
+        turn = (await one.wait_for_turns(thread, 2))[0]["id"]
+        # Longer than a lease: it is renewed while the turn runs.
+        await asyncio.sleep(2 * FAST_OPTIONS.lease_seconds)
+        assert model.begun.count("held at one") == 1
+        async with two.stream(f"{path}/turns/{turn}/events") as reader:
+            gate.set()
+            name, data = (await reader.all())[-1]
+        assert name == "turn", "a reader at any gateway gets the end"
+        assert data["answer"]["text"] == "re: held at one"
+        assert (await held).json()["answer"]["text"] == "re: held at one"
+        assert await waiting == "re: queued at two"
+        model.hold("stop me")
+        running = await one.ask_later(thread, "stop me")
+        assert len((await two.post(f"{path}/cancel"))["turns"]) == 1
+        assert error_of(await running) == (409, "cancelled")
+        asked = ["first", "held at one", "queued at two", "stop me"]
+        assert (await two.history(thread))[:-1:2] == asked
+        assert model.begun == asked
+
+
+async def test_turns_are_charged_to_their_key_whoever_answers(url: str) -> None:
+    """The account is the store's."""
+
+    def access(store: Store) -> KeyAuthenticator:
+        return KeyAuthenticator(store, ttl=0.0)
+
+    token, key = issue_key(
+        tenant="acme", scopes=("threads",), limits=KeyLimits(tokens=50)
+    )
+    async with open_api(url, access=access) as one, open_api(url, access=access) as two:
+        await one.store.create_key(key)
+        thread = await one.thread(token)
+        await one.run(thread, "a question of a few words", token)
+        for setup in (one, two):
+            refused = await setup.say(thread, "one more", token)
+            for _ in range(50):  # another process's charge takes a moment
+                if refused.status_code == 429:
+                    break
+                await asyncio.sleep(0.1)
+                refused = await setup.say(thread, "one more", token)
+            assert error_of(refused) == (429, "tokens_per_day_exceeded")
+            await setup.get(f"/api/threads/{thread}", token)
+
+
+async def test_many_messages_at_two_gateways_lose_nothing(url: str) -> None:
+    """Each message is answered once, and each answer follows its question."""
+    model = WaitingModel()
+    options = replace(FAST_OPTIONS, queue=50, lease_seconds=5)
+    async with (
+        open_api(url, model, options=options) as one,
+        open_api(url, model, options=options) as two,
+    ):
+        threads = [await one.thread() for _ in range(3)]
+        sent = {
+            f"{number} in {thread}": setup.ask(thread, f"{number} in {thread}")
+            for thread in threads
+            for number, setup in enumerate((one, two) * 3)
+        }
+        answers = await asyncio.gather(*sent.values())
+        assert answers == [f"re: {text}" for text in sent]
+        for thread in threads:
+            history = await two.history(thread)
+            assert history[1::2] == [f"re: {text}" for text in history[::2]]
+            assert sorted(history[::2]) == [f"{n} in {thread}" for n in range(6)]
+        assert sorted(model.begun) == sorted(sent)
