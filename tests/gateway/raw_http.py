@@ -121,14 +121,19 @@ def whole_answer(
     """A whole answer."""
 
     async def answer(_request: RawMessage, writer: asyncio.StreamWriter) -> None:
-        writer.write(
-            response_head(
-                status, [*headers, (b"content-length", str(len(body)).encode())]
-            )
-            + body
-        )
+        write_answer(writer, status, headers, body)
 
     return answer
+
+
+def write_answer(
+    writer: asyncio.StreamWriter,
+    status: int,
+    headers: Iterable[tuple[bytes, bytes]],
+    body: bytes,
+) -> None:
+    length = (b"content-length", str(len(body)).encode())
+    writer.write(response_head(status, [*headers, length]) + body)
 
 
 def response_head(status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
@@ -289,6 +294,22 @@ async def send_bytes(
         return await read_message(reader, chunked=chunked)
     finally:
         writer.close()
+
+
+async def send_post(
+    url: str, path: str, body: bytes = b"{}", *headers: tuple[bytes, bytes]
+) -> RawMessage:
+    """Send a POST request and return the answer."""
+    return await send_bytes(url, post_request(path, body, *headers))
+
+
+async def send_get(
+    url: str, path: str, *headers: tuple[bytes, bytes], host: str = "127.0.0.1"
+) -> RawMessage:
+    """Send a GET request and return the answer."""
+    lines = b"".join(name + b": " + value + b"\r\n" for name, value in headers)
+    head = f"GET {path} HTTP/1.1\r\nHost: {host}\r\n".encode()
+    return await send_bytes(url, head + lines + b"\r\n")
 
 
 async def connect(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

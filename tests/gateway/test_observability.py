@@ -28,9 +28,9 @@ from everthread.lab.provider import Provider, ServedModel
 from tests.gateway.raw_http import (
     JSON,
     PassThroughManager,
-    post_request,
     raw_gateway,
-    send_bytes,
+    send_get,
+    send_post,
     whole_answer,
 )
 
@@ -63,13 +63,9 @@ async def test_every_answer_has_an_id(log_lines: list[dict[str, Any]]) -> None:
     """The upstream's id stays; the gateway's is beside it, and in the log."""
     theirs = [*JSON, (b"X-Request-Id", b"theirs")]
     async with raw_gateway(whole_answer(200, theirs, b"{}")) as (url, _):
-        passed = await send_bytes(url, post_request("/v1/messages", b"{}", *JSON))
-        ours = await send_bytes(
-            url, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
-        )
-        refused = await send_bytes(
-            url, b"GET /v1/models HTTP/1.1\r\nHost: evil.example\r\n\r\n"
-        )
+        passed = await send_post(url, "/v1/messages", b"{}", *JSON)
+        ours = await send_get(url, "/healthz")
+        refused = await send_get(url, "/v1/models", host="evil.example")
     assert passed.names["x-request-id"] == "theirs"
     ids = [heard.names["x-everthread-request"] for heard in (passed, ours, refused)]
     assert len(set(ids)) == 3

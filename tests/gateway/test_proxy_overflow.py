@@ -22,6 +22,9 @@ from tests.gateway.raw_http import (
     raw_upstream,
     response_head,
     send_bytes,
+    send_post,
+    whole_answer,
+    write_answer,
 )
 
 TOO_LONG = b'{"error": {"message": "prompt is too long: 9 tokens > 8 maximum", "type": "invalid_request_error"}}'
@@ -68,22 +71,17 @@ def fits_at(size: int, *, streamed: bool) -> WriteAnswer:
                 + encode_chunk(last)
                 + b"0\r\n\r\n"
             )
+        elif fits:
+            write_answer(writer, 200, JSON, b"{}")
         else:
-            body = b"{}" if fits else TOO_LONG
-            writer.write(
-                response_head(
-                    200 if fits else 400,
-                    [*JSON, (b"content-length", str(len(body)).encode())],
-                )
-                + body
-            )
+            write_answer(writer, 400, JSON, TOO_LONG)
 
     return answer
 
 
 @pytest.mark.parametrize("streamed", [True, False])
 @pytest.mark.parametrize(("size", "requests"), [(9, 1), (8, 2), (6, 4), (5, 4)])
-async def test_it_is_sent_again_at_most_three_times(
+async def test_sends_a_refused_request_again_at_most_three_times(
     size: int, requests: int, streamed: bool
 ) -> None:
     manager = ShrinkingManager()
@@ -92,9 +90,7 @@ async def test_it_is_sent_again_at_most_three_times(
         raw_upstream(answer) as upstream,
         open_raw_gateway(upstream.url, manager) as (url, proxy),
     ):
-        heard = await send_bytes(
-            url, post_request("/v1/messages", b'{"stream": true}', *JSON)
-        )
+        heard = await send_post(url, "/v1/messages", b'{"stream": true}', *JSON)
         assert len(upstream.received) == requests
     if size == 5:
         assert heard.body == (START + ERROR_EVENT if streamed else TOO_LONG)
@@ -108,24 +104,17 @@ async def test_it_is_sent_again_at_most_three_times(
     assert proxy.metrics.value("rewrites", kind="repaired") == requests - 1
 
 
-async def test_observing_never_sends_again() -> None:
+async def test_observe_mode_never_sends_again() -> None:
     manager = ShrinkingManager()
 
-    async def answer(_request: RawMessage, writer: asyncio.StreamWriter) -> None:
-        writer.write(
-            response_head(
-                400, [*JSON, (b"content-length", str(len(TOO_LONG)).encode())]
-            )
-            + TOO_LONG
-        )
-
+    answer = whole_answer(400, JSON, TOO_LONG)
     async with raw_gateway(answer, manager, mode="observe") as (url, upstream):
-        heard = await send_bytes(url, post_request("/v1/messages", b'{"a": 1}', *JSON))
+        heard = await send_post(url, "/v1/messages", b'{"a": 1}', *JSON)
         assert [request.body for request in upstream.received] == [b'{"a": 1}']
     assert heard.body == TOO_LONG
 
 
-async def test_a_stream_is_held_only_so_long() -> None:
+async def test_holds_a_stream_no_longer_than_the_limit() -> None:
     heard = asyncio.Event()
 
     async def answer(_request: RawMessage, writer: asyncio.StreamWriter) -> None:
@@ -143,17 +132,12 @@ async def test_a_stream_is_held_only_so_long() -> None:
     assert found.chunks == [START, ERROR_EVENT]
 
 
-async def test_an_upstream_without_stream_options_is_asked_without() -> None:
+async def test_remembers_that_an_upstream_refuses_stream_options() -> None:
     async def answer(request: RawMessage, writer: asyncio.StreamWriter) -> None:
         body: Any = json.loads(request.body)
         said = b'{"error": {"message": "Unrecognized request argument supplied: stream_options"}}'
         if "stream_options" in body:
-            writer.write(
-                response_head(
-                    400, [*JSON, (b"content-length", str(len(said)).encode())]
-                )
-                + said
-            )
+            write_answer(writer, 400, JSON, said)
         else:
             writer.write(
                 response_head(200, STREAM)
@@ -166,7 +150,7 @@ async def test_an_upstream_without_stream_options_is_asked_without() -> None:
     async with raw_gateway(answer, manager) as (url, upstream):
         for _ in range(2):
             assert (
-                await send_bytes(url, post_request("/v1/chat/completions", sent, *JSON))
+                await send_post(url, "/v1/chat/completions", sent, *JSON)
             ).status == 200
         assert [b"stream_options" in request.body for request in upstream.received] == [
             True,

@@ -1,4 +1,4 @@
-"""Limits, credentials, leaving clients, and the pages of our own."""
+"""The proxy protects itself and its upstreams: keys, limits, slow or leaving clients, logs, its own paths."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ from tests.gateway.raw_http import (
     read_message,
     response_head,
     send_bytes,
+    send_get,
+    send_post,
     whole_answer,
+    write_answer,
 )
 
 CHAT = "/v1/chat/completions"
@@ -52,29 +55,21 @@ class Keys:
         )
 
 
-def get(path: str, *, host: bytes = b"127.0.0.1") -> bytes:
-    return b"GET " + path.encode() + b" HTTP/1.1\r\nHost: " + host + b"\r\n\r\n"
-
-
-async def test_a_key_of_ours_never_goes_upstream() -> None:
+async def test_a_gateway_key_never_goes_upstream() -> None:
     manager = PassThroughManager()
     async with raw_upstream() as upstream:
         known = [Upstream("only", upstream.url, api_key="sk-upstream")]
         async with open_raw_gateway(known, manager, authenticator=Keys()) as (url, _):
             for path in (CHAT, MESSAGES, "/v1/files"):
-                await send_bytes(
+                await send_post(
                     url,
-                    post_request(
-                        path,
-                        b"{}",
-                        (b"Authorization", b"Bearer et-good"),
-                        (b"x-api-key", b"et-x"),
-                    ),
+                    path,
+                    b"{}",
+                    (b"Authorization", b"Bearer et-good"),
+                    (b"x-api-key", b"et-x"),
                 )
         async with open_raw_gateway(upstream.url, authenticator=Keys()) as (url, _):
-            await send_bytes(
-                url, post_request(CHAT, b"{}", (b"Authorization", b"Bearer et-good"))
-            )
+            await send_post(url, CHAT, b"{}", (b"Authorization", b"Bearer et-good"))
     keys = [
         (heard.names.get("authorization"), heard.names.get("x-api-key"))
         for heard in upstream.received
@@ -85,13 +80,15 @@ async def test_a_key_of_ours_never_goes_upstream() -> None:
 
 
 @pytest.mark.parametrize(("key", "status"), [(b"et-bad", 401), (b"et-other", 403)])
-async def test_who_is_not_let_in(key: bytes, status: int) -> None:
+async def test_refuses_unknown_keys_and_keys_without_the_scope(
+    key: bytes, status: int
+) -> None:
     async with raw_gateway(authenticator=Keys()) as (url, upstream):
         authorization = (b"Authorization", b"Bearer " + key)
-        chat = await send_bytes(url, post_request(CHAT, b"{}", authorization))
-        messages = await send_bytes(url, post_request(MESSAGES, b"{}", authorization))
-        assert (await send_bytes(url, get("/healthz"))).status == 200
-        assert (await send_bytes(url, get("/metrics"))).status == 401
+        chat = await send_post(url, CHAT, b"{}", authorization)
+        messages = await send_post(url, MESSAGES, b"{}", authorization)
+        assert (await send_get(url, "/healthz")).status == 200
+        assert (await send_get(url, "/metrics")).status == 401
         assert upstream.received == []
     assert chat.status == messages.status == status
     assert json.loads(chat.body)["error"]["code"]
@@ -102,7 +99,7 @@ async def test_who_is_not_let_in(key: bytes, status: int) -> None:
     ("host", "fine"),
     [("127.0.0.1", True), ("::1", True), ("localhost", True), ("192.0.2.1", False)],
 )
-async def test_other_addresses_need_keys(host: str, fine: bool) -> None:
+async def test_listening_on_other_addresses_needs_keys(host: str, fine: bool) -> None:
     proxy = Proxy(
         Routes([Upstream("only", "http://127.0.0.1:9")]), PassThroughManager()
     )
@@ -115,26 +112,22 @@ async def test_other_addresses_need_keys(host: str, fine: bool) -> None:
     await proxy.close()
 
 
-async def test_large_bodies_are_refused_also_when_they_are_small_on_the_wire() -> None:
+async def test_refuses_large_bodies_even_if_compressed_or_chunked() -> None:
     limits = Limits(body_bytes=10_000)
     packed = gzip.compress(b" " * 10_001)
     async with raw_gateway(limits=limits) as (url, upstream):
-        plain = await send_bytes(url, post_request(MESSAGES, b" " * 10_001))
-        zipped = await send_bytes(
-            url, post_request(MESSAGES, packed, (b"content-encoding", b"gzip"))
-        )
+        plain = await send_post(url, MESSAGES, b" " * 10_001)
+        zipped = await send_post(url, MESSAGES, packed, (b"content-encoding", b"gzip"))
         headers = b"POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
         chunked = await send_bytes(url, headers + encode_chunk(b" " * 6_000) * 2)
         assert upstream.received == []
-        assert (
-            await send_bytes(url, post_request(MESSAGES, b" " * 10_000))
-        ).status == 200
+        assert (await send_post(url, MESSAGES, b" " * 10_000)).status == 200
     for heard in (plain, zipped, chunked):
         assert heard.status == 413
         assert json.loads(heard.body)["error"]["type"] == "request_too_large"
 
 
-async def test_slow_requests_are_not_waited_for() -> None:
+async def test_ends_requests_that_are_sent_too_slowly() -> None:
     limits = Limits(body_seconds=0.05, header_seconds=0.05, header_bytes=2_000)
     async with raw_gateway(limits=limits) as (url, upstream):
         # One that is parsed, and one that is streamed through.
@@ -162,7 +155,7 @@ async def test_slow_requests_are_not_waited_for() -> None:
         assert upstream.received == []
 
 
-async def test_a_connection_outlasts_a_pause_of_its_client() -> None:
+async def test_a_connection_stays_open_through_a_pause() -> None:
     async with raw_gateway() as (url, _):
         reader, writer = await connect(url)
         for pause in (0.0, 5.5):  # longer than uvicorn waits by itself
@@ -172,7 +165,7 @@ async def test_a_connection_outlasts_a_pause_of_its_client() -> None:
         writer.close()
 
 
-async def test_a_client_that_does_not_read_is_not_waited_for() -> None:
+async def test_gives_up_on_a_client_that_does_not_read() -> None:
     async def endless(_request: RawMessage, writer: asyncio.StreamWriter) -> None:
         writer.write(response_head(200, STREAM))
         while True:
@@ -196,29 +189,26 @@ async def test_a_client_that_does_not_read_is_not_waited_for() -> None:
             writer.transport.abort()
 
 
-async def test_too_many_at_once_are_told_when_to_come_again() -> None:
+async def test_refuses_surplus_requests_with_retry_after() -> None:
     go = asyncio.Event()
 
     async def answer(_request: RawMessage, writer: asyncio.StreamWriter) -> None:
         await go.wait()
-        writer.write(response_head(200, [(b"content-length", b"2")]) + b"{}")
+        write_answer(writer, 200, [], b"{}")
 
     limits = Limits(concurrent=2)
     async with (
         raw_upstream(answer) as upstream,
         open_raw_gateway(upstream.url, limits=limits) as (url, proxy),
     ):
-        first = [
-            asyncio.create_task(send_bytes(url, post_request(MESSAGES, b"{}")))
-            for _ in range(2)
-        ]
+        first = [asyncio.create_task(send_post(url, MESSAGES)) for _ in range(2)]
         await upstream.requests(2)
-        third = await send_bytes(url, post_request(CHAT, b"{}"))
+        third = await send_post(url, CHAT)
         assert (third.status, third.names["retry-after"]) == (429, "1")
-        assert (await send_bytes(url, get("/healthz"))).status == 200
+        assert (await send_get(url, "/healthz")).status == 200
         go.set()
         assert [heard.status for heard in await asyncio.gather(*first)] == [200, 200]
-        assert (await send_bytes(url, post_request(CHAT, b"{}"))).status == 200
+        assert (await send_post(url, CHAT)).status == 200
         assert proxy.metrics.value("requests", status="429") == 1
 
 
@@ -251,10 +241,10 @@ async def test_a_client_that_leaves_ends_the_upstreams_work(
             assert manager.outcomes[0].status == 200
 
 
-async def test_an_upstream_that_is_not_there() -> None:
+async def test_an_unreachable_upstream_is_a_502_in_the_client_s_protocol() -> None:
     async with open_raw_gateway("http://127.0.0.1:9") as (url, _):
-        chat = await send_bytes(url, post_request(CHAT, b"{}"))
-        messages = await send_bytes(url, post_request(MESSAGES, b"{}"))
+        chat = await send_post(url, CHAT)
+        messages = await send_post(url, MESSAGES)
     assert chat.status == messages.status == 502
     assert json.loads(chat.body)["error"]["code"] == "upstream_unreachable"
     assert json.loads(messages.body)["error"]["type"] == "api_error"
@@ -268,16 +258,12 @@ async def test_credentials_stay_out_of_logs_and_errors(
             raise ValueError(incoming.headers["authorization"])
 
     key = b"sk-proj-0123456789abcdefghijABCDEFGHIJ0123456789abcdefghij"
-
-    async def run() -> None:
+    with caplog.at_level(logging.DEBUG, "everthread"):
         async with open_raw_gateway("http://127.0.0.1:9", Leaking()) as (url, _):
-            heard = await send_bytes(
-                url, post_request(CHAT, b"{}", (b"Authorization", b"Bearer " + key))
+            heard = await send_post(
+                url, CHAT, b"{}", (b"Authorization", b"Bearer " + key)
             )
         assert key not in heard.body
-
-    with caplog.at_level(logging.DEBUG, "everthread"):
-        await run()
     told = [
         record.getMessage()
         for record in caplog.records
@@ -287,7 +273,7 @@ async def test_credentials_stay_out_of_logs_and_errors(
     assert key.decode() not in "\n".join(told)
 
 
-async def test_an_unexpected_failure_is_logged_without_its_words(
+async def test_logs_an_unexpected_failure_without_its_text(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class BrokenRoutes(Routes):
@@ -303,9 +289,7 @@ async def test_an_unexpected_failure_is_logged_without_its_words(
         )
     ) as running:
         with caplog.at_level(logging.ERROR, "everthread"):
-            answer = await send_bytes(
-                running.url, post_request("/v1/chat/completions", b"{}")
-            )
+            answer = await send_post(running.url, "/v1/chat/completions")
     assert answer.status == 500
     [line] = [
         record.getMessage()
@@ -316,12 +300,12 @@ async def test_an_unexpected_failure_is_logged_without_its_words(
     assert "what the client said" not in line
 
 
-async def test_our_pages() -> None:
+async def test_serves_readiness_and_metrics_itself() -> None:
     usage = b'{"choices": [], "usage": {"prompt_tokens": 30, "completion_tokens": 4}}'
     async with raw_gateway(whole_answer(200, JSON, usage)) as (url, upstream):
-        await send_bytes(url, post_request(CHAT, b"{}"))
-        assert (await send_bytes(url, get("/readyz"))).status == 200
-        text = (await send_bytes(url, get("/metrics"))).body.decode()
+        await send_post(url, CHAT)
+        assert (await send_get(url, "/readyz")).status == 200
+        text = (await send_get(url, "/metrics")).body.decode()
         assert [heard.line for heard in upstream.received] == [
             b"POST /v1/chat/completions HTTP/1.1"
         ]
@@ -329,7 +313,7 @@ async def test_our_pages() -> None:
     assert 'everthread_first_byte_seconds_bucket{le="+Inf"} 1' in text
 
 
-async def test_what_is_being_answered_is_finished_when_it_ends() -> None:
+async def test_finishes_open_answers_when_it_stops() -> None:
     manager = PassThroughManager()
     ending = asyncio.Event()
 

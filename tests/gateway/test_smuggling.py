@@ -22,6 +22,7 @@ from tests.gateway.raw_http import (
     raw_upstream,
     read_message,
     send_bytes,
+    send_post,
     whole_answer,
 )
 
@@ -66,7 +67,7 @@ async def test_an_offered_upgrade_changes_nothing(
         )  # the connection stays usable
         following = await read_message(reader)
         writer.close()
-        victim = await send_bytes(url, post_request(CHAT, b'{"model":"victim"}'))
+        victim = await send_post(url, CHAT, b'{"model":"victim"}')
     line = b"POST " + path.encode() + b" HTTP/1.1|"
     assert whole.body == pieces.body == line + hidden
     assert following.body.endswith(b'{"model":"next"}')

@@ -26,6 +26,7 @@ from tests.gateway.raw_http import (
     post_request,
     response_head,
     send_bytes,
+    send_post,
     whole_answer,
 )
 
@@ -108,9 +109,7 @@ async def test_requests_answers_and_streams_over_tls(authority: trustme.CA) -> N
             BODY.replace(b"}]}", b'}], "stream": true}'),
             b" " * 900_000 + BODY,
         ):
-            heard = await send_bytes(
-                url, post_request("/v1/chat/completions", body, *JSON)
-            )
+            heard = await send_post(url, "/v1/chat/completions", body, *JSON)
             assert heard.status == 200
             assert there.upstream.received[-1].body == body
             assert "x-trailer" not in heard.names
@@ -141,9 +140,7 @@ async def test_a_certificate_of_another_is_refused_in_words(
             serve_tls(issuer, upstream, name) as there,
             open_raw_gateway(there.url) as (url, _),
         ):
-            heard = await send_bytes(
-                url, post_request("/v1/chat/completions", BODY, *JSON)
-            )
+            heard = await send_post(url, "/v1/chat/completions", BODY, *JSON)
             told = json.loads(heard.body)["error"]
             assert (heard.status, told["code"]) == (502, "upstream_unreachable")
             assert "certificate" in told["message"]
@@ -155,7 +152,7 @@ async def test_a_certificate_of_another_is_refused_in_words(
         url,
         _,
     ):
-        heard = await send_bytes(url, post_request("/v1/messages", BODY, *JSON))
+        heard = await send_post(url, "/v1/messages", BODY, *JSON)
         assert (heard.status, json.loads(heard.body)["error"]["type"]) == (
             502,
             "api_error",

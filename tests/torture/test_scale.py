@@ -35,7 +35,12 @@ from tests.gateway.load_clients import (
     find_problems,
     served_models,
 )
-from tests.gateway.test_memory import MB, idle_threads, many_requests, start_gateway
+from tests.gateway.test_process_memory import (
+    MB,
+    idle_threads,
+    many_requests,
+    start_gateway,
+)
 from tests.store.postgres_server import Server
 from tests.torture.fleet import Fleet
 

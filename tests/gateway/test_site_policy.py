@@ -1,4 +1,4 @@
-"""Web pages: only those that are listed may use the gateway, under names that are meant."""
+"""Only listed web pages may use the gateway, and only under its own host names."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from everthread.gateway.site_policy import SitePolicy
 from tests.gateway.raw_http import (
     JSON,
     open_raw_gateway,
-    post_request,
     raw_gateway,
     raw_upstream,
     send_bytes,
+    send_get,
+    send_post,
     whole_answer,
 )
 from tests.gateway.test_proxy_safety import Keys
@@ -33,7 +34,7 @@ OPEN = [
 APP = "https://app.example"
 
 
-async def test_a_web_page_cannot_use_the_users_gateway() -> None:
+async def test_refuses_requests_of_other_web_pages() -> None:
     """The attack: a form-like POST needs no preflight, and the gateway adds the operator's key."""
     async with raw_upstream(whole_answer(200, OPEN, b"{}")) as upstream:
         known = [Upstream("only", upstream.url, api_key="sk-operator")]
@@ -59,11 +60,8 @@ async def test_a_web_page_cannot_use_the_users_gateway() -> None:
                         (b"Origin", b"https://evil.example"),
                     ],
                 ):
-                    answer = await send_bytes(
-                        url,
-                        post_request(
-                            path, b"{}", (b"content-type", b"text/plain"), *page
-                        ),
+                    answer = await send_post(
+                        url, path, b"{}", (b"content-type", b"text/plain"), *page
                     )
                     assert answer.status == 403
                     assert b"gateway.allowed_origins" in answer.body
@@ -71,7 +69,7 @@ async def test_a_web_page_cannot_use_the_users_gateway() -> None:
         assert upstream.received == []
 
 
-async def test_programs_and_our_own_pages_may_send_anything() -> None:
+async def test_accepts_programs_and_its_own_pages() -> None:
     async with raw_gateway(whole_answer(200, OPEN, b"{}")) as (url, upstream):
         form = (b"content-type", b"multipart/form-data; boundary=x")
         for page in (
@@ -80,7 +78,7 @@ async def test_programs_and_our_own_pages_may_send_anything() -> None:
             [(b"Origin", b"https://127.0.0.1"), (b"Sec-Fetch-Site", b"same-origin")],
             [(b"Sec-Fetch-Site", b"none")],
         ):
-            answer = await send_bytes(url, post_request(FILES, b"--x--", form, *page))
+            answer = await send_post(url, FILES, b"--x--", form, *page)
             assert answer.status == 200
             assert not [
                 name for name in answer.names if name.startswith("access-control-")
@@ -102,7 +100,7 @@ async def test_programs_and_our_own_pages_may_send_anything() -> None:
         ("chrome-extension://*", "moz-extension://abcdef", False),
     ],
 )
-async def test_listed_origins_get_our_own_cors_answers(
+async def test_answers_cors_requests_of_listed_origins_only(
     listed: str, origin: str, *, allowed: bool
 ) -> None:
     preflight = (
@@ -121,11 +119,8 @@ async def test_listed_origins_get_our_own_cors_answers(
                     (b"Origin", origin.encode()),
                     (b"Authorization", b"Bearer et-good"),
                 )
-                answer = await send_bytes(
-                    url,
-                    post_request(
-                        CHAT, b"{}", *fields, (b"Sec-Fetch-Site", b"cross-site")
-                    ),
+                answer = await send_post(
+                    url, CHAT, b"{}", *fields, (b"Sec-Fetch-Site", b"cross-site")
                 )
             assert (asked.status, answer.status) == (
                 (204, 200) if allowed else (403, 403)
@@ -163,16 +158,14 @@ async def test_listed_origins_get_our_own_cors_answers(
         ("localhost, evil.example", False),
     ],
 )
-async def test_names_the_gateway_answers_under(host: str, *, fine: bool) -> None:
+async def test_answers_under_listed_host_names_and_addresses_only(
+    host: str, *, fine: bool
+) -> None:
     sites = SitePolicy(allowed_hosts=("gateway.example",))
     async with raw_gateway(sites=sites) as (url, upstream):
-        answer = await send_bytes(
-            url, f"GET /v1/models HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()
-        )
-        twice = await send_bytes(
-            url,
-            f"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nHost: {host}\r\n\r\n".encode(),
-        )
+        answer = await send_get(url, "/v1/models", host=host)
+        second_host = (b"Host", host.encode())
+        twice = await send_get(url, "/v1/models", second_host, host="localhost")
         assert twice.status == 403
         assert len(upstream.received) == fine
     assert answer.status == (200 if fine else 403)
@@ -180,18 +173,16 @@ async def test_names_the_gateway_answers_under(host: str, *, fine: bool) -> None
         assert "gateway.allowed_hosts" in json.loads(answer.body)["error"]["message"]
 
 
-async def test_with_keys_the_name_matters_only_for_our_own_pages() -> None:
+@pytest.mark.parametrize(
+    ("path", "status"), [("/v1/models", 200), ("/metrics", 403), ("/healthz", 200)]
+)
+async def test_with_keys_the_host_name_matters_only_for_the_gateway_s_own_pages(
+    path: str, status: int
+) -> None:
     async with raw_gateway(authenticator=Keys()) as (url, _):
-        fields = b"Host: proxy.corp.example\r\nAuthorization: Bearer et-good\r\n\r\n"
-        assert (
-            await send_bytes(url, b"GET /v1/models HTTP/1.1\r\n" + fields)
-        ).status == 200
-        assert (
-            await send_bytes(url, b"GET /metrics HTTP/1.1\r\n" + fields)
-        ).status == 403
-        assert (
-            await send_bytes(url, b"GET /healthz HTTP/1.1\r\n" + fields)
-        ).status == 200
+        key = (b"Authorization", b"Bearer et-good")
+        answer = await send_get(url, path, key, host="proxy.corp.example")
+    assert answer.status == status
 
 
 @pytest.mark.parametrize(
@@ -210,7 +201,7 @@ async def test_with_keys_the_name_matters_only_for_our_own_pages() -> None:
         ("allowed_hosts: ['*']", False),
     ],
 )
-def test_what_can_be_listed(setting: str, *, fine: bool) -> None:
+def test_validates_the_settings(setting: str, *, fine: bool) -> None:
     if fine:
         parse_config(f"gateway: {{{setting}}}")
     else:

@@ -25,6 +25,7 @@ from tests.gateway.raw_http import (
     read_message,
     response_head,
     send_bytes,
+    send_post,
 )
 
 APIS = ("/v1/chat/completions", "/v1/responses", "/v1/messages")
@@ -76,8 +77,8 @@ async def check_honest(url: str, number: int) -> None:
             "messages": [{"role": "user", "content": f"honest {number}"}],
         }
     ).encode()
-    answer = await send_bytes(
-        url, post_request("/v1/chat/completions", body, (b"X-Of", b"%d" % number))
+    answer = await send_post(
+        url, "/v1/chat/completions", body, (b"X-Of", b"%d" % number)
     )
     assert (answer.status, answer.body, answer.names["x-of"]) == (
         200,
@@ -133,11 +134,8 @@ async def test_odd_requests(tmp_path: Path) -> None:
             for number, (what, body) in enumerate(JSON_ODDITIES.items()):
                 for path in APIS:
                     before = len(upstream.received)
-                    answer = await send_bytes(
-                        gateway.url,
-                        post_request(
-                            path, body, (b"Content-Type", b"application/json")
-                        ),
+                    answer = await send_post(
+                        gateway.url, path, body, (b"Content-Type", b"application/json")
                     )
                     assert answer.status in (200, 400, 413), (what, answer)
                     if answer.status == 200:

@@ -28,11 +28,10 @@ from tests.gateway.raw_http import (
     PassThroughManager,
     RawMessage,
     connect,
-    post_request,
     raw_gateway,
     raw_upstream,
     read_message,
-    send_bytes,
+    send_post,
 )
 
 CHAT = "/v1/chat/completions"
@@ -51,7 +50,7 @@ async def test_slow_bodies_take_no_places(path: str) -> None:
             )
             await writer.drain()
         for _ in range(3):
-            assert (await send_bytes(url, post_request(CHAT, b"{}"))).status == 200
+            assert (await send_post(url, CHAT)).status == 200
         for _, writer in slow:
             writer.close()
 
@@ -97,9 +96,7 @@ async def test_made_up_credentials_share_half_of_the_places() -> None:
         assert {answer.status for answer in refused} == {429}
         for _ in range(3):
             assert (
-                await send_bytes(
-                    url, post_request("/v1/messages", b"{}", (b"x-api-key", b"good"))
-                )
+                await send_post(url, "/v1/messages", b"{}", (b"x-api-key", b"good"))
             ).status == 200
         for _, writer in slow:
             writer.close()
@@ -125,7 +122,7 @@ async def test_the_bytes_of_all_bodies_are_bounded() -> None:
         for _, writer in slow:
             writer.close()
         await asyncio.gather(*waiting, return_exceptions=True)
-        while (await send_bytes(url, post_request(CHAT, b"{}"))).status != 200:  # noqa: ASYNC110 - as a client tries again
+        while (await send_post(url, CHAT)).status != 200:  # noqa: ASYNC110 - as a client tries again
             await asyncio.sleep(0.01)
 
 
@@ -137,9 +134,7 @@ async def test_idle_connections_give_way_to_new_ones() -> None:
         ) as running:
             idle = [await connect(running.url) for _ in range(30)]
             for _ in range(5):
-                assert (
-                    await send_bytes(running.url, post_request(CHAT, b"{}"))
-                ).status == 200
+                assert (await send_post(running.url, CHAT)).status == 200
             ended = [reader.at_eof() for reader, _ in idle]
             for _, writer in idle:
                 writer.close()
@@ -228,7 +223,7 @@ async def test_more_idle_connections_than_files(tmp_path: Path) -> None:
         idle = [await connect(url) for _ in range(1_100)]
         try:
             for _ in range(5):
-                assert (await send_bytes(url, post_request(CHAT, b"{}"))).status == 200
+                assert (await send_post(url, CHAT)).status == 200
         finally:
             for _, writer in idle:
                 writer.close()

@@ -33,9 +33,8 @@ from tests.core.test_pattern_growth import cpu_limit
 from tests.gateway.raw_http import (
     JSON,
     PassThroughManager,
-    post_request,
     raw_gateway,
-    send_bytes,
+    send_post,
     whole_answer,
 )
 
@@ -78,9 +77,7 @@ async def test_a_large_body_is_read_in_another_thread(
     manager = Watched()
     async with raw_gateway(manager=manager) as (url, upstream):
         assert (
-            await send_bytes(
-                url, post_request(CHAT, body, *JSON, (b"content-encoding", encoding))
-            )
+            await send_post(url, CHAT, body, *JSON, (b"content-encoding", encoding))
         ).status == 200
     assert [thread != threading.get_ident() for thread in manager.threads] == [is_apart]
     assert upstream.received[0].body == body or encoding == b"identity"
@@ -228,5 +225,5 @@ async def test_a_large_request_is_charged_after_its_answer(mode: Any) -> None:
         {"model": "gpt-4o", "messages": [{"role": "user", "content": "word " * 40_000}]}
     ).encode()
     async with raw_gateway(reply, authenticator=Keys(), mode=mode) as (url, _):
-        assert (await send_bytes(url, post_request(CHAT, body, *JSON))).status == 200
+        assert (await send_post(url, CHAT, body, *JSON)).status == 200
     assert account.spent == [len(body) // 4]

@@ -20,6 +20,7 @@ from tests.gateway.raw_http import (
     post_request,
     raw_upstream,
     send_bytes,
+    send_post,
     whole_answer,
 )
 
@@ -75,9 +76,7 @@ async def test_requests_go_through_and_say_so() -> None:
             assert (
                 "x-everthread-notice" not in (await send_bytes(running.url, chat)).names
             )
-            assert (
-                await send_bytes(running.url, post_request("/mcp", b"{}"))
-            ).status == 200
+            assert (await send_post(running.url, "/mcp")).status == 200
             for state in ("hangs", "fails"):
                 probe.state = state
                 now[0] += 10
@@ -86,7 +85,7 @@ async def test_requests_go_through_and_say_so() -> None:
                     answer = await send_bytes(running.url, chat)
                     assert (answer.status, answer.body) == (200, b"{}")
                     assert "unmanaged" in answer.names["x-everthread-notice"]
-                away = await send_bytes(running.url, post_request("/mcp", b"{}"))
+                away = await send_post(running.url, "/mcp")
                 assert (away.status, away.names["retry-after"]) == (503, "1")
                 assert probe.asked == before + 1, "what is known is not asked again"
             assert manager.cancelled == 2, "the others did not even begin"
@@ -96,9 +95,7 @@ async def test_requests_go_through_and_say_so() -> None:
             assert (
                 "x-everthread-notice" not in (await send_bytes(running.url, chat)).names
             )
-            assert (
-                await send_bytes(running.url, post_request("/mcp", b"{}"))
-            ).status == 200
+            assert (await send_post(running.url, "/mcp")).status == 200
     assert len(upstream.received) == 8
 
 

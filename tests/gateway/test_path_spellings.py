@@ -1,8 +1,9 @@
-"""Paths: every spelling of one is the same, for checks and for the upstream."""
+"""Every spelling of a path means the same to the gateway's checks and to the upstream."""
 
 from __future__ import annotations
 
 import logging
+from itertools import product
 from urllib.parse import unquote_to_bytes
 
 import pytest
@@ -15,16 +16,16 @@ from everthread.gateway.router import Upstream, normalize_path
 from tests.gateway.raw_http import (
     PassThroughManager,
     open_raw_gateway,
-    post_request,
     raw_gateway,
     raw_upstream,
-    send_bytes,
+    send_get,
+    send_post,
 )
 from tests.gateway.test_proxy_safety import Keys
 
 
 @pytest.mark.parametrize(
-    ("raw", "meant"),
+    ("raw", "normal"),
     [
         (b"/v1/messages", b"/v1/messages"),
         (b"/messages", b"/v1/messages"),
@@ -46,14 +47,12 @@ from tests.gateway.test_proxy_safety import Keys
         (b"*", b"/*"),
     ],
 )
-def test_a_path_as_it_is_meant(raw: bytes, meant: bytes) -> None:
-    assert normalize_path(raw) == meant
-    assert normalize_path(meant) == meant
+def test_normalizes_a_path(raw: bytes, normal: bytes) -> None:
+    assert normalize_path(raw) == normal
+    assert normalize_path(normal) == normal
 
 
-async def test_other_spellings_are_managed_and_reach_no_upstream_with_our_own_paths() -> (
-    None
-):
+async def test_treats_every_spelling_of_a_path_the_same() -> None:
     manager = PassThroughManager()
     async with raw_gateway(manager=manager) as (url, upstream):
         for path in (
@@ -61,11 +60,9 @@ async def test_other_spellings_are_managed_and_reach_no_upstream_with_our_own_pa
             "//v1/chat/completions",
             "/v1/v1/chat/completions",
         ):
-            assert (await send_bytes(url, post_request(path, b"{}"))).status == 200
-        for spelt in (b"/METRICS", b"//metrics", b"/v1/../metrics", b"/%6detrics"):
-            answer = await send_bytes(
-                url, b"GET " + spelt + b" HTTP/1.1\r\nHost: localhost\r\n\r\n"
-            )
+            assert (await send_post(url, path)).status == 200
+        for spelling in ("/METRICS", "//metrics", "/v1/../metrics", "/%6detrics"):
+            answer = await send_get(url, spelling)
             assert b"everthread_" in answer.body
     assert [heard.line.split()[1] for heard in upstream.received] == [
         b"/v1/chat/completions"
@@ -73,42 +70,32 @@ async def test_other_spellings_are_managed_and_reach_no_upstream_with_our_own_pa
     assert len(manager.prepared) == 3
 
 
-async def test_no_key_of_ours_reaches_an_upstream_in_any_place() -> None:
+async def test_a_gateway_key_in_any_place_or_spelling_reaches_no_upstream() -> None:
     token, _ = issue_key()
     key = token.encode()
-
-    async def run() -> None:
-        async with raw_upstream() as upstream:
-            known = [Upstream("only", upstream.url, api_key="sk-upstream")]
-            async with open_raw_gateway(known, authenticator=Keys()) as (url, _):
-                fields = (
-                    (b"Authorization", b"Bearer et-good"),
-                    (b"Cookie", b"a=1;everthread_x=y; key=" + key),
-                    (b"x-other", key),
-                )
-                for path in ("/v1/messages", "/v1/files", f"/v1/files/{token}/content"):
-                    for spelt in (
-                        token,
-                        token.replace("_", "%5f"),
-                        "".join(f"%{ord(sign):02X}" for sign in token),
-                    ):
-                        assert (
-                            await send_bytes(
-                                url,
-                                post_request(f"{path}?key={spelt}&a=1", b"{}", *fields),
-                            )
-                        ).status == 200
-        for heard in upstream.received:
-            assert key not in unquote_to_bytes(heard.line) + b"".join(
-                value for _, value in heard.headers
-            )
-            assert b"a=1" in heard.line
-            assert heard.names["cookie"] == "a=1; key="
-
-    await run()
+    escaped = "".join(f"%{ord(character):02X}" for character in token)
+    fields = (
+        (b"Authorization", b"Bearer et-good"),
+        (b"Cookie", b"a=1;everthread_x=y; key=" + key),
+        (b"x-other", key),
+    )
+    paths = ("/v1/messages", "/v1/files", f"/v1/files/{token}/content")
+    async with raw_upstream() as upstream:
+        known = [Upstream("only", upstream.url, api_key="sk-upstream")]
+        async with open_raw_gateway(known, authenticator=Keys()) as (url, _):
+            for path, spelling in product(
+                paths, (token, token.replace("_", "%5f"), escaped)
+            ):
+                target = f"{path}?key={spelling}&a=1"
+                assert (await send_post(url, target, b"{}", *fields)).status == 200
+    for heard in upstream.received:
+        sent = [unquote_to_bytes(heard.line), *(value for _, value in heard.headers)]
+        assert key not in b"".join(sent)
+        assert b"a=1" in heard.line
+        assert heard.names["cookie"] == "a=1; key="
 
 
-def test_a_path_forges_no_line_of_the_log() -> None:
+def test_a_path_cannot_forge_a_log_line() -> None:
     token, _ = issue_key()
     path = f"/v1/x\nINFO forged\x1b[2J/{token}/sk-proj-{token[16:]}{token[16:]}"
     record = logging.LogRecord(
@@ -123,28 +110,21 @@ def test_a_path_forges_no_line_of_the_log() -> None:
         assert token[16:40] not in line
 
 
-async def test_a_login_with_chatgpt_goes_to_its_own_server_and_a_key_does_not() -> None:
-    async with (
-        raw_upstream() as keys,
-        raw_upstream() as logins,
-    ):
+async def test_routes_chatgpt_logins_and_keys_to_different_servers() -> None:
+    async with raw_upstream() as keys, raw_upstream() as logins:
         known = [
             Upstream("openai", keys.url, family="openai"),
             Upstream("chatgpt", f"{logins.url}/backend-api/codex"),
         ]
         async with open_raw_gateway(known) as (url, _):
-            await send_bytes(
+            await send_post(
                 url,
-                post_request(
-                    "/v1/responses",
-                    b'{"model": "gpt-5"}',
-                    (b"chatgpt-account-id", b"account-1"),
-                ),
+                "/v1/responses",
+                b'{"model": "gpt-5"}',
+                (b"chatgpt-account-id", b"account-1"),
             )
-            await send_bytes(url, post_request("/v1/responses", b'{"model": "gpt-5"}'))
-            await send_bytes(
-                url, post_request("/v1/messages", b'{"model": "claude-opus-5"}')
-            )
+            await send_post(url, "/v1/responses", b'{"model": "gpt-5"}')
+            await send_post(url, "/v1/messages", b'{"model": "claude-opus-5"}')
     assert [heard.line for heard in logins.received] == [
         b"POST /backend-api/codex/responses HTTP/1.1"
     ]
@@ -155,7 +135,7 @@ async def test_a_login_with_chatgpt_goes_to_its_own_server_and_a_key_does_not() 
     ]
 
 
-def test_a_gateway_with_keys_of_its_own_serves_no_login(
+def test_a_gateway_with_its_own_keys_has_no_upstream_for_logins(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY"):

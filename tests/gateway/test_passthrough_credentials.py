@@ -30,6 +30,7 @@ from tests.gateway.raw_http import (
     raw_gateway,
     response_head,
     send_bytes,
+    send_post,
     whole_answer,
 )
 
@@ -210,7 +211,7 @@ async def test_only_an_answer_of_2xx_shows_that_a_credential_is_good(
                 ("/v1/responses", json.dumps(trigger).encode()),
                 ("/v1/responses/compact", json.dumps(trigger).encode()),
             ):
-                heard = await send_bytes(url, post_request(path, sent, key, *JSON))
+                heard = await send_post(url, path, sent, key, *JSON)
                 assert (heard.status, heard.body) == (status, body)
     assert (manager.prepared, manager.items, manager.may_spend) == ([], [], [])
     assert len(upstream.received) == 9
@@ -238,5 +239,5 @@ async def test_without_a_credential_nobody_is_let_in(
     broken: bytes, auth: PassthroughAuthenticator
 ) -> None:
     async with raw_gateway(answer, authenticator=auth) as (url, upstream):
-        heard = await send_bytes(url, post_request(CHAT, BODY, (b"x-other", broken)))
+        heard = await send_post(url, CHAT, BODY, (b"x-other", broken))
     assert (heard.status, upstream.received) == (401, [])
