@@ -7,7 +7,7 @@ import pytest
 from everthread.compaction.compaction_result import Compaction
 from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.summarizers.chain import SummarizerChain
-from everthread.compaction.summarizers.model import LlmSummarizer
+from everthread.compaction.summarizers.llm_summarizer import LlmSummarizer
 from everthread.compaction.summary.sections import render_sections
 from tests.compaction.histories import make_engine
 from tests.compaction.summarizers.model_doubles import (

@@ -160,7 +160,8 @@ def test_what_the_first_requests_need_is_loaded_ahead() -> None:
         "import asyncio, sys\n"
         "from everthread.factory.preloading import preload\n"
         "asyncio.run(preload())\n"
-        "needed = {'genai_prices', 'splintr', 'everthread.compaction.summarizers.model', 'anyio._backends._asyncio'}\n"
+        "needed = {'genai_prices', 'splintr', 'everthread.compaction.summarizers.llm_summarizer', "
+        "'anyio._backends._asyncio'}\n"
         "print(*(needed - set(sys.modules)))"
     )
     done = subprocess.run(

@@ -17,7 +17,11 @@ async def preload() -> None:
         import anyio
         import httpx2
 
-        from everthread.compaction.summarizers import chain, model  # noqa: F401 - for the first compaction
+        from everthread.compaction.summarizers import (  # noqa: F401 - for the first compaction
+            chain,
+            llm_summarizer,
+            warm_prefix,
+        )
         from everthread.core.costs.canonical_usage import CanonicalUsage
         from everthread.core.costs.prices import compute_call_cost
         from everthread.core.tokens.tokenizers import load_tokenizer

@@ -134,7 +134,7 @@ class SummarizerFactory:
 
         If the prefix is cached by marks, the main model is first asked with that prefix.
         """
-        from everthread.compaction.summarizers.model import WarmPrefixSummarizer
+        from everthread.compaction.summarizers.warm_prefix import WarmPrefixSummarizer
         from everthread.core.tokens import TokenCounter
         from everthread.providers.resilience import FittingModel, MeteredModel
 
@@ -167,7 +167,7 @@ class SummarizerFactory:
     def _make_model_summarizer(
         self, model: MeteredModel, counter: TokenCounter
     ) -> Summarizer:
-        from everthread.compaction.summarizers.model import LlmSummarizer
+        from everthread.compaction.summarizers.llm_summarizer import LlmSummarizer
 
         return LlmSummarizer(
             model,

@@ -10,7 +10,7 @@ import pytest
 
 from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.summarizers.chain import SummarizerChain
-from everthread.compaction.summarizers.model import LlmSummarizer
+from everthread.compaction.summarizers.llm_summarizer import LlmSummarizer
 from everthread.compaction.summarizers.summarizer import (
     RefusedDraft,
     SummaryDraft,

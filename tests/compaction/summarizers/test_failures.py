@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from everthread.compaction.summarizers.model import PromptTooLongError, as_summary_error
+from everthread.compaction.summarizers.model_errors import (
+    PromptTooLongError,
+    as_summary_error,
+)
 from everthread.errors import SummaryError, WireError
 
 

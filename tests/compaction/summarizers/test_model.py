@@ -14,7 +14,7 @@ from everthread.compaction.summarizers.conversation_record import (
     OPEN,
     to_inert_text,
 )
-from everthread.compaction.summarizers.model import LlmSummarizer
+from everthread.compaction.summarizers.llm_summarizer import LlmSummarizer
 from everthread.compaction.summarizers.prompts import list_headings
 from everthread.compaction.summarizers.summarizer import SummaryDraft, SummaryRequest
 from everthread.compaction.summary.sections import render_sections

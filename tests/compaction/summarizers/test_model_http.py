@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from everthread.compaction.summarizers import answer_judging
-from everthread.compaction.summarizers.model import LlmSummarizer
+from everthread.compaction.summarizers.llm_summarizer import LlmSummarizer
 from everthread.compaction.summarizers.summarizer import SummaryDraft
 from everthread.compaction.summary.sections import render_sections
 from everthread.errors import SummaryError

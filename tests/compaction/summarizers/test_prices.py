@@ -8,8 +8,9 @@ import pytest
 
 from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.summarizers.chain import CallPrice, SummarizerChain
-from everthread.compaction.summarizers.model import LlmSummarizer, WarmPrefixSummarizer
+from everthread.compaction.summarizers.llm_summarizer import LlmSummarizer
 from everthread.compaction.summarizers.summarizer import SummaryDraft, SummaryRequest
+from everthread.compaction.summarizers.warm_prefix import WarmPrefixSummarizer
 from everthread.core.messages import Message
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import Request

@@ -9,8 +9,8 @@ import pytest
 
 from everthread.compaction.summarizers import answer_judging
 from everthread.compaction.summarizers.chain import SummarizerChain
-from everthread.compaction.summarizers.model import WarmPrefixSummarizer
 from everthread.compaction.summarizers.summarizer import SummaryDraft, SummaryRequest
+from everthread.compaction.summarizers.warm_prefix import WarmPrefixSummarizer
 from everthread.core.caching.claude_cache_marks import apply_cache_control
 from everthread.core.messages import Message
 from everthread.core.types import Request

@@ -60,6 +60,11 @@ class SummaryRequest:
     With notes, `messages` is empty, and `previous` holds their joined sections.
     """
 
+    @property
+    def last_refusal_reason(self) -> str:
+        """The reason why the last draft was refused; empty if none was."""
+        return self.refused[-1].reason if self.refused else ""
+
 
 @dataclass(frozen=True, slots=True)
 class Verification:
