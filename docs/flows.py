@@ -100,7 +100,7 @@ SEND = (
         "The engine plans and finishes in a thread; in between a model may be asked.",
     ),
     Box(
-        "compaction/cutting/cut_plan.py",
+        "compaction/cutting/cut_planner.py",
         "Prune old results, then cut: head, middle, tail. Groups stay whole.",
     ),
     Box(

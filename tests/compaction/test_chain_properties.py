@@ -16,6 +16,7 @@ from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.engine import Services
 from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.lossless import LosslessEngine
+from everthread.compaction.planning_engine import PlanningEngine
 from everthread.compaction.summary.sections import USER_WORDS, parse_sections
 from everthread.compaction.summary.user_quotes import (
     NO_WORDS_NOTE,
@@ -23,7 +24,6 @@ from everthread.compaction.summary.user_quotes import (
     count_quote_tokens,
     parse_quotes,
 )
-from everthread.compaction.summary_engine import SummaryEngine
 from everthread.core.message_repair import repair_messages
 from everthread.core.messages import Message, text_of
 from everthread.core.secrets.redaction import redact
@@ -149,11 +149,11 @@ class GrowingConversation:
         self.speak()
 
 
-def made_engine(name: str, window: int) -> SummaryEngine:
+def made_engine(name: str, window: int) -> PlanningEngine:
     services = Services(
         JournalWriter(COUNTER), COUNTER, Budget.for_window(window), lambda: 0.0
     )
-    built: SummaryEngine = ENGINES[name](services)
+    built: PlanningEngine = ENGINES[name](services)
     return built
 
 

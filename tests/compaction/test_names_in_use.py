@@ -19,6 +19,7 @@ from everthread.compaction.names.names_in_use import (
     NamesInUse,
 )
 from everthread.compaction.names.names_section import NamesSection, parse_names
+from everthread.compaction.planning_engine import PlanningEngine
 from everthread.compaction.summary.sections import (
     DONE,
     FILES,
@@ -26,7 +27,6 @@ from everthread.compaction.summary.sections import (
     TemplateName,
     parse_sections,
 )
-from everthread.compaction.summary_engine import SummaryEngine
 from everthread.core.messages import Message, text_of
 from everthread.core.summary_marks import recognize_summaries, strip_summary_marks
 from everthread.core.tokens import TokenCounter
@@ -41,7 +41,7 @@ from tests.compaction.histories import (
 
 COUNTER = TokenCounter("gpt-4o")
 WINDOW = 16_000
-MakeEngine = Callable[[Services], SummaryEngine]
+MakeEngine = Callable[[Services], PlanningEngine]
 
 
 def services(summarizer: object = None, window: int = WINDOW) -> Services:

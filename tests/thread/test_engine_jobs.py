@@ -16,9 +16,9 @@ import pytest
 from everthread.compaction.compaction_result import Compaction
 from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.engine import ContextEngine, Services
+from everthread.compaction.engine_input import CompactionInput, RefitInput
 from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.lossless import LosslessEngine
-from everthread.compaction.planning_engine import CompactionInput, RefitInput
 from everthread.compaction.summarizers.chain import DeferredJournal
 from everthread.compaction.summarizers.summarizer import (
     Summarizer,

@@ -10,12 +10,17 @@ from everthread.compaction.compaction_result import Compaction
 from everthread.compaction.cutting.cut_plan import CutPlan
 from everthread.compaction.draft_requests import PendingDraft, empty_draft
 from everthread.compaction.engine import ContextEngine, Services
+from everthread.compaction.engine_input import EngineState
 from everthread.compaction.history.open_requests import write_task
 from everthread.compaction.history.thread_facts import ThreadState
 from everthread.compaction.journal.journal import AUTHOR
 from everthread.compaction.journal.journal_builder import GrowingJournal
 from everthread.compaction.names.names_section import NamesSection
-from everthread.compaction.planning_engine import EngineState
+from everthread.compaction.planning_engine import (
+    PlanningEngine,
+    SummaryInput,
+    WrittenSummary,
+)
 from everthread.compaction.summarizers.summarizer import SummaryDraft, SummaryRequest
 from everthread.compaction.summary.sections import (
     HANDOFF_SECTIONS,
@@ -35,11 +40,6 @@ from everthread.compaction.summary.summary_message import (
     write_pinned_notes,
 )
 from everthread.compaction.summary.user_quotes import render_quotes
-from everthread.compaction.summary_engine import (
-    SummaryEngine,
-    SummaryInput,
-    WrittenSummary,
-)
 from everthread.compaction.verification.draft_checks import (
     check_draft,
     fill_from_journal,
@@ -67,7 +67,7 @@ class PendingCompressorSummary:
 
     summary_input: SummaryInput
     request: SummaryRequest
-    facts: ThreadState
+    thread_state: ThreadState
     """The state of the thread at the end of the covered messages."""
     names: NamesSection
     pinned_notes: str
@@ -83,7 +83,7 @@ class PendingCompressorSummary:
         )
 
 
-class ContextCompressor(SummaryEngine):
+class ContextCompressor(PlanningEngine):
     """The engine that replaces the middle of a history by one summary."""
 
     name = "compressor"
@@ -102,20 +102,20 @@ class ContextCompressor(SummaryEngine):
         cut_plan = summary_input.cut_plan
         compaction_input = summary_input.compaction_input
         growing_journal = self._extend_journal(cut_plan, summary_input.state)
-        facts = growing_journal.state.prepare_for_summary(cut_plan.facts)
-        state = facts.after_messages(*cut_plan.tail_facts_and_turns)
-        journal = growing_journal.build_journal(facts.root_prefix, state)
+        covered_state = growing_journal.state.prepare_for_summary(cut_plan.facts)
+        state = covered_state.after_messages(*cut_plan.tail_facts_and_turns)
+        journal = growing_journal.build_journal(covered_state.root_prefix, state)
         if cut_plan.earlier_summary.last_turns:
             # Messages between several summaries belong between their entries.
             entries = sorted(journal.entries, key=lambda entry: entry.first_turn)
             journal = replace(journal, entries=tuple(entries))
-        task = write_task(cut_plan)
+        task = write_task(cut_plan.history)
         pinned_notes, warnings = write_pinned_notes(
-            summary_input.state.notes, cut_plan.full_summary_budget // 8, count
+            summary_input.state.notes, cut_plan.budget.full_tokens // 8, count
         )
         names = NamesSection.plan(
             state.names,
-            cut_plan.summary_budget,
+            cut_plan.budget.tokens,
             continues=bool(cut_plan.earlier_summary.text),
         )
         other_tokens = (
@@ -131,7 +131,7 @@ class ContextCompressor(SummaryEngine):
             if compaction_input.has_model
             else (),
             budget=max(
-                cut_plan.summary_budget - other_tokens, cut_plan.summary_budget // 2
+                cut_plan.budget.tokens - other_tokens, cut_plan.budget.tokens // 2
             ),
             previous=_drop_names_section(cut_plan.earlier_summary.sections),
             task=task,
@@ -146,7 +146,7 @@ class ContextCompressor(SummaryEngine):
         return PendingCompressorSummary(
             summary_input,
             request,
-            facts=facts,
+            thread_state=covered_state,
             names=names,
             pinned_notes=pinned_notes,
             warnings=warnings,
@@ -194,7 +194,7 @@ class ContextCompressor(SummaryEngine):
             verification=draft.verification,
             warnings=(*draft.warnings, *pending.warnings),
             usage=draft.usage,
-            state=pending.facts.dump(),
+            state=pending.thread_state.dump(),
         )
         return WrittenSummary(
             self._render_summary(pending, sections, is_brief=is_brief), result
@@ -240,7 +240,7 @@ class ContextCompressor(SummaryEngine):
         else:
             journal = GrowingJournal(
                 cut_plan.earlier_summary.journal,
-                self.load_facts_before(cut_plan.earlier_summary, state),
+                self.load_thread_state(cut_plan.earlier_summary, state),
             ).extend(facts, turns)
         self._last_journal = cut_plan.earlier_summary.text, journal
         return journal
@@ -296,18 +296,20 @@ def _fit_user_words(
     max_section_tokens = _MAX_TOKENS_PER_BYTE * len(texts) + _MAX_HEADING_TOKENS * len(
         sections
     )
-    words_budget = cut_plan.user_words_budget(other_tokens + max_section_tokens)
+    words_budget = cut_plan.budget.count_tokens_for_user_words(
+        other_tokens + max_section_tokens
+    )
     has_omitted_words = any(entry.range_end for entry in cut_plan.user_words)
     if words_budget >= _find_max_quote_tokens(cut_plan) and not has_omitted_words:
         return sections, words_budget
     marker_tokens = count(marker)
-    words_budget = cut_plan.user_words_budget(
+    words_budget = cut_plan.budget.count_tokens_for_user_words(
         other_tokens + marker_tokens + count_section_tokens(sections, count)
     )
-    missing_tokens = cut_plan.min_user_words_tokens - words_budget
+    missing_tokens = cut_plan.budget.min_user_words_tokens - words_budget
     if missing_tokens > 0:
         sections = _shorten_sections(sections, missing_tokens, count)
-        words_budget = cut_plan.user_words_budget(
+        words_budget = cut_plan.budget.count_tokens_for_user_words(
             other_tokens + marker_tokens + count_section_tokens(sections, count)
         )
     return sections, words_budget
@@ -315,8 +317,8 @@ def _fit_user_words(
 
 def _find_max_quote_tokens(cut_plan: CutPlan) -> int:
     """Return the most tokens that all of the user's words may take as quotes."""
-    margin = cut_plan.user_words_tokens // _QUOTE_MARGIN_DIVISOR
-    return cut_plan.user_words_tokens + margin + _QUOTES_NOTE_TOKENS
+    margin = cut_plan.budget.user_words_tokens // _QUOTE_MARGIN_DIVISOR
+    return cut_plan.budget.user_words_tokens + margin + _QUOTES_NOTE_TOKENS
 
 
 def _shorten_sections(sections: Sections, tokens: int, count: CountTokens) -> Sections:

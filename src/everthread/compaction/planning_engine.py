@@ -1,180 +1,227 @@
-"""Engines that plan and finish.
+"""Engines that plan and finish: the base of both built-in engines.
 
     plan = engine.plan(history, state)
     drafts = await request_drafts(summarizer, plan.requests)
     result = engine.finish(plan, drafts)        # a compaction, or a plan that asks for more
 
 Both steps are pure and their values can be pickled. So a caller runs them beside its event loop, in a thread or in
-another process, and asks the summariser in between.
+another process, and asks the summariser in between. The result replaces the middle of a history by one summary message.
 """
 
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from everthread.compaction.compaction_result import Compaction, CompactionLevel
+from everthread.compaction.cutting.cut_plan import CutPlan
+from everthread.compaction.cutting.cut_planner import plan_cut
+from everthread.compaction.cutting.cut_results import (
+    accept_if_smaller,
+    explain_no_work,
+    list_phases,
+    make_pruned_result,
+    make_unchanged_result,
+    name_trigger,
+)
+from everthread.compaction.cutting.pruning import redact_message
 from everthread.compaction.draft_requests import request_drafts
-from everthread.compaction.engine import ContextEngine, Original, Services
+from everthread.compaction.engine import ContextEngine, Services
+from everthread.compaction.engine_input import (
+    CompactionInput,
+    EngineState,
+    RefitInput,
+    StoredGraph,
+)
+from everthread.compaction.history.compaction_history import HistoryReader
 from everthread.compaction.history.thread_facts import ThreadState
 from everthread.compaction.journal.journal import AUTHOR
+from everthread.compaction.prepared_compaction import (
+    append_new_messages,
+    merge_compactions,
+)
 from everthread.compaction.summarizers.summarizer import (
     Summarizer,
     SummaryDraft,
     SummaryRequest,
 )
-from everthread.core.messages import Messages
-from everthread.core.types import Node, System
+from everthread.compaction.summary.assembly import assemble_messages, make_system_note
+from everthread.compaction.summary.earlier_summary import (
+    EarlierSummary,
+    parse_earlier_summary,
+    read_earlier_summary,
+    read_state_from_sections,
+)
+from everthread.compaction.summary.summary_message import write_marker
+from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.messages import Message, Messages
+from everthread.core.secrets.redaction import LineRedactor
+from everthread.core.transcript import is_summary, seal_summary, without_summary
+from everthread.core.types import System
 
 
 @dataclass(frozen=True, slots=True)
-class CompactionInput:
-    """A history to compact, with options; the fields are the arguments of `ContextEngine.compress`."""
+class SummaryInput:
+    """The messages that one summary replaces, the call of `compress` it belongs to, and the engine's state."""
 
-    messages: Messages
-    current_tokens: int | None = None
-    focus_topic: str | None = None
-    system: System = None
-    tools: Sequence[Mapping[str, Any]] | None = None
-    level: CompactionLevel = CompactionLevel.NORMAL
-    manual: bool = False
-    dry_run: bool = False
-    ids: Sequence[int] | None = None
-    has_model: bool = False
-    """Whether a model can write drafts. If not, the journal writes the summary."""
+    cut_plan: CutPlan
+    compaction_input: CompactionInput
+    state: EngineState
+    marker: str
+    """The first lines of the summary message."""
 
-    def compress_arguments(self) -> dict[str, Any]:
-        """Return the keyword arguments of `ContextEngine.compress`."""
-        return {
-            "current_tokens": self.current_tokens,
-            "focus_topic": self.focus_topic,
-            "system": self.system,
-            "tools": self.tools,
-            "level": self.level,
-            "manual": self.manual,
-            "dry_run": self.dry_run,
-            "ids": self.ids,
-        }
+    def hide_secrets(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """Return the messages for a summariser, redacted if it is a model. The journal redacts its own text."""
+        if not self.compaction_input.has_model:
+            return messages
+        return [redact_message(message) for message in messages]
+
+
+class PendingSummary(Protocol):
+    """A summary that was begun and waits for drafts. Each engine has its own class."""
+
+    @property
+    def requests(self) -> Sequence[SummaryRequest]: ...
 
 
 @dataclass(frozen=True, slots=True)
-class RefitInput:
-    """A compaction prepared from the first messages of a list, and the messages that were added since."""
+class WrittenSummary:
+    """The text of a summary message without its last line, and the fields of the result that the engine knows."""
 
-    prepared: Compaction
-    new_messages: Messages
-    prepared_count: int
-    """The number of messages that the compaction was prepared from."""
-    current_tokens: int | None = None
-    system: System = None
-    tools: Sequence[Mapping[str, Any]] | None = None
-    ids: Sequence[int] | None = None
-    """The ids of all messages of the list."""
-
-    def to_compaction_input(self) -> CompactionInput:
-        """Return the prepared messages and the new ones as one history."""
-        ids = None
-        if self.ids is not None:
-            ids = [*self._kept_ids(self.ids), *self.ids[self.prepared_count :]]
-        return CompactionInput(
-            [*self.prepared.messages, *self.new_messages],
-            current_tokens=self.current_tokens,
-            system=self.system,
-            tools=self.tools,
-            ids=ids,
-        )
-
-    def refit_arguments(self) -> dict[str, Any]:
-        """Return the keyword arguments of `ContextEngine.refit`."""
-        return {
-            "start": self.prepared_count,
-            "current_tokens": self.current_tokens,
-            "system": self.system,
-            "tools": self.tools,
-        }
-
-    def _kept_ids(self, ids: Sequence[int]) -> Iterator[int]:
-        """Yield the ids of the prepared messages; a new message gets the id of the message before it."""
-        last_id = ids[0]
-        for index in self.prepared.kept:
-            last_id = last_id if index is None else ids[index]
-            yield last_id
+    text: str
+    result: Compaction
 
 
 @dataclass(frozen=True, slots=True)
-class StoredGraph:
-    """A thread's graph of summaries, with the messages under them that a plan needs."""
-
-    nodes: Mapping[str, Node] = field(default_factory=dict)
-    """The summaries of the graph by their ids."""
-    is_stored: bool = False
-    """Whether the graph was read from a store. If not, it holds only nodes that the engine made itself."""
-    covered: tuple[int, ...] = ()
-    """Ids of the messages that earlier compactions cover."""
-    originals: Mapping[int, Original] = field(default_factory=dict)
-    """Original messages by id."""
-
-
-@dataclass(frozen=True, slots=True)
-class EngineState:
-    """The state that an engine needs for a plan, besides the history to compact."""
-
-    facts: ThreadState | None = None
-    """The state of the thread after the last compaction; None if it is not known."""
-    notes: tuple[str, ...] = ()
-    """Pinned texts."""
-    graph: StoredGraph | None = None
-    """None if the engine makes no graph."""
-
-
-class Plan(Protocol):
+class Plan:
     """A compaction that has begun."""
+
+    compaction_input: CompactionInput
+    cut_plan: CutPlan
+    start_time: float
+    pending: PendingSummary | None = None
+    """None if nothing is summarised."""
 
     @property
     def requests(self) -> Sequence[SummaryRequest]:
         """The drafts to ask for, in order; empty if the journal writes the summary."""
-        ...
+        return self.pending.requests if self.pending is not None else ()
 
 
 class PlanningEngine(ContextEngine):
-    """An engine that compacts in two steps, plan and finish.
+    """An engine that compacts in two steps, plan and finish, and replaces the middle by one summary message.
 
     Neither step calls back, reads a store or calls a model.
     """
 
+    marker: str
+    """The text file with the first lines of the summary message."""
+
     def __init__(self, services: Services) -> None:
         self._services = services
+        self._prompt_tokens = 0
+        """The provider's last count of the prompt."""
+        self.compaction_count = 0
+        self._history_reader = HistoryReader()
+        self._redactor = LineRedactor()
+        self._notes: tuple[str, ...] = ()
+        self._thread_state: ThreadState | None = None
+        """The state of the thread after the last compaction."""
+        self._last_plan: tuple[CompactionInput, CutPlan] | None = None
+        """The last cut and its input, so that `has_work` and `plan` share one."""
 
     @abc.abstractmethod
+    def begin_summary(self, summary_input: SummaryInput) -> PendingSummary:
+        """Begin a summary, and return it with the drafts to request."""
+
+    @abc.abstractmethod
+    def continue_summary(
+        self, pending: Any, drafts: Sequence[SummaryDraft]
+    ) -> PendingSummary | WrittenSummary:
+        """Continue with the requested drafts; return the finished summary, or a pending one with further requests."""
+
+    def read_thread_state(self, earlier_summary: EarlierSummary) -> ThreadState:
+        """Read the state of the thread from the earlier summary."""
+        return read_state_from_sections(earlier_summary.sections)
+
+    def load_thread_state(
+        self, earlier_summary: EarlierSummary, state: EngineState
+    ) -> ThreadState:
+        """Return a copy of the thread's state before this compaction; if unknown, read it from the earlier summary."""
+        if earlier_summary.state is not None:
+            return earlier_summary.state
+        if state.thread is not None and earlier_summary.text:
+            return state.thread.copy()
+        return self.read_thread_state(earlier_summary)
+
     def current_state(self, graph: StoredGraph | None = None) -> EngineState:
         """Return the engine's state. `graph`: the graph that was read from the store, if any."""
+        return EngineState(self._thread_state, self._notes, graph)
 
-    @abc.abstractmethod
-    async def read_state(self, history: CompactionInput) -> EngineState:
+    async def read_state(self, history: CompactionInput) -> EngineState:  # noqa: ARG002
         """Return the engine's state, with everything from the store that a plan of this history needs."""
+        return self.current_state()
 
-    @abc.abstractmethod
-    def has_work(self, history: CompactionInput) -> bool:
-        """Return whether a plan would make anything smaller. The plan is kept for `plan`."""
-
-    @abc.abstractmethod
     def plan(self, history: CompactionInput, state: EngineState) -> Plan:
         """Decide what a compaction replaces, and which drafts it needs. `finish` completes it."""
+        services = self._services
+        compaction_input = replace(
+            history, has_model=history.has_model and not history.dry_run
+        )
+        plan = Plan(
+            compaction_input, self._plan_cut(compaction_input), services.clock()
+        )
+        if not plan.cut_plan.has_work or plan.cut_plan.only_prunes:
+            return plan
+        marker = write_marker(
+            plan.cut_plan, self.marker, services, compaction_input.tools
+        )
+        summary_input = SummaryInput(plan.cut_plan, compaction_input, state, marker)
+        return replace(plan, pending=self.begin_summary(summary_input))
 
-    @abc.abstractmethod
     def finish(self, plan: Plan, drafts: Sequence[SummaryDraft]) -> Compaction | Plan:
         """Return the compaction, given a draft for each request; or a plan with further requests."""
+        if plan.pending is None:
+            compaction = self._finish_without_summary(plan)
+        else:
+            step = self.continue_summary(plan.pending, drafts)
+            if not isinstance(step, WrittenSummary):
+                return replace(plan, pending=step)
+            compaction = self._accept_if_smaller(
+                plan, self._assemble_result(plan.cut_plan, step)
+            )
+        duration = self._services.clock() - plan.start_time
+        compaction = replace(compaction, duration=duration)
+        is_preview = plan.compaction_input.dry_run and compaction.changed
+        return (
+            _make_preview(compaction, plan.compaction_input.messages)
+            if is_preview
+            else compaction
+        )
 
-    @abc.abstractmethod
     def refit_with_state(
         self, refit_input: RefitInput, state: EngineState
     ) -> Compaction:
-        """Do the work of `refit`, with the state that was read for its history."""
+        """Do the work of `refit`, with the state that was read for its history.
 
-    def has_content_to_compress(self, messages: Messages) -> bool:
-        return self.has_work(CompactionInput(messages))
+        Prune and cut the new messages. If that is not enough, let the journal summarise more messages.
+        """
+        history = refit_input.to_compaction_input()
+        appended = append_new_messages(
+            refit_input.prepared, refit_input.new_messages, refit_input.prepared_count
+        )
+        engine_copy = copy.copy(self)
+        engine_copy.on_compacted(refit_input.prepared)
+        compaction = engine_copy._prune_kept_messages(history)
+        if compaction.tokens_after > self._services.budget.compacted_limit:
+            plan = engine_copy.plan(history, engine_copy.current_state(state.graph))
+            second_compaction = engine_copy.finish(plan, ())
+            if isinstance(second_compaction, Compaction) and second_compaction.changed:
+                compaction = second_compaction
+        return merge_compactions(appended, compaction)
 
     async def compress(  # noqa: PLR0913 - as every engine
         self,
@@ -232,6 +279,147 @@ class PlanningEngine(ContextEngine):
         return self.refit_with_state(
             refit_input, await self.read_state(refit_input.to_compaction_input())
         )
+
+    def has_work(self, history: CompactionInput) -> bool:
+        """Return whether a plan would make anything smaller. The cut is kept for `plan`."""
+        return self._plan_cut(history).has_work
+
+    def has_content_to_compress(self, messages: Messages) -> bool:
+        return self.has_work(CompactionInput(messages))
+
+    def update_from_response(self, usage: CanonicalUsage) -> None:
+        """Remember the size of the prompt. Output and reasoning do not count, as the next prompt may lack them."""
+        self._prompt_tokens = usage.prompt_tokens or self._prompt_tokens
+
+    def should_compress(self, prompt_tokens: int | None = None) -> bool:
+        tokens = self._prompt_tokens if prompt_tokens is None else prompt_tokens
+        return tokens >= self._services.budget.threshold
+
+    def pin(self, notes: Sequence[str]) -> None:
+        self._notes = tuple(notes)
+
+    def on_compacted(self, compaction: Compaction) -> None:
+        self._last_plan = None
+        if not compaction.changed:
+            return
+        self._prompt_tokens = 0
+        self.compaction_count = self.compaction_count + 1
+        if compaction.state:  # empty if nothing was summarised
+            self._thread_state = ThreadState.load(compaction.state)
+
+    def update_model(self, services: Services) -> None:
+        """Use another window and tokenizer. The reported prompt size no longer applies."""
+        self._services = services
+        self._prompt_tokens = 0
+        self._last_plan = None
+
+    def dump_state(self) -> dict[str, Any]:
+        state = {
+            "prompt_tokens": self._prompt_tokens,
+            "compactions": self.compaction_count,
+        }
+        if self._thread_state is None:
+            return state
+        return {**state, "thread": self._thread_state.dump()}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        self._prompt_tokens = state.get("prompt_tokens", 0)
+        self.compaction_count = state.get("compactions", 0)
+        thread = state.get("thread")
+        self._thread_state = (
+            ThreadState.load(thread) if isinstance(thread, Mapping) else None
+        )
+
+    def _plan_cut(self, history: CompactionInput) -> CutPlan:
+        """Plan the cut, or return the last plan if its input is the same."""
+        key = CompactionInput(
+            list(history.messages),
+            current_tokens=history.current_tokens,
+            system=history.system,
+            tools=history.tools,
+            level=history.level,
+        )
+        if self._last_plan is None or self._last_plan[0] != key:
+            earlier = read_earlier_summary(history.messages)
+            cut = plan_cut(history, earlier, self._services, self._history_reader)
+            self._last_plan = key, cut
+        return self._last_plan[1]
+
+    def _finish_without_summary(self, plan: Plan) -> Compaction:
+        """Finish a plan that summarises nothing: prune, or return the input with a reason."""
+        if plan.cut_plan.has_work:
+            return self._accept_if_smaller(plan, make_pruned_result(plan.cut_plan))
+        reason = explain_no_work(plan.cut_plan, self._services.budget)
+        return make_unchanged_result(plan.cut_plan, reason)
+
+    def _accept_if_smaller(self, plan: Plan, result: Compaction) -> Compaction:
+        """Return the result with its sizes, or the input if the result is not smaller."""
+        reason = name_trigger(
+            manual=plan.compaction_input.manual, level=plan.compaction_input.level
+        )
+        return accept_if_smaller(plan.cut_plan, result, self._services.counter, reason)
+
+    def _prune_kept_messages(self, history: CompactionInput) -> Compaction:
+        """Make the kept messages smaller: old results become lines, oversized ones are cut."""
+        services = self._services
+        started = services.clock()
+        earlier_summary = parse_earlier_summary(history.messages)
+        plan = plan_cut(history, earlier_summary, services, HistoryReader())
+        plan = plan.with_middle_kept()
+        if (
+            plan.size.tokens * plan.size.provider_scale
+            <= services.budget.compacted_limit
+        ):
+            compaction = make_unchanged_result(plan, "it is small enough")
+        else:
+            compaction = accept_if_smaller(
+                plan, make_pruned_result(plan), services.counter, "background"
+            )
+        return replace(compaction, duration=services.clock() - started)
+
+    def _assemble_result(
+        self, cut_plan: CutPlan, written_summary: WrittenSummary
+    ) -> Compaction:
+        """Return the result with the summary put between head and tail."""
+        note = make_system_note(cut_plan)
+        counter = self._services.counter
+        text = seal_summary(
+            self._redactor.redact(written_summary.text), self._services.summary_key
+        )
+        messages, origins = assemble_messages(cut_plan, text, note)
+        summary = next(message for message in messages if is_summary(message))
+        remainder = without_summary(summary)
+        tokens = counter.message(summary)
+        if remainder is not None:
+            tokens -= counter.message(remainder)
+        return replace(
+            written_summary.result,
+            messages=messages,
+            summary=text,
+            covered=cut_plan.covered,
+            kept=origins,
+            to_store=cut_plan.fitted_cut.to_store,
+            phases=list_phases(cut_plan, tokens, counter),
+            boundaries=cut_plan.cut.reasons,
+            steps=cut_plan.fitted_cut.steps,
+            system_note=note,
+        )
+
+
+def _make_preview(compaction: Compaction, messages: Messages) -> Compaction:
+    """Return the plan of a compaction as a preview, with unchanged messages."""
+    return replace(
+        compaction,
+        messages=list(messages),
+        kept=tuple(range(len(messages))),
+        summary="",
+        changed=False,
+        reason="preview",
+        steps=(*compaction.boundaries, *compaction.steps),
+        usage=(),
+        nodes=(),
+        state={},
+    )
 
 
 def as_planning_engine(engine: ContextEngine) -> PlanningEngine | None:

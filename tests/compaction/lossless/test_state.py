@@ -13,6 +13,7 @@ from everthread.compaction.compaction_result import Compaction
 from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.journal.journal import parse_journal
 from everthread.compaction.lossless import LosslessEngine
+from everthread.compaction.planning_engine import PlanningEngine
 from everthread.compaction.summary.sections import (
     BLOCKED,
     DONE,
@@ -23,7 +24,6 @@ from everthread.compaction.summary.sections import (
     Sections,
     parse_sections,
 )
-from everthread.compaction.summary_engine import SummaryEngine
 from everthread.core.messages import Message, text_of
 from everthread.core.summary_marks import recognize_summaries, strip_summary_marks
 from everthread.core.tokens.budget import Budget
@@ -144,7 +144,7 @@ async def test_an_error_that_another_leaf_fixed_is_not_open() -> None:
 
 @pytest.mark.parametrize("first", [LosslessEngine, ContextCompressor])
 async def test_an_error_of_an_earlier_summary_is_open_until_it_is_fixed(
-    first: type[SummaryEngine],
+    first: type[PlanningEngine],
 ) -> None:
     conversation, turn = extend_history(some_work(), 2)
     earlier = (await first(make_services()).compress(conversation)).messages

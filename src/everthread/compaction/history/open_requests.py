@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from everthread.compaction.cutting.cut_plan import CutPlan
-from everthread.compaction.history.compaction_history import MessageFacts
+from everthread.compaction.history.compaction_history import (
+    CompactionHistory,
+    MessageFacts,
+)
 from everthread.compaction.summary.sections import EMPTY_SECTION_TEXT
 from everthread.core.messages import (
     clip,
@@ -23,26 +25,26 @@ _MAX_READ_CHARS = 2_000
 """Characters of a request to redact before its beginning is cut out, so that no secret is cut in half."""
 
 
-def write_task(plan: CutPlan) -> str:
+def write_task(history: CompactionHistory) -> str:
     """Write the section on the requests without a final answer, each with its number and beginning.
 
     Another section has the full texts. If all requests are answered, name the latest and say so, because the first
     lines of the summary refer to this section.
     """
-    requests = find_open_requests(plan.history.facts)
+    requests = find_open_requests(history.facts)
     if requests:
-        return "\n".join(_write_request(plan, index) for index in requests)
-    latest = plan.history.latest_user_index
+        return "\n".join(_write_request(history, index) for index in requests)
+    latest = history.latest_user_index
     return (
         EMPTY_SECTION_TEXT
         if latest is None
-        else f"{ALL_ANSWERED}{_write_request(plan, latest)}"
+        else f"{ALL_ANSWERED}{_write_request(history, latest)}"
     )
 
 
-def _write_request(plan: CutPlan, index: int) -> str:
+def _write_request(history: CompactionHistory, index: int) -> str:
     """Return one request as a line: its turn number and its beginning, redacted."""
-    facts = plan.history.facts[index]
+    facts = history.facts[index]
     if facts.words_beginning is None:
         user_words = (
             redact(facts.user_words[:_MAX_READ_CHARS])
@@ -50,7 +52,8 @@ def _write_request(plan: CutPlan, index: int) -> str:
             else facts.words_without_secrets
         )
         facts.words_beginning = user_words or "(an image or a file without words)"
-    return f"[{plan.turns[index]}] {neutralize_summary_marks(clip(one_line(facts.words_beginning), _BEGINNING_CHARS))}"
+    beginning = clip(one_line(facts.words_beginning), _BEGINNING_CHARS)
+    return f"[{history.turns[index]}] {neutralize_summary_marks(beginning)}"
 
 
 def find_open_requests(facts: Sequence[MessageFacts]) -> list[int]:

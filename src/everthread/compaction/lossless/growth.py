@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from everthread.compaction.draft_requests import empty_draft
+from everthread.compaction.engine_input import StoredGraph
 from everthread.compaction.lossless.graph import (
     VisibleNode,
     count_node_tokens,
@@ -26,7 +27,6 @@ from everthread.compaction.lossless.node_texts import (
     NodeText,
     NodeWriter,
 )
-from everthread.compaction.planning_engine import StoredGraph
 from everthread.compaction.summary.sentences import CountTokens
 from everthread.core.types import Node
 

@@ -7,14 +7,19 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from everthread.compaction.cutting.pruning import prune_messages, redact_message
+from everthread.compaction.engine_input import StoredGraph
 from everthread.compaction.history.compaction_history import MessageFacts, number_turns
 from everthread.compaction.history.thread_facts import ThreadState
 from everthread.compaction.journal.journal import Journal
 from everthread.compaction.journal.journal_builder import GrowingJournal
 from everthread.compaction.lossless.graph import split_chunks
+<<<<<<< HEAD
 from everthread.compaction.planning_engine import StoredGraph
 from everthread.compaction.summary_engine import SummaryInput
 from everthread.core.lookup_tools import is_lookup_tool, shorten_answer
+=======
+from everthread.compaction.planning_engine import SummaryInput
+>>>>>>> 2bf7582f (Make the base of both engines one class; give a cut plan its sizes and its results apart)
 from everthread.core.messages import (
     Message,
     Messages,
@@ -49,9 +54,9 @@ class LeafSplitter:
     """About this many tokens make a leaf."""
 
     def split(
-        self, message_ids: Sequence[int], facts: ThreadState, last_turn: int
+        self, message_ids: Sequence[int], thread_state: ThreadState, last_turn: int
     ) -> list[LeafSource]:
-        """Return the sources, oldest first, and update `facts` to the state after the last one.
+        """Return the sources, oldest first, and update `thread_state` to the state after the last one.
 
         `message_ids`: an id for each message of the input. `last_turn`: the last turn that is covered already, which
         the first leaf may continue.
@@ -72,14 +77,17 @@ class LeafSplitter:
             index: self.counter.message(message) for index, message in middle.items()
         }
         chunks = split_chunks(
-            cut_plan.messages, cut_plan.covered, self.leaf_tokens, tokens.__getitem__
+            cut_plan.history.messages,
+            cut_plan.covered,
+            self.leaf_tokens,
+            tokens.__getitem__,
         )
-        journals = self._write_journals(chunks, middle, facts, last_turn)
+        journals = self._write_journals(chunks, middle, thread_state, last_turn)
         return [
             LeafSource(
                 summary_input.hide_secrets([middle[index] for index in chunk]),
                 summary_input.hide_secrets([pruned[index] for index in chunk]),
-                turns=[cut_plan.turns[index] for index in chunk],
+                turns=[cut_plan.history.turns[index] for index in chunk],
                 ids=[message_ids[index] for index in chunk],
                 tokens=sum(tokens[index] for index in chunk),
                 journal=journal,
@@ -91,12 +99,12 @@ class LeafSplitter:
         self,
         runs: Sequence[Sequence[int]],
         messages: Mapping[int, Message],
-        facts: ThreadState,
+        thread_state: ThreadState,
         last_turn: int,
     ) -> list[Journal]:
         """Return the journal of each run. All runs are read first: a later run may fix errors of earlier ones."""
         input_facts = self.summary_input.cut_plan.history.facts
-        turns = self.summary_input.cut_plan.turns
+        turns = self.summary_input.cut_plan.history.turns
         facts_by_index = {
             index: input_facts[index]
             if message is input_facts[index].message
@@ -104,7 +112,7 @@ class LeafSplitter:
             for index, message in messages.items()
         }
         growing_journals = [
-            GrowingJournal(Journal(), facts).extend(
+            GrowingJournal(Journal(), thread_state).extend(
                 [facts_by_index[index] for index in run],
                 [turns[index] for index in run],
             )

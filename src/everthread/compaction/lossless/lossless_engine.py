@@ -8,6 +8,11 @@ from typing import Any
 
 from everthread.compaction.compaction_result import Compaction
 from everthread.compaction.engine import ContextEngine, Services
+from everthread.compaction.engine_input import (
+    CompactionInput,
+    EngineState,
+    StoredGraph,
+)
 from everthread.compaction.history.open_requests import write_task
 from everthread.compaction.history.thread_facts import ThreadState
 from everthread.compaction.journal.journal import AUTHOR
@@ -35,9 +40,9 @@ from everthread.compaction.lossless.node_texts import (
 from everthread.compaction.lossless.tools import SCHEMAS, GraphTools
 from everthread.compaction.names.names_section import NamesSection
 from everthread.compaction.planning_engine import (
-    CompactionInput,
-    EngineState,
-    StoredGraph,
+    PlanningEngine,
+    SummaryInput,
+    WrittenSummary,
 )
 from everthread.compaction.summarizers.summarizer import (
     SummaryDraft,
@@ -67,11 +72,6 @@ from everthread.compaction.summary.summary_message import (
     write_pinned_notes,
 )
 from everthread.compaction.summary.user_quotes import render_quotes
-from everthread.compaction.summary_engine import (
-    SummaryEngine,
-    SummaryInput,
-    WrittenSummary,
-)
 from everthread.core.types import Node
 from everthread.errors import ConfigError, InputError
 
@@ -139,7 +139,7 @@ class PendingGraphSummary:
 
     summary_input: SummaryInput
     growth: GrowthPlan
-    facts: ThreadState
+    thread_state: ThreadState
     """The state of the thread at the end of the covered messages."""
     marker: str
     other_sections: Sections
@@ -161,7 +161,7 @@ class PendingGraphSummary:
         ]
 
 
-class LosslessEngine(SummaryEngine):
+class LosslessEngine(PlanningEngine):
     """An engine with nodes over old messages, recent messages unchanged, and tools to read the originals."""
 
     name = "lossless"
@@ -213,12 +213,14 @@ class LosslessEngine(SummaryEngine):
         count = self._services.counter.text
         cut_plan = summary_input.cut_plan
         compaction_input = summary_input.compaction_input
-        facts = self.load_facts_before(cut_plan.earlier_summary, summary_input.state)
+        covered_state = self.load_thread_state(
+            cut_plan.earlier_summary, summary_input.state
+        )
         graph = summary_input.state.graph or StoredGraph()
         visible_nodes = _resolve_visible_nodes(summary_input, graph)
-        sources = self._split_into_leaves(summary_input, visible_nodes, facts)
-        facts = facts.prepare_for_summary(cut_plan.facts)
-        state = facts.after_messages(*cut_plan.tail_facts_and_turns)
+        sources = self._split_into_leaves(summary_input, visible_nodes, covered_state)
+        covered_state = covered_state.prepare_for_summary(cut_plan.facts)
+        state = covered_state.after_messages(*cut_plan.tail_facts_and_turns)
         budget = self._summary_budget(
             summary_input, visible_nodes, sum(source.tokens for source in sources)
         )
@@ -229,7 +231,7 @@ class LosslessEngine(SummaryEngine):
             summary_input.state.notes, budget // 8, count
         )
         marker = self._extend_marker(summary_input.marker)
-        other_sections: Sections = {TASK: write_task(cut_plan), RULES: pinned}
+        other_sections: Sections = {TASK: write_task(cut_plan.history), RULES: pinned}
         used_tokens = (
             count(marker)
             + count(render_sections(other_sections, skip_empty=True))
@@ -262,7 +264,7 @@ class LosslessEngine(SummaryEngine):
         pending = PendingGraphSummary(
             summary_input,
             growth,
-            facts=facts,
+            thread_state=covered_state,
             marker=marker,
             other_sections=other_sections | state_sections,
             names=names,
@@ -296,9 +298,10 @@ class LosslessEngine(SummaryEngine):
             next_pending, current_batch=tuple(map(writer.begin_node, outcome))
         )
 
-    def read_facts(self, earlier: EarlierSummary) -> ThreadState:
-        end = find_nodes_end(earlier.text)
-        sections = parse_sections(earlier.text[end:]) if end else earlier.sections
+    def read_thread_state(self, earlier_summary: EarlierSummary) -> ThreadState:
+        text = earlier_summary.text
+        end = find_nodes_end(text)
+        sections = parse_sections(text[end:]) if end else earlier_summary.sections
         return read_state_from_sections(sections, is_from_journal=bool(end))
 
     def get_tool_schemas(self) -> list[dict[str, Any]]:
@@ -353,33 +356,34 @@ class LosslessEngine(SummaryEngine):
             self._services.counter.text(part.text) for part in visible_nodes
         )
         tokens_beside_words = (
-            cut_plan.middle_tokens * 8 // 10 - cut_plan.min_user_words_tokens
+            cut_plan.budget.middle_tokens * 8 // 10
+            - cut_plan.budget.min_user_words_tokens
         )
         max_tokens = min(
             self._services.budget.summary_max,
-            cut_plan.fitted_cut.limits.summary_tokens,
+            cut_plan.budget.limits.summary_tokens,
             max(tokens_beside_words, MIN_NODE_TOKENS),
         )
         return min(
-            max_tokens, max(cut_plan.summary_budget, visible_tokens + new_tokens // 4)
+            max_tokens, max(cut_plan.budget.tokens, visible_tokens + new_tokens // 4)
         )
 
     def _split_into_leaves(
         self,
         summary_input: SummaryInput,
         visible_nodes: Sequence[VisibleNode],
-        facts: ThreadState,
+        thread_state: ThreadState,
     ) -> list[LeafSource]:
-        """Return the sources of the new leaves, and update `facts` to the state after the last one."""
+        """Return the sources of the new leaves, and update `thread_state` to the state after the last one."""
         message_ids = number_messages(
-            summary_input.cut_plan.messages,
+            summary_input.cut_plan.history.messages,
             visible_nodes,
             summary_input.compaction_input.ids,
         )
         last_turn = visible_nodes[-1].node.last_turn if visible_nodes else -1
         leaf_tokens = self._options.leaf_size(self._services.budget.threshold)
         splitter = LeafSplitter(summary_input, self._services.counter, leaf_tokens)
-        return splitter.split(message_ids, facts, last_turn)
+        return splitter.split(message_ids, thread_state, last_turn)
 
     def _extend_marker(self, marker: str) -> str:
         """Add the line on the graph's tools to the first lines of a summary, if the tools exist."""
@@ -413,7 +417,8 @@ class LosslessEngine(SummaryEngine):
             + 40
         )
         available_tokens = max(
-            cut_plan.user_words_budget(used_tokens), cut_plan.min_user_words_tokens
+            cut_plan.budget.count_tokens_for_user_words(used_tokens),
+            cut_plan.budget.min_user_words_tokens,
         )
         words = render_quotes(cut_plan.user_words, available_tokens, count)
         visible_text = "\n".join(
@@ -445,7 +450,7 @@ class LosslessEngine(SummaryEngine):
                 usage for node_text in graph.texts for usage in node_text.usage
             ),
             nodes=graph.new_nodes,
-            state=pending.facts.dump(),
+            state=pending.thread_state.dump(),
         )
         return WrittenSummary(text, result)
 

@@ -70,8 +70,9 @@ def write_marker(
 ) -> str:
     """Return the first lines of a summary, which name the tools that can read the covered messages."""
     is_small = services.budget.is_small
+    message_count = plan.earlier_summary.message_count + len(plan.covered)
     marker = read_text_file("marker_short" if is_small else name).format(
-        count=f"{plan.covered_message_count:,}"
+        count=f"{message_count:,}"
     )
     tool_names = find_reading_tools(tools) if services.is_stored else ()
     if not tool_names:

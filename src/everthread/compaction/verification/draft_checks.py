@@ -59,7 +59,7 @@ def check_draft(
     }
     sections = drop_lines_to_fit(sections, MAX_BUDGET_MULTIPLE * request.budget, count)
     marked_sections, checked_count, unknown_count = mark_sections(
-        sections, join_sources(plan.messages, plan.earlier_summary.text)
+        sections, join_sources(plan.history.messages, plan.earlier_summary.text)
     )
     refusal = ""
     if not marked_sections:

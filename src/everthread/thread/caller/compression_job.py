@@ -8,7 +8,7 @@ from typing import Any
 
 from everthread.compaction.compaction_result import Compaction, CompactionLevel
 from everthread.compaction.engine import ContextEngine
-from everthread.compaction.planning_engine import CompactionInput, RefitInput
+from everthread.compaction.engine_input import CompactionInput, RefitInput
 from everthread.core.messages import Message
 from everthread.core.summary_marks import (
     is_summary,

@@ -8,11 +8,8 @@ from typing import Any, TypeVar
 
 from everthread.compaction.compaction_result import Compaction
 from everthread.compaction.engine import ContextEngine, Services, StartReason
-from everthread.compaction.planning_engine import (
-    CompactionInput,
-    PlanningEngine,
-    as_planning_engine,
-)
+from everthread.compaction.engine_input import CompactionInput
+from everthread.compaction.planning_engine import PlanningEngine, as_planning_engine
 from everthread.compaction.summarizers.summarizer import (
     Summarizer,
     SummaryDraft,

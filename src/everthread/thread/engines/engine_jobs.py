@@ -17,12 +17,11 @@ from typing import Any, Protocol, TypeVar
 
 from everthread.compaction.compaction_result import Compaction
 from everthread.compaction.engine import ContextEngine, Events, Services, ignore_event
+from everthread.compaction.engine_input import CompactionInput, RefitInput
 from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.planning_engine import (
-    CompactionInput,
     Plan,
     PlanningEngine,
-    RefitInput,
     as_planning_engine,
     may_call_model,
 )
