@@ -56,10 +56,10 @@ from everthread.compaction.summary.earlier_summary import (
     read_state_from_sections,
 )
 from everthread.compaction.summary.summary_message import write_marker
-from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.messages import Message, Messages
 from everthread.core.secrets.redaction import LineRedactor
-from everthread.core.transcript import is_summary, seal_summary, without_summary
+from everthread.core.summary_marks import is_summary, seal_summary, without_summary
 from everthread.core.types import System
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from everthread.compaction.compaction_result import Compaction
-from everthread.compaction.planning_engine import CompactionInput, RefitInput
+from everthread.compaction.engine_input import CompactionInput, RefitInput
 from everthread.conversation.compaction_commit import (
     ConversationDraft,
     commit_compaction,

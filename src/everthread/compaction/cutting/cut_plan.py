@@ -14,22 +14,10 @@ from everthread.compaction.history.compaction_history import (
     MessageFacts,
 )
 from everthread.compaction.summary.earlier_summary import EarlierSummary
-<<<<<<< HEAD
-from everthread.compaction.summary.user_quotes import (
-    UserQuote,
-    count_quote_tokens,
-    make_user_quote,
-)
-from everthread.core.messages import Message, Messages, count_noun, text_of
-from everthread.core.summary_marks import without_summary
-from everthread.core.tokens import TokenCounter
-from everthread.core.tokens.budget import Budget
-=======
 from everthread.compaction.summary.user_quotes import UserQuote
 from everthread.core.messages import Message, Messages
+from everthread.core.summary_marks import without_summary
 from everthread.core.tokens import TokenCounter
-from everthread.core.transcript import without_summary
->>>>>>> 2bf7582f (Make the base of both engines one class; give a cut plan its sizes and its results apart)
 
 
 @dataclass(frozen=True, slots=True)

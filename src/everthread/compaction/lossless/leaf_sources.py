@@ -13,13 +13,8 @@ from everthread.compaction.history.thread_facts import ThreadState
 from everthread.compaction.journal.journal import Journal
 from everthread.compaction.journal.journal_builder import GrowingJournal
 from everthread.compaction.lossless.graph import split_chunks
-<<<<<<< HEAD
-from everthread.compaction.planning_engine import StoredGraph
-from everthread.compaction.summary_engine import SummaryInput
-from everthread.core.lookup_tools import is_lookup_tool, shorten_answer
-=======
 from everthread.compaction.planning_engine import SummaryInput
->>>>>>> 2bf7582f (Make the base of both engines one class; give a cut plan its sizes and its results apart)
+from everthread.core.lookup_tools import is_lookup_tool, shorten_answer
 from everthread.core.messages import (
     Message,
     Messages,
