@@ -8,7 +8,8 @@ from typing import Any
 from everthread import open_store
 from everthread.core.types import Node
 from everthread.store.records import NewMessage, NewSession, StoredMessage
-from everthread.thread.lookup.store_lookup import LookupCache, StoreLookup
+from everthread.thread.lookup.lookup_cache import LookupCache
+from everthread.thread.lookup.store_lookup import StoreLookup
 
 SAID = 1_000
 FIRST = 400

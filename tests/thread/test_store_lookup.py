@@ -21,9 +21,10 @@ from everthread.errors import InputError, UnknownIdError
 from everthread.store.records import NewMessage, NewSession
 from everthread.store.store import Store
 from everthread.testing import ScriptedModel
-from everthread.thread.lookup import search_pattern
+from everthread.thread.lookup import pattern_matcher
 from everthread.thread.lookup.pins import MAX_PIN_CHARS, add_pin
-from everthread.thread.lookup.store_lookup import EXCERPT_CHARS, StoreLookup
+from everthread.thread.lookup.store_lookup import StoreLookup
+from everthread.thread.lookup.word_search import EXCERPT_CHARS
 from everthread.thread.options import RecallOptions
 from tests.chat_messages import calls_message, function_call, result_message
 from tests.conversation.conversation_setup import make_text, numbered_text, open_setup
@@ -233,7 +234,7 @@ async def test_a_secret_is_neither_shown_nor_found(store: Store) -> None:
 async def test_a_hostile_pattern_is_refused_in_time(
     store: Store, monkeypatch: pytest.MonkeyPatch, pattern: str
 ) -> None:
-    monkeypatch.setattr(search_pattern, "PATTERN_SECONDS", 0.2)
+    monkeypatch.setattr(pattern_matcher, "PATTERN_SECONDS", 0.2)
 
     conversation = await store_thread(store, "a" * 40_000 + "!")
     with pytest.raises(InputError):

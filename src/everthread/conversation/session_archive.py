@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from everthread.compaction.engine import Original
 from everthread.thread.lookup.store_lookup import StoreLookup
+from everthread.thread.lookup.summary_originals import load_message
 
 if TYPE_CHECKING:
     from everthread.conversation.conversation_state import ConversationState
@@ -35,11 +36,13 @@ class SessionArchive(StoreLookup):
         }
         originals: list[Original] = []
         for message_id in ids:
-            stored_message = in_view.get(message_id) or await self.load_message(
-                message_id
+            stored_message = in_view.get(message_id) or await load_message(
+                self.store, message_id, self.tenant
             )
             if stored_message is not None and stored_message.origin is not None:
-                stored_message = await self.load_message(stored_message.origin)
+                stored_message = await load_message(
+                    self.store, stored_message.origin, self.tenant
+                )
             if stored_message is not None:
                 originals.append(
                     Original(

@@ -33,8 +33,9 @@ from everthread.gateway.mcp_schemas import MAX_ANSWER_CHARS, MAX_SEARCH_LIMIT, S
 from everthread.store.records import DEFAULT_TENANT
 from everthread.store.store import Store
 from everthread.store.usage_records import make_usage_row, sum_usage
+from everthread.thread.lookup.lookup_cache import LookupCache
 from everthread.thread.lookup.pins import MAX_PIN_CHARS, add_pin
-from everthread.thread.lookup.store_lookup import LookupCache, StoreLookup
+from everthread.thread.lookup.store_lookup import StoreLookup
 from everthread.thread.lookup.thread_state import describe_state, load_thread_state
 
 DEFAULT_SEARCH_LIMIT = 8

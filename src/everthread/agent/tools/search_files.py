@@ -30,7 +30,7 @@ from everthread.agent.workspace import (
 )
 from everthread.core.messages import count_noun
 from everthread.errors import InputError
-from everthread.thread.lookup.search_pattern import compile_pattern
+from everthread.thread.lookup.pattern_matcher import compile_pattern
 
 DEFAULT_MATCHES = 100
 MAX_MATCHES = 500
