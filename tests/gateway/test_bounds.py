@@ -13,8 +13,8 @@ import pytest
 
 from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.gateway.access.authentication import Caller
+from everthread.gateway.charged_usage import choose_charged_model
 from everthread.gateway.error_answers import Refused
-from everthread.gateway.filters.charging import choose_charged_model
 from everthread.gateway.request.encoding import keep_supported_encodings
 from everthread.gateway.request.json_slices import ExcessError, slice_body
 from everthread.gateway.request.outer_fields import OuterFields

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from everthread.gateway.exchange import Answer, Exchange
+from everthread.gateway.answers import Answer
+from everthread.gateway.exchange import Exchange, UpstreamRequest
 from everthread.gateway.features import Feature, Filter
+from everthread.gateway.router import Upstream
 from everthread.thread.caller.sent_history import Outcome
 
 
@@ -32,7 +34,7 @@ class EndRecording(Feature):
 class BrokenExchange(Exchange):
     """An exchange whose upstream's connection breaks while it is closed."""
 
-    async def send(self, *, is_plain: bool = False) -> Any:  # noqa: ARG002
+    async def send(self, request: UpstreamRequest) -> Any:  # noqa: ARG002  # noqa: ARG002
         self.status = 200
         return SimpleNamespace(status_code=200, headers={}, aiter_raw=iter_nothing)
 
@@ -50,14 +52,15 @@ async def iter_nothing() -> Any:
 
 async def test_features_end_although_the_connection_cannot_be_closed() -> None:
     feature = EndRecording()
-    services: Any = SimpleNamespace(features=[feature])
-    exchange = BrokenExchange(
-        services, head=_any(), upstream=_any(), writer=_any(), model=None
+    services: Any = SimpleNamespace(features=[feature], limits=None, metrics=None)
+    head: Any = SimpleNamespace(
+        client_api="openai_chat",
+        raw_headers=[],
+        caller=SimpleNamespace(is_passthrough=True),
     )
+    writer: Any = None
+    upstream = Upstream("only", "http://127.0.0.1")
+    exchange = BrokenExchange(services, head, upstream, writer, model=None)
     with pytest.raises(ConnectionResetError):
         await exchange.run()
     assert feature.statuses == [200]
-
-
-def _any() -> Any:
-    return SimpleNamespace()

@@ -9,14 +9,14 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from everthread.factory.gateways import make_features
+from everthread.gateway.answers import Answer, AnswerBody
 from everthread.gateway.app import GatewayApp
 from everthread.gateway.contracts import NOTICE_HEADER
-from everthread.gateway.exchange import Answer, Exchange, UpstreamRequest
+from everthread.gateway.exchange import Exchange, UpstreamRequest
 from everthread.gateway.features import Feature, Filter
 from everthread.gateway.proxy import Proxy
 from everthread.gateway.router import Routes, Upstream
 from everthread.gateway.server import Gateway
-from everthread.gateway.streaming import Pieces
 from everthread.gateway.upstream import ResponseHeaders
 from everthread.thread.caller.sent_history import Outcome
 from tests.gateway.raw_http import (
@@ -181,7 +181,7 @@ class OwnPath(Feature, Filter):
         return Answer(
             200,
             headers,
-            Pieces.from_bytes(b"own"),
+            AnswerBody.from_bytes(b"own"),
             own_headers={NOTICE_HEADER: "answered here"},
         )
 

@@ -11,8 +11,8 @@ import openai
 import pytest
 
 from everthread.gateway.contracts import Incoming, Limits, Outgoing
+from everthread.gateway.keep_alive import KEEPALIVE_COMMENT
 from everthread.gateway.proxy import Proxy
-from everthread.gateway.streaming import KEEPALIVE_COMMENT
 from tests.gateway.raw_http import (
     JSON,
     STREAM,

@@ -14,7 +14,7 @@ import pytest
 from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.types import Api
 from everthread.gateway.access.authentication import Caller
-from everthread.gateway.filters.charging import estimate_body_tokens
+from everthread.gateway.charged_usage import estimate_body_tokens
 from everthread.gateway.request.body_reading import (
     MAX_LOOP_BYTES,
     BodyLocator,

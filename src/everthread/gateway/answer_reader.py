@@ -31,7 +31,7 @@ class AnswerReader:
         *,
         model: str | None = None,
     ) -> None:
-        self._api = api
+        self.api = api
         self._model = model
         self._decoder = (
             make_decoder(headers.get("content-encoding", ""), MAX_DECODED_BYTES)
@@ -66,7 +66,7 @@ class AnswerReader:
             if self.streams:
                 return self._stream.reply() if self._has_events else None
             body: Any = json.loads(b"".join(self._pieces))
-            return CODECS[self._api].decode_reply(body, model=self._model)
+            return CODECS[self.api].decode_reply(body, model=self._model)
         except (WireError, ValueError, RecursionError) as error:
             self._give_up(error)
             return None

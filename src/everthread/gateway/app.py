@@ -26,6 +26,7 @@ from everthread.gateway.request.request_head import (
     find_client_api,
     find_conversation_api,
 )
+from everthread.gateway.response_writer import ResponseWriter
 from everthread.gateway.site_policy import (
     SitePolicy,
     add_cors,
@@ -33,7 +34,6 @@ from everthread.gateway.site_policy import (
     is_preflight,
     preflight_headers,
 )
-from everthread.gateway.streaming import ResponseWriter
 
 if TYPE_CHECKING:
     from everthread.gateway.api.threads_api import ThreadsApi

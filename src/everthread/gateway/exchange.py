@@ -3,35 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from everthread.core.types import Api
+from everthread.gateway.answers import Answer, make_answer
 from everthread.gateway.contracts import Incoming, Limits, ManagedCall
-from everthread.gateway.error_answers import Refused
+from everthread.gateway.error_answers import make_error_event
 from everthread.gateway.fail_open import FailOpenManager
 from everthread.gateway.features import Feature, Filter
+from everthread.gateway.keep_alive import StreamKeepAlive
 from everthread.gateway.monitoring.log_lines import read_error_reason
 from everthread.gateway.monitoring.metrics import Metrics
 from everthread.gateway.request.body_limits import Upload
-from everthread.gateway.request.encoding import decode_body
+from everthread.gateway.request.outer_fields import OuterFields
 from everthread.gateway.request.request_head import RequestHead
+from everthread.gateway.response_writer import ResponseWriter
 from everthread.gateway.router import Upstream, find_family
-from everthread.gateway.streaming import Pieces, ResponseWriter
 from everthread.gateway.upstream import (
     Headers,
-    ResponseHeaders,
     UpstreamClient,
     UpstreamResponse,
     drop_body_headers,
-    select_client_headers,
     select_upstream_headers,
 )
 from everthread.gateway.work_after_answers import PendingWork
 from everthread.thread.caller.sent_history import Outcome
 
-MAX_ERROR_BYTES = 1024 * 1024
-"""A longer error of an upstream is passed on unread."""
 T = TypeVar("T")
 
 
@@ -59,61 +57,11 @@ class UpstreamRequest:
     """Whether to ask for an uncompressed answer, because the gateway will change it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """An answer on its way to the client."""
-
-    status: int
-    headers: ResponseHeaders
-    pieces: Pieces
-    is_changed: bool = False
-    """Whether the body is not the upstream's own, so that its stated length no longer fits."""
-    own_headers: Mapping[str, str] | None = None
-    """Set if the gateway answers in place of the upstream: its headers for the client."""
-
-    @property
-    def is_own(self) -> bool:
-        """Whether the gateway answers in place of the upstream."""
-        return self.own_headers is not None
-
-    @property
-    def streams(self) -> bool:
-        return self.headers.get("content-type", "").startswith("text/event-stream")
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether the body is uncompressed."""
-        return self.headers.get("content-encoding", "identity") == "identity"
-
-    @property
-    def client_headers(self) -> Headers:
-        headers = select_client_headers(self.headers.raw)
-        if not self.is_changed:
-            return headers
-        return [(name, value) for name, value in headers if name != b"content-length"]
-
-    async def read_error(self) -> bytes | None:
-        """Return the whole decoded body; None if it is too long or its encoding is unknown."""
-        raw = await self.pieces.read_all(MAX_ERROR_BYTES)
-        try:
-            return (
-                decode_body(
-                    raw, self.headers.get("content-encoding", ""), MAX_ERROR_BYTES
-                )
-                if raw
-                else raw
-            )
-        except Refused:
-            return None
-
-
-def make_answer(response: UpstreamResponse) -> Answer:
-    """Return an upstream's response as the answer for the client."""
-    return Answer(response.status_code, response.headers, Pieces(response.aiter_raw()))
-
-
 class Exchange:
-    """An unmanaged request and its answer; `run` does all steps."""
+    """A request and its answer.
+
+    `run` passes both on unmanaged. A `ManagedExchange` has a `run` of its own, made of the same steps.
+    """
 
     def __init__(  # noqa: PLR0913 - the parts of an exchange, each by its name
         self,
@@ -125,11 +73,12 @@ class Exchange:
         model: str | None,
         body: bytes | Upload | None = None,
         incoming: Incoming | None = None,
+        outer: OuterFields | None = None,
         notice_headers: Mapping[str, str] | None = None,
     ) -> None:
         """`incoming`: the request in the form for the manager and features; None if none of them needs to read it.
 
-        `notice_headers`: headers that tell the client why the request is not managed.
+        `outer`: the fields of a managed request. `notice_headers`: tell the client why the request is not managed.
         """
         self.services = services
         self.head = head
@@ -138,10 +87,14 @@ class Exchange:
         self.model = model
         self.body = body
         self.incoming = incoming
+        self._outer = outer
         self._notice_headers = notice_headers or {}
         self.status = 0
         """The status of the upstream's last response; 0 if there is none yet."""
         self.filters: list[Filter] = []
+        self.keep_alive = StreamKeepAlive(
+            writer, services.limits, services.metrics, self._accepts_comments
+        )
         self._response: UpstreamResponse | None = None
 
     @property
@@ -151,20 +104,24 @@ class Exchange:
 
     @property
     def wants_stream(self) -> bool:
-        """Whether the client asked for a stream; False if the body was not read."""
-        return False
+        """Whether the client of a managed request asked for a stream."""
+        return self._outer is not None and self._outer.streams
+
+    def _accepts_comments(self) -> bool:
+        """Return whether the client ignores comments in its stream; Google's SDK reads them as data."""
+        return self.wants_stream and self.head.conversation_api != "gemini"
 
     async def run(self) -> None:
         """Send the request and pass its answer on."""
         self.begin_filters()
         try:
-            response = await self.send()
+            response = await self.send(self._make_request())
             if response.status_code >= 400:
                 self.count_upstream_error(str(response.status_code))
             await self.relay(make_answer(response))
         finally:
             try:  # first what the features do at the end: closing may be cancelled
-                self.finish()
+                self.end_filters()
             finally:
                 await self.close()
 
@@ -172,11 +129,13 @@ class Exchange:
         filters = (feature.begin(self) for feature in self.services.features)
         self.filters = [each for each in filters if each is not None]
 
-    async def send(self, *, is_plain: bool = False) -> UpstreamResponse:
-        """Send the request upstream, and close the previous response. `is_plain`: ask for an uncompressed answer."""
-        request = self.make_request()
-        if is_plain:
-            request = replace(request, is_plain=True)
+    def _make_request(self) -> UpstreamRequest:
+        """Return the client's own request."""
+        content = self.body.pieces() if isinstance(self.body, Upload) else self.body
+        return UpstreamRequest(self.make_headers(self.head.client_api), content)
+
+    async def send(self, request: UpstreamRequest) -> UpstreamResponse:
+        """Send a request upstream, through the filters, and close the previous response."""
         for each_filter in self.filters:
             request = each_filter.request(request)
         headers = request.headers
@@ -196,11 +155,6 @@ class Exchange:
         self.status = response.status_code
         return response
 
-    def make_request(self) -> UpstreamRequest:
-        """Return the request for the upstream, before the filters."""
-        content = self.body.pieces() if isinstance(self.body, Upload) else self.body
-        return UpstreamRequest(self.make_headers(self.head.client_api), content)
-
     def make_headers(self, api: Api) -> Headers:
         """Return the client's headers for an upstream of this protocol."""
         head = self.head
@@ -212,16 +166,16 @@ class Exchange:
         )
 
     async def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do some work of the gateway for which the client has to wait; return its result."""
-        return await work
+        """Do some work of the gateway, and keep the client's connection alive meanwhile; return the result."""
+        return await self.keep_alive.wait_for_gateway(work)
 
     async def relay(self, answer: Answer) -> None:
         """Pass an answer on to the client, through the filters."""
         if answer.status >= 400 and not answer.is_own:
-            await self._note_error_reason(answer)
+            await self._log_error_reason(answer)
         for each_filter in reversed(self.filters):
             answer = await each_filter.answer(answer)
-        if not await self.start(answer):
+        if not await self._start_response(answer):
             return
         # Filters that do nothing at these moments are left out: a stream has many pieces.
         convert_functions = [
@@ -234,7 +188,7 @@ class Exchange:
             for each_filter in self.filters
             if type(each_filter).seen is not Filter.seen
         ]
-        async for piece in answer.pieces.all():
+        async for piece in answer.body.pieces():
             converted_piece = piece
             for convert in convert_functions:
                 converted_piece = convert(converted_piece)
@@ -249,21 +203,42 @@ class Exchange:
             ) + each_filter.end()
         await self.writer.end(last_bytes)
 
-    async def _note_error_reason(self, answer: Answer) -> None:
+    async def _log_error_reason(self, answer: Answer) -> None:
         """Add the upstream's reason for a refusal to the log line of the request."""
         error = await answer.read_error()
         if error:
             self.writer.note(reason=read_error_reason(error))
 
-    async def start(self, answer: Answer) -> bool:
-        """Send the status and headers of an answer. Return False if the answer is complete after that."""
-        own_headers = (
-            self._notice_headers if answer.own_headers is None else answer.own_headers
-        )
-        await self.writer.start(answer.status, answer.client_headers, own_headers)
+    async def _start_response(self, answer: Answer) -> bool:
+        """Send the status and headers of an answer. Return False if the answer is complete after that.
+
+        If the stream was started early to keep it alive, send the headers as comments, and an error as an event.
+        """
+        has_started = self.keep_alive.has_started
+        if has_started and not (answer.streams and answer.status < 300):
+            error = await answer.read_error() or b""
+            await self.end_with_error(answer.status, error)
+            return False
+        own_headers = answer.own_headers
+        if own_headers is None:
+            own_headers = await self.make_own_headers()
+        if has_started:
+            await self.writer.send_late_headers(own_headers)
+        else:
+            await self.writer.start(answer.status, answer.client_headers, own_headers)
+            self.keep_alive.has_started = answer.streams
         return True
 
-    def finish(self) -> Outcome:
+    async def make_own_headers(self) -> Mapping[str, str]:
+        """Return the gateway's headers for the client."""
+        return self._notice_headers
+
+    async def end_with_error(self, status: int, body: bytes) -> None:
+        """End a stream that was started early with an error in the client's protocol."""
+        api = self.head.conversation_api or self.head.client_api
+        await self.writer.end(make_error_event(api, status, body))
+
+    def end_filters(self) -> Outcome:
         """End the filters and return the outcome of the exchange.
 
         Drop the filters: they refer to the exchange, and the cycle would keep the bodies in memory for longer.

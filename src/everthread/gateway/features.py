@@ -12,7 +12,8 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from everthread.gateway.exchange import Answer, Exchange, UpstreamRequest
+    from everthread.gateway.answers import Answer
+    from everthread.gateway.exchange import Exchange, UpstreamRequest
     from everthread.thread.caller.sent_history import Outcome
 
 

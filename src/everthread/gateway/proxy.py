@@ -37,8 +37,8 @@ from everthread.gateway.request.request_head import (
     find_model_in_path,
     run_while_connected,
 )
+from everthread.gateway.response_writer import ResponseWriter
 from everthread.gateway.router import Routes, Upstream, find_family
-from everthread.gateway.streaming import ResponseWriter
 from everthread.gateway.upstream import (
     UpstreamClient,
     UpstreamDisconnectedError,

@@ -12,9 +12,10 @@ from everthread.core.messages import calls_of
 from everthread.core.types import Reply
 from everthread.errors import WireError
 from everthread.gateway.answer_reader import usage_of
+from everthread.gateway.answers import Answer, AnswerBody, make_answer
 from everthread.gateway.contracts import ManagedCall
 from everthread.gateway.error_answers import make_error_event
-from everthread.gateway.exchange import Answer, Exchange, UpstreamRequest, make_answer
+from everthread.gateway.exchange import Exchange, UpstreamRequest
 from everthread.gateway.features import Feature, Filter
 from everthread.gateway.recall.recall_watch import RecallWatch, may_call_recall
 from everthread.gateway.recall.stream_merge import (
@@ -22,7 +23,6 @@ from everthread.gateway.recall.stream_merge import (
     RECALL,
     merge_bodies,
 )
-from everthread.gateway.streaming import Pieces
 from everthread.gateway.upstream import UpstreamResponse
 from everthread.thread.caller.sent_history import Outcome
 from everthread.wire.codecs import CODECS
@@ -57,17 +57,17 @@ class _RecallFilter(Filter):
         if answer.streams:
             return replace(
                 answer,
-                pieces=Pieces(self._merge_streams(answer.pieces)),
+                body=AnswerBody(self._merge_streams(answer.body)),
                 is_changed=True,
             )
-        first = await answer.pieces.join()
+        first = await answer.body.read()
         if not may_call_recall(first):
-            return replace(answer, pieces=Pieces.from_bytes(first))
+            return replace(answer, body=AnswerBody.from_bytes(first))
         body = await self._merge_whole(first)
         return replace(
             answer,
             status=self._exchange.status,
-            pieces=Pieces.from_bytes(body),
+            body=AnswerBody.from_bytes(body),
             is_changed=True,
         )
 
@@ -80,10 +80,10 @@ class _RecallFilter(Filter):
             outcome, usage=self._last_usage, hidden_usage=tuple(self._hidden_usage)
         )
 
-    async def _merge_streams(self, pieces: Pieces) -> AsyncIterator[bytes]:
+    async def _merge_streams(self, body: AnswerBody) -> AsyncIterator[bytes]:
         """Yield the streams of all rounds as one; an error of a later round is its last event."""
         recall_watch = RecallWatch()
-        stream = pieces.all()
+        stream = body.pieces()
         async for piece in stream:
             passed_bytes = recall_watch.feed(piece)
             if recall_watch.is_found:
@@ -113,7 +113,7 @@ class _RecallFilter(Filter):
                 yield make_error_event(self._api, next_response.status, refusal)
                 return
             merged.continue_round()
-            stream = next_response.pieces.all()
+            stream = next_response.body.pieces()
 
     async def _merge_whole(self, raw: bytes) -> bytes:
         """Return the rounds of an answer that is not a stream as one body; if a later round fails, return its error.
@@ -136,7 +136,7 @@ class _RecallFilter(Filter):
                 return json.dumps(
                     merge_bodies(self._api, bodies), ensure_ascii=False
                 ).encode("utf-8", "replace")
-            raw = await make_answer(next_response).pieces.join()
+            raw = await make_answer(next_response).body.read()
             if next_response.status_code >= 300:
                 return raw
 

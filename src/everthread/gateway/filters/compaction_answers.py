@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from everthread.core.costs.canonical_usage import CanonicalUsage
+from everthread.gateway.answers import Answer, AnswerBody
 from everthread.gateway.compaction_items import (
     PATH,
     asks_for_compaction,
@@ -21,9 +22,8 @@ from everthread.gateway.compaction_items import (
 )
 from everthread.gateway.contracts import NOTICE_HEADER, Incoming
 from everthread.gateway.error_answers import Refused
-from everthread.gateway.exchange import Answer, Exchange
+from everthread.gateway.exchange import Exchange
 from everthread.gateway.features import Feature, Filter
-from everthread.gateway.streaming import Pieces
 from everthread.gateway.upstream import ResponseHeaders
 
 _LOG = logging.getLogger("everthread.gateway")
@@ -99,5 +99,5 @@ class _CompactionFilter(Filter):
 def _own_answer(content_type: str, body: bytes) -> Answer:
     headers = ResponseHeaders([(b"content-type", content_type.encode())])
     return Answer(
-        200, headers, Pieces.from_bytes(body), own_headers={NOTICE_HEADER: NOTICE}
+        200, headers, AnswerBody.from_bytes(body), own_headers={NOTICE_HEADER: NOTICE}
     )

@@ -7,7 +7,8 @@ from dataclasses import replace
 from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.types import Api
 from everthread.gateway.answer_reader import AnswerReader, usage_of
-from everthread.gateway.exchange import Answer, Exchange
+from everthread.gateway.answers import Answer
+from everthread.gateway.exchange import Exchange
 from everthread.gateway.features import Feature, Filter
 from everthread.thread.caller.sent_history import Outcome
 

@@ -7,8 +7,9 @@ import json
 from dataclasses import replace
 from typing import Any
 
+from everthread.gateway.answers import Answer
 from everthread.gateway.contracts import ManagedCall
-from everthread.gateway.exchange import Answer, Exchange, UpstreamRequest
+from everthread.gateway.exchange import Exchange, UpstreamRequest
 from everthread.gateway.features import Feature, Filter
 from everthread.gateway.request.outer_fields import OuterFields, peek_field
 from everthread.wire.sse import SseSplitter

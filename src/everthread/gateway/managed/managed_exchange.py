@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import time
-from collections.abc import Coroutine
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 from everthread.core.provider_errors.classification import classify_error
 from everthread.gateway.answer_reader import AnswerReader
+from everthread.gateway.answers import Answer, make_answer
 from everthread.gateway.contracts import (
     Incoming,
     ManagedCall,
@@ -18,28 +18,22 @@ from everthread.gateway.contracts import (
     ProxyTurn,
     UnmanagedTurn,
 )
-from everthread.gateway.error_answers import Refused, make_error_body, make_error_event
-from everthread.gateway.exchange import (
-    Answer,
-    Exchange,
-    ProxyServices,
-    UpstreamRequest,
-    make_answer,
-)
+from everthread.gateway.error_answers import Refused, make_error_body
+from everthread.gateway.exchange import Exchange, ProxyServices, UpstreamRequest
+from everthread.gateway.keep_alive import ResponseHead
 from everthread.gateway.monitoring.event_reports import REFUSED
 from everthread.gateway.monitoring.log_lines import set_log_thread
 from everthread.gateway.request.gemini_path import remove_path
 from everthread.gateway.request.outer_fields import OuterFields
 from everthread.gateway.request.request_head import RequestHead
+from everthread.gateway.response_writer import ResponseWriter
 from everthread.gateway.router import Upstream
-from everthread.gateway.streaming import ResponseHead, ResponseWriter, StreamKeepAlive
 from everthread.gateway.upstream import UpstreamResponse
 
 MAX_RESENDS = 3
 PROMPT_REFUSAL_STATUSES = (400, 422)
 """Statuses that show that an upstream has counted the prompt. A 413 may come from a server in front of the upstream,
 which has not checked the credential."""
-T = TypeVar("T")
 
 
 class ManagedExchange(Exchange):
@@ -56,28 +50,24 @@ class ManagedExchange(Exchange):
         outer: OuterFields,
     ) -> None:
         super().__init__(
-            services, head, upstream, writer, model=outer.model, incoming=incoming
+            services,
+            head,
+            upstream,
+            writer,
+            model=outer.model,
+            incoming=incoming,
+            outer=outer,
         )
         self.incoming: Incoming = incoming
         self.outer = outer
         self.turn: ProxyTurn = UnmanagedTurn(incoming)
         self.sent = self.turn.sent
-        self._keep_alive = StreamKeepAlive(
-            writer,
-            services.limits,
-            services.metrics,
-            functools.partial(_takes_comments, incoming, outer),
-        )
         self._added_seconds = 0.0
         """Time that the gateway added before the request was sent."""
 
     @property
     def managed_call(self) -> ManagedCall:
         return self
-
-    @property
-    def wants_stream(self) -> bool:
-        return self.outer.streams
 
     async def run(self) -> None:
         """Prepare the request, send it (again after each recovery), pass the answer on, and record both."""
@@ -90,51 +80,36 @@ class ManagedExchange(Exchange):
             # Start recording before anything else is awaited: the client may already
             # have its answer, and its next request has to wait for this record.
             self._log_facts()
-            self.services.pending.start(self.turn.record(self.finish()))
+            self.services.pending.start(self.turn.record(self.end_filters()))
             await self.close()
 
     async def send_next(self, outgoing: Outgoing) -> UpstreamResponse:
         """Send another request of the same turn, keeping the headers for the client."""
         self.sent = replace(outgoing, headers=self.sent.headers)
-        return await self.send(is_plain=True)
+        return await self._send_current(is_plain=True)
 
-    async def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do some work and keep the client's connection alive meanwhile; return the result."""
-        return await self._keep_alive.wait_for_gateway(work)
+    async def make_own_headers(self) -> Mapping[str, str]:
+        """Return the turn's headers for the client, as they are now."""
+        headers = await self.turn.response_headers()
+        if headers != self.sent.headers:
+            self.sent = replace(self.sent, headers=headers)
+        set_log_thread(self.turn.thread)
+        return self.sent.headers
 
-    def make_request(self) -> UpstreamRequest:
+    async def _send_current(self, *, is_plain: bool = False) -> UpstreamResponse:
+        """Send the current request. `is_plain`: ask for an uncompressed answer."""
         body = self.sent.body
         if self.sent.rewritten and self.incoming.api == "gemini":
             body = remove_path(self.head.path, body)
-        return UpstreamRequest(
-            self.make_headers(self.incoming.api), body, is_changed=self.sent.rewritten
+        request = UpstreamRequest(
+            self.make_headers(self.incoming.api),
+            body,
+            is_changed=self.sent.rewritten,
+            is_plain=is_plain,
         )
-
-    async def send(self, *, is_plain: bool = False) -> UpstreamResponse:
-        response = await super().send(is_plain=is_plain)
+        response = await self.send(request)
         self._accept_credential()
         return response
-
-    async def start(self, answer: Answer) -> bool:
-        """Send status and headers; if the stream was started early to keep it alive, send the headers as comments."""
-        keep_alive = self._keep_alive
-        if keep_alive.has_started and not (answer.streams and answer.status < 300):
-            body = await answer.read_error() or b""
-            await self.writer.end(
-                make_error_event(self.incoming.api, answer.status, body)
-            )
-            return False
-        if answer.own_headers is None:
-            await self._update_headers()
-        own_headers = (
-            self.sent.headers if answer.own_headers is None else answer.own_headers
-        )
-        if keep_alive.has_started:
-            await self.writer.send_late_headers(own_headers)
-        else:
-            await self.writer.start(answer.status, answer.client_headers, own_headers)
-            keep_alive.has_started = answer.streams
-        return True
 
     async def _forward_for_new_credential(self) -> bool:
         """Forward a request unchanged if no upstream has accepted its credential yet. Return whether it is answered.
@@ -147,7 +122,7 @@ class ManagedExchange(Exchange):
         credential = self.head.caller.credential
         if credential is None or await credential.is_accepted():
             return False
-        answer = make_answer(await self.send())
+        answer = make_answer(await self._send_current())
         if answer.status < 300:
             self.turn = await self.services.manager.prepare(
                 replace(self.incoming, mode="observe")
@@ -182,10 +157,10 @@ class ManagedExchange(Exchange):
 
     async def _send_until_answered(self) -> None:
         """Send the request; again after each recovery."""
-        keep_alive = self._keep_alive
+        keep_alive = self.keep_alive
         try:
             for attempt in range(MAX_RESENDS + 1):
-                sending = self.send(is_plain=keep_alive.has_started)
+                sending = self._send_current(is_plain=keep_alive.has_started)
                 response = await (
                     self.wait(sending) if keep_alive.has_started else sending
                 )
@@ -196,10 +171,8 @@ class ManagedExchange(Exchange):
         except Refused as refused:
             if not keep_alive.has_started:
                 raise
-            api = self.incoming.api
-            await self.writer.end(
-                make_error_event(api, refused.status, make_error_body(api, refused))
-            )
+            error = make_error_body(self.incoming.api, refused)
+            await self.end_with_error(refused.status, error)
 
     async def _handle(self, answer: Answer, *, is_last: bool) -> bool:
         """Pass an answer on to the client, unless a recovery is possible; return whether to send a request again."""
@@ -209,7 +182,7 @@ class ManagedExchange(Exchange):
             await self.relay(answer)
             return False
         finally:
-            await answer.pieces.drop()
+            await answer.body.stop_reading()
 
     async def _recover(self, answer: Answer) -> bool:
         """Recover from an error, by a filter or the turn; return whether to send a request again."""
@@ -244,25 +217,18 @@ class ManagedExchange(Exchange):
             return None
         head = None
         if answer.is_plain:
-            await self._update_headers()
+            own_headers = await self.make_own_headers()
             headers = replace(answer, is_changed=True).client_headers
-            head = ResponseHead(answer.status, headers, self.sent.headers)
+            head = ResponseHead(answer.status, headers, own_headers)
         reader = AnswerReader(
             self.incoming.api, answer.status, answer.headers, model=self.model
         )
-        holding = answer.pieces.peek_error(reader, self.services.limits.hold_seconds)
-        error = await self._keep_alive.wait_for_words(holding, head)
+        holding = answer.body.peek_error(reader, self.services.limits.hold_seconds)
+        error = await self.keep_alive.wait_for_content(holding, head)
         if error is None:
             return None
         self.count_upstream_error("stream")
         return json.dumps({"error": dict(error.raw)}).encode()
-
-    async def _update_headers(self) -> None:
-        """Take the response headers from the turn if they have changed."""
-        headers = await self.turn.response_headers()
-        if headers != self.sent.headers:
-            self.sent = replace(self.sent, headers=headers)
-        set_log_thread(self.turn.thread)
 
     def _count_rewrite(self, kind: str) -> None:
         if self.sent.rewritten:
@@ -279,11 +245,6 @@ class ManagedExchange(Exchange):
         if self.sent.tokens is not None:
             facts["tokens"] = self.sent.tokens
         self.writer.note(**facts)
-
-
-def _takes_comments(incoming: Incoming, outer: OuterFields) -> bool:
-    """Return whether the client asked for a stream and ignores its comments; Google's SDK reads them as data."""
-    return outer.streams and incoming.api != "gemini"
 
 
 async def _is_too_long(answer: Answer) -> bool:

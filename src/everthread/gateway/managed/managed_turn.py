@@ -32,7 +32,10 @@ from everthread.thread.caller.recall_rounds import MAX_RECALL_ROUNDS, RECALL_SEC
 from everthread.thread.caller.sent_history import Outcome
 from everthread.thread.events import CompactionReceipt, RecallAnswered, Unmanaged
 from everthread.thread.matching.history import identify_message
-from everthread.thread.policy.notices import MIN_FADING_COMPACTIONS, make_fading_notice
+from everthread.thread.policy.notices import (
+    MIN_FADING_COMPACTIONS,
+    make_fading_notice,
+)
 from everthread.thread.thread_context import ProviderRefusal
 from everthread.thread.wire_messages import encode_messages
 
