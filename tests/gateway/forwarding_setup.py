@@ -8,7 +8,7 @@ from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.messages import text_of
 from everthread.gateway.contracts import Incoming, ProxyTurn
 from everthread.gateway.managed.manager import ProxyManager
-from everthread.gateway.request.known_bodies import BodyOrigin
+from everthread.gateway.request.body_cache import BodyOrigin
 from everthread.store.store import Store
 from everthread.thread.caller.sent_history import Outcome
 from tests.gateway.manager_setup import HistoryClient, text_reply
@@ -18,9 +18,9 @@ def locate_request(manager: ProxyManager, client: HistoryClient) -> Incoming:
     """Return a request with its body located, as the proxy does it."""
     incoming = client.incoming()
     origin = BodyOrigin.of(client.api, client.tenant, client.headers)
-    match = manager.reader.find_known(origin, incoming.body)
+    match = manager.reader.find_match(origin, incoming.body)
     return replace(
-        incoming, outline=manager.reader.locate(origin, incoming.body, match)
+        incoming, located_body=manager.reader.locate(origin, incoming.body, match)
     )
 
 

@@ -16,7 +16,7 @@ from everthread.gateway.contracts import Incoming, Limits, Manager, Mode, Outgoi
 from everthread.gateway.filters.compaction_answers import MakeItem
 from everthread.gateway.filters.telemetry import Telemetry
 from everthread.gateway.proxy import Proxy
-from everthread.gateway.request.known_bodies import BodyMatch, BodyOrigin
+from everthread.gateway.request.body_cache import BodyMatch, BodyOrigin
 from everthread.gateway.router import Routes, Upstream
 from everthread.gateway.server import Gateway
 from everthread.gateway.site_policy import SitePolicy
@@ -164,7 +164,7 @@ class PassThroughManager:
     def reader(self) -> PassThroughManager:
         return self
 
-    def find_known(self, _origin: BodyOrigin, _body: bytes) -> None:
+    def find_match(self, _origin: BodyOrigin, _body: bytes) -> None:
         return None
 
     def locate(

@@ -184,7 +184,7 @@ async def test_cache_marks_are_set_before_a_request_is_forwarded(
     incoming = locate_request(manager, client)
     turn = manager.forward_first(incoming)
     assert turn is not None
-    read = await manager.prepare(replace(incoming, outline=None))
+    read = await manager.prepare(replace(incoming, located_body=None))
     assert turn.sent.rewritten
     assert turn.sent.body.count(b'"cache_control"') == 4
     assert turn.sent.body == read.sent.body

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everthread.errors import WireError
-from everthread.gateway.request.json_slices import KnownParts, slice_body, splice
+from everthread.gateway.request.json_slices import SharedParts, slice_body, splice
 
 TEXTS = st.text('abc é漢😀"\\\n{}[],:', max_size=12)
 VALUES: Any = st.recursive(
@@ -67,7 +67,7 @@ def test_everything_is_where_it_stands(
     tail = len(raw) - sliced.spans["messages"][1]
     for count in range(1, len(messages) + 1):  # the same from any message on
         for known_tail in (0, tail):
-            known = KnownParts(sliced.layout, count, known_tail)
+            known = SharedParts(sliced.layout, count, known_tail)
             again = slice_body(raw, "openai_chat", known)
             assert (again.fields, again.spans) == (sliced.fields, sliced.spans)
             assert [(one.start, one.end) for one in again.elements] == [

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api
 from everthread.errors import WireError
+from everthread.gateway.request.body_cache import BodyOrigin, count_shared_bytes
 from everthread.gateway.request.json_slices import slice_body
-from everthread.gateway.request.known_bodies import BodyOrigin, count_shared_bytes
 from everthread.gateway.request.request_reader import (
-    BodyOutline,
+    LocatedBody,
     ParsedRequest,
     RequestReader,
 )
@@ -54,18 +54,17 @@ def write_body(
     return json.dumps(body, indent=indent, ensure_ascii=False).encode()
 
 
-def locate(reader: RequestReader, api: Api, body: bytes) -> BodyOutline:
+def locate(reader: RequestReader, api: Api, body: bytes) -> LocatedBody:
     origin = BodyOrigin(api)
-    return reader.locate(origin, body, reader.find_known(origin, body))
+    return reader.locate(origin, body, reader.find_match(origin, body))
 
 
 def read(
     reader: RequestReader, api: Api, body: bytes, thread: str = "t"
 ) -> ParsedRequest:
     """Read a body as the next one of a thread."""
-    outline = locate(reader, api, body)
-    parsed = reader.read_now(outline)
-    reader.remember(thread, outline, parsed)
+    parsed = reader.read_now(locate(reader, api, body))
+    reader.remember(thread, parsed)
     return parsed
 
 
@@ -74,13 +73,14 @@ def read_alone(api: Api, body: bytes) -> ParsedRequest:
 
 
 def comparable(read: ParsedRequest) -> Any:
+    sliced = read.located_body.sliced
     return (
-        read.sliced.fields,
-        read.sliced.spans,
-        [(one.start, one.end, one.value) for one in read.sliced.elements],
-        read.system_count,
+        sliced.fields,
+        sliced.spans,
+        [(one.start, one.end, one.value) for one in sliced.elements],
+        read.located_body.system_count,
         read.history,
-        read.frame,
+        read.settings,
         read.sizes,
         read.fixed_tokens,
     )
@@ -149,9 +149,12 @@ def test_two_threads_that_hardly_differ_do_not_evict_each_other(place: int) -> N
     digests = set()
     for name, messages in threads.items():
         body = anthropic_body([*messages, text_message(120, "More?")])
-        outline = locate(knowing, "anthropic", body)
-        assert outline.match is not None
-        assert (outline.match.known.thread, outline.match.parts.count) == (name, 120)
+        located_body = locate(knowing, "anthropic", body)
+        assert located_body.match is not None
+        assert (
+            located_body.match.cached_body.thread,
+            located_body.match.parts.count,
+        ) == (name, 120)
         parsed = read(knowing, "anthropic", body, name)
         assert comparable(parsed) == comparable(read_alone("anthropic", body))
         digests.add(parsed.history.digest(121))
@@ -179,12 +182,12 @@ def test_cache_marks_that_move_leave_the_beginning_known(
             for index, message in enumerate(messages[:length])
         ]
         body = anthropic_body(marked)
-        outline = locate(knowing, "anthropic", body)
+        located_body = locate(knowing, "anthropic", body)
         if length > 37:
-            assert outline.match is not None
-            assert outline.match.parts.count == length - 5
-            assert outline.match.parts.tail_bytes
-            assert outline.new_bytes < 6 * 1_000
+            assert located_body.match is not None
+            assert located_body.match.parts.count == length - 5
+            assert located_body.match.parts.tail_bytes
+            assert located_body.new_bytes < 6 * 1_000
         counted.clear()
         parsed = read(knowing, "anthropic", body)
         if length > 37:

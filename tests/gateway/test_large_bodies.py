@@ -15,13 +15,13 @@ from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.types import Api
 from everthread.gateway.access.authentication import Caller
 from everthread.gateway.charged_usage import estimate_body_tokens
+from everthread.gateway.request.body_cache import BodyMatch, BodyOrigin
 from everthread.gateway.request.body_reading import (
     MAX_LOOP_BYTES,
     BodyLocator,
     read_request,
     run_in_thread_if_large,
 )
-from everthread.gateway.request.known_bodies import BodyMatch, BodyOrigin
 from everthread.gateway.request.request_reader import (
     MIN_PROCESS_BYTES,
     RequestReader,
@@ -126,10 +126,10 @@ async def test_a_long_history_that_is_new_is_read_in_another_process() -> None:
     reader = RequestReader(sizes, call_in_process=processes.call_if_free)
     body = long_body(121)
     assert len(body) > MIN_PROCESS_BYTES
-    outline = reader.locate(BodyOrigin("openai_chat"), body, None)
-    read = await reader.read(outline)
+    located_body = reader.locate(BodyOrigin("openai_chat"), body, None)
+    read = await reader.read(located_body)
     assert not sizes.threads
-    assert read == reader.read_now(outline)
+    assert read == reader.read_now(located_body)
     await processes.close(10)
 
 
@@ -139,8 +139,8 @@ async def test_without_a_free_process_it_is_read_in_a_thread(
     processes = WorkerProcesses(1)
     sizes = WatchedSizes()
     reader = RequestReader(sizes, call_in_process=processes.call_if_free)
-    outline = reader.locate(BodyOrigin("openai_chat"), long_body(121), None)
-    assert await reader.read(outline) == reader.read_now(outline)
+    located_body = reader.locate(BodyOrigin("openai_chat"), long_body(121), None)
+    assert await reader.read(located_body) == reader.read_now(located_body)
     assert sizes.threads
     assert not caplog.messages
 
@@ -162,7 +162,7 @@ async def test_a_body_of_millions_of_values_is_not_taken_apart() -> None:
     manager = Watched()
     locator = BodyLocator(manager, BodyOrigin("openai_chat"))
     read = await read_request(body, "", LIMIT, locator=locator)
-    assert (manager.threads, read.outline, read.model) == ([], None, "m")
+    assert (manager.threads, read.located_body, read.model) == ([], None, "m")
     assert read.excess == "it has more than 400,000 objects"
 
 

@@ -6,7 +6,8 @@ import json
 import tracemalloc
 
 from everthread.gateway.identify import find_scope
-from everthread.gateway.request.known_bodies import BodyOrigin, ByteCache
+from everthread.gateway.request.body_cache import BodyOrigin
+from everthread.gateway.request.byte_cache import ByteCache
 from everthread.gateway.request.request_reader import RequestReader
 from everthread.thread.caller.message_caches import SizeCache
 
@@ -51,8 +52,8 @@ def test_many_requests_with_other_tools_keep_little() -> None:
                 "messages": [{"role": "user", "content": "Hi"}],
                 "tools": tools,
             }
-            outline = reader.locate(origin, json.dumps(body).encode(), None)
-            reader.remember(f"{number}", outline, reader.read_now(outline))
+            located_body = reader.locate(origin, json.dumps(body).encode(), None)
+            reader.remember(f"{number}", reader.read_now(located_body))
         kept = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()

@@ -20,8 +20,8 @@ from everthread.gateway.monitoring.health import FindProblem, Health
 from everthread.gateway.monitoring.log_lines import add_request_id
 from everthread.gateway.monitoring.store_watch import MAX_STORE_WAIT_SECONDS, StoreWatch
 from everthread.gateway.proxy import Proxy
+from everthread.gateway.request.client_connection import ClientGone
 from everthread.gateway.request.request_head import (
-    ClientGone,
     RequestHead,
     find_client_api,
     find_conversation_api,

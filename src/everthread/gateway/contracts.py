@@ -11,9 +11,9 @@ from everthread.core.types import Api, Reply
 from everthread.thread.caller.sent_history import LeadingCompaction, Outcome
 
 if TYPE_CHECKING:
-    from everthread.gateway.request.known_bodies import BodyMatch, BodyOrigin
+    from everthread.gateway.request.body_cache import BodyMatch, BodyOrigin
     from everthread.gateway.request.outer_fields import OuterFields
-    from everthread.gateway.request.request_reader import BodyOutline
+    from everthread.gateway.request.request_reader import LocatedBody
     from everthread.gateway.upstream import UpstreamResponse
 
 THREAD_HEADER = "x-everthread-thread"
@@ -102,7 +102,7 @@ class Incoming:
     """The account that is charged for this request."""
     authorize: Authorize | None = field(default=None, compare=False, repr=False)
     """Called before the operator's own key is used for this request; None if the operator is the only user."""
-    outline: BodyOutline | None = field(default=None, compare=False, repr=False)
+    located_body: LocatedBody | None = field(default=None, compare=False, repr=False)
     """The positions of the body's fields and messages, if they are located already."""
     leading_compaction: LeadingCompaction | None = None
     """The compaction that replaces earlier messages, if the request contains a compaction item made by a gateway."""
@@ -194,13 +194,13 @@ class ManagedCall(Protocol):
 class BodyReader(Protocol):
     """Locate the messages of a body, reusing results of earlier bodies."""
 
-    def find_known(self, origin: BodyOrigin, body: bytes) -> BodyMatch | None:
+    def find_match(self, origin: BodyOrigin, body: bytes) -> BodyMatch | None:
         """Find an earlier body that partly equals this one."""
         ...
 
     def locate(
         self, origin: BodyOrigin, body: bytes, match: BodyMatch | None
-    ) -> BodyOutline | None:
+    ) -> LocatedBody | None:
         """Locate the fields and messages of a body. Raise `WireError` if it cannot be read."""
         ...
 

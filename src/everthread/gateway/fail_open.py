@@ -29,8 +29,8 @@ from everthread.gateway.request.json_slices import ExcessError
 from everthread.thread.caller.sent_history import Outcome
 
 if TYPE_CHECKING:
-    from everthread.gateway.request.known_bodies import BodyMatch, BodyOrigin
-    from everthread.gateway.request.request_reader import BodyOutline
+    from everthread.gateway.request.body_cache import BodyMatch, BodyOrigin
+    from everthread.gateway.request.request_reader import LocatedBody
 
 _LOG = logging.getLogger("everthread.gateway")
 T = TypeVar("T")
@@ -60,17 +60,17 @@ class FailOpenManager:
         self._warned: set[str] = set()
         """Kinds of unmanaged requests for which a warning was logged."""
 
-    def find_known(self, origin: BodyOrigin, body: bytes) -> BodyMatch | None:
+    def find_match(self, origin: BodyOrigin, body: bytes) -> BodyMatch | None:
         """Find an earlier body that partly equals this one; return None if there is none or the search fails."""
         try:
-            return self._manager.reader.find_known(origin, body)
+            return self._manager.reader.find_match(origin, body)
         except Exception as error:  # noqa: BLE001  counted and logged; the body is read as a new one
             self._report_unlocated(error)
             return None
 
     def locate(
         self, origin: BodyOrigin, body: bytes, match: BodyMatch | None
-    ) -> BodyOutline | None:
+    ) -> LocatedBody | None:
         """Locate the fields and messages of a body; return None if that fails."""
         try:
             return self._manager.reader.locate(origin, body, match)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, cast
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from everthread.gateway.request.request_head import DISCONNECT, DisconnectWatchers
+from everthread.gateway.request.client_connection import DISCONNECT, DisconnectWatchers
 
 _TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\n\r\n"

@@ -34,7 +34,8 @@ from everthread.gateway.loop_server import LoopServer, http_url, listen
 from everthread.gateway.mcp_schemas import SCHEMAS
 from everthread.gateway.mcp_tools import LookupReach, LookupTools
 from everthread.gateway.request.body_limits import collect_body, replay_body
-from everthread.gateway.request.request_head import ClientGone, header_map
+from everthread.gateway.request.client_connection import ClientGone
+from everthread.gateway.request.request_head import header_map
 
 PATH = "/mcp"
 ALWAYS_LOAD_KEY = "anthropic/alwaysLoad"

@@ -24,19 +24,15 @@ from everthread.gateway.managed.managed_exchange import ManagedExchange
 from everthread.gateway.monitoring.event_reports import FailureLog
 from everthread.gateway.monitoring.metrics import Metrics
 from everthread.gateway.monitoring.store_watch import StoreWatch
+from everthread.gateway.request.body_cache import BodyOrigin
 from everthread.gateway.request.body_limits import Upload, read_body
 from everthread.gateway.request.body_reading import (
     BodyLocator,
     RequestBody,
     read_request,
 )
-from everthread.gateway.request.known_bodies import BodyOrigin
-from everthread.gateway.request.request_head import (
-    ClientGone,
-    RequestHead,
-    find_model_in_path,
-    run_while_connected,
-)
+from everthread.gateway.request.client_connection import ClientGone, run_while_connected
+from everthread.gateway.request.request_head import RequestHead, find_model_in_path
 from everthread.gateway.response_writer import ResponseWriter
 from everthread.gateway.router import Routes, Upstream, find_family
 from everthread.gateway.upstream import (
@@ -320,5 +316,5 @@ def _make_incoming(
         mode=mode,
         account=head.caller.account,
         authorize=head.caller.authorize,
-        outline=body.outline,
+        located_body=body.located_body,
     )

@@ -17,7 +17,8 @@ from everthread.gateway.error_answers import (
 )
 from everthread.gateway.monitoring.log_lines import log_fields
 from everthread.gateway.monitoring.metrics import Metrics
-from everthread.gateway.request.request_head import ClientGone, RequestHead
+from everthread.gateway.request.client_connection import ClientGone
+from everthread.gateway.request.request_head import RequestHead
 from everthread.gateway.upstream import Headers
 
 _LOG = logging.getLogger("everthread.gateway")

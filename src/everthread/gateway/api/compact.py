@@ -25,8 +25,9 @@ from everthread.gateway.error_answers import (
 from everthread.gateway.managed.manager import ProxyManager
 from everthread.gateway.request.body_limits import read_body
 from everthread.gateway.request.body_reading import RequestBody, read_request
+from everthread.gateway.request.client_connection import ClientGone
 from everthread.gateway.request.json_slices import LIST_FIELD
-from everthread.gateway.request.request_head import ClientGone, RequestHead
+from everthread.gateway.request.request_head import RequestHead
 
 PATH = "/v1/compact"
 _MIN_WINDOW = 1_000

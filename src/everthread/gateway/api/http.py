@@ -19,11 +19,8 @@ from everthread.gateway.api.turn_log import TurnEvent
 from everthread.gateway.contracts import Limits
 from everthread.gateway.error_answers import Refused
 from everthread.gateway.request.body_limits import read_body
-from everthread.gateway.request.request_head import (
-    ClientGone,
-    RequestHead,
-    run_while_connected,
-)
+from everthread.gateway.request.client_connection import ClientGone, run_while_connected
+from everthread.gateway.request.request_head import RequestHead
 from everthread.store.turn_records import QueuedTurn
 
 

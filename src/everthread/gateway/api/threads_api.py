@@ -28,7 +28,8 @@ from everthread.gateway.api.queue import TurnQueue
 from everthread.gateway.api.routes import ThreadRoutes
 from everthread.gateway.contracts import Limits
 from everthread.gateway.error_answers import Refused
-from everthread.gateway.request.request_head import ClientGone, RequestHead
+from everthread.gateway.request.client_connection import ClientGone
+from everthread.gateway.request.request_head import RequestHead
 
 _LOG = logging.getLogger("everthread.gateway")
 _ID_PATTERN = r"[0-9A-Za-z_-]{1,64}"

@@ -16,7 +16,7 @@ from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.gateway.contracts import Incoming, Outgoing
 from everthread.gateway.managed.forwarding import ForwardingTerms
 from everthread.gateway.request.body_reading import MAX_LOOP_BYTES
-from everthread.gateway.request.request_reader import BodyOutline
+from everthread.gateway.request.request_reader import LocatedBody
 from everthread.thread.caller.sent_history import Outcome
 from everthread.thread.matching.thread_match import Family
 
@@ -37,7 +37,7 @@ class ForwardedRequest:
     thread: str
     family: Family
     incoming: Incoming
-    outline: BodyOutline
+    located_body: LocatedBody
     sent: Outgoing
     terms: ForwardingTerms
     """The terms that the request met; they identify the end of its thread."""
@@ -62,7 +62,7 @@ class DeferredRecord:
         self.earlier_usage: list[CanonicalUsage] = []
         self.is_due = asyncio.Event()
         self.is_recorded = asyncio.Event()
-        self._new_bytes = request.outline.new_bytes
+        self._new_bytes = request.located_body.new_bytes
 
     @property
     def is_full(self) -> bool:
@@ -78,7 +78,7 @@ class DeferredRecord:
         self.request = request
         self.outcome = outcome
         self.end_digest = end_digest
-        self._new_bytes += request.outline.new_bytes
+        self._new_bytes += request.located_body.new_bytes
 
 
 class DeferredRecords:

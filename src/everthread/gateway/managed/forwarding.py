@@ -35,17 +35,17 @@ from everthread.gateway.recall.recall_offer import (
     make_tool_change,
     offers_recall,
 )
+from everthread.gateway.request.body_cache import BodyMatch
 from everthread.gateway.request.client_request import (
     ClientRequest,
     find_unmanaged_reason,
 )
 from everthread.gateway.request.json_slices import Change, splice
-from everthread.gateway.request.known_bodies import BodyMatch
 from everthread.gateway.request.request_reader import (
     BREAKPOINT_MARK,
     CACHE_MARK,
     OUR_NAME,
-    BodyOutline,
+    LocatedBody,
     RequestReader,
 )
 from everthread.thread.caller.prepared_call import PreparedCall
@@ -76,10 +76,10 @@ class ForwardingTerms:
     recall_header: str
     """The value of the client's recall header."""
 
-    def estimate(self, outline: BodyOutline) -> int:
+    def estimate(self, located_body: LocatedBody) -> int:
         """Return the maximum tokens of the next prompt, assuming one token for every new byte."""
-        grown_bytes = len(outline.sliced.body) - self.body_bytes
-        return self.tokens + max(outline.added_bytes, grown_bytes)
+        grown_bytes = len(located_body.sliced.body) - self.body_bytes
+        return self.tokens + max(located_body.added_bytes, grown_bytes)
 
 
 @dataclass(slots=True)
@@ -150,7 +150,7 @@ def make_forwarding_terms(
 
 def continue_terms(
     terms: ForwardingTerms,
-    outline: BodyOutline,
+    located_body: LocatedBody,
     usage: CanonicalUsage,
     *,
     answered_history: History,
@@ -163,7 +163,7 @@ def continue_terms(
         terms,
         length=len(answered_history),
         digest=answered_history.digest(len(answered_history)),
-        body_bytes=len(outline.sliced.body),
+        body_bytes=len(located_body.sliced.body),
         tokens=usage.prompt_tokens + usage.output_tokens,
     )
 
@@ -176,7 +176,7 @@ def is_compaction_planned(memory: ThreadMemory) -> bool:
 
 def forward(
     incoming: Incoming,
-    outline: BodyOutline,
+    located_body: LocatedBody,
     memory: BodyMemory,
     *,
     reader: RequestReader,
@@ -187,25 +187,27 @@ def forward(
     `ttl`: the lifetime of the cache marks; None to set none.
     """
     terms = memory.forwarding
-    match = outline.match
+    match = located_body.match
     if terms is None or match is None:
         return None
-    if not _may_forward(terms, incoming, outline, match=match):
+    if not _may_forward(terms, incoming, located_body, match=match):
         return None
-    if not _continues(terms, outline, reader):
+    if not _continues(terms, located_body, reader):
         return None
-    model = match.known.frame.model
-    tokens = terms.tokens + outline.added_bytes // BYTES_PER_TOKEN
+    model = match.cached_body.settings.model
+    tokens = terms.tokens + located_body.added_bytes // BYTES_PER_TOKEN
     headers = {
-        THREAD_HEADER: match.known.thread,
+        THREAD_HEADER: match.cached_body.thread,
         COMPACTIONS_HEADER: "0",
         TOKENS_HEADER: f"{tokens}/{tokens}",
     }
     changes: list[Change] = []
     if terms.offers_recall:
-        changes.append(make_tool_change(incoming.api, outline.sliced))
+        changes.append(make_tool_change(incoming.api, located_body.sliced))
     if ttl is not None and tokens >= MIN_CACHED_TOKENS:
-        changes += _cache_changes(incoming, outline, memory.marks, model=model, ttl=ttl)
+        changes += _cache_changes(
+            incoming, located_body, memory.marks, model=model, ttl=ttl
+        )
     return Outgoing(
         splice(incoming.body, changes) if changes else incoming.raw,
         rewritten=bool(changes),
@@ -217,7 +219,7 @@ def forward(
 
 def _cache_changes(
     incoming: Incoming,
-    outline: BodyOutline,
+    located_body: LocatedBody,
     memory: MarkMemory,
     *,
     model: str,
@@ -226,24 +228,27 @@ def _cache_changes(
     """Return the changes that mark the request for the provider's cache, if the client sets no marks."""
     api = incoming.api
     upstream = incoming.upstream
-    sliced = outline.sliced
-    if CACHE_MARK not in outline.watched_words and uses_cache_marks(
+    sliced = located_body.sliced
+    if CACHE_MARK not in located_body.watched_words and uses_cache_marks(
         api, model, upstream
     ):
         return place_cache_marks(
-            api, sliced, ttl, memory=memory, leading_count=outline.system_count
+            api, sliced, ttl, memory=memory, leading_count=located_body.system_count
         )
-    if BREAKPOINT_MARK in outline.watched_words or CACHE_OPTIONS_FIELD in sliced.fields:
+    if (
+        BREAKPOINT_MARK in located_body.watched_words
+        or CACHE_OPTIONS_FIELD in sliced.fields
+    ):
         return []
     if accepts_breakpoints(api, model, base_url=upstream):
-        return place_breakpoint(api, sliced, outline.system_count)
+        return place_breakpoint(api, sliced, located_body.system_count)
     return []
 
 
 def _may_forward(
     terms: ForwardingTerms,
     incoming: Incoming,
-    outline: BodyOutline,
+    located_body: LocatedBody,
     *,
     match: BodyMatch,
 ) -> bool:
@@ -251,20 +256,20 @@ def _may_forward(
     has_same_settings = match.parts.tail_bytes and incoming.upstream == terms.upstream
     if not has_same_settings or incoming.mode != "managed":
         return False
-    if terms.estimate(outline) >= terms.max_tokens:
+    if terms.estimate(located_body) >= terms.max_tokens:
         return False
-    if OUR_NAME in outline.watched_words and may_have_item(incoming.body):
+    if OUR_NAME in located_body.watched_words and may_have_item(incoming.body):
         return False
     if incoming.headers.get(RECALL_HEADER, "") != terms.recall_header:
         return False
-    return not find_unmanaged_reason(outline.sliced)
+    return not find_unmanaged_reason(located_body.sliced)
 
 
 def _continues(
-    terms: ForwardingTerms, outline: BodyOutline, reader: RequestReader
+    terms: ForwardingTerms, located_body: LocatedBody, reader: RequestReader
 ) -> bool:
     """Return whether a request continues its thread at the end. Read only the messages since the last request."""
-    if len(outline.elements) <= terms.length:
+    if len(located_body.elements) <= terms.length:
         return False
-    history = reader.read_history(outline, terms.length)
+    history = reader.read_history(located_body, terms.length)
     return history.digest(terms.length) == terms.digest

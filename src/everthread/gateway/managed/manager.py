@@ -40,12 +40,12 @@ from everthread.gateway.managed.forwarding import (
 )
 from everthread.gateway.managed.managed_turn import ManagedTurn, TurnServices
 from everthread.gateway.recall.recall_offer import RecallOffers
+from everthread.gateway.request.body_cache import BodyOrigin
 from everthread.gateway.request.body_reading import MAX_LOOP_BYTES
 from everthread.gateway.request.client_request import ClientRequest
-from everthread.gateway.request.known_bodies import BodyOrigin
 from everthread.gateway.request.request_reader import (
     OUR_NAME,
-    BodyOutline,
+    LocatedBody,
     RequestReader,
 )
 from everthread.thread.caller.caller_setup import CallerSetup
@@ -85,35 +85,39 @@ class ProxyManager:
 
     # Reading
 
-    def _locate(self, incoming: Incoming) -> BodyOutline:
+    def _locate(self, incoming: Incoming) -> LocatedBody:
         origin = BodyOrigin.of(incoming.api, incoming.tenant, incoming.headers)
-        match = self.reader.find_known(origin, incoming.body)
+        match = self.reader.find_match(origin, incoming.body)
         return self.reader.locate(origin, incoming.body, match)
 
-    async def _open(self, incoming: Incoming, outline: BodyOutline) -> ManagedTurn:
+    async def _open(self, incoming: Incoming, located_body: LocatedBody) -> ManagedTurn:
         """Read a request and find its thread, after the delayed records of its session are made."""
-        scope = find_scope(incoming.headers, outline.sliced.fields)
+        scope = find_scope(incoming.headers, located_body.sliced.fields)
         await self._deferred.flush_session(Family(incoming.tenant, scope))
-        return await self._open_now(incoming, outline)
+        return await self._open_now(incoming, located_body)
 
     async def _open_now(
-        self, incoming: Incoming, outline: BodyOutline, known_length: int = 0
+        self, incoming: Incoming, located_body: LocatedBody, known_length: int = 0
     ) -> ManagedTurn:
         """Read a request and find its thread. Requests of a known thread are read in their order.
 
         `known_length`: number of messages that are known to be those of the thread and were recorded before.
         """
-        thread = None if outline.match is None else outline.match.known.thread
+        thread = (
+            None
+            if located_body.match is None
+            else located_body.match.cached_body.thread
+        )
         async with self.threads.hold_thread_while_opening(thread):
-            parsed_request = await self.reader.read(outline)
+            parsed_request = await self.reader.read(located_body)
             tool = self._recall.choose_tool(
-                incoming, parsed_request.sliced, parsed_request.frame
+                incoming, located_body.sliced, parsed_request.settings
             )
             request = ClientRequest(incoming, parsed_request, tool)
             call = await self.threads.open(
                 request.sent, request.settings, thread or "", known_length
             )
-            self.reader.remember(call.thread, outline, parsed_request)
+            self.reader.remember(call.thread, parsed_request)
             return ManagedTurn(
                 self._services, request, call, self._bodies.of(call.thread)
             )
@@ -134,17 +138,17 @@ class ProxyManager:
             incoming,
             raw=expanded.body,
             body=expanded.body,
-            outline=None,
+            located_body=None,
             leading_compaction=LeadingCompaction(expanded.item_key, expanded.end),
         )
 
     # The moments of a request
 
     def forward_first(self, incoming: Incoming) -> ProxyTurn | None:
-        outline = incoming.outline
-        if outline is None or outline.match is None:
+        located_body = incoming.located_body
+        if located_body is None or located_body.match is None:
             return None
-        thread = outline.match.known.thread
+        thread = located_body.match.cached_body.thread
         memory = self.threads.find_memory(thread)
         if memory is None or is_compaction_planned(memory):
             return None
@@ -152,17 +156,17 @@ class ProxyManager:
         terms = body_memory.forwarding
         outgoing = forward(
             incoming,
-            outline,
+            located_body,
             body_memory,
             reader=self.reader,
             ttl=self._services.mark_ttl,
         )
         if terms is None or outgoing is None:
             return None
-        scope = find_scope(incoming.headers, outline.sliced.fields)
+        scope = find_scope(incoming.headers, located_body.sliced.fields)
         family = Family(incoming.tenant, scope)
         request = ForwardedRequest(
-            thread, family, incoming, outline, sent=outgoing, terms=terms
+            thread, family, incoming, located_body, sent=outgoing, terms=terms
         )
         return ForwardedTurn(self, request)
 
@@ -178,7 +182,9 @@ class ProxyManager:
     async def _read_forwarded(
         self, request: ForwardedRequest, known_length: int, *, is_answered: bool
     ) -> ManagedTurn:
-        turn = await self._open_now(request.incoming, request.outline, known_length)
+        turn = await self._open_now(
+            request.incoming, request.located_body, known_length
+        )
         turn.sent = request.sent
         self.threads.start_storing(turn.call, is_answered=is_answered)
         return turn
@@ -201,11 +207,11 @@ class ProxyManager:
         identities = identify_answer(request.incoming.api, reply, terms.model)
         if not identities:
             return False
-        outline = request.outline
-        history = self.reader.read_history(outline, len(outline.elements))
-        self.reader.remember_history(request.thread, outline, history)
+        located_body = request.located_body
+        history = self.reader.read_history(located_body, len(located_body.elements))
+        self.reader.remember_history(request.thread, located_body, history)
         next_terms = continue_terms(
-            terms, outline, usage, answered_history=history.extend(identities)
+            terms, located_body, usage, answered_history=history.extend(identities)
         )
         self._bodies.of(request.thread).forwarding = next_terms
         await self._deferred.take(request, outcome, next_terms.digest)
@@ -223,7 +229,7 @@ class ProxyManager:
             and reply.stop is not None
             and not outcome.estimated
             and not outcome.hidden_usage
-            and request.outline.new_bytes <= MAX_LOOP_BYTES
+            and request.located_body.new_bytes <= MAX_LOOP_BYTES
             and self._deferred.can_take(request)
             and self.setup.is_sole_writer()
         )
@@ -244,15 +250,15 @@ class ProxyManager:
     async def prepare(self, incoming: Incoming) -> ProxyTurn:
         if incoming.mode == "off":
             return UnmanagedTurn(incoming)
-        outline = incoming.outline or self._locate(incoming)
+        located_body = incoming.located_body or self._locate(incoming)
         expanded_request = (
             self._expand_own_items(incoming)
-            if OUR_NAME in outline.watched_words
+            if OUR_NAME in located_body.watched_words
             else incoming
         )
         if expanded_request is not incoming:
-            outline = self._locate(expanded_request)
-        turn = await self._open(expanded_request, outline)
+            located_body = self._locate(expanded_request)
+        turn = await self._open(expanded_request, located_body)
         if not len(turn.call.sent):
             return UnmanagedTurn(incoming)  # a request without messages has no thread
         turn.is_expanded = expanded_request is not incoming

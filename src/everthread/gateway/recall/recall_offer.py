@@ -37,8 +37,8 @@ from everthread.wire.gemini.fields import find_field_name, get_field, get_object
 
 RECALL_HEADER = "x-everthread-recall"
 """Request header with which a client turns the tool `off`."""
-MAX_FRAMES = 256
-"""Maximum remembered frames (system prompt and tools), which are not read again."""
+MAX_REMEMBERED_SETTINGS = 256
+"""Maximum remembered settings (system prompt and tools), which are not read again."""
 _NO_ROOM_TEXT = "There is no room left to look that up; answer with what you have."
 _ALL_IN_CONTEXT_TEXT = (
     "Nothing has left this conversation yet: every message and tool result is in your "
@@ -54,11 +54,13 @@ class RecallOffers:
 
     def __init__(self, *, enabled: bool) -> None:
         self._is_enabled = enabled
-        self._offer_facts: RecentDict[int, _ToolOfferFacts] = RecentDict(MAX_FRAMES)
-        """By the ids of the frames."""
+        self._offer_facts: RecentDict[int, _ToolOfferFacts] = RecentDict(
+            MAX_REMEMBERED_SETTINGS
+        )
+        """By the ids of the settings."""
 
     def choose_tool(
-        self, incoming: Incoming, sliced: SlicedBody, frame: Request
+        self, incoming: Incoming, sliced: SlicedBody, settings: Request
     ) -> Mapping[str, Any] | None:
         """Return the tool; None if the client has a similar tool or has turned ours off.
 
@@ -67,12 +69,12 @@ class RecallOffers:
         setting = incoming.headers.get(RECALL_HEADER, "").lower()
         if not self._is_enabled or setting in ("off", "false", "0"):
             return None
-        offer_facts = self._offer_facts.get(id(frame))
-        if offer_facts is None or offer_facts.frame is not frame:
-            lacks_recall = _lacks_recall(incoming.api, sliced, frame)
+        offer_facts = self._offer_facts.get(id(settings))
+        if offer_facts is None or offer_facts.settings is not settings:
+            lacks_recall = _lacks_recall(incoming.api, sliced, settings)
             deferred = () if lacks_recall else find_deferred_readers(sliced)
-            offer_facts = _ToolOfferFacts(frame, lacks_recall, deferred)
-        self._offer_facts[id(frame)] = offer_facts
+            offer_facts = _ToolOfferFacts(settings, lacks_recall, deferred)
+        self._offer_facts[id(settings)] = offer_facts
         is_offered = offer_facts.lacks_recall or (
             bool(offer_facts.deferred_readers)
             and are_withdrawn(sliced.elements, offer_facts.deferred_readers)
@@ -82,18 +84,20 @@ class RecallOffers:
 
 @dataclass(frozen=True, slots=True)
 class _ToolOfferFacts:
-    """A frame, and how its tools relate to our own tool."""
+    """A settings, and how the tools relate to our own tool."""
 
-    frame: Request
+    settings: Request
     lacks_recall: bool
     """Whether none of its tools reads earlier messages."""
     deferred_readers: tuple[str, ...]
     """The names of our MCP server's tools if the client defers them, so that it may withdraw them."""
 
 
-def _lacks_recall(api: Api, sliced: SlicedBody, frame: Request) -> bool:
-    tools = frame.tools if api == "gemini" else sliced.fields.get("tools")
-    return not find_reading_tools(frame.tools) and RECALL not in _list_tool_names(tools)
+def _lacks_recall(api: Api, sliced: SlicedBody, settings: Request) -> bool:
+    tools = settings.tools if api == "gemini" else sliced.fields.get("tools")
+    return not find_reading_tools(settings.tools) and RECALL not in _list_tool_names(
+        tools
+    )
 
 
 def offers_recall(call: PreparedCall, sliced: SlicedBody) -> bool:

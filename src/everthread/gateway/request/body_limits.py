@@ -9,7 +9,8 @@ from starlette.types import Message, Receive
 
 from everthread.gateway.contracts import Limits
 from everthread.gateway.error_answers import Refused
-from everthread.gateway.request.request_head import ClientGone, RequestHead
+from everthread.gateway.request.client_connection import ClientGone
+from everthread.gateway.request.request_head import RequestHead
 
 
 def body_too_large() -> Refused:

@@ -17,8 +17,8 @@ from everthread.gateway.request.request_head import check_model_name
 
 if TYPE_CHECKING:
     from everthread.gateway.contracts import BodyReader
-    from everthread.gateway.request.known_bodies import BodyMatch, BodyOrigin
-    from everthread.gateway.request.request_reader import BodyOutline
+    from everthread.gateway.request.body_cache import BodyMatch, BodyOrigin
+    from everthread.gateway.request.request_reader import LocatedBody
 
 T = TypeVar("T")
 
@@ -71,7 +71,7 @@ class RequestBody:
     plain: bytes | None
     """The decoded body; None if it cannot be decoded."""
     outer: OuterFields
-    outline: BodyOutline | None = None
+    located_body: LocatedBody | None = None
     """The positions of its messages; None if they were not or cannot be located."""
     excess: str = ""
     """Why reading the body would cost too much; empty if it would not."""
@@ -96,7 +96,7 @@ async def read_request(
     """
     reading = _BodyReading(raw, locator)
     if encoding in ("", "identity"):
-        reading.find_known(add_path(path, raw))
+        reading.find_match(add_path(path, raw))
         return await run_in_thread_if_large(reading.new_bytes, reading.read)
     size = max(len(raw), MAX_LOOP_BYTES + 1)
     return await run_in_thread_if_large(
@@ -115,35 +115,35 @@ class _BodyReading:
 
     @property
     def new_bytes(self) -> int:
-        known_bytes = 0 if self._match is None else self._match.size
-        return len(self._plain) - known_bytes
+        cached_bytes = 0 if self._match is None else self._match.size
+        return len(self._plain) - cached_bytes
 
-    def find_known(self, plain: bytes) -> None:
+    def find_match(self, plain: bytes) -> None:
         """Find an earlier body that partly equals a decoded body."""
         self._plain = plain
         if self._locator is not None:
             locator = self._locator
-            self._match = locator.reader.find_known(locator.origin, plain)
+            self._match = locator.reader.find_match(locator.origin, plain)
 
     def decode_and_read(self, encoding: str, max_bytes: int, path: str) -> RequestBody:
         decoded_body = decode_body(self._raw, encoding, max_bytes)
         if decoded_body is None:
             excess = "its body cannot be decoded here"
             return RequestBody(self._raw, None, OuterFields(b""), excess=excess)
-        self.find_known(add_path(path, decoded_body))
+        self.find_match(add_path(path, decoded_body))
         return self.read()
 
     def read(self) -> RequestBody:
         """Locate the fields and messages of a decoded body."""
-        outline = self._locate()
-        sliced = None if outline is None else outline.sliced
-        known_bytes = 0 if outline is None else outline.known_bytes
-        outer = OuterFields(self._plain, sliced, known_bytes)
+        located_body = self._locate()
+        sliced = None if located_body is None else located_body.sliced
+        cached_bytes = 0 if located_body is None else located_body.cached_bytes
+        outer = OuterFields(self._plain, sliced, cached_bytes)
         check_model_name(outer.model)
         excess = _find_excess(self._raw, self._plain, outer)
-        return RequestBody(self._raw, self._plain, outer, outline, excess)
+        return RequestBody(self._raw, self._plain, outer, located_body, excess)
 
-    def _locate(self) -> BodyOutline | None:
+    def _locate(self) -> LocatedBody | None:
         locator = self._locator
         if locator is None or not self._plain:
             return None

@@ -20,7 +20,7 @@ from everthread.gateway.request.request_reader import (
     CACHE_MARK,
     ParsedRequest,
 )
-from everthread.gateway.request.unchanged_reads import restore_readings
+from everthread.gateway.request.unchanged_files import restore_unchanged_files
 from everthread.providers.catalog import (
     BETA_HEADER,
     OUTPUT_CAP_FIELDS,
@@ -52,11 +52,9 @@ class ClientRequest:
     """A client's request, and the facts read from it."""
 
     incoming: Incoming
-    read: ParsedRequest
+    parsed: ParsedRequest
     recall_tool: Mapping[str, Any] | None
     """Our own tool, if this client accepts it."""
-    elements: Sequence[Element] = field(init=False)
-    """The client's messages, without the system prompt and reminders at the end."""
     sent: SentHistory = field(init=False)
     settings: CallSettings = field(init=False)
     unmanaged_reason: str = field(init=False)
@@ -65,41 +63,38 @@ class ClientRequest:
     Empty if the request may be rewritten."""
 
     def __post_init__(self) -> None:
-        parsed_request = self.read
-        elements = parsed_request.sliced.elements
-        if parsed_request.system_count or parsed_request.reminder_count:
-            elements = elements[
-                parsed_request.system_count : len(elements)
-                - parsed_request.reminder_count
-            ]
-        self.elements = elements
-        self.unmanaged_reason = find_unmanaged_reason(parsed_request.sliced)
+        self.unmanaged_reason = find_unmanaged_reason(self.sliced)
         self.settings = self._make_settings()
         self.sent = self._read_history()
 
     @property
+    def elements(self) -> Sequence[Element]:
+        """The client's messages, without the system prompt and reminders at the end."""
+        return self.parsed.located_body.elements
+
+    @property
     def sliced(self) -> SlicedBody:
-        return self.read.sliced
+        return self.parsed.located_body.sliced
 
     @property
     def system_count(self) -> int:
         """Number of messages at the start that are the system prompt."""
-        return self.read.system_count
+        return self.parsed.located_body.system_count
 
     @property
     def model(self) -> str:
-        return self.read.frame.model
+        return self.parsed.settings.model
 
     @property
     def has_marks(self) -> bool:
         """Whether the client may have set cache marks."""
-        return CACHE_MARK in self.read.watched_words
+        return CACHE_MARK in self.parsed.located_body.watched_words
 
     @property
     def has_breakpoints(self) -> bool:
         """Whether the client may have set cache breakpoints or options for them."""
         return (
-            BREAKPOINT_MARK in self.read.watched_words
+            BREAKPOINT_MARK in self.parsed.located_body.watched_words
             or CACHE_OPTIONS_FIELD in self.sliced.fields
         )
 
@@ -109,25 +104,25 @@ class ClientRequest:
         return self.unmanaged_reason in (SUMMARIZE, TRIGGER)
 
     def _read_history(self) -> SentHistory:
-        incoming = self.incoming
-        parsed_request = self.read
-        fields = parsed_request.sliced.fields
-        client = read_client(incoming.headers, fields)
+        headers = self.incoming.headers
+        fields = self.sliced.fields
+        client = read_client(headers, fields)
+        has_tools = bool(self.parsed.settings.tools)
         elements = self.elements
 
         def restore(covered_count: int) -> Mapping[int, Any]:
-            return restore_readings(parsed_request.sliced.body, elements, covered_count)
+            return restore_unchanged_files(self.sliced.body, elements, covered_count)
 
         return SentHistory(
-            Family(incoming.tenant, find_scope(incoming.headers, fields)),
-            parsed_request.history,
+            Family(self.incoming.tenant, find_scope(headers, fields)),
+            self.parsed.history,
             messages=elements,
             wire_messages=DecodedMessages(elements),
-            sizes=parsed_request.sizes,
+            sizes=self.parsed.sizes,
             client=client,
-            kind=choose_thread_kind(client, has_tools=bool(parsed_request.frame.tools)),
+            kind=choose_thread_kind(client, has_tools=has_tools),
             leading_compaction=self._find_leading_compaction(),
-            is_single_text=parsed_request.sliced.is_single_text,
+            is_single_text=self.sliced.is_single_text,
             restore=restore,
         )
 
@@ -150,8 +145,8 @@ class ClientRequest:
         authorize = incoming.authorize
         return CallSettings(
             incoming.api,
-            self.read.frame,
-            tokens=self.read.fixed_tokens,
+            self.parsed.settings,
+            tokens=self.parsed.fixed_tokens,
             upstream=incoming.upstream,
             limit_key=limit_key,
             output_cap=_requested_cap(fields),
@@ -172,11 +167,12 @@ class ClientRequest:
                 own_compaction,
                 end=min(own_compaction.end - self.system_count, len(self.elements)),
             )
-        if COMPACTION_MARK not in self.read.watched_words:
+        if COMPACTION_MARK not in self.parsed.located_body.watched_words:
             return None
-        for index in range(len(self.elements) - 1, -1, -1):
-            if is_compaction(self.elements[index].value):
-                identity = self.read.history.identities[index]
+        elements = self.elements
+        for index in range(len(elements) - 1, -1, -1):
+            if is_compaction(elements[index].value):
+                identity = self.parsed.history.identities[index]
                 return LeadingCompaction(identity.fingerprint, index + 1)
         return None
 

@@ -170,7 +170,7 @@ class BodyLayout:
 
 
 @dataclass(frozen=True, slots=True)
-class KnownParts:
+class SharedParts:
     """The parts of a body that equal an earlier one."""
 
     layout: BodyLayout
@@ -232,7 +232,7 @@ def _has_more_values(body: bytes, max_count: int) -> bool:
     return True
 
 
-def slice_body(body: bytes, api: Api, known: KnownParts | None = None) -> SlicedBody:
+def slice_body(body: bytes, api: Api, known: SharedParts | None = None) -> SlicedBody:
     """Locate the fields and messages of a request. Raise `WireError` if it is not an object with a list of messages."""
     reader = _Reader(body, LIST_FIELD[api])
     if known is None:
@@ -284,7 +284,7 @@ class _Reader:
         position = _expect(self.body, _skip_blank(self.body, 0), b"{")
         self._read_fields(fields, position)
 
-    def read_rest(self, known: KnownParts) -> None:
+    def read_rest(self, known: SharedParts) -> None:
         """Read the messages after the known ones, and the fields after the list unless they are known too."""
         layout = known.layout
         self.starts = layout.starts[: known.count]
@@ -310,7 +310,7 @@ class _Reader:
         position = self._read_elements(start, position, following)
         self._read_fields(fields, position, is_first=False)
 
-    def _read_middle(self, known: KnownParts, start: int, position: int) -> bool:
+    def _read_middle(self, known: SharedParts, start: int, position: int) -> bool:
         """Read the messages between the known parts; return False if the known parts do not fit together."""
         end = len(self.body) - known.tail_bytes
         if self.body[end - 1 : end] != b"]":

@@ -1,12 +1,11 @@
-"""The head of a request, and the connection of its client."""
+"""The head of a request."""
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from starlette.types import Scope
@@ -41,35 +40,6 @@ _ENCODED_SLASH = re.compile("%2f", re.IGNORECASE)
 _FORWARDED_HEADERS = frozenset({"forwarded", "via"})
 _FORWARDED_PREFIX = "x-forwarded-"
 _CREDENTIAL_NAMES = frozenset(name.encode() for name in CREDENTIAL_HEADERS)
-DISCONNECT = "everthread.disconnect"
-"""The extension of an ASGI scope that contains the `DisconnectWatchers` of its connection."""
-T = TypeVar("T")
-
-
-class DisconnectWatchers:
-    """Callbacks for when a client disconnects."""
-
-    def __init__(self) -> None:
-        self._watchers: set[Callable[[], None]] = set()
-        self._is_ended = False
-
-    def add(self, watcher: Callable[[], None]) -> None:
-        self._watchers.add(watcher)
-        if self._is_ended:
-            asyncio.get_running_loop().call_soon(self.end)
-
-    def discard(self, watcher: Callable[[], None]) -> None:
-        self._watchers.discard(watcher)
-
-    def end(self) -> None:
-        """Call all watchers, because the client has disconnected."""
-        self._is_ended = True
-        while self._watchers:
-            self._watchers.pop()()
-
-
-class ClientGone(Exception):  # noqa: N818  not an error: a client may leave
-    """The client disconnected before its request was complete."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,23 +197,3 @@ def header_map(scope: Scope) -> dict[str, str]:
         name.decode("latin-1"): value.decode("latin-1")
         for name, value in scope["headers"]
     }
-
-
-async def run_while_connected(work: Coroutine[Any, Any, T], scope: Scope) -> T:
-    """Do some work and return its result. If the client disconnects first, end the work and raise `ClientGone`."""
-    watchers: DisconnectWatchers = scope["extensions"][DISCONNECT]
-    limit = asyncio.timeout(None)
-
-    def end_work() -> None:
-        limit.reschedule(0.0)
-
-    try:
-        async with limit:
-            watchers.add(end_work)
-            return await work
-    except TimeoutError:
-        if limit.expired():
-            raise ClientGone from None
-        raise
-    finally:
-        watchers.discard(end_work)

@@ -11,7 +11,14 @@ from typing import Any
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api, Request
 from everthread.gateway.identify import count_leading_system, count_trailing_system
+from everthread.gateway.request.body_cache import (
+    BodyCache,
+    BodyMatch,
+    BodyOrigin,
+    CachedBody,
+)
 from everthread.gateway.request.body_reading import run_in_thread_if_large
+from everthread.gateway.request.byte_cache import ByteCache
 from everthread.gateway.request.json_slices import (
     LIST_FIELD,
     BodyLayout,
@@ -19,20 +26,13 @@ from everthread.gateway.request.json_slices import (
     SlicedBody,
     slice_body,
 )
-from everthread.gateway.request.known_bodies import (
-    BodyMatch,
-    BodyOrigin,
-    ByteCache,
-    KnownBodies,
-    KnownBody,
-)
 from everthread.thread.caller.message_caches import IdentityCache, SizeCache
 from everthread.thread.caller.provider_compactions import COMPACTION_MARK
 from everthread.thread.matching.history import History, build_history
 from everthread.thread.wire_messages import decode_value
 from everthread.wire.codecs import CODECS
 
-MAX_FRAMES_BYTES = 32 * 1024 * 1024
+MAX_SETTINGS_BYTES = 32 * 1024 * 1024
 DECODED_BYTES = 5
 """Approximate memory, in bytes, of one byte of JSON once decoded."""
 OUR_NAME = "everthread"
@@ -47,44 +47,19 @@ CallInProcess = Callable[..., Coroutine[Any, Any, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class ParsedRequest:
-    """A request that was read: its thread's history, its frame and its tokens."""
-
-    sliced: SlicedBody
-    system_count: int
-    """Number of messages at the start that are the system prompt."""
-    history: History
-    frame: Request
-    """Model, system prompt and tools."""
-    sizes: list[int]
-    """Tokens of each message of the history."""
-    frame_tokens: int
-    reminder_tokens: int = 0
-    reminder_count: int = 0
-    """Number of system reminders at the end, which are no part of the conversation's identity."""
-    watched_words: frozenset[str] = frozenset()
-    """The words of `WATCHED_WORDS` that the request may contain."""
-
-    @property
-    def fixed_tokens(self) -> int:
-        """Tokens of system prompt, tools and reminders at the end."""
-        return self.frame_tokens + self.reminder_tokens
-
-
-@dataclass(frozen=True, slots=True)
-class BodyOutline:
+class LocatedBody:
     """A body whose fields and messages are located, but not decoded yet."""
 
     origin: BodyOrigin
     sliced: SlicedBody
-    system_count: int
+    system_count: int = 0
     """Number of messages at the start that are the system prompt."""
-    reminder_count: int
-    """Number of system reminders at the end."""
-    match: BodyMatch | None
-    """The known body that partly equals this one; None if there is none."""
+    reminder_count: int = 0
+    """Number of system reminders at the end, which are no part of the conversation's identity."""
+    match: BodyMatch | None = None
+    """The cached body that partly equals this one; None if there is none."""
     shared_count: int = 0
-    """Number of messages of the history that equal those of the known body, apart from their cache marks."""
+    """Number of messages of the history that equal those of the cached body, apart from their cache marks."""
     watched_words: frozenset[str] = frozenset()
     """The words of `WATCHED_WORDS` that the body may contain."""
 
@@ -95,14 +70,14 @@ class BodyOutline:
         return elements[self.system_count : len(elements) - self.reminder_count]
 
     @property
-    def known_bytes(self) -> int:
+    def cached_bytes(self) -> int:
         """Number of bytes that were read with an earlier body."""
         return 0 if self.match is None else self.match.size
 
     @property
     def new_bytes(self) -> int:
         """Number of bytes that were not read before."""
-        return len(self.sliced.body) - self.known_bytes
+        return len(self.sliced.body) - self.cached_bytes
 
     @property
     def added_bytes(self) -> int:
@@ -117,6 +92,25 @@ class BodyOutline:
         return end - self.sliced.layout.ends[self.system_count + self.shared_count - 1]
 
 
+@dataclass(frozen=True, slots=True)
+class ParsedRequest:
+    """A request that was read: its history, its settings and their tokens."""
+
+    located_body: LocatedBody
+    history: History
+    settings: Request
+    """Model, system prompt and tools."""
+    sizes: list[int]
+    """Tokens of each message of the history."""
+    settings_tokens: int
+    reminder_tokens: int
+
+    @property
+    def fixed_tokens(self) -> int:
+        """Tokens of system prompt, tools and reminders at the end."""
+        return self.settings_tokens + self.reminder_tokens
+
+
 class RequestReader:
     """Read requests, reusing results of earlier ones."""
 
@@ -127,173 +121,166 @@ class RequestReader:
         self._call_in_process = call_in_process
         self._identities = IdentityCache()
         self._sizes = sizes
-        self._bodies = KnownBodies()
-        self._frames: ByteCache[bytes, tuple[Request, int]] = ByteCache(
-            MAX_FRAMES_BYTES
+        self._bodies = BodyCache()
+        self._settings: ByteCache[bytes, tuple[Request, int]] = ByteCache(
+            MAX_SETTINGS_BYTES
         )
 
-    def find_known(self, origin: BodyOrigin, body: bytes) -> BodyMatch | None:
+    def find_match(self, origin: BodyOrigin, body: bytes) -> BodyMatch | None:
         """Find an earlier body that partly equals this one."""
         return self._bodies.find(origin, body)
 
     def locate(
         self, origin: BodyOrigin, body: bytes, match: BodyMatch | None
-    ) -> BodyOutline:
+    ) -> LocatedBody:
         """Locate the fields and messages of a body. Raise `WireError` if it is not a request."""
         sliced = slice_body(body, origin.api, match.parts if match else None)
-        if match is None or match.known.system_count >= match.parts.count:
+        if match is None or match.cached_body.system_count >= match.parts.count:
             system_count = count_leading_system(sliced.elements)
-            reminder_count = count_trailing_system(sliced.elements, system_count)
-            watched_words = frozenset(
-                word for word in WATCHED_WORDS if word.encode() in body
-            )
-            return BodyOutline(
+            return LocatedBody(
                 origin,
                 sliced,
-                system_count,
-                reminder_count,
-                None,
-                watched_words=watched_words,
+                system_count=system_count,
+                reminder_count=count_trailing_system(sliced.elements, system_count),
+                watched_words=_find_watched_words(body, 0, len(body)),
             )
-        system_count = match.known.system_count
+        system_count = match.cached_body.system_count
         reminder_count = count_trailing_system(sliced.elements, system_count)
         elements = sliced.elements[system_count : len(sliced.elements) - reminder_count]
-        return BodyOutline(
+        return LocatedBody(
             origin,
             sliced,
-            system_count,
-            reminder_count,
-            match,
+            system_count=system_count,
+            reminder_count=reminder_count,
+            match=match,
             shared_count=_count_shared(match, elements),
-            watched_words=match.known.watched_words | _find_words(body, match),
+            watched_words=match.cached_body.watched_words
+            | _find_new_words(body, match),
         )
 
-    async def read(self, outline: BodyOutline) -> ParsedRequest:
+    async def read(self, located_body: LocatedBody) -> ParsedRequest:
         """Read a located body: on the event loop, in a thread, or in another process, depending on its new bytes."""
-        body = outline.sliced.body
-        is_long = outline.match is None and len(body) >= MIN_PROCESS_BYTES
+        body = located_body.sliced.body
+        is_long = located_body.match is None and len(body) >= MIN_PROCESS_BYTES
         if is_long and self._call_in_process is not None:
             parsed_request: ParsedRequest | None = await self._call_in_process(
-                read_body, outline.origin, body
+                read_body, located_body.origin, body
             )
             if parsed_request is not None:
-                return replace(parsed_request, sliced=outline.sliced)
+                return replace(parsed_request, located_body=located_body)
         return await run_in_thread_if_large(
-            outline.new_bytes, lambda: self.read_now(outline)
+            located_body.new_bytes, lambda: self.read_now(located_body)
         )
 
-    def read_now(self, outline: BodyOutline) -> ParsedRequest:
-        api = outline.origin.api
-        sliced = outline.sliced
-        elements = outline.elements
-        frame, frame_tokens = self._read_frame(outline)
-        history = self.read_history(outline, len(elements))
-        reminders = sliced.elements[len(sliced.elements) - outline.reminder_count :]
+    def read_now(self, located_body: LocatedBody) -> ParsedRequest:
+        api = located_body.origin.api
+        sliced = located_body.sliced
+        elements = located_body.elements
+        settings, settings_tokens = self._read_settings(located_body)
+        history = self.read_history(located_body, len(elements))
+        reminders = sliced.elements[
+            len(sliced.elements) - located_body.reminder_count :
+        ]
         return ParsedRequest(
-            sliced,
-            outline.system_count,
-            history=history,
-            frame=frame,
-            sizes=self._count_sizes(outline, history, frame.model),
-            frame_tokens=frame_tokens,
-            reminder_tokens=self._count_reminders(api, frame.model, reminders),
-            reminder_count=outline.reminder_count,
-            watched_words=outline.watched_words,
+            located_body,
+            history,
+            settings,
+            sizes=self._count_sizes(located_body, history, settings.model),
+            settings_tokens=settings_tokens,
+            reminder_tokens=self._count_reminders(api, settings.model, reminders),
         )
 
-    def read_history(self, outline: BodyOutline, length: int) -> History:
+    def read_history(self, located_body: LocatedBody, length: int) -> History:
         """Return the history of the first messages."""
         known_history = build_history(())
-        if outline.match is not None:
-            known_history = outline.match.known.history.first_messages(
-                min(outline.shared_count, length)
+        if located_body.match is not None:
+            known_history = located_body.match.cached_body.history.first_messages(
+                min(located_body.shared_count, length)
             )
-        new_elements = outline.elements[len(known_history) : length]
-        api = outline.origin.api
+        new_elements = located_body.elements[len(known_history) : length]
+        api = located_body.origin.api
         return known_history.extend(
             [self._identities.read_identity(api, element) for element in new_elements]
         )
 
-    def remember(self, thread: str, outline: BodyOutline, read: ParsedRequest) -> None:
-        """Keep the body as the last one of its thread."""
-        known_body = KnownBody(
+    def remember(self, thread: str, parsed_request: ParsedRequest) -> None:
+        """Cache the body as the last one of its thread."""
+        located_body = parsed_request.located_body
+        cached_body = CachedBody(
             thread,
-            read.sliced.body,
-            layout=read.sliced.layout,
-            system_count=read.system_count,
-            history=read.history,
-            sizes=read.sizes,
-            frame=read.frame,
-            frame_tokens=read.frame_tokens,
-            watched_words=read.watched_words,
+            located_body.sliced.body,
+            layout=located_body.sliced.layout,
+            system_count=located_body.system_count,
+            history=parsed_request.history,
+            sizes=parsed_request.sizes,
+            settings=parsed_request.settings,
+            settings_tokens=parsed_request.settings_tokens,
+            watched_words=located_body.watched_words,
         )
-        self._bodies.keep(outline.origin, known_body)
+        self._bodies.keep(located_body.origin, cached_body)
 
     def remember_history(
-        self, thread: str, outline: BodyOutline, history: History
+        self, thread: str, located_body: LocatedBody, history: History
     ) -> None:
-        """Keep the body as the last one of its thread if it continues a known body with the same settings.
+        """Cache the body as the last one of its thread if it continues a cached body with the same settings.
 
         Its new messages are not counted yet.
         """
-        if outline.match is None:
+        if located_body.match is None:
             return
-        known_body = outline.match.known
-        self._bodies.keep(
-            outline.origin,
-            KnownBody(
-                thread,
-                outline.sliced.body,
-                layout=outline.sliced.layout,
-                system_count=outline.system_count,
-                history=history,
-                sizes=known_body.sizes[: outline.shared_count],
-                frame=known_body.frame,
-                frame_tokens=known_body.frame_tokens,
-                watched_words=outline.watched_words,
-            ),
+        cached_body = located_body.match.cached_body
+        new_body = replace(
+            cached_body,
+            thread=thread,
+            body=located_body.sliced.body,
+            layout=located_body.sliced.layout,
+            system_count=located_body.system_count,
+            history=history,
+            sizes=cached_body.sizes[: located_body.shared_count],
+            watched_words=located_body.watched_words,
         )
+        self._bodies.keep(located_body.origin, new_body)
 
     def _count_sizes(
-        self, outline: BodyOutline, history: History, model: str
+        self, located_body: LocatedBody, history: History, model: str
     ) -> list[int]:
         """Return the tokens of each message."""
         known_sizes: list[int] = []
-        match = outline.match
-        if match is not None and match.known.frame.model == model:
-            known_sizes = match.known.sizes[: outline.shared_count]
+        match = located_body.match
+        if match is not None and match.cached_body.settings.model == model:
+            known_sizes = match.cached_body.sizes[: located_body.shared_count]
         count = len(known_sizes)
         return known_sizes + self._sizes.count_messages(
-            outline.origin.api,
+            located_body.origin.api,
             model,
             identities=history.identities[count:],
-            messages=outline.elements[count:],
+            messages=located_body.elements[count:],
         )
 
-    def _read_frame(self, outline: BodyOutline) -> tuple[Request, int]:
+    def _read_settings(self, located_body: LocatedBody) -> tuple[Request, int]:
         """Return model, system prompt and tools, and their tokens."""
-        match = outline.match
+        match = located_body.match
         if match is not None and match.parts.tail_bytes:
-            return match.known.frame, match.known.frame_tokens
-        api = outline.origin.api
-        sliced = outline.sliced
+            return match.cached_body.settings, match.cached_body.settings_tokens
+        api = located_body.origin.api
+        sliced = located_body.sliced
         start, end = sliced.spans[LIST_FIELD[api]]
-        system_elements = sliced.elements[: outline.system_count]
+        system_elements = sliced.elements[: located_body.system_count]
         parts = [
             sliced.body[:start],
             sliced.body[end:],
             *(element.raw for element in system_elements),
         ]
         key = _digest(api.encode(), *parts)
-        entry = self._frames.find(key)
+        entry = self._settings.find(key)
         if entry is None:
-            frame = _decode_frame(api, sliced, system_elements)
-            counter = TokenCounter(frame.model)
+            settings = _decode_settings(api, sliced, system_elements)
+            counter = TokenCounter(settings.model)
             tokens = counter.request(
-                frame.messages, system=frame.system, tools=frame.tools
+                settings.messages, system=settings.system, tools=settings.tools
             )
-            entry = (frame, tokens)
-            self._frames.keep(key, entry, DECODED_BYTES * sum(map(len, parts)))
+            entry = (settings, tokens)
+            self._settings.keep(key, entry, DECODED_BYTES * sum(map(len, parts)))
         return entry
 
     def _count_reminders(
@@ -310,38 +297,43 @@ def read_body(origin: BodyOrigin, body: bytes) -> ParsedRequest:
     reader = RequestReader(SizeCache())
     parsed_request = reader.read_now(reader.locate(origin, body, None))
     layout = BodyLayout({}, {}, array("Q"), array("Q"))
-    return replace(parsed_request, sliced=SlicedBody(b"", layout, ()))
+    no_body = LocatedBody(origin, SlicedBody(b"", layout, ()))
+    return replace(parsed_request, located_body=no_body)
 
 
-def _find_words(body: bytes, match: BodyMatch) -> frozenset[str]:
+def _find_new_words(body: bytes, match: BodyMatch) -> frozenset[str]:
     """Return the words of `WATCHED_WORDS` that the new part of a body may contain."""
     start = max(0, match.parts.layout.ends[match.parts.count - 1] - _MAX_WORD_BYTES)
     end = len(body) - max(0, match.parts.tail_bytes - _MAX_WORD_BYTES)
+    return _find_watched_words(body, start, end)
+
+
+def _find_watched_words(body: bytes, start: int, end: int) -> frozenset[str]:
     return frozenset(
         word for word in WATCHED_WORDS if body.find(word.encode(), start, end) >= 0
     )
 
 
 def _count_shared(match: BodyMatch, elements: Sequence[Element]) -> int:
-    """Count the messages at the start that equal those of the known body, apart from their cache marks."""
-    known_body = match.known
-    max_count = min(len(elements), len(known_body.history))
-    count = min(match.parts.count - known_body.system_count, max_count)
+    """Count the messages at the start that equal those of the cached body, apart from their cache marks."""
+    cached_body = match.cached_body
+    max_count = min(len(elements), len(cached_body.history))
+    count = min(match.parts.count - cached_body.system_count, max_count)
     while count < max_count:
-        start = known_body.layout.starts[known_body.system_count + count]
-        end = known_body.layout.ends[known_body.system_count + count]
-        if not _is_same_apart_from_marks(known_body.body[start:end], elements[count]):
+        start = cached_body.layout.starts[cached_body.system_count + count]
+        end = cached_body.layout.ends[cached_body.system_count + count]
+        if not _is_same_apart_from_marks(cached_body.body[start:end], elements[count]):
             break
         count += 1
     return count
 
 
-def _is_same_apart_from_marks(known_bytes: bytes, element: Element) -> bool:
-    if known_bytes == element.raw:
+def _is_same_apart_from_marks(cached_bytes: bytes, element: Element) -> bool:
+    if cached_bytes == element.raw:
         return True
-    if not any(b'"cache_control"' in raw for raw in (known_bytes, element.raw)):
+    if not any(b'"cache_control"' in raw for raw in (cached_bytes, element.raw)):
         return False
-    return bool(_drop_marks(decode_value(known_bytes)) == _drop_marks(element.value))
+    return bool(_drop_marks(decode_value(cached_bytes)) == _drop_marks(element.value))
 
 
 def _drop_marks(value: Any) -> Any:
@@ -368,7 +360,9 @@ def _digest(*parts: bytes) -> bytes:
     return running.digest()
 
 
-def _decode_frame(api: Api, sliced: SlicedBody, leading: Sequence[Element]) -> Request:
+def _decode_settings(
+    api: Api, sliced: SlicedBody, leading: Sequence[Element]
+) -> Request:
     """Return the request without its messages: model, system prompt and tools."""
     messages = [element.value for element in leading]
     body = {**sliced.fields, LIST_FIELD[api]: messages}

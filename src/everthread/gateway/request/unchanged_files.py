@@ -20,11 +20,11 @@ _MAX_RESTORED_CHARS = 60_000
 _PATH_ARGUMENTS = ("file_path", "path", "filePath", "absolute_path", "filename")
 _RANGE_ARGUMENTS = ("offset", "limit")
 
-Reading = tuple[str, str, str]
+FileRead = tuple[str, str, str]
 """Tool, file and part of the file that a call reads. A client reports "unchanged" only if all three are the same."""
 
 
-def restore_readings(
+def restore_unchanged_files(
     body: bytes, elements: Sequence[Element], covered_count: int
 ) -> dict[int, Any]:
     """Return, by index, the messages after the covered ones that call a file unchanged, with the file's text restored.
@@ -37,29 +37,29 @@ def restore_readings(
     if not any(body.find(mark, start) >= 0 for mark in _STUB_PHRASES):
         return {}
     wire_messages = [element.value for element in elements]
-    readings = {
-        call: reading
+    file_reads = {
+        call: file_read
         for value in wire_messages
-        for call, reading in _list_readings(value)
+        for call, file_read in _list_file_reads(value)
     }
-    contents: dict[Reading, tuple[int, str]] = {}
+    contents: dict[FileRead, tuple[int, str]] = {}
     restored: dict[int, Any] = {}
     for index, value in enumerate(wire_messages):
         new_value = value
         for call, content in _list_results(value):
-            reading = readings.get(call)
+            file_read = file_reads.get(call)
             result_text = content_text(content)
-            if reading is None:
+            if file_read is None:
                 continue
             if not is_stub(result_text):
-                contents[reading] = index, result_text
+                contents[file_read] = index, result_text
             elif (
                 index >= covered_count
-                and reading in contents
-                and contents[reading][0] < covered_count
-                and len(contents[reading][1]) <= _MAX_RESTORED_CHARS
+                and file_read in contents
+                and contents[file_read][0] < covered_count
+                and len(contents[file_read][1]) <= _MAX_RESTORED_CHARS
             ):
-                new_value = _with_result(new_value, call, contents[reading][1])
+                new_value = _with_result(new_value, call, contents[file_read][1])
         if new_value is not value:
             restored[index] = new_value
     return restored
@@ -69,8 +69,8 @@ def is_stub(text: str) -> bool:
     return len(text) <= _MAX_STUB_CHARS and _STUB_PATTERN.search(text) is not None
 
 
-def _list_readings(value: Any) -> Iterator[tuple[str, Reading]]:
-    """Yield the id and the `Reading` of each call in a message that reads a file."""
+def _list_file_reads(value: Any) -> Iterator[tuple[str, FileRead]]:
+    """Yield the id and the `FileRead` of each call in a message that reads a file."""
     if not isinstance(value, dict):
         return
     content = value.get("content")

@@ -8,22 +8,17 @@ read again.
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from threading import RLock
-from typing import Generic, TypeVar
 
 from everthread.core.types import Api, Request
 from everthread.gateway.identify import find_scope
-from everthread.gateway.request.json_slices import LIST_FIELD, BodyLayout, KnownParts
+from everthread.gateway.request.byte_cache import ByteCache
+from everthread.gateway.request.json_slices import LIST_FIELD, BodyLayout, SharedParts
 from everthread.thread.matching.history import History
 
-K = TypeVar("K", bound=Hashable)
-T = TypeVar("T")
 MAX_BODIES_BYTES = 64 * 1024 * 1024
-MAX_ENTRY_DIVISOR = 4
-"""A value larger than the cache divided by this is not kept, because it would replace most other values."""
 MESSAGE_BYTES = 600
 """Approximate memory for a message, in addition to its bytes."""
 MAX_CANDIDATES = 16
@@ -33,47 +28,6 @@ _LIST_START = {
     name: re.compile(rb'"%b"[ \t\n\r]*:[ \t\n\r]*\[[ \t\n\r]*' % name.encode())
     for name in LIST_FIELD.values()
 }
-
-
-class ByteCache(Generic[K, T]):
-    """A cache of the most recently used values, limited by bytes, because clients determine the size of each value."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self._entries: OrderedDict[K, tuple[T, int]] = OrderedDict()
-        self._max_bytes = max_bytes
-        self._lock = RLock()
-        self.size = 0
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def find(self, key: K) -> T | None:
-        with self._lock:
-            entry = self._entries.get(key)
-            if entry is None:
-                return None
-            self._entries.move_to_end(key)
-            return entry[0]
-
-    def keep(self, key: K, value: T, size: int) -> list[K]:
-        """Keep a value unless it is too large; return the keys of the values that are no longer kept."""
-        with self._lock:
-            self.drop(key)
-            if size > self._max_bytes // MAX_ENTRY_DIVISOR:
-                return [key]
-            self._entries[key] = (value, size)
-            self.size += size
-            dropped_keys = []
-            while self.size > self._max_bytes:
-                dropped_keys.append(next(iter(self._entries)))
-                self.drop(dropped_keys[-1])
-            return dropped_keys
-
-    def drop(self, key: K) -> None:
-        with self._lock:
-            entry = self._entries.pop(key, None)
-            if entry is not None:
-                self.size -= entry[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +45,7 @@ class BodyOrigin:
 
 
 @dataclass(frozen=True, slots=True)
-class KnownBody:
+class CachedBody:
     """The last body of a thread, and the values read from it."""
 
     thread: str
@@ -102,8 +56,9 @@ class KnownBody:
     history: History
     sizes: list[int]
     """Tokens of the messages of the history, as far as they were counted."""
-    frame: Request
-    frame_tokens: int
+    settings: Request
+    """Model, system prompt and tools."""
+    settings_tokens: int
     watched_words: frozenset[str]
 
     @property
@@ -113,22 +68,22 @@ class KnownBody:
 
 @dataclass(frozen=True, slots=True)
 class BodyMatch:
-    """A known body, and the parts in which a new body equals it."""
+    """A cached body, and the parts in which a new body equals it."""
 
-    known: KnownBody
-    parts: KnownParts
+    cached_body: CachedBody
+    parts: SharedParts
 
     @property
     def size(self) -> int:
-        """Number of known bytes of the new body."""
+        """Number of bytes of the new body that are known from the cached one."""
         return self.parts.layout.ends[self.parts.count - 1] + self.parts.tail_bytes
 
 
-class KnownBodies:
+class BodyCache:
     """The last bodies of threads, found by their beginning."""
 
     def __init__(self, max_bytes: int = MAX_BODIES_BYTES) -> None:
-        self._bodies: ByteCache[str, KnownBody] = ByteCache(max_bytes)
+        self._bodies: ByteCache[str, CachedBody] = ByteCache(max_bytes)
         self._threads: dict[Hashable, dict[str, None]] = {}
         """Threads by the key of their bodies, the most recently used thread last."""
         self._keys: dict[str, Hashable] = {}
@@ -139,33 +94,33 @@ class KnownBodies:
         return len(self._bodies)
 
     def find(self, origin: BodyOrigin, body: bytes) -> BodyMatch | None:
-        """Find the known body with most messages in common with this one; None if none has any."""
+        """Find the cached body with most messages in common with this one; None if none has any."""
         with self._lock:
             threads = list(self._threads.get(_key_of(origin, body), ()))
         best_match: BodyMatch | None = None
         for thread in threads[: -MAX_CANDIDATES - 1 : -1]:
-            known_body = self._bodies.find(thread)
-            if known_body is None:
+            cached_body = self._bodies.find(thread)
+            if cached_body is None:
                 continue
-            match = _match(known_body, origin.api, body)
+            match = _match(cached_body, origin.api, body)
             if match and (
                 best_match is None or match.parts.count > best_match.parts.count
             ):
                 best_match = match
-            if match and match.parts.count == len(known_body.layout.ends):
+            if match and match.parts.count == len(cached_body.layout.ends):
                 break  # nothing can have more in common than the whole
         return best_match
 
-    def keep(self, origin: BodyOrigin, known: KnownBody) -> None:
+    def keep(self, origin: BodyOrigin, body: CachedBody) -> None:
         """Keep the last body of a thread instead of the previous one."""
         with self._lock:
-            self._forget_key(known.thread)
-            key = _key_of(origin, known.body)
+            self._forget_key(body.thread)
+            key = _key_of(origin, body.body)
             if key is None:
                 return
-            self._threads.setdefault(key, {})[known.thread] = None
-            self._keys[known.thread] = key
-            for thread in self._bodies.keep(known.thread, known, known.size):
+            self._threads.setdefault(key, {})[body.thread] = None
+            self._keys[body.thread] = key
+            for thread in self._bodies.keep(body.thread, body, body.size):
                 self._forget_key(thread)
 
     def _forget_key(self, thread: str) -> None:
@@ -189,19 +144,19 @@ def _key_of(origin: BodyOrigin, body: bytes) -> Hashable | None:
     return origin, body[start.end() : start.end() + KEY_BYTES]
 
 
-def _match(known_body: KnownBody, api: Api, body: bytes) -> BodyMatch | None:
-    """Return the parts in which a body equals a known one; None if even the first messages differ."""
-    layout = known_body.layout
-    shared_bytes = count_shared_bytes(known_body.body, body)
-    count = layout.count_complete(known_body.body, shared_bytes)
+def _match(cached_body: CachedBody, api: Api, body: bytes) -> BodyMatch | None:
+    """Return the parts in which a body equals a cached one; None if even the first messages differ."""
+    layout = cached_body.layout
+    shared_bytes = count_shared_bytes(cached_body.body, body)
+    count = layout.count_complete(cached_body.body, shared_bytes)
     if count == 0:
         return None
-    tail_bytes = memoryview(known_body.body)[layout.spans[LIST_FIELD[api]][1] :]
+    tail_bytes = memoryview(cached_body.body)[layout.spans[LIST_FIELD[api]][1] :]
     has_tail = len(body) - len(tail_bytes) > layout.ends[count - 1] and body.endswith(
         tail_bytes
     )
     return BodyMatch(
-        known_body, KnownParts(layout, count, len(tail_bytes) if has_tail else 0)
+        cached_body, SharedParts(layout, count, len(tail_bytes) if has_tail else 0)
     )
 
 
