@@ -15,7 +15,7 @@ from everthread.config import parse_config
 from everthread.core.types import Api
 from everthread.factory.gateways import open_gateway
 from everthread.gateway.contracts import THREAD_HEADER
-from everthread.gateway.managed.forwarded_turn import ForwardedTurn
+from everthread.gateway.managed.forwarded_requests import ForwardedTurn
 from everthread.gateway.managed.manager import ProxyManager
 from everthread.gateway.router import Upstream
 from everthread.store.rewrite_records import ThreadLink
@@ -294,7 +294,9 @@ async def test_a_call_without_an_answer_is_recorded_at_once(
 async def test_a_slow_answer_lets_the_record_before_it_be_made(
     setup: ManagerSetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("everthread.gateway.managed.forwarded_turn.READ_SECONDS", 0.01)
+    monkeypatch.setattr(
+        "everthread.gateway.managed.forwarded_requests.READ_SECONDS", 0.01
+    )
     manager = setup.manager(alone=True, record_delay=NEVER)
     busy = await BusyClient.begin(manager)
     await busy.ask_all(["First?"])

@@ -14,10 +14,10 @@ from everthread.gateway.app import GatewayApp
 from everthread.gateway.contracts import NOTICE_HEADER
 from everthread.gateway.exchange import Exchange, UpstreamRequest
 from everthread.gateway.features import Feature, Filter
+from everthread.gateway.header_selection import ResponseHeaders
 from everthread.gateway.proxy import Proxy
 from everthread.gateway.router import Routes, Upstream
 from everthread.gateway.server import Gateway
-from everthread.gateway.upstream import ResponseHeaders
 from everthread.thread.caller.sent_history import Outcome
 from tests.gateway.raw_http import (
     JSON,

@@ -12,7 +12,7 @@ from everthread.core.types import Api
 from everthread.errors import StoreError
 from everthread.gateway.contracts import THREAD_HEADER
 from everthread.gateway.fail_open import FailOpenManager
-from everthread.gateway.managed.forwarded_turn import ForwardedTurn
+from everthread.gateway.managed.forwarded_requests import ForwardedTurn
 from everthread.gateway.managed.managed_turn import ManagedTurn
 from everthread.gateway.monitoring.metrics import Metrics
 from everthread.store.store import Store

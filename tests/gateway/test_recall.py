@@ -19,8 +19,8 @@ from everthread.core.costs.canonical_usage import normalize_usage
 from everthread.core.messages import calls_of, results_of, text_of
 from everthread.core.types import Api, Reply, Request
 from everthread.gateway.managed.manager import ProxyManager
+from everthread.gateway.recall.merged_stream import is_recall
 from everthread.gateway.recall.recall_watch import RecallWatch
-from everthread.gateway.recall.stream_merge import is_recall
 from everthread.lab.provider import Provider, Record, ServedModel
 from everthread.lab.provider.prompt_blocks import PromptReader
 from everthread.store.store import Store

@@ -179,7 +179,7 @@ class _GatewayBuilder:
         self._stack.push_async_callback(manager.close)
         features = make_features(
             include_usage=self._config.gateway.include_usage,
-            make_item=manager.make_compaction_item,
+            make_item=manager.requested_compactions.make_item,
             telemetry=_make_telemetry(),
         )
         proxy = Proxy(
@@ -284,7 +284,9 @@ class _GatewayBuilder:
         threads_api = await self._open_threads_api(has_no_keys=authenticator is None)
         mcp = McpMount(self._store)
         self._stack.push_async_callback(mcp.close)
-        compact_app = CompactApp(manager, self._limits, self._upstreams[0].root)
+        compact_app = CompactApp(
+            manager.requested_compactions, self._limits, self._upstreams[0].root
+        )
         tenant_secret = await self._store.shared_secret(TENANT_SECRET_NAME)
         return GatewayApp(
             proxy,

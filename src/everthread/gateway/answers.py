@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from everthread.core.types import StreamDelta
 from everthread.gateway.answer_reader import AnswerReader
 from everthread.gateway.error_answers import Refused
-from everthread.gateway.request.encoding import decode_body
-from everthread.gateway.upstream import (
+from everthread.gateway.header_selection import (
     Headers,
     ResponseHeaders,
-    UpstreamResponse,
     select_client_headers,
 )
+from everthread.gateway.request.encoding import decode_body
+from everthread.gateway.upstream import UpstreamResponse
 
 MAX_ERROR_BYTES = 1024 * 1024
 """A longer error of an upstream is passed on unread."""

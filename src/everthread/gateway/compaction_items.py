@@ -11,7 +11,6 @@ from __future__ import annotations
 import base64
 import hmac
 import json
-import time
 import uuid
 import zlib
 from collections import Counter
@@ -24,7 +23,6 @@ from everthread.core.messages import kind_of
 from everthread.gateway.request.json_slices import slice_body, splice
 from everthread.thread.matching.history import identify_message
 from everthread.thread.wire_messages import encode_value
-from everthread.wire.sse import SseEvent, encode_event
 
 PATH = "/v1/responses/compact"
 TRIGGER = "compaction_trigger"
@@ -146,67 +144,3 @@ def is_compaction_unsupported(status: int, body: bytes) -> bool:
     return status in _MISSING_PATH_STATUSES or (
         status in _INVALID_STATUSES and b"compaction" in body
     )
-
-
-# Answers with an item
-
-
-def make_response_body(item: dict[str, Any], model: str, tokens: int) -> dict[str, Any]:
-    """Return a response with only the item. `tokens`: the tokens of the messages in the item."""
-    return {
-        "id": f"resp_everthread_{uuid.uuid4().hex}",
-        "object": "response",
-        "created_at": int(time.time()),
-        "status": "completed",
-        "error": None,
-        "incomplete_details": None,
-        "instructions": None,
-        "metadata": {},
-        "model": model,
-        "output": [item],
-        "parallel_tool_calls": True,
-        "tool_choice": "auto",
-        "tools": [],
-        "usage": _make_usage(tokens),
-    }
-
-
-def make_compact_body(item: dict[str, Any], tokens: int) -> dict[str, Any]:
-    """Return the body that answers a request at the compaction path."""
-    return {
-        "id": f"resp_everthread_{uuid.uuid4().hex}",
-        "object": "response.compaction",
-        "created_at": int(time.time()),
-        "output": [item],
-        "usage": _make_usage(tokens),
-    }
-
-
-def make_response_events(body: dict[str, Any]) -> bytes:
-    """Return the response as a stream of events."""
-    in_progress = {**body, "status": "in_progress", "output": [], "usage": None}
-    [item] = body["output"]
-    events: list[dict[str, Any]] = [
-        {"type": "response.created", "response": in_progress},
-        {"type": "response.in_progress", "response": in_progress},
-        {"type": "response.output_item.added", "output_index": 0, "item": item},
-        {"type": "response.output_item.done", "output_index": 0, "item": item},
-        {"type": "response.completed", "response": body},
-    ]
-    numbered_events = (
-        {**event, "sequence_number": number} for number, event in enumerate(events)
-    )
-    return b"".join(
-        encode_event(SseEvent(str(event["type"]), json.dumps(event)))
-        for event in numbered_events
-    )
-
-
-def _make_usage(tokens: int) -> dict[str, Any]:
-    return {
-        "input_tokens": 0,
-        "input_tokens_details": {"cached_tokens": 0},
-        "output_tokens": tokens,
-        "output_tokens_details": {"reasoning_tokens": 0},
-        "total_tokens": tokens,
-    }

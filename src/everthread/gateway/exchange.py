@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -12,6 +13,11 @@ from everthread.gateway.contracts import Incoming, Limits, ManagedCall
 from everthread.gateway.error_answers import make_error_event
 from everthread.gateway.fail_open import FailOpenManager
 from everthread.gateway.features import Feature, Filter
+from everthread.gateway.header_selection import (
+    Headers,
+    drop_body_headers,
+    select_upstream_headers,
+)
 from everthread.gateway.keep_alive import StreamKeepAlive
 from everthread.gateway.monitoring.log_lines import read_error_reason
 from everthread.gateway.monitoring.metrics import Metrics
@@ -20,13 +26,7 @@ from everthread.gateway.request.outer_fields import OuterFields
 from everthread.gateway.request.request_head import RequestHead
 from everthread.gateway.response_writer import ResponseWriter
 from everthread.gateway.router import Upstream, find_family
-from everthread.gateway.upstream import (
-    Headers,
-    UpstreamClient,
-    UpstreamResponse,
-    drop_body_headers,
-    select_upstream_headers,
-)
+from everthread.gateway.upstream import UpstreamClient, UpstreamResponse
 from everthread.gateway.work_after_answers import PendingWork
 from everthread.thread.caller.sent_history import Outcome
 
@@ -92,8 +92,10 @@ class Exchange:
         self.status = 0
         """The status of the upstream's last response; 0 if there is none yet."""
         self.filters: list[Filter] = []
+        # Not a method: the cycle would keep the bodies in memory for longer.
+        accepts_comments = functools.partial(_accepts_comments, head, outer)
         self.keep_alive = StreamKeepAlive(
-            writer, services.limits, services.metrics, self._accepts_comments
+            writer, services.limits, services.metrics, accepts_comments
         )
         self._response: UpstreamResponse | None = None
 
@@ -106,10 +108,6 @@ class Exchange:
     def wants_stream(self) -> bool:
         """Whether the client of a managed request asked for a stream."""
         return self._outer is not None and self._outer.streams
-
-    def _accepts_comments(self) -> bool:
-        """Return whether the client ignores comments in its stream; Google's SDK reads them as data."""
-        return self.wants_stream and self.head.conversation_api != "gemini"
 
     async def run(self) -> None:
         """Send the request and pass its answer on."""
@@ -259,3 +257,8 @@ class Exchange:
         self.services.metrics.count(
             "upstream_errors", upstream=self.upstream.name, status=status
         )
+
+
+def _accepts_comments(head: RequestHead, outer: OuterFields | None) -> bool:
+    """Return whether the client asked for a stream and ignores its comments; Google's SDK reads them as data."""
+    return outer is not None and outer.streams and head.conversation_api != "gemini"

@@ -7,12 +7,10 @@ thread of the owner or the session a history belongs to.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from everthread.core.messages import SYSTEM_ROLES, json_value, kind_of
-from everthread.gateway.compaction_items import TRIGGER
-from everthread.gateway.request.json_slices import Element
+from everthread.core.messages import json_value
 from everthread.store.records import SessionKind
 from everthread.thread.caller.sent_history import ClientSession
 from everthread.thread.matching.thread_names import (
@@ -126,28 +124,3 @@ def choose_thread_kind(client: ClientSession, *, has_tools: bool) -> SessionKind
     if client.is_subagent:
         return "subagent"
     return "side" if client.session and not has_tools else "main"
-
-
-# Messages outside the conversation
-
-
-def count_leading_system(elements: Sequence[Element]) -> int:
-    """Count the messages of the system prompt at the start."""
-    for count in range(len(elements)):
-        value = elements[count].value
-        if not isinstance(value, dict) or value.get("role") not in SYSTEM_ROLES:
-            return count
-    return len(elements)
-
-
-def count_trailing_system(elements: Sequence[Element], system_count: int) -> int:
-    """Count the system reminders at the end, which clients renew with each request."""
-    count = 0
-    while len(elements) - count > system_count + 1:
-        value = elements[len(elements) - 1 - count].value
-        if not isinstance(value, dict) or not (
-            value.get("role") in SYSTEM_ROLES or kind_of(value) == TRIGGER
-        ):
-            break
-        count += 1
-    return count

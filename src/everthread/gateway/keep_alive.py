@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 from everthread.gateway.contracts import Limits
 from everthread.gateway.deadlines import run_with_watcher
+from everthread.gateway.header_selection import Headers
 from everthread.gateway.monitoring.metrics import Metrics
 from everthread.gateway.response_writer import ResponseWriter
-from everthread.gateway.upstream import Headers
 
 T = TypeVar("T")
 KEEPALIVE_COMMENT = b": everthread is waiting\n\n"

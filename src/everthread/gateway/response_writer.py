@@ -15,11 +15,11 @@ from everthread.gateway.error_answers import (
     make_error_body,
     make_error_headers,
 )
+from everthread.gateway.header_selection import Headers
 from everthread.gateway.monitoring.log_lines import log_fields
 from everthread.gateway.monitoring.metrics import Metrics
 from everthread.gateway.request.client_connection import ClientGone
 from everthread.gateway.request.request_head import RequestHead
-from everthread.gateway.upstream import Headers
 
 _LOG = logging.getLogger("everthread.gateway")
 BROWSER_GUARD = (

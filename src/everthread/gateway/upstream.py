@@ -12,7 +12,7 @@ import io
 import select
 import socket
 import ssl
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -22,30 +22,16 @@ import aiohttp
 import httpx2
 import yarl
 
-from everthread.gateway.contracts import CREDENTIAL_HEADERS, Limits
+from everthread.gateway.contracts import Limits
 from everthread.gateway.error_answers import Refused
-from everthread.gateway.request.encoding import keep_supported_encodings
-from everthread.gateway.request.request_head import remove_gateway_keys
-from everthread.gateway.router import Family, Upstream
+from everthread.gateway.header_selection import Headers, ResponseHeaders
+from everthread.gateway.router import Upstream
 
 if TYPE_CHECKING:
     from aiohttp.client_reqrep import ConnectionKey
     from aiohttp.connector import Connection
     from aiohttp.tracing import Trace
 
-Headers = list[tuple[bytes, bytes]]
-
-_HOP_BY_HOP = frozenset(
-    b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer transfer-encoding "
-    b"upgrade".split()
-)
-_CREDENTIALS = frozenset(name.encode() for name in CREDENTIAL_HEADERS)
-_OUR_PREFIX = b"x-everthread-"
-_ORIGIN_HEADERS = frozenset(
-    b"set-cookie set-cookie2 clear-site-data service-worker-allowed strict-transport-security public-key-pins alt-svc "
-    b"nel report-to reporting-endpoints x-content-type-options".split()
-)
-"""Headers that a browser applies to a whole origin, or that the gateway sets itself (`streaming.BROWSER_GUARD`)."""
 _IDLE_SECONDS = 4.0
 """Seconds for which an idle connection is kept. Many servers close one after five, perhaps during a request."""
 _HEADER_BYTES = 256 * 1024
@@ -61,17 +47,6 @@ class UpstreamDisconnectedError(Exception):
 
 class UpstreamTimeoutError(Exception):
     """The upstream sent nothing for too long."""
-
-
-class ResponseHeaders(dict[str, str]):
-    """An answer's headers by lower-case name, the last one of each name. `raw`: all headers, unchanged."""
-
-    def __init__(self, raw: Headers) -> None:
-        super().__init__(
-            (name.decode("latin-1").lower(), value.decode("latin-1"))
-            for name, value in raw
-        )
-        self.raw = raw
 
 
 class UpstreamResponse:
@@ -121,38 +96,23 @@ class UpstreamClient:
         content: bytes | AsyncIterator[bytes] | None,
     ) -> UpstreamResponse:
         """Send a request and return the response, whose body is not read yet. Raise `Refused` if there is none."""
-        endpoint = self._endpoint(upstream)
-        streamed_body: _StreamedBody | None = None
-        fields = [
-            (name.decode("latin-1"), _decode_header(value))
-            for name, value in headers
-            if name != b"content-length"
-        ]
+        seconds = self._limits.connect_seconds + self._limits.answer_seconds
+        answer_timeout = asyncio.timeout(seconds)
+        body: bytes | _StreamedBody | None
+        if content is None or isinstance(content, bytes):
+            body = content
+        else:
+            length = _read_length(headers)
+            wait_seconds = self._limits.answer_seconds
+            body = _StreamedBody(content, length, answer_timeout, wait_seconds)
         try:
-            async with asyncio.timeout(
-                self._limits.connect_seconds + self._limits.answer_seconds
-            ) as answer_timeout:
-                if content is not None and not isinstance(content, bytes):
-                    streamed_body = _StreamedBody(
-                        content,
-                        _read_length(headers),
-                        answer_timeout,
-                        self._limits.answer_seconds,
-                    )
-                    if streamed_body.length is not None:
-                        fields.append(("content-length", str(streamed_body.length)))
-                response = await (await self._open()).request(
+            async with answer_timeout:
+                response = await self._request(
+                    upstream,
                     method,
-                    yarl.URL(
-                        endpoint.root + upstream.adapt_target(target).decode("latin-1"),
-                        encoded=True,
-                    ),
-                    headers=fields,
-                    data=_make_payload(content)
-                    if streamed_body is None
-                    else streamed_body.pieces(),
-                    proxy=endpoint.proxy,
-                    allow_redirects=False,
+                    target,
+                    headers=headers,
+                    body=body,
                 )
         except TimeoutError as error:
             message = (
@@ -161,17 +121,48 @@ class UpstreamClient:
             )
             raise Refused(504, "upstream_timeout", message) from error
         except (aiohttp.ClientError, OSError) as error:
-            if streamed_body is not None and streamed_body.failure is not None:
-                raise streamed_body.failure from error
+            if isinstance(body, _StreamedBody) and body.failure is not None:
+                raise body.failure from error
             message = f"The upstream {upstream.name} cannot be reached: {_describe_failure(error)}."
             raise Refused(502, "upstream_unreachable", message) from error
-        except (
-            ValueError
-        ) as error:  # a line break in a header, which no parser lets through
-            raise Refused(
-                400, "invalid_request", f"The request cannot be sent on: {error}."
-            ) from error
+        except ValueError as error:
+            # A line break in a header, which no parser lets through.
+            message = f"The request cannot be sent on: {error}."
+            raise Refused(400, "invalid_request", message) from error
         return _check_response(upstream, response)
+
+    async def _request(
+        self,
+        upstream: Upstream,
+        method: str,
+        target: bytes,
+        *,
+        headers: Headers,
+        body: bytes | _StreamedBody | None,
+    ) -> aiohttp.ClientResponse:
+        fields = [
+            (name.decode("latin-1"), _decode_header(value))
+            for name, value in headers
+            if name != b"content-length"
+        ]
+        data: Any
+        if isinstance(body, _StreamedBody):
+            data = body.pieces()
+            if body.length is not None:
+                fields.append(("content-length", str(body.length)))
+        else:
+            data = _make_payload(body)
+        endpoint = self._endpoint(upstream)
+        url = endpoint.root + upstream.adapt_target(target).decode("latin-1")
+        session = await self._open()
+        return await session.request(
+            method,
+            yarl.URL(url, encoded=True),
+            headers=fields,
+            data=data,
+            proxy=endpoint.proxy,
+            allow_redirects=False,
+        )
 
     async def close(self) -> None:
         if self._session is not None:
@@ -306,88 +297,6 @@ class _Endpoint:
         proxies = getproxies()
         proxy = proxies.get(parts.scheme) or proxies.get("all")
         return cls(root, None if proxy is None or proxy_bypass(parts.netloc) else proxy)
-
-
-def drop_hop_by_hop(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
-    """Remove the headers of a single connection, including those named in `connection`."""
-    fields = [(name.lower(), value) for name, value in headers]
-    connection_value = b",".join(
-        value for name, value in fields if name == b"connection"
-    )
-    dropped_names = _HOP_BY_HOP | {
-        word.strip().lower() for word in connection_value.split(b",")
-    }
-    return [(name, value) for name, value in fields if name not in dropped_names]
-
-
-def select_client_headers(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
-    """Select the headers of an upstream's answer that the client gets.
-
-    Drop headers that affect the gateway's own origin, such as cookies, headers on which pages may read the answer
-    (`site_policy.SitePolicy` decides that), and the gateway's own headers.
-    """
-    return [
-        (name, value)
-        for name, value in drop_hop_by_hop(headers)
-        if name not in _ORIGIN_HEADERS
-        and not name.startswith((b"access-control-", _OUR_PREFIX))
-    ]
-
-
-def select_upstream_headers(
-    headers: Iterable[tuple[bytes, bytes]],
-    upstream: Upstream,
-    family: Family,
-    *,
-    is_trusted: bool,
-) -> Headers:
-    """Select the headers to send upstream, without gateway keys.
-
-    `is_trusted`: whether the client's credential is meant for the upstream.
-    """
-    dropped_names = {b"host", b"expect"}
-    if upstream.api_key is not None or not is_trusted:
-        dropped_names |= _CREDENTIALS
-    outgoing: Headers = []
-    for name, client_value in drop_hop_by_hop(headers):
-        if name in dropped_names or name.startswith(_OUR_PREFIX):
-            continue
-        # A gateway key may be anywhere, even in a cookie.
-        value = client_value if is_trusted else remove_gateway_keys(client_value)
-        if name == b"accept-encoding":
-            value = keep_supported_encodings(value)
-        elif name == b"cookie":
-            value = remove_session_cookies(value)
-        outgoing.append((name, value))
-    if upstream.api_key is not None:
-        key = upstream.api_key.encode()
-        outgoing.append(_make_credential_header(family, key))
-    return outgoing
-
-
-def _make_credential_header(family: Family, key: bytes) -> tuple[bytes, bytes]:
-    if family == "anthropic":
-        return b"x-api-key", key
-    return (
-        (b"x-goog-api-key", key)
-        if family == "gemini"
-        else (b"authorization", b"Bearer " + key)
-    )
-
-
-def remove_session_cookies(cookies: bytes) -> bytes:
-    """Remove the cookies that log in to the gateway's own pages."""
-    parts = [part.strip() for part in cookies.split(b";")]
-    return b"; ".join(part for part in parts if not part.startswith(b"everthread_"))
-
-
-def drop_body_headers(headers: Headers) -> Headers:
-    """Remove the length and the encoding, for a rewritten body, which is not compressed."""
-    return [
-        (name, value)
-        for name, value in headers
-        if name not in (b"content-length", b"content-encoding")
-    ]
 
 
 def _read_length(headers: Headers) -> int | None:

@@ -11,7 +11,6 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from everthread.compaction.compaction_result import CompactionLevel
 from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.types import Api
 from everthread.errors import EverthreadError, StoreError
@@ -22,7 +21,7 @@ from everthread.gateway.error_answers import (
     make_error_body,
     make_error_headers,
 )
-from everthread.gateway.managed.manager import ProxyManager
+from everthread.gateway.managed.requested_compactions import RequestedCompactions
 from everthread.gateway.request.body_limits import read_body
 from everthread.gateway.request.body_reading import RequestBody, read_request
 from everthread.gateway.request.client_connection import ClientGone
@@ -36,8 +35,10 @@ _MIN_WINDOW = 1_000
 class CompactApp:
     """Answer `POST /v1/compact`."""
 
-    def __init__(self, manager: ProxyManager, limits: Limits, upstream: str) -> None:
-        self._manager = manager
+    def __init__(
+        self, compactions: RequestedCompactions, limits: Limits, upstream: str
+    ) -> None:
+        self._compactions = compactions
         self._limits = limits
         self._upstream = upstream
         """The upstream that knows the windows of models, for requests that do not state a window."""
@@ -101,9 +102,7 @@ class CompactApp:
             authorize=caller.authorize,
         )
         try:
-            compacted = await self._manager.compact_for_client(
-                incoming, CompactionLevel.NORMAL, window
-            )
+            compacted = await self._compactions.compact(incoming, window)
         except StoreError as error:
             raise Refused(
                 503, "store_unavailable", str(error), retry_after=1

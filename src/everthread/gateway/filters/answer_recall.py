@@ -17,12 +17,9 @@ from everthread.gateway.contracts import ManagedCall
 from everthread.gateway.error_answers import make_error_event
 from everthread.gateway.exchange import Exchange, UpstreamRequest
 from everthread.gateway.features import Feature, Filter
+from everthread.gateway.recall.merged_answers import MERGE_BODIES, MERGED_STREAMS
+from everthread.gateway.recall.merged_stream import RECALL
 from everthread.gateway.recall.recall_watch import RecallWatch, may_call_recall
-from everthread.gateway.recall.stream_merge import (
-    MERGED_STREAMS,
-    RECALL,
-    merge_bodies,
-)
 from everthread.gateway.upstream import UpstreamResponse
 from everthread.thread.caller.sent_history import Outcome
 from everthread.wire.codecs import CODECS
@@ -133,9 +130,9 @@ class _RecallFilter(Filter):
                 return raw
             next_response = await self._next_round(reply, recall_count)
             if next_response is None:
-                return json.dumps(
-                    merge_bodies(self._api, bodies), ensure_ascii=False
-                ).encode("utf-8", "replace")
+                merged = MERGE_BODIES[self._api](bodies)
+                text = json.dumps(merged, ensure_ascii=False)
+                return text.encode("utf-8", "replace")
             raw = await make_answer(next_response).body.read()
             if next_response.status_code >= 300:
                 return raw

@@ -16,6 +16,8 @@ from everthread.gateway.compaction_items import (
     PATH,
     asks_for_compaction,
     is_compaction_unsupported,
+)
+from everthread.gateway.compaction_responses import (
     make_compact_body,
     make_response_body,
     make_response_events,
@@ -24,7 +26,7 @@ from everthread.gateway.contracts import NOTICE_HEADER, Incoming
 from everthread.gateway.error_answers import Refused
 from everthread.gateway.exchange import Exchange
 from everthread.gateway.features import Feature, Filter
-from everthread.gateway.upstream import ResponseHeaders
+from everthread.gateway.header_selection import ResponseHeaders
 
 _LOG = logging.getLogger("everthread.gateway")
 NOTICE = "compacted by the gateway: the upstream makes no compactions"

@@ -30,11 +30,8 @@ from everthread.gateway.managed.cache_marks import (
     place_cache_marks,
     uses_cache_marks,
 )
-from everthread.gateway.recall.recall_offer import (
-    RECALL_HEADER,
-    make_tool_change,
-    offers_recall,
-)
+from everthread.gateway.recall.recall_offer import RECALL_HEADER, offers_recall
+from everthread.gateway.recall.recall_tool import make_tool_change
 from everthread.gateway.request.body_cache import BodyMatch
 from everthread.gateway.request.client_request import (
     ClientRequest,

@@ -19,11 +19,8 @@ from everthread.gateway.contracts import (
 )
 from everthread.gateway.managed.forwarding import BodyMemory, make_forwarding_terms
 from everthread.gateway.managed.render import RenderOptions, render_request
-from everthread.gateway.recall.recall_offer import (
-    answer_round,
-    offers_recall,
-    refuse_last_round,
-)
+from everthread.gateway.recall.recall_answers import answer_round, refuse_last_round
+from everthread.gateway.recall.recall_offer import offers_recall
 from everthread.gateway.request.client_request import ClientRequest
 from everthread.thread.caller.caller_threads import CallerThreads, PromptTokens
 from everthread.thread.caller.prepared_call import PreparedCall

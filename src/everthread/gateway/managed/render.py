@@ -11,7 +11,7 @@ from everthread.gateway.managed.cache_marks import (
     make_mark_changes,
 )
 from everthread.gateway.managed.system_note import accepts_blocks, make_note_change
-from everthread.gateway.recall.recall_offer import make_tool_change
+from everthread.gateway.recall.recall_tool import make_tool_change
 from everthread.gateway.request.client_request import ClientRequest
 from everthread.gateway.request.json_slices import (
     Change,

@@ -1,52 +1,36 @@
-"""Offer the tool `recall` to a proxied model, and answer its calls in the gateway.
+"""Decide which clients and requests get the tool `recall`.
 
 A client that sends tools gets the tool from its first request on. If it were added later, the cached prompt would
 change from its beginning (`python -m benchmarks recall_offer`). Other clients get the tool once something has left the
-context. The client never sees the calls; `thread/caller/recall_rounds.py` keeps them.
+context. The client never sees the calls.
 """
 
 from __future__ import annotations
 
-import functools
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from everthread.agent.tools.conversation_tools import RECALL_SCHEMA, answer_recall
+from everthread.agent.tools.conversation_tools import RECALL_SCHEMA
 from everthread.compaction.summary.summary_message import find_reading_tools
-from everthread.core.messages import Call, Message, calls_of, tool_names
+from everthread.core.messages import tool_names
 from everthread.core.recent_dict import RecentDict
-from everthread.core.secrets.redaction import redact
-from everthread.core.types import Api, Reply, Request
-from everthread.errors import EverthreadError, InputError
+from everthread.core.types import Api, Request
 from everthread.gateway.contracts import Incoming
-from everthread.gateway.recall.stream_merge import RECALL
+from everthread.gateway.recall.merged_stream import RECALL
 from everthread.gateway.recall.withdrawn_tools import (
     are_withdrawn,
     find_deferred_readers,
 )
-from everthread.gateway.request.json_slices import Change, SlicedBody
-from everthread.store.store import Store
+from everthread.gateway.request.json_slices import SlicedBody
 from everthread.thread.caller.prepared_call import PreparedCall
-from everthread.thread.caller.recall_rounds import MAX_RECALL_ROUNDS, RESULT_PARTS
-from everthread.thread.lookup.store_lookup import StoreLookup
-from everthread.thread.wire_messages import encode_messages, encode_value
-from everthread.wire import anthropic, gemini, openai_responses
+from everthread.thread.caller.recall_rounds import MAX_RECALL_ROUNDS
 from everthread.wire.gemini.fields import find_field_name, get_field, get_object_field
 
 RECALL_HEADER = "x-everthread-recall"
 """Request header with which a client turns the tool `off`."""
 MAX_REMEMBERED_SETTINGS = 256
 """Maximum remembered settings (system prompt and tools), which are not read again."""
-_NO_ROOM_TEXT = "There is no room left to look that up; answer with what you have."
-_ALL_IN_CONTEXT_TEXT = (
-    "Nothing has left this conversation yet: every message and tool result is in your "
-    "context above. These places hold it:"
-)
-
-
-# Offering
 
 
 class RecallOffers:
@@ -115,125 +99,6 @@ def offers_recall(call: PreparedCall, sliced: SlicedBody) -> bool:
     )
 
 
-# Answering
-
-
-async def answer_round(store: Store, call: PreparedCall, reply: Reply) -> bool:
-    """Answer the recall calls of a round; return whether all its calls were recall calls, so that a round follows."""
-    calls = calls_of(reply.message)
-    recalls = [tool_call for tool_call in calls if tool_call.name == RECALL]
-    results = [
-        _make_result(tool_call, await _look_up(store, call, tool_call))
-        for tool_call in recalls
-    ]
-    api = call.settings.api
-    wire_messages = encode_messages(api, [reply.message, *results], call.model)
-    rounds = call.rounds
-    rounds.call_count += len(recalls)
-    if recalls and len(recalls) == len(calls):
-        rounds.texts += map(encode_value, wire_messages)
-        rounds.wire_messages += wire_messages
-        rounds.round_count += 1
-        return True
-    if recalls and api in RESULT_PARTS:
-        parts = wire_messages.pop()[RESULT_PARTS[api]]
-        rounds.blocks = ",".join(map(encode_value, parts))
-    rounds.last_round_texts = list(map(encode_value, wire_messages))
-    return False
-
-
-def refuse_last_round(call: PreparedCall, reply: Reply) -> None:
-    """Replace the results of the last round, which were too large, by a short refusal."""
-    results = [
-        _make_result(tool_call, _NO_ROOM_TEXT) for tool_call in calls_of(reply.message)
-    ]
-    wire_messages = encode_messages(
-        call.settings.api, [reply.message, *results], call.model
-    )
-    rounds = call.rounds
-    rounds.texts[len(rounds.texts) - len(wire_messages) :] = map(
-        encode_value, wire_messages
-    )
-    rounds.wire_messages[len(rounds.wire_messages) - len(wire_messages) :] = (
-        wire_messages
-    )
-    rounds.round_count = MAX_RECALL_ROUNDS
-    rounds.is_refused = True
-
-
-async def _look_up(store: Store, call: PreparedCall, recall: Call) -> str:
-    """Return the answer to a recall call, or a text that says why it cannot be answered."""
-    lookup = StoreLookup(
-        store,
-        call.sent.family.tenant,
-        call.thread,
-        family=True,
-        skip_visible=True,
-    )
-    try:
-        arguments = json.loads(recall.arguments or "{}")
-        if not isinstance(arguments, dict):
-            raise InputError("the arguments are no object")
-        answer = await answer_recall(lookup, arguments)
-        is_all_in_context = (
-            not call.has_left_messages and len(await lookup.threads()) == 1
-        )
-    except (EverthreadError, ValueError) as error:
-        return redact(f"That could not be looked up: {error}")
-    return f"{_ALL_IN_CONTEXT_TEXT}\n\n{answer}" if is_all_in_context else answer
-
-
-def _make_result(call: Call, text: str) -> Message:
-    return {"role": "tool", "tool_call_id": call.id, "content": text}
-
-
-# The tool in the request's text
-
-
-def make_tool_change(
-    api: Api, sliced: SlicedBody, *, forbids_calls: bool = False
-) -> Change:
-    """Return the change that adds the tool as the last one. `forbids_calls`: whether to forbid all tool calls too."""
-    if api == "gemini":
-        return _gemini_tool_change(sliced, forbids_calls=forbids_calls)
-    tool = _encode_tool(api)
-    span = sliced.spans.get("tools")
-    tools = sliced.fields.get("tools")
-    if span is not None and tools:
-        return span[1] - 1, span[1] - 1, f",{tool}"
-    tool_choice = (
-        {"anthropic": ',"tool_choice":{"type":"none"}'}.get(
-            api, ',"tool_choice":"none"'
-        )
-        if forbids_calls
-        else ""
-    )
-    if span is not None:
-        return (*span, f"[{tool}]{tool_choice}")
-    start = sliced.body.index(b"{") + 1
-    return start, start, f'"tools":[{tool}]{tool_choice},'
-
-
-def _gemini_tool_change(sliced: SlicedBody, *, forbids_calls: bool) -> Change:
-    """Return the change that adds the tool to the first group of function declarations."""
-    [declaration] = gemini.encode_tools([RECALL_SCHEMA])[0]["functionDeclarations"]
-    tools = [dict(tool) for tool in sliced.fields.get("tools") or ()]
-    if not tools:
-        tools = [{"functionDeclarations": []}]
-    name = find_field_name(tools[0], "functionDeclarations")
-    tools[0][name] = [*(tools[0].get(name) or ()), declaration]
-    tool_config = (
-        ',"toolConfig":{"functionCallingConfig":{"mode":"NONE"}}'
-        if forbids_calls
-        else ""
-    )
-    span = sliced.spans.get("tools")
-    if span is not None:
-        return (*span, f"{encode_value(tools)}{tool_config}")
-    start = sliced.body.index(b"{") + 1
-    return start, start, f'"tools":{encode_value(tools)}{tool_config},'
-
-
 def _gemini_may_call(api: Api, fields: Mapping[str, Any]) -> bool:
     """Return whether a Gemini request has only function tools that the model may choose; True for other protocols."""
     if api != "gemini":
@@ -255,16 +120,6 @@ def _gemini_may_call(api: Api, fields: Mapping[str, Any]) -> bool:
         "AUTO",
         "MODE_UNSPECIFIED",
     )
-
-
-@functools.cache
-def _encode_tool(api: Api) -> str:
-    """Return the tool in the form of a protocol."""
-    if api == "anthropic":
-        return encode_value(anthropic.encode_tools([RECALL_SCHEMA])[0])
-    if api == "openai_responses":
-        return encode_value(openai_responses.encode_tools([RECALL_SCHEMA])[0])
-    return encode_value(RECALL_SCHEMA)
 
 
 def _allows_free_choice(choice: Any) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 from everthread.compaction.summary.summary_message import find_reading_tools
 from everthread.core.messages import SYSTEM_ROLES, content_text, kind_of, parts_of
-from everthread.gateway.recall.stream_merge import RECALL
+from everthread.gateway.recall.merged_stream import RECALL
 from everthread.gateway.request.json_slices import Element, SlicedBody
 
 _WITHDRAWAL = "no longer available"

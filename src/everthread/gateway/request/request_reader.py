@@ -10,7 +10,6 @@ from typing import Any
 
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api, Request
-from everthread.gateway.identify import count_leading_system, count_trailing_system
 from everthread.gateway.request.body_cache import (
     BodyCache,
     BodyMatch,
@@ -25,6 +24,10 @@ from everthread.gateway.request.json_slices import (
     Element,
     SlicedBody,
     slice_body,
+)
+from everthread.gateway.request.system_messages import (
+    count_leading_system,
+    count_trailing_system,
 )
 from everthread.thread.caller.message_caches import IdentityCache, SizeCache
 from everthread.thread.caller.provider_compactions import COMPACTION_MARK

@@ -1,0 +1,195 @@
+"""Forward requests before they are read, and read and record them later.
+
+`forwarding.py` decides which ones; `deferred_records.py` delays their records.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from everthread.core.types import Reply
+from everthread.gateway.contracts import Incoming, Outgoing
+from everthread.gateway.identify import find_scope
+from everthread.gateway.managed.deferred_records import (
+    DeferredRecord,
+    DeferredRecords,
+    ForwardedRequest,
+)
+from everthread.gateway.managed.forwarding import (
+    continue_terms,
+    forward,
+    is_compaction_planned,
+)
+from everthread.gateway.managed.managed_turn import ManagedTurn
+from everthread.gateway.managed.request_opener import RequestOpener
+from everthread.gateway.request.body_reading import MAX_LOOP_BYTES
+from everthread.thread.caller.recorder import identify_answer
+from everthread.thread.caller.sent_history import Outcome
+from everthread.thread.matching.thread_match import Family
+
+READ_SECONDS = 1.0
+"""Seconds after which a forwarded request is read, if it is not answered earlier."""
+
+
+class ForwardedRequests:
+    """The requests that were forwarded before they were read.
+
+    `record_delay`: maximum seconds for which the record of a request is delayed.
+    """
+
+    def __init__(self, opener: RequestOpener, *, record_delay: float) -> None:
+        self.threads = opener.services.threads
+        self._opener = opener
+        self._deferred = DeferredRecords(self._record_deferred, delay=record_delay)
+
+    def forward(self, incoming: Incoming) -> ForwardedTurn | None:
+        """Return the turn of a request that can be forwarded before it is read; None if it cannot."""
+        located_body = incoming.located_body
+        if located_body is None or located_body.match is None:
+            return None
+        thread = located_body.match.cached_body.thread
+        memory = self.threads.find_memory(thread)
+        if memory is None or is_compaction_planned(memory):
+            return None
+        body_memory = self._opener.body_memories.of(thread)
+        terms = body_memory.forwarding
+        outgoing = forward(
+            incoming,
+            located_body,
+            body_memory,
+            reader=self._opener.reader,
+            ttl=self._opener.services.mark_ttl,
+        )
+        if terms is None or outgoing is None:
+            return None
+        scope = find_scope(incoming.headers, located_body.sliced.fields)
+        family = Family(incoming.tenant, scope)
+        request = ForwardedRequest(
+            thread, family, incoming, located_body, sent=outgoing, terms=terms
+        )
+        return ForwardedTurn(self, request)
+
+    async def read(
+        self, request: ForwardedRequest, *, is_answered: bool
+    ) -> ManagedTurn:
+        """Read a request and start storing it, after the delayed records of its thread are made."""
+        await self._deferred.flush_thread(request.thread)
+        return await self._read_now(
+            request, request.terms.length, is_answered=is_answered
+        )
+
+    async def _read_now(
+        self, request: ForwardedRequest, known_length: int, *, is_answered: bool
+    ) -> ManagedTurn:
+        turn = await self._opener.open(
+            request.incoming, request.located_body, known_length
+        )
+        turn.sent = request.sent
+        self.threads.start_storing(turn.call, is_answered=is_answered)
+        return turn
+
+    async def record_later(self, request: ForwardedRequest, outcome: Outcome) -> bool:
+        """Record an unread request in a moment, perhaps with the next one; return False if it must be recorded now."""
+        reply = outcome.reply
+        usage = outcome.usage
+        if reply is None or usage is None or not self._may_wait(request, outcome):
+            return False
+        terms = request.terms
+        identities = identify_answer(request.incoming.api, reply, terms.model)
+        if not identities:
+            return False
+        located_body = request.located_body
+        history = self._opener.reader.read_history(
+            located_body, len(located_body.elements)
+        )
+        self._opener.reader.remember_history(request.thread, located_body, history)
+        next_terms = continue_terms(
+            terms, located_body, usage, answered_history=history.extend(identities)
+        )
+        self._opener.body_memories.of(request.thread).forwarding = next_terms
+        await self._deferred.take(request, outcome, next_terms.digest)
+        return True
+
+    def _may_wait(self, request: ForwardedRequest, outcome: Outcome) -> bool:
+        """Return whether a record may wait: the thread ends where it did, and no other process gets its next call."""
+        terms = self._opener.body_memories.of(request.thread).forwarding
+        reply = outcome.reply
+        return (
+            terms is not None
+            and terms.digest == request.terms.digest
+            and outcome.is_success
+            and reply is not None
+            and reply.stop is not None
+            and not outcome.estimated
+            and not outcome.hidden_usage
+            and request.located_body.new_bytes <= MAX_LOOP_BYTES
+            and self._deferred.can_take(request)
+            and self.threads.setup.is_sole_writer()
+        )
+
+    async def _record_deferred(self, record: DeferredRecord) -> None:
+        """Record the last request of a thread with everything since the previous record."""
+        request = record.request
+        with self.threads.hold_session_while_reading(request.family):
+            turn = await self._read_now(request, record.stored_length, is_answered=True)
+        await turn.record(record.outcome, record.earlier_usage)
+
+    async def flush_session(self, family: Family) -> None:
+        """Make the delayed records of a session now, and wait a few seconds until they are stored."""
+        await self._deferred.flush_session(family)
+
+    async def flush_all(self) -> None:
+        """Make all delayed records now, and wait a few seconds until they are stored."""
+        await self._deferred.flush_all()
+
+
+class ForwardedTurn:
+    """A request that is read while the upstream answers, or after that."""
+
+    def __init__(self, requests: ForwardedRequests, request: ForwardedRequest) -> None:
+        self.thread = request.thread
+        self.sent = request.sent
+        self._requests = requests
+        self._request = request
+        self._read_task: asyncio.Task[ManagedTurn] | None = None
+        self._timer = asyncio.get_running_loop().call_later(
+            READ_SECONDS, self._start_read
+        )
+
+    async def recover(self, status: int, body: bytes) -> Outgoing | None:
+        turn = await asyncio.shield(self._start_read())
+        return await turn.recover(status, body)
+
+    async def resume_after_recall(self, reply: Reply) -> Outgoing | None:
+        turn = await asyncio.shield(self._start_read())
+        return await turn.resume_after_recall(reply)
+
+    async def retry_without_recall(self, reply: Reply) -> Outgoing | None:
+        turn = await asyncio.shield(self._start_read())
+        return await turn.retry_without_recall(reply)
+
+    async def response_headers(self) -> Mapping[str, str]:
+        return self.sent.headers
+
+    async def record(self, outcome: Outcome) -> None:
+        self._timer.cancel()
+        requests = self._requests
+        request = self._request
+        if self._read_task is None and await requests.record_later(request, outcome):
+            return
+        with requests.threads.hold_session_while_reading(request.family):
+            if self._read_task is None:
+                # Nothing else will wait for it, so no task is needed.
+                turn = await requests.read(request, is_answered=True)
+            else:
+                turn = await asyncio.shield(self._read_task)
+        await turn.record(outcome)
+
+    def _start_read(self) -> asyncio.Task[ManagedTurn]:
+        """Read the request in the background, once."""
+        self._timer.cancel()
+        if self._read_task is None:
+            reading = self._requests.read(self._request, is_answered=False)
+            self._read_task = asyncio.get_running_loop().create_task(reading)
+        return self._read_task

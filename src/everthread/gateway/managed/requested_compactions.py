@@ -1,0 +1,99 @@
+"""Compact a conversation because its client asks for it, at `/v1/compact` or in the Responses protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from everthread.compaction.compaction_result import CompactionLevel
+from everthread.errors import StoreError
+from everthread.gateway.compaction_items import TRIGGER, make_item, read_item_key
+from everthread.gateway.contracts import Incoming
+from everthread.gateway.managed.managed_turn import ManagedTurn
+from everthread.thread.caller.caller_threads import CallerThreads
+
+OpenRequest = Callable[[Incoming], Coroutine[Any, Any, ManagedTurn]]
+"""Reads a request and finds its thread."""
+
+
+class RequestedCompactions:
+    """Make compactions at the client's request."""
+
+    def __init__(self, threads: CallerThreads, open_request: OpenRequest) -> None:
+        self._threads = threads
+        self._open_request = open_request
+
+    async def compact(
+        self, incoming: Incoming, window: int | None = None
+    ) -> dict[str, Any]:
+        """Compact a conversation now for this window.
+
+        Return its messages, a receipt, and the thread for recall.
+        """
+        turn = await self._open_and_store(incoming)
+        call = turn.call
+        call.limits.window = window or call.limits.window
+        tokens_before = self._threads.count_tokens(call, None)
+        reason = await self._compact_unless_forbidden(turn)
+        receipt = {
+            "changed": call.rewrite is not None,
+            "reason": reason,
+            "tokens_before": tokens_before,
+            "tokens_after": self._threads.count_tokens(call, call.rewrite),
+            "messages_covered": call.covered_count,
+            "thread": call.thread,
+            "system_note": call.note,
+        }
+        return {
+            "messages": _list_compacted_messages(turn),
+            "receipt": receipt,
+            "handle": call.thread,
+        }
+
+    async def make_item(self, incoming: Incoming) -> tuple[dict[str, Any], int]:
+        """Return an item that replaces a conversation, and the tokens of the messages in it.
+
+        A later history that begins with the item continues the thread.
+        """
+        turn = await self._open_and_store(incoming)
+        await self._compact_unless_forbidden(turn)
+        key = self._threads.setup.find_summary_key(incoming.tenant)
+        item = make_item(_list_compacted_messages(turn), key)
+        await self._threads.keep_replacement(turn.call, read_item_key(item))
+        return item, self._threads.count_tokens(turn.call, turn.call.rewrite)
+
+    async def _open_and_store(self, incoming: Incoming) -> ManagedTurn:
+        turn = await self._open_request(incoming)
+        await self._threads.store(turn.call)
+        if not turn.call.storage.is_stored:
+            raise StoreError(
+                "the conversation cannot be stored, so it is not compacted"
+            )
+        return turn
+
+    async def _compact_unless_forbidden(self, turn: ManagedTurn) -> str:
+        """Compact a conversation; return why it stays as it was, empty if it was compacted."""
+        return self._find_refusal_reason(turn) or await self._threads.compact_manually(
+            turn.call, CompactionLevel.NORMAL
+        )
+
+    def _find_refusal_reason(self, turn: ManagedTurn) -> str:
+        """Return why this conversation may not be compacted; empty if it may."""
+        mode = turn.request.incoming.mode
+        reason = turn.request.unmanaged_reason
+        if not self._threads.setup.options.enabled:
+            return "compression is disabled (compression.enabled: false)"
+        if mode != "managed":
+            return f"requests of this key are not managed (mode {mode})"
+        if reason not in ("", TRIGGER):
+            return f"the provider keeps or changes this history itself ({reason})"
+        return ""
+
+
+def _list_compacted_messages(turn: ManagedTurn) -> list[Any]:
+    """Return the system messages, then the compacted messages."""
+    request = turn.request
+    system_messages = [
+        element.value for element in request.sliced.elements[: request.system_count]
+    ]
+    return [*system_messages, *turn.call.list_messages_to_send()]

@@ -1,0 +1,92 @@
+"""Answer the model's calls of the tool `recall`. `thread/caller/recall_rounds.py` keeps the calls and the answers."""
+
+from __future__ import annotations
+
+import json
+
+from everthread.agent.tools.conversation_tools import answer_recall
+from everthread.core.messages import Call, Message, calls_of
+from everthread.core.secrets.redaction import redact
+from everthread.core.types import Reply
+from everthread.errors import EverthreadError, InputError
+from everthread.gateway.recall.merged_stream import RECALL
+from everthread.store.store import Store
+from everthread.thread.caller.prepared_call import PreparedCall
+from everthread.thread.caller.recall_rounds import MAX_RECALL_ROUNDS, RESULT_PARTS
+from everthread.thread.lookup.store_lookup import StoreLookup
+from everthread.thread.wire_messages import encode_messages, encode_value
+
+_NO_ROOM_TEXT = "There is no room left to look that up; answer with what you have."
+_ALL_IN_CONTEXT_TEXT = (
+    "Nothing has left this conversation yet: every message and tool result is in your "
+    "context above. These places hold it:"
+)
+
+
+async def answer_round(store: Store, call: PreparedCall, reply: Reply) -> bool:
+    """Answer the recall calls of a round; return whether all its calls were recall calls, so that a round follows."""
+    calls = calls_of(reply.message)
+    recalls = [tool_call for tool_call in calls if tool_call.name == RECALL]
+    results = [
+        _make_result(tool_call, await _look_up(store, call, tool_call))
+        for tool_call in recalls
+    ]
+    api = call.settings.api
+    wire_messages = encode_messages(api, [reply.message, *results], call.model)
+    rounds = call.rounds
+    rounds.call_count += len(recalls)
+    if recalls and len(recalls) == len(calls):
+        rounds.texts += map(encode_value, wire_messages)
+        rounds.wire_messages += wire_messages
+        rounds.round_count += 1
+        return True
+    if recalls and api in RESULT_PARTS:
+        parts = wire_messages.pop()[RESULT_PARTS[api]]
+        rounds.blocks = ",".join(map(encode_value, parts))
+    rounds.last_round_texts = list(map(encode_value, wire_messages))
+    return False
+
+
+def refuse_last_round(call: PreparedCall, reply: Reply) -> None:
+    """Replace the results of the last round, which were too large, by a short refusal."""
+    results = [
+        _make_result(tool_call, _NO_ROOM_TEXT) for tool_call in calls_of(reply.message)
+    ]
+    wire_messages = encode_messages(
+        call.settings.api, [reply.message, *results], call.model
+    )
+    rounds = call.rounds
+    rounds.texts[len(rounds.texts) - len(wire_messages) :] = map(
+        encode_value, wire_messages
+    )
+    rounds.wire_messages[len(rounds.wire_messages) - len(wire_messages) :] = (
+        wire_messages
+    )
+    rounds.round_count = MAX_RECALL_ROUNDS
+    rounds.is_refused = True
+
+
+async def _look_up(store: Store, call: PreparedCall, recall: Call) -> str:
+    """Return the answer to a recall call, or a text that says why it cannot be answered."""
+    lookup = StoreLookup(
+        store,
+        call.sent.family.tenant,
+        call.thread,
+        family=True,
+        skip_visible=True,
+    )
+    try:
+        arguments = json.loads(recall.arguments or "{}")
+        if not isinstance(arguments, dict):
+            raise InputError("the arguments are no object")
+        answer = await answer_recall(lookup, arguments)
+        is_all_in_context = (
+            not call.has_left_messages and len(await lookup.threads()) == 1
+        )
+    except (EverthreadError, ValueError) as error:
+        return redact(f"That could not be looked up: {error}")
+    return f"{_ALL_IN_CONTEXT_TEXT}\n\n{answer}" if is_all_in_context else answer
+
+
+def _make_result(call: Call, text: str) -> Message:
+    return {"role": "tool", "tool_call_id": call.id, "content": text}

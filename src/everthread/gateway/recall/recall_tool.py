@@ -1,0 +1,66 @@
+"""Add the tool `recall` to the text of a request."""
+
+from __future__ import annotations
+
+import functools
+
+from everthread.agent.tools.conversation_tools import RECALL_SCHEMA
+from everthread.core.types import Api
+from everthread.gateway.request.json_slices import Change, SlicedBody
+from everthread.thread.wire_messages import encode_value
+from everthread.wire import anthropic, gemini, openai_responses
+from everthread.wire.gemini.fields import find_field_name
+
+
+def make_tool_change(
+    api: Api, sliced: SlicedBody, *, forbids_calls: bool = False
+) -> Change:
+    """Return the change that adds the tool as the last one. `forbids_calls`: whether to forbid all tool calls too."""
+    if api == "gemini":
+        return _gemini_tool_change(sliced, forbids_calls=forbids_calls)
+    tool = _encode_tool(api)
+    span = sliced.spans.get("tools")
+    tools = sliced.fields.get("tools")
+    if span is not None and tools:
+        return span[1] - 1, span[1] - 1, f",{tool}"
+    tool_choice = (
+        {"anthropic": ',"tool_choice":{"type":"none"}'}.get(
+            api, ',"tool_choice":"none"'
+        )
+        if forbids_calls
+        else ""
+    )
+    if span is not None:
+        return (*span, f"[{tool}]{tool_choice}")
+    start = sliced.body.index(b"{") + 1
+    return start, start, f'"tools":[{tool}]{tool_choice},'
+
+
+def _gemini_tool_change(sliced: SlicedBody, *, forbids_calls: bool) -> Change:
+    """Return the change that adds the tool to the first group of function declarations."""
+    [declaration] = gemini.encode_tools([RECALL_SCHEMA])[0]["functionDeclarations"]
+    tools = [dict(tool) for tool in sliced.fields.get("tools") or ()]
+    if not tools:
+        tools = [{"functionDeclarations": []}]
+    name = find_field_name(tools[0], "functionDeclarations")
+    tools[0][name] = [*(tools[0].get(name) or ()), declaration]
+    tool_config = (
+        ',"toolConfig":{"functionCallingConfig":{"mode":"NONE"}}'
+        if forbids_calls
+        else ""
+    )
+    span = sliced.spans.get("tools")
+    if span is not None:
+        return (*span, f"{encode_value(tools)}{tool_config}")
+    start = sliced.body.index(b"{") + 1
+    return start, start, f'"tools":{encode_value(tools)}{tool_config},'
+
+
+@functools.cache
+def _encode_tool(api: Api) -> str:
+    """Return the tool in the form of a protocol."""
+    if api == "anthropic":
+        return encode_value(anthropic.encode_tools([RECALL_SCHEMA])[0])
+    if api == "openai_responses":
+        return encode_value(openai_responses.encode_tools([RECALL_SCHEMA])[0])
+    return encode_value(RECALL_SCHEMA)
