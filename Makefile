@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-QUICK  := tests/core tests/wire tests/config tests/test_public.py --ignore=tests/core/test_pattern_growth.py
+QUICK  := tests/core tests/wire tests/config tests/test_public.py --ignore=tests/core/test_linear_patterns.py
 
 OTHERS := --ignore=tests/core --ignore=tests/wire
 

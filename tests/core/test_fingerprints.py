@@ -94,7 +94,7 @@ SAME_IDENTITY = {
 
 
 @pytest.mark.parametrize("pair", SAME_IDENTITY.values(), ids=SAME_IDENTITY.keys())
-def test_what_clients_change_in_looks_leaves_the_identity(
+def test_ignores_formatting_changes(
     pair: tuple[Any, Any],
 ) -> None:
     one, other = ({"role": "user", "content": content} for content in pair)
@@ -113,14 +113,14 @@ def test_what_clients_change_in_looks_leaves_the_identity(
         {"metadata": {"_seen": 1, "cache_control": MARK}},
     ],
 )
-def test_our_own_keys_markers_and_empty_fields_leave_the_identity(
+def test_ignores_private_keys_cache_marks_and_empty_fields(
     extra: dict[str, Any],
 ) -> None:
     message = {"role": "user", "content": "hello"}
     assert message_fingerprint({**extra, **message}) == message_fingerprint(message)
 
 
-def test_one_call_spelt_in_two_ways_is_one_call() -> None:
+def test_ignores_formatting_of_call_arguments() -> None:
     assert message_fingerprint(call('{"path":"a","line":1}')) == message_fingerprint(
         call('{ "line": 1, "path": "a" }\n')
     )
@@ -172,14 +172,14 @@ def test_different_messages_have_different_fingerprints(one: Any, other: Any) ->
     assert byte_fingerprint(one) != byte_fingerprint(other)
 
 
-def test_a_message_with_nothing_left_still_counts() -> None:
+def test_empty_messages_differ_by_role() -> None:
     reminder = {"role": "user", "content": REMINDER}
     assert canonical_form(reminder) == {"role": "user"}
     assert canonical_chain([reminder]) != canonical_chain([])
     assert canonical_chain([reminder, reminder])[1] != canonical_chain([reminder])[0]
 
 
-def test_byte_order_ignores_markers_our_own_keys_and_the_string_form_only() -> None:
+def test_byte_form_ignores_only_cache_marks_private_keys_and_string_form() -> None:
     plain = {"role": "user", "content": "hello"}
     seen = byte_fingerprint(plain)
     assert (
@@ -208,7 +208,7 @@ def test_byte_order_ignores_markers_our_own_keys_and_the_string_form_only() -> N
         assert byte_fingerprint(changed) != seen
 
 
-def test_byte_order_sees_tool_data_as_it_is() -> None:
+def test_byte_form_keeps_tool_data() -> None:
     def written(data: Any) -> str:
         block = {"type": "tool_use", "id": "t", "name": "put", "input": data}
         return byte_fingerprint({"role": "assistant", "content": [block]})
@@ -223,7 +223,7 @@ def test_byte_order_sees_tool_data_as_it_is() -> None:
     assert len({written(data) for data in variants}) == len(variants)
 
 
-def test_digests_are_those_that_are_stored() -> None:
+def test_stored_digests_stay_valid() -> None:
     """Stored digests must still be found after an update: a change here orphans every stored chain."""
     history = [
         {"role": "system", "content": "You are careful."},
@@ -270,7 +270,7 @@ def test_a_chain_extends_step_by_step_and_can_be_resumed(
 
 
 @given(st.lists(messages, max_size=5), st.lists(messages, max_size=5))
-def test_histories_share_a_digest_exactly_as_far_as_they_are_equal(
+def test_histories_share_digests_up_to_their_first_difference(
     one: list[Any], other: list[Any]
 ) -> None:
     forms = [
@@ -283,7 +283,7 @@ def test_histories_share_a_digest_exactly_as_far_as_they_are_equal(
         assert (x == y) == (forms[0][:length] == forms[1][:length])
 
 
-def test_the_two_kinds_never_meet_and_order_counts() -> None:
+def test_chains_differ_by_kind_and_by_order() -> None:
     a = {"role": "user", "content": "a"}
     b = {"role": "user", "content": "b"}
     assert canonical_chain([a])[0] != byte_chain([a])[0]
@@ -306,7 +306,7 @@ def test_any_json_has_a_stable_fingerprint_and_is_not_mutated(value: Any) -> Non
     assert repr(value) == repr(before)
 
 
-def test_nothing_exhausts_the_stack() -> None:
+def test_deep_nesting_does_not_exhaust_the_stack() -> None:
     deep: Any = []
     for _ in range(100_000):
         deep = [deep]

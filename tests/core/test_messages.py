@@ -118,7 +118,7 @@ def test_results_in_every_form() -> None:
     assert results_of({"role": "user", "content": "hi"}) == []
 
 
-def test_changed_words_are_no_longer_what_was_on_the_wire() -> None:
+def test_changed_content_drops_the_native_value() -> None:
     message: Message = {
         "role": "user",
         "content": "a",
@@ -136,7 +136,7 @@ def test_changed_words_are_no_longer_what_was_on_the_wire() -> None:
     assert message["content"] == "a"
 
 
-def test_images_are_found_inside_results_too() -> None:
+def test_finds_images_inside_results() -> None:
     image = {"type": "image", "source": {}}
     content = [
         image,
@@ -148,13 +148,13 @@ def test_images_are_found_inside_results_too() -> None:
     assert list(iterate_images("text")) == []
 
 
-def test_the_strings_of_parsed_json_come_in_order() -> None:
+def test_iterates_strings_of_json_in_order() -> None:
     value = {"a": ["b", {"c": "d"}, 3, None], "e": "f"}
     assert list(iterate_strings(value)) == ["b", "d", "f"]
     assert list(iterate_strings(value, keys=True)) == ["a", "e", "b", "c", "d", "f"]
 
 
-def test_equal_messages_share_a_key_and_other_words_calls_or_results_do_not() -> None:
+def test_message_keys_differ_by_text_calls_and_results() -> None:
     def key(**fields: Any) -> Any:
         return message_key({"role": "assistant", **fields})
 
@@ -173,7 +173,7 @@ def test_equal_messages_share_a_key_and_other_words_calls_or_results_do_not() ->
     assert len(set(keys)) == len(keys)
 
 
-def test_a_tool_has_one_name_and_a_namespace_those_of_its_tools() -> None:
+def test_namespace_has_the_names_of_its_tools() -> None:
     flat = {"type": "function", "name": "search"}
     assert tool_names({"type": "function", "function": {"name": "look"}}) == ["look"]
     assert tool_names(flat) == ["search"]

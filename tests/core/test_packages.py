@@ -8,7 +8,7 @@ from everthread.core.packages import require_package
 from everthread.errors import MissingPackageError
 
 
-def test_only_a_missing_package_is_an_error() -> None:
+def test_accepts_an_installed_package() -> None:
     missing = []
     for name in ("json", "no_such_package_anywhere"):
         try:
@@ -18,7 +18,7 @@ def test_only_a_missing_package_is_an_error() -> None:
     assert missing == ["no_such_package_anywhere"]
 
 
-def test_a_missing_package_names_the_command_that_installs_it() -> None:
+def test_missing_package_error_names_the_install_command() -> None:
     with pytest.raises(
         MissingPackageError, match=r"pip install 'everthread\[models\]'"
     ):

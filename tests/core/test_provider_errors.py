@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,15 +21,9 @@ from everthread.core.provider_errors.sentences import (
     split_sentences,
 )
 from everthread.core.provider_errors.stated_counts import Counts, read_counts
+from tests.core.error_cases import CASES
 from tests.shared_data import shared_path
 
-CASES: list[dict[str, Any]] = [
-    json.loads(line)
-    for line in Path(__file__)
-    .with_name("error_cases.jsonl")
-    .read_text("utf-8")
-    .splitlines()
-]
 KINDS = {
     "prompt_too_long",
     "max_tokens_too_large",
@@ -64,7 +57,7 @@ def classify_case(case: dict[str, Any]) -> ErrorVerdict:
 @pytest.mark.parametrize(
     "case", CASES, ids=lambda case: f"{case['label']}: {str(case.get('message'))[:50]}"
 )
-def test_errors_as_providers_print_them(case: dict[str, Any]) -> None:
+def test_classifies_errors_that_providers_print(case: dict[str, Any]) -> None:
     verdict = classify_case(case)
     assert verdict.kind == case["label"], verdict.reason
     assert verdict.context_limit == case.get("context_limit")
@@ -72,7 +65,7 @@ def test_errors_as_providers_print_them(case: dict[str, Any]) -> None:
     assert case.get("available") in (None, verdict.available_output)
 
 
-def test_real_errors_by_label_and_by_limit() -> None:
+def test_classifies_recorded_errors_and_their_limits() -> None:
     lines = shared_path("provider_errors.jsonl").read_text("utf-8").splitlines()
     cases = [json.loads(line) for line in lines]
     verdicts = [classify_case(case) for case in cases]
@@ -108,7 +101,7 @@ WRAPPERS = (
 )
 
 
-def test_what_prints_an_error_does_not_change_it() -> None:
+def test_wrapping_does_not_change_the_verdict() -> None:
     """A status, a logger's line, a printed object, a stack trace: the verdict stays, and so does the limit."""
     changed = []
     for case in CASES:
@@ -252,11 +245,11 @@ def test_a_list_of_errors() -> None:
         ANTHROPIC_TOO_LONG,
     ],
 )
-def test_an_event_inside_a_stream_that_began_well(event: dict[str, Any]) -> None:
+def test_error_event_in_a_successful_stream(event: dict[str, Any]) -> None:
     assert classify_error(event, status=200).kind == "prompt_too_long"
 
 
-def test_what_was_sent_or_answered_is_not_the_error() -> None:
+def test_echoed_requests_are_not_evidence() -> None:
     echo = "prompt is too long: 210000 tokens > 200000 maximum"
     body = {
         "error": {"message": "Bad request", "code": "invalid_request_error"},
@@ -273,7 +266,7 @@ def test_what_was_sent_or_answered_is_not_the_error() -> None:
     assert classify_error(status=422, body=body).kind == "other"
 
 
-def test_status_as_text_or_from_the_body_or_from_the_words() -> None:
+def test_reads_status_from_text_body_or_message() -> None:
     assert classify_error(status="429").kind == "rate_limit"
     assert (
         classify_error(body={"error": {"code": "429", "message": "no"}}).kind
@@ -285,7 +278,7 @@ def test_status_as_text_or_from_the_body_or_from_the_words() -> None:
     assert classify_error(status=12345, message="x").kind == "other"
 
 
-def test_a_stream_that_ends_without_a_word() -> None:
+def test_stream_without_events_means_too_long() -> None:
     assert classify_error(status=200, body="", message="").kind == "prompt_too_long"
     assert classify_error(status=200, message="").kind == "other"
     assert classify_error(status=500, body="").kind == "other"
@@ -336,7 +329,7 @@ _VALUES = st.recursive(
 
 
 @given(error=_VALUES, status=_LEAVES, body=_VALUES, message=_VALUES)
-def test_anything_gets_a_verdict(
+def test_any_value_gets_a_verdict(
     error: Any, status: Any, body: Any, message: Any
 ) -> None:
     before = copy.deepcopy(body)
@@ -363,7 +356,7 @@ def test_an_exception_that_cannot_be_read() -> None:
     assert classify_error(_HostileError()).kind == "other"
 
 
-def test_a_value_nested_without_end() -> None:
+def test_endlessly_nested_value_gets_a_verdict() -> None:
     deep: Any = "prompt is too long"
     for _ in range(2000):
         deep = {"error": deep}
@@ -427,7 +420,7 @@ _FORMATS = st.sampled_from(["{}", "{:,}", "({})", "({} tokens)", "{} tokens"])
     st.integers(1, 500_000),
     st.tuples(_SUBJECTS, _FORMATS, _RELATIONS, _LIMITS, _FORMATS),
 )
-def test_an_input_over_a_limit_in_any_words(
+def test_input_over_the_limit_in_any_wording(
     limit: int, excess: int, wording: tuple[str, ...]
 ) -> None:
     subject, first, relation, bound, second = wording
@@ -474,7 +467,7 @@ def test_an_input_that_fits_leaves_room_for_less_output(
         ["max_tokens", "max_completion_tokens", "maxOutputTokens", "max_new_tokens"]
     ),
 )
-def test_only_the_cap_is_at_fault(limit: int, name: str) -> None:
+def test_output_cap_alone_is_too_large(limit: int, name: str) -> None:
     for text in (
         f"{name} must be less than or equal to {limit}",
         f"`{name}` is too large: {2 * limit}. This model supports at most {limit} completion tokens",
@@ -529,7 +522,7 @@ def test_only_the_cap_is_at_fault(limit: int, name: str) -> None:
         ),
     ],
 )
-def test_which_number_is_which(text: str, counts: Counts) -> None:
+def test_assigns_each_number_its_role(text: str, counts: Counts) -> None:
     assert read_counts(split_sentences(normalize_error_text(text))) == counts
 
 
@@ -537,7 +530,7 @@ def test_which_number_is_which(text: str, counts: Counts) -> None:
     "said",
     [{}, {"body": ""}, {"body": b"{}"}, {"message": "400 status code (no body)"}],
 )
-def test_a_wordless_400_means_too_long_only_for_a_request_that_nearly_filled_the_window(
+def test_silent_400_means_too_long_only_near_the_limit(
     said: dict[str, Any],
 ) -> None:
     assert classify_error(status=400, **said, near_limit=False).kind == "other"
@@ -551,7 +544,7 @@ def test_a_wordless_400_means_too_long_only_for_a_request_that_nearly_filled_the
     )
 
 
-def test_an_empty_400_of_a_request_of_unknown_size_means_too_long() -> None:
+def test_empty_400_of_unknown_size_means_too_long() -> None:
     assert classify_error("400 status code (no body)").kind == "prompt_too_long"
     assert classify_error(status=400, body="").kind == "other"
 
@@ -572,7 +565,7 @@ def test_an_empty_400_of_a_request_of_unknown_size_means_too_long() -> None:
         ("70 tokens came of 90000", "other", None),
     ],
 )
-def test_figures_in_unknown_wording_are_compared_by_size(
+def test_compares_figures_in_unknown_wording(
     words: str, kind: str, limit: int | None
 ) -> None:
     verdict = classify_error(status=400, message=words)
@@ -592,7 +585,7 @@ def test_figures_in_unknown_wording_are_compared_by_size(
         (404, "maximum context length is 300 tokens"),
     ],
 )
-def test_a_value_that_an_error_echoes_states_no_limit(status: int, words: str) -> None:
+def test_echoed_values_state_no_limit(status: int, words: str) -> None:
     verdict = classify_error(status=status, message=words)
     assert (verdict.kind, verdict.context_limit) == ("other", None)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from everthread.core.recent_dict import RecentDict
 
 
-def test_the_entry_set_longest_ago_is_dropped() -> None:
+def test_drops_the_entry_set_longest_ago() -> None:
     recent: RecentDict[str, int] = RecentDict(2)
     recent["a"] = 1
     recent["b"] = 2

@@ -32,7 +32,7 @@ from everthread.core.secrets.secret_rules import (
     is_published,
     load_rules,
 )
-from tests.core.test_pattern_growth import cpu_limit
+from tests.cpu_limit import cpu_limit
 from tests.shared_data import shared_path
 
 BASE62 = ascii_letters + digits
@@ -237,7 +237,7 @@ STAYS = [
 
 
 @pytest.mark.parametrize("token", TOKENS.values(), ids=TOKENS.keys())
-def test_a_token_goes_wherever_it_stands(token: str) -> None:
+def test_redacts_tokens_in_any_context(token: str) -> None:
     for before, after in (("", ""), ("see ", " there"), ('x("', '")'), ("a=", "\n")):
         text = redact(before + token + after)
         assert MARK in text
@@ -247,12 +247,12 @@ def test_a_token_goes_wherever_it_stands(token: str) -> None:
 
 
 @pytest.mark.parametrize(("text", "redacted"), KEPT_AROUND)
-def test_what_a_reader_needs_stays(text: str, redacted: str) -> None:
+def test_keeps_the_surrounding_text(text: str, redacted: str) -> None:
     assert redact(text) == redacted
 
 
 @pytest.mark.parametrize("text", STAYS)
-def test_what_is_no_secret_stays_and_is_the_same_object(text: str) -> None:
+def test_returns_text_without_secrets_unchanged(text: str) -> None:
     assert find_secrets(text) == []
     assert redact(text) is text
 
@@ -262,7 +262,7 @@ class TestPrivateKeys:
     BEGIN = "-----BEGIN RSA PRIVATE KEY-----"
     END = "-----END RSA PRIVATE KEY-----"
 
-    def test_the_lines_around_stay(self) -> None:
+    def test_keeps_the_begin_and_end_lines(self) -> None:
         text = f"a\n{self.BEGIN}\n{self.BODY}\n{self.END}\nb"
         assert redact(text) == f"a\n{self.BEGIN}\n{MARK}\n{self.END}\nb"
 
@@ -276,23 +276,23 @@ class TestPrivateKeys:
             == f"{self.BEGIN}\n{MARK}\nand so on"
         )
 
-    def test_two_in_a_row_the_first_cut_off(self) -> None:
+    def test_truncated_key_before_a_complete_one(self) -> None:
         text = f"{self.BEGIN}\n{self.BODY}\n{self.BEGIN}\n{self.BODY}\n{self.END}"
         assert redact(text) == f"{self.BEGIN}\n{MARK}\n{self.BEGIN}\n{MARK}\n{self.END}"
 
     @pytest.mark.parametrize(
         "body", ["see the docs of your provider for what belongs here", "...", "A" * 64]
     )
-    def test_what_holds_no_key_stays(self, body: str) -> None:
+    def test_keeps_mentions_without_a_key(self, body: str) -> None:
         text = f"{self.BEGIN}\n{body}\n{self.END}"
         assert redact(text) is text
 
-    def test_public_keys_stay(self) -> None:
+    def test_keeps_public_keys(self) -> None:
         text = f"-----BEGIN PUBLIC KEY-----\n{self.BODY}\n-----END PUBLIC KEY-----"
         assert redact(text) is text
 
 
-def test_a_secret_longer_than_any_bound_goes_whole() -> None:
+def test_redacts_very_long_secrets_completely() -> None:
     for text in (
         f"api_key={random_text(5000)}",
         f"datadog={random_text(5000)}",
@@ -302,7 +302,7 @@ def test_a_secret_longer_than_any_bound_goes_whole() -> None:
         assert len(redact(text)) < 30
 
 
-def test_overlapping_finds_are_one() -> None:
+def test_merges_overlapping_secrets() -> None:
     text = "GITHUB_TOKEN=" + TOKENS["github"] + f" password={random_text(20)}!x"
     secrets = find_secrets(text)
     assert [text[s.start : s.end] for s in secrets] == [
@@ -312,19 +312,19 @@ def test_overlapping_finds_are_one() -> None:
     assert redact("password=!a." + TOKENS["facebook"] + " x") == f"password={MARK} x"
 
 
-def test_a_name_inside_a_url_does_not_reach_for_the_host() -> None:
+def test_name_in_a_url_does_not_redact_the_host() -> None:
     assert (
         redact(f"https://x-access-token:{KEY}@a.test/b.git")
         == f"https://x-access-token:{MARK}@a.test/b.git"
     )
 
 
-def test_kinds_and_places_are_told() -> None:
+def test_reports_kind_and_position() -> None:
     token = TOKENS["github"]
     assert find_secrets(f"x {token}") == [Secret(2, 2 + len(token), "github")]
 
 
-def test_letters_whose_lower_case_is_longer_do_not_shift_places() -> None:
+def test_lower_casing_does_not_shift_positions() -> None:
     assert redact("İİİ password=hunter2x İ") == f"İİİ password={MARK} İ"
 
 
@@ -333,12 +333,12 @@ def test_only_one_character_changes_length_in_lower_case() -> None:
 
 
 @pytest.mark.parametrize("value", [None, 3, b"password=hunter2x", ["x"]])
-def test_what_is_no_text_is_left_alone(value: object) -> None:
+def test_ignores_values_that_are_not_text(value: object) -> None:
     assert find_secrets(value) == []  # type: ignore[arg-type]  # what a careless caller may pass
     assert redact(value) is value  # type: ignore[arg-type]  # the same
 
 
-def test_values_are_redacted_inside_and_by_their_names() -> None:
+def test_redacts_nested_values_and_named_values() -> None:
     value = {
         "env": [
             {"DB_PASSWORD": "hunter2x", "note": "my password is hunter2"},
@@ -377,11 +377,11 @@ def test_values_are_redacted_inside_and_by_their_names() -> None:
         {"secret": True},
     ],
 )
-def test_a_value_without_secrets_is_the_same_object(value: object) -> None:
+def test_returns_value_without_secrets_unchanged(value: object) -> None:
     assert redact_value(value) is value
 
 
-def test_a_text_is_a_value() -> None:
+def test_redacts_a_plain_text_value() -> None:
     assert redact_value("password=hunter2x") == f"password={MARK}"
 
 
@@ -427,7 +427,7 @@ def test_deep_values() -> None:
         ("", NameHint.NOTHING),
     ],
 )
-def test_the_last_words_of_a_name_decide(name: str, level: NameHint) -> None:
+def test_last_words_of_a_name_decide(name: str, level: NameHint) -> None:
     assert find_name_hint(name) is level
 
 
@@ -441,7 +441,7 @@ def test_the_last_words_of_a_name_decide(name: str, level: NameHint) -> None:
         random_text(20),
     ],
 )
-def test_what_is_drawn_by_chance_looks_random(text: str) -> None:
+def test_recognizes_random_strings(text: str) -> None:
     assert is_random(text)
 
 
@@ -461,23 +461,23 @@ def test_what_is_drawn_by_chance_looks_random(text: str) -> None:
         "cmp2-qat-1208358310",
     ],
 )
-def test_what_a_person_wrote_does_not(text: str) -> None:
+def test_recognizes_written_text(text: str) -> None:
     assert not is_random(text)
 
 
-def test_entropy_is_bits_per_character() -> None:
+def test_computes_entropy_per_character() -> None:
     assert shannon_entropy("") == 0
     assert shannon_entropy("aaaa") == 0
     assert shannon_entropy("abab") == 1
     assert shannon_entropy(HEX) == 4
 
 
-def test_sequences_count_up() -> None:
+def test_recognizes_counting_sequences() -> None:
     assert is_sequence("abc123xyz-456def789")
     assert not is_sequence(KEY)
 
 
-def test_published_keys_are_known_by_their_digest() -> None:
+def test_keeps_published_example_keys() -> None:
     assert not is_published(TOKENS["google"])
     assert all(
         re.fullmatch("[0-9a-f]{16}", digest)
@@ -512,7 +512,7 @@ TEXTS = st.lists(PIECES | st.text(max_size=12), max_size=12).map("".join)
 @given(TEXTS)
 @settings(max_examples=150)
 @example("")
-def test_whatever_is_redacted(text: str) -> None:
+def test_redacting_twice_changes_nothing_more(text: str) -> None:
     """Finds are ordered, disjoint and inside the text; other text is kept; redacting twice changes nothing."""
     at = 0
     kept = []
@@ -595,7 +595,7 @@ def test_two_megabytes_of_base64_are_fine() -> None:
     assert redact(text) is text
 
 
-def test_recall_and_false_positives_on_the_shared_half() -> None:
+def test_recall_and_false_positives_on_recorded_data() -> None:
     rows = [
         json.loads(line)
         for line in shared_path("secrets.b64.jsonl").read_text("utf-8").splitlines()
@@ -618,7 +618,7 @@ def _plain(encoded: str) -> str:
     return base64.b64decode(encoded).decode("utf-8", "replace")
 
 
-def test_a_part_that_begins_or_ends_inside_a_secret_shows_nothing_of_it() -> None:
+def test_part_cut_inside_a_secret_reveals_nothing() -> None:
     token = "ghp_" + "a1B2c3D4e5" * 4
     text = f"before {token} between {token} after"
     first = text.index(token)
@@ -628,7 +628,7 @@ def test_a_part_that_begins_or_ends_inside_a_secret_shows_nothing_of_it() -> Non
     assert redact_part(text, 0, 6, margin=200) == "before"
 
 
-def test_a_text_that_grows_is_redacted_whatever_was_read_before() -> None:
+def test_redacts_a_growing_text() -> None:
     redactor = LineRedactor()
     token = "ghp_" + "a1B2c3D4e5" * 4
     text = "first\nsecond\nthird"
@@ -648,7 +648,7 @@ def test_a_text_that_grows_is_redacted_whatever_was_read_before() -> None:
     )
 
 
-def test_a_sign_that_is_not_ascii_begins_no_query() -> None:
+def test_non_ascii_sign_begins_no_query() -> None:
     assert find_secrets("see https://example.com/ and …sig=" + random_text(40)) == []
 
 
@@ -674,7 +674,7 @@ def test_a_sign_that_is_not_ascii_begins_no_query() -> None:
         ("AccountKey=/a9K/" + "Kd93kdKDk3kd93kdq7" * 4 + "aA==", "AccountKey="),
     ],
 )
-def test_a_password_after_a_word_and_a_colon_and_a_key_that_begins_like_a_path(
+def test_password_after_a_label_and_key_that_looks_like_a_path(
     text: str, kept: str
 ) -> None:
     assert redact(text) == f"{kept}[REDACTED]"
@@ -695,13 +695,11 @@ def test_a_password_after_a_word_and_a_colon_and_a_key_that_begins_like_a_path(
         ("a=1&amp;password=", "hunter2xyz", "&amp;next=2"),
     ],
 )
-def test_a_password_of_several_words_goes_whole(
-    before: str, secret: str, after: str
-) -> None:
+def test_redacts_passphrases_completely(before: str, secret: str, after: str) -> None:
     assert redact(before + secret + after) == before + MARK + after
 
 
-def test_a_field_named_password_may_hold_several_words() -> None:
+def test_redacts_passphrases_in_password_fields() -> None:
     value = {
         "password": "blue R1ver stone",
         "password_hint": "a R1ver",
@@ -724,7 +722,7 @@ def test_a_field_named_password_may_hold_several_words() -> None:
         'password: "<your own Pa55 word>"',
     ],
 )
-def test_what_is_said_about_a_password_stays(text: str) -> None:
+def test_keeps_sentences_about_passwords(text: str) -> None:
     assert redact(text) == text
 
 
@@ -740,14 +738,14 @@ def test_what_is_said_about_a_password_stays(text: str) -> None:
         "key_file = /etc/ssl/private/key.pem",
     ],
 )
-def test_words_and_paths_after_such_names_stay(text: str) -> None:
+def test_keeps_words_and_paths_after_secret_names(text: str) -> None:
     assert redact(text) == text
 
 
 @pytest.mark.parametrize(
     "form", ["{}", "API_KEY={}", "postgres://ledger:{}@db/ledger", "token: '{}'"]
 )
-def test_a_cut_leaves_no_half_of_a_secret(form: str) -> None:
+def test_clipping_leaves_no_partial_secret(form: str) -> None:
     """Wherever the cut falls, the secret is gone, redacted, or so whole that it is known."""
     secret = TOKENS["github"]
     text = f"deploy with {form.format(secret)} to the staging machine of the harbour team and wait for it"
@@ -757,20 +755,20 @@ def test_a_cut_leaves_no_half_of_a_secret(form: str) -> None:
         assert secret[:8] not in redact(clipped)
 
 
-def test_whole_words_are_kept_and_one_long_word_is_cut() -> None:
+def test_clips_at_word_boundaries() -> None:
     assert clip_words("one two three", 20) == "one two three"
     assert clip_words("one, two, three", 12) == "one, two…"
     assert clip_words("src/" + "a" * 40, 10) == "src/aaaaa…"
     assert [clip_words("one two", room) for room in (-1, 0, 1)] == ["", "", "…"]
 
 
-def test_a_text_that_names_a_secret_is_redacted_before_it_is_cut() -> None:
+def test_redacts_before_clipping() -> None:
     assert "staple" not in clip_words(
         'login with password="correct horse battery staple tomorrow" and then more', 50
     )
 
 
-def test_every_rule_names_a_source_and_when_it_was_read() -> None:
+def test_every_rule_names_its_source_and_date() -> None:
     data = tomllib.loads(
         resources.files("everthread.core")
         .joinpath("data/secrets.toml")
@@ -809,7 +807,7 @@ MODERN = {
 
 
 @pytest.mark.parametrize("token", MODERN.values(), ids=MODERN)
-def test_keys_of_todays_providers_go(token: str) -> None:
+def test_redacts_keys_of_current_providers(token: str) -> None:
     assert redact(f"It is {token}, as said.") == f"It is {MARK}, as said."
     assert token not in redact(json.dumps({"text": f"curl -d '{token}'"}))
 
@@ -887,7 +885,7 @@ PLACES = {
 
 
 @pytest.mark.parametrize(("text", "secret"), PLACES.values(), ids=PLACES)
-def test_what_stands_in_a_place_of_secrets_goes(text: str, secret: str) -> None:
+def test_redacts_values_in_secret_contexts(text: str, secret: str) -> None:
     assert secret in text
     assert secret not in redact(text)
 
@@ -914,5 +912,5 @@ def test_what_stands_in_a_place_of_secrets_goes(text: str, secret: str) -> None:
         "the user must login with their password first",
     ],
 )
-def test_what_only_looks_like_such_a_place_stays(text: str) -> None:
+def test_keeps_values_in_similar_contexts(text: str) -> None:
     assert redact(text) is text

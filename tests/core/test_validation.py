@@ -276,7 +276,7 @@ CASES: list[tuple[str, str, list[Any], list[tuple[int, str]]]] = [
 @pytest.mark.parametrize(
     ("api", "messages", "problems"), [c[1:] for c in CASES], ids=[c[0] for c in CASES]
 )
-def test_each_rule_is_found_where_it_is_broken(
+def test_reports_each_broken_rule(
     api: str, messages: list[Any], problems: list[tuple[int, str]]
 ) -> None:
     found = validate_messages(messages, api=api)
@@ -287,7 +287,7 @@ def test_each_rule_is_found_where_it_is_broken(
 @pytest.mark.parametrize(
     ("api", "messages", "problems"), [c[1:] for c in CASES], ids=[c[0] for c in CASES]
 )
-def test_repair_mends_every_case(
+def test_repair_fixes_every_problem(
     api: str, messages: list[Any], problems: list[tuple[int, str]]
 ) -> None:
     before = copy.deepcopy(messages)
@@ -310,7 +310,7 @@ def test_repair_mends_every_case(
         assert mended.actions
 
 
-def test_responses_has_chats_rules_and_shorter_ids() -> None:
+def test_responses_limits_the_length_of_ids() -> None:
     def history(call_id: str) -> list[Any]:
         called = {
             "id": call_id,
@@ -335,13 +335,13 @@ def test_responses_has_chats_rules_and_shorter_ids() -> None:
     ] == ["missing-result"]
 
 
-def test_an_unknown_api_is_refused() -> None:
+def test_refuses_an_unknown_api() -> None:
     with pytest.raises(InputError, match="gemini"):
         validate_messages([], api="gemini")
 
 
 class TestRepair:
-    def test_a_call_without_result_gets_a_stub_and_a_result_without_call_goes(
+    def test_adds_stub_results_and_drops_orphan_results(
         self,
     ) -> None:
         mended = repair(
@@ -359,12 +359,12 @@ class TestRepair:
             "message 1: call 'a' got a stub result: it has none",
         ]
 
-    def test_in_flight_leaves_trailing_open_calls_alone(self) -> None:
+    def test_in_flight_keeps_trailing_open_calls(self) -> None:
         messages = [HI, calls_message(call("a"), call("b")), result("b")]
         assert repair_messages(messages, in_flight=True) == messages
         assert repair_messages([HI, use("a")], in_flight=True) == [HI, use("a")]
 
-    def test_open_calls_are_left_alone_in_a_list_that_needs_repair_too(self) -> None:
+    def test_in_flight_keeps_open_calls_in_a_broken_list(self) -> None:
         messages = [
             HI,
             {"role": "user", "content": ""},
@@ -376,7 +376,7 @@ class TestRepair:
         assert mended.original_indexes == [0, 2, 3]
         assert repair_messages([result("b")], in_flight=True) == []
 
-    def test_it_tells_where_each_message_stood(self) -> None:
+    def test_reports_original_indexes(self) -> None:
         sound = [SYSTEM, HI, calls_message(call("a")), result("a")]
         assert repair(sound).original_indexes == [0, 1, 2, 3]
         moved = [
@@ -387,11 +387,11 @@ class TestRepair:
         ]
         assert repair(moved).original_indexes == [None, 0, 2, 1, None]
 
-    def test_in_flight_still_answers_older_calls(self) -> None:
+    def test_in_flight_answers_older_calls(self) -> None:
         mended = repair_messages([HI, calls_message(call("a")), HI], in_flight=True)
         assert mended == [HI, calls_message(call("a")), result("a", STUB_RESULT), HI]
 
-    def test_calls_the_user_spoke_after_are_not_in_flight(self) -> None:
+    def test_calls_before_a_user_message_are_not_in_flight(self) -> None:
         words = {"type": "text", "text": "stop"}
         both = {
             "role": "assistant",
@@ -403,7 +403,7 @@ class TestRepair:
         stub = {"type": "tool_result", "tool_use_id": "b", "content": STUB_RESULT}
         assert mended[2:] == [{"role": "user", "content": [block("a"), stub, words]}]
 
-    def test_that_a_call_failed_survives_a_change_of_form(self) -> None:
+    def test_error_flag_survives_conversion(self) -> None:
         failed = {**block("a"), "is_error": True}
         mended = repair_messages(
             [HI, calls_message(call("a")), {"role": "user", "content": [failed]}]
@@ -412,19 +412,19 @@ class TestRepair:
         mended = repair_messages([HI, use("a"), {**result("a"), "is_error": True}])
         assert mended[2] == {"role": "user", "content": [failed]}
 
-    def test_a_late_result_moves_to_its_call(self) -> None:
+    def test_moves_a_late_result_to_its_call(self) -> None:
         mended = repair([HI, calls_message(call()), HI, result()])
         assert mended.messages == [HI, calls_message(call()), result(), HI]
         assert mended.actions == ["message 3: result of 'a' moved to its call"]
 
-    def test_the_opening_is_no_user_message(self) -> None:
+    def test_opening_is_not_a_user_message(self) -> None:
         first, *_ = repair_messages(
             [{"role": "assistant", "content": "Hi! How can I help?"}, HI]
         )
         assert first == {"role": "user", "content": OPENING_TEXT}
         assert not is_user_message(first)
 
-    def test_ids_that_return_become_unique_with_their_results(self) -> None:
+    def test_makes_reused_ids_unique(self) -> None:
         messages = [
             HI,
             calls_message(call("c0")),
@@ -442,7 +442,7 @@ class TestRepair:
         ]
         assert [m["content"] for m in mended if m["role"] == "tool"] == ["1", "2", "ok"]
 
-    def test_words_beside_results_stay(self) -> None:
+    def test_keeps_text_beside_results(self) -> None:
         messages = [
             HI,
             use(),
@@ -459,7 +459,7 @@ class TestRepair:
             {"role": "user", "content": [{"type": "text", "text": "and this"}]},
         ]
 
-    def test_words_that_stood_before_results_stand_after_them(self) -> None:
+    def test_moves_text_after_results(self) -> None:
         text = {"type": "text", "text": "x"}
         assert repair_messages(
             [HI, use(), {"role": "user", "content": [text, block()]}]
@@ -468,7 +468,7 @@ class TestRepair:
             text,
         ]
 
-    def test_forms_may_mix(self) -> None:
+    def test_accepts_mixed_forms(self) -> None:
         mended = repair_messages(
             [
                 HI,
@@ -517,7 +517,7 @@ class TestRepair:
             ),
         ],
     )
-    def test_shapes_are_corrected(self, dirty: Dirt, clean: Dirt) -> None:
+    def test_corrects_shapes(self, dirty: Dirt, clean: Dirt) -> None:
         assert repair_messages([HI, dirty])[1:] == [clean]
 
     @pytest.mark.parametrize(
@@ -531,12 +531,12 @@ class TestRepair:
             None,
         ],
     )
-    def test_what_says_nothing_or_has_no_role_goes(self, message: Any) -> None:
+    def test_drops_empty_messages_and_unknown_roles(self, message: Any) -> None:
         mended = repair([HI, message])
         assert mended.messages == [HI]
         assert "message 1: removed" in mended.actions[-1]
 
-    def test_a_call_block_without_a_name_becomes_text(self) -> None:
+    def test_replaces_a_nameless_call_by_text(self) -> None:
         (_, mended) = repair_messages(
             [HI, {"role": "assistant", "content": [{"type": "tool_use", "id": "a"}]}]
         )
@@ -544,7 +544,7 @@ class TestRepair:
             {"type": "text", "text": "[a tool call without a name was here]"}
         ]
 
-    def test_a_block_that_names_no_call_goes(self) -> None:
+    def test_drops_results_without_a_call(self) -> None:
         assert repair_messages(
             [HI, use(), {"role": "user", "content": [{"type": "tool_result"}, block()]}]
         )[2:] == [{"role": "user", "content": [block()]}]
@@ -578,9 +578,7 @@ anthropic_messages = st.one_of(
 
 
 @given(st.lists(openai_messages, max_size=12), st.booleans())
-def test_whatever_comes_in_a_valid_list_comes_out(
-    messages: list[Dirt], in_flight: bool
-) -> None:
+def test_any_history_becomes_valid(messages: list[Dirt], in_flight: bool) -> None:
     before = copy.deepcopy(messages)
     mended = repair_messages(messages, in_flight=in_flight)
     allowed = {"missing-result"} if in_flight else set()
@@ -607,7 +605,7 @@ histories = st.lists(
 
 
 @given(histories.map(lambda groups: [HI, *chain.from_iterable(groups)]), st.booleans())
-def test_the_quick_way_mends_as_the_thorough_one_does(
+def test_fast_path_repairs_like_the_full_repair(
     messages: list[Dirt], in_flight: bool
 ) -> None:
     mended = repair(messages, in_flight=in_flight)
@@ -616,7 +614,7 @@ def test_the_quick_way_mends_as_the_thorough_one_does(
         assert repair(messages, in_flight=in_flight) == mended
 
 
-def test_only_the_unsound_part_is_touched() -> None:
+def test_keeps_valid_messages_unchanged() -> None:
     messages = [
         HI,
         calls_message(call("a")),
@@ -632,7 +630,7 @@ def test_only_the_unsound_part_is_touched() -> None:
     assert mended.actions == ["message 3: call 'b' got a stub result: it has none"]
 
 
-def test_an_id_that_is_made_is_none_that_follows() -> None:
+def test_new_ids_do_not_collide_with_later_ones() -> None:
     messages = [
         HI,
         *(
@@ -653,7 +651,7 @@ def test_an_id_that_is_made_is_none_that_follows() -> None:
 
 
 @given(st.lists(st.one_of(anthropic_messages, openai_messages), max_size=12))
-def test_block_form_comes_out_valid_too(messages: list[Dirt]) -> None:
+def test_any_history_of_blocks_becomes_valid(messages: list[Dirt]) -> None:
     mended = repair_messages(messages)
     assert validate_messages(mended, api="anthropic") == []
     assert repair_messages(mended) == mended
@@ -670,13 +668,13 @@ def test_block_form_comes_out_valid_too(messages: list[Dirt]) -> None:
         ),
     )
 )
-def test_garbage_is_reported_and_survived(garbage: Any) -> None:
+def test_reports_and_repairs_garbage(garbage: Any) -> None:
     messages = garbage if isinstance(garbage, list) else [garbage]
     validate_messages(messages)
     assert validate_messages(repair_messages(messages)) == []
 
 
-def test_real_histories_come_out_valid() -> None:
+def test_recorded_histories_become_valid() -> None:
     for path in sorted(shared_path("transcripts").glob("*.json")):
         messages = json.loads(path.read_text("utf-8"))["messages"]
         mended = repair_messages(messages)
@@ -684,7 +682,7 @@ def test_real_histories_come_out_valid() -> None:
         assert validate_messages(mended, api="anthropic") == [], path.name
 
 
-def test_new_ids_go_to_blocks_and_calls_and_pass_over_what_is_no_call() -> None:
+def test_assigns_new_ids_to_calls_of_both_forms() -> None:
     message: Any = {
         "role": "assistant",
         "content": [

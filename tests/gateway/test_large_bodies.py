@@ -29,7 +29,7 @@ from everthread.gateway.request.request_reader import (
 )
 from everthread.thread.caller.message_caches import SizeCache
 from everthread.thread.engines.worker_processes import WorkerProcesses
-from tests.core.test_pattern_growth import cpu_limit
+from tests.cpu_limit import cpu_limit
 from tests.gateway.raw_http import (
     JSON,
     PassThroughManager,

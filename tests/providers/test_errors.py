@@ -19,7 +19,7 @@ from everthread.providers.model_errors import (
     make_answer_error,
     make_refusal_error,
 )
-from tests.core.test_provider_errors import CASES
+from tests.core.error_cases import CASES
 from tests.providers.http_models import APIS, failure_of, make_request, model_at
 from tests.wire.recording import json_reply, recording_server
 

@@ -14,7 +14,7 @@ from tests.wire.anthropic_strategies import copy_of
 
 
 class TestRequests:
-    def test_unknown_fields_are_kept(self) -> None:
+    def test_keeps_unknown_fields(self) -> None:
         body = {
             "model": "claude-a",
             "max_tokens": 0,
@@ -35,7 +35,7 @@ class TestRequests:
         }
         assert anthropic.encode_request(request) == body
 
-    def test_max_tokens_is_always_there(self) -> None:
+    def test_always_sends_max_tokens(self) -> None:
         def sent(**params: Any) -> Any:
             return anthropic.encode_request(Request("m", [], params=params))[
                 "max_tokens"
@@ -49,7 +49,7 @@ class TestRequests:
         assert sent(max_tokens=7, max_completion_tokens=8) == 7
         assert sent(max_tokens=None, max_completion_tokens=8) == 8
 
-    def test_instructions_at_the_start_join_the_system_prompt(self) -> None:
+    def test_leading_instructions_join_the_system_prompt(self) -> None:
         marker = {"type": "ephemeral"}
         messages: list[Message] = [
             {"role": "system", "content": "one"},
@@ -79,7 +79,7 @@ class TestRequests:
             Request("m", [{"role": "system", "content": ""}])
         )
 
-    def test_openai_fields_are_translated_or_left_out(self) -> None:
+    def test_translates_or_drops_openai_fields(self) -> None:
         schema = {"type": "object"}
         params = {
             "temperature": 0.5,
@@ -137,7 +137,7 @@ class TestRequests:
             ({"tool_choice": None}, None),
         ],
     )
-    def test_tool_choice(self, params: dict[str, Any], choice: Any) -> None:
+    def test_translates_tool_choice(self, params: dict[str, Any], choice: Any) -> None:
         assert (
             anthropic.encode_request(Request("m", [], params=params)).get("tool_choice")
             == choice
@@ -147,7 +147,7 @@ class TestRequests:
         "value",
         [{"type": "json_object"}, "text", {"json_schema": 3}, {"json_schema": {}}],
     )
-    def test_formats_without_a_schema_are_left_out(self, value: Any) -> None:
+    def test_drops_formats_without_a_schema(self, value: Any) -> None:
         body = anthropic.encode_request(
             Request("m", [], params={"response_format": value, "stop": ["a", "b"]})
         )
@@ -178,7 +178,7 @@ class TestRequests:
             ),
         ],
     )
-    def test_garbage_gets_a_sentence(self, body: Any, sentence: str) -> None:
+    def test_explains_invalid_payloads(self, body: Any, sentence: str) -> None:
         with pytest.raises(WireError) as failure:
             anthropic.decode_request(body)
         assert sentence in str(failure.value)
@@ -192,7 +192,7 @@ class TestTools:
         "strict": True,
     }
 
-    def test_a_custom_tool_is_a_function(self) -> None:
+    def test_decodes_a_custom_tool_as_a_function(self) -> None:
         [tool] = anthropic.decode_tools([self.CUSTOM])
         function = {
             "name": "t",
@@ -229,14 +229,14 @@ class TestTools:
         assert anthropic.encode_tools(decoded) == [tool]
         assert anthropic.encode_tools(copy_of(decoded)) == [tool]
 
-    def test_anthropics_own_tools_are_known_as_such(self) -> None:
+    def test_marks_built_in_tools_as_native(self) -> None:
         [tool] = anthropic.decode_tools(
             [{"type": "web_search_20250305", "name": "web_search"}]
         )
         assert tool["_native"]["api"] == "anthropic"
         assert tool["type"] == "web_search_20250305"
 
-    def test_tools_of_other_apis(self) -> None:
+    def test_encodes_tools_of_other_apis(self) -> None:
         tools: list[dict[str, Any]] = [
             {
                 "type": "function",
@@ -285,7 +285,7 @@ class TestReplies:
             (None, None),
         ],
     )
-    def test_stop_reasons(self, reason: str | None, stop: str | None) -> None:
+    def test_decodes_stop_reasons(self, reason: str | None, stop: str | None) -> None:
         reply = anthropic.decode_reply({"content": [], "stop_reason": reason})
         assert reply.stop == stop
         assert anthropic.encode_reply(reply)["stop_reason"] == reason
@@ -300,7 +300,9 @@ class TestReplies:
             (None, None),
         ],
     )
-    def test_a_reply_of_another_api(self, stop: str | None, reason: str | None) -> None:
+    def test_encodes_a_reply_of_another_api(
+        self, stop: str | None, reason: str | None
+    ) -> None:
         message: Message = {
             "role": "assistant",
             "content": "hi",
@@ -332,12 +334,12 @@ class TestReplies:
             },
         }
 
-    def test_an_empty_reply_has_no_blocks_and_no_figures(self) -> None:
+    def test_encodes_an_empty_reply(self) -> None:
         body = anthropic.encode_reply(Reply({"role": "assistant", "content": None}))
         assert body["content"] == []
         assert body["usage"]["output_tokens"] == 0
 
-    def test_a_stop_that_was_changed_is_written(self) -> None:
+    def test_encodes_a_changed_stop(self) -> None:
         reply = anthropic.decode_reply(
             {"content": [], "stop_reason": "tool_use", "usage": {"input_tokens": 1}}
         )
@@ -360,10 +362,10 @@ class TestReplies:
             ),
         ],
     )
-    def test_garbage_gets_a_sentence(self, body: Any, sentence: str) -> None:
+    def test_explains_invalid_payloads(self, body: Any, sentence: str) -> None:
         with pytest.raises(WireError) as failure:
             anthropic.decode_reply(body)
         assert sentence in str(failure.value)
 
-    def test_odd_figures_are_no_figures(self) -> None:
+    def test_ignores_usage_that_is_not_an_object(self) -> None:
         assert anthropic.decode_reply({"content": [], "usage": "many"}).usage is None

@@ -13,8 +13,7 @@ from everthread.core.messages import calls_of, results_of, text_of
 from everthread.core.types import Reply
 from everthread.wire import anthropic
 from everthread.wire.sse import encode_event
-from tests.wire.anthropic_sdk import sdk
-from tests.wire.openai_sdk import golden
+from tests.wire.official_sdks import anthropic_client, check_golden, load_golden
 from tests.wire.recording import Recorded, json_reply, sse_reply
 
 MODEL = "claude-of-the-test"
@@ -145,7 +144,7 @@ class Verdict(BaseModel):
 
 def verbatim(name: str, request: Recorded) -> Any:
     """The captured body equals the recorded one, and survives decoding and encoding."""
-    captured = golden(name, request.body)
+    captured = check_golden(name, request.body)
     decoded = anthropic.decode_request(captured)
     assert anthropic.encode_request(decoded) == captured
     return decoded
@@ -153,84 +152,9 @@ def verbatim(name: str, request: Recorded) -> Any:
 
 class TestWhatTheSdkSends:
     def test_a_request_with_everything(self) -> None:
-        with sdk(json_reply(REPLIES["calls"]), json_reply(REPLIES["text"])) as (
-            client,
-            server,
-        ):
-            first = client.messages.create(model=MODEL, max_tokens=64, messages=ASKED)
-            results: Any = [
-                {
-                    "type": "tool_result",
-                    "tool_use_id": "toolu_01A",
-                    "content": [
-                        {"type": "text", "text": "x"},
-                        {"type": "image", "source": PNG},
-                    ],
-                },
-                {
-                    "type": "tool_result",
-                    "tool_use_id": "toolu_01B",
-                    "content": "no such file",
-                    "is_error": True,
-                },
-                {
-                    "type": "text",
-                    "text": "Go on.",
-                    "cache_control": {"type": "ephemeral", "ttl": "1h"},
-                },
-            ]
-            client.messages.create(
-                model=MODEL,
-                max_tokens=1024,
-                system=[
-                    {
-                        "type": "text",
-                        "text": "Be brief.",
-                        "cache_control": {"type": "ephemeral"},
-                    }
-                ],
-                messages=[
-                    {
-                        "role": "user",
-                        "content": [
-                            {"type": "text", "text": "Compare these."},
-                            {
-                                "type": "image",
-                                "source": {
-                                    "type": "url",
-                                    "url": "https://example.org/a.jpg",
-                                },
-                            },
-                            {
-                                "type": "document",
-                                "source": {
-                                    "type": "base64",
-                                    "media_type": "application/pdf",
-                                    "data": "JVBERi0=",
-                                },
-                                "title": "a.pdf",
-                                "citations": {"enabled": True},
-                            },
-                        ],
-                    },
-                    first.to_param(),
-                    {"role": "user", "content": results},
-                    {"role": "system", "content": "The user is in a hurry."},
-                ],
-                tools=[
-                    read_file.to_dict(),
-                    {
-                        "type": "web_search_20250305",
-                        "name": "web_search",
-                        "max_uses": 2,
-                    },
-                ],
-                tool_choice={"type": "auto", "disable_parallel_tool_use": True},
-                thinking={"type": "adaptive", "display": "summarized"},
-                stop_sequences=["END"],
-                metadata={"user_id": "u-1"},
-            )
-        request = verbatim("anthropic_create", server.requests[1])
+        with anthropic_client(json_reply(REPLIES["text"])) as (client, server):
+            client.messages.create(**load_golden("anthropic_create"))
+        request = verbatim("anthropic_create", server.requests[0])
         assert [message["role"] for message in request.messages] == [
             "user",
             "assistant",
@@ -259,11 +183,13 @@ class TestWhatTheSdkSends:
             ("anthropic_thread", {}, ["tool", "tool"]),
         ],
     )
-    def test_the_tool_loop_of_the_sdk(
+    def test_tool_runner(
         self, name: str, options: dict[str, Any], roles: list[str]
     ) -> None:
         """It sends the whole conversation, or only the new part if the server holds the rest."""
-        with sdk(json_reply(REPLIES["calls"]), json_reply(REPLIES["text"])) as (
+        with anthropic_client(
+            json_reply(REPLIES["calls"]), json_reply(REPLIES["text"])
+        ) as (
             client,
             server,
         ):
@@ -283,37 +209,9 @@ class TestWhatTheSdkSends:
         ]
 
     def test_a_request_with_betas(self) -> None:
-        mcp = {
-            "type": "mcp_tool_use",
-            "id": "mcptoolu_1",
-            "name": "echo",
-            "server_name": "x",
-            "input": {"a": 1},
-        }
-        mcp_result = {
-            "type": "mcp_tool_result",
-            "tool_use_id": "mcptoolu_1",
-            "is_error": False,
-            "content": [],
-        }
-        echoed: Any = {
-            "role": "assistant",
-            "content": [SEARCH, FOUND, CITED, mcp, mcp_result],
-        }
-        with sdk(json_reply(REPLIES["text"])) as (client, server):
-            client.beta.messages.create(
-                model=MODEL,
-                max_tokens=64,
-                betas=["mcp-client-2025-11-20", "context-management-2025-06-27"],
-                messages=[*ASKED, echoed, *ASKED],
-                mcp_servers=[
-                    {"type": "url", "name": "x", "url": "https://example.org/mcp"}
-                ],
-                tools=[{"type": "mcp_toolset", "mcp_server_name": "x"}],
-                context_management={"edits": [{"type": "clear_tool_uses_20250919"}]},
-                container="container_1",
-                thinking={"type": "enabled", "budget_tokens": 1024},
-            )
+        betas = ["mcp-client-2025-11-20", "context-management-2025-06-27"]
+        with anthropic_client(json_reply(REPLIES["text"])) as (client, server):
+            client.beta.messages.create(**load_golden("anthropic_beta"), betas=betas)
         request = verbatim("anthropic_beta", server.requests[0])
         assert request.params["container"] == "container_1"
         assert calls_of(request.messages[1]) == []
@@ -326,7 +224,10 @@ class TestWhatTheSdkSends:
                 anthropic.decode_reply(REPLIES["text"])
             )
         ]
-        with sdk(sse_reply(events), json_reply(verdict)) as (client, server):
+        with anthropic_client(sse_reply(events), json_reply(verdict)) as (
+            client,
+            server,
+        ):
             with client.messages.stream(
                 model=MODEL, max_tokens=64, messages=ASKED, system="Be brief."
             ) as stream:
@@ -391,7 +292,7 @@ class TestWhatTheSdkReads:
 
 
 def _read_whole(reply: Reply) -> SdkMessage:
-    with sdk(json_reply(anthropic.encode_reply(reply))) as (client, _):
+    with anthropic_client(json_reply(anthropic.encode_reply(reply))) as (client, _):
         return client.messages.create(model=MODEL, max_tokens=9, messages=ASKED)
 
 
@@ -399,7 +300,7 @@ def _read_stream(reply: Reply, size: int) -> SdkMessage:
     raw = b"".join(encode_event(event) for event in anthropic.encode_stream(reply))
     chunks = (raw[at : at + size] for at in range(0, len(raw), size))
     with (
-        sdk(sse_reply(chunks)) as (client, _),
+        anthropic_client(sse_reply(chunks)) as (client, _),
         client.messages.stream(model=MODEL, max_tokens=9, messages=ASKED) as stream,
     ):
         return stream.get_final_message()

@@ -11,12 +11,12 @@ from everthread.core.types import Api, Reply, Request
 from everthread.wire.codecs import CODECS
 
 
-def test_every_protocol_has_one() -> None:
+def test_every_api_has_a_codec() -> None:
     assert set(CODECS) == set(get_args(Api))
 
 
 @pytest.mark.parametrize("api", get_args(Api))
-def test_what_one_writes_it_reads(api: Api) -> None:
+def test_decodes_its_own_output(api: Api) -> None:
     codec = CODECS[api]
     request = Request(
         "some-model", [{"role": "user", "content": "Hello?"}], params={"max_tokens": 9}
@@ -35,9 +35,7 @@ def test_what_one_writes_it_reads(api: Api) -> None:
     assert text_of(decoder.reply().message) == "Hello."
 
 
-def test_words_before_a_result_are_a_message_of_their_own_and_come_back_together() -> (
-    None
-):
+def test_text_before_a_result_is_decoded_separately_and_encoded_together() -> None:
     codec = CODECS["anthropic"]
     result = {"type": "tool_result", "tool_use_id": "t1", "content": "done"}
     wire = [

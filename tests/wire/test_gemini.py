@@ -32,22 +32,22 @@ ANSWERED = {
 
 
 @given(wire_contents)
-def test_contents_come_back_verbatim(wire: list[dict[str, Any]]) -> None:
+def test_restores_contents_verbatim(wire: list[dict[str, Any]]) -> None:
     assert gemini.encode_messages(gemini.decode_messages(wire)) == wire
 
 
 @given(requests)
-def test_requests_come_back_verbatim(body: dict[str, Any]) -> None:
+def test_restores_requests_verbatim(body: dict[str, Any]) -> None:
     assert gemini.encode_request(gemini.decode_request(body)) == body
 
 
 @given(replies)
-def test_replies_come_back_verbatim(body: dict[str, Any]) -> None:
+def test_restores_replies_verbatim(body: dict[str, Any]) -> None:
     assert gemini.encode_reply(gemini.decode_reply(body)) == body
 
 
 @given(replies)
-def test_a_streamed_reply_says_the_same_as_a_whole_one(body: dict[str, Any]) -> None:
+def test_streamed_reply_equals_the_whole_one(body: dict[str, Any]) -> None:
     reply = gemini.decode_reply(body)
     decoder = gemini.stream_decoder()
     deltas = [
@@ -75,7 +75,7 @@ def test_a_streamed_reply_says_the_same_as_a_whole_one(body: dict[str, Any]) -> 
 
 
 @given(chat_histories())
-def test_any_history_is_one_that_gemini_takes(history: list[Any]) -> None:
+def test_encodes_valid_contents_from_any_history(history: list[Any]) -> None:
     wire = gemini.encode_messages(history, model=MODEL)
     assert all(content["parts"] for content in wire)
     assert all(one["role"] != other["role"] for one, other in pairwise(wire))
@@ -115,7 +115,7 @@ class TestPairing:
         ]
         assert not validate_messages(core)
 
-    def test_native_ids_decide_where_there_are_any(self) -> None:
+    def test_native_ids_take_precedence(self) -> None:
         calls: Any = [
             {"functionCall": {"name": "f", "id": name, "args": {}}}
             for name in ("one", "two")
@@ -139,7 +139,7 @@ class TestPairing:
             "one",
         ]
 
-    def test_an_id_that_a_client_made_up_for_its_response_does_no_harm(self) -> None:
+    def test_ignores_made_up_response_ids(self) -> None:
         answer = {
             "functionResponse": {
                 "name": "read_file",
@@ -152,7 +152,7 @@ class TestPairing:
         )
         assert results_of(core[1])[0].call_id == calls_of(core[0])[0].id
 
-    def test_the_same_call_made_again_has_another_id(self) -> None:
+    def test_repeated_calls_have_different_ids(self) -> None:
         turn = [
             {"role": "model", "parts": [SIGNED]},
             {"role": "user", "parts": [ANSWERED]},
@@ -165,7 +165,7 @@ class TestPairing:
             second,
         ]
 
-    def test_a_response_alone_is_paired_with_the_content_before_it(self) -> None:
+    def test_pairs_a_response_with_the_previous_content(self) -> None:
         called = {"role": "model", "parts": [SIGNED]}
         [answer] = gemini.decode_messages(
             [{"role": "user", "parts": [ANSWERED]}], previous_content=called
@@ -175,13 +175,13 @@ class TestPairing:
             == calls_of(gemini.decode_messages([called])[0])[0].id
         )
 
-    def test_a_response_to_nothing_still_has_an_id(self) -> None:
+    def test_response_without_a_call_has_an_id(self) -> None:
         [answer] = gemini.decode_messages([{"role": "user", "parts": [ANSWERED]}])
         assert results_of(answer)[0].call_id == "call_read_file"
 
 
 class TestMeaning:
-    def test_texts_thoughts_and_calls(self) -> None:
+    def test_decodes_texts_thoughts_and_calls(self) -> None:
         parts = [
             {"text": "Hm.", "thought": True},
             {"text": "Let "},
@@ -204,12 +204,12 @@ class TestMeaning:
             (None, "", False),
         ],
     )
-    def test_results(self, response: Any, text: str, is_error: bool) -> None:
+    def test_decodes_results(self, response: Any, text: str, is_error: bool) -> None:
         part = {"functionResponse": {"name": "f", "response": response}}
         [message] = gemini.decode_messages([{"parts": [part]}])
         assert (text_of(message), message.get("is_error", False)) == (text, is_error)
 
-    def test_media_of_users_and_results(self) -> None:
+    def test_decodes_media_of_users_and_results(self) -> None:
         image = {"inlineData": {"mimeType": "image/png", "data": "iVBO"}}
         pdf = {
             "inline_data": {
@@ -243,7 +243,7 @@ class TestMeaning:
             said["content"][0],
         ]
 
-    def test_what_was_said_is_known_without_thoughts_signatures_and_ids(self) -> None:
+    def test_comparable_content_ignores_thoughts_signatures_and_ids(self) -> None:
         said = {
             "role": "model",
             "parts": [
@@ -286,7 +286,7 @@ class TestMeaning:
 
 
 class TestSignatures:
-    def test_another_model_s_thoughts_and_signatures_are_left_out(self) -> None:
+    def test_drops_thoughts_and_signatures_of_another_model(self) -> None:
         content = {"role": "model", "parts": [{"text": "Hm.", "thought": True}, SIGNED]}
         core = gemini.decode_messages([content], model="gemini-2.5-pro")
         [old] = gemini.encode_messages(core, model="gemini-2.0-flash")
@@ -305,7 +305,7 @@ class TestSignatures:
             gemini.decode_messages([content], model="gemini-2.5-pro"), model=MODEL
         ) == [content]
 
-    def test_calls_of_other_apis_say_that_they_are_unsigned(self) -> None:
+    def test_calls_of_other_apis_get_a_placeholder_signature(self) -> None:
         call = {
             "id": "c1",
             "type": "function",
@@ -365,7 +365,7 @@ def _image(url: Any) -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": url}}
 
 
-def test_parts_of_other_apis() -> None:
+def test_encodes_parts_of_other_apis() -> None:
     given: Any = [
         {"type": "text", "text": " "},
         {"type": "text", "text": "See."},
@@ -397,7 +397,7 @@ def test_parts_of_other_apis() -> None:
     ]
 
 
-def test_a_native_reply_without_a_role_goes_back_with_one() -> None:
+def test_adds_a_missing_role() -> None:
     reply = gemini.decode_reply(
         {
             "candidates": [
@@ -411,7 +411,7 @@ def test_a_native_reply_without_a_role_goes_back_with_one() -> None:
 
 
 class TestRequests:
-    def test_settings_of_openai_are_translated(self) -> None:
+    def test_translates_openai_settings(self) -> None:
         params = {
             "max_tokens": 9,
             "temperature": 0.5,
@@ -428,7 +428,7 @@ class TestRequests:
         assert body["generation_config"] == settings
         assert body["systemInstruction"] == {"parts": [{"text": "Be brief."}]}
 
-    def test_tools_of_another_api(self) -> None:
+    def test_encodes_tools_of_another_api(self) -> None:
         function = {"name": "f", "description": "d", "parameters": {"type": "object"}}
         foreign = {
             "type": "web_search",
@@ -463,7 +463,7 @@ class TestRequests:
             {"name": "f", "parameters": {"type": "OBJECT"}, "behavior": "BLOCKING"},
         ],
     )
-    def test_tools_come_back_verbatim(self, declaration: dict[str, Any]) -> None:
+    def test_restores_tools_verbatim(self, declaration: dict[str, Any]) -> None:
         wire: list[dict[str, Any]] = [
             {"functionDeclarations": [declaration]},
             {"googleSearch": {}},
@@ -476,7 +476,7 @@ class TestRequests:
         assert gemini.encode_request(gemini.decode_request(body)) == body
         assert "tools" not in gemini.decode_request(body).params
 
-    def test_a_changed_system_prompt_and_changed_tools_replace_those_in_the_params(
+    def test_changed_system_prompt_and_tools_replace_the_originals(
         self,
     ) -> None:
         body: Any = {
@@ -502,11 +502,11 @@ class TestRequests:
             != body["tools"]
         )
 
-    def test_a_system_prompt_that_is_text(self) -> None:
+    def test_restores_a_text_system_prompt(self) -> None:
         body = {"model": MODEL, "contents": [], "systemInstruction": "Be brief."}
         assert gemini.encode_request(gemini.decode_request(body)) == body
 
-    def test_it_is_recognised(self) -> None:
+    def test_is_detected_by_its_contents(self) -> None:
         api, request = decode_any(
             {"contents": [{"role": "user", "parts": [{"text": "Hi"}]}]}
         )
@@ -523,7 +523,7 @@ class TestReplies:
             ("X", "other"),
         ],
     )
-    def test_why_it_stopped(self, reason: str, stop: str) -> None:
+    def test_decodes_finish_reasons(self, reason: str, stop: str) -> None:
         body = {
             "candidates": [
                 {
@@ -534,7 +534,7 @@ class TestReplies:
         }
         assert gemini.decode_reply(body).stop == stop
 
-    def test_calls_are_why_it_stopped(self) -> None:
+    def test_calls_change_the_stop_reason(self) -> None:
         body = {
             "candidates": [
                 {
@@ -545,7 +545,7 @@ class TestReplies:
         }
         assert gemini.decode_reply(body).stop == "tool_calls"
 
-    def test_a_blocked_prompt(self) -> None:
+    def test_decodes_a_blocked_prompt(self) -> None:
         body = {
             "promptFeedback": {"blockReason": "SAFETY"},
             "usageMetadata": {"promptTokenCount": 4},
@@ -562,7 +562,7 @@ class TestReplies:
         [event] = gemini.encode_stream(gemini.decode_reply(empty))
         assert json.loads(event.data) == empty
 
-    def test_a_candidate_without_content(self) -> None:
+    def test_restores_a_candidate_without_content(self) -> None:
         body = {"candidates": [{"finishReason": "MAX_TOKENS"}], "modelVersion": MODEL}
         reply = gemini.decode_reply(body)
         assert gemini.encode_reply(reply) == body
@@ -571,7 +571,7 @@ class TestReplies:
             for event in gemini.encode_stream(reply)
         ] == [body["candidates"]]
 
-    def test_usage(self) -> None:
+    def test_reads_usage(self) -> None:
         usage = {
             "promptTokenCount": 100,
             "cachedContentTokenCount": 60,
@@ -591,7 +591,7 @@ class TestReplies:
             5,
         )
 
-    def test_a_reply_of_another_api(self) -> None:
+    def test_encodes_a_reply_of_another_api(self) -> None:
         call: Any = {
             "id": "c",
             "type": "function",
@@ -630,7 +630,7 @@ class TestReplies:
             == "OTHER"
         )
 
-    def test_a_changed_stop_is_said(self) -> None:
+    def test_encodes_a_changed_stop(self) -> None:
         body = {
             "candidates": [
                 {
@@ -654,7 +654,7 @@ def _chunk(*parts: dict[str, Any], **fields: Any) -> dict[str, Any]:
 
 
 class TestStreams:
-    def test_pieces_are_joined_and_signed_parts_stay_alone(self) -> None:
+    def test_joins_texts_but_not_signed_parts(self) -> None:
         chunks = [
             _chunk({"text": "Hm", "thought": True}, responseId="r"),
             _chunk({"text": "A"}),
@@ -701,7 +701,7 @@ class TestStreams:
         )
         assert text_of(gemini.decode_reply(chunks).message) == "Ab"
 
-    def test_a_stream_that_broke_off(self) -> None:
+    def test_decodes_an_aborted_stream(self) -> None:
         decoder = gemini.stream_decoder()
         assert decoder.reply().stop is None
         decoder.feed({"candidates": [{"content": {"parts": [{"text": "Half"}]}}]})
@@ -712,7 +712,7 @@ class TestStreams:
             None,
         )
 
-    def test_an_error_in_a_stream(self) -> None:
+    def test_reports_an_error_in_a_stream(self) -> None:
         error = {
             "code": 503,
             "message": "The model is overloaded.",
@@ -763,6 +763,6 @@ class TestStreams:
         ),
     ],
 )
-def test_what_is_wrong_is_said(read: Any, value: Any, words: str) -> None:
+def test_explains_invalid_payloads(read: Any, value: Any, words: str) -> None:
     with pytest.raises(WireError, match=words):
         read(value)

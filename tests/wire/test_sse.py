@@ -48,14 +48,12 @@ def parse(*chunks: bytes) -> list[SseEvent]:
         (b"\n\n\n", []),
     ],
 )
-def test_events_come_out_as_the_standard_says(
-    raw: bytes, events: list[SseEvent]
-) -> None:
+def test_parses_events_as_the_standard_says(raw: bytes, events: list[SseEvent]) -> None:
     assert parse(raw) == events
     assert parse(*(raw[at : at + 1] for at in range(len(raw)))) == events
 
 
-def test_an_event_is_there_as_soon_as_it_is_complete() -> None:
+def test_returns_an_event_as_soon_as_it_is_complete() -> None:
     parser = SseParser()
     assert parser.feed(b"data: a\n") == []
     assert parser.feed(b"\ndata: b") == [SseEvent(None, "a")]
@@ -93,7 +91,7 @@ lines = st.lists(
 
 
 @given(st.data(), lines, st.sampled_from(["\n", "\r\n", "\r"]), st.booleans())
-def test_any_cut_of_the_bytes_gives_the_same_events(
+def test_any_chunking_gives_the_same_events(
     data: st.DataObject, said: list[str], end: str, bom: bool
 ) -> None:
     raw = (("\ufeff" if bom else "") + "".join(line + end for line in said)).encode()
@@ -130,7 +128,7 @@ def _by_lines(said: list[str]) -> list[tuple[str | None, str]]:
         st.tuples(st.none() | st.sampled_from(["ping", "message_start"]), st.text())
     )
 )
-def test_what_is_encoded_is_parsed_again(said: list[tuple[str | None, str]]) -> None:
+def test_parses_encoded_events(said: list[tuple[str | None, str]]) -> None:
     events = [
         SseEvent(name, text.replace("\r\n", "\n").replace("\r", "\n"))
         for name, text in said
@@ -138,11 +136,11 @@ def test_what_is_encoded_is_parsed_again(said: list[tuple[str | None, str]]) -> 
     assert parse(b"".join(map(encode_event, events))) == events
 
 
-def test_half_a_surrogate_pair_does_not_break_a_stream() -> None:
+def test_accepts_half_a_surrogate_pair() -> None:
     assert encode_event(SseEvent(None, "\ud800!")) == b"data: ?!\n\n"
 
 
-def test_a_long_event_in_small_chunks_is_read_in_linear_steps() -> None:
+def test_reads_small_chunks_in_linear_time() -> None:
     """Unfinished lines are collected, not joined again for each chunk."""
     parser = SseParser()
     for _ in range(50_000):
@@ -153,7 +151,7 @@ def test_a_long_event_in_small_chunks_is_read_in_linear_steps() -> None:
 
 @pytest.mark.parametrize("blank", [b"\n\n", b"\r\n\r\n", b"\r\r"])
 @pytest.mark.parametrize("size", [1, 3, 100])
-def test_a_stream_is_cut_into_its_events_byte_for_byte(blank: bytes, size: int) -> None:
+def test_splits_a_stream_into_its_events(blank: bytes, size: int) -> None:
     stream = (
         b"data: a"
         + blank

@@ -62,7 +62,7 @@ def noon_of(year: int, month: int, day: int) -> float:
         ("center", "centre"),
     ],
 )
-def test_a_word_is_looked_for_in_its_other_forms(asked: str, said: str) -> None:
+def test_finds_other_forms_of_a_word(asked: str, said: str) -> None:
     assert forms(asked)[0] == asked
     assert said in forms(asked)
 
@@ -77,19 +77,17 @@ def test_a_word_is_looked_for_in_its_other_forms(asked: str, said: str) -> None:
         ("four", "for"),
     ],
 )
-def test_a_word_is_no_form_of_one_that_only_begins_alike(
-    asked: str, other: str
-) -> None:
+def test_words_with_the_same_beginning_are_not_forms(asked: str, other: str) -> None:
     assert other not in forms(asked)
 
 
 @given(st.text(max_size=40))
-def test_any_word_has_its_own_form_and_few_others(word: str) -> None:
+def test_every_word_has_few_forms(word: str) -> None:
     assert forms(word)[0] == word
     assert len(forms(word)) < 150
 
 
-def test_words_that_say_nothing_are_those_of_the_language() -> None:
+def test_recognizes_the_language_of_stop_words() -> None:
     assert "die" in stop_words(
         ["was", "hat", "er", "mit", "den", "Akten", "gemacht", "die"]
     )
@@ -111,7 +109,7 @@ def test_words_that_say_nothing_are_those_of_the_language() -> None:
     )
 
 
-def test_identifiers_count_more_and_come_first_however_long_the_message_is() -> None:
+def test_identifiers_come_first_and_weigh_more() -> None:
     question = read_question(
         "word " * 50 + "why does src/billing/tax.py fail in round_half_up", NOW
     )
@@ -155,7 +153,7 @@ def test_identifiers_count_more_and_come_first_however_long_the_message_is() -> 
         ("at 2023-02-28T10:00:00Z", noon_of(2023, 2, 28), noon_of(2023, 2, 20)),
     ],
 )
-def test_a_date_is_a_span_of_time(text: str, inside: float, outside: float) -> None:
+def test_reads_dates_as_spans(text: str, inside: float, outside: float) -> None:
     (span,) = find_dates(text, NOW)
     assert inside in span
     assert outside not in span
@@ -180,7 +178,7 @@ def test_a_date_is_a_span_of_time(text: str, inside: float, outside: float) -> N
         ("on 4.4.2022", [noon_of(2022, 4, 4)], [noon_of(2022, 6, 1)]),
     ],
 )
-def test_a_date_that_leaves_something_open_is_several_spans(
+def test_ambiguous_date_gives_several_spans(
     text: str, inside: list[float], outside: list[float]
 ) -> None:
     spans = find_dates(text, NOW)
@@ -188,7 +186,7 @@ def test_a_date_that_leaves_something_open_is_several_spans(
     assert not any(moment in span for moment in outside for span in spans)
 
 
-def test_what_is_no_date_is_none_and_the_words_of_a_date_answer_nothing() -> None:
+def test_words_of_dates_are_not_counted() -> None:
     assert not find_dates(
         "2023-13-45, February 31, 2023, you may 12 times, march on, in winter 0000", NOW
     )
@@ -211,25 +209,25 @@ def test_what_is_no_date_is_none_and_the_words_of_a_date_answer_nothing() -> Non
         ("did we go for plan B in the end, after all?", ("plan", "b")),
     ],
 )
-def test_a_number_is_looked_for_with_the_words_that_it_belongs_to(
+def test_phrase_of_a_number_includes_its_noun(
     text: str, phrase: tuple[str, ...]
 ) -> None:
     assert phrase in read_question(text, NOW).phrases
 
 
-def test_the_longest_phrase_of_a_question_comes_first() -> None:
+def test_longest_phrase_comes_first() -> None:
     phrases = read_question("rule number 3", NOW).phrases
     assert phrases == (("rule", "number", "3"), ("number", "3"), ("rule", "3"))
     assert read_question("in the 3", NOW).phrases == (("in", "the", "3"),)
 
 
 @given(st.text(max_size=300))
-def test_any_text_can_be_asked(text: str) -> None:
+def test_reads_any_text(text: str) -> None:
     question = read_question(text, NOW)
     assert all(form for item in question.search_words for form in item.forms)
 
 
-def test_rare_words_count_more_and_long_texts_less() -> None:
+def test_rare_words_weigh_more_and_long_texts_less() -> None:
     assert rarity(1, 1_000) > rarity(100, 1_000) > rarity(900, 1_000) > 0
     assert rarity(5, 0) > 0, "a count that is behind"
     assert is_distinctive(10, 100)
@@ -238,7 +236,7 @@ def test_rare_words_count_more_and_long_texts_less() -> None:
     assert length_penalty(100) < length_penalty(1_000) < length_penalty(8_000)
 
 
-def test_a_message_gets_the_words_of_its_neighbours_in_the_same_sitting() -> None:
+def test_messages_borrow_words_within_a_conversation() -> None:
     before = NEIGHBOUR_SHARES[-1]
     after = NEIGHBOUR_SHARES[1]
     assert borrow_words([{}, {7: 4.0}, {}, {}], [1, 1, 1, 2]) == [
@@ -254,13 +252,13 @@ def test_a_message_gets_the_words_of_its_neighbours_in_the_same_sitting() -> Non
     assert borrow_words([], []) == []
 
 
-def test_a_sitting_adds_a_share_of_its_best_messages() -> None:
+def test_conversation_adds_a_share_of_its_best_scores() -> None:
     added = rate_conversations([1.0, 4.0, 2.0, 0.0], [1, 1, 1, 2])
     assert added == {1: CONVERSATION_SHARE * 3.0, 2: 0.0}
     assert rate_conversations([], []) == {}
 
 
-def test_closeness_is_the_share_of_what_was_asked() -> None:
+def test_closeness_is_the_answered_share() -> None:
     assert rate_closeness(4.0, weigh_question([3.0, 1.0, 4.0])) == 0.5
     assert rate_closeness(0.0, weigh_question([3.0])) == 0.0
     assert rate_closeness(0.0, weigh_question([])) == 0.0

@@ -80,7 +80,7 @@ def test_query_terms(query: str, strict: list[str], loose: list[str]) -> None:
     assert query_terms(query, loose=True) == loose
 
 
-def test_an_identifier_is_found_whole_first() -> None:
+def test_lists_identifiers_as_typed() -> None:
     assert identifier_terms(
         "the src/app/main.py getUserName user_name src/app/main.py"
     ) == [
@@ -93,7 +93,7 @@ def test_an_identifier_is_found_whole_first() -> None:
     )
 
 
-def test_long_words_and_compounds_are_bounded() -> None:
+def test_bounds_long_words_and_compounds() -> None:
     word = "x" * (2 * MAX_TERM_CHARS + 3)
     assert [len(term) for term in terms(word)] == [MAX_TERM_CHARS, MAX_TERM_CHARS, 3]
     assert set(query_terms(word)) <= set(terms(f"a {word}, b"))
@@ -132,7 +132,7 @@ def test_every_text_that_contains_the_query_matches(
 
 
 @given(around, query, around)
-def test_a_phrase_is_a_run_of_terms(before: str, wanted: str, after: str) -> None:
+def test_phrase_is_a_run_of_terms(before: str, wanted: str, after: str) -> None:
     found = terms(f"{before} {wanted} {after}")
     run = phrase_terms(wanted)
     assert any(found[place : place + len(run)] == run for place in range(len(found)))
@@ -169,7 +169,7 @@ def test_indexed_terms_are_the_terms(text: str) -> None:
     assert index_terms(text).split() == [encode_term(term) for term in terms(text)]
 
 
-def test_more_words_than_are_kept_in_mind_are_indexed_like_others() -> None:
+def test_indexes_words_beyond_the_cache_size() -> None:
     words = [f"word{number}" for number in range(MAX_CACHED_CHUNKS + 10)]
     assert index_terms(" ".join(words)).split() == words
     assert index_terms("word3 word4") == "word3 word4"
@@ -193,7 +193,7 @@ def decode_term(token: str) -> str:
 
 
 @given(st.text(min_size=1))
-def test_encoding_is_reversible_and_opaque(text: str) -> None:
+def test_encoding_is_reversible(text: str) -> None:
     token = encode_term(text)
     assert decode_term(token) == text
     assert all(

@@ -40,7 +40,7 @@ def figures(budget: Budget) -> dict[str, int]:
     }
 
 
-def test_the_usual_window_at_defaults() -> None:
+def test_defaults_for_a_common_window() -> None:
     budget = Budget.for_window(200_000)
     assert figures(budget) == {
         "window": 200_000,
@@ -81,7 +81,7 @@ def test_the_usual_window_at_defaults() -> None:
         (1, {}, 1),
     ],
 )
-def test_the_threshold_is_the_least_of_three_and_at_least_a_twentieth(
+def test_threshold_is_the_smallest_of_three_with_a_minimum(
     window: int, given_: dict[str, Any], threshold: int
 ) -> None:
     assert Budget.for_window(window, **given_).threshold == threshold
@@ -100,7 +100,7 @@ def test_the_threshold_is_the_least_of_three_and_at_least_a_twentieth(
         (200_000, -5, 0),
     ],
 )
-def test_the_size_of_a_summary(window: int, middle: int, size: int) -> None:
+def test_summary_size(window: int, middle: int, size: int) -> None:
     assert Budget.for_window(window).summary_size(middle) == size
 
 
@@ -116,12 +116,12 @@ def test_tool_limits_follow_a_small_window() -> None:
 @pytest.mark.parametrize(
     ("window", "small"), [(8_190, True), (8_191, True), (8_192, False)]
 )
-def test_small_is_a_threshold_under_4096(window: int, small: bool) -> None:
+def test_is_small_below_4096(window: int, small: bool) -> None:
     assert Budget.for_window(window).is_small is small
 
 
 @given(windows, settings, st.integers(0, 20_000_000))
-def test_no_settings_contradict_each_other(
+def test_any_settings_give_a_consistent_budget(
     window: int, chosen: dict[str, Any], middle: int
 ) -> None:
     budget = Budget.for_window(window, **chosen)
@@ -146,7 +146,7 @@ def test_no_settings_contradict_each_other(
 
 
 @given(windows, settings)
-def test_the_settings_are_kept_to(window: int, chosen: dict[str, Any]) -> None:
+def test_settings_are_respected(window: int, chosen: dict[str, Any]) -> None:
     budget = Budget.for_window(window, **chosen)
     floor = -(-window // 20)
     for bound in (
@@ -169,7 +169,7 @@ def test_the_settings_are_kept_to(window: int, chosen: dict[str, Any]) -> None:
 
 
 @given(windows, st.integers(0, 1_000_000), settings, st.integers(0, 1_000_000))
-def test_a_larger_window_allows_no_less(
+def test_larger_window_never_allows_less(
     window: int, more: int, chosen: dict[str, Any], middle: int
 ) -> None:
     small = Budget.for_window(window, **chosen)
@@ -189,7 +189,7 @@ ELSEWHERE = {"compression.tools_share"}
 
 
 @pytest.mark.parametrize("key", sorted(SETTING_RANGES.keys() - ELSEWHERE))
-def test_out_of_range_is_refused_with_key_value_and_what_is_allowed(key: str) -> None:
+def test_refuses_values_out_of_range(key: str) -> None:
     low, high = SETTING_RANGES[key]
     name = KEYWORDS.get(key, key.partition(".")[2])
     # first, so that what is remembered of 1 is not taken for True
@@ -214,7 +214,7 @@ def test_out_of_range_is_refused_with_key_value_and_what_is_allowed(key: str) ->
         assert f"{low:,}" in message
 
 
-def test_the_words_of_a_refusal() -> None:
+def test_error_message_for_a_value_out_of_range() -> None:
     with pytest.raises(ConfigError) as caught:
         Budget.for_window(200_000, target_ratio=0.05)
     assert str(caught.value) == (

@@ -19,7 +19,7 @@ def test_without_a_report_the_projection_is_the_estimate() -> None:
     assert Calibration().project("m", 1_234) == 1_234
 
 
-def test_what_came_since_is_added_to_the_last_report() -> None:
+def test_adds_new_tokens_to_the_last_report() -> None:
     calibration = Calibration()
     calibration.observe("m", 10_000, 7_000)
     assert calibration.project("m", 7_500) == 10_500
@@ -30,7 +30,7 @@ def test_what_came_since_is_added_to_the_last_report() -> None:
     st.floats(min_value=0.5, max_value=2.0),
     st.lists(st.integers(500, 5_000), min_size=6, max_size=8),
 )
-def test_the_factor_of_a_model_is_learnt(truth: float, growth: list[int]) -> None:
+def test_learns_the_factor_of_a_model(truth: float, growth: list[int]) -> None:
     calibration = Calibration()
     estimate = 1_000
     for step in growth * 10:
@@ -43,7 +43,7 @@ def test_the_factor_of_a_model_is_learnt(truth: float, growth: list[int]) -> Non
     )
 
 
-def test_what_was_learnt_first_fades() -> None:
+def test_older_evidence_fades() -> None:
     calibration = Calibration()
     reported = 0.0
     estimate = 0
@@ -58,7 +58,7 @@ def test_what_was_learnt_first_fades() -> None:
 @pytest.mark.parametrize(
     "report", [None, 0, -5, 3, "12", True, math.nan, math.inf, 10**400, [], {}]
 )
-def test_reports_that_cannot_be_the_whole_prompt_are_passed_over(report: Any) -> None:
+def test_ignores_reports_of_partial_prompts(report: Any) -> None:
     calibration = Calibration()
     calibration.observe("m", 10_000, 9_000)
     calibration.observe("m", report, 9_500)
@@ -66,7 +66,7 @@ def test_reports_that_cannot_be_the_whole_prompt_are_passed_over(report: Any) ->
     assert calibration.factor("m") == 1.0
 
 
-def test_a_report_that_follows_a_missing_one_is_compared_with_the_one_before() -> None:
+def test_compares_with_the_last_valid_report() -> None:
     calibration = Calibration()
     for reported, estimate in ((10_000, 9_000), (0, 19_000), (34_000, 29_000)):
         calibration.observe("m", reported, estimate)
@@ -78,9 +78,7 @@ def test_a_report_that_follows_a_missing_one_is_compared_with_the_one_before() -
     [(6_000, 5_000), (10_050, 9_900), (19_000, 9_900), (9_800, 9_900), (10_500, 9_000)],
     ids=["compacted", "dropped unseen", "added unseen", "shrank", "nothing estimated"],
 )
-def test_jumps_become_the_new_base_and_teach_nothing(
-    reported: int, estimate: int
-) -> None:
+def test_jumps_reset_the_base_without_learning(reported: int, estimate: int) -> None:
     calibration = Calibration()
     calibration.observe("m", 10_000, 9_000)
     calibration.observe("m", reported, estimate)
@@ -88,7 +86,7 @@ def test_jumps_become_the_new_base_and_teach_nothing(
     assert calibration.project("m", estimate + 100) == reported + 100
 
 
-def test_a_model_switch_starts_anew_and_keeps_what_each_model_taught() -> None:
+def test_keeps_a_factor_per_model() -> None:
     calibration = Calibration()
     for step in range(40):
         calibration.observe("a", 1_000 + step * 1_500, 1_000 + step * 1_000)
@@ -101,7 +99,7 @@ def test_a_model_switch_starts_anew_and_keeps_what_each_model_taught() -> None:
     assert calibration.project("a", 1_000) == round(learnt * 1_000)
 
 
-def test_after_a_reset_the_estimate_stands_alone_scaled_by_what_was_learnt() -> None:
+def test_reset_keeps_the_factor() -> None:
     calibration = Calibration()
     for step in range(40):
         calibration.observe("m", 1_000 + step * 1_500, 1_000 + step * 1_000)
@@ -167,7 +165,7 @@ def test_the_state_survives_json(
         {"evidence": {"m": [1, 2, 3]}, "last": ["m", math.nan, 2]},
     ],
 )
-def test_a_state_of_another_shape_is_as_good_as_none(state: Any) -> None:
+def test_ignores_a_state_of_another_shape(state: Any) -> None:
     assert Calibration.load(state) == Calibration()
 
 
@@ -195,27 +193,27 @@ def _mean_error(name: str, model: str) -> tuple[float, float]:
     )
 
 
-def test_on_a_long_real_session_with_claude() -> None:
+def test_projects_a_recorded_claude_session() -> None:
     mean, total = _mean_error("coding-long-claude.json", "claude-sonnet-4-5")
     assert mean <= 0.02
     assert total <= 0.05
 
 
 @pytest.mark.parametrize("index", range(6))
-def test_on_real_conversations_with_gpt(index: int) -> None:
+def test_projects_recorded_gpt_conversations(index: int) -> None:
     mean, total = _mean_error(f"support-gpt41-{index}.json", "gpt-4.1")
     assert mean <= 0.03
     assert total <= 0.03
 
 
 @pytest.mark.parametrize("index", range(6))
-def test_on_real_conversations_with_claude_that_thinks_and_drops_its_thoughts(
+def test_projects_recorded_conversations_with_dropped_thinking(
     index: int,
 ) -> None:
     assert _mean_error(f"support-claude45-{index}.json", "claude-sonnet-4-5")[0] <= 0.05
 
 
-def test_it_knows_whether_a_model_reported_the_last_call() -> None:
+def test_has_report_only_for_the_last_model() -> None:
     calibration = Calibration()
     assert not calibration.has_report("gpt-5")
     calibration.observe("gpt-5", 100, 120)

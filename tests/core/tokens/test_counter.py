@@ -70,7 +70,7 @@ WEATHER = {
 }
 
 
-def test_plain_messages_cost_their_text_and_openai_s_documented_wrapping() -> None:
+def test_plain_messages_cost_text_and_documented_overhead() -> None:
     counter = TokenCounter("gpt-4o")
     hello = counter.text("hello world")
     assert hello == 2
@@ -81,7 +81,7 @@ def test_plain_messages_cost_their_text_and_openai_s_documented_wrapping() -> No
     ) == hello + 4 + 1 + counter.text("ann")
 
 
-def test_a_request_with_a_tool_counts_as_openai_s_own_example_says() -> None:
+def test_matches_openais_tool_example() -> None:
     messages = [
         {
             "role": "system",
@@ -97,7 +97,7 @@ def test_a_request_with_a_tool_counts_as_openai_s_own_example_says() -> None:
     )
 
 
-def test_the_system_prompt_counts_the_same_as_text_blocks_and_as_a_message() -> None:
+def test_system_prompt_counts_the_same_in_every_form() -> None:
     for model in MODELS:
         counter = TokenCounter(model)
         text = "You are careful."
@@ -120,7 +120,7 @@ def test_a_string_is_one_text_block(model: str | None) -> None:
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_a_call_counts_the_same_in_both_forms(model: str | None) -> None:
+def test_calls_count_the_same_in_both_forms(model: str | None) -> None:
     counter = TokenCounter(model)
     arguments = {"path": "src/app.py", "limit": 20, "options": {"deep": True}}
     openai = {
@@ -145,7 +145,7 @@ def test_a_call_counts_the_same_in_both_forms(model: str | None) -> None:
     )
 
 
-def test_claude_reads_arguments_unescaped_and_openai_as_written() -> None:
+def test_counts_arguments_as_each_provider_writes_them() -> None:
     code = '{"file_text": "' + 'print(\\"hello\\")\\n' * 50 + '"}'
     written = {
         "role": "assistant",
@@ -174,7 +174,7 @@ def test_claude_reads_arguments_unescaped_and_openai_as_written() -> None:
 @pytest.mark.parametrize(
     "arguments", ["not json", "", None, '["a", "b"]', '"text"', "null", 7]
 )
-def test_arguments_that_are_no_object_count_as_they_are(
+def test_counts_arguments_that_are_not_objects(
     model: str | None, arguments: Any
 ) -> None:
     counter = TokenCounter(model)
@@ -189,7 +189,7 @@ def test_arguments_that_are_no_object_count_as_they_are(
     )
 
 
-def test_custom_calls_and_broken_ones_are_counted() -> None:
+def test_counts_custom_and_broken_calls() -> None:
     counter = TokenCounter(GPT)
     custom = {
         "id": "c",
@@ -207,7 +207,7 @@ def test_custom_calls_and_broken_ones_are_counted() -> None:
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_results_count_in_both_forms_with_what_they_hold(model: str | None) -> None:
+def test_results_count_in_both_forms_with_their_content(model: str | None) -> None:
     counter = TokenCounter(model)
     openai = {
         "role": "tool",
@@ -232,7 +232,7 @@ def test_results_count_in_both_forms_with_what_they_hold(model: str | None) -> N
     )
 
 
-def test_pictures_count_by_size_wherever_they_stand() -> None:
+def test_images_count_by_size_in_every_position() -> None:
     counter = TokenCounter(CLAUDE)
     data = picture(1000, 1000)
     block = {
@@ -253,7 +253,7 @@ def test_pictures_count_by_size_wherever_they_stand() -> None:
     )
 
 
-def test_reasoning_counts_as_text_or_by_the_size_of_its_cipher() -> None:
+def test_reasoning_counts_as_text_or_by_encrypted_size() -> None:
     counter = TokenCounter(CLAUDE)
     thought = "First I look at the failing test, then at the fixture it uses. " * 5
     spoken = counter.message(user(thought))
@@ -321,9 +321,7 @@ def test_documents_and_recordings() -> None:
     )
 
 
-def test_blocks_of_unknown_kinds_count_by_what_they_say_and_never_by_embedded_files() -> (
-    None
-):
+def test_unknown_blocks_count_without_embedded_files() -> None:
     counter = TokenCounter(GPT)
     search = {
         "type": "web_search_result",
@@ -347,7 +345,7 @@ def test_blocks_of_unknown_kinds_count_by_what_they_say_and_never_by_embedded_fi
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_our_own_keys_are_never_counted(model: str | None) -> None:
+def test_private_keys_are_not_counted(model: str | None) -> None:
     counter = TokenCounter(model)
     message = {
         **user("hello"),
@@ -375,7 +373,7 @@ def test_tools_count_the_same_in_both_forms(model: str | None) -> None:
     assert counter.tools([]) == counter.tools(None) == 0
 
 
-def test_offering_tools_to_claude_costs_its_documented_prompt() -> None:
+def test_tools_cost_claudes_documented_prompt() -> None:
     assert (
         346 + 60
         < TokenCounter(CLAUDE).tools(
@@ -385,7 +383,7 @@ def test_offering_tools_to_claude_costs_its_documented_prompt() -> None:
     )
 
 
-def test_schemas_of_every_shape_are_declared() -> None:
+def test_writes_declarations_for_every_schema() -> None:
     schema = {
         "type": "object",
         "properties": {
@@ -460,7 +458,7 @@ GARBAGE += [
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_garbage_is_counted_somehow(model: str | None) -> None:
+def test_counts_garbage_without_failing(model: str | None) -> None:
     counter = TokenCounter(model)
     assert all(counter.message(item) >= 0 for item in GARBAGE)
     counter = TokenCounter(model)
@@ -470,7 +468,7 @@ def test_garbage_is_counted_somehow(model: str | None) -> None:
 
 
 @given(histories())
-def test_a_total_is_the_sum_of_its_messages_and_grows_with_each(
+def test_total_is_the_sum_of_its_messages(
     history: list[Any],
 ) -> None:
     before = copy.deepcopy(history)
@@ -519,7 +517,7 @@ def test_a_list_of_system_blocks_may_grow() -> None:
     assert counter.system(blocks) > before
 
 
-def test_a_freed_message_never_lends_its_count_to_another() -> None:
+def test_cache_does_not_confuse_freed_messages() -> None:
     counter = TokenCounter(GPT)
     for size in range(1, 400):
         text = "word " * size
@@ -548,7 +546,7 @@ def count_kept(count: Callable[[Any], int], values: Iterable[Any]) -> int:
     return sum(reference() is not None for reference in references)
 
 
-def test_the_memory_is_bounded() -> None:
+def test_cache_is_bounded() -> None:
     many = (FreeableMessage(user(f"message {n}")) for n in range(50_100))
     assert count_kept(TokenCounter(GPT).message, many) == 50_000
     image = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
@@ -562,7 +560,7 @@ def test_the_memory_is_bounded() -> None:
 
 
 @pytest.mark.parametrize("pattern", ["*claude*", "*deepseek*"])
-def test_whole_real_requests_are_within_two_percent(pattern: str) -> None:
+def test_recorded_requests_are_within_two_percent(pattern: str) -> None:
     for path in sorted(shared_path("requests").glob(pattern)):
         data = json.loads(path.read_text("utf-8"))
         model = path.name.rsplit("-", 1)[0].replace("__", "/")
@@ -573,7 +571,7 @@ def test_whole_real_requests_are_within_two_percent(pattern: str) -> None:
         assert estimate == pytest.approx(reported, rel=0.02)
 
 
-def test_older_claude_on_real_prompts_is_within_five_percent() -> None:
+def test_older_claude_prompts_are_within_five_percent() -> None:
     counter = TokenCounter("anthropic/claude-3-7-sonnet-latest")
     for path in sorted(shared_path("token-truth").glob("*.json")):
         data = json.loads(path.read_text("utf-8"))
@@ -591,7 +589,7 @@ class TestHiddenThoughts:
     def signed(thinking: str, signature: object) -> dict[str, Any]:
         return {"type": "thinking", "thinking": thinking, "signature": signature}
 
-    def test_a_long_signature_counts_more_than_the_summary_beside_it(self) -> None:
+    def test_long_signature_counts_more_than_its_summary(self) -> None:
         counter = TokenCounter("claude-opus-5")
         summary = counter.message(
             {"role": "assistant", "content": [self.signed("In short.", "s" * 40)]}
@@ -601,7 +599,7 @@ class TestHiddenThoughts:
         )
         assert whole - summary > 700
 
-    def test_it_is_found_in_what_was_on_the_wire(self) -> None:
+    def test_finds_signatures_in_the_native_value(self) -> None:
         counter = TokenCounter("claude-opus-5")
         message: Any = {
             "role": "assistant",

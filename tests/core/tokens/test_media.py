@@ -113,12 +113,12 @@ def openai(data: bytes, **more: str) -> dict[str, Any]:
         "webp-extended",
     ],
 )
-def test_the_size_is_read_from_the_header(data: bytes) -> None:
+def test_reads_the_size_from_the_header(data: bytes) -> None:
     assert read_image_size(b64(data)) == (640, 480)
     assert read_image_size(url(data)) == (640, 480)
 
 
-def test_line_breaks_in_the_base64_do_not_matter() -> None:
+def test_ignores_line_breaks_in_base64() -> None:
     assert read_image_size(
         base64.encodebytes(png(640, 480) + b"\x00" * 200).decode()
     ) == (
@@ -145,7 +145,7 @@ def test_line_breaks_in_the_base64_do_not_matter() -> None:
         b64(b"\xff\xd8\xff\xc4" + b"\x00\x04" + b"\x00" * 40),
     ],
 )
-def test_what_is_no_known_picture_has_no_size(data: str) -> None:
+def test_unknown_formats_have_no_size(data: str) -> None:
     assert read_image_size(data) is None
 
 
@@ -153,7 +153,7 @@ def test_what_is_no_known_picture_has_no_size(data: str) -> None:
     st.binary(max_size=200),
     st.sampled_from([b"", b"\x89PNG\r\n\x1a\n", b"GIF8", b"RIFF", b"\xff\xd8"]),
 )
-def test_no_bytes_break_the_reader(data: bytes, magic: bytes) -> None:
+def test_accepts_any_bytes(data: bytes, magic: bytes) -> None:
     size = read_image_size(b64(magic + data))
     assert size is None or min(size) > 0
 
@@ -187,7 +187,7 @@ def test_no_bytes_break_the_reader(data: bytes, magic: bytes) -> None:
         (None, (1024, 1024), 765),
     ],
 )
-def test_pictures_cost_what_the_provider_documents(
+def test_images_cost_the_documented_tokens(
     model: str | None, size: tuple[int, int], tokens: int
 ) -> None:
     assert count_image_tokens(openai(png(*size)), model) == tokens
@@ -238,7 +238,7 @@ def test_low_detail_costs_little() -> None:
     ],
     ids=["anthropic", "responses", "mcp", "heavy"],
 )
-def test_every_form_of_an_image_part_is_read(part: dict[str, Any]) -> None:
+def test_reads_every_form_of_image_part(part: dict[str, Any]) -> None:
     assert count_image_tokens(part, "claude-sonnet-4-5") == 1334
 
 
@@ -256,7 +256,7 @@ def test_every_form_of_an_image_part_is_read(part: dict[str, Any]) -> None:
         {"type": "image"},
     ],
 )
-def test_a_picture_of_unknown_size_counts_as_a_usual_one(part: dict[str, Any]) -> None:
+def test_image_of_unknown_size_gets_the_default(part: dict[str, Any]) -> None:
     assert count_image_tokens(part, "gpt-4o") == 765
 
 
@@ -271,7 +271,7 @@ def wav(seconds: int) -> str:
     return b64(head + b"data" + b"\x00" * (rate * seconds))
 
 
-def test_recordings_cost_by_the_second() -> None:
+def test_recordings_cost_per_second() -> None:
     recording = {
         "type": "input_audio",
         "input_audio": {"data": wav(20), "format": "wav"},
@@ -292,7 +292,7 @@ def test_recordings_cost_by_the_second() -> None:
     assert count_audio_tokens({"type": "audio", "id": "audio_1"}, None) == 300
 
 
-def test_documents_cost_by_the_page_and_pages_by_the_size() -> None:
+def test_documents_cost_per_estimated_page() -> None:
     pdf = b64(b"%PDF-1.7" + b"\x00" * 500_000)
     anthropic = {
         "type": "document",

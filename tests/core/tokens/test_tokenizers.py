@@ -60,7 +60,7 @@ from everthread.core.tokens.tokenizers import (
         (None, None),
     ],
 )
-def test_a_model_is_counted_with_its_own_vocabulary(
+def test_uses_the_vocabulary_of_the_model(
     model: str | None, vocabulary: str | None
 ) -> None:
     assert tokenizer_for(model).vocabulary == vocabulary
@@ -136,7 +136,7 @@ def test_newer_claude_splits_latin_further_and_chinese_as_before(name: str) -> N
     assert newer.count(chinese) / older.count(chinese) == pytest.approx(1.0, abs=0.08)
 
 
-def test_routes_and_providers_before_the_name_do_not_matter() -> None:
+def test_ignores_routes_before_the_model_name() -> None:
     assert bare_name("openrouter/anthropic/Claude-Sonnet-4.5 ") == "claude-sonnet-4.5"
     assert tokenizer_for("litellm_proxy/openai/gpt-4o") is tokenizer_for("gpt-4o")
 
@@ -151,7 +151,7 @@ def test_long_texts_are_counted_in_chunks_without_losing_any(text: str) -> None:
     assert tokenizer_for("gpt-4o").count(text) == pytest.approx(whole, rel=0.001)
 
 
-def test_beyond_a_million_characters_pieces_stand_for_the_whole() -> None:
+def test_samples_texts_over_a_million_characters() -> None:
     page = "".join(
         f"{n}. The committee met on day {n} and decided nothing.\n"
         for n in range(1_000)
@@ -168,13 +168,13 @@ def test_a_long_run_of_one_character_is_counted(unit: str, model: str) -> None:
     assert tokenizer_for(model).count(unit * 200_000) > 200
 
 
-def test_half_surrogates_and_special_tokens_are_just_text() -> None:
+def test_surrogates_and_special_tokens_count_as_text() -> None:
     tokenizer = tokenizer_for("gpt-4o")
     assert tokenizer.count("broken \ud83d emoji") >= 3
     assert tokenizer.count("<|endoftext|>") > 1
 
 
-def test_the_vocabularies_are_loaded_only_by_a_count() -> None:
+def test_loads_vocabularies_lazily() -> None:
     code = (
         "import sys; from everthread.core.tokens import TokenCounter, estimate_request_tokens;"
         "TokenCounter('gpt-4o');"
@@ -185,13 +185,13 @@ def test_the_vocabularies_are_loaded_only_by_a_count() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_letters_of_other_scripts_are_told_from_latin_and_signs() -> None:
+def test_counts_letters_of_other_scripts() -> None:
     assert count_foreign_letters("plain ascii, no letter of another script") == 0
     assert count_foreign_letters("Zürich – “naïve” → ├── 10 €") == 0
     assert count_foreign_letters("中文 and かな and 한글 and Привет and ελ") == 14
 
 
-def test_a_tokenizer_is_loaded_ahead_with_a_word_of_several_tokens() -> None:
+def test_load_tokenizer_builds_the_tables() -> None:
     """One that is a token of the vocabulary would leave the tables of merges to the first text."""
     load_tokenizer("gpt-4o")
     assert tokenizer_for("gpt-4o").count("qzxwv") > 1

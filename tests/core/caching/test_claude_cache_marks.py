@@ -1,0 +1,731 @@
+"""Four breakpoints, their allowed places, and the part of the next request that the cache holds."""
+
+from __future__ import annotations
+
+import copy
+import json
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from everthread.core.caching.cache_lifetimes import (
+    bills_cache_writes,
+    find_cache_lifetime,
+)
+from everthread.core.caching.claude_cache_marks import (
+    apply_cache_control,
+    find_first_markable_index,
+    find_last_marked_index,
+    make_caching_notice,
+    mark_system,
+    place_marks,
+    without_cache_control,
+)
+from everthread.core.caching.shared_prefix import compare_prefixes
+from everthread.core.messages import Message
+from everthread.core.types import Request
+from everthread.errors import InputError
+from tests.digest_chains import byte_chain
+from tests.shared_data import shared_path
+
+MARK = {"type": "ephemeral"}
+
+
+def text(words: str, **more: Any) -> dict[str, Any]:
+    return {"type": "text", "text": words, **more}
+
+
+def user(content: Any) -> Any:
+    return {"role": "user", "content": content}
+
+
+def marked_indices(messages: list[Any]) -> list[int]:
+    return [
+        index
+        for index, message in enumerate(messages)
+        if '"cache_control"' in json.dumps(message)
+    ]
+
+
+def markers(value: Any) -> int:
+    return json.dumps(value).count('"cache_control"')
+
+
+# Placement
+
+
+def test_marks_system_prompt_and_last_three_messages() -> None:
+    history: list[Any] = [{"role": "system", "content": "Be careful."}]
+    history += [user(f"question {index}") for index in range(6)]
+    marked = apply_cache_control(history)
+    assert marked_indices(marked) == [0, 4, 5, 6]
+    assert marked[0] == {
+        "role": "system",
+        "content": [text("Be careful.", cache_control=MARK)],
+    }
+    assert marked[6] == user([text("question 5", cache_control=MARK)])
+
+
+@pytest.mark.parametrize(
+    ("roles", "expected"),
+    [
+        ("", []),
+        ("s", [0]),
+        ("u", [0]),
+        ("su", [0, 1]),
+        ("ssdu", [2, 3]),  # the last of the leading ones covers those before it
+        ("uaua", [1, 2, 3]),  # without a system message its mark is not used elsewhere
+        (
+            "suasuasu",
+            [0, 4, 5, 7],
+        ),  # later system messages are not marked and take no slot
+        ("usss", [0]),
+    ],
+)
+def test_chooses_messages_to_mark(roles: str, expected: list[int]) -> None:
+    names = {"s": "system", "d": "developer", "u": "user", "a": "assistant"}
+    history: list[Any] = [
+        {"role": names[letter], "content": "words"} for letter in roles
+    ]
+    assert marked_indices(apply_cache_control(history)) == expected
+
+
+THINKING = {"type": "thinking", "thinking": "hm", "signature": "s"}
+REDACTED = {"type": "redacted_thinking", "data": "x"}
+USE = {"type": "tool_use", "id": "t", "name": "read", "input": {}}
+CONTENTS: dict[str, tuple[Any, int | None]] = {
+    "one text": ([text("a")], 0),
+    "the last block": ([text("a"), text("b")], 1),
+    "a call": ([text("a"), USE], 1),
+    "an image": ([text("a"), {"type": "image_url", "image_url": {"url": "data:"}}], 1),
+    "not on thinking": ([text("a"), THINKING], 0),
+    "not on redacted thinking": ([USE, REDACTED, THINKING], 0),
+    "not on empty text": ([text("a"), text("")], 0),
+    "not on blank text": ([text("a"), text(" \n")], 0),
+    "not on what is no block": (
+        [text("a"), "b", None, {"text": "c"}, {"type": "text", "text": 1}],
+        0,
+    ),
+    "nothing can carry it": ([THINKING, text("")], None),
+    "no blocks": ([], None),
+    "null": (None, None),
+    "empty text": ("", None),
+    "blank text": ("  ", None),
+    "garbage": (17, None),
+}
+
+
+@pytest.mark.parametrize(("content", "block"), CONTENTS.values(), ids=CONTENTS.keys())
+@pytest.mark.parametrize("native", [True, False])
+def test_chooses_the_block_to_mark(
+    content: Any, block: int | None, native: bool
+) -> None:
+    (marked,) = apply_cache_control(
+        [{"role": "assistant", "content": content}], native_anthropic=native
+    )
+    if block is None:
+        assert marked == {
+            "role": "assistant",
+            "content": content,
+            "cache_control": MARK,
+        }
+    else:
+        expected = copy.deepcopy(content)
+        expected[block]["cache_control"] = MARK
+        assert marked == {"role": "assistant", "content": expected}
+
+
+def test_marks_a_message_without_content_itself() -> None:
+    message: Any = {"role": "assistant", "tool_calls": [{"id": "c"}]}
+    assert apply_cache_control([message]) == [{**message, "cache_control": MARK}]
+
+
+def test_marks_tool_messages_only_for_anthropic() -> None:
+    results: list[Any] = [
+        {"role": "tool", "tool_call_id": str(n), "content": [text("ok")]}
+        for n in range(2)
+    ]
+    history = [user("a"), user("b"), *results]
+    native = apply_cache_control(history, native_anthropic=True)
+    assert native[2] == {**results[0], "cache_control": MARK}
+    assert native[3] == {**results[1], "cache_control": MARK}
+    elsewhere = apply_cache_control(history)
+    assert marked_indices(elsewhere) == [0, 1], (
+        "the marks move to the nearest messages before that can carry one"
+    )
+    assert elsewhere[2] is results[0]
+
+
+def test_marks_the_text_of_the_last_result() -> None:
+    """As OpenRouter takes it; where words came with the calls, they carry it."""
+    calls: Any = {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": "0"}, {"id": "1"}],
+    }
+    results: list[Any] = [
+        {"role": "tool", "tool_call_id": str(n), "content": f"result {n}"}
+        for n in range(2)
+    ]
+    marked: list[Any] = apply_cache_control(
+        [user("a"), calls, *results], mark_tool_results=True
+    )
+    assert marked_indices(marked) == [0, 1, 3]
+    assert marked[3] == {
+        **results[1],
+        "content": [text("result 1", cache_control=MARK)],
+    }
+    assert marked[2] is results[0]
+    spoken: Any = {**calls, "content": "I look."}
+    assert marked_indices(
+        apply_cache_control([user("a"), spoken, *results], mark_tool_results=True)
+    ) == [0, 1]
+
+
+def tool_loop(rounds: int, *, spoken: bool) -> list[Any]:
+    history: list[Any] = [
+        {"role": "system", "content": "s"},
+        user("a"),
+        {"role": "assistant", "content": "b"},
+        user("c"),
+    ]
+    for n in range(rounds):
+        words = f"step {n}" if spoken else None
+        history.append(
+            {"role": "assistant", "content": words, "tool_calls": [{"id": str(n)}]}
+        )
+        history.append({"role": "tool", "tool_call_id": str(n), "content": "result"})
+    return history
+
+
+def test_other_routes_mark_messages_with_text() -> None:
+    assert marked_indices(apply_cache_control(tool_loop(4, spoken=True))) == [
+        0,
+        6,
+        8,
+        10,
+    ]
+    assert marked_indices(apply_cache_control(tool_loop(4, spoken=False))) == [
+        0,
+        1,
+        2,
+        3,
+    ]
+    assert marked_indices(apply_cache_control(tool_loop(4, spoken=False)[3:])) == [
+        0,
+        5,
+        7,
+    ], "calls fill what is left"
+
+
+def test_other_routes_find_the_previous_mark_in_a_tool_loop() -> None:
+    previous: int | None = None
+    for rounds in range(1, 30):
+        marked = apply_cache_control(
+            tool_loop(rounds, spoken=True), previous_index=previous
+        )
+        assert previous is None or previous in marked_indices(marked)
+        previous = find_last_marked_index(marked)
+        assert previous == 2 * rounds + 2, (
+            "all but the last round's result is read by the next request"
+        )
+
+
+def test_accepts_only_five_minutes_and_one_hour() -> None:
+    (marked,) = apply_cache_control([user("a")], ttl="1h")
+    assert marked == user([text("a", cache_control={"type": "ephemeral", "ttl": "1h"})])
+    for wrong in ("", "10m", "1H", None):
+        for mark in (
+            lambda ttl: apply_cache_control([], ttl=ttl),
+            lambda ttl: mark_system(None, ttl=ttl),
+        ):
+            with pytest.raises(InputError, match="must be 5m or 1h"):
+                mark(wrong)
+
+
+def test_marks_are_separate_objects() -> None:
+    marked: list[Any] = apply_cache_control([user("a"), user("b")])
+    a, b = (message["content"][0]["cache_control"] for message in marked)
+    assert a is not b
+
+
+# Marks that were there, copies
+
+
+def test_replaces_existing_marks() -> None:
+    old = {"type": "ephemeral", "ttl": "1h"}
+    result = {
+        "type": "tool_result",
+        "tool_use_id": "t",
+        "content": [text("r", cache_control=old)],
+    }
+    history = [user([text(str(n), cache_control=old)]) for n in range(6)]
+    history += [
+        {
+            "role": "assistant",
+            "content": None,
+            "cache_control": old,
+            "_native": {"value": [text("n", cache_control=old)]},
+        },
+        user([result]),
+    ]
+    marked: list[Any] = apply_cache_control(history, native_anthropic=True)
+    assert marked_indices(marked) == [5, 6, 7]
+    assert markers(marked) == 3
+    assert "1h" not in json.dumps(marked)
+    assert marked[6]["_native"] == {"value": [text("n")]}
+
+
+def test_never_changes_tool_arguments() -> None:
+    given_ = {"cache_control": 1, "nested": [{"cache_control": 2}]}
+    message: Any = {"role": "assistant", "content": [{**USE, "input": given_}]}
+    history = [message, user("a"), user("b"), user("c")]
+    assert apply_cache_control(history)[0] is message
+    assert without_cache_control(message) is message
+
+
+def test_marked_message_keeps_its_native_value() -> None:
+    message: Any = {**user("a"), "_native": {"api": "anthropic", "value": user("a")}}
+    assert apply_cache_control([message])[0]["_native"] == message["_native"]
+
+
+blocks = st.sampled_from(
+    [
+        text("a"),
+        text(""),
+        text("b", cache_control=MARK),
+        THINKING,
+        USE,
+        "stray",
+        None,
+        3,
+    ]
+)
+contents = (
+    st.none()
+    | st.sampled_from(["", "words"])
+    | st.lists(blocks, max_size=4)
+    | st.integers()
+)
+histories = st.lists(
+    st.builds(
+        lambda role, content, more: {"role": role, "content": content, **more},
+        st.sampled_from(["system", "user", "assistant", "tool"]),
+        contents,
+        st.sampled_from(
+            [
+                {},
+                {"cache_control": MARK},
+                {"tool_calls": [{"id": "c"}]},
+                {"tool_calls": None},
+            ]
+        ),
+    )
+    | st.sampled_from([None, "stray", {}]),
+    max_size=12,
+)
+
+
+@given(histories, st.booleans(), st.none() | st.integers(-3, 15))
+def test_places_marks_from_the_end(
+    history: Any, native: bool, previous: int | None
+) -> None:
+    """Who knows that no message carries a mark gets the same ones without looking at every message."""
+    plain = [without_cache_control(message) for message in history]
+    marked = apply_cache_control(
+        plain,
+        native_anthropic=native,
+        previous_index=-1 if previous is None else previous,
+    )
+    placed = place_marks(plain, native_anthropic=native, previous_index=previous)
+    assert placed == {
+        index: new for index, new in enumerate(marked) if new is not plain[index]
+    }
+    roles = [
+        message.get("role") if isinstance(message, dict) else None for message in plain
+    ]
+    leading = next(
+        (index for index, role in enumerate(roles) if role != "system"), len(roles)
+    )
+    assert (
+        place_marks(
+            plain,
+            native_anthropic=native,
+            previous_index=previous,
+            leading_count=leading,
+        )
+        == placed
+    )
+
+
+@given(histories, st.booleans(), st.none() | st.integers(-3, 15))
+def test_changes_only_marks(history: Any, native: bool, previous: int | None) -> None:
+    before = copy.deepcopy(history)
+    marked = apply_cache_control(
+        history, native_anthropic=native, previous_index=previous
+    )
+    assert history == before
+    assert len(marked) == len(history)
+    assert markers(marked) <= 4
+    assert byte_chain(marked) == byte_chain(history)
+    for old, new in zip(history, marked, strict=True):
+        if not markers(old) and not markers(new):
+            assert old is new
+    again = apply_cache_control(
+        marked, native_anthropic=native, previous_index=previous
+    )
+    assert again == marked
+
+
+# The mark of the previous request
+
+
+def long_turn(blocks_since: int) -> list[Any]:
+    """A conversation marked up to its message 3, then a turn of this many blocks."""
+    calls = [{"id": str(n)} for n in range(blocks_since - 4)]
+    head = [
+        {"role": "system", "content": "s"},
+        user("a"),
+        {"role": "assistant", "content": "b"},
+        user("c"),
+    ]
+    turn = [
+        {"role": "assistant", "content": None, "tool_calls": calls},
+        {"role": "tool", "content": [text("r"), text("one result is one block")]},
+        {"role": "assistant", "content": [text("d"), text("e")]},
+        user("f"),
+    ]
+    return [*head, *turn]
+
+
+@pytest.mark.parametrize(
+    ("blocks_since", "expected"),
+    [(20, [0, 5, 6, 7]), (21, [0, 3, 6, 7]), (60, [0, 3, 6, 7])],
+)
+def test_keeps_a_mark_beyond_the_lookback(
+    blocks_since: int, expected: list[int]
+) -> None:
+    history = long_turn(blocks_since)
+    previous = find_last_marked_index(apply_cache_control(history[:4]))
+    assert previous == 3
+    marked = apply_cache_control(
+        history, native_anthropic=True, previous_index=previous
+    )
+    assert marked_indices(marked) == expected
+    carried = apply_cache_control(
+        [*apply_cache_control(history[:4]), *history[4:]], native_anthropic=True
+    )
+    assert marked_indices(carried) == expected, (
+        "marks of the previous call tell where it was"
+    )
+
+
+@pytest.mark.parametrize("previous", [None, -1, 0, 5, 7, 8, 99])
+def test_drops_a_useless_previous_mark(previous: int | None) -> None:
+    """Unknown, on the system prompt, among the last three anyway, or beyond a history that was cut."""
+    marked = apply_cache_control(
+        long_turn(60), native_anthropic=True, previous_index=previous
+    )
+    assert marked_indices(marked) == [0, 5, 6, 7]
+
+
+def test_previous_mark_among_the_last_three_is_not_added_twice() -> None:
+    history = [user("a"), user("b"), user("c"), user([text("d")] * 30)]
+    assert marked_indices(apply_cache_control(history, previous_index=2)) == [1, 2, 3]
+
+
+def test_passes_through_values_that_are_not_messages() -> None:
+    history: list[Any] = [
+        user("a"),
+        *([None, "stray", {}] * 20),
+        user("b"),
+        user("c"),
+        user("d"),
+    ]
+    marked: list[Any] = apply_cache_control(history, previous_index=0)
+    assert marked_indices(marked) == [61, 62, 63]
+    assert marked[1:4] == [None, "stray", {}]
+
+
+def test_finds_the_last_marked_message() -> None:
+    assert find_last_marked_index([]) is None
+    assert find_last_marked_index([user("a")]) is None
+    on_message: Any = {"role": "assistant", "content": None, "cache_control": MARK}
+    assert (
+        find_last_marked_index(
+            [on_message, user([text("b", cache_control=MARK)]), user("c")]
+        )
+        == 1
+    )
+    assert find_last_marked_index([on_message, user("c")]) == 0
+
+
+# A system prompt kept apart
+
+
+def test_marks_a_separate_system_prompt() -> None:
+    old = {"type": "ephemeral", "ttl": "1h"}
+    assert mark_system("Be careful.") == [text("Be careful.", cache_control=MARK)]
+    blocks_ = [text("a", cache_control=old), text("b"), text("")]
+    assert mark_system(blocks_) == [text("a"), text("b", cache_control=MARK), text("")]
+    assert blocks_[0] == text("a", cache_control=old)
+    assert mark_system(None) is None
+    assert mark_system("") == ""
+    assert mark_system([]) == []
+
+
+# Who understands marks
+
+
+@pytest.mark.parametrize(
+    ("model", "provider", "base_url", "route"),
+    [
+        ("claude-sonnet-4", "anthropic", None, "Anthropic"),
+        ("Claude-Sonnet-4", "anthropic", "http://proxy.local", "Anthropic"),
+        ("anthropic/claude-opus-4.1", "openrouter", None, "OpenRouter"),
+        (
+            "anthropic/claude-opus-4.1",
+            "custom",
+            "https://openrouter.ai/api/v1",
+            "OpenRouter",
+        ),
+        ("claude-opus-4", "auto", "https://api.anthropic.com", "Anthropic"),
+        ("claude-opus-4", "auto", "API.anthropic.com:443/v1", "Anthropic"),
+        ("claude-opus-4", "auto", None, "Anthropic"),
+        ("anthropic/claude-opus-4", "auto", None, "OpenRouter"),
+        ("gpt-5", "openrouter", None, None),
+        ("claude-opus-4", "openai", None, None),
+        ("us.anthropic.claude-opus-4", "auto", None, None),
+        ("claude-opus-4", "custom", "https://notopenrouter.ai/v1", None),
+        ("claude-opus-4", "custom", "https://openrouter.ai.example.org/v1", None),
+        ("claude-opus-4", "custom", "http://[", None),
+        ("claude-opus-4", "custom", "/v1", None),
+    ],
+)
+def test_recognizes_routes_that_accept_marks(
+    model: str, provider: str, base_url: str | None, route: str | None
+) -> None:
+    line = make_caching_notice(model, provider, base_url, ttl="1h")
+    assert line == (
+        f"💾 Prompt caching: ENABLED (Claude via {route}, 1h TTL)" if route else None
+    )
+
+
+# The prefix that the next request repeats
+
+
+def request(*messages: Any, system: Any = "s", tools: Any = ()) -> Request:
+    return Request("claude-opus-4", list(messages), system, list(tools))
+
+
+def tool(name: str, **parameters: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "parameters": parameters}}
+
+
+def test_longer_request_extends_a_shorter_one_regardless_of_marks() -> None:
+    a = request(user("a"), user("b"), tools=[tool("f")])
+    marked = apply_cache_control([*a.messages, user("c")])
+    b = request(
+        *marked, system=mark_system("s"), tools=[{**tool("f"), "cache_control": MARK}]
+    )
+    diff = compare_prefixes(a, b)
+    assert (diff.shared_messages, diff.is_extension, diff.section) == (2, True, None)
+    assert str(diff) == "extends it: all 2 messages are shared"
+    assert compare_prefixes(
+        a, request(*a.messages, user("c"), tools=a.tools)
+    ).is_extension
+    assert not compare_prefixes(b, a).is_extension
+    assert compare_prefixes(request(system=None), request(system="")).is_extension
+
+
+CALL = {
+    "role": "assistant",
+    "content": None,
+    "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "{}"}}],
+}
+EDITED = {
+    **CALL,
+    "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "{ }"}}],
+}
+LONG = "x" * 100
+CHANGES: dict[str, tuple[Request, Request, str]] = {
+    "a word in a message": (
+        request(user("a"), user("fix the test")),
+        request(user("a"), user("fix the tent")),
+        'messages[1].content[0].text: "fix the test" became "fix the tent"',
+    ),
+    "far into a long text": (
+        request(user(f"{LONG}a{LONG}")),
+        request(user(f"{LONG}b{LONG}")),
+        f'messages[0].content[0].text: "…{LONG[:20]}a{LONG[:39]}…" became "…{LONG[:20]}b{LONG[:39]}…"',
+    ),
+    "a call's arguments": (
+        request(CALL),
+        request(EDITED),
+        'messages[0].tool_calls[0].function.arguments: "{}" became "{ }"',
+    ),
+    "a field came": (
+        request(user("a")),
+        request({**user("a"), "name": "x"}),
+        'messages[0].name: nothing became "x"',
+    ),
+    "a field went": (
+        request({"name": "x", **user("a")}),
+        request(user("a")),
+        'messages[0].name: "x" became nothing',
+    ),
+    "the last field went": (
+        request({**user("a"), "name": "x"}),
+        request(user("a")),
+        'messages[0].name: "x" became nothing',
+    ),
+    "the order of keys": (
+        request({"role": "user", "content": "a"}),
+        request({"content": "a", "role": "user"}),
+        'messages[0]: {"role":"user","content":[{"type":"text"… became {"content":[{"type":"text","text":"a"}],…',
+    ),
+    "a number that only looks equal": (
+        request({**user("a"), "n": 1}),
+        request({**user("a"), "n": True}),
+        "messages[0].n: 1 became true",
+    ),
+    "another shape": (
+        request(user([text("a")])),
+        request(user(None)),
+        'messages[0].content: [{"type":"text","text":"a"}] became null',
+    ),
+    "a block came": (
+        request(user([text("a")])),
+        request(user([text("a"), text("b")])),
+        'messages[0].content[1]: nothing became {"type":"text","text":"b"}',
+    ),
+    "a message went": (
+        request(user("a"), user("b")),
+        request(user("a")),
+        'messages[1]: {"role":"user","content":[{"type":"text"… became nothing',
+    ),
+    "the system prompt": (
+        request(user("a"), system="It is noon."),
+        request(user("a"), system="It is nine."),
+        'system[0].text: "It is noon." became "It is nine."',
+    ),
+    "a system prompt came": (
+        request(system=None),
+        request(system="s"),
+        'system: null became [{"type":"text","text":"s"}]',
+    ),
+    "a tool's schema, before everything else": (
+        request(user("a"), tools=[tool("f", cache_control={"type": "string"})]),
+        request(user("b"), tools=[tool("f")], system="other"),
+        'tools[0].function.parameters.cache_control: {"type":"string"} became nothing',
+    ),
+    "a tool came": (
+        request(),
+        request(tools=[{"name": "f"}]),
+        'tools[0]: nothing became {"name":"f"}',
+    ),
+}
+
+
+@pytest.mark.parametrize(("a", "b", "words"), CHANGES.values(), ids=CHANGES.keys())
+def test_explains_the_first_difference(a: Request, b: Request, words: str) -> None:
+    diff = compare_prefixes(a, b)
+    assert str(diff) == words
+    assert not diff.is_extension
+    assert diff.shared_messages == (diff.index or 0)
+    assert (diff.index is not None) == (diff.section == "messages")
+
+
+@given(histories, histories, histories)
+def test_shared_prefix_matches_the_byte_chain(
+    common: Any, one: Any, other: Any
+) -> None:
+    a = request(*common, *one)
+    b = request(*copy.deepcopy(common), *other)
+    before = copy.deepcopy((a, b))
+    chains = zip(byte_chain(a.messages), byte_chain(b.messages), strict=False)
+    equal = sum(x == y for x, y in chains)
+    diff = compare_prefixes(a, b)
+    assert diff.shared_messages == equal >= len(common)
+    assert diff.is_extension == (equal == len(a.messages))
+    assert (a, b) == before
+
+
+def test_a_huge_text_is_compared_in_linear_time() -> None:
+    words = "ab" * 2_000_000
+    diff = compare_prefixes(request(user(f"{words}x")), request(user(f"{words}y")))
+    assert (diff.old_excerpt, diff.new_excerpt) == (
+        '"…' + "ab" * 10 + 'x"',
+        '"…' + "ab" * 10 + 'y"',
+    )
+
+
+def test_deep_nesting_does_not_exhaust_the_stack() -> None:
+    deep: Any = []
+    for _ in range(100_000):
+        deep = [deep]
+    history = [user(deep), user(deep)]
+    assert (
+        markers(
+            apply_cache_control([user("a"), *history, user("b"), user("c"), user("d")])[
+                3:
+            ]
+        )
+        == 3
+    )
+    assert compare_prefixes(request(*history), request(user("a"))).shared_messages == 0
+
+
+def test_real_requests_extend_each_other() -> None:
+    for family in ("claude", "deepseek"):
+        files = sorted(
+            path
+            for path in shared_path("requests").glob("*.json")
+            if family in path.name
+        )
+        bodies = [json.loads(path.read_text("utf-8")) for path in files]
+        requests = [
+            Request("m", body["messages"], None, body["tools"] or []) for body in bodies
+        ]
+        for older, newer in pairwise(requests):
+            newer_marked = Request(
+                "m", apply_cache_control(newer.messages), None, newer.tools
+            )
+            assert str(compare_prefixes(older, newer_marked)).startswith("extends")
+
+
+def test_first_markable_index() -> None:
+    history: list[Message] = [
+        {"role": "user", "content": str(number)} for number in range(30)
+    ]
+    for previous in (None, 3, 29):
+        begin = find_first_markable_index(len(history), previous)
+        marked = apply_cache_control(history, previous_index=previous)
+        first = next(at for at, message in enumerate(marked) if message != history[at])
+        assert 0 <= begin <= first
+    assert find_first_markable_index(2, None) == 0
+
+
+@pytest.mark.parametrize(
+    ("model", "bills"),
+    [
+        ("gpt-5.6", True),
+        ("openai/gpt-5-6-codex", True),
+        ("gpt-6.1", True),
+        ("gpt-5.5", False),
+        ("gpt-5", False),
+        ("gpt-4o", False),
+        ("gpt-5-2025-08-07", False),
+        ("claude-opus-5", False),
+    ],
+)
+def test_openai_cache_billing_and_lifetime(model: str, bills: bool) -> None:
+    assert bills_cache_writes(model) is bills
+    assert find_cache_lifetime(model, "5m", {}) == (1_800 if bills else 300)
+    asked = {"prompt_cache_options": {"ttl": "12h"}}
+    assert find_cache_lifetime(model, "5m", asked) == (43_200 if bills else 300)
+    usual = {"prompt_cache_options": {"mode": "explicit", "ttl": "30m"}}
+    assert find_cache_lifetime(model, "5m", usual) == (1_800 if bills else 300)

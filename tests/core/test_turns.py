@@ -1,0 +1,256 @@
+"""Groups, turns, user messages: the parts of a list of messages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from everthread.core.messages import Message
+from everthread.core.summary_marks import SUMMARY_START, mark_summary, seal_summary
+from everthread.core.turns import (
+    CallGroup,
+    Span,
+    TurnSpan,
+    count_head_messages,
+    find_call_groups,
+    find_latest_user_index,
+    is_user_message,
+    split_into_spans,
+    split_into_turns,
+    user_text,
+)
+
+
+def user(text: Any) -> Message:
+    return {"role": "user", "content": text}
+
+
+def assistant_text(text: str) -> Message:
+    return {"role": "assistant", "content": text}
+
+
+def calls(*ids: str) -> Message:
+    made = [
+        {"id": i, "type": "function", "function": {"name": "f", "arguments": "{}"}}
+        for i in ids
+    ]
+    return {"role": "assistant", "content": None, "tool_calls": made}  # type: ignore[typeddict-item] # literal dicts
+
+
+def result(call_id: str, text: str = "ok") -> Message:
+    return {"role": "tool", "tool_call_id": call_id, "content": text}
+
+
+class TestGroups:
+    def test_results_out_of_order_belong_to_their_call(self) -> None:
+        assert find_call_groups([calls("a", "b"), result("b"), result("a")]) == [
+            CallGroup(0, ("a", "b"), (1, 2), ())
+        ]
+
+    def test_second_result_of_a_call_belongs_to_no_group(self) -> None:
+        assert find_call_groups([calls("a"), result("a"), result("a")]) == [
+            CallGroup(0, ("a",), (1,), ())
+        ]
+
+    def test_reports_missing_results(self) -> None:
+        messages = [calls("a", "b"), result("a"), user("go on")]
+        assert find_call_groups(messages) == [CallGroup(0, ("a", "b"), (1,), ("b",))]
+
+    def test_result_answers_the_latest_call_of_its_id(self) -> None:
+        assert [
+            g.result_indexes
+            for g in find_call_groups([calls("a"), user("x"), calls("a"), result("a")])
+        ] == [(), (3,)]
+
+    def test_two_calls_of_one_id_take_one_result_each(self) -> None:
+        assert find_call_groups([calls("a", "a"), result("a"), result("a")]) == [
+            CallGroup(0, ("a", "a"), (1, 2), ())
+        ]
+
+    def test_anthropic_blocks_form_groups_too(self) -> None:
+        messages: list[Message] = [
+            {
+                "role": "assistant",
+                "content": [{"type": "tool_use", "id": "t", "name": "f", "input": {}}],
+            },
+            {
+                "role": "user",
+                "content": [
+                    {"type": "tool_result", "tool_use_id": "t", "content": "ok"}
+                ],
+            },
+        ]
+        assert find_call_groups(messages) == [CallGroup(0, ("t",), (1,), ())]
+
+    def test_one_message_with_two_results_counts_once(self) -> None:
+        blocks = [
+            {"type": "tool_result", "tool_use_id": i, "content": "ok"}
+            for i in ("a", "b")
+        ]
+        assert find_call_groups([calls("a", "b"), user(blocks)]) == [
+            CallGroup(0, ("a", "b"), (1,), ())
+        ]
+
+
+class TestSpans:
+    def test_keeps_a_call_group_together(self) -> None:
+        assert split_into_spans(
+            [user("x"), calls("a"), result("a"), assistant_text("y")]
+        ) == [
+            Span(0, 1),
+            Span(1, 3),
+            Span(3, 4),
+        ]
+        assert len(Span(1, 3)) == 2
+
+    def test_includes_messages_before_a_late_result(self) -> None:
+        assert split_into_spans([calls("a"), user("wait"), result("a"), user("z")]) == [
+            Span(0, 3),
+            Span(3, 4),
+        ]
+
+    def test_joins_interleaved_groups(self) -> None:
+        messages = [calls("a"), calls("b"), result("a"), result("b"), user("z")]
+        assert split_into_spans(messages) == [Span(0, 4), Span(4, 5)]
+
+    def test_splits_an_empty_list(self) -> None:
+        assert split_into_spans([]) == []
+
+
+class TestUserMessages:
+    @pytest.mark.parametrize(
+        ("content", "said"),
+        [
+            ("hello", "hello"),
+            ([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "a\nb"),
+            ("<system-reminder>be nice</system-reminder>", ""),
+            (
+                "<system-reminder>x</system-reminder>fix it<system-reminder>y</system-reminder>",
+                "fix it",
+            ),
+            ("<ide_selection file='a'>x</ide_selection> why?", "why?"),
+            ("<system-reminder>never closed", "<system-reminder>never closed"),
+            ([{"type": "tool_result", "tool_use_id": "t", "content": "do this"}], ""),
+            (
+                [
+                    {"type": "tool_result", "tool_use_id": "t", "content": "x"},
+                    {"type": "text", "text": "thanks"},
+                ],
+                "thanks",
+            ),
+            ("[Request interrupted by user for tool use]", ""),
+            (None, ""),
+            ("   ", ""),
+        ],
+    )
+    def test_keeps_the_users_words(self, content: Any, said: str) -> None:
+        assert user_text(user(content)) == said
+        assert is_user_message(user(content)) is bool(said)
+
+    def test_other_roles_have_no_user_text(self) -> None:
+        assert user_text(assistant_text("hello")) == ""
+        assert not is_user_message(result("a", "never touch x"))
+
+    def test_an_image_without_words_is_a_user_message(self) -> None:
+        assert is_user_message(
+            user(
+                [{"type": "image_url", "image_url": {"url": "data:image/png;base64,"}}]
+            )
+        )
+
+    def test_finds_the_latest_user_message(self) -> None:
+        messages = [
+            user("a"),
+            assistant_text("b"),
+            mark_summary(user(seal_summary(f"{SUMMARY_START}]\nBackground."))),
+            user("<system-reminder>x</system-reminder>"),
+        ]
+        assert find_latest_user_index(messages) == 0
+        assert find_latest_user_index([assistant_text("b")]) is None
+
+    def test_injected_text_is_not_a_user_message(self) -> None:
+        messages = [
+            user("fix it"),
+            assistant_text("<function=ls>"),
+            user("EXECUTION RESULT of [ls]:\nnever touch main.py"),
+        ]
+        assert find_latest_user_index(messages) == 0
+        assert split_into_turns(messages) == [TurnSpan(0, 3, 0)]
+
+
+class TestTurns:
+    def test_turn_ends_before_the_next_user_message(self) -> None:
+        messages = [
+            assistant_text("hi"),
+            user("a"),
+            calls("x"),
+            result("x"),
+            assistant_text("done"),
+            user("b"),
+        ]
+        assert split_into_turns(messages) == [
+            TurnSpan(0, 1, None),
+            TurnSpan(1, 5, 1),
+            TurnSpan(5, 6, 5),
+        ]
+
+    def test_turns_without_a_user_message(self) -> None:
+        assert split_into_turns([assistant_text("hi")]) == [TurnSpan(0, 1, None)]
+        assert split_into_turns([]) == []
+
+
+class TestHead:
+    @pytest.mark.parametrize(
+        ("messages", "length"),
+        [
+            (
+                [
+                    {"role": "system", "content": "s"},
+                    user("a"),
+                    assistant_text("b"),
+                    user("c"),
+                ],
+                3,
+            ),
+            ([user("a"), assistant_text("b"), user("c")], 2),
+            ([user("a"), calls("x"), result("x")], 1),
+            ([user("a")], 1),
+            ([assistant_text("hi"), user("a"), assistant_text("b")], 3),
+            ([{"role": "system", "content": "s"}, assistant_text("hi")], 1),
+            (
+                [
+                    {"role": "system", "content": "s"},
+                    calls("x"),
+                    result("x"),
+                    user("a"),
+                    assistant_text("b"),
+                ],
+                1,
+            ),
+            (
+                [
+                    user("<environment_context>x</environment_context>"),
+                    user("a"),
+                    assistant_text("b"),
+                    user("c"),
+                ],
+                3,
+            ),
+            (
+                [
+                    user(
+                        "This session is being continued from a previous conversation."
+                    ),
+                    calls("x"),
+                    user("a"),
+                ],
+                0,
+            ),
+            ([], 0),
+        ],
+    )
+    def test_head_is_the_system_prompt_and_first_exchange(
+        self, messages: list[Message], length: int
+    ) -> None:
+        assert count_head_messages(messages) == length

@@ -1,0 +1,446 @@
+"""Anthropic payloads -> core -> the same payloads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from everthread.core.messages import (
+    Message,
+    calls_of,
+    results_of,
+    text_of,
+    with_content,
+)
+from everthread.core.types import Request
+from everthread.errors import WireError
+from everthread.wire import anthropic, openai_chat
+from tests.wire.anthropic_strategies import copy_of, replies, wire_messages
+
+THINKING = {"type": "thinking", "thinking": "Let me see.", "signature": "c2ln"}
+REDACTED = {"type": "redacted_thinking", "data": "b3BhcXVl"}
+CALL = {
+    "type": "tool_use",
+    "id": "toolu_1",
+    "name": "bash",
+    "input": {"command": "ls ~/你好"},
+}
+RESULT = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "a.txt"}
+PNG = {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}
+
+
+def core(*wire: dict[str, Any], model: str | None = None) -> list[Message]:
+    return anthropic.decode_messages(list(wire), model=model)
+
+
+def without_native(messages: list[Message]) -> list[dict[str, Any]]:
+    return [
+        {key: value for key, value in message.items() if key != "_native"}
+        for message in messages
+    ]
+
+
+class TestReading:
+    def test_decodes_text(self) -> None:
+        wire = {"role": "user", "content": "hi"}
+        assert without_native(core(wire)) == [{"role": "user", "content": "hi"}]
+
+    def test_splits_results_and_text_into_messages(
+        self,
+    ) -> None:
+        second = {"type": "tool_result", "tool_use_id": "toolu_2", "is_error": True}
+        wire = {
+            "role": "user",
+            "content": [RESULT, second, {"type": "text", "text": "go on"}],
+        }
+        messages = core(wire)
+        assert without_native(messages) == [
+            {"role": "tool", "tool_call_id": "toolu_1", "content": "a.txt"},
+            {
+                "role": "tool",
+                "tool_call_id": "toolu_2",
+                "content": "",
+                "is_error": True,
+            },
+            {"role": "user", "content": [{"type": "text", "text": "go on"}]},
+        ]
+        assert [message["_native"].get("joined", False) for message in messages] == [
+            False,
+            True,
+            True,
+        ]
+        assert anthropic.encode_messages(messages) == [wire]
+
+    def test_error_flag_survives_an_edit(
+        self,
+    ) -> None:
+        result = {
+            "type": "tool_result",
+            "tool_use_id": "toolu_2",
+            "content": "no such file",
+            "is_error": True,
+        }
+        [message] = core({"role": "user", "content": [result]})
+        shorter = with_content(message, "no")
+        assert anthropic.encode_messages([shorter]) == [
+            {"role": "user", "content": [{**result, "content": "no"}]}
+        ]
+        assert openai_chat.encode_messages([shorter]) == [
+            {"role": "tool", "tool_call_id": "toolu_2", "content": "no"}
+        ]
+
+    def test_decodes_an_assistant_message(self) -> None:
+        wire = {
+            "role": "assistant",
+            "content": [THINKING, REDACTED, {"type": "text", "text": "Listing."}, CALL],
+        }
+        [message] = core(wire)
+        assert without_native([message]) == [
+            {
+                "role": "assistant",
+                "content": "Listing.",
+                "tool_calls": [
+                    {
+                        "id": "toolu_1",
+                        "type": "function",
+                        "function": {
+                            "name": "bash",
+                            "arguments": '{"command": "ls ~/你好"}',
+                        },
+                    }
+                ],
+                "reasoning_content": "Let me see.",
+            }
+        ]
+        assert anthropic.encode_messages([message]) == [wire]
+
+    def test_call_without_text_has_no_content(self) -> None:
+        [message] = core(
+            {
+                "role": "assistant",
+                "content": [{"type": "tool_use", "id": "x", "name": "t"}],
+            }
+        )
+        assert message["content"] is None
+        assert calls_of(message)[0].parsed == {}
+
+    def test_keeps_texts_separate_and_server_tools_as_parts(self) -> None:
+        search = {
+            "type": "server_tool_use",
+            "id": "srvtoolu_1",
+            "name": "web_search",
+            "input": {"query": "x"},
+        }
+        found = {
+            "type": "web_search_tool_result",
+            "tool_use_id": "srvtoolu_1",
+            "content": [{"type": "web_search_result"}],
+        }
+        texts = [
+            {"type": "text", "text": "a"},
+            {"type": "text", "text": "b", "citations": [{"type": "char_location"}]},
+        ]
+        [message] = core({"role": "assistant", "content": [search, found, *texts]})
+        assert message["content"] == [
+            search,
+            found,
+            {"type": "text", "text": "a"},
+            {"type": "text", "text": "b"},
+        ]
+        assert "tool_calls" not in message
+        assert results_of(message) == []
+        assert text_of(message) == "a\nb"
+
+    def test_decodes_media(self) -> None:
+        pdf = {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0="}
+        wire = {
+            "role": "user",
+            "content": [
+                {
+                    "type": "image",
+                    "source": PNG,
+                    "cache_control": {"type": "ephemeral"},
+                },
+                {
+                    "type": "image",
+                    "source": {"type": "url", "url": "https://example.org/a.png"},
+                },
+                {
+                    "type": "image",
+                    "source": {"type": "file", "file_id": "file_1"},
+                    "cache_control": {"type": "ephemeral"},
+                },
+                {"type": "document", "source": pdf, "title": "a.pdf"},
+                {"type": "document", "source": pdf},
+                {
+                    "type": "document",
+                    "source": {
+                        "type": "text",
+                        "media_type": "text/plain",
+                        "data": "words",
+                    },
+                },
+            ],
+        }
+        [message] = core(wire)
+        data_url = "data:application/pdf;base64,JVBERi0="
+        assert message["content"] == [
+            {
+                "type": "image_url",
+                "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="},
+            },
+            {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}},
+            {"type": "image", "source": {"type": "file", "file_id": "file_1"}},
+            {"type": "file", "file": {"filename": "a.pdf", "file_data": data_url}},
+            {
+                "type": "file",
+                "file": {"filename": "document.pdf", "file_data": data_url},
+            },
+            wire["content"][5],
+        ]
+        assert anthropic.encode_messages([message]) == [wire]
+
+    def test_decodes_images_in_results(self) -> None:
+        shot = {
+            "type": "tool_result",
+            "tool_use_id": "toolu_1",
+            "content": [{"type": "image", "source": PNG}],
+        }
+        [message] = core({"role": "user", "content": [shot]})
+        assert message["content"] == [
+            {
+                "type": "image_url",
+                "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="},
+            }
+        ]
+
+    def test_system_messages_stay_in_place(self) -> None:
+        wire: list[dict[str, Any]] = [
+            {"role": "user", "content": "hi"},
+            {"role": "system", "content": "be brief"},
+            {"role": "system", "content": [{"type": "text", "text": "and kind"}]},
+        ]
+        messages = core(*wire)
+        assert [message["role"] for message in messages] == ["user", "system", "system"]
+        assert anthropic.encode_messages(messages) == wire
+
+    def test_restores_arguments_that_are_not_json(self) -> None:
+        [message] = core(
+            {
+                "role": "assistant",
+                "content": [{**CALL, "input": {"INVALID_JSON": '{"a": '}}],
+            }
+        )
+        assert calls_of(message)[0].arguments == '{"a": '
+
+    @pytest.mark.parametrize(
+        ("wire", "sentence"),
+        [
+            ("hi", "messages must be a list, not str"),
+            (None, "messages must be a list, not missing"),
+            (["hi"], "messages[0] must be an object, not str"),
+            (
+                [{"role": "tool", "content": "x"}],
+                "messages[0].role must be one of user, assistant, system, not 'tool'",
+            ),
+            (
+                [{"content": "x"}],
+                "messages[0].role must be one of user, assistant, system, not None",
+            ),
+            ([{"role": ["user"], "content": "x"}], "messages[0].role must be one of"),
+            ([{"role": "user"}], "messages[0].content must be a list, not missing"),
+            (
+                [{"role": "user", "content": 7}],
+                "messages[0].content must be a list, not int",
+            ),
+            (
+                [{"role": "user", "content": ["x"]}],
+                "messages[0].content[0] must be an object, not str",
+            ),
+            (
+                [{"role": "user", "content": [{"type": "tool_result"}]}],
+                "content[0].tool_use_id must be a string",
+            ),
+            (
+                [{"role": "user", "content": [{**RESULT, "content": 7}]}],
+                "content[0].content must be a list, not int",
+            ),
+            (
+                [{"role": "user", "content": [{**RESULT, "content": [7]}]}],
+                "content[0].content[0] must be an object",
+            ),
+            (
+                [{"role": "assistant", "content": [{"type": "tool_use"}]}],
+                "messages[0].content[0].id must be a string",
+            ),
+            (
+                [
+                    {
+                        "role": "assistant",
+                        "content": [{"type": "tool_use", "id": "x", "name": 3}],
+                    }
+                ],
+                "name must be a string",
+            ),
+        ],
+    )
+    def test_explains_invalid_messages(self, wire: Any, sentence: str) -> None:
+        with pytest.raises(WireError) as failure:
+            anthropic.decode_messages(wire)
+        assert sentence in str(failure.value)
+
+    @pytest.mark.parametrize("text", [None, 7])
+    def test_keeps_odd_fields_inside_blocks(self, text: Any) -> None:
+        wire = [
+            {
+                "role": "user",
+                "content": [
+                    {"type": "text", "text": text},
+                    {"type": ["odd"]},
+                    {"source": "odd"},
+                ],
+            }
+        ]
+        assert anthropic.encode_messages(anthropic.decode_messages(wire)) == wire
+
+
+class TestVerbatim:
+    @given(wire_messages)
+    def test_messages(self, wire: list[dict[str, Any]]) -> None:
+        before = copy_of(wire)
+        messages = anthropic.decode_messages(wire, model="claude-a")
+        assert anthropic.encode_messages(messages, model="claude-a") == before
+        assert anthropic.encode_messages(copy_of(messages)) == before
+        assert wire == before
+        # Nothing is left in Anthropic's form where chat has one of its own, and no marker outside the native value.
+        for message in without_native(messages):
+            parts = message["content"] if isinstance(message["content"], list) else []
+            assert not {"tool_use", "tool_result", "thinking"} & {
+                str(part.get("type")) for part in parts
+            }
+            assert not any("cache_control" in part for part in parts)
+            if message["role"] == "tool":
+                assert message["tool_call_id"].startswith("toolu_")
+
+    @given(replies)
+    def test_replies(self, body: dict[str, Any]) -> None:
+        before = copy_of(body)
+        assert anthropic.encode_reply(anthropic.decode_reply(body)) == before
+        assert body == before
+
+    @given(
+        wire_messages,
+        st.sampled_from(
+            [
+                "",
+                "be brief",
+                [{"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}],
+                [],
+            ]
+        ),
+        st.dictionaries(
+            st.sampled_from(
+                ["thinking", "mcp_servers", "new_field", "stream", "container"]
+            ),
+            st.none() | st.text(),
+        ),
+    )
+    def test_requests(
+        self, wire: list[dict[str, Any]], system: Any, params: dict[str, Any]
+    ) -> None:
+        body = {
+            "model": "claude-a",
+            "max_tokens": 5,
+            "system": system,
+            "messages": wire,
+            "tools": [],
+            **params,
+        }
+        before = copy_of(body)
+        request = anthropic.decode_request(body)
+        assert request.system == system
+        assert anthropic.encode_request(request) == before
+
+    def test_encodes_changed_messages_from_their_core_form(self) -> None:
+        wire = {"role": "user", "content": [RESULT, {"type": "text", "text": "go on"}]}
+        result, words = core(wire)
+        pruned = with_content(result, "[cleared]")
+        assert anthropic.encode_messages([pruned, words]) == [
+            {
+                "role": "user",
+                "content": [
+                    {**RESULT, "content": "[cleared]"},
+                    {"type": "text", "text": "go on"},
+                ],
+            }
+        ]
+
+    def test_text_stands_alone_without_its_results(self) -> None:
+        _, words = core(
+            {"role": "user", "content": [RESULT, {"type": "text", "text": "go on"}]}
+        )
+        reply = core({"role": "assistant", "content": "ok"})
+        assert anthropic.encode_messages([*reply, words]) == [
+            {"role": "assistant", "content": "ok"},
+            {"role": "user", "content": [{"type": "text", "text": "go on"}]},
+        ]
+
+
+class TestReasoning:
+    WIRE: dict[str, Any] = {  # noqa: RUF012
+        "role": "assistant",
+        "content": [THINKING, {"type": "text", "text": "a"}, REDACTED, CALL],
+    }
+
+    def test_is_kept_for_the_model_that_wrote_it(self) -> None:
+        messages = core(self.WIRE, model="claude-sonnet-4-5-20250929")
+        assert anthropic.encode_messages(messages, model="claude-sonnet-4-5") == [
+            self.WIRE
+        ]
+
+    def test_is_dropped_for_another_model(self) -> None:
+        messages = core(self.WIRE, model="claude-a")
+        assert anthropic.encode_messages(messages, model="claude-b") == [
+            {"role": "assistant", "content": [{"type": "text", "text": "a"}, CALL]}
+        ]
+        assert anthropic.encode_messages(messages) == [self.WIRE]
+
+    def test_message_without_reasoning_is_the_same_for_every_model(self) -> None:
+        wire = {"role": "assistant", "content": "said"}
+        assert anthropic.encode_messages(
+            core(wire, model="claude-a"), model="claude-b"
+        ) == [wire]
+
+    def test_message_of_reasoning_alone_is_dropped(self) -> None:
+        messages = core(
+            {"role": "user", "content": "q"},
+            {"role": "assistant", "content": [THINKING]},
+            model="claude-a",
+        )
+        assert anthropic.encode_messages(messages, model="claude-b") == [
+            {"role": "user", "content": "q"}
+        ]
+
+    def test_is_dropped_from_a_request_for_another_model(self) -> None:
+        body = {
+            "model": "claude-a",
+            "max_tokens": 9,
+            "messages": [{"role": "user", "content": "q"}, self.WIRE],
+        }
+        request = anthropic.decode_request(body)
+        other = Request("claude-b", request.messages, params=request.params)
+        assert THINKING not in anthropic.encode_request(other)["messages"][1]["content"]
+
+    def test_requested_model_is_the_author_of_a_reply(self) -> None:
+        body = {"model": "served-by-proxy", "content": [THINKING]}
+        assert (
+            anthropic.decode_reply(body, model="claude-a").message["_native"]["model"]
+            == "claude-a"
+        )
+        assert (
+            anthropic.decode_reply(body).message["_native"]["model"]
+            == "served-by-proxy"
+        )

@@ -1,0 +1,594 @@
+"""Messages from elsewhere, put in Anthropic's terms."""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from everthread.core.caching.claude_cache_marks import apply_cache_control
+from everthread.core.message_repair import OPENING_TEXT, repair_messages
+from everthread.core.messages import Message
+from everthread.core.turns import is_user_message
+from everthread.core.types import Request
+from everthread.wire import anthropic
+from everthread.wire.native_values import with_native
+from tests.shared_data import shared_path
+from tests.wire.anthropic_strategies import chat_histories, copy_of
+
+MARKER = {"type": "ephemeral"}
+
+
+def text(words: str, **more: Any) -> dict[str, Any]:
+    return {"type": "text", "text": words, **more}
+
+
+def call(call_id: str, arguments: Any = "{}", name: str = "t") -> dict[str, Any]:
+    return {
+        "id": call_id,
+        "type": "function",
+        "function": {"name": name, "arguments": arguments},
+    }
+
+
+def calls_message(*calls: Any, content: Any = None) -> Any:
+    return {"role": "assistant", "content": content, "tool_calls": list(calls)}
+
+
+def result(call_id: str, content: Any = "ok") -> Any:
+    return {"role": "tool", "tool_call_id": call_id, "content": content}
+
+
+def wire(*messages: Any, model: str | None = None) -> list[dict[str, Any]]:
+    before = copy_of(messages)
+    written = anthropic.encode_messages(list(messages), model=model)
+    assert copy_of(messages) == before
+    return written
+
+
+USER: Any = {"role": "user", "content": "q"}
+ASKED = {"role": "user", "content": [text("q")]}
+
+
+def test_joins_results_and_the_next_user_message() -> None:
+    written = wire(
+        USER,
+        calls_message(call("1"), call("2"), content="Both."),
+        result("2"),
+        result("1"),
+        USER,
+    )
+    assert written == [
+        ASKED,
+        {
+            "role": "assistant",
+            "content": [
+                text("Both."),
+                {"type": "tool_use", "id": "1", "name": "t", "input": {}},
+                {"type": "tool_use", "id": "2", "name": "t", "input": {}},
+            ],
+        },
+        {
+            "role": "user",
+            "content": [
+                {"type": "tool_result", "tool_use_id": "2", "content": "ok"},
+                {"type": "tool_result", "tool_use_id": "1", "content": "ok"},
+                text("q"),
+            ],
+        },
+    ]
+
+
+def test_moves_results_before_text() -> None:
+    written = wire(USER, calls_message(call("1")), USER, result("1"))
+    assert [block["type"] for block in written[2]["content"]] == ["tool_result", "text"]
+
+
+def test_joins_neighbours_of_one_role() -> None:
+    said: Any = {"role": "assistant", "content": "a"}
+    assert wire(USER, USER, said, said) == [
+        {"role": "user", "content": [text("q"), text("q")]},
+        {"role": "assistant", "content": [text("a"), text("a")]},
+    ]
+
+
+def test_joins_a_translated_message_with_a_native_neighbour() -> None:
+    native = anthropic.decode_messages([{"role": "user", "content": "native"}])
+    assert wire(*native, USER) == [
+        {"role": "user", "content": [text("native"), text("q")]}
+    ]
+    assert wire(USER, *native) == [
+        {"role": "user", "content": [text("q"), text("native")]}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "value"),
+    [
+        ('{"a": [1, "二"]}', {"a": [1, "二"]}),
+        ("", {}),
+        ("  ", {}),
+        ("null", {}),
+        (None, {}),
+        (7, {}),
+        ({"already": "an object"}, {"already": "an object"}),
+        ('{"cut": "of', {"INVALID_JSON": '{"cut": "of'}),
+        ("[1, 2]", {"INVALID_JSON": "[1, 2]"}),
+        ("ls -la", {"INVALID_JSON": "ls -la"}),
+        ('{"x": NaN}', {"INVALID_JSON": '{"x": NaN}'}),
+        ("[" * 100_000, {"INVALID_JSON": "[" * 100_000}),
+    ],
+)
+def test_arguments_are_always_an_object(arguments: Any, value: dict[str, Any]) -> None:
+    assert (
+        wire(USER, calls_message(call("1", arguments)))[1]["content"][0]["input"]
+        == value
+    )
+
+
+def test_encodes_custom_calls_with_one_input() -> None:
+    custom = {
+        "id": "1",
+        "type": "custom",
+        "custom": {"name": "patch", "input": "*** Begin"},
+    }
+    assert wire(USER, calls_message(custom))[1]["content"] == [
+        {
+            "type": "tool_use",
+            "id": "1",
+            "name": "patch",
+            "input": {"input": "*** Begin"},
+        }
+    ]
+
+
+def test_drops_invalid_calls_and_names_nameless_ones() -> None:
+    written = wire(
+        USER,
+        calls_message("garbage", {"id": "x"}, call("1", name="")),
+        {"role": "assistant", "tool_calls": 3},
+    )
+    assert written[1]["content"] == [
+        {"type": "tool_use", "id": "1", "name": "unknown", "input": {}}
+    ]
+
+
+def test_cleans_call_ids_of_calls_and_results_alike() -> None:
+    written = wire(
+        USER,
+        calls_message(call("functions.bash:0"), call("functions_bash_0")),
+        result("functions.bash:0"),
+    )
+    assert [block["id"] for block in written[1]["content"]] == [
+        "functions_bash_0",
+        "functions_bash_0_2",
+    ]
+    assert written[2]["content"][0]["tool_use_id"] == "functions_bash_0"
+
+
+def test_makes_reused_ids_unique() -> None:
+    turn = [calls_message(call("call_0")), result("call_0")]
+    written = wire(USER, *turn, *turn, *turn)
+    assert [m["content"][0]["id"] for m in written[1::2]] == [
+        "call_0",
+        "call_0_2",
+        "call_0_3",
+    ]
+    assert [m["content"][0]["tool_use_id"] for m in written[2::2]] == [
+        "call_0",
+        "call_0_2",
+        "call_0_3",
+    ]
+
+
+def test_keeps_native_ids_and_matches_translated_results() -> None:
+    made = {
+        "role": "assistant",
+        "content": [{"type": "tool_use", "id": "call_0", "name": "t", "input": {}}],
+    }
+    written = wire(
+        USER,
+        *anthropic.decode_messages([made]),
+        result("call_0"),
+        calls_message(call("call_0")),
+        result("call_0"),
+    )
+    assert written[1] == made
+    assert written[2]["content"][0]["tool_use_id"] == "call_0"
+    assert (
+        written[3]["content"][0]["id"]
+        == written[4]["content"][0]["tool_use_id"]
+        == "call_0_2"
+    )
+
+
+def test_cleans_the_id_of_an_orphan_result() -> None:
+    assert wire(USER, result("a b"), {"role": "tool", "content": "x"})[0]["content"][
+        :2
+    ] == [
+        {"type": "tool_result", "tool_use_id": "a_b", "content": "ok"},
+        {"type": "tool_result", "tool_use_id": "call", "content": "x"},
+    ]
+
+
+@pytest.mark.parametrize("content", ["", " \n", None, [], [text("")]])
+def test_encodes_an_empty_result_without_content(content: Any) -> None:
+    assert wire(USER, calls_message(call("1")), result("1", content))[2]["content"] == [
+        {"type": "tool_result", "tool_use_id": "1"}
+    ]
+
+
+@pytest.mark.parametrize("content", ["", " \n", None, [], [text(" ")]])
+@pytest.mark.parametrize("role", ["user", "assistant", "system"])
+def test_drops_blank_messages(role: str, content: Any) -> None:
+    assert wire(USER, {"role": role, "content": content}) == [ASKED]
+
+
+def test_inserts_an_opening_before_the_assistant() -> None:
+    opening = {"role": "user", "content": OPENING_TEXT}
+    said: Any = {"role": "assistant", "content": "Hello!"}
+    assert wire() == []
+    assert wire({"role": "user", "content": ""}) == [opening]
+    assert wire(said) == [opening, {"role": "assistant", "content": [text("Hello!")]}]
+    native = anthropic.decode_messages([{"role": "assistant", "content": "Hello!"}])
+    assert wire(*native) == [{"role": "assistant", "content": "Hello!"}]
+
+
+def test_wraps_instructions_in_mid_conversation() -> None:
+    written = wire(
+        USER,
+        {"role": "assistant", "content": "a"},
+        {"role": "developer", "content": "Be brief."},
+        USER,
+    )
+    reminder = "<system-reminder>\nBe brief.\n</system-reminder>"
+    assert written[2] == {"role": "user", "content": [text(reminder), text("q")]}
+    assert not is_user_message({"role": "user", "content": reminder})
+
+
+@pytest.mark.parametrize(
+    ("part", "block"),
+    [
+        ({"text": "without a type"}, text("without a type")),
+        ({"type": "input_text", "text": "x"}, text("x")),
+        (
+            text("x", citations=[{"type": "page_location"}]),
+            text("x", citations=[{"type": "page_location"}]),
+        ),
+        (
+            text("x", annotations=[], cache_control=MARKER),
+            text("x", cache_control=MARKER),
+        ),
+        ({"type": "refusal", "refusal": "No."}, text("No.")),
+        (
+            {
+                "type": "image_url",
+                "image_url": {"url": "data:image/jpg;base64,AAAA"},
+                "cache_control": MARKER,
+            },
+            {
+                "type": "image",
+                "source": {
+                    "type": "base64",
+                    "media_type": "image/jpeg",
+                    "data": "AAAA",
+                },
+                "cache_control": MARKER,
+            },
+        ),
+        (
+            {
+                "type": "image_url",
+                "image_url": {"url": "data:IMAGE/PNG;name=a.png;base64,AAAA"},
+            },
+            {
+                "type": "image",
+                "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"},
+            },
+        ),
+        (
+            {"type": "input_image", "image_url": "https://example.org/a.png"},
+            {
+                "type": "image",
+                "source": {"type": "url", "url": "https://example.org/a.png"},
+            },
+        ),
+        (
+            {"type": "image_url", "image_url": {"url": "data:image/svg+xml,<svg/>"}},
+            text("[image omitted]"),
+        ),
+        (
+            {"type": "image_url", "image_url": {"url": "data:image/tiff;base64,AAAA"}},
+            text("[image omitted]"),
+        ),
+        ({"type": "image_url", "image_url": None}, text("[image omitted]")),
+        (
+            {
+                "type": "file",
+                "file": {
+                    "filename": "a.pdf",
+                    "file_data": "data:application/pdf;base64,JVBE",
+                },
+            },
+            {
+                "type": "document",
+                "source": {
+                    "type": "base64",
+                    "media_type": "application/pdf",
+                    "data": "JVBE",
+                },
+                "title": "a.pdf",
+            },
+        ),
+        (
+            {"type": "input_file", "file_url": "https://example.org/a.pdf"},
+            {
+                "type": "document",
+                "source": {"type": "url", "url": "https://example.org/a.pdf"},
+            },
+        ),
+        ({"type": "file", "file": {"file_id": "file-1"}}, text("[file omitted]")),
+        (
+            {"type": "file", "file": {"filename": "a.csv", "file_data": 7}},
+            text("[file a.csv omitted]"),
+        ),
+        (
+            {"type": "input_audio", "input_audio": {"data": "AA=="}},
+            text("[audio omitted]"),
+        ),
+        ({"type": "video_url", "video_url": {"url": "x"}}, text("[video omitted]")),
+        ({"type": "something_new", "a": 1}, {"type": "something_new", "a": 1}),
+    ],
+)
+def test_encodes_parts(part: dict[str, Any], block: dict[str, Any]) -> None:
+    assert wire({"role": "user", "content": [part]}) == [
+        {"role": "user", "content": [block]}
+    ]
+    in_result = wire(USER, calls_message(call("1")), result("1", [part]))[2]["content"][
+        0
+    ]["content"]
+    assert in_result == [block]
+
+
+def test_replaces_the_assistants_media_by_text() -> None:
+    shown = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
+    said: Any = {"role": "assistant", "content": ["see", shown], "refusal": "No more."}
+    assert wire(USER, said)[1]["content"] == [
+        text("see"),
+        text("[image omitted]"),
+        text("No more."),
+    ]
+
+
+def test_accepts_histories_of_blocks() -> None:
+    thinking = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
+    made = {
+        "type": "tool_use",
+        "id": "a:b",
+        "name": "t",
+        "input": {"x": 1},
+        "caller": {"type": "direct"},
+    }
+    answer = {
+        "type": "tool_result",
+        "tool_use_id": "a:b",
+        "content": [text(""), text("x")],
+        "is_error": True,
+    }
+    written = wire(
+        USER,
+        {"role": "assistant", "content": [thinking, made]},
+        {"role": "user", "content": [text("w"), answer]},
+    )
+    assert written[1]["content"] == [thinking, {**made, "id": "a_b"}]
+    assert written[2]["content"] == [
+        {**answer, "tool_use_id": "a_b", "content": [text("x")]},
+        text("w"),
+    ]
+
+
+def test_drops_reasoning_of_another_api() -> None:
+    thinking = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
+    unsigned = {"type": "thinking", "thinking": "hm"}
+    other = {"type": "reasoning", "summary": []}
+    said: Message = {
+        "role": "assistant",
+        "content": [thinking, unsigned, other, text("a")],
+        "reasoning_content": "hm",
+    }
+    assert wire(USER, said)[1]["content"] == [thinking, text("a")]
+    assert wire(USER, with_native(said, "openai_chat", None))[1]["content"] == [
+        text("a")
+    ]
+
+
+@pytest.mark.parametrize(
+    "value", [None, 3, {"role": "tool", "content": "x"}, {"role": "alien"}]
+)
+def test_ignores_a_native_value_that_is_not_a_message(value: Any) -> None:
+    assert wire(with_native(USER, "anthropic", value)) == [ASKED]
+
+
+class TestCacheMarkers:
+    def test_moves_the_mark_of_a_message_to_its_last_block(self) -> None:
+        asked: Any = {**USER, "cache_control": MARKER}
+        made: Any = {**calls_message(call("1"), content="x"), "cache_control": MARKER}
+        answered: Any = {**result("1"), "cache_control": MARKER}
+        written = wire(asked, made, answered)
+        assert [m["content"][-1]["cache_control"] for m in written] == [MARKER] * 3
+        assert [len(m["content"]) for m in written] == [1, 2, 1]
+
+    def test_never_marks_reasoning_or_blank_text(self) -> None:
+        thinking = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
+        native = {"role": "assistant", "content": [text("a"), text(" "), thinking]}
+        [message] = anthropic.decode_messages([native])
+        [written] = wire({**message, "cache_control": MARKER})
+        assert written == {
+            "role": "assistant",
+            "content": [text("a", cache_control=MARKER), text(" "), thinking],
+        }
+        [alone] = anthropic.decode_messages(
+            [{"role": "assistant", "content": [thinking]}]
+        )
+        assert wire({**alone, "cache_control": MARKER}) == [
+            {"role": "assistant", "content": [thinking]}
+        ]
+        assert wire(USER, {"role": "user", "content": "", "cache_control": MARKER}) == [
+            ASKED
+        ]
+        [empty] = anthropic.decode_messages([{"role": "user", "content": ""}])
+        assert wire({**empty, "cache_control": MARKER}) == [
+            {"role": "user", "content": ""}
+        ]
+
+    def test_encodes_marks_set_on_a_decoded_history(self) -> None:
+        """Placed on the core form, sent on the native one: reasoning stays signed, and old markers go."""
+        thinking = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
+        use = {
+            "type": "tool_use",
+            "id": "1",
+            "name": "t",
+            "input": {"cache_control": "an argument"},
+        }
+        history: list[dict[str, Any]] = [
+            {"role": "user", "content": [text("old", cache_control=MARKER)]},
+            {"role": "assistant", "content": "b"},
+            {"role": "user", "content": "c"},
+            {"role": "assistant", "content": [thinking, text("d"), use]},
+            {
+                "role": "user",
+                "content": [
+                    {"type": "tool_result", "tool_use_id": "1", "content": "e"}
+                ],
+            },
+        ]
+        marked = apply_cache_control(
+            anthropic.decode_messages(history), native_anthropic=True
+        )
+        assert anthropic.encode_messages(marked) == [
+            {"role": "user", "content": [text("old")]},
+            history[1],
+            {"role": "user", "content": [text("c", cache_control=MARKER)]},
+            {
+                "role": "assistant",
+                "content": [thinking, text("d"), {**use, "cache_control": MARKER}],
+            },
+            {
+                "role": "user",
+                "content": [{**history[4]["content"][0], "cache_control": MARKER}],
+            },
+        ]
+
+
+class TestRules:
+    """What Anthropic refuses, checked on anything a repaired history may hold."""
+
+    @given(chat_histories())
+    def test_encodes_valid_requests_from_any_history(
+        self, history: list[Message]
+    ) -> None:
+        before = copy_of(history)
+        body = anthropic.encode_request(Request("claude-a", history))
+        assert history == before
+        assert problems(body) == []
+
+    @pytest.mark.parametrize("folder", ["transcripts", "requests"])
+    def test_encodes_valid_requests_from_recorded_histories(self, folder: str) -> None:
+        for path in sorted(shared_path(folder).glob("*.json")):
+            recorded = json.loads(path.read_text(encoding="utf-8"))
+            history = repair_messages(recorded["messages"])
+            request = Request("claude-a", history, tools=recorded.get("tools") or [])
+            body = anthropic.encode_request(request)
+            assert problems(body) == [], path.name
+            assert anthropic.encode_request(anthropic.decode_request(body)) == body, (
+                path.name
+            )
+
+    @given(chat_histories(), chat_histories())
+    def test_longer_history_begins_like_a_shorter_one(
+        self, first: list[Message], more: list[Message]
+    ) -> None:
+        """Only the last message may grow, at its end: that is what a prompt cache needs."""
+        answer: list[Message] = [
+            {"role": "user", "content": "q"},
+            {"role": "assistant", "content": "a"},
+        ]
+        short = anthropic.encode_messages([*first, *answer])
+        long = anthropic.encode_messages([*first, *answer, *more])
+        assert long[: len(short) - 1] == short[:-1]
+        assert (
+            long[len(short) - 1]["content"][: len(short[-1]["content"])]
+            == short[-1]["content"]
+        )
+
+
+def problems(body: dict[str, Any]) -> list[str]:
+    """The rules of the API that turn a request down."""
+    found = []
+    messages = body["messages"]
+    roles = [message["role"] for message in messages]
+    if roles[:1] == ["assistant"]:
+        found.append("the assistant begins")
+    found += [
+        f"two of {one} in a row" for one, other in pairwise(roles) if one == other
+    ]
+    seen: set[str] = set()
+    waiting: set[str] = set()
+    for message in messages:
+        blocks = (
+            [text(message["content"])]
+            if isinstance(message["content"], str)
+            else message["content"]
+        )
+        answered = [
+            block["tool_use_id"] for block in blocks if block["type"] == "tool_result"
+        ]
+        called = [block["id"] for block in blocks if block["type"] == "tool_use"]
+        kinds = [block["type"] for block in blocks]
+        found += [] if blocks else ["an empty message"]
+        found += (
+            []
+            if set(answered) == waiting and len(answered) == len(waiting)
+            else ["calls and results differ"]
+        )
+        found += (
+            []
+            if kinds == sorted(kinds, key="tool_result".__ne__)
+            else ["a result after something else"]
+        )
+        found += [
+            f"id {each!r}"
+            for each in called
+            if not re.fullmatch(r"[a-zA-Z0-9_-]+", each) or each in seen
+        ]
+        found += [
+            "input is no object"
+            for block in blocks
+            if not isinstance(block.get("input", {}), dict)
+        ]
+        found += [
+            "blank text"
+            for block in [*blocks, *inner_blocks(blocks)]
+            if not block.get("text", "x").strip()
+        ]
+        seen |= set(called)
+        waiting = set(called)
+    found += [
+        "blank system prompt"
+        for block in body.get("system", [])
+        if not block["text"].strip()
+    ]
+    return found + (["calls at the end"] if waiting else [])
+
+
+def inner_blocks(blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        each
+        for block in blocks
+        if isinstance(block.get("content"), list)
+        for each in block["content"]
+    ]

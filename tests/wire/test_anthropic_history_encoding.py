@@ -1,0 +1,110 @@
+"""A history that grows is written as if it were written anew each time."""
+
+from __future__ import annotations
+
+import copy
+import random
+from typing import Any
+
+import pytest
+
+from everthread.core.types import Request
+from everthread.wire.anthropic import decode_messages, encode_request
+from everthread.wire.anthropic.history_encoding import EncodedHistory
+
+
+def _said(rng: random.Random, index: int) -> list[Any]:
+    """A turn, of the kinds that are joined, dropped or given other ids on this wire."""
+    call_id = rng.choice(["call_1", f"call {index}", "x"])
+    function = {"name": "ledger", "arguments": f'{{"account": {index}}}'}
+    wanted = {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": call_id, "function": function}],
+    }
+    answer = {
+        "role": "tool",
+        "tool_call_id": call_id,
+        "content": f"The books of {index}.",
+    }
+    native = decode_messages(
+        [
+            {
+                "role": "assistant",
+                "content": [{"type": "text", "text": f"Native {index}."}],
+            }
+        ]
+    )
+    kinds: list[list[Any]] = [
+        [
+            {"role": "user", "content": f"Question {index}"},
+            {"role": "assistant", "content": "Settled."},
+        ],
+        [{"role": "user", "content": f"Look at {index}"}, wanted, answer],
+        [wanted, answer, {"role": "user", "content": "Hurry."}],
+        [{"role": "assistant", "content": ""}, {"role": "user", "content": "Hello?"}],
+        [{"role": "user", "content": [{"type": "text", "text": "In parts."}]}, *native],
+    ]
+    return rng.choice(kinds)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_encodes_a_growing_history_like_a_new_one(seed: int) -> None:
+    rng = random.Random(seed)  # noqa: S311 - a test's own chance
+    written = EncodedHistory()
+    history = list[Any]()
+    for index in range(100):
+        history += _said(rng, index)
+        sent = list(history)
+        for place in range(len(sent) - 3, len(sent)):
+            if (
+                place >= 0
+                and isinstance(sent[place]["content"], str)
+                and sent[place]["content"]
+            ):
+                sent[place] = sent[place] | {"cache_control": {"type": "ephemeral"}}
+        request = Request(
+            rng.choice(["claude-sonnet-4-5"] * 30 + ["claude-opus-4-1"]),
+            sent,
+            "Be brief.",
+        )
+        if rng.random() < 0.02:
+            history[rng.randrange(len(history))] = {
+                "role": "user",
+                "content": f"Another {index}",
+            }
+        assert encode_request(request, encoded_history=written) == encode_request(
+            request
+        )
+    assert written.messages, "something was kept"
+
+
+def test_returned_lists_may_be_modified() -> None:
+    history: list[Any] = [
+        {"role": ("user", "assistant")[index % 2], "content": f"Say {index}."}
+        for index in range(200)
+    ]
+    written = EncodedHistory()
+    request = Request("claude-sonnet-4-5", history)
+    first = encode_request(request, encoded_history=written)
+    original = copy.deepcopy(first)
+    assert written.messages, "something was kept"
+    for change in (list.pop, list.clear, list.reverse):
+        change(encode_request(request, encoded_history=written)["messages"])
+        assert encode_request(request, encoded_history=written) == original, (
+            change.__name__
+        )
+
+
+@pytest.mark.parametrize("calls", [None, [], [None], [{}]])
+def test_encodes_everything_if_no_role_is_certain(calls: Any) -> None:
+    """One voice all along, and calls that are none: no place to cut."""
+    mute = {"role": "assistant", "content": None, "tool_calls": calls}
+    history: list[Any] = [
+        {"role": "user", "content": f"Say {index}."} for index in range(200)
+    ]
+    history[100] = mute
+    written = EncodedHistory()
+    request = Request("claude-sonnet-4-5", history)
+    assert encode_request(request, encoded_history=written) == encode_request(request)
+    assert not written.messages

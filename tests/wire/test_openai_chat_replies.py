@@ -1,0 +1,139 @@
+"""Replies of OpenAI's chat protocol."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from everthread.core.messages import Message
+from everthread.core.types import Reply
+from everthread.errors import WireError
+from everthread.wire import openai_chat as chat
+from everthread.wire.native_values import with_native
+from tests.shared_data import shared_path
+from tests.wire import openai_strategies as made
+from tests.wire.openai_bodies import completion
+
+
+def test_restores_recorded_requests_and_replies_verbatim() -> None:
+    for path in sorted(shared_path("requests").glob("*.json")):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        body = {"model": "m", "messages": record["messages"], **record["kwargs"]}
+        request = chat.decode_request(body)
+        assert chat.encode_request(request) == body, path.name
+        assert request.system == record["messages"][0]["content"]
+        assert (
+            chat.encode_reply(chat.decode_reply(record["response"]))
+            == record["response"]
+        ), path.name
+
+
+@made.few
+@given(made.chat_reply)
+def test_restores_replies_verbatim(body: dict[str, Any]) -> None:
+    assert chat.encode_reply(chat.decode_reply(body)) == body
+
+
+@pytest.mark.parametrize(
+    ("reason", "refusal", "stop"),
+    [
+        ("stop", None, "stop"),
+        ("stop", "I cannot.", "refusal"),
+        ("length", "I can", "length"),
+        ("tool_calls", None, "tool_calls"),
+        ("function_call", None, "tool_calls"),
+        ("content_filter", None, "content_filter"),
+        ("eos", None, "other"),
+        (None, None, None),
+    ],
+)
+def test_decodes_finish_reasons(
+    reason: str | None, refusal: str | None, stop: str | None
+) -> None:
+    body = completion({"role": "assistant", "content": "x", "refusal": refusal}, reason)
+    reply = chat.decode_reply(body)
+    assert reply.stop == stop
+    assert chat.encode_reply(reply) == body
+
+
+@pytest.mark.parametrize(
+    ("stop", "reason"),
+    [
+        ("stop", "stop"),
+        ("length", "length"),
+        ("refusal", "content_filter"),
+        ("pause", "stop"),
+        ("other", "stop"),
+        (None, None),
+    ],
+)
+def test_encodes_finish_reasons_of_other_apis(
+    stop: str | None, reason: str | None
+) -> None:
+    reply = Reply(
+        message={"role": "assistant", "content": "x"},
+        stop=stop,
+        raw={"type": "message", "stop_reason": "?"},
+    )
+    body = chat.encode_reply(reply)
+    assert body["choices"][0]["finish_reason"] == reason
+    assert "stop_reason" not in body
+    assert "usage" not in body
+
+
+def test_encodes_a_changed_stop() -> None:
+    reply = chat.decode_reply(completion({"role": "assistant", "content": "x"}))
+    changed = Reply(message=reply.message, stop="length", raw=reply.raw)
+    assert chat.encode_reply(changed)["choices"][0]["finish_reason"] == "length"
+
+
+def test_refusal_with_text_is_a_plain_stop() -> None:
+    body = chat.encode_reply(
+        Reply(
+            message={"role": "assistant", "content": None, "refusal": "No."},
+            stop="refusal",
+        )
+    )
+    assert body["choices"][0]["finish_reason"] == "stop"
+
+
+def test_joins_text_blocks_for_a_client() -> None:
+    blocks = [
+        {"type": "text", "text": "a"},
+        {"type": "tool_use", "id": "c", "name": "f"},
+        {"type": "text", "text": "b"},
+    ]
+    message: Message = {"role": "assistant", "content": blocks}
+    [choice] = chat.encode_reply(Reply(message=message, stop="tool_calls"))["choices"]
+    assert choice["message"]["content"] == "a\nb"
+    assert [call["id"] for call in choice["message"]["tool_calls"]] == ["c"]
+
+
+def test_sends_another_apis_reasoning_to_a_client() -> None:
+    core: Message = {"role": "assistant", "content": "x", "reasoning_content": "hm"}
+    body = chat.encode_reply(Reply(message=with_native(core, "anthropic", {})))
+    assert body["choices"][0]["message"] == core
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        ("x", "the reply must be an object, not str"),
+        (
+            {"error": {"message": "too long", "code": "c"}},
+            "the reply is an error, not a completion: too long",
+        ),
+        ({"error": {"a": 1}}, "the reply is an error, not a completion: {'a': 1}"),
+        ({"error": "boom"}, "not a completion: boom"),
+        ({}, "choices must be a list, not missing"),
+        ({"choices": []}, "the reply holds no choice"),
+        ({"choices": [1]}, r"choices\[0\] must be an object, not int"),
+        ({"choices": [{}]}, r"choices\[0\].message must be an object, not missing"),
+    ],
+)
+def test_explains_invalid_replies(body: Any, sentence: str) -> None:
+    with pytest.raises(WireError, match=sentence):
+        chat.decode_reply(body)

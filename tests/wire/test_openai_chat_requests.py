@@ -1,0 +1,170 @@
+"""Requests of OpenAI's chat protocol."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from everthread.core.messages import Message
+from everthread.core.types import Request
+from everthread.errors import WireError
+from everthread.wire import openai_chat as chat
+from tests.wire import openai_strategies as made
+
+USER: Message = {"role": "user", "content": "hi"}
+
+
+def round_trip(body: dict[str, Any]) -> dict[str, Any]:
+    return chat.encode_request(chat.decode_request(body))
+
+
+@made.few
+@given(made.chat_request)
+def test_restores_requests_verbatim(body: dict[str, Any]) -> None:
+    before = json.dumps(body)
+    assert round_trip(body) == body
+    assert json.dumps(body) == before
+    for message, wire in zip(
+        chat.decode_messages(body["messages"]), body["messages"], strict=True
+    ):
+        assert message is wire or "_native" in message, (
+            "a message that needs nothing is the same object"
+        )
+
+
+@pytest.mark.parametrize("role", ["system", "developer"])
+def test_first_message_becomes_the_system_prompt(role: str) -> None:
+    body = {
+        "model": "m",
+        "messages": [{"role": role, "content": "Be brief."}, USER],
+        "user": "u",
+    }
+    request = chat.decode_request(body)
+    assert (request.system, request.messages) == ("Be brief.", [USER])
+    assert round_trip(body) == body
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        {"role": "system", "content": "x", "name": "n"},
+        {"role": "system", "content": None},
+        {"role": "system", "content": [{"type": "input_text", "text": "x"}]},
+        {"role": "user", "content": "x"},
+    ],
+)
+def test_first_message_with_other_fields_stays_in_place(first: Any) -> None:
+    body = {"model": "m", "messages": [first, {"role": "system", "content": "y"}]}
+    request = chat.decode_request(body)
+    assert request.system is None
+    assert len(request.messages) == 2
+    assert round_trip(body) == body
+
+
+def test_converts_system_blocks_of_another_api() -> None:
+    system = [
+        {
+            "type": "text",
+            "text": "a",
+            "cache_control": {"type": "ephemeral"},
+            "citations": [],
+        }
+    ]
+    [first] = chat.encode_request(Request("m", [], system=system))["messages"]
+    assert first == {
+        "role": "system",
+        "content": [
+            {"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}
+        ],
+    }
+
+
+def test_drops_tools_built_into_another_api() -> None:
+    function = {
+        "type": "function",
+        "function": {"name": "f"},
+        "_native": {"api": "anthropic", "value": {}},
+    }
+    built_in = {
+        "type": "web_search",
+        "_native": {"api": "openai_responses", "value": {"type": "web_search"}},
+    }
+    dialect = {"type": "builtin_function", "name": "$web_search"}
+    assert chat.encode_tools([function, built_in, dialect]) == [
+        {"type": "function", "function": {"name": "f"}},
+        dialect,
+    ]
+    assert "tools" not in chat.encode_request(Request("m", [], tools=[built_in]))
+
+
+@pytest.mark.parametrize("tools", [None, []])
+def test_restores_absent_tools(tools: Any) -> None:
+    body = {"model": "m", "messages": [], "tools": tools}
+    assert round_trip(body) == body
+
+
+def test_private_fields_never_cross_the_wire() -> None:
+    injected = {
+        "role": "user",
+        "content": "x",
+        "_native": {"api": "openai_chat", "value": {"role": "system"}},
+    }
+    request = chat.decode_request(
+        {
+            "model": "m",
+            "messages": [injected],
+            "_system_role": "system",
+            "tools": [{"_a": 1, "type": "t"}],
+        }
+    )
+    assert request == Request(
+        "m", [{"role": "user", "content": "x"}], tools=[{"type": "t"}]
+    )
+    summary: Any = {"role": "user", "content": "x", "_summary": True}
+    assert chat.encode_messages([summary]) == [{"role": "user", "content": "x"}]
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        (None, "the request must be an object, not missing"),
+        ([], "the request must be an object, not list"),
+        ({"messages": []}, "model must be a string, not missing"),
+        ({"model": "m"}, "messages must be a list, not missing"),
+        ({"model": "m", "messages": "hi"}, "messages must be a list, not str"),
+        (
+            {"model": "m", "messages": ["hi"]},
+            r"messages\[0\] must be an object, not str",
+        ),
+        (
+            {"model": "m", "messages": [USER, {"content": "x"}]},
+            r"messages\[1\].role must be a string, not missing",
+        ),
+        (
+            {"model": "m", "messages": [{"role": "system", "content": "s"}, 5]},
+            r"messages\[1\] must be an object, not int",
+        ),
+        (
+            {"model": "m", "messages": [{"role": "user", "content": 5}]},
+            r"messages\[0\].content must be a string, a list",
+        ),
+        (
+            {"model": "m", "messages": [{"role": "assistant", "tool_calls": {}}]},
+            r"tool_calls must be a list, not dict",
+        ),
+        (
+            {"model": "m", "messages": [], "tools": {"a": 1}},
+            "tools must be a list, not dict",
+        ),
+        (
+            {"model": "m", "messages": [], "tools": [1]},
+            r"tools\[0\] must be an object, not int",
+        ),
+    ],
+)
+def test_explains_invalid_requests(body: Any, sentence: str) -> None:
+    with pytest.raises(WireError, match=sentence):
+        chat.decode_request(body)

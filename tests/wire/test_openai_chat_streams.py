@@ -1,0 +1,474 @@
+"""Streams of OpenAI's chat protocol."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from everthread.core.types import Reply, StreamDelta
+from everthread.errors import WireError
+from everthread.wire import openai_chat as chat
+from everthread.wire.openai_chat import encode_stream, stream_decoder
+from everthread.wire.sse import SseEvent, SseParser, encode_event
+from tests.shared_data import shared_path
+from tests.wire import openai_strategies as made
+
+HEAD = {
+    "id": "chatcmpl-1",
+    "object": "chat.completion.chunk",
+    "created": 1,
+    "model": "gpt-5",
+}
+
+
+def chunk(delta: Any = None, **choice: Any) -> dict[str, Any]:
+    return {
+        **HEAD,
+        "choices": [
+            {"index": 0, "delta": delta or {}, "finish_reason": None, **choice}
+        ],
+    }
+
+
+def fragment(index: int | None = None, **fields: Any) -> dict[str, Any]:
+    """A piece of a tool call: name and arguments go into `function`."""
+    function = {key: fields.pop(key) for key in ("name", "arguments") if key in fields}
+    call = {**fields, "function": function} if function else fields
+    return chunk({"tool_calls": [call if index is None else {"index": index, **call}]})
+
+
+def read(
+    chunks: Iterable[Any], model: str | None = None
+) -> tuple[list[StreamDelta], Reply]:
+    decoder = stream_decoder(model=model)
+    said = [delta for event in chunks for delta in decoder.feed(event)]
+    return said, decoder.reply()
+
+
+def calls_in(*chunks: Any) -> list[tuple[Any, Any, Any]]:
+    """Id, name and arguments of the assembled calls, having checked that the pieces say the same."""
+    said, reply = read(chunks)
+    calls: list[Any] = list(reply.message["tool_calls"])
+    for index, call in enumerate(calls):
+        pieces = [
+            delta for delta in said if delta.kind == "call" and delta.index == index
+        ]
+        assert (
+            "".join(piece.arguments for piece in pieces)
+            == call["function"]["arguments"]
+        )
+        assert "".join(piece.id for piece in pieces) == call.get("id", "")
+        assert "".join(piece.name for piece in pieces) == call["function"]["name"]
+    return [
+        (call.get("id"), call["function"]["name"], call["function"]["arguments"])
+        for call in calls
+    ]
+
+
+def test_decodes_text_reasoning_usage_and_stop() -> None:
+    usage = {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}
+    said, reply = read(
+        [
+            chunk({"role": "assistant", "content": "", "refusal": None}),
+            chunk({"reasoning_content": "hm "}),
+            chunk({"reasoning_content": "yes"}),
+            chunk({"content": "Hel"}),
+            chunk({"content": "lo"}),
+            chunk(finish_reason="stop"),
+            {**HEAD, "choices": [], "usage": usage, "service_tier": "default"},
+            SseEvent(None, "[DONE]"),
+        ]
+    )
+    assert said == [
+        StreamDelta("reasoning", "hm "),
+        StreamDelta("reasoning", "yes"),
+        StreamDelta("text", "Hel"),
+        StreamDelta("text", "lo"),
+        StreamDelta("stop", "stop", raw={"finish_reason": "stop"}),
+        StreamDelta("usage", raw=usage),
+    ]
+    assert (reply.id, reply.model, reply.stop, reply.usage) == (
+        "chatcmpl-1",
+        "gpt-5",
+        "stop",
+        usage,
+    )
+    message = {
+        "role": "assistant",
+        "content": "Hello",
+        "refusal": None,
+        "reasoning_content": "hm yes",
+    }
+    assert chat.encode_messages([reply.message]) == [message]
+    assert reply.raw["service_tier"] == "default"
+
+
+def test_merges_reasoning_details_until_signed() -> None:
+    def detail(**fields: Any) -> dict[str, Any]:
+        return chunk(
+            {"reasoning": fields.get("text", ""), "reasoning_details": [fields]}
+        )
+
+    said, reply = read(
+        [
+            detail(type="reasoning.text", text="a", index=0, signature=None),
+            detail(type="reasoning.text", text="b", index=0),
+            detail(type="reasoning.text", signature="s1", index=0, format="anthropic"),
+            detail(type="reasoning.text", text="c", index=0),
+            detail(type="reasoning.text", text="d", index=1),
+            detail(type="reasoning.encrypted", data="x", index=1),
+            detail(type="reasoning.encrypted", data="y", index=1),
+            chunk(
+                {
+                    "reasoning_details": [
+                        {"type": "reasoning.summary", "summary": "e"},
+                        {"type": "reasoning.summary", "summary": "f"},
+                    ]
+                }
+            ),
+        ]
+    )
+    [message] = chat.encode_messages([reply.message])
+    assert message["reasoning_details"] == [
+        {
+            "type": "reasoning.text",
+            "text": "ab",
+            "index": 0,
+            "signature": "s1",
+            "format": "anthropic",
+        },
+        {"type": "reasoning.text", "text": "c", "index": 0},
+        {"type": "reasoning.text", "text": "d", "index": 1},
+        {"type": "reasoning.encrypted", "data": "x", "index": 1},
+        {"type": "reasoning.encrypted", "data": "y", "index": 1},
+        {"type": "reasoning.summary", "summary": "e"},
+        {"type": "reasoning.summary", "summary": "f"},
+    ]
+    assert [delta.text for delta in said] == ["a", "b", "c", "d", "e"]
+
+
+def test_merges_refusal_audio_and_legacy_function_call() -> None:
+    said, reply = read(
+        [
+            chunk({"refusal": "I can"}),
+            chunk({"refusal": "not."}),
+            chunk({"audio": {"id": "a", "data": "AA", "transcript": "I"}}),
+            chunk({"audio": {"data": "BB", "transcript": " can"}}),
+            chunk({"audio": {"expires_at": 9}}),
+            chunk({"function_call": {"name": "f", "arguments": '{"a"'}}),
+            chunk({"function_call": {"arguments": ": 1}"}}),
+            chunk(finish_reason="stop"),
+        ]
+    )
+    assert reply.message == {
+        "role": "assistant",
+        "refusal": "I cannot.",
+        "audio": {"id": "a", "data": "AABB", "transcript": "I can", "expires_at": 9},
+        "function_call": {"name": "f", "arguments": '{"a": 1}'},
+    }
+    assert [delta.text for delta in said] == ["I can", "not.", "refusal"]
+    assert reply.stop == "refusal"
+
+
+def test_keeps_the_order_of_content_parts() -> None:
+    thought = {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}
+    _, reply = read(
+        [
+            chunk({"content": ""}),
+            chunk({"content": [thought]}),
+            chunk({"content": "a"}),
+            chunk({"content": "b"}),
+        ]
+    )
+    assert chat.encode_messages([reply.message]) == [
+        {"role": "assistant", "content": [thought, {"type": "text", "text": "ab"}]}
+    ]
+
+
+def test_joins_lists_and_keeps_the_last_of_other_values() -> None:
+    _, reply = read(
+        [
+            chunk(
+                {"role": "assistant", "annotations": [1], "x": "a", "content": 5},
+                logprobs={"content": [1]},
+            ),
+            chunk(
+                {"role": "assistant", "annotations": [2], "x": "b", "content": "text"},
+                logprobs={"content": [2]},
+            ),
+            chunk({"x": 3}, finish_reason="length", native_finish_reason="max"),
+        ]
+    )
+    assert reply.stop == "length"
+    assert reply.raw["choices"] == [
+        {
+            "index": 0,
+            "finish_reason": "length",
+            "logprobs": {"content": [1, 2]},
+            "native_finish_reason": "max",
+        }
+    ]
+    assert reply.message["role"] == "assistant"
+    assert dict(reply.message)["annotations"] == [1, 2]
+    assert dict(reply.message)["x"] == 3
+
+
+WHOLE = [("a", "f", '{"x": 1}'), ("b", "g", "{}")]
+
+
+@pytest.mark.parametrize(
+    "chunks",
+    [
+        pytest.param(
+            [
+                fragment(0, id="a", type="function", name="f", arguments=""),
+                fragment(0, arguments='{"x"'),
+                fragment(1, id="b", type="function", name="g", arguments=""),
+                fragment(1, arguments="{}"),
+                fragment(0, arguments=": 1}"),
+            ],
+            id="as OpenAI sends them, interleaved",
+        ),
+        pytest.param(
+            [
+                fragment(id="a", name="f", arguments='{"x"'),
+                fragment(arguments=": 1}"),
+                fragment(id="b", name="g", arguments="{}"),
+            ],
+            id="without an index",
+        ),
+        pytest.param(
+            [
+                fragment(id="a", name="f", arguments='{"x": 1}'),
+                fragment(id="b", name="g", arguments="{}"),
+            ],
+            id="whole calls without an index",
+        ),
+        pytest.param(
+            [
+                fragment(0, id="a", name="f", arguments={"x": 1}),
+                fragment(1, id="b", name="g", arguments={}),
+            ],
+            id="arguments as an object",
+        ),
+        pytest.param(
+            [
+                fragment(0, id="a", name="f", arguments='{"x"'),
+                fragment(0, id="a", name="f", arguments=": 1}"),
+                fragment(1, id="b", name="g", arguments="{"),
+                fragment(1, id="b", name="g", arguments="}"),
+            ],
+            id="id and name repeated",
+        ),
+        pytest.param(
+            [
+                fragment(0, id="a", name="f", arguments='{"x": 1}'),
+                fragment(0, id="b", name="g", arguments="{"),
+                fragment(1, arguments="}"),
+            ],
+            id="one index for two calls, another for the rest of one",
+        ),
+        pytest.param(
+            [
+                fragment(0, id="a", name="f", arguments='{"x"'),
+                fragment(0, id="", name=None, arguments=": 1}"),
+                fragment(1, id="b", arguments=None),
+                fragment(1, name="g"),
+                fragment(1, arguments="{}"),
+            ],
+            id="empty ids and names, the name later",
+        ),
+        pytest.param(
+            [
+                chunk(
+                    {
+                        "tool_calls": [
+                            {
+                                "index": 0,
+                                "id": "a",
+                                "function": {"name": "f", "arguments": '{"x": 1}'},
+                            },
+                            {
+                                "index": 1,
+                                "id": "b",
+                                "function": {"name": "g", "arguments": "{}"},
+                            },
+                        ]
+                    }
+                )
+            ],
+            id="both in one chunk",
+        ),
+    ],
+)
+def test_separates_calls_in_every_dialect(chunks: list[Any]) -> None:
+    assert calls_in(*chunks) == WHOLE
+
+
+def test_late_id_belongs_to_the_call_of_its_index() -> None:
+    assert calls_in(
+        fragment(0, name="f", arguments="{"), fragment(0, id="a", arguments="}")
+    ) == [("a", "f", "{}")]
+
+
+def test_calls_without_id_and_index_start_at_a_name() -> None:
+    assert calls_in(
+        fragment(name="f", arguments="{}"),
+        fragment(name="g", arguments="{"),
+        fragment(arguments="}"),
+    ) == [
+        (None, "f", "{}"),
+        (None, "g", "{}"),
+    ]
+
+
+def test_keeps_custom_calls_and_signatures() -> None:
+    said, reply = read(
+        [
+            fragment(
+                0,
+                id="a",
+                type="custom",
+                custom={"name": "sql", "input": "select"},
+                extra_content={"g": {"s": "x"}},
+            ),
+            fragment(0, custom={"input": " 1"}),
+        ]
+    )
+    [message] = chat.encode_messages([reply.message])
+    assert message["tool_calls"] == [
+        {
+            "id": "a",
+            "type": "custom",
+            "custom": {"name": "sql", "input": "select 1"},
+            "extra_content": {"g": {"s": "x"}},
+        }
+    ]
+    assert said[0] == StreamDelta("call", id="a", name="sql", arguments="select")
+    assert said[1] == StreamDelta("call", arguments=" 1")
+
+
+def test_reports_errors_and_keeps_the_partial_reply() -> None:
+    error = {"code": 400, "message": "prompt is too long"}
+    said, reply = read(
+        [
+            chunk({"content": "Hel"}),
+            {**HEAD, "error": error, "choices": []},
+            {"error": "overloaded"},
+            {"error": 5},
+        ]
+    )
+    assert said[1:] == [
+        StreamDelta("error", "prompt is too long", raw=error),
+        StreamDelta("error", "overloaded", raw={"message": "overloaded"}),
+        StreamDelta("error", "5", raw={"message": "5"}),
+    ]
+    assert reply.message["content"] == "Hel"
+
+
+def test_aborted_stream_gives_a_partial_reply() -> None:
+    _, reply = read(
+        [
+            chunk({"role": "assistant", "content": "Hel"}),
+            fragment(0, id="a", name="f", arguments='{"x"'),
+        ]
+    )
+    assert (reply.stop, reply.usage, reply.message["content"]) == (None, None, "Hel")
+    assert reply.message["tool_calls"][0]["function"] == {
+        "name": "f",
+        "arguments": '{"x"',
+    }
+    assert read([])[1].message == {"role": "assistant", "content": ""}
+
+
+def test_reads_only_the_first_choice() -> None:
+    other = {"index": 1, "delta": {"content": "no"}}
+    said, reply = read(
+        [
+            {**HEAD, "choices": [{"delta": {"content": "yes"}}, other, "garbage"]},
+            {**HEAD, "choices": None},
+        ]
+    )
+    assert (said, reply.message["content"]) == ([StreamDelta("text", "yes")], "yes")
+
+
+def test_reads_usage_in_a_choice_and_null_usage() -> None:
+    usage = {"prompt_tokens": 1}
+    said, reply = read(
+        [
+            {**chunk({"content": "a"}), "usage": None},
+            chunk({"content": "b"}, usage=usage),
+        ]
+    )
+    assert reply.usage == usage
+    assert said[-1] == StreamDelta("usage", raw=usage)
+    assert read([{**chunk({"content": "a"}), "usage": None}])[1].raw["usage"] is None
+
+
+def test_requested_model_is_the_author_of_reasoning() -> None:
+    _, reply = read([chunk({"reasoning": "hm", "content": "x"})], model="alias")
+    assert "reasoning" in chat.encode_messages([reply.message], model="alias")[0]
+    assert "reasoning" not in chat.encode_messages([reply.message], model="gpt-5")[0]
+
+
+@pytest.mark.parametrize(
+    ("event", "sentence"),
+    [
+        (SseEvent(None, "{"), "an event of the stream is not JSON: '{'"),
+        (SseEvent(None, "[" * 100_000), "is not JSON"),
+        (SseEvent(None, "5"), "the event must be an object, not int"),
+        (None, "the event must be an object, not missing"),
+        ({"choices": [{"delta": 5}]}, r"choices\[0\].delta must be an object, not int"),
+        ({"choices": [{"delta": {"tool_calls": [5]}}]}, "must be an object, not int"),
+    ],
+)
+def test_explains_invalid_chunks(event: Any, sentence: str) -> None:
+    with pytest.raises(WireError, match=sentence):
+        stream_decoder().feed(event)
+
+
+@made.few
+@given(made.chat_reply)
+def test_streamed_reply_decodes_to_the_same_reply(body: dict[str, Any]) -> None:
+    reply = chat.decode_reply({**body, "choices": body["choices"][:1]})
+    assert read(encode_stream(reply))[1] == reply
+
+
+@made.few
+@given(made.chat_reply, st.data())
+def test_any_chunking_gives_the_same_reply(
+    body: dict[str, Any], data: st.DataObject
+) -> None:
+    reply = chat.decode_reply({**body, "choices": body["choices"][:1]})
+    events = b"".join(map(encode_event, encode_stream(reply)))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(events)), max_size=5)))
+    parser = SseParser()
+    decoder = stream_decoder()
+    for start, end in zip([0, *cuts], [*cuts, len(events)], strict=True):
+        for event in parser.feed(events[start:end]):
+            decoder.feed(event)
+    assert decoder.reply() == reply
+
+
+def test_streams_a_custom_call_and_null_usage() -> None:
+    call = {"id": "a", "type": "custom", "custom": {"name": "sql", "input": "select 1"}}
+    message = {"role": "assistant", "content": None, "tool_calls": [call]}
+    choice = {"index": 0, "message": message, "finish_reason": "tool_calls"}
+    reply = chat.decode_reply(
+        {"id": "1", "object": "chat.completion", "usage": None, "choices": [choice]}
+    )
+    assert read(encode_stream(reply))[1] == reply
+
+
+def test_streams_recorded_replies() -> None:
+    for path in sorted(shared_path("requests").glob("*.json")):
+        body = json.loads(path.read_text(encoding="utf-8"))["response"]
+        for call in body["choices"][0]["message"].get("tool_calls") or []:
+            call.pop("index", None)  # a leftover of the stream it came from
+        reply = chat.decode_reply(body)
+        assert read(encode_stream(reply))[1] == reply, path.name
