@@ -18,7 +18,7 @@ from everthread.gateway.access.quotas import utc_day
 from everthread.gateway.dashboard.overview_page import DAY_SECONDS, draw_days
 from everthread.gateway.dashboard.savings import CostComparison, compare_thread
 from everthread.gateway.dashboard.summary_lines import split_summary
-from everthread.gateway.dashboard.trials import (
+from everthread.gateway.dashboard.trial_page import (
     TrialRequest,
     TrialResult,
     TrialRun,

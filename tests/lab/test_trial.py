@@ -7,7 +7,7 @@ import copy
 import pytest
 
 from everthread.errors import InputError
-from everthread.gateway.dashboard.trials import TrialRequest
+from everthread.gateway.dashboard.trial_page import TrialRequest
 from everthread.lab.replay.trial import replay_with_trial_settings, run_trial
 from tests.lab.recorded_histories import make_history
 

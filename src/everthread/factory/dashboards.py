@@ -19,7 +19,7 @@ from everthread.store.store import Store
 if TYPE_CHECKING:
     from everthread.gateway.dashboard.page_routes import Dashboard
     from everthread.gateway.dashboard.thread_costs import ThreadCosts, WindowSource
-    from everthread.gateway.dashboard.trials import RunTrial
+    from everthread.gateway.dashboard.trial_page import RunTrial
     from everthread.gateway.site_policy import SitePolicy
 
 

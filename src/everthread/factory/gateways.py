@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from everthread.gateway.api.threads_api import ThreadsApi
     from everthread.gateway.app import GatewayApp
     from everthread.gateway.dashboard.page_routes import Dashboard
-    from everthread.gateway.dashboard.trials import RunTrial
+    from everthread.gateway.dashboard.trial_page import RunTrial
     from everthread.gateway.features import Feature
     from everthread.gateway.filters.compaction_answers import MakeItem
     from everthread.gateway.filters.telemetry import Telemetry

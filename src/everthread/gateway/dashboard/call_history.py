@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import attrgetter
 
 from everthread.core.messages import count_noun
 from everthread.gateway.dashboard.charts import (
@@ -59,31 +61,15 @@ def make_calls_view(
     calls: Sequence[CallRow], compactions: Sequence[CompactionRecord], *, ttl: float
 ) -> CallsView:
     main_calls = [call for call in calls if call.task == "main"]
-    unreverted_compactions = sorted(
+    call_times = [call.created for call in main_calls]
+    marks = [
         (
-            compaction_record
-            for compaction_record in compactions
-            if compaction_record.reverted is None
-        ),
-        key=lambda compaction_record: compaction_record.created,
-    )
-    marks = []
-    for compaction in unreverted_compactions:
-        call_index = next(
-            (
-                number
-                for number, call in enumerate(main_calls)
-                if call.created > compaction.created
-            ),
-            len(main_calls),
+            bisect_right(call_times, compaction.created),
+            f"compaction: {compaction.record.tokens_before:,} to {compaction.record.tokens_after:,} tokens",
         )
-        record = compaction.record
-        marks.append(
-            (
-                call_index,
-                f"compaction: {record.tokens_before:,} to {record.tokens_after:,} tokens",
-            )
-        )
+        for compaction in sorted(compactions, key=attrgetter("created"))
+        if compaction.reverted is None
+    ]
     return CallsView(
         tuple(main_calls),
         tuple(marks),

@@ -11,7 +11,7 @@ from everthread.core.messages import count_noun
 from everthread.core.secrets.redaction import redact
 from everthread.gateway.dashboard.context_window import draw_side_bar
 from everthread.gateway.dashboard.login import Viewer
-from everthread.gateway.dashboard.message_rows import MessageRow, make_message_row
+from everthread.gateway.dashboard.message_page import MessageRow, make_message_row
 from everthread.gateway.dashboard.savings import PriceTable
 from everthread.gateway.dashboard.summary_lines import split_summary
 from everthread.gateway.dashboard.text import clean, message_text, one_line_excerpt
@@ -219,18 +219,10 @@ def _estimate_saved_dollars(
     )
     if prices is None or prices.input is None:
         return None
-    uses_cache_price = (
-        any(call.cache_read for call in later_calls) and prices.cache_read is not None
-    )
-    return (
-        item.spared
-        * float(
-            prices.cache_read
-            if uses_cache_price and prices.cache_read
-            else prices.input
-        )
-        / 1_000_000
-    )
+    price = prices.input
+    if prices.cache_read and any(call.cache_read for call in later_calls):
+        price = prices.cache_read
+    return item.spared * float(price) / 1_000_000
 
 
 def describe_checks(figures: Mapping[str, Any]) -> list[str]:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from everthread.core.messages import content_text
+from everthread.core.messages import content_text, count_noun
 from everthread.gateway.dashboard.charts import Segment, draw_bar
 from everthread.gateway.dashboard.text import message_text
 from everthread.store.records import StoredMessage
 from everthread.store.usage_records import CallRow
 
-USER_WORDS_HEADING = "What the User Said"
+_USER_WORDS = re.compile(
+    r"^#[# ]*What the User Said[# ]*\n(.*?)\n?(?=^## |\Z)", re.MULTILINE | re.DOTALL
+)
+"""Matches a section of a summary with the user's own words."""
 
 PART_LABELS = {
     "system": "System prompt",
@@ -107,8 +111,7 @@ def _describe_next_compaction(
     calls = max(
         1, round((threshold - used_tokens) / (sum(growth_steps) / len(growth_steps)))
     )
-    calls_text = f"{calls:,} call{'' if calls == 1 else 's'}"
-    return f"In about {calls_text} the prompt reaches the threshold; {_COMPACTION_CONDITION}"
+    return f"In about {count_noun(calls, 'call')} the prompt reaches the threshold; {_COMPACTION_CONDITION}"
 
 
 _COMPACTION_CONDITION = (
@@ -153,24 +156,7 @@ def _separate_user_words(
 
 def find_user_words(summary: str) -> list[str]:
     """Return the sections of a summary that hold the user's own words."""
-    lines = summary.split("\n")
-    heading_lines = [
-        number
-        for number, line in enumerate(lines)
-        if line.strip("# ") == USER_WORDS_HEADING and line.startswith("#")
-    ]
-    sections = []
-    for start in heading_lines:
-        end = next(
-            (
-                number
-                for number in range(start + 1, len(lines))
-                if lines[number].startswith("## ")
-            ),
-            len(lines),
-        )
-        sections.append("\n".join(lines[start + 1 : end]))
-    return sections
+    return _USER_WORDS.findall(summary)
 
 
 def estimate_tokens(text: str) -> int:

@@ -19,13 +19,13 @@ from everthread.gateway.dashboard.charts import (
     draw_bar,
     draw_chart,
 )
-from everthread.gateway.dashboard.client_names import translate_client_name
 from everthread.gateway.dashboard.compaction_page import make_compaction_items
 from everthread.gateway.dashboard.headlines import MIN_DOLLARS, describe_period
 from everthread.gateway.dashboard.login import Viewer
 from everthread.gateway.dashboard.savings import CostComparison
 from everthread.gateway.dashboard.text import format_money
 from everthread.gateway.dashboard.thread_costs import ThreadCosts
+from everthread.gateway.dashboard.thread_list import translate_client_name
 from everthread.store.usage_records import UsageRow
 
 DAY_SECONDS = 86_400.0

@@ -38,8 +38,7 @@ from everthread.gateway.dashboard.thread_costs import ThreadCosts
 from everthread.gateway.dashboard.thread_list import ThreadList
 from everthread.gateway.dashboard.thread_page import ThreadPages
 from everthread.gateway.dashboard.thread_reader import NotFoundError, ThreadReader
-from everthread.gateway.dashboard.trial_page import TrialPage
-from everthread.gateway.dashboard.trials import RunTrial
+from everthread.gateway.dashboard.trial_page import RunTrial, TrialPage
 from everthread.gateway.error_answers import Refused
 from everthread.gateway.request.body_limits import collect_body
 from everthread.gateway.site_policy import SitePolicy

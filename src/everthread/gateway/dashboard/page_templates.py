@@ -19,7 +19,7 @@ from everthread.gateway.dashboard.charts import (
     draw_bar,
     make_environment,
 )
-from everthread.gateway.dashboard.message_rows import VISIBILITY_LABELS
+from everthread.gateway.dashboard.message_page import VISIBILITY_LABELS
 from everthread.gateway.dashboard.summary_lines import split_markup
 
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from everthread.errors import UnknownIdError
-from everthread.gateway.dashboard.client_names import name_client
 from everthread.gateway.dashboard.context_window import WindowSize
 from everthread.gateway.dashboard.headlines import describe_difference
 from everthread.gateway.dashboard.login import Viewer
@@ -21,6 +20,29 @@ from everthread.store.usage_records import ThreadFigures
 
 THREADS_PER_PAGE = 50
 MAX_HITS = 60
+CLIENT_NAMES = {
+    "claude-cli": "Claude Code",
+    "codex_cli_rs": "Codex",
+    "codex_exec": "Codex",
+    "GeminiCLI": "Gemini CLI",
+    "QwenCode": "Qwen Code",
+    "Anthropic": "Anthropic SDK",
+    "AsyncAnthropic": "Anthropic SDK",
+    "OpenAI": "OpenAI SDK",
+    "AsyncOpenAI": "OpenAI SDK",
+    "gateway": "other clients",
+    "terminal": "terminal agent",
+}
+"""Display names of client programs, by the names that they send."""
+
+
+def name_client(session: Session) -> str:
+    """Return the client's name, or else the platform by which its messages arrived."""
+    return translate_client_name(session.client or session.platform or "library")
+
+
+def translate_client_name(name: str) -> str:
+    return CLIENT_NAMES.get(name) or one_line_excerpt(name, 40)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ from everthread.compaction.history.thread_facts import ThreadState, build_state
 from everthread.core.messages import text_of
 from everthread.core.recent_dict import RecentDict
 from everthread.gateway.dashboard.call_history import draw_calls, make_calls_view
-from everthread.gateway.dashboard.client_names import name_client
 from everthread.gateway.dashboard.compaction_page import make_compaction_items
 from everthread.gateway.dashboard.context_window import (
     draw_window_bar,
@@ -23,7 +22,7 @@ from everthread.gateway.dashboard.headlines import (
     describe_thread,
 )
 from everthread.gateway.dashboard.login import Viewer
-from everthread.gateway.dashboard.message_rows import (
+from everthread.gateway.dashboard.message_page import (
     ContextView,
     make_context_view,
     make_message_row,
@@ -33,6 +32,7 @@ from everthread.gateway.dashboard.thread_list import (
     THREADS_PER_PAGE,
     ThreadEntry,
     ThreadList,
+    name_client,
 )
 from everthread.store.records import CompactionRecord, Session, StoredMessage, ThreadRow
 from everthread.store.usage_records import ThreadFigures

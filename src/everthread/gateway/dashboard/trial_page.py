@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from everthread.core.messages import Message
 from everthread.errors import InputError
 from everthread.gateway.dashboard.charts import (
     Chart,
@@ -19,8 +22,46 @@ from everthread.gateway.dashboard.login import Viewer
 from everthread.gateway.dashboard.text import clean
 from everthread.gateway.dashboard.thread_costs import ThreadCosts
 from everthread.gateway.dashboard.thread_reader import ThreadReader
-from everthread.gateway.dashboard.trials import RunTrial, TrialRequest, TrialResult
 from everthread.store.records import ThreadRow
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRequest:
+    """A stored thread, to be replayed with other settings."""
+
+    source: str
+    model: str
+    window: int
+    system: Any
+    messages: Sequence[tuple[Message, float]]
+    threshold: float
+    ratio: float
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRun:
+    """The figures of one replay."""
+
+    name: str
+    prompts: Sequence[int]
+    compactions: Sequence[int]
+    """Indexes of the calls after each compaction."""
+    cost: float | None
+    facts: tuple[int, int, int] | None = None
+    """Numbers of facts that are in the context at the end, found by search, and lost."""
+    refused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TrialResult:
+    """The replays of a thread, to compare."""
+
+    runs: Sequence[TrialRun]
+    """The replays with the configured settings, with the settings to try, and without compaction."""
+    notes: Sequence[str] = ()
+
+
+RunTrial = Callable[[TrialRequest], Awaitable[TrialResult]]
 
 MAX_TRIAL_SECONDS = 300.0
 _LOG = logging.getLogger("everthread.gateway.dashboard")

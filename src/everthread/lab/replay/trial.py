@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from everthread.config import load_config
 from everthread.factory.conversations import make_session_options
-from everthread.gateway.dashboard.trials import TrialRequest, TrialResult, TrialRun
+from everthread.gateway.dashboard.trial_page import TrialRequest, TrialResult, TrialRun
 from everthread.lab.importers.log import Log, LoggedMessage
 from everthread.lab.replay.result import Replay
 from everthread.lab.replay.run_replay import replay
