@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack, aclosing
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
@@ -13,7 +13,6 @@ from openai import AsyncOpenAI
 from everthread.core.types import Api
 from everthread.lab.provider import Provider
 
-T = TypeVar("T")
 GPT = "gpt-5"
 CLAUDE = "claude-sonnet-5"
 APIS: tuple[Api, ...] = ("openai_chat", "openai_responses", "anthropic")
@@ -28,7 +27,8 @@ class Clients:
         self._made = AsyncExitStack()
 
     @cached_property
-    def openai(self) -> AsyncOpenAI:
+    def openai(self) -> Any:
+        """OpenAI's client; `Any`, because the tests pass plain dicts."""
         url = f"{self.provider.url}/v1"
         client = AsyncOpenAI(
             api_key="sk-lab", base_url=url, max_retries=0, timeout=self._timeout
@@ -37,7 +37,8 @@ class Clients:
         return client
 
     @cached_property
-    def claude(self) -> AsyncAnthropic:
+    def claude(self) -> Any:
+        """Anthropic's client."""
         client = AsyncAnthropic(
             api_key="sk-lab",
             base_url=self.provider.url,
@@ -50,6 +51,23 @@ class Clients:
     async def aclose(self) -> None:
         await self._made.aclose()
 
+    async def request(
+        self, api: Api, text: str = "Hi", *, model: str | None = None, **options: Any
+    ) -> Any:
+        """Send a question over this API; return the client's own object."""
+        if api == "openai_responses":
+            return await self.openai.responses.create(
+                model=model or GPT, input=text, **options
+            )
+        messages = [{"role": "user", "content": text}]
+        if api == "openai_chat":
+            return await self.openai.chat.completions.create(
+                model=model or GPT, messages=messages, **options
+            )
+        return await self.claude.messages.create(
+            model=model or CLAUDE, messages=messages, **{"max_tokens": 1000, **options}
+        )
+
     async def ask(
         self,
         api: Api,
@@ -58,68 +76,43 @@ class Clients:
         model: str | None = None,
         stream: bool = False,
     ) -> str:
-        """Return the answer as text, whatever its form."""
+        """Return the text of the answer."""
+        if stream:
+            pieces: list[str] = []
+            await self.read_stream(api, pieces, text, model=model)
+            return "".join(pieces)
+        reply = await self.request(api, text, model=model)
         if api == "openai_chat":
-            return await self._chat(text, model or GPT, stream=stream)
+            return str(reply.choices[0].message.content or "")
         if api == "openai_responses":
-            return await self._responses(text, model or GPT, stream=stream)
-        return await self._messages(text, model or CLAUDE, stream=stream)
+            return str(reply.output_text)
+        return "".join(block.text for block in reply.content if block.type == "text")
 
-    async def _chat(self, text: str, model: str, *, stream: bool) -> str:
-        messages: Any = [{"role": "user", "content": text}]
-        if not stream:
-            whole = await self.openai.chat.completions.create(
-                model=model, messages=messages
-            )
-            return whole.choices[0].message.content or ""
-        pieces = await self.openai.chat.completions.create(
-            model=model, messages=messages, stream=True
-        )
-        return "".join(
-            [
-                chunk.choices[0].delta.content or ""
-                async for chunk in pieces
-                if chunk.choices
-            ]
-        )
-
-    async def _responses(self, text: str, model: str, *, stream: bool) -> str:
-        if not stream:
-            return (
-                await self.openai.responses.create(model=model, input=text)
-            ).output_text
-        events = await self.openai.responses.create(
-            model=model, input=text, stream=True
-        )
-        return "".join(
-            [
-                event.delta
-                async for event in events
-                if event.type == "response.output_text.delta"
-            ]
-        )
-
-    async def _messages(self, text: str, model: str, *, stream: bool) -> str:
-        messages: Any = [{"role": "user", "content": text}]
-        if not stream:
-            whole = await self.claude.messages.create(
-                model=model, messages=messages, max_tokens=1000
-            )
-            return "".join(
-                block.text for block in whole.content if block.type == "text"
-            )
-        async with self.claude.messages.stream(
-            model=model, messages=messages, max_tokens=1000
-        ) as pieces:
-            return "".join([piece async for piece in pieces.text_stream])
+    async def read_stream(
+        self,
+        api: Api,
+        pieces: list[str],
+        text: str = "Hi",
+        *,
+        model: str | None = None,
+    ) -> None:
+        """Add the pieces of the answer's text to a list, which has them even if the stream fails."""
+        async for event in await self.request(api, text, model=model, stream=True):
+            if api == "openai_chat":
+                pieces += [choice.delta.content or "" for choice in event.choices]
+            elif api == "openai_responses":
+                if event.type == "response.output_text.delta":
+                    pieces.append(event.delta)
+            elif (
+                event.type == "content_block_delta" and event.delta.type == "text_delta"
+            ):
+                pieces.append(event.delta.text)
 
 
+@asynccontextmanager
 async def open_clients(
-    provider: Provider,
-    play: Callable[[Clients], Awaitable[T]],
-    *,
-    patience: float = 20.0,
-) -> T:
-    """What `play` makes of the provider and its clients."""
+    provider: Provider, *, patience: float = 20.0
+) -> AsyncIterator[Clients]:
+    """Run the provider and yield clients for it, which give up after `patience` seconds."""
     async with provider, aclosing(Clients(provider, patience)) as clients:
-        return await play(clients)
+        yield clients

@@ -30,7 +30,7 @@ def use(
     return cache.use(MODEL, blocks, prompt_tokens=prompt, is_explicit=is_explicit)
 
 
-def test_a_growing_conversation_reads_up_to_its_last_user_message() -> None:
+def test_reads_up_to_the_last_user_message_of_the_previous_prompt() -> None:
     cache = BreakpointCache(SteppedClock())
     first = use(cache, [SYSTEM, turn(1)[0]])
     assert (first.read, first.write) == (0, 2_500)
@@ -59,7 +59,7 @@ def test_in_explicit_mode_only_marked_prefixes_are_written() -> None:
     assert use(BreakpointCache(SteppedClock()), plain, is_explicit=True).write == 0
 
 
-def test_a_prefix_lives_for_half_an_hour_after_its_last_use() -> None:
+def test_forgets_a_prefix_after_half_an_hour() -> None:
     clock = SteppedClock()
     cache = BreakpointCache(clock)
     for _ in range(3):
@@ -70,7 +70,7 @@ def test_a_prefix_lives_for_half_an_hour_after_its_last_use() -> None:
     assert use(cache, [SYSTEM, turn(1)[0]]).read == 0
 
 
-def test_a_request_may_ask_for_half_a_day() -> None:
+def test_keeps_a_prefix_for_half_a_day_on_request() -> None:
     clock = SteppedClock()
     caches = ProviderCaches(clock)
     request = Request(MODEL, [{"role": "user", "content": "word " * 2_000}])
@@ -83,7 +83,7 @@ def test_a_request_may_ask_for_half_a_day() -> None:
     assert caches.use(MODEL, prompt, minimum=None).read == 0
 
 
-def test_less_than_1024_tokens_are_never_written() -> None:
+def test_does_not_write_less_than_1024_tokens() -> None:
     cache = BreakpointCache(SteppedClock())
     small = Block("system", 400, is_breakpoint=True)
     for _ in range(2):
@@ -91,7 +91,7 @@ def test_less_than_1024_tokens_are_never_written() -> None:
         assert (found.read, found.write) == (0, 0)
 
 
-def test_requests_are_read_with_their_breakpoints() -> None:
+def test_finds_the_breakpoints_of_a_request() -> None:
     mark = {"prompt_cache_breakpoint": {"mode": "explicit"}}
     system = [{"type": "text", "text": "Be brief.", **mark}]
     quoted = 'It says "prompt_cache_breakpoint":{"mode":"explicit"}.'

@@ -19,14 +19,14 @@ def use(cache: PrefixCache, asked: list[Block], model: str = "gpt-5") -> int:
     return cache.use(model, asked, prompt_tokens=sum(block.tokens for block in asked))
 
 
-def test_what_was_sent_before_is_read_in_steps_of_128() -> None:
+def test_reads_the_previous_prompt_in_steps_of_128_tokens() -> None:
     cache = PrefixCache(SteppedClock())
     assert use(cache, prompt(1000, 500)) == 0
     assert use(cache, prompt(1000, 500, 300)) == 1408
     assert use(cache, prompt(1000, 500, 300)) == 1792
 
 
-def test_less_than_1024_is_never_cached() -> None:
+def test_does_not_cache_less_than_1024_tokens() -> None:
     cache = PrefixCache(SteppedClock())
     for _ in range(2):
         assert use(cache, prompt(1000)) == 0
@@ -34,7 +34,7 @@ def test_less_than_1024_is_never_cached() -> None:
     assert use(cache, prompt(1000, end="something else, and long enough" * 30)) == 0
 
 
-def test_two_prompts_may_part_inside_a_message() -> None:
+def test_reads_up_to_a_change_inside_a_message() -> None:
     cache = PrefixCache(SteppedClock())
     text = "word " * 4000
     cache.use("gpt-5", [Block(text, 4000)], prompt_tokens=4000)
@@ -44,13 +44,13 @@ def test_two_prompts_may_part_inside_a_message() -> None:
     assert cached % 128 == 0
 
 
-def test_a_change_at_the_start_loses_all() -> None:
+def test_reads_nothing_after_a_change_at_the_start() -> None:
     cache = PrefixCache(SteppedClock())
     use(cache, prompt(2000))
     assert use(cache, [Block("other", 2), *prompt(2000)]) == 0
 
 
-def test_ten_minutes_without_use_and_it_is_forgotten() -> None:
+def test_forgets_an_entry_after_ten_idle_minutes() -> None:
     clock = SteppedClock()
     cache = PrefixCache(clock)
     use(cache, prompt(2000))

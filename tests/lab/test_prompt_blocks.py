@@ -75,7 +75,7 @@ def read(protocol: Protocol, body: dict[str, Any]) -> Prompt:
     )
 
 
-def test_tools_then_system_then_messages_each_block_in_its_place() -> None:
+def test_orders_tools_system_prompt_and_messages() -> None:
     prompt = read(ANTHROPIC, BODY)
     assert [block.path for block in prompt.blocks] == [
         *("tools.0", "tools.1", "system.0", "system.1", "messages.0.content.0"),
@@ -122,7 +122,7 @@ def test_tools_then_system_then_messages_each_block_in_its_place() -> None:
         ),
     ],
 )
-def test_the_tokens_are_those_of_the_request(
+def test_counts_the_tokens_of_the_request(
     protocol: Protocol, body: dict[str, Any]
 ) -> None:
     request = protocol.codec.decode_request(body)
@@ -139,7 +139,7 @@ def test_the_tokens_are_those_of_the_request(
         assert all(block.tokens >= 0 for block in prompt.blocks)
 
 
-def test_marks_and_the_form_of_a_text_change_nothing() -> None:
+def test_ignores_marks_and_the_form_of_a_text() -> None:
     plain = copy.deepcopy(BODY)
     plain["messages"][0]["content"] = [
         {"type": "text", "text": "What is in here?", **MARK}
@@ -167,7 +167,7 @@ def test_marks_and_the_form_of_a_text_change_nothing() -> None:
         (lambda body: body["messages"][2]["content"][1].update(is_error=True), 10),
     ],
 )
-def test_a_change_is_seen_from_where_it_stands(change: Any, first: int) -> None:
+def test_a_change_alters_all_later_digests(change: Any, first: int) -> None:
     changed = copy.deepcopy(BODY)
     change(changed)
     before = digest_prefixes(read(ANTHROPIC, BODY).blocks)
@@ -176,7 +176,7 @@ def test_a_change_is_seen_from_where_it_stands(change: Any, first: int) -> None:
     assert all(x != y for x, y in zip(before[first:], after[first:], strict=True))
 
 
-def test_the_order_of_keys_counts() -> None:
+def test_distinguishes_the_order_of_keys() -> None:
     turned = copy.deepcopy(BODY)
     call = turned["messages"][1]["content"][2]
     turned["messages"][1]["content"][2] = {key: call[key] for key in reversed(call)}
@@ -186,7 +186,7 @@ def test_the_order_of_keys_counts() -> None:
     )
 
 
-def test_the_same_words_by_another_speaker_are_another_prompt() -> None:
+def test_distinguishes_the_roles() -> None:
     one = {
         "model": "claude-sonnet-5",
         "max_tokens": 1,
@@ -198,7 +198,7 @@ def test_the_same_words_by_another_speaker_are_another_prompt() -> None:
     )
 
 
-def test_an_automatic_mark_goes_to_the_last_block_that_can_carry_one() -> None:
+def test_puts_an_automatic_mark_on_the_last_markable_block() -> None:
     bare = {
         "model": "claude-sonnet-5",
         "max_tokens": 1,
@@ -217,7 +217,7 @@ def test_an_automatic_mark_goes_to_the_last_block_that_can_carry_one() -> None:
     assert sum(block.marks for block in marked.blocks) == 4
 
 
-def test_marks_are_understood_in_chats_form_too() -> None:
+def test_reads_marks_in_chat_requests() -> None:
     prompt = read(CHAT, CHAT_BODY)
     assert [block.path for block in prompt.blocks if block.mark] == [
         "system.0",

@@ -16,8 +16,9 @@ from everthread.core.types import Api, Reply, Request
 from everthread.errors import InputError
 from everthread.lab.provider import Fault, Provider, ServedModel
 from tests.chat_messages import function_call
-from tests.lab.official_clients import APIS, CLAUDE, GPT, Clients, open_clients
+from tests.lab.official_clients import APIS, CLAUDE, GPT, open_clients
 
+QUESTION: list[Any] = [{"role": "user", "content": "Hi"}]
 ARGUMENTS = '{"path": "src/everthread/lab/provider.py", "lines": [1, 20]}'
 CALL = Reply(
     {
@@ -36,20 +37,21 @@ TOOL = {
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("api", APIS)
-async def test_a_scripted_text_arrives_word_for_word(api: Api, stream: bool) -> None:
+async def test_answers_with_the_scripted_text(api: Api, stream: bool) -> None:
     text = "Grüße, 世界! " * 30
     provider = Provider(script=[text, "Second."])
 
-    async def play(clients: Clients) -> list[str]:
-        return [await clients.ask(api, stream=stream) for _ in range(2)]
-
-    assert await open_clients(provider, play) == [text, "Second."]
+    async with open_clients(provider) as clients:
+        assert ([await clients.ask(api, stream=stream) for _ in range(2)]) == [
+            text,
+            "Second.",
+        ]
     assert [record.status for record in provider.log] == [200, 200]
     assert all(record.stream is stream for record in provider.log)
 
 
 class TestChat:
-    async def test_calls_reasoning_and_usage(self) -> None:
+    async def test_answers_with_calls_reasoning_and_usage(self) -> None:
         provider = Provider(script=[CALL])
         messages: Any = [
             {"role": "system", "content": "Be brief."},
@@ -57,12 +59,10 @@ class TestChat:
         ]
         tools: Any = [{"type": "function", "function": TOOL}]
 
-        async def play(clients: Clients) -> Any:
-            return await clients.openai.chat.completions.create(
+        async with open_clients(provider) as clients:
+            reply = await clients.openai.chat.completions.create(
                 model=GPT, messages=messages, tools=tools
             )
-
-        reply = await open_clients(provider, play)
         [choice] = reply.choices
         assert choice.finish_reason == "tool_calls"
         assert choice.message.content == "Let me look at it."
@@ -77,54 +77,41 @@ class TestChat:
             == reply.usage.prompt_tokens + reply.usage.completion_tokens
         )
 
-    async def test_a_stream_comes_in_pieces_with_usage_only_when_asked_for(
-        self,
+    @pytest.mark.parametrize("asks_for_usage", [False, True])
+    async def test_streams_calls_in_chunks_and_usage_if_asked(
+        self, asks_for_usage: bool
     ) -> None:
-        provider = Provider(script=lambda _request: CALL)
-
-        async def play(clients: Clients) -> list[list[Any]]:
-            found = []
-            asked: Any = {
-                "model": GPT,
-                "messages": [{"role": "user", "content": "Hi"}],
-                "stream": True,
-            }
-            extras: list[Any] = [{}, {"stream_options": {"include_usage": True}}]
-            for options in extras:
-                pieces: Any = await clients.openai.chat.completions.create(
-                    **asked, **options
-                )
-                found.append([piece async for piece in pieces])
-            return found
-
-        for chunks, has_usage in zip(
-            await open_clients(provider, play), (False, True), strict=True
-        ):
-            calls = [
-                call
-                for chunk in chunks
-                for choice in chunk.choices
-                for call in choice.delta.tool_calls or []
-            ]
-            assert len(calls) > 2
-            assert "".join(call.function.arguments for call in calls) == ARGUMENTS
-            assert any(chunk.usage for chunk in chunks) is has_usage
+        options = {"stream_options": {"include_usage": True}} if asks_for_usage else {}
+        async with open_clients(Provider(script=[CALL])) as clients:
+            stream = await clients.openai.chat.completions.create(
+                model=GPT, messages=QUESTION, stream=True, **options
+            )
+            chunks = [chunk async for chunk in stream]
+        calls = [
+            call
+            for chunk in chunks
+            for choice in chunk.choices
+            for call in choice.delta.tool_calls or []
+        ]
+        assert len(calls) > 2
+        assert "".join(call.function.arguments for call in calls) == ARGUMENTS
+        assert any(chunk.usage for chunk in chunks) is asks_for_usage
 
 
 class TestResponses:
     @pytest.mark.parametrize("stream", [False, True])
-    async def test_items_with_reasoning_and_calls(self, stream: bool) -> None:
-        provider = Provider(script=[CALL])
-
-        async def play(clients: Clients) -> Any:
-            if not stream:
-                return await clients.openai.responses.create(model=GPT, input="Hi")
-            async with clients.openai.responses.stream(model=GPT, input="Hi") as events:
-                numbers = [event.sequence_number async for event in events]
+    async def test_answers_with_items_of_reasoning_text_and_call(
+        self, stream: bool
+    ) -> None:
+        async with open_clients(Provider(script=[CALL])) as clients:
+            responses = clients.openai.responses
+            if stream:
+                async with responses.stream(model=GPT, input="Hi") as events:
+                    numbers = [event.sequence_number async for event in events]
+                    reply = await events.get_final_response()
                 assert numbers == sorted(set(numbers))
-                return await events.get_final_response()
-
-        reply = await open_clients(provider, play)
+            else:
+                reply = await responses.create(model=GPT, input="Hi")
         assert [item.type for item in reply.output] == [
             "reasoning",
             "message",
@@ -134,10 +121,10 @@ class TestResponses:
         assert reply.output[2].arguments == ARGUMENTS
         assert reply.usage.output_tokens_details.reasoning_tokens > 5
 
-    async def test_its_answer_goes_back_as_input(self) -> None:
+    async def test_accepts_its_answer_as_input(self) -> None:
         provider = Provider(script=[CALL, "Done."])
 
-        async def play(clients: Clients) -> str:
+        async with open_clients(provider) as clients:
             first = await clients.openai.responses.create(
                 model=GPT, input=[{"role": "user", "content": "Hi"}]
             )
@@ -149,18 +136,18 @@ class TestResponses:
                     "output": "the file",
                 }
             )
-            return (
-                await clients.openai.responses.create(model=GPT, input=told)
-            ).output_text
-
-        assert await open_clients(provider, play) == "Done."
+            assert (
+                (
+                    await clients.openai.responses.create(model=GPT, input=told)
+                ).output_text
+            ) == "Done."
         assert provider.log[1].shared
         assert provider.log[1].shared.is_extension
 
-    async def test_reasoning_and_what_it_led_to_stay_together(self) -> None:
+    async def test_refuses_reasoning_apart_from_its_item(self) -> None:
         provider = Provider(script=[CALL])
 
-        async def play(clients: Clients) -> None:
+        async with open_clients(provider) as clients:
             first = await clients.openai.responses.create(model=GPT, input="Hi")
             thought, said, call = (
                 item.model_dump(exclude_none=True) for item in first.output
@@ -195,11 +182,9 @@ class TestResponses:
                     model=GPT, input="Hi", previous_response_id="resp_1"
                 )
 
-        await open_clients(provider, play)
-
 
 class TestAnthropic:
-    async def test_blocks_with_a_signature_and_usage(self) -> None:
+    async def test_answers_with_signed_thinking_and_usage(self) -> None:
         provider = Provider(script=lambda _request: CALL)
         messages: Any = [{"role": "user", "content": "What is it?"}]
         tools: Any = [
@@ -210,7 +195,7 @@ class TestAnthropic:
             }
         ]
 
-        async def play(clients: Clients) -> tuple[Any, Any, int]:
+        async with open_clients(provider) as clients:
             asked = {
                 "model": CLAUDE,
                 "messages": messages,
@@ -223,9 +208,6 @@ class TestAnthropic:
             ) as pieces:
                 streamed = await pieces.get_final_message()
             counted = await clients.claude.messages.count_tokens(**asked)
-            return whole, streamed, counted.input_tokens
-
-        whole, streamed, counted = await open_clients(provider, play)
         for reply in (whole, streamed):
             assert [block.type for block in reply.content] == [
                 "thinking",
@@ -238,10 +220,10 @@ class TestAnthropic:
                 "lines": [1, 20],
             }
             assert reply.stop_reason == "tool_use"
-            assert reply.usage.input_tokens == counted
+            assert reply.usage.input_tokens == counted.input_tokens
 
-    async def test_a_request_without_output_only_warms_the_cache(self) -> None:
-        async def play(clients: Clients) -> Any:
+    async def test_warms_the_cache_without_output(self) -> None:
+        async with open_clients(Provider(script=["Never said."])) as clients:
             system: Any = [
                 {
                     "type": "text",
@@ -250,11 +232,9 @@ class TestAnthropic:
                 }
             ]
             messages: Any = [{"role": "user", "content": "warmup"}]
-            return await clients.claude.messages.create(
+            reply = await clients.claude.messages.create(
                 model=CLAUDE, max_tokens=0, system=system, messages=messages
             )
-
-        reply = await open_clients(Provider(script=["Never said."]), play)
         assert (reply.content, reply.stop_reason, reply.usage.output_tokens) == (
             [],
             "max_tokens",
@@ -262,7 +242,7 @@ class TestAnthropic:
         )
         assert reply.usage.cache_creation_input_tokens > 1024
 
-    async def test_thoughts_go_back_unchanged_or_are_refused(self) -> None:
+    async def test_refuses_changed_thinking(self) -> None:
         provider = Provider(
             script=[
                 Reply(
@@ -276,7 +256,7 @@ class TestAnthropic:
             ]
         )
 
-        async def play(clients: Clients) -> str:
+        async with open_clients(provider) as clients:
             asked: Any = [{"role": "user", "content": "Is it?"}]
             first = await clients.claude.messages.create(
                 model=CLAUDE, max_tokens=900, messages=asked
@@ -298,51 +278,42 @@ class TestAnthropic:
                 await clients.claude.messages.create(
                     model=CLAUDE, max_tokens=900, messages=again
                 )
-            return "done"
-
-        assert await open_clients(provider, play) == "done"
 
 
 class TestModels:
-    async def test_both_kinds_of_client_list_them(self) -> None:
-        async def play(clients: Clients) -> tuple[list[str], list[str], str]:
+    async def test_lists_models_for_both_clients(self) -> None:
+        async with open_clients(Provider({"a": 1000, "b/c": 2000})) as clients:
             one = [model.id async for model in clients.openai.models.list()]
             two = [model.id async for model in clients.claude.models.list()]
-            return one, two, (await clients.openai.models.retrieve("b/c")).id
-
-        assert await open_clients(Provider({"a": 1000, "b/c": 2000}), play) == (
-            ["a", "b/c"],
-            ["a", "b/c"],
-            "b/c",
-        )
+            assert (one, two, (await clients.openai.models.retrieve("b/c")).id) == (
+                ["a", "b/c"],
+                ["a", "b/c"],
+                "b/c",
+            )
 
     @pytest.mark.parametrize(
         "shows", ["max_model_len", "context_length", "context_window"]
     )
-    async def test_a_window_is_shown_as_the_server_does(self, shows: Any) -> None:
-        async def play(clients: Clients) -> Any:
-            async with httpx2.AsyncClient(timeout=60) as http:
-                return (await http.get(f"{clients.provider.url}/v1/models")).json()[
-                    "data"
-                ]
-
-        [plain, llama, shown] = await open_clients(
-            Provider(
-                [
-                    ServedModel("a", 4096),
-                    ServedModel("b", 4096, shows="n_ctx_train"),
-                    ServedModel("c", 4096, shows=shows),
-                ]
-            ),
-            play,
+    async def test_lists_the_window_under_the_key_of_the_server(
+        self, shows: Any
+    ) -> None:
+        provider = Provider(
+            [
+                ServedModel("a", 4096),
+                ServedModel("b", 4096, shows="n_ctx_train"),
+                ServedModel("c", 4096, shows=shows),
+            ]
         )
+        async with provider, httpx2.AsyncClient(timeout=60) as http:
+            listing = (await http.get(f"{provider.url}/v1/models")).json()
+        plain, llama, shown = listing["data"]
         assert 4096 not in plain.values()
         assert llama["meta"] == {"n_ctx_train": 4096}
         assert shown[shows] == 4096
 
     @pytest.mark.parametrize("api", APIS)
-    async def test_an_unknown_one_is_not_found(self, api: Api) -> None:
-        async def play(clients: Clients) -> None:
+    async def test_refuses_an_unknown_model(self, api: Api) -> None:
+        async with open_clients(Provider()) as clients:
             with pytest.raises(
                 (openai.NotFoundError, anthropic.NotFoundError), match="gpt-9"
             ):
@@ -350,9 +321,7 @@ class TestModels:
             with pytest.raises(openai.NotFoundError):
                 await clients.openai.models.retrieve("gpt-9")
 
-        await open_clients(Provider(), play)
-
-    def test_nothing_to_serve_and_nonsense_are_refused(self) -> None:
+    def test_refuses_invalid_models(self) -> None:
         with pytest.raises(InputError, match="at least one"):
             Provider({})
         with pytest.raises(InputError, match="dialect 'klingon'"):
@@ -364,7 +333,7 @@ class TestModels:
 
 
 class TestScripts:
-    async def test_functions_may_wait_and_see_the_request(self) -> None:
+    async def test_calls_an_async_function_with_the_request(self) -> None:
         arrived = asyncio.Event()
         gate = asyncio.Event()
 
@@ -373,129 +342,95 @@ class TestScripts:
             await gate.wait()
             return f"You use {request.model}."
 
-        async def play(clients: Clients) -> list[str]:
+        async with open_clients(Provider(script=slow)) as clients:
             waiting = asyncio.create_task(clients.ask("openai_chat"))
             await arrived.wait()
             assert clients.provider.log[0].status is None
             gate.set()
-            return [await waiting, await clients.ask("anthropic")]
+            assert ([await waiting, await clients.ask("anthropic")]) == [
+                "You use gpt-5.",
+                "You use claude-sonnet-5.",
+            ]
 
-        assert await open_clients(Provider(script=slow), play) == [
-            "You use gpt-5.",
-            "You use claude-sonnet-5.",
-        ]
-
-    async def test_a_script_that_is_used_up_says_so(self) -> None:
-        async def play(clients: Clients) -> None:
+    async def test_fails_when_the_script_is_used_up(self) -> None:
+        async with open_clients(Provider(script=["only"])) as clients:
             await clients.ask("openai_chat")
             with pytest.raises(
                 openai.InternalServerError, match="1 answers, and all were given"
             ):
                 await clients.ask("openai_chat")
 
-        await open_clients(Provider(script=["only"]), play)
-
-    async def test_a_function_that_fails_fails_the_test(self) -> None:
+    async def test_raises_the_error_of_a_script_function_when_closed(self) -> None:
         def wrong(request: Request) -> str:
             assert request.model == "another", "it is not another"
             return "never"
 
-        async def play(clients: Clients) -> None:
-            with pytest.raises(
-                openai.InternalServerError,
-                match="The script failed: AssertionError: it is not",
-            ):
-                await clients.ask("openai_chat")
+        async def ask_provider(provider: Provider) -> None:
+            async with open_clients(provider) as clients:
+                with pytest.raises(
+                    openai.InternalServerError,
+                    match="The script failed: AssertionError: it is not",
+                ):
+                    await clients.ask("openai_chat")
 
         provider = Provider(script=wrong)
         with pytest.raises(AssertionError, match="it is not another"):
-            await open_clients(provider, play)
+            await ask_provider(provider)
         assert provider.log[0].status == 500
 
-    async def test_a_refused_request_uses_no_answer(self) -> None:
-        async def play(clients: Clients) -> str:
+    async def test_a_refused_request_does_not_consume_the_script(self) -> None:
+        async with open_clients(Provider({GPT: 1000}, ["only"])) as clients:
             with pytest.raises(openai.BadRequestError):
                 await clients.ask("openai_chat", "word " * 2000)
-            return await clients.ask("openai_chat")
+            assert (await clients.ask("openai_chat")) == "only"
 
-        assert await open_clients(Provider({GPT: 1000}, ["only"]), play) == "only"
+    async def test_echoes_without_a_script(self) -> None:
+        async with open_clients(Provider()) as clients:
+            assert (
+                await clients.ask("openai_responses", "Is anybody there?")
+            ) == "You said: Is anybody there?"
 
-    async def test_without_one_it_echoes(self) -> None:
-        async def play(clients: Clients) -> str:
-            return await clients.ask("openai_responses", "Is anybody there?")
+    async def test_cuts_an_answer_at_the_requested_length(self) -> None:
+        script = ["one two three four five " * 50] * len(APIS)
+        async with open_clients(Provider(script=script)) as clients:
+            message = await clients.request("anthropic", max_tokens=20)
+            chat = await clients.request("openai_chat", max_completion_tokens=20)
+            response = await clients.request("openai_responses", max_output_tokens=20)
+        assert 15 <= TokenCounter(CLAUDE).text(message.content[0].text) <= 20
+        assert message.stop_reason == "max_tokens"
+        assert 15 <= TokenCounter(GPT).text(chat.choices[0].message.content) <= 20
+        assert chat.choices[0].finish_reason == "length"
+        assert 15 <= TokenCounter(GPT).text(response.output_text) <= 20
+        assert response.incomplete_details.reason == "max_output_tokens"
 
-        assert await open_clients(Provider(), play) == "You said: Is anybody there?"
 
-    @pytest.mark.parametrize("api", APIS)
-    async def test_an_answer_longer_than_was_asked_for_is_cut(self, api: Api) -> None:
-        model: Any = {"openai_chat": GPT, "openai_responses": GPT, "anthropic": CLAUDE}[
-            api
-        ]
+async def test_answers_a_blocking_client_in_a_thread() -> None:
+    async with Provider(script=["Hello."]) as provider:
 
-        async def play(clients: Clients) -> tuple[str, str]:
-            if api == "anthropic":
-                messages: Any = [{"role": "user", "content": "Hi"}]
-                said: Any = await clients.claude.messages.create(
-                    model=model, max_tokens=20, messages=messages
+        def ask() -> str | None:
+            with OpenAI(api_key="sk-lab", base_url=f"{provider.url}/v1") as client:
+                reply = client.chat.completions.create(
+                    model=GPT, messages=[{"role": "user", "content": "Hi"}]
                 )
-                return said.content[0].text, said.stop_reason
-            if api == "openai_chat":
-                chat = await clients.openai.chat.completions.create(
-                    model=model,
-                    max_completion_tokens=20,
-                    messages=[{"role": "user", "content": "Hi"}],
-                )
-                return str(chat.choices[0].message.content), chat.choices[
-                    0
-                ].finish_reason
-            response = await clients.openai.responses.create(
-                model=model, max_output_tokens=20, input="Hi"
-            )
-            assert response.incomplete_details
-            return response.output_text, str(response.incomplete_details.reason)
+                return reply.choices[0].message.content
 
-        text, reason = await open_clients(
-            Provider(script=["one two three four five " * 50]), play
-        )
-        assert 15 <= TokenCounter(model).text(text) <= 20
-        assert reason in ("max_tokens", "length", "max_output_tokens")
+        assert await asyncio.to_thread(ask) == "Hello."
 
 
-async def test_a_client_that_blocks_runs_in_a_thread() -> None:
-    async def run() -> str | None:
-        async with Provider(script=["Hello."]) as provider:
-
-            def ask() -> str | None:
-                with OpenAI(api_key="sk-lab", base_url=f"{provider.url}/v1") as client:
-                    said = client.chat.completions.create(
-                        model=GPT, messages=[{"role": "user", "content": "Hi"}]
-                    )
-                    return said.choices[0].message.content
-
-            return await asyncio.to_thread(ask)
-
-    assert await run() == "Hello."
-
-
-async def test_a_provider_may_be_opened_again() -> None:
+async def test_continues_its_script_when_opened_again() -> None:
     provider = Provider(script=["one", "two"])
-
-    async def play(clients: Clients) -> str:
-        return await clients.ask("openai_chat")
-
-    assert [await open_clients(provider, play), await open_clients(provider, play)] == [
-        "one",
-        "two",
-    ]
+    for expected in ("one", "two"):
+        async with open_clients(provider) as clients:
+            assert await clients.ask("openai_chat") == expected
     assert len(provider.log) == 2
 
 
 class TestLog:
-    async def test_every_request_with_all_that_belongs_to_it(self) -> None:
+    async def test_records_each_request(self) -> None:
         clock = iter(range(100, 200))
         provider = Provider(script=["A.", "B.", "C."], clock=lambda: float(next(clock)))
 
-        async def play(clients: Clients) -> None:
+        async with open_clients(provider) as clients:
             told: Any = [{"role": "user", "content": "Hi"}]
             chat = clients.openai.chat.completions
             await chat.create(
@@ -517,8 +452,6 @@ class TestLog:
                 await chat.create(
                     model=GPT, messages=told, extra_headers={"x-session-id": "s1"}
                 )
-
-        await open_clients(provider, play)
         one, other, more, changed = provider.log
         assert (one.number, one.api, one.path, one.session) == (
             1,
@@ -553,37 +486,35 @@ class TestLog:
         )
         assert more.summary()["prompt_tokens"] == more.prompt_tokens
 
-    async def test_who_listens_hears_of_each(self) -> None:
+    async def test_tells_the_listener_of_each_request(self) -> None:
         heard: list[int | None] = []
         provider = Provider(
             script=["A.", Fault("server_error")],
             listen=lambda record: heard.append(record.status),
         )
 
-        async def play(clients: Clients) -> None:
+        async with open_clients(provider) as clients:
             await clients.ask("openai_chat")
             with pytest.raises(openai.InternalServerError):
                 await clients.ask("openai_chat")
-
-        await open_clients(provider, play)
         assert heard == [200, 500]
 
-    async def test_what_is_no_json_is_refused_and_logged(self) -> None:
+    async def test_refuses_and_records_invalid_json(self) -> None:
         provider = Provider()
 
-        async def play(clients: Clients) -> None:
-            async with httpx2.AsyncClient(timeout=60) as http:
-                for content in (
-                    b"{",
-                    b"[1]",
-                    b'{"model": 3}',
-                    b'{"model": "gpt-5", "messages": 3}',
-                ):
-                    answer = await http.post(
-                        f"{clients.provider.url}/v1/chat/completions", content=content
-                    )
-                    assert answer.status_code == 400
-                    assert answer.json()["error"]["message"]
-
-        await open_clients(provider, play)
+        async with (
+            open_clients(provider) as clients,
+            httpx2.AsyncClient(timeout=60) as http,
+        ):
+            for content in (
+                b"{",
+                b"[1]",
+                b'{"model": 3}',
+                b'{"model": "gpt-5", "messages": 3}',
+            ):
+                answer = await http.post(
+                    f"{clients.provider.url}/v1/chat/completions", content=content
+                )
+                assert answer.status_code == 400
+                assert answer.json()["error"]["message"]
         assert [record.request for record in provider.log] == [None] * 4

@@ -115,7 +115,7 @@ def _log(messages: list[Message], models: list[str]) -> Log:
     return Log("test", "core", said, system="Be brief. " * 800)
 
 
-def test_every_miss_has_its_cause() -> None:
+def test_gives_the_cause_of_every_miss() -> None:
     models = [CLAUDE] * 38 + ["claude-opus-4-1"] * 2
     times = [10.0 * number + (1_000 if number > 9 else 0) for number in range(40)]
     tool = {
@@ -160,7 +160,7 @@ def test_every_miss_has_its_cause() -> None:
     }
 
 
-def test_a_prompt_that_is_too_short_is_no_miss_of_anything() -> None:
+def test_reports_prompts_too_short_for_the_cache() -> None:
     found = replay(make_history(2, words=3), model=GPT, window=WINDOW, options=PLAIN)
     assert [call.miss for call in found.everthread.calls] == [
         result.FIRST_CAUSE,
@@ -171,7 +171,7 @@ def test_a_prompt_that_is_too_short_is_no_miss_of_anything() -> None:
     assert found.everthread.read == 0
 
 
-def test_baselines_end_or_cost_more() -> None:
+def test_baselines_are_refused_or_cost_more() -> None:
     found = replay(make_history(30), model=CLAUDE, window=WINDOW, options=PLAIN)
     ours, uncached, cached, dropped = (
         found.strategy(name)
@@ -205,9 +205,7 @@ def test_baselines_end_or_cost_more() -> None:
     assert json.loads(json.dumps(found.as_dict()))["ways"][0]["answered"] == 60
 
 
-def test_one_result_larger_than_the_window_is_cut_by_truncation_and_stored_by_us() -> (
-    None
-):
+def test_continues_after_a_result_larger_than_the_window() -> None:
     messages = make_history(3)
     messages[6] = {
         **messages[6],
@@ -219,7 +217,7 @@ def test_one_result_larger_than_the_window_is_cut_by_truncation_and_stored_by_us
     assert found.strategy("cached").refused_call == 3
 
 
-def test_without_compaction_our_way_ends_too_and_says_why() -> None:
+def test_ends_with_a_note_if_compaction_is_disabled() -> None:
     found = replay(
         make_history(30),
         model=CLAUDE,
@@ -231,14 +229,14 @@ def test_without_compaction_our_way_ends_too_and_says_why() -> None:
     assert any("compression is disabled" in note for note in found.notes)
 
 
-def test_an_unknown_price_is_unknown_not_zero() -> None:
+def test_reports_no_cost_without_a_price() -> None:
     found = replay(make_history(2), model="nobodys-model", window=WINDOW, options=PLAIN)
     assert found.everthread.cost is None
     assert found.share_saved_by_caching() is None
     assert found.share_saved_against(found.strategy("uncached")) is None
 
 
-def test_times_must_be_those_of_the_calls() -> None:
+def test_refuses_invalid_times() -> None:
     with pytest.raises(
         InputError, match="times has 3 entries; the conversation has 4 calls"
     ):
@@ -300,7 +298,7 @@ def _read(value: object) -> Log:
     return parse_log(json.dumps(value))
 
 
-def test_a_repaired_answer_costs_no_other_call_its_time_or_usage() -> None:
+def test_keeps_times_and_usage_of_calls_beside_a_repair() -> None:
     entries = [
         LoggedMessage(
             message,
@@ -326,7 +324,7 @@ def test_a_repaired_answer_costs_no_other_call_its_time_or_usage() -> None:
     assert [call.sent_at for call in plan.calls] == [0, 20, 60, 80, 110, 120, 135]
 
 
-def test_a_fact_matches_whole_words_only() -> None:
+def test_finds_facts_as_whole_words() -> None:
     context = read_context(
         [{"role": "user", "content": "See `src/app.py` and\nrun  make check-all."}]
     )
@@ -340,7 +338,7 @@ def test_a_fact_matches_whole_words_only() -> None:
     }
 
 
-def test_the_long_transcript() -> None:
+def test_agrees_with_the_recorded_cost_of_a_long_transcript() -> None:
     """Against what the provider really reported: 439 calls, with their cache figures and their price."""
     log = read_log(str(shared_path("transcripts", "coding-long-claude.json")))
     found = replay(log, options=replace(PLAIN, economics=True), with_baselines=True)
@@ -374,7 +372,9 @@ def _forgotten(log: Log) -> int:
 
 
 @given(st.lists(st.lists(st.integers(0, 3), max_size=6), max_size=6))
-def test_a_growing_chain_gives_the_same_digests(requests: list[list[int]]) -> None:
+def test_digests_of_growing_prompts_equal_fresh_digests(
+    requests: list[list[int]],
+) -> None:
     blocks = [Block(f"text {number}", number) for number in range(4)]
     growing = PrefixDigests()
     for request in requests:

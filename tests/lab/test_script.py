@@ -19,7 +19,7 @@ from everthread.lab.provider.script import ScriptedAnswers, echo, read_script
 from everthread.lab.provider.served_models import PROTOCOLS, Protocol
 from everthread.wire import anthropic, gemini, openai_chat, openai_responses
 from tests.chat_messages import function_call, result_message
-from tests.lab.official_clients import CLAUDE, Clients, open_clients
+from tests.lab.official_clients import CLAUDE, open_clients
 from tests.shared_data import shared_path
 
 DECODERS: dict[str, Any] = {
@@ -54,7 +54,7 @@ def answer_text(recorded: RecordedAnswers, *messages: Any) -> str:
 
 
 class TestRecorded:
-    def test_it_answers_with_what_followed(self) -> None:
+    def test_answers_as_recorded(self) -> None:
         recorded = RecordedAnswers(TALK)
         assert [answer_text(recorded, *TALK[:end]) for end in (1, 3, 5)] == [
             "one",
@@ -66,19 +66,19 @@ class TestRecorded:
         recorded = RecordedAnswers(TALK)
         assert [answer_text(recorded, *TALK[:3]) for _ in range(3)] == ["two"] * 3
 
-    def test_the_beginning_may_have_been_replaced_by_a_summary(self) -> None:
+    def test_recognizes_a_request_after_a_compaction(self) -> None:
         recorded = RecordedAnswers(TALK)
         assert answer_text(recorded, user("[a summary]"), *TALK[1:3]) == "two"
         assert answer_text(recorded, user("[a summary]"), TALK[4]) == "three"
 
-    def test_what_was_never_said_is_echoed(self) -> None:
+    def test_echoes_an_unknown_request(self) -> None:
         assert (
             answer_text(RecordedAnswers(TALK), user("Summarise this."))
             == "You said: Summarise this."
         )
         assert answer_text(RecordedAnswers([]), user("Hi")) == "You said: Hi"
 
-    async def test_a_real_conversation_plays_over_anthropics_protocol(self) -> None:
+    async def test_replays_a_recorded_conversation_over_http(self) -> None:
         """As a client would have it: each answer goes back, each call gets its recorded result."""
         messages = json.loads(
             shared_path("transcripts", "coding-long-claude.json").read_text("utf-8")
@@ -91,7 +91,12 @@ class TestRecorded:
             talk.pop()
         turns = [at for at in range(1, len(talk)) if talk[at]["role"] == "assistant"]
 
-        async def play(clients: Clients) -> list[tuple[str, list[str]]]:
+        provider = Provider({CLAUDE: 200_000}, RecordedAnswers(talk))
+        expected = [
+            (text_of(talk[at]), [call.name for call in calls_of(talk[at])])
+            for at in turns
+        ]
+        async with open_clients(provider) as clients:
             said = []
             for at in turns:
                 request = Request(CLAUDE, talk[:at], params={"max_tokens": 8000})
@@ -105,21 +110,14 @@ class TestRecorded:
                         [call.name for call in calls_of(reply.message)],
                     )
                 )
-            return said
-
-        provider = Provider({CLAUDE: 200_000}, RecordedAnswers(talk))
-        expected = [
-            (text_of(talk[at]), [call.name for call in calls_of(talk[at])])
-            for at in turns
-        ]
-        assert await open_clients(provider, play) == expected
+            assert said == expected
         assert all(
             record.shared and record.shared.is_extension for record in provider.log[1:]
         )
 
 
 class TestFiles:
-    def test_texts_messages_and_faults(self) -> None:
+    def test_reads_texts_messages_and_faults(self) -> None:
         call = function_call("c1", "ls")
         script = read_script(
             ["Hi.", {"tool_calls": [call]}, {"fault": "rate_limit", "retry_after": 2}]
@@ -140,17 +138,17 @@ class TestFiles:
             ([{"fault": "hang", "minutes": 3}], "answer 0 of the script: .*minutes"),
         ],
     )
-    def test_nonsense_is_refused(self, value: Any, words: str) -> None:
+    def test_refuses_an_invalid_answer(self, value: Any, words: str) -> None:
         with pytest.raises(InputError, match=words):
             read_script(value)
 
 
-def test_an_echo_knows_results_and_silence() -> None:
+def test_echoes_results_and_empty_requests() -> None:
     assert echo(Request("m", [result_message("c", "42")])) == "You said: 42"
     assert echo(Request("m", [])) == "You said nothing."
 
 
-async def test_a_list_is_used_up_in_order() -> None:
+async def test_uses_a_list_in_order() -> None:
     answers = ScriptedAnswers(["a", lambda request: request.model, "c"])
 
     async def run() -> list[Any]:
@@ -165,7 +163,7 @@ async def test_a_list_is_used_up_in_order() -> None:
     arguments=st.dictionaries(st.text(max_size=5), st.text(max_size=80), max_size=3),
     protocol=st.sampled_from(PROTOCOLS),
 )
-def test_a_stream_in_pieces_says_the_same(
+def test_splits_a_stream_without_changing_its_message(
     text: str, thinking: str, arguments: dict[str, str], protocol: Protocol
 ) -> None:
     message: Any = {

@@ -1,4 +1,4 @@
-"""A scripted model, and a recorder of the events of its wrappers."""
+"""A scripted model, its errors, and a recorder of the events of its wrappers."""
 
 from __future__ import annotations
 
@@ -6,8 +6,20 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
-from everthread.core.types import Api, Reply, Request, StreamDelta
+from everthread.core.types import Api, Reply, Request, StreamDelta, StreamingModel
+from everthread.errors import ModelError
 from everthread.providers.resilience import ModelEvent
+from tests.providers.http_models import collect_pieces
+
+BUSY = ModelError("busy", status=529)
+TOO_LONG = ModelError(
+    "too long",
+    status=400,
+    body={"error": {"code": "context_length_exceeded", "message": "too long"}},
+)
+REQUEST = Request(
+    "first", [{"role": "user", "content": "Hi"}], params={"max_tokens": 500}
+)
 
 Step = StreamDelta | Reply | Exception | float
 """A float is a pause in seconds."""
@@ -85,3 +97,13 @@ class EventRecorder:
     async def sleep(self, seconds: float) -> None:
         self.waits.append(seconds)
         self.now += seconds
+
+
+async def call_model(
+    model: StreamingModel, *, stream: bool, request: Request = REQUEST
+) -> Reply:
+    """Return the model's reply, as a whole or at the end of a stream."""
+    if not stream:
+        return await model.complete(request)
+    _, [whole] = await collect_pieces(model, request)
+    return whole

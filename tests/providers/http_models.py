@@ -1,8 +1,8 @@
-"""The three protocols side by side: the same model, the same simulator, each through its own SDK."""
+"""Models of the three protocols over real HTTP, each through its own SDK."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -17,8 +17,9 @@ from everthread.providers.clients import (
     OpenAIChatModel,
     OpenAIResponsesModel,
 )
-from everthread.wire import anthropic, openai_chat, openai_responses
+from everthread.wire.codecs import CODECS
 from everthread.wire.sse import encode_event
+from tests.wire.recording import Scripted, json_reply, sse_reply
 
 APIS: tuple[Api, ...] = ("openai_chat", "openai_responses", "anthropic")
 CLASSES: dict[Api, type[HttpModel]] = {
@@ -30,7 +31,7 @@ NAME = "test-model"
 
 
 def model_at(api: Api, url: str, **options: Any) -> HttpModel:
-    """A model at the root `url`, with that protocol's path."""
+    """Return a model of the server at the root `url`."""
     base = url if api == "anthropic" else f"{url}/v1"
     defaults: dict[str, Any] = {
         "window": 32_000,
@@ -38,6 +39,16 @@ def model_at(api: Api, url: str, **options: Any) -> HttpModel:
         "key_env": "TEST_KEY",
     }
     return CLASSES[api](NAME, base_url=base, **(defaults | options))
+
+
+@asynccontextmanager
+async def connect_model(api: Api, url: str, **options: Any) -> AsyncIterator[HttpModel]:
+    """Yield a model of the server at the root `url`, and close it."""
+    model = model_at(api, url, **options)
+    try:
+        yield model
+    finally:
+        await model.aclose()
 
 
 @asynccontextmanager
@@ -49,13 +60,12 @@ async def open_model(
     listen: Callable[[Record], None] | None = None,
     **options: Any,
 ) -> AsyncIterator[tuple[HttpModel, Provider]]:
-    """A model whose provider answers from the script, and the provider with its log."""
-    async with Provider(models or {NAME: 32_000}, script, listen=listen) as provider:
-        model = model_at(api, provider.url, **options)
-        try:
-            yield model, provider
-        finally:
-            await model.aclose()
+    """Yield a model whose provider answers from the script, and the provider with its log."""
+    async with (
+        Provider(models or {NAME: 32_000}, script, listen=listen) as provider,
+        connect_model(api, provider.url, **options) as model,
+    ):
+        yield model, provider
 
 
 def make_request(text: str = "Hello?", **params: Any) -> Request:
@@ -81,7 +91,7 @@ async def collect_pieces(
 async def failure_of(
     model: StreamingModel, request: Request, *, stream: bool
 ) -> ModelError:
-    """The error a call ends with."""
+    """Return the error with which a call ends."""
     try:
         if stream:
             await collect_pieces(model, request)
@@ -93,45 +103,17 @@ async def failure_of(
 
 
 async def failure_at(api: Api, url: str, *, stream: bool) -> ModelError:
-    """The error a call to this address ends with."""
-    model = model_at(api, url)
-    try:
+    """Return the error with which a call to this address ends."""
+    async with connect_model(api, url) as model:
         return await failure_of(model, make_request(), stream=stream)
-    finally:
-        await model.aclose()
 
 
-def wire_reply(api: Api, reply: Reply) -> dict[str, Any]:
-    encoders = {
-        "openai_chat": openai_chat.encode_reply,
-        "openai_responses": openai_responses.encode_reply,
-        "anthropic": anthropic.encode_reply,
-    }
-    return encoders[api](reply)
+def encode_stream(api: Api, reply: Reply) -> list[bytes]:
+    return [encode_event(event) for event in CODECS[api].encode_stream(reply)]
 
 
-def wire_request(api: Api, request: Request) -> dict[str, Any]:
-    encoders = {
-        "openai_chat": openai_chat.encode_request,
-        "openai_responses": openai_responses.encode_request,
-        "anthropic": anthropic.encode_request,
-    }
-    return encoders[api](request)
-
-
-def wire_stream(api: Api, reply: Reply) -> Iterator[bytes]:
-    encoders = {
-        "openai_chat": openai_chat.encode_stream,
-        "openai_responses": openai_responses.encode_stream,
-        "anthropic": anthropic.encode_stream,
-    }
-    return (encode_event(event) for event in encoders[api](reply))
-
-
-def decode_wire(api: Api, body: dict[str, Any]) -> Reply:
-    decoders = {
-        "openai_chat": openai_chat.decode_reply,
-        "openai_responses": openai_responses.decode_reply,
-        "anthropic": anthropic.decode_reply,
-    }
-    return decoders[api](body, model=NAME)
+def script_answer(api: Api, reply: Reply, *, stream: bool) -> Scripted:
+    """Return the HTTP answer with this reply."""
+    if stream:
+        return sse_reply(encode_stream(api, reply))
+    return json_reply(CODECS[api].encode_reply(reply))

@@ -1,4 +1,4 @@
-"""What every model does, whichever protocol it is reached by: over real HTTP, through the official SDKs."""
+"""Behaviour of every model, whatever its protocol: over real HTTP, through the official SDKs."""
 
 from __future__ import annotations
 
@@ -9,26 +9,25 @@ from typing import Any
 import pytest
 
 from everthread.core.costs.canonical_usage import normalize_usage
-from everthread.core.messages import text_of
+from everthread.core.messages import Message, text_of
 from everthread.core.provider_errors.classification import classify_error
 from everthread.core.types import Api, Reply, Request
-from everthread.errors import ModelError, ModelUnreachableError
+from everthread.errors import ModelTimeoutError, ModelUnreachableError
 from everthread.lab.provider.faults import Fault
 from everthread.providers.clients import encode_json_body
+from everthread.wire.codecs import CODECS
 from tests.chat_messages import function_call, result_message
 from tests.providers.http_models import (
     APIS,
     NAME,
     collect_pieces,
-    decode_wire,
+    connect_model,
+    encode_stream,
     failure_at,
     failure_of,
     make_request,
-    model_at,
     open_model,
-    wire_reply,
-    wire_request,
-    wire_stream,
+    script_answer,
 )
 from tests.wire.recording import Scripted, json_reply, recording_server, sse_reply
 
@@ -128,43 +127,36 @@ REASONED: dict[Api, dict[str, Any]] = {
 }
 
 
-async def test_a_whole_answer_has_words_reason_and_usage(api: Api) -> None:
-    async def run() -> Reply:
-        async with open_model(api, ["Hello, ünïcode 世界."]) as (model, provider):
-            reply = await model.complete(make_request())
-            assert provider.log[0].request is not None
-            assert provider.log[0].request.system == "You help."
-            assert not provider.log[0].stream
-            assert (
-                normalize_usage(reply.usage, api=api) == provider.log[0].canonical_usage
-            )
-            return reply
-
-    reply = await run()
+async def test_completes_with_text_and_usage(api: Api) -> None:
+    async with open_model(api, ["Hello, ünïcode 世界."]) as (model, provider):
+        reply = await model.complete(make_request())
     assert text_of(reply.message) == "Hello, ünïcode 世界."
     assert reply.stop == "stop"
+    [record] = provider.log
+    assert record.request is not None
+    assert record.request.system == "You help."
+    assert not record.stream
+    assert normalize_usage(reply.usage, api=api) == record.canonical_usage
 
 
-async def test_a_stream_gives_the_words_piece_by_piece_and_the_whole_once_and_last(
+async def test_streams_text_in_deltas_and_the_reply_last(
     api: Api,
 ) -> None:
-    said = "One two three four five six seven. 世界 " * 20
-    async with open_model(api, [said, said]) as (model, provider):
+    text = "One two three four five six seven. 世界 " * 20
+    async with open_model(api, [text, text]) as (model, provider):
         deltas, replies = await collect_pieces(model, make_request())
         whole = await model.complete(make_request())
-    assert "".join(delta.text for delta in deltas if delta.kind == "text") == said
+    assert "".join(delta.text for delta in deltas if delta.kind == "text") == text
     assert sum(delta.kind == "text" for delta in deltas) > 1
     [reply] = replies
-    assert text_of(reply.message) == text_of(whole.message) == said
+    assert text_of(reply.message) == text_of(whole.message) == text
     assert reply.stop == "stop"
     assert normalize_usage(reply.usage, api=api) == provider.log[0].canonical_usage
     assert any(delta.kind == "usage" for delta in deltas)
 
 
 @both_ways
-async def test_calls_come_whole_and_their_results_go_back(
-    api: Api, stream: bool
-) -> None:
+async def test_returns_calls_and_sends_their_results(api: Api, stream: bool) -> None:
     async with open_model(api, [CALLS, "Done."]) as (model, provider):
         first = Request(NAME, [{"role": "user", "content": "Read."}], tools=[TOOL])
         if stream:
@@ -191,50 +183,35 @@ async def test_calls_come_whole_and_their_results_go_back(
 
 
 @both_ways
-async def test_reasoning_and_unknown_fields_survive_and_return_verbatim(
+async def test_sends_reasoning_and_unknown_fields_back_verbatim(
     api: Api, stream: bool
 ) -> None:
     body = REASONED[api]
-    scripted = (
-        sse_reply(wire_stream(api, decode_wire(api, body)))
-        if stream
-        else json_reply(body)
+    answered = CODECS[api].decode_reply(body, model=NAME)
+    first_answer = (
+        sse_reply(encode_stream(api, answered)) if stream else json_reply(body)
     )
-
-    async def run(url: str) -> tuple[Reply, list[str]]:
-        model = model_at(api, url)
-        said: list[str] = []
-        if stream:
-            deltas, [reply] = await collect_pieces(model, make_request())
-            said = [delta.text for delta in deltas if delta.kind == "reasoning"]
-        else:
-            reply = await model.complete(make_request())
-        await model.complete(
-            Request(
-                NAME,
-                [
-                    *make_request().messages,
-                    reply.message,
-                    {"role": "user", "content": "And 3+3?"},
-                ],
-            )
-        )
-        await model.aclose()
-        return reply, said
-
-    with recording_server([scripted, json_reply(body)]) as server:
-        reply, said = await run(server.url)
-    if stream:
-        assert "".join(said) == "Hm, 4."
+    request = make_request()
+    with recording_server([first_answer, json_reply(body)]) as server:
+        async with connect_model(api, server.url) as model:
+            if stream:
+                deltas, [reply] = await collect_pieces(model, request)
+                thoughts = [d.text for d in deltas if d.kind == "reasoning"]
+                assert "".join(thoughts) == "Hm, 4."
+            else:
+                reply = await model.complete(request)
+            question: Message = {"role": "user", "content": "And 3+3?"}
+            history = [*request.messages, reply.message, question]
+            await model.complete(Request(NAME, history))
     assert reply.usage is not None
     assert reply.usage["vendor_figure"] == 7
     sent = server.requests[1].body
     turn = sent["input"][1:3] if api == "openai_responses" else [sent["messages"][1]]
-    assert turn == spoken(api, body)
+    assert turn == repeat_answer(api, body)
 
 
-def spoken(api: Api, body: dict[str, Any]) -> list[Any]:
-    """The assistant's message as a request must repeat it."""
+def repeat_answer(api: Api, body: dict[str, Any]) -> list[Any]:
+    """Return the assistant's message as a request must repeat it."""
     if api == "openai_chat":
         return [body["choices"][0]["message"]]
     return (
@@ -245,9 +222,7 @@ def spoken(api: Api, body: dict[str, Any]) -> list[Any]:
 
 
 @both_ways
-async def test_the_body_arrives_byte_for_byte_as_it_was_encoded(
-    api: Api, stream: bool
-) -> None:
+async def test_sends_exactly_the_encoded_bytes(api: Api, stream: bool) -> None:
     request = make_request(
         "half a pair: \ud83d, 世界",
         zeta={"b": 1, "a": [None, 2.5]},
@@ -255,20 +230,12 @@ async def test_the_body_arrives_byte_for_byte_as_it_was_encoded(
         store=True,
     )
     answer = Reply({"role": "assistant", "content": "ok"}, stop="stop")
-    scripted = (
-        sse_reply(wire_stream(api, answer))
-        if stream
-        else json_reply(wire_reply(api, answer))
-    )
-
-    async def run(url: str) -> None:
-        model = model_at(api, url)
-        await (collect_pieces(model, request) if stream else model.complete(request))
-        await model.aclose()
-
-    with recording_server([scripted]) as server:
-        await run(server.url)
-    wanted = wire_request(api, request)
+    with recording_server([script_answer(api, answer, stream=stream)]) as server:
+        async with connect_model(api, server.url) as model:
+            await (
+                collect_pieces(model, request) if stream else model.complete(request)
+            )
+    wanted = CODECS[api].encode_request(request)
     if stream:
         wanted |= {"stream": True}
         wanted |= (
@@ -279,7 +246,7 @@ async def test_the_body_arrives_byte_for_byte_as_it_was_encoded(
 
 
 @both_ways
-async def test_a_refusal_for_now_tells_status_and_wait(api: Api, stream: bool) -> None:
+async def test_reports_status_and_wait_of_a_rate_limit(api: Api, stream: bool) -> None:
     async with open_model(api, [Fault("rate_limit", retry_after=7)]) as (
         model,
         provider,
@@ -291,9 +258,7 @@ async def test_a_refusal_for_now_tells_status_and_wait(api: Api, stream: bool) -
 
 
 @both_ways
-async def test_a_prompt_too_long_is_understood_with_its_limit(
-    api: Api, stream: bool
-) -> None:
+async def test_understands_an_overflow_with_its_limit(api: Api, stream: bool) -> None:
     async with open_model(api, models={NAME: 2_000}) as (model, provider):
         error = await failure_of(
             model, make_request("word " * 5_000, max_tokens=10), stream=stream
@@ -306,7 +271,7 @@ async def test_a_prompt_too_long_is_understood_with_its_limit(
 
 
 @pytest.mark.parametrize("kind", ["stream_overflow", "stream_error"])
-async def test_an_error_inside_a_stream_is_an_error_with_what_was_said(
+async def test_an_error_inside_a_stream_keeps_the_partial_answer(
     api: Api, kind: Any
 ) -> None:
     async with open_model(api, [Fault(kind, after=6)]) as (model, _):
@@ -321,9 +286,7 @@ async def test_an_error_inside_a_stream_is_an_error_with_what_was_said(
 
 
 @pytest.mark.parametrize("kind", ["truncated", "reset"])
-async def test_a_stream_that_breaks_off_keeps_what_was_said(
-    api: Api, kind: Any
-) -> None:
+async def test_a_broken_stream_keeps_the_partial_answer(api: Api, kind: Any) -> None:
     async with open_model(api, [Fault(kind, after=6)]) as (model, _):
         error = await failure_of(model, make_request(), stream=True)
     assert isinstance(error, ModelUnreachableError)
@@ -335,7 +298,7 @@ async def test_a_stream_that_breaks_off_keeps_what_was_said(
 
 
 @pytest.mark.parametrize("kind", ["truncated", "empty"])
-async def test_an_answer_that_cannot_be_read_is_an_error(api: Api, kind: Any) -> None:
+async def test_raises_for_an_unreadable_answer(api: Api, kind: Any) -> None:
     async with open_model(api, [Fault(kind)]) as (model, _):
         if api != "openai_chat" and kind == "empty":
             reply = await model.complete(make_request())
@@ -345,13 +308,13 @@ async def test_an_answer_that_cannot_be_read_is_an_error(api: Api, kind: Any) ->
             assert NAME in str(error)
 
 
-async def test_a_stream_without_an_event_means_a_prompt_too_long(api: Api) -> None:
+async def test_takes_a_stream_without_events_for_an_overflow(api: Api) -> None:
     with recording_server([sse_reply([])]) as server:
         error = await failure_at(api, server.url, stream=True)
     assert classify_error(error).kind == "prompt_too_long"
 
 
-async def test_a_page_that_is_no_answer_is_told_with_the_address(api: Api) -> None:
+async def test_names_the_address_that_answers_with_a_web_page(api: Api) -> None:
     page = Scripted(
         (b"<html><body>Please log in</body></html>",), content_type="text/html"
     )
@@ -363,7 +326,7 @@ async def test_a_page_that_is_no_answer_is_told_with_the_address(api: Api) -> No
 
 
 @both_ways
-async def test_a_wrong_key_names_the_variable_and_never_the_key(
+async def test_names_the_variable_of_a_wrong_key_and_hides_the_key(
     api: Api, stream: bool
 ) -> None:
     refusal = json_reply(
@@ -377,7 +340,7 @@ async def test_a_wrong_key_names_the_variable_and_never_the_key(
 
 
 @both_ways
-async def test_nobody_there_is_told_with_the_address(api: Api, stream: bool) -> None:
+async def test_names_an_unreachable_address(api: Api, stream: bool) -> None:
     with recording_server([]) as server:
         url = server.url
     error = await failure_at(api, url, stream=stream)
@@ -385,7 +348,7 @@ async def test_nobody_there_is_told_with_the_address(api: Api, stream: bool) -> 
     assert url in str(error)
 
 
-async def test_a_cancelled_stream_closes_its_connection(api: Api) -> None:
+async def test_cancelling_a_stream_closes_its_connection(api: Api) -> None:
     asked = asyncio.Event()
     over = asyncio.Event()
 
@@ -407,7 +370,7 @@ async def test_a_cancelled_stream_closes_its_connection(api: Api) -> None:
         assert provider.log[0].events == ["gone"]
 
 
-async def test_a_stream_left_early_closes_its_connection_and_the_model_goes_on(
+async def test_answers_again_after_a_stream_was_closed_early(
     api: Api,
 ) -> None:
     async with open_model(api, ["word " * 2_000, "Again."]) as (model, _):
@@ -417,27 +380,22 @@ async def test_a_stream_left_early_closes_its_connection_and_the_model_goes_on(
         assert text_of((await model.complete(make_request())).message) == "Again."
 
 
-async def test_silence_longer_than_the_limit_is_a_timeout(api: Api) -> None:
-    async def run() -> ModelError:
-        async with open_model(api, [Fault("hang", seconds=60)], read_seconds=0.2) as (
-            model,
-            _,
-        ):
-            return await failure_of(model, make_request(), stream=True)
-
-    error = await run()
-    assert type(error).__name__ == "ModelTimeoutError"
+async def test_raises_a_timeout_after_silence(api: Api) -> None:
+    script = [Fault("hang", seconds=60)]
+    async with open_model(api, script, read_seconds=0.2) as (model, _):
+        error = await failure_of(model, make_request(), stream=True)
+    assert isinstance(error, ModelTimeoutError)
     assert classify_error(error).kind == "other"
 
 
-async def test_the_model_works_again_after_it_was_closed(api: Api) -> None:
+async def test_answers_again_after_it_was_closed(api: Api) -> None:
     async with open_model(api, ["One.", "Two."]) as (model, _):
         await model.complete(make_request())
         await model.aclose()
         assert text_of((await model.complete(make_request())).message) == "Two."
 
 
-async def test_a_cap_is_sent_under_the_name_the_protocol_has(api: Api) -> None:
+async def test_sends_the_output_cap_in_the_field_of_the_protocol(api: Api) -> None:
     fields = {
         "openai_chat": "max_tokens",
         "openai_responses": "max_output_tokens",

@@ -20,14 +20,14 @@ from everthread.providers.model_errors import (
     make_refusal_error,
 )
 from tests.core.error_cases import CASES
-from tests.providers.http_models import APIS, failure_of, make_request, model_at
+from tests.providers.http_models import APIS, connect_model, failure_of, make_request
 from tests.wire.recording import json_reply, recording_server
 
 ROUTE = ModelAddress("m", "http://here/v1", "A_KEY")
 
 
 @pytest.mark.parametrize("api", APIS)
-async def test_errors_mean_over_the_sdk_what_they_mean_on_paper(api: Api) -> None:
+async def test_classifies_errors_of_the_sdk_like_their_bodies(api: Api) -> None:
     """Every third of the table, so that the three protocols together send all of it."""
     cases = [
         case
@@ -37,17 +37,12 @@ async def test_errors_mean_over_the_sdk_what_they_mean_on_paper(api: Api) -> Non
     ]
     replies = [json_reply(_body(case), status=case["status"]) for case in cases]
 
-    async def run(url: str) -> list[ModelError]:
-        model = model_at(api, url)
-        errors = [
-            await failure_of(model, make_request(), stream=bool(at % 2))
-            for at in range(len(cases))
-        ]
-        await model.aclose()
-        return errors
-
     with recording_server(replies) as server:
-        errors = await run(server.url)
+        async with connect_model(api, server.url) as model:
+            errors = [
+                await failure_of(model, make_request(), stream=bool(number % 2))
+                for number in range(len(cases))
+            ]
     assert len(cases) > 20
     for case, error in zip(cases, errors, strict=True):
         plain = classify_error(status=case["status"], body=_body(case))

@@ -1,4 +1,4 @@
-"""Connections, odd servers, and what each protocol does besides what all do."""
+"""Connections, unusual servers, and behaviour of single protocols."""
 
 from __future__ import annotations
 
@@ -17,24 +17,25 @@ import pytest
 from everthread.core.messages import text_of
 from everthread.core.provider_errors.classification import classify_error
 from everthread.core.types import Api, Reply, Request
-from everthread.errors import ModelError, ModelUnreachableError
-from everthread.providers.clients import AnthropicModel, OpenAIResponsesModel
+from everthread.errors import ModelError, ModelTimeoutError, ModelUnreachableError
+from everthread.providers.clients import AnthropicModel, HttpModel, OpenAIResponsesModel
 from tests.providers.http_models import (
     APIS,
     NAME,
     collect_pieces,
+    connect_model,
+    encode_stream,
     failure_at,
     make_request,
     model_at,
     open_model,
-    wire_reply,
-    wire_stream,
+    script_answer,
 )
 from tests.python_process import printed_by
 from tests.wire.recording import Scripted, json_reply, recording_server, sse_reply
 
 ROOT = Path(__file__).parents[2]
-SAID = Reply({"role": "assistant", "content": "Hello."}, stop="stop")
+HELLO = Reply({"role": "assistant", "content": "Hello."}, stop="stop")
 every_api = pytest.mark.parametrize("api", APIS)
 
 
@@ -42,7 +43,10 @@ every_api = pytest.mark.parametrize("api", APIS)
 async def counting_server(
     answer: bytes, gone: asyncio.Event | None = None
 ) -> AsyncIterator[tuple[str, list[int]]]:
-    """Answers every request with these bytes; how many requests came on each connection. `gone`: a client left."""
+    """Answer every request with these bytes; yield the number of requests on each connection.
+
+    `gone`: set when a client leaves.
+    """
     connections: list[int] = []
     writers: list[asyncio.StreamWriter] = []
 
@@ -85,53 +89,44 @@ def chunked(pieces: list[bytes], *, end: bool = True) -> bytes:
 
 
 @every_api
-async def test_a_stream_read_to_its_end_leaves_the_connection_for_the_next(
-    api: Api,
-) -> None:
-    async def run() -> list[int]:
-        async with counting_server(chunked(list(wire_stream(api, SAID)))) as (
-            url,
-            connections,
-        ):
-            model = model_at(api, url)
-            for _ in range(3):
-                await collect_pieces(model, make_request())
-            await model.aclose()
-            return connections
-
-    assert await run() == [3]
+async def test_reuses_the_connection_after_a_whole_stream(api: Api) -> None:
+    answer = chunked(encode_stream(api, HELLO))
+    async with (
+        counting_server(answer) as (url, connections),
+        connect_model(api, url) as model,
+    ):
+        for _ in range(3):
+            await collect_pieces(model, make_request())
+        assert connections == [3]
 
 
 @pytest.mark.parametrize("api", ["openai_chat", "anthropic"])
-async def test_the_mark_of_the_end_counts_even_if_the_connection_is_never_closed(
+async def test_ends_at_the_end_mark_although_the_connection_stays_open(
     api: Api,
 ) -> None:
-    async def run() -> Reply:
-        async with counting_server(
-            chunked(list(wire_stream(api, SAID)), end=False)
-        ) as (url, _):
-            model = model_at(api, url)
-            _, [reply] = await collect_pieces(model, make_request())
-            await model.aclose()
-            return reply
-
-    assert text_of((await run()).message) == "Hello."
+    answer = chunked(encode_stream(api, HELLO), end=False)
+    async with (
+        counting_server(answer) as (url, _),
+        connect_model(api, url) as model,
+    ):
+        _, [reply] = await collect_pieces(model, make_request())
+    assert text_of(reply.message) == "Hello."
 
 
 @every_api
-async def test_a_stream_left_early_closes_its_connection(api: Api) -> None:
+async def test_closing_a_stream_early_closes_its_connection(api: Api) -> None:
     gone = asyncio.Event()
-    async with counting_server(
-        chunked(list(wire_stream(api, SAID))[:-2], end=False), gone
-    ) as (url, connections):
-        model = model_at(api, url)
+    answer = chunked(encode_stream(api, HELLO)[:-2], end=False)
+    async with (
+        counting_server(answer, gone) as (url, connections),
+        connect_model(api, url) as model,
+    ):
         stream = model.stream(make_request())
         await anext(stream)
         await stream.aclose()
         async with asyncio.timeout(60):
             await gone.wait()
         assert connections == [1]
-        await model.aclose()
 
 
 @contextlib.contextmanager
@@ -155,10 +150,10 @@ def abandoned_generators() -> Iterator[list[str]]:
 
 @every_api
 @pytest.mark.parametrize("broken", [False, True], ids=["left", "unreadable"])
-async def test_a_stream_not_read_to_its_end_leaves_no_generator_to_the_collector(
+async def test_an_unfinished_stream_leaves_no_open_generator(
     api: Api, broken: bool
 ) -> None:
-    pieces = list(wire_stream(api, SAID))[:-2] + ([b"data: {\n\n"] if broken else [])
+    pieces = encode_stream(api, HELLO)[:-2] + ([b"data: {\n\n"] if broken else [])
     async with counting_server(chunked(pieces, end=False)) as (url, _):
         model = model_at(api, url)
         with abandoned_generators() as names:
@@ -176,24 +171,17 @@ async def test_a_stream_not_read_to_its_end_leaves_no_generator_to_the_collector
 
 
 @every_api
-async def test_a_server_that_answers_whole_when_asked_to_stream(api: Api) -> None:
-    async def run(url: str) -> None:
-        model = model_at(api, url)
-        deltas, [reply] = await collect_pieces(model, make_request())
-        await model.aclose()
-        assert (
-            "".join(delta.text for delta in deltas)
-            == text_of(reply.message)
-            == "Hello."
-        )
-
-    with recording_server([json_reply(wire_reply(api, SAID))]) as server:
-        await run(server.url)
+async def test_accepts_a_whole_answer_to_a_stream_request(api: Api) -> None:
+    with recording_server([script_answer(api, HELLO, stream=False)]) as server:
+        async with connect_model(api, server.url) as model:
+            deltas, [reply] = await collect_pieces(model, make_request())
+    assert "".join(delta.text for delta in deltas) == "Hello."
+    assert text_of(reply.message) == "Hello."
 
 
 @every_api
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-async def test_an_error_with_status_200_is_an_error(api: Api, stream: bool) -> None:
+async def test_raises_for_an_error_with_status_200(api: Api, stream: bool) -> None:
     body = {"error": {"message": "Provider returned error: overloaded", "code": 503}}
     with recording_server([json_reply(body)]) as server:
         error = await failure_at(api, server.url, stream=stream)
@@ -203,7 +191,7 @@ async def test_an_error_with_status_200_is_an_error(api: Api, stream: bool) -> N
 
 
 @every_api
-async def test_a_page_instead_of_a_stream_is_not_taken_for_a_prompt_too_long(
+async def test_does_not_take_a_web_page_for_an_overflow(
     api: Api,
 ) -> None:
     page = Scripted(
@@ -217,17 +205,17 @@ async def test_a_page_instead_of_a_stream_is_not_taken_for_a_prompt_too_long(
 
 
 @every_api
-async def test_an_event_that_is_no_json_is_told_with_what_was_said_before(
+async def test_an_unreadable_event_keeps_the_partial_answer(
     api: Api,
 ) -> None:
-    pieces = list(wire_stream(api, SAID))[:-2]
+    pieces = encode_stream(api, HELLO)[:-2]
     with recording_server([sse_reply([*pieces, b"data: {broken\n\n"])]) as server:
         error = await failure_at(api, server.url, stream=True)
     assert "cannot be read" in str(error)
     assert text_of(error.partial.message) == "Hello."
 
 
-def test_a_model_outlives_the_event_loop_it_was_first_used_in() -> None:
+def test_a_model_works_in_several_event_loops() -> None:
     """In a process of its own, which collects what a closed loop leaves open."""
     program = (
         "import asyncio, sys\n"
@@ -236,7 +224,9 @@ def test_a_model_outlives_the_event_loop_it_was_first_used_in() -> None:
         "print([asyncio.run(model.complete(make_request())).stop for _ in range(3)])\n"
         "asyncio.run(model.aclose())\n"
     )
-    with recording_server([json_reply(wire_reply("openai_chat", SAID))] * 3) as server:
+    with recording_server(
+        [script_answer("openai_chat", HELLO, stream=False)] * 3
+    ) as server:
         command = [sys.executable, "-c", program, server.url]
         result = subprocess.run(
             command, capture_output=True, text=True, check=True, cwd=ROOT
@@ -244,7 +234,7 @@ def test_a_model_outlives_the_event_loop_it_was_first_used_in() -> None:
     assert result.stdout.strip() == "['stop', 'stop', 'stop']"
 
 
-async def test_a_failed_response_tells_its_usage() -> None:
+async def test_a_failed_response_reports_its_usage() -> None:
     failed = {
         "id": "r",
         "object": "response",
@@ -258,41 +248,37 @@ async def test_a_failed_response_tells_its_usage() -> None:
     assert (error.status, error.partial.usage["input_tokens"]) == (500, 11)
 
 
-async def test_a_connection_lost_before_an_answer_is_unreachable() -> None:
-    async with counting_server(b"") as (url, _):
-        model = model_at("openai_chat", url, read_seconds=0.2)
-        with pytest.raises(Exception, match="did not answer in time"):
+async def test_a_connection_without_a_valid_answer_is_unreachable() -> None:
+    async with (
+        counting_server(b"") as (url, _),
+        connect_model("openai_chat", url, read_seconds=0.2) as model,
+    ):
+        with pytest.raises(ModelTimeoutError, match="did not answer in time"):
             await model.complete(make_request())
-        await model.aclose()
-    async with counting_server(b"nonsense\r\n\r\n") as (url, _):
-        model = model_at("openai_chat", url)
+    async with (
+        counting_server(b"nonsense\r\n\r\n") as (url, _),
+        connect_model("openai_chat", url) as model,
+    ):
         with pytest.raises(ModelUnreachableError, match=url):
             await model.complete(make_request())
-        await model.aclose()
 
 
 @every_api
 @pytest.mark.parametrize(
     "url", ["ftp://127.0.0.1", "http://[1", "http://no-such-host.invalid", "nonsense"]
 )
-async def test_an_address_that_leads_nowhere_is_told(api: Api, url: str) -> None:
+async def test_names_an_invalid_address(api: Api, url: str) -> None:
     error = await failure_at(api, url, stream=True)
     assert isinstance(error, ModelUnreachableError)
     assert url in str(error)
 
 
-# Each protocol for itself
-
-
-async def sent_by(model: Any, request: Request) -> dict[str, Any]:
-    with recording_server([json_reply(wire_reply(model.api, SAID))]) as server:
+async def sent_by(model: HttpModel, request: Request) -> dict[str, Any]:
+    """Return the body that the model sends."""
+    with recording_server([script_answer(model.api, HELLO, stream=False)]) as server:
         model.base_url = server.url if model.api == "anthropic" else f"{server.url}/v1"
-
-        async def run() -> None:
-            await model.complete(request)
-            await model.aclose()
-
-        await run()
+        await model.complete(request)
+        await model.aclose()
     body: dict[str, Any] = server.requests[0].body
     return body
 
@@ -306,7 +292,7 @@ async def sent_by(model: Any, request: Request) -> dict[str, Any]:
         ({"previous_response_id": "r"}, None, None),
     ],
 )
-async def test_responses_keep_nothing_at_the_server_unless_told_to(
+async def test_responses_are_stored_only_on_request(
     params: Any, store: Any, include: Any
 ) -> None:
     model = OpenAIResponsesModel("gpt-5", window=400_000, base_url="")
@@ -329,7 +315,7 @@ async def test_responses_keep_nothing_at_the_server_unless_told_to(
         ("who-is-this", 200_000, None, {}, 8_192),
     ],
 )
-async def test_anthropic_is_always_told_how_much_it_may_write(
+async def test_anthropic_requests_always_have_an_output_cap(
     name: str, window: int, own: Any, params: Any, cap: int
 ) -> None:
     model = AnthropicModel(name, window=window, base_url="", max_tokens=own)
@@ -338,17 +324,17 @@ async def test_anthropic_is_always_told_how_much_it_may_write(
     )["max_tokens"] == cap
 
 
-async def test_headers_go_along_and_a_key_where_others_look_for_it() -> None:
-    async def run(api: Api) -> Any:
+async def test_sends_headers_and_the_key() -> None:
+    headers = {}
+    for api in APIS:
         async with open_model(api, ["a"], headers={"X-Title": "Everthread"}) as (
             model,
             provider,
         ):
             await model.complete(make_request())
-            return provider.log[0].headers
-
-    assert (await run("openai_chat"))["x-title"] == "Everthread"
-    assert (await run("anthropic"))["x-api-key"] == "sk-secret-0123456789"
+        headers[api] = provider.log[0].headers
+    assert headers["openai_chat"]["x-title"] == "Everthread"
+    assert headers["anthropic"]["x-api-key"] == "sk-secret-0123456789"
 
 
 def test_choosing_a_model_loads_no_sdk() -> None:
@@ -361,6 +347,6 @@ def test_choosing_a_model_loads_no_sdk() -> None:
     assert printed_by(program) == "set()"
 
 
-async def test_the_name_of_the_request_is_sent_not_ours() -> None:
+async def test_sends_the_model_name_of_the_request() -> None:
     model = AnthropicModel("ours", window=8_000, base_url="")
     assert (await sent_by(model, make_request()))["model"] == NAME

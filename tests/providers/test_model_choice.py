@@ -83,7 +83,7 @@ def create(
         ("/models/x.gguf", ALL, "local", "/models/x.gguf", "openai_chat"),
     ],
 )
-def test_auto_decides_by_name_and_keys(
+def test_auto_chooses_by_name_and_keys(
     name: str, environment: dict[str, str], provider: str, model: str, api: Api
 ) -> None:
     choice = chosen(name, environment)
@@ -108,13 +108,13 @@ def test_auto_decides_by_name_and_keys(
         ),
     ],
 )
-def test_an_address_of_ones_own(base_url: str, api: Api, address: str) -> None:
+def test_custom_addresses(base_url: str, api: Api, address: str) -> None:
     for provider in ("custom", "auto"):
         choice = chosen("m", provider=provider, base_url=base_url)
         assert (choice.api, choice.base_url) == (api, address)
 
 
-def test_an_address_of_ones_own_needs_no_key_unless_one_is_named(
+def test_a_custom_address_needs_only_a_named_key(
     tmp_path: Path,
 ) -> None:
     assert chosen("m", base_url="http://localhost:8080").key_env is None
@@ -126,7 +126,7 @@ def test_an_address_of_ones_own_needs_no_key_unless_one_is_named(
         create("m", {}, tmp_path, base_url="http://localhost:8080", api_key_env="MINE")
 
 
-def test_a_named_provider_is_used_whatever_the_name_says() -> None:
+def test_uses_the_named_provider() -> None:
     assert chosen("claude-opus-4-5", provider="openrouter").provider == "openrouter"
     assert chosen("my-tuned", provider="openai").base_url == "https://api.openai.com/v1"
     behind = chosen(
@@ -148,7 +148,7 @@ def test_a_named_provider_is_used_whatever_the_name_says() -> None:
         ("m", {"provider": "acme"}, "'acme' is not known"),
     ],
 )
-def test_what_cannot_be_decided_is_told(
+def test_explains_undecidable_choices(
     name: str | None, options: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(ConfigError, match=words):
@@ -171,7 +171,7 @@ def test_a_missing_key_names_its_variable(
 
 
 @pytest.mark.parametrize("key", ["sk-…abc", "sk-a\nb", "sk-\x1b[0m"])
-def test_a_key_that_was_copied_badly_is_told_and_not_shown(
+def test_refuses_a_badly_copied_key_without_showing_it(
     key: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match="OPENAI_API_KEY holds characters") as caught:
@@ -179,7 +179,7 @@ def test_a_key_that_was_copied_badly_is_told_and_not_shown(
     assert key not in str(caught.value)
 
 
-def test_a_model_is_made_with_its_window_cap_and_headers(tmp_path: Path) -> None:
+def test_creates_a_model_with_window_cap_and_headers(tmp_path: Path) -> None:
     model = create("anthropic/claude-opus-4.5", ALL, tmp_path, cap=99)
     assert isinstance(model, HttpModel)
     assert (model.window, model.max_tokens, model.api) == (200_000, 99, "openai_chat")
@@ -203,7 +203,7 @@ def test_a_local_model_needs_its_file(tmp_path: Path) -> None:
     assert (model.name, model.window, model.path) == ("smollm2-135m", 8_192, path)
 
 
-def test_which_openai_models_reason() -> None:
+def test_recognizes_reasoning_models() -> None:
     assert all(
         map(
             is_reasoning_model,
@@ -218,7 +218,7 @@ def test_which_openai_models_reason() -> None:
     )
 
 
-def test_the_output_cap_under_every_name() -> None:
+def test_reads_and_sets_the_output_cap_of_every_protocol() -> None:
     for field in ("max_tokens", "max_completion_tokens", "max_output_tokens"):
         assert get_output_cap(Request("m", [], params={field: 7})) == 7
     assert get_output_cap(Request("m", [], params={"max_tokens": None})) is None
@@ -233,7 +233,7 @@ def test_the_output_cap_under_every_name() -> None:
     assert request.params["max_tokens"] == 7
 
 
-def test_without_a_name_the_first_key_decides() -> None:
+def test_chooses_a_model_by_the_first_key() -> None:
     assert (chosen(None).model, chosen(None).reason) == (
         "gpt-5",
         "no model is named, and OPENAI_API_KEY is set",
@@ -255,7 +255,7 @@ def test_without_a_name_the_first_key_decides() -> None:
         chosen(None, {"OPENAI_API_KEY": "o", "OPENAI_BASE_URL": "http://h/v1"})
 
 
-def test_the_ecosystems_addresses() -> None:
+def test_uses_addresses_of_the_environment() -> None:
     own = {
         "OPENAI_BASE_URL": "http://localhost:8000",
         "ANTHROPIC_BASE_URL": "http://localhost:9000/v1",
@@ -278,9 +278,7 @@ def test_the_ecosystems_addresses() -> None:
     ("name", "provider"),
     [("gemini-3.1-pro", "gemini"), ("grok-5", "xai"), ("deepseek-chat", "deepseek")],
 )
-def test_a_makers_model_is_its_makers_if_no_key_is_set(
-    name: str, provider: str
-) -> None:
+def test_chooses_the_maker_of_a_model_without_keys(name: str, provider: str) -> None:
     assert chosen(name, environment={}).provider == provider
     elsewhere = chosen(name, environment={"OPENROUTER_API_KEY": "k"})
     assert elsewhere.provider == "openrouter"

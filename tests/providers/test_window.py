@@ -68,9 +68,7 @@ async def test_the_smaller_of_setting_and_learnt_limit_decides() -> None:
     )
 
 
-async def test_a_long_context_that_a_request_asks_for_is_more_than_the_endpoint_says() -> (
-    None
-):
+async def test_a_long_context_header_beats_the_endpoint() -> None:
     betas = read_window_betas({"Anthropic-Beta": "context-1m-2025-08-07, other"})
     assert await resolve("claude-sonnet-4-5", ask_server=says_9000, betas=betas) == (
         1_000_000,
@@ -83,7 +81,7 @@ async def test_a_long_context_that_a_request_asks_for_is_more_than_the_endpoint_
     assert await resolve("gpt-4o", betas=betas) == (128_000, "catalogue")
 
 
-async def test_else_the_endpoint_then_the_catalogue_then_a_guess_that_is_told() -> None:
+async def test_asks_the_endpoint_then_the_catalogue_then_guesses() -> None:
     assert await resolve(ask_server=says_9000) == (9_000, "endpoint")
     assert await resolve(ask_server=says_nothing) == (128_000, "catalogue")
     assert await resolve("claude-sonnet-4-5") == (200_000, "catalogue")
@@ -97,7 +95,7 @@ async def test_else_the_endpoint_then_the_catalogue_then_a_guess_that_is_told() 
     assert guess.note == "The server did not tell the window."
 
 
-async def test_a_header_can_enlarge_the_window() -> None:
+async def test_reads_long_context_headers() -> None:
     beta = {"Anthropic-Beta": "prompt-caching-2024-07-31, context-1m-2025-08-07"}
     assert read_window_betas(beta) == "context-1m-2025-08-07"
     assert read_window_betas({"X-Title": "x"}) == read_window_betas(None) == ""
@@ -105,7 +103,9 @@ async def test_a_header_can_enlarge_the_window() -> None:
 
 @pytest.mark.parametrize("shows", get_args(WindowField))
 @pytest.mark.parametrize("api", ["openai_chat", "anthropic"])
-async def test_a_server_that_states_its_windows(shows: WindowField, api: Api) -> None:
+async def test_reads_the_window_from_the_list_of_models(
+    shows: WindowField, api: Api
+) -> None:
     async def run() -> EndpointReport:
         served = [
             ServedModel("a/b", 7_777, shows=shows),
@@ -149,18 +149,14 @@ def listing(*entries: dict[str, Any]) -> Scripted:
         ({"context_length": 12}, None),
     ],
 )
-async def test_fields_that_state_a_window(
-    entry: dict[str, Any], window: int | None
-) -> None:
+async def test_reads_window_fields(entry: dict[str, Any], window: int | None) -> None:
     other = {"id": "n", "context_length": 1_111}
     assert (
         await asked(MISSING, listing(other, {"id": "m", **entry}), MISSING)
     ).window == window
 
 
-async def test_what_a_server_runs_with_counts_more_than_what_it_was_trained_with() -> (
-    None
-):
+async def test_prefers_the_running_window_to_the_trained_one() -> None:
     trained = listing({"id": "m", "meta": {"n_ctx_train": 70_000}})
     props = json_reply(
         {"default_generation_settings": {"n_ctx": 4_096}, "total_slots": 1}
@@ -169,7 +165,7 @@ async def test_what_a_server_runs_with_counts_more_than_what_it_was_trained_with
     assert (await asked(MISSING, trained, MISSING)).window == 70_000
 
 
-async def test_a_server_with_one_model_means_that_one() -> None:
+async def test_takes_the_only_model_of_a_server() -> None:
     assert (
         await asked(MISSING, listing({"id": "/models/x.gguf", "max_model_len": 4_096}))
     ).window == 4_096
@@ -189,7 +185,7 @@ async def test_a_server_with_one_model_means_that_one() -> None:
         MISSING,
     ],
 )
-async def test_a_server_that_says_nothing_of_use_stops_nobody(
+async def test_reports_no_window_for_an_unusable_answer(
     strange: Scripted,
 ) -> None:
     report = await asked(strange, strange, strange)
@@ -197,7 +193,7 @@ async def test_a_server_that_says_nothing_of_use_stops_nobody(
     assert report.note
 
 
-async def test_a_server_that_is_not_there_is_told() -> None:
+async def test_names_an_unreachable_server() -> None:
     with recording_server([]) as server:
         url = server.url
     report = await ask_endpoint(f"{url}/v1", "m")
@@ -206,12 +202,12 @@ async def test_a_server_that_is_not_there_is_told() -> None:
     assert "ConnectError" in report.note
 
 
-async def test_a_provider_known_to_be_silent_is_not_asked() -> None:
+async def test_does_not_ask_providers_that_state_no_windows() -> None:
     report = await ask_endpoint("https://api.openai.com/v1", "gpt-5")
     assert (report.window, "api.openai.com" in report.note) == (None, True)
 
 
-async def test_the_key_is_sent_as_the_protocol_wants_it() -> None:
+async def test_sends_the_key_in_the_header_of_the_protocol() -> None:
     found = json_reply({"id": "m", "max_input_tokens": 9_000})
     for api, header, value in (
         ("openai_chat", "authorization", "Bearer k"),
@@ -224,9 +220,7 @@ async def test_the_key_is_sent_as_the_protocol_wants_it() -> None:
         assert json.dumps(report.window) == "9000"
 
 
-def test_the_list_of_models_is_at_one_address_with_and_without_a_version_in_the_base() -> (
-    None
-):
+def test_models_url_with_and_without_a_version() -> None:
     for base in (
         "https://models.example",
         "https://models.example/v1",
@@ -263,7 +257,7 @@ OLLAMA_LIST = listing({"id": "m", "object": "model", "owned_by": "library"})
         ([], None, ""),
     ],
 )
-async def test_ollama_shows_the_window_of_a_model(
+async def test_asks_ollama_for_the_window(
     shown: Any, window: int | None, where: str
 ) -> None:
     report = await asked(OLLAMA_LIST, OLLAMA_LIST, MISSING, json_reply(shown))
@@ -271,6 +265,6 @@ async def test_ollama_shows_the_window_of_a_model(
     assert where in report.source
 
 
-async def test_a_server_that_is_not_ollama_shows_nothing() -> None:
+async def test_reports_no_window_if_the_server_is_not_ollama() -> None:
     report = await asked(OLLAMA_LIST, OLLAMA_LIST, MISSING, MISSING)
     assert report.window is None

@@ -56,7 +56,7 @@ def _log(summary: str | None, *later: str, restored: str = "") -> Log:
     )
 
 
-def test_names_are_files_and_long_identifiers() -> None:
+def test_finds_files_and_long_identifiers() -> None:
     names = find_names(
         "See src/app/main.go, `parse_the_header`, camelCaseName, a_b, and README.md."
     )
@@ -64,7 +64,7 @@ def test_names_are_files_and_long_identifiers() -> None:
     assert names.identifiers == {"parse_the_header", "camelCaseName"}
 
 
-def test_a_need_was_known_before_and_typed_before_a_result_showed_it() -> None:
+def test_counts_names_known_before_and_used_before_a_result_shows_them() -> None:
     log = _log(
         "Kept: part_3.py.",
         "cat src/part_3.py the_old_identifier",
@@ -76,7 +76,7 @@ def test_a_need_was_known_before_and_typed_before_a_result_showed_it() -> None:
     )
 
 
-def test_every_context_is_measured_alike() -> None:
+def test_measures_every_context_in_the_same_way() -> None:
     log = _log(
         "Kept: part_3.py.",
         "cat src/part_3.py the_old_identifier",
@@ -94,19 +94,19 @@ def test_every_context_is_measured_alike() -> None:
     )
 
 
-def test_an_encrypted_summary_is_not_counted() -> None:
+def test_does_not_count_an_encrypted_summary() -> None:
     compared = compare_log(_log(None, "cat src/part_3.py the_old_identifier"))
     assert [made.is_readable for made in compared.compactions] == [False]
     assert "encrypted" in describe([compared])
     assert "No compaction" in describe([Comparison("log", "Codex")])
 
 
-def test_a_compaction_with_nothing_after_it_is_skipped() -> None:
+def test_skips_a_compaction_at_the_end() -> None:
     compared = compare_log(_log("A summary."))
     assert (compared.compactions, compared.skipped) == ([], 1)
 
 
-def test_the_benchmark_counts_the_same() -> None:
+def test_agrees_with_the_benchmark() -> None:
     log = read_log(str(shared_path("logs", "claude-code-63_bd3f9b02f2_1.jsonl.gz")))
     totals = handoff.Totals()
     for case in find_measurable_compactions(log):
@@ -131,7 +131,7 @@ def test_the_benchmark_counts_the_same() -> None:
         ("claude-code-c8_b6cdd373a2_0", (5, 4), (5, 4)),
     ],
 )
-def test_recorded_compactions_have_the_needs_of_the_definition(
+def test_measures_recorded_compactions(
     name: str, needs: tuple[int, int], own: tuple[int, int]
 ) -> None:
     (made,) = compare_log(

@@ -45,7 +45,7 @@ async def test_the_cap_leaves_room_for_the_prompt(
     assert model.requests[0].messages is request.messages
 
 
-async def test_a_stream_is_fitted_too() -> None:
+async def test_fits_the_cap_of_a_stream() -> None:
     model = ScriptedModel(["ok"], name="gpt-4o", window=8_000)
     request = Request(
         model.name,

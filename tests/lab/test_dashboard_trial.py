@@ -36,7 +36,7 @@ def test_a_trial_compares_configured_settings_and_no_compaction() -> None:
     assert sum(tried.facts or ()) == sum(now.facts or ()) > 0
 
 
-async def test_it_runs_in_a_process_of_its_own() -> None:
+async def test_runs_in_its_own_process() -> None:
     found = await run_trial(request(6))
     assert [run.name for run in found.runs] == [
         "as configured",
@@ -45,7 +45,7 @@ async def test_it_runs_in_a_process_of_its_own() -> None:
     ]
 
 
-def test_a_thread_without_answers_cannot_be_replayed() -> None:
+def test_refuses_a_thread_without_answers() -> None:
     nothing = TrialRequest(
         "x",
         MODEL,

@@ -50,11 +50,11 @@ async def ask(clients: Clients, messages: list[Any], **changed: Any) -> Any:
     return (await clients.claude.messages.create(**wire.encode_request(request))).usage
 
 
-async def test_each_turn_reads_all_that_went_before() -> None:
+async def test_each_turn_reads_the_previous_prompt() -> None:
     clock = SteppedClock()
     provider = Provider(clock=clock)
 
-    async def play(clients: Clients) -> None:
+    async with open_clients(provider) as clients:
         first = await ask(clients, turns(1))
         assert first.cache_read_input_tokens == 0
         assert first.cache_creation_input_tokens > 1024
@@ -71,8 +71,6 @@ async def test_each_turn_reads_all_that_went_before() -> None:
             written += usage.cache_creation_input_tokens
         clock.advance(301)
         assert (await ask(clients, turns(8))).cache_read_input_tokens == 0
-
-    await open_clients(provider, play)
     for record in provider.log:
         usage = record.canonical_usage
         assert usage.prompt_tokens == record.prompt_tokens
@@ -82,10 +80,9 @@ async def test_each_turn_reads_all_that_went_before() -> None:
         )
 
 
-async def test_a_change_of_tools_loses_all_and_one_of_the_system_prompt_what_follows() -> (
-    None
-):
-    async def play(clients: Clients) -> None:
+async def test_changed_tools_or_system_prompt_miss_the_cache() -> None:
+
+    async with open_clients(Provider()) as clients:
         await ask(clients, turns(3))
         other: list[Any] = [
             {"type": "function", "function": {**TOOLS[0]["function"], "name": "dir"}}
@@ -96,11 +93,9 @@ async def test_a_change_of_tools_loses_all_and_one_of_the_system_prompt_what_fol
         ).cache_read_input_tokens == 0
         assert (await ask(clients, turns(3))).cache_read_input_tokens > 1024
 
-    await open_clients(Provider(), play)
 
-
-async def test_after_a_compaction_tools_and_system_are_still_read() -> None:
-    async def play(clients: Clients) -> None:
+async def test_reads_tools_and_system_prompt_after_a_compaction() -> None:
+    async with open_clients(Provider()) as clients:
         before = await ask(clients, turns(6))
         compacted: list[Any] = [
             {"role": "user", "content": "[summary of what went before]"},
@@ -121,13 +116,11 @@ async def test_after_a_compaction_tools_and_system_are_still_read() -> None:
             == after.cache_read_input_tokens + after.cache_creation_input_tokens
         )
 
-    await open_clients(Provider(), play)
 
-
-async def test_an_hour_is_written_as_an_hour() -> None:
+async def test_reports_writes_for_an_hour_apart() -> None:
     clock = SteppedClock()
 
-    async def play(clients: Clients) -> None:
+    async with open_clients(Provider(clock=clock)) as clients:
         first = await ask(clients, turns(2), ttl="1h")
         assert (
             first.cache_creation.ephemeral_1h_input_tokens
@@ -138,11 +131,9 @@ async def test_an_hour_is_written_as_an_hour() -> None:
         clock.advance(3000)
         assert (await ask(clients, turns(3), ttl="1h")).cache_read_input_tokens > 0
 
-    await open_clients(Provider(clock=clock), play)
 
-
-async def test_the_request_itself_may_be_marked() -> None:
-    async def play(clients: Clients) -> None:
+async def test_caches_a_request_with_an_automatic_mark() -> None:
+    async with open_clients(Provider()) as clients:
         found = []
         for count in (2, 3):
             messages: Any = turns(count)
@@ -158,13 +149,11 @@ async def test_the_request_itself_may_be_marked() -> None:
         assert found[1].cache_read_input_tokens == found[0].cache_creation_input_tokens
         assert found[1].input_tokens < 10
 
-    await open_clients(Provider(), play)
 
-
-async def test_claude_behind_chat_is_asked_by_marks_too() -> None:
+async def test_caches_claude_over_chat_by_marks() -> None:
     model = "anthropic/claude-sonnet-5"
 
-    async def play(clients: Clients) -> list[Any]:
+    async with open_clients(Provider({model: 200_000})) as clients:
         found = []
         for count in (2, 3):
             told = apply_cache_control(
@@ -178,16 +167,13 @@ async def test_claude_behind_chat_is_asked_by_marks_too() -> None:
                     )
                 ).usage
             )
-        return found
-
-    found = await open_clients(Provider({model: 200_000}), play)
     first, second = (normalize_usage(usage.model_dump()) for usage in found)
     assert first.cache_write_tokens > 1024
     assert second.cache_read_tokens == first.cache_write_tokens
 
 
-async def test_openais_cache_needs_no_marks() -> None:
-    async def play(clients: Clients) -> None:
+async def test_caches_openai_models_without_marks() -> None:
+    async with open_clients(Provider({GPT: 400_000, "gpt-5-mini": 400_000})) as clients:
         messages: Any = [{"role": "system", "content": SYSTEM}, *turns(2)]
         for read in (False, True):
             chat = await clients.openai.chat.completions.create(
@@ -209,5 +195,3 @@ async def test_openais_cache_needs_no_marks() -> None:
             )
             assert response.usage
             assert (response.usage.input_tokens_details.cached_tokens >= 1024) is read
-
-    await open_clients(Provider({GPT: 400_000, "gpt-5-mini": 400_000}), play)

@@ -47,9 +47,7 @@ class Bench:
         return self.cache.use(model, asked, prompt_tokens=prompt, minimum=MINIMUM)
 
 
-def test_the_first_request_writes_up_to_its_last_mark_and_the_next_one_reads_it() -> (
-    None
-):
+def test_writes_up_to_the_last_mark_and_reads_it_next_time() -> None:
     bench = Bench()
     first = bench.use(blocks(10, 5, 8))
     assert (first.read, first.write_5m, first.write_1h, first.input) == (
@@ -62,13 +60,13 @@ def test_the_first_request_writes_up_to_its_last_mark_and_the_next_one_reads_it(
     assert second == CacheUse(2407, read=1800, write_5m=600)
 
 
-def test_without_a_mark_nothing_is_read_or_written() -> None:
+def test_ignores_the_cache_without_a_mark() -> None:
     bench = Bench()
     bench.use(blocks(10, 9))
     assert bench.use(blocks(10)) == CacheUse(2007)
 
 
-def test_a_prefix_is_found_only_where_an_earlier_request_wrote_one() -> None:
+def test_reads_only_prefixes_that_a_request_wrote() -> None:
     """The lookback looks for earlier writes, not for what stayed the same."""
     bench = Bench()
     bench.use(blocks(10, 9))
@@ -77,7 +75,7 @@ def test_a_prefix_is_found_only_where_an_earlier_request_wrote_one() -> None:
     assert bench.use([*changed[:9], Block("yet another", 200, mark="5m")]).read == 0
 
 
-def test_twenty_positions_are_looked_at_the_marks_own_included() -> None:
+def test_looks_back_over_twenty_positions() -> None:
     near = Bench()
     far = Bench()
     for bench in (near, far):
@@ -86,14 +84,14 @@ def test_twenty_positions_are_looked_at_the_marks_own_included() -> None:
     assert far.use(blocks(35, 34)).read == 0
 
 
-def test_a_second_mark_opens_a_window_of_its_own() -> None:
+def test_each_mark_has_its_own_lookback() -> None:
     bench = Bench()
     bench.use(blocks(15, 14))
     assert bench.use(blocks(60, 14, 59)).read == 3000
 
 
 @pytest.mark.parametrize("kind", ["tool_use", "tool_result"])
-def test_a_run_of_calls_or_of_results_is_one_position(kind: str) -> None:
+def test_counts_parallel_calls_as_one_position(kind: str) -> None:
     bench = Bench()
     bench.use(blocks(15, 14))
     many = [Block(f"parallel {at}", 10, kind) for at in range(40)]
@@ -105,13 +103,13 @@ def test_a_run_of_calls_or_of_results_is_one_position(kind: str) -> None:
     assert bench.use([*blocks(15), *mixed, Block("end", 10, mark="5m")]).read == 0
 
 
-def test_the_longest_of_several_entries_is_read() -> None:
+def test_reads_the_longest_entry() -> None:
     bench = Bench()
     bench.use(blocks(10, 6, 9))
     assert bench.use(blocks(11, 10)).read == 2000
 
 
-def test_a_change_before_the_mark_loses_everything_from_there_on() -> None:
+def test_a_change_misses_everything_after_it() -> None:
     bench = Bench()
     bench.use(blocks(20, 7, 12, 19))
     changed = [
@@ -126,7 +124,7 @@ def test_a_change_before_the_mark_loses_everything_from_there_on() -> None:
     assert bench.use(first).read == 0
 
 
-def test_a_short_prefix_is_not_cached_without_a_word() -> None:
+def test_does_not_cache_a_short_prefix() -> None:
     bench = Bench()
     for _ in range(2):
         assert bench.use(blocks(6, 2, 4)) == CacheUse(1207)
@@ -142,7 +140,7 @@ def test_models_do_not_share_a_cache() -> None:
 
 class TestTime:
     @pytest.mark.parametrize(("ttl", "seconds"), [("5m", 300), ("1h", 3600)])
-    def test_an_entry_lives_that_long_after_its_last_use(
+    def test_expires_its_lifetime_after_the_last_use(
         self, ttl: Ttl, seconds: float
     ) -> None:
         bench = Bench()
@@ -154,7 +152,7 @@ class TestTime:
         gone = bench.use(blocks(10, 9, ttl=ttl))
         assert (gone.read, gone.write) == (0, 2000)
 
-    def test_a_marked_prefix_of_what_is_read_stays_alive_too(self) -> None:
+    def test_renews_marked_prefixes_of_the_entry_it_reads(self) -> None:
         bench = Bench()
         bench.use(blocks(12, 6, 11))
         for turn in range(4):
@@ -163,7 +161,7 @@ class TestTime:
         other = [*blocks(7, 6), Block("a new conversation", 100, mark="5m")]
         assert bench.use(other).read == 1400
 
-    def test_what_is_not_marked_any_more_is_forgotten(self) -> None:
+    def test_forgets_prefixes_that_are_no_longer_marked(self) -> None:
         bench = Bench()
         bench.use(blocks(12, 6, 11))
         for turn in range(4):
@@ -175,7 +173,7 @@ class TestTime:
         )
 
 
-def test_writes_are_told_apart_by_their_time() -> None:
+def test_divides_writes_by_lifetime() -> None:
     """A is what is read, B the last one-hour mark after it, C the last mark: the hour pays B - A, the rest C - B."""
     bench = Bench()
     asked = blocks(20)
@@ -197,7 +195,7 @@ def test_writes_are_told_apart_by_their_time() -> None:
     ),
     st.integers(0, 3),
 )
-def test_the_parts_always_add_up(
+def test_read_written_and_uncached_tokens_add_up(
     shape: list[tuple[int, Ttl | None]], extra: int
 ) -> None:
     bench = Bench()
@@ -224,7 +222,7 @@ def test_the_parts_always_add_up(
         ("claude-opus-5", 512),
     ],
 )
-def test_the_smallest_prefix_depends_on_the_model(model: str, tokens: int) -> None:
+def test_minimum_prefix_depends_on_the_model(model: str, tokens: int) -> None:
     assert find_cache_minimum(model) == tokens
 
 
@@ -272,7 +270,7 @@ def cached_share(api: Api, words: str, *, native: bool) -> float:
     return read / used
 
 
-def test_a_tool_loop_is_read_from_the_cache_through_openrouter_as_natively() -> None:
+def test_caches_a_tool_loop_natively_and_over_openrouter() -> None:
     """Where the calls come without a word, a block of their result carries the mark."""
     said = "I look at the next test."
     native = cached_share("anthropic", said, native=True)

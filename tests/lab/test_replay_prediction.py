@@ -63,7 +63,7 @@ def _figures(found: Replay) -> list[object]:
     ]
 
 
-def test_the_first_call_gives_the_system_prompt_its_cache_and_its_lifetime() -> None:
+def test_reads_system_prompt_cache_and_lifetime_from_the_first_call() -> None:
     found = replay(_recorded([FIRST, *[WARM] * 9]), options=PLAIN)
     first = found.strategy("cached").calls[0].use
     assert first.prompt == pytest.approx(15_010, rel=0.01)
@@ -79,7 +79,7 @@ def test_the_first_call_gives_the_system_prompt_its_cache_and_its_lifetime() -> 
     )
 
 
-def test_misses_happen_as_they_did_and_at_no_other_time() -> None:
+def test_misses_only_at_the_recorded_calls() -> None:
     log = _recorded([FIRST, WARM, WARM, MISSED, WARM, WARM, WARM, WARM])
     slow = replace(
         log,
@@ -139,7 +139,7 @@ def test_a_recorded_session_is_predicted_the_same_with_scrambled_counts() -> Non
     )
 
 
-def test_the_record_and_the_agreement_end_at_the_clients_own_compaction() -> None:
+def test_agreement_ends_at_the_clients_own_compaction() -> None:
     log = replace(
         _recorded([FIRST, *[WARM] * 9]),
         compactions=[ClientCompaction(12, "A summary.")],
@@ -166,7 +166,7 @@ def test_the_record_and_the_agreement_end_at_the_clients_own_compaction() -> Non
         "codex-0b9f2ac6f3aa",
     ],
 )
-def test_recorded_sessions_are_predicted_within_a_twentieth(name: str) -> None:
+def test_predicts_recorded_sessions_within_five_percent(name: str) -> None:
     agreement = replay(
         read_log(str(shared_path("logs", f"{name}.jsonl.gz"))), options=PLAIN
     ).agreement

@@ -11,7 +11,7 @@ import pytest
 from everthread import classify_error
 from everthread.lab.provider import Provider
 from tests.chat_messages import calls_message, function_call, result_message
-from tests.lab.official_clients import CLAUDE, GPT, Clients, open_clients
+from tests.lab.official_clients import CLAUDE, GPT, open_clients
 
 MARK = {"cache_control": {"type": "ephemeral"}}
 HOUR = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
@@ -120,8 +120,8 @@ MESSAGES: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-async def test_chat() -> None:
-    async def play(clients: Clients) -> None:
+async def test_refuses_invalid_chat_requests() -> None:
+    async with open_clients(Provider(script=[])) as clients:
         for messages, words in CHAT:
             with pytest.raises(openai.BadRequestError, match=words) as caught:
                 await clients.openai.chat.completions.create(
@@ -129,21 +129,17 @@ async def test_chat() -> None:
                 )
             assert classify_error(caught.value).kind == "other"
 
-    await open_clients(Provider(script=[]), play)
 
-
-async def test_responses() -> None:
-    async def play(clients: Clients) -> None:
+async def test_refuses_invalid_responses_requests() -> None:
+    async with open_clients(Provider(script=[])) as clients:
         for items, words in RESPONSES:
             with pytest.raises(openai.BadRequestError, match=words) as caught:
                 await clients.openai.responses.create(model=GPT, input=items)
             assert classify_error(caught.value).kind == "other"
 
-    await open_clients(Provider(script=[]), play)
 
-
-async def test_messages() -> None:
-    async def play(clients: Clients) -> None:
+async def test_refuses_invalid_anthropic_requests() -> None:
+    async with open_clients(Provider(script=[])) as clients:
         for fields, words in MESSAGES:
             with pytest.raises(anthropic.BadRequestError, match=words) as caught:
                 await clients.claude.messages.create(
@@ -159,11 +155,10 @@ async def test_messages() -> None:
                 body={"model": CLAUDE, "messages": [{"role": "user", "content": "Hi"}]},
             )
 
-    await open_clients(Provider(script=[]), play)
 
-
-async def test_what_is_right_passes() -> None:
-    async def play(clients: Clients) -> None:
+async def test_accepts_a_valid_request() -> None:
+    provider = Provider()
+    async with open_clients(provider) as clients:
         turn: list[Any] = [
             {"role": "user", "content": [text("list", MARK)]},
             {
@@ -185,14 +180,13 @@ async def test_what_is_right_passes() -> None:
         await clients.claude.messages.create(
             model=CLAUDE, max_tokens=9, messages=turn, system=system, tools=tools
         )
-
-    provider = Provider()
-    await open_clients(provider, play)
     assert [record.status for record in provider.log] == [200]
 
 
-async def test_claude_behind_chat_has_four_marks_too() -> None:
-    async def play(clients: Clients) -> None:
+async def test_limits_cache_marks_of_claude_over_chat() -> None:
+    async with open_clients(
+        Provider({"anthropic/claude-sonnet-5": 200_000})
+    ) as clients:
         messages: Any = [
             {"role": "user", "content": [text(word, MARK) for word in "abcde"]}
         ]
@@ -202,5 +196,3 @@ async def test_claude_behind_chat_has_four_marks_too() -> None:
             await clients.openai.chat.completions.create(
                 model="anthropic/claude-sonnet-5", messages=messages
             )
-
-    await open_clients(Provider({"anthropic/claude-sonnet-5": 200_000}), play)

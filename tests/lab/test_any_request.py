@@ -82,7 +82,7 @@ LOGIC = ProviderLogic(index_models(None), ScriptedAnswers(), None, lambda: 0.0)
 
 
 @given(body=FIELDS | JSON, protocol=st.sampled_from(PROTOCOLS))
-async def test_garbage_is_refused_in_the_protocols_form(
+async def test_answers_or_refuses_any_request_in_the_form_of_the_protocol(
     body: Any, protocol: Protocol
 ) -> None:
     record = Record(1, protocol.api, protocol.path, {}, 0.0, body)

@@ -26,7 +26,7 @@ async def post(provider: Provider, path: str, body: dict[str, Any]) -> httpx2.Re
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_trigger_is_answered_with_one_item_that_comes_back(
+async def test_answers_a_trigger_with_an_item_and_accepts_it_back(
     stream: bool,
 ) -> None:
     async with Provider({"gpt-5": 100_000}) as provider:
@@ -49,7 +49,7 @@ async def test_a_trigger_is_answered_with_one_item_that_comes_back(
         assert "could not be verified" in refused.text
 
 
-async def test_a_trigger_stands_at_the_end() -> None:
+async def test_refuses_a_trigger_that_is_not_last() -> None:
     async with Provider({"gpt-5": 100_000}) as provider:
         answer = await post(
             provider, "/v1/responses", {"model": "gpt-5", "input": [TRIGGER, *ITEMS]}
@@ -58,7 +58,7 @@ async def test_a_trigger_stands_at_the_end() -> None:
         assert "must be the last item" in answer.text
 
 
-async def test_a_compaction_at_its_own_path() -> None:
+async def test_compacts_at_the_compact_endpoint() -> None:
     async with Provider({"gpt-5": 100_000}) as provider:
         answer = await post(
             provider, "/v1/responses/compact", {"model": "gpt-5", "input": ITEMS}
@@ -77,7 +77,7 @@ async def test_a_compaction_at_its_own_path() -> None:
         assert wrong.status_code == 400
 
 
-async def test_a_provider_that_never_heard_of_compactions() -> None:
+async def test_refuses_compactions_if_the_model_has_none() -> None:
     async with Provider([ServedModel("gpt-5", compacts=False)]) as provider:
         answer = await post(
             provider, "/v1/responses", {"model": "gpt-5", "input": [*ITEMS, TRIGGER]}
@@ -99,9 +99,7 @@ async def test_a_provider_that_never_heard_of_compactions() -> None:
         (2_000, ""),
     ],
 )
-async def test_the_answer_has_room_beside_the_thinking_budget(
-    budget: int | None, words: str
-) -> None:
+async def test_checks_the_thinking_budget(budget: int | None, words: str) -> None:
     async with Provider({"claude-sonnet-5": 100_000}) as provider:
         thinking = {"type": "enabled"} | (
             {} if budget is None else {"budget_tokens": budget}
@@ -120,7 +118,7 @@ async def test_the_answer_has_room_beside_the_thinking_budget(
 @pytest.mark.parametrize(
     ("given", "status"), [({}, 405), ({"upgrade_status": 426}, 426)]
 )
-async def test_a_websocket_is_refused_and_logged(given: Any, status: int) -> None:
+async def test_refuses_and_records_a_websocket(given: Any, status: int) -> None:
     async with (
         Provider({"gpt-5": 100_000}, **given) as provider,
         httpx2.AsyncClient(timeout=60) as http,

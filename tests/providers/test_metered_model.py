@@ -1,0 +1,38 @@
+"""Permission for each call of a metered model."""
+
+from __future__ import annotations
+
+import pytest
+
+from everthread.core.types import Request
+from everthread.errors import (
+    ModelError,
+)
+from everthread.providers.resilience import (
+    MeteredModel,
+)
+from tests.providers.fake_model import (
+    ScriptedModel,
+    make_reply,
+)
+from tests.providers.http_models import (
+    collect_pieces,
+)
+
+both_ways = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_sends_no_request_without_permission(*, is_stream: bool) -> None:
+    async def refuse(_: Request) -> None:
+        raise ModelError("the limit of today is reached")
+
+    model = ScriptedModel([[make_reply()]], name="gpt-4o")
+    metered = MeteredModel(model, lambda _: None, refuse)
+    request = Request(model.name, [{"role": "user", "content": "Hello"}])
+    answer = (
+        collect_pieces(metered, request) if is_stream else metered.complete(request)
+    )
+    with pytest.raises(ModelError, match="limit of today"):
+        await answer
+    assert model.requests == []

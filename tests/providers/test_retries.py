@@ -1,0 +1,176 @@
+"""Retries after transient failures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from everthread.core.messages import text_of
+from everthread.core.types import Api, StreamingModel
+from everthread.errors import (
+    ModelError,
+    ModelUnreachableError,
+)
+from everthread.lab.provider.faults import Fault
+from everthread.providers.resilience import (
+    RetryingModel,
+    RetryOptions,
+)
+from tests.providers.fake_model import (
+    BUSY,
+    REQUEST,
+    TOO_LONG,
+    EventRecorder,
+    ScriptedModel,
+    call_model,
+    make_reply,
+    text_delta,
+    usage_delta,
+)
+from tests.providers.http_models import (
+    APIS,
+    collect_pieces,
+    make_request,
+    open_model,
+)
+
+both_ways = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+
+
+def retrying(
+    model: StreamingModel, watch: EventRecorder, *, chance: float = 1.0, **options: Any
+) -> RetryingModel:
+    return RetryingModel(
+        model,
+        RetryOptions(**options),
+        events=watch,
+        clock=watch.clock,
+        sleep=watch.sleep,
+        random_share=lambda: chance,
+    )
+
+
+@both_ways
+async def test_retries_with_growing_waits(
+    stream: bool,
+) -> None:
+    inner = ScriptedModel(
+        [[BUSY], [ModelUnreachableError("reset")], [BUSY], [make_reply()]]
+    )
+    watch = EventRecorder()
+    whole = await call_model(retrying(inner, watch), stream=stream)
+    assert text_of(whole.message) == "ok"
+    assert watch.waits == [0.5, 1.0, 2.0]
+    assert [event.kind for event in watch.events] == ["retry"] * 3
+    assert "attempt 2 of 4" in watch.events[0].text
+    assert watch.events[0].error is BUSY
+
+
+async def test_jitters_and_bounds_waits() -> None:
+    inner = ScriptedModel([[BUSY]] * 9)
+    watch = EventRecorder()
+    model = retrying(
+        inner,
+        watch,
+        chance=0.0,
+        attempts=9,
+        max_wait_seconds=3.0,
+        max_total_seconds=1e9,
+    )
+    with pytest.raises(ModelError):
+        await model.complete(REQUEST)
+    assert watch.waits == [0.25, 0.5, 1.0, 1.5, 1.5, 1.5, 1.5, 1.5]
+
+
+@both_ways
+async def test_waits_as_long_as_the_provider_asks(stream: bool) -> None:
+    limited = ModelError("slow down", status=429, retry_after=20.0)
+    inner = ScriptedModel([[limited], [make_reply()]])
+    watch = EventRecorder()
+    await call_model(retrying(inner, watch, chance=0.0), stream=stream)
+    assert watch.waits == [20.0]
+
+
+@both_ways
+async def test_gives_up_if_the_wait_is_too_long(stream: bool) -> None:
+    limited = ModelError("slow down", status=429, retry_after=3_600.0)
+    inner = ScriptedModel([[limited]])
+    watch = EventRecorder()
+    with pytest.raises(ModelError, match="slow down"):
+        await call_model(retrying(inner, watch), stream=stream)
+    assert watch.waits == []
+    assert [event.kind for event in watch.events] == ["gave_up"]
+
+
+@both_ways
+@pytest.mark.parametrize(
+    "error", [TOO_LONG, ModelError("no", status=401), ModelError("no", status=400)]
+)
+async def test_raises_permanent_errors_at_once(error: ModelError, stream: bool) -> None:
+    inner = ScriptedModel([[error]])
+    watch = EventRecorder()
+    with pytest.raises(ModelError) as caught:
+        await call_model(retrying(inner, watch), stream=stream)
+    assert caught.value is error
+    assert (watch.waits, watch.events) == ([], [])
+
+
+@both_ways
+async def test_raises_the_error_of_the_last_attempt(stream: bool) -> None:
+    inner = ScriptedModel([[BUSY]] * 3)
+    watch = EventRecorder()
+    with pytest.raises(ModelError) as caught:
+        await call_model(retrying(inner, watch, attempts=3), stream=stream)
+    assert caught.value is BUSY
+    assert [event.kind for event in watch.events] == ["retry", "retry", "gave_up"]
+
+
+async def test_does_not_retry_after_the_first_text() -> None:
+    inner = ScriptedModel([[text_delta("Hel"), BUSY], [make_reply()]])
+    watch = EventRecorder()
+    with pytest.raises(ModelError) as caught:
+        await call_model(retrying(inner, watch), stream=True)
+    assert caught.value is BUSY
+    assert len(inner.requests) == 1
+
+
+async def test_retries_a_stream_that_sent_only_usage() -> None:
+    inner = ScriptedModel(
+        [[usage_delta(7), BUSY], [usage_delta(8), text_delta("Hi"), make_reply("Hi")]]
+    )
+    watch = EventRecorder()
+    deltas, [whole] = await collect_pieces(retrying(inner, watch), REQUEST)
+    assert [dict(delta.raw) for delta in deltas if delta.kind == "usage"] == [
+        {"input_tokens": 8}
+    ]
+    assert text_of(whole.message) == "Hi"
+    assert inner.closed == 2
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_retries_real_faults_until_the_answer(api: Api) -> None:
+    watch = EventRecorder()
+    faults: list[Any] = [
+        Fault("overloaded"),
+        Fault("rate_limit", retry_after=3),
+        Fault("reset", after=0),
+        "At last.",
+    ]
+    async with open_model(api, faults) as (inner, provider):
+        whole = await call_model(
+            retrying(inner, watch, chance=0.0), stream=True, request=make_request()
+        )
+    assert text_of(whole.message) == "At last."
+    assert len(provider.log) == 4
+    assert watch.waits == [0.25, 3.0, 1.0]
+
+
+async def test_waits_minutes_for_a_rate_limit() -> None:
+    watch = EventRecorder()
+    limit = ModelError("slow down", status=429)
+    model = ScriptedModel([*([limit] for _ in range(6)), [make_reply("at last")]])
+    assert (await retrying(model, watch).complete(REQUEST)).message[
+        "content"
+    ] == "at last"
+    assert sum(watch.waits) > 60
