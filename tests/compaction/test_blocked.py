@@ -9,7 +9,7 @@ import pytest
 
 from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.engine import Services
-from everthread.compaction.history.thread_facts import build_state
+from everthread.compaction.history.thread_state import build_state
 from everthread.compaction.journal.journal_builder import build_journal_and_state
 from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.summary.sections import (

@@ -9,11 +9,11 @@ import pytest
 
 from everthread.compaction.cutting.pruning import prune_messages
 from everthread.compaction.history.compaction_history import MessageFacts
-from everthread.compaction.history.thread_facts import ThreadState, build_state
+from everthread.compaction.history.thread_state import ThreadState, build_state
 from everthread.compaction.history.tool_calls import CallFacts, Effect
 from everthread.compaction.journal.journal import parse_journal
 from everthread.compaction.journal.journal_builder import (
-    GrowingJournal,
+    JournalBuilder,
     build_journal_and_state,
 )
 from everthread.compaction.journal.steps import FIXED_NOTE
@@ -368,7 +368,7 @@ def test_an_earlier_entry_is_marked_fixed_for_the_whole_error_only() -> None:
     parsed = parse_journal(journal.render())
     facts = [MessageFacts(message) for message in run("make one", "exit code: 0", "c")]
     lines = (
-        GrowingJournal(parsed, state)
+        JournalBuilder(parsed, state)
         .extend(facts, [1] * len(facts))
         .build_journal()
         .render()

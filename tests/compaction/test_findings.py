@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from everthread.compaction.compaction_result import Compaction
-from everthread.compaction.history.thread_facts import ThreadState
+from everthread.compaction.history.thread_state import ThreadState
 from everthread.compaction.history.tool_calls import Effect
-from everthread.compaction.journal.conclusions import join_pieces, score_pieces
+from everthread.compaction.journal.conclusions import join_statements, score_statements
 from everthread.compaction.journal.journal_builder import build_journal_and_state
 from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.summary.earlier_summary import read_state_from_sections
@@ -128,7 +128,7 @@ def test_a_conclusion_that_is_told_again_and_again_leaves_room_for_others() -> N
 
 def weigh(text: str, *, is_note: bool = False) -> dict[str, float]:
     """Return the worth of each piece of an answer."""
-    pieces, worths, _ = score_pieces(
+    pieces, worths, _ = score_statements(
         text, COUNTER.text, WordRarity([text]), is_note=is_note
     )
     return {piece.text: worth for piece, worth in zip(pieces, worths, strict=True)}
@@ -158,10 +158,10 @@ def test_what_the_agent_emphasised_and_said_first_counts_more() -> None:
 def test_the_last_sentence_before_calls_is_dropped_once_only() -> None:
     said = "The lock is held by worker 7 for two minutes."
     note = f"{said} Next I look at `queue.py`, which frees it."
-    pieces, worths, _ = score_pieces(
+    pieces, worths, _ = score_statements(
         note, COUNTER.text, WordRarity([note]), is_note=True
     )
     assert worths[-1] == 0
-    shortened = join_pieces(pieces, [0])
+    shortened = join_statements(pieces, [0])
     assert shortened == f"{said} […]"
     assert weigh(shortened, is_note=True)[said] > 0

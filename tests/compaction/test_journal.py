@@ -11,10 +11,10 @@ import pytest
 from everthread.compaction.cutting.pruning import prune_messages
 from everthread.compaction.history.compaction_history import MessageFacts
 from everthread.compaction.history.failure_keys import command_key
-from everthread.compaction.history.thread_facts import ThreadState, build_state
+from everthread.compaction.history.thread_state import ThreadState, build_state
 from everthread.compaction.journal.journal import Journal, parse_journal
 from everthread.compaction.journal.journal_builder import (
-    GrowingJournal,
+    JournalBuilder,
     build_journal_and_state,
 )
 from everthread.compaction.journal.steps import FIXED_NOTE
@@ -106,7 +106,7 @@ def test_a_journal_is_read_back_and_extended() -> None:
     again = parse_journal(journal.render())
     assert again == journal
     new = [MessageFacts(user("Now the docs.")), MessageFacts(says("Done."))]
-    more = GrowingJournal(again, state).extend(new, [3, 3]).build_journal()
+    more = JournalBuilder(again, state).extend(new, [3, 3]).build_journal()
     assert [entry.first_turn for entry in more.entries] == [1, 2, 3]
     assert more.message_count == journal.message_count + 2
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from everthread.compaction.history.thread_facts import build_state
+from everthread.compaction.history.thread_state import build_state
 from everthread.compaction.history.tool_calls import CallFacts, describe_call
 from everthread.compaction.journal.journal import parse_journal
 from everthread.compaction.journal.journal_builder import build_journal_and_state

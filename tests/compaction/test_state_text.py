@@ -8,12 +8,12 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.compaction.history.thread_facts import (
+from everthread.compaction.history.open_errors import OpenError
+from everthread.compaction.history.thread_state import (
     CHANGED,
     READ,
     CommandState,
     FileState,
-    OpenError,
     ThreadState,
 )
 from everthread.compaction.journal.journal import INTRO_START, Journal

@@ -12,9 +12,9 @@ from everthread.compaction.draft_requests import PendingDraft, empty_draft
 from everthread.compaction.engine import ContextEngine, Services
 from everthread.compaction.engine_input import EngineState
 from everthread.compaction.history.open_requests import write_task
-from everthread.compaction.history.thread_facts import ThreadState
+from everthread.compaction.history.thread_state import ThreadState
 from everthread.compaction.journal.journal import AUTHOR
-from everthread.compaction.journal.journal_builder import GrowingJournal
+from everthread.compaction.journal.journal_builder import JournalBuilder
 from everthread.compaction.names.names_section import NamesSection
 from everthread.compaction.planning_engine import (
     PlanningEngine,
@@ -94,17 +94,17 @@ class ContextCompressor(PlanningEngine):
     ) -> None:
         super().__init__(services)
         self._template: TemplateName = template
-        self._last_journal: tuple[str, GrowingJournal] | None = None
+        self._last_journal: tuple[str, JournalBuilder] | None = None
         """The text of the earlier summary, and the last journal that was built on it."""
 
     def begin_summary(self, summary_input: SummaryInput) -> PendingCompressorSummary:
         count = self._services.counter.text
         cut_plan = summary_input.cut_plan
         compaction_input = summary_input.compaction_input
-        growing_journal = self._extend_journal(cut_plan, summary_input.state)
-        covered_state = growing_journal.state.prepare_for_summary(cut_plan.facts)
+        journal_builder = self._extend_journal(cut_plan, summary_input.state)
+        covered_state = journal_builder.state.prepare_for_summary(cut_plan.facts)
         state = covered_state.after_messages(*cut_plan.tail_facts_and_turns)
-        journal = growing_journal.build_journal(covered_state.root_prefix, state)
+        journal = journal_builder.build_journal(covered_state.root_prefix, state)
         if cut_plan.earlier_summary.last_turns:
             # Messages between several summaries belong between their entries.
             entries = sorted(journal.entries, key=lambda entry: entry.first_turn)
@@ -225,7 +225,7 @@ class ContextCompressor(PlanningEngine):
         )
         return f"{marker}\n\n{sections_text}"
 
-    def _extend_journal(self, cut_plan: CutPlan, state: EngineState) -> GrowingJournal:
+    def _extend_journal(self, cut_plan: CutPlan, state: EngineState) -> JournalBuilder:
         """Return journal and state up to the cut. Extend the last journal if this history continues its history."""
         facts = cut_plan.facts
         turns = cut_plan.covered_turns
@@ -238,7 +238,7 @@ class ContextCompressor(PlanningEngine):
         if last_journal is not None and last_journal.can_extend_to(facts, turns):
             journal = last_journal.copy().extend(facts, turns)
         else:
-            journal = GrowingJournal(
+            journal = JournalBuilder(
                 cut_plan.earlier_summary.journal,
                 self.load_thread_state(cut_plan.earlier_summary, state),
             ).extend(facts, turns)

@@ -8,7 +8,7 @@ from typing import Any
 
 from everthread.compaction.compaction_result import Compaction, CompactionLevel
 from everthread.compaction.engine import Original
-from everthread.compaction.history.thread_facts import ThreadState
+from everthread.compaction.history.thread_state import ThreadState
 from everthread.core.messages import Messages
 from everthread.core.types import Node, System
 

@@ -37,7 +37,7 @@ from everthread.compaction.engine_input import (
     StoredGraph,
 )
 from everthread.compaction.history.compaction_history import HistoryReader
-from everthread.compaction.history.thread_facts import ThreadState
+from everthread.compaction.history.thread_state import ThreadState
 from everthread.compaction.journal.journal import AUTHOR
 from everthread.compaction.prepared_compaction import (
     append_new_messages,

@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -156,34 +157,28 @@ def find_engine(name: str, *, home: Path) -> EngineSource:
 
 def list_engines(*, home: Path, active: str = "compressor") -> list[EngineInfo]:
     """List every available engine, in the order in which names are looked up, without running any engine's code."""
-    active = ALIASES.get(active, active)
+    active_name = ALIASES.get(active, active)
     first_locations: dict[str, str] = {}
     engines = []
-    for source in (
-        source for _, sources in _list_search_locations(home) for source in sources
+    for source in chain.from_iterable(
+        sources for _, sources in _list_search_locations(home)
     ):
-        problem = source.problem
-        if source.source != "built-in" and (
-            name_problem := _find_name_problem(source.name)
-        ):
+        is_built_in = source.source == "built-in"
+        name_problem = "" if is_built_in else _find_name_problem(source.name)
+        is_found_first = False
+        if name_problem:
             problem = f"never used: {name_problem}"
         else:
             first_location = first_locations.setdefault(source.name, source.location)
-            problem = problem or (
-                ""
-                if first_location == source.location
-                else f"hidden by {first_location}"
-            )
-        is_active = (
-            first_locations.get(source.name) == source.location
-            and source.name == active
-        )
+            is_found_first = first_location == source.location
+            hidden = "" if is_found_first else f"hidden by {first_location}"
+            problem = source.problem or hidden
         engines.append(
             EngineInfo(
                 source.name,
                 source.source,
                 location=source.location,
-                active=is_active,
+                active=is_found_first and source.name == active_name,
                 problem=problem,
                 description=source.description,
             )
@@ -266,7 +261,7 @@ def _list_package_engines() -> Iterator[EngineSource]:
             )
             source = replace(
                 source,
-                problem=f"several packages source this name: {offering_packages}",
+                problem=f"several packages offer this name: {offering_packages}",
             )
         yield source
 

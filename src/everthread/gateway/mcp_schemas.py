@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from everthread.agent.tools.arguments import build_schema
-from everthread.compaction.lossless.tools import SCHEMAS as LOSSLESS_SCHEMAS
+from everthread.compaction.lossless.graph_tools import SCHEMAS as LOSSLESS_SCHEMAS
 from everthread.thread.lookup.pins import MAX_PIN_CHARS
 
 MAX_SEARCH_LIMIT = 20

@@ -12,7 +12,7 @@ from typing import Any, Literal, cast
 from mcp.types import CallToolResult, TextContent
 
 from everthread.agent.tools import arguments as argument
-from everthread.compaction.lossless.tools import GREP, TOOL_NAMES, GraphTools
+from everthread.compaction.lossless.graph_tools import GREP, TOOL_NAMES, GraphTools
 from everthread.core.messages import excerpt
 from everthread.core.search.search_results import (
     SearchMode,

@@ -199,9 +199,6 @@ def describe_call(
     return CallFacts(call, text, name=name, failed=failed).describe(limit=limit)
 
 
-# Effects of a call
-
-
 class Effect(NamedTuple):
     """The effect and the outcome of one call, for a record of the work."""
 

@@ -265,6 +265,3 @@ def _parse_json(text: str) -> Any:
     if len(text) > _MAX_JSON_CHARS or text.lstrip()[:1] not in ("{", "["):
         return None
     return json_value(text)
-
-
-# Lines that name an error

@@ -1,6 +1,6 @@
 """Pick the conclusions of a turn in few tokens: the most informative sentences, list items and table rows.
 
-Pieces with figures, hashes, paths or names in code quotes are kept first, and so are emphasised pieces. A first
+Statements with figures, hashes, paths or names in code quotes are kept first, and so are emphasised statements. A first
 sentence without any of these, lines that only announce others, questions and the last sentence before calls are dropped
 first. The choice depends on the shape of a line, so it works in any language.
 """
@@ -28,7 +28,7 @@ LINE_SEPARATOR = " / "
 SIGN_FACTOR = 2.0
 """The factor of a score for each sign of a conclusion: a figure or name, emphasis, the beginning of an answer."""
 MAX_SEARCHED_CHARS = 400
-"""Characters of a piece to search for figures and names."""
+"""Characters of a statement to search for figures and names."""
 
 _LIST_ITEM = re.compile(r"(?:[-*•+]|\d{1,3}[.)]|[①-⑳])\s|\|")
 _HEADING = re.compile(r"#{1,6}\s|\*\*[^*]{1,80}\*\*:?$")
@@ -37,7 +37,7 @@ _COLONS = (":", "：")
 _EMPHASIS = "**"
 
 
-class AnswerPiece(NamedTuple):
+class Statement(NamedTuple):
     """A sentence of an answer, or a whole list item or table row."""
 
     line: int
@@ -50,32 +50,32 @@ class AnswerPiece(NamedTuple):
     has_no_content: bool
     """Whether it only announces others, asks, or opens the answer."""
     words: tuple[str, ...]
-    """The words of the piece, each once."""
+    """The words of the statement, each once."""
 
 
-def score_pieces(
+def score_statements(
     text: str, count: CountTokens, rarity: WordRarity, *, is_note: bool = False
-) -> tuple[Sequence[AnswerPiece], list[float], list[int]]:
-    """Return the pieces of an answer, with the score of each for its size, and its size.
+) -> tuple[Sequence[Statement], list[float], list[int]]:
+    """Return the statements of an answer, with the score of each for its size, and its size.
 
-    A piece that only announces others, or asks, has the score 0. `is_note`: whether the text comes right before calls,
-    which its last sentence only announces.
+    A statement that only announces others, or asks, has the score 0. `is_note`: whether calls follow the text, which its
+    last sentence only announces.
     """
-    pieces = split_pieces(text)
-    sizes = [count(piece.text) + 3 for piece in pieces]
+    statements = split_statements(text)
+    sizes = [count(statement.text) + 3 for statement in statements]
     scores: list[float] = []
-    for piece, size in zip(pieces, sizes, strict=True):
-        if piece.has_no_content:
+    for statement, size in zip(statements, sizes, strict=True):
+        if statement.has_no_content:
             scores.append(0.0)
             continue
-        score = rarity.score_words(piece.words) / math.pow(size + 4, 0.7)
-        sign_count = piece.is_specific + (_EMPHASIS in piece.text)
+        score = rarity.score_words(statement.words) / math.pow(size + 4, 0.7)
+        sign_count = statement.is_specific + (_EMPHASIS in statement.text)
         scores.append(score * SIGN_FACTOR**sign_count)
     if scores and is_note and not text.endswith(GAP):
         scores[-1] = 0.0
-    if scores and not is_note and pieces[0].is_specific:
+    if scores and not is_note and statements[0].is_specific:
         scores[0] *= SIGN_FACTOR
-    return pieces, scores, sizes
+    return statements, scores, sizes
 
 
 def count_specifics(text: str) -> int:
@@ -85,16 +85,18 @@ def count_specifics(text: str) -> int:
 
 
 @lru_cache(maxsize=4_096)
-def split_pieces(text: str) -> Sequence[AnswerPiece]:
+def split_statements(text: str) -> Sequence[Statement]:
     """Split an answer into sentences, list items and table rows."""
-    pieces: list[AnswerPiece] = []
+    statements: list[Statement] = []
     was_cut = False
     for number, line in enumerate(text.split(LINE_SEPARATOR)):
         if _LIST_ITEM.match(line) and GAP not in line:
             is_question = line.rstrip().endswith(("?", "？"))
             item = line.strip()
-            pieces.append(
-                _make_piece(number, item, follows_gap=was_cut, is_question=is_question)
+            statements.append(
+                _make_statement(
+                    number, item, follows_gap=was_cut, is_question=is_question
+                )
             )
             was_cut = False
             continue
@@ -102,8 +104,8 @@ def split_pieces(text: str) -> Sequence[AnswerPiece]:
         for sentence in split_sentences(line):
             was_cut = was_cut or GAP in line[position : sentence.start]
             sentence_text = line[sentence.start : sentence.end].strip()
-            pieces.append(
-                _make_piece(
+            statements.append(
+                _make_statement(
                     number,
                     sentence_text,
                     follows_gap=was_cut,
@@ -113,17 +115,17 @@ def split_pieces(text: str) -> Sequence[AnswerPiece]:
             was_cut = False
             position = sentence.end
         was_cut = was_cut or GAP in line[position:]
-    if len(pieces) > 1 and not pieces[0].is_specific:
-        pieces[0] = pieces[0]._replace(has_no_content=True)
-    return tuple(pieces)
+    if len(statements) > 1 and not statements[0].is_specific:
+        statements[0] = statements[0]._replace(has_no_content=True)
+    return tuple(statements)
 
 
-def _make_piece(
+def _make_statement(
     line: int, text: str, *, follows_gap: bool, is_question: bool
-) -> AnswerPiece:
-    """Return a piece with its properties, which are read from its text."""
+) -> Statement:
+    """Return a statement with its properties, which are read from its text."""
     specifics = count_specifics(text)
-    return AnswerPiece(
+    return Statement(
         line=line,
         text=text,
         follows_gap=follows_gap,
@@ -135,7 +137,7 @@ def _make_piece(
 
 
 def _only_announces(text: str, specifics: int) -> bool:
-    """Return whether a piece is a heading, the head of a table, or a line without a name that announces others."""
+    """Return whether a statement is a heading, the head of a table, or a line without a name that announces others."""
     if _HEADING.match(text):
         return True
     return not specifics and (text.endswith(_COLONS) or text.startswith("|"))
@@ -143,29 +145,35 @@ def _only_announces(text: str, specifics: int) -> bool:
 
 def drop_announcement(note: str) -> str:
     """Return a text that comes right before calls without its last sentence, which only announces them."""
-    pieces = split_pieces(note)
-    earlier_numbers = range(len(pieces) - 1)
-    # The other pieces may only open the announcement: "Good point."
-    if all(pieces[number].has_no_content for number in earlier_numbers):
+    statements = split_statements(note)
+    earlier_numbers = range(len(statements) - 1)
+    # The other statements may only open the announcement: "Good point."
+    if all(statements[number].has_no_content for number in earlier_numbers):
         return ""
-    return join_pieces(pieces, earlier_numbers)
+    return join_statements(statements, earlier_numbers)
 
 
-def join_pieces(pieces: Sequence[AnswerPiece], chosen_numbers: Iterable[int]) -> str:
-    """Join the chosen pieces in order, with a mark for each gap."""
+def join_statements(
+    statements: Sequence[Statement], chosen_numbers: Iterable[int]
+) -> str:
+    """Join the chosen statements in order, with a mark for each gap."""
     numbers = sorted(chosen_numbers)
     if not numbers:
         return ""
-    first_piece = pieces[numbers[0]]
+    first_statement = statements[numbers[0]]
     parts = [
-        f"{GAP} " if numbers[0] or first_piece.follows_gap else "",
-        first_piece.text,
+        f"{GAP} " if numbers[0] or first_statement.follows_gap else "",
+        first_statement.text,
     ]
     for previous_number, number in pairwise(numbers):
-        piece = pieces[number]
-        is_cut = number > previous_number + 1 or piece.follows_gap
-        between = LINE_SEPARATOR if piece.line != pieces[previous_number].line else " "
-        parts += (f" {GAP} " if is_cut else between, piece.text)
-    if numbers[-1] < len(pieces) - 1:
+        statement = statements[number]
+        is_cut = number > previous_number + 1 or statement.follows_gap
+        between = (
+            LINE_SEPARATOR
+            if statement.line != statements[previous_number].line
+            else " "
+        )
+        parts += (f" {GAP} " if is_cut else between, statement.text)
+    if numbers[-1] < len(statements) - 1:
         parts.append(f" {GAP}")
     return "".join(parts)

@@ -17,9 +17,9 @@ from heapq import heapify, heappop, heappush
 
 from everthread.compaction.journal.conclusions import (
     LINE_SEPARATOR,
-    AnswerPiece,
-    join_pieces,
-    score_pieces,
+    Statement,
+    join_statements,
+    score_statements,
 )
 from everthread.compaction.journal.entries import (
     JournalEntry,
@@ -204,11 +204,11 @@ def _shorten_error(line: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _ProseText:
-    """A note or the closing words of an entry, in pieces."""
+    """A note or the closing words of an entry, in statements."""
 
     part_number: int
     """The index of the reduced entry that shows the text."""
-    pieces: Sequence[AnswerPiece]
+    statements: Sequence[Statement]
     scores: Sequence[float]
     sizes: Sequence[int]
 
@@ -224,10 +224,12 @@ def _add_best_prose(
     texts = _weigh_texts(parts, full_entries, rarity, count=count)
     max_tokens = budget - _count_action_tokens(parts, count)
     while True:
-        numbers_by_text = _choose_pieces(texts, rarity, max_tokens)
+        numbers_by_text = _choose_statements(texts, rarity, max_tokens)
         texts_by_part: list[list[str]] = [[] for _ in parts]
         for text, numbers in zip(texts, numbers_by_text, strict=True):
-            texts_by_part[text.part_number].append(join_pieces(text.pieces, numbers))
+            texts_by_part[text.part_number].append(
+                join_statements(text.statements, numbers)
+            )
         entries = _merge_entries_without_prose(parts, texts_by_part)
         excess = sum(count(entry.text) + 2 for entry in entries) - budget
         if excess <= 0 or not any(numbers_by_text):
@@ -255,18 +257,18 @@ def _weigh_texts(
                 if not text and not part.has_steps:
                     continue
                 is_note = position < len(notes)
-                pieces, scores, sizes = score_pieces(
+                statements, scores, sizes = score_statements(
                     text, count, rarity, is_note=is_note
                 )
                 scores = [score * weight for score in scores]
-                texts.append(_ProseText(number, pieces, scores=scores, sizes=sizes))
+                texts.append(_ProseText(number, statements, scores=scores, sizes=sizes))
     return texts
 
 
-def _choose_pieces(
+def _choose_statements(
     texts: Sequence[_ProseText], rarity: WordRarity, max_tokens: int
 ) -> list[list[int]]:
-    """Choose pieces that fit and add most to the pieces chosen before; return their numbers for each text."""
+    """Choose statements that fit and add most to the statements chosen before; return their numbers for each text."""
     candidates = [
         (-score, text_index, number)
         for text_index, text in enumerate(texts)
@@ -280,34 +282,34 @@ def _choose_pieces(
     while candidates:
         _, text_index, number = heappop(candidates)
         text = texts[text_index]
-        piece = text.pieces[number]
-        if text.sizes[number] > max_tokens or piece.text in chosen_texts:
+        statement = text.statements[number]
+        if text.sizes[number] > max_tokens or statement.text in chosen_texts:
             continue
         new_words = [
             word
-            for word in piece.words
+            for word in statement.words
             if text_by_word.get(word, text_index) == text_index
         ]
-        score = text.scores[number] * _measure_new_words(piece, new_words, rarity)
+        score = text.scores[number] * _measure_new_words(statement, new_words, rarity)
         candidate = (-score, text_index, number)
         if candidates and candidate > candidates[0]:
             heappush(candidates, candidate)
             continue
         max_tokens -= text.sizes[number]
-        chosen_texts.add(piece.text)
-        for word in piece.words:
+        chosen_texts.add(statement.text)
+        for word in statement.words:
             text_by_word.setdefault(word, text_index)
         numbers_by_text[text_index].append(number)
     return numbers_by_text
 
 
 def _measure_new_words(
-    piece: AnswerPiece, new_words: Sequence[str], rarity: WordRarity
+    statement: Statement, new_words: Sequence[str], rarity: WordRarity
 ) -> float:
-    """Return the share of a piece's score that remains if only `new_words` are in no chosen piece."""
-    if len(new_words) == len(piece.words):
+    """Return the share of a statement's score that remains if only `new_words` are in no chosen statement."""
+    if len(new_words) == len(statement.words):
         return 1.0
-    share = rarity.score_words(new_words) / rarity.score_words(piece.words)
+    share = rarity.score_words(new_words) / rarity.score_words(statement.words)
     return share + (1 - share) * _REPEATED_WORD_FACTOR
 
 

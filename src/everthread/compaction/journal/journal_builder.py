@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from everthread.compaction.history.call_records import UnmatchedResults, read_calls
 from everthread.compaction.history.compaction_history import MessageFacts, number_turns
-from everthread.compaction.history.thread_facts import ThreadState
+from everthread.compaction.history.thread_state import ThreadState
 from everthread.compaction.history.tool_calls import REFUSED
 from everthread.compaction.journal.conclusions import LINE_SEPARATOR
 from everthread.compaction.journal.entries import JournalEntry
@@ -34,7 +34,7 @@ _MAX_ENTRY_LINES = 12
 """Maximum lines of an entry; a longer turn becomes several entries."""
 
 
-class GrowingJournal:
+class JournalBuilder:
     """A journal and state that grow with the messages: messages read before are not read again."""
 
     def __init__(self, earlier_journal: Journal, state: ThreadState) -> None:
@@ -59,7 +59,7 @@ class GrowingJournal:
 
     def extend(
         self, facts: Sequence[MessageFacts], turns: Sequence[int]
-    ) -> GrowingJournal:
+    ) -> JournalBuilder:
         """Read the new messages of a longer history. `turns`: the turn of each message."""
         start = len(self._facts)
         records = read_calls(facts, turns, start, self._unmatched_results)
@@ -93,7 +93,7 @@ class GrowingJournal:
             for result in message_facts.results
         )
 
-    def copy(self) -> GrowingJournal:
+    def copy(self) -> JournalBuilder:
         """Return an independent copy."""
         duplicate = copy(self)
         duplicate.state = self.state.copy()
@@ -405,7 +405,7 @@ def build_journal_and_state(messages: Messages) -> tuple[Journal, ThreadState]:
     """Return the journal of a whole history and the state at its end; turns count from 1."""
     facts = [MessageFacts(message) for message in messages]
     state = ThreadState()
-    growing_journal = GrowingJournal(Journal(), state).extend(
+    journal_builder = JournalBuilder(Journal(), state).extend(
         facts, number_turns(facts)
     )
-    return growing_journal.build_journal(), state
+    return journal_builder.build_journal(), state

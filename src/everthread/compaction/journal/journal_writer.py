@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from everthread.compaction.history.thread_facts import ThreadState
+from everthread.compaction.history.thread_state import ThreadState
 from everthread.compaction.journal.journal import AUTHOR, Journal
 from everthread.compaction.journal.journal_builder import build_journal_and_state
 from everthread.compaction.summarizers.summarizer import SummaryDraft, SummaryRequest

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from everthread.compaction.history.compaction_history import MessageFacts
 from everthread.compaction.history.failure_keys import error_key, strip_command_prefix
-from everthread.compaction.history.thread_facts import read_task_change, read_todo
+from everthread.compaction.history.todo_list import read_task_change, read_todo
 from everthread.compaction.history.tool_calls import Effect
 from everthread.compaction.journal.conclusions import drop_announcement
 from everthread.compaction.journal.entries import REPEAT_COUNT

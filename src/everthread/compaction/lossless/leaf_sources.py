@@ -9,9 +9,9 @@ from typing import Any
 from everthread.compaction.cutting.pruning import prune_messages, redact_message
 from everthread.compaction.engine_input import StoredGraph
 from everthread.compaction.history.compaction_history import MessageFacts, number_turns
-from everthread.compaction.history.thread_facts import ThreadState
+from everthread.compaction.history.thread_state import ThreadState
 from everthread.compaction.journal.journal import Journal
-from everthread.compaction.journal.journal_builder import GrowingJournal
+from everthread.compaction.journal.journal_builder import JournalBuilder
 from everthread.compaction.lossless.graph import split_chunks
 from everthread.compaction.planning_engine import SummaryInput
 from everthread.core.lookup_tools import is_lookup_tool, shorten_answer
@@ -106,16 +106,16 @@ class LeafSplitter:
             else MessageFacts(message)
             for index, message in messages.items()
         }
-        growing_journals = [
-            GrowingJournal(Journal(), thread_state).extend(
+        journal_builders = [
+            JournalBuilder(Journal(), thread_state).extend(
                 [facts_by_index[index] for index in run],
                 [turns[index] for index in run],
             )
             for run in runs
         ]
         journals = []
-        for run, growing_journal in zip(runs, growing_journals, strict=True):
-            journal = growing_journal.build_journal()
+        for run, journal_builder in zip(runs, journal_builders, strict=True):
+            journal = journal_builder.build_journal()
             first_entry, *other_entries = journal.entries
             is_continued = turns[run[0]] == last_turn
             journals.append(

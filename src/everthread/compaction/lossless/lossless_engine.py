@@ -14,7 +14,7 @@ from everthread.compaction.engine_input import (
     StoredGraph,
 )
 from everthread.compaction.history.open_requests import write_task
-from everthread.compaction.history.thread_facts import ThreadState
+from everthread.compaction.history.thread_state import ThreadState
 from everthread.compaction.journal.journal import AUTHOR
 from everthread.compaction.lossless.graph import (
     VisibleNode,
@@ -23,6 +23,7 @@ from everthread.compaction.lossless.graph import (
     read_visible_nodes,
     render_view,
 )
+from everthread.compaction.lossless.graph_tools import SCHEMAS, GraphTools
 from everthread.compaction.lossless.growth import (
     GrownGraph,
     Growth,
@@ -37,7 +38,6 @@ from everthread.compaction.lossless.node_texts import (
     NodeWriter,
     PendingNode,
 )
-from everthread.compaction.lossless.tools import SCHEMAS, GraphTools
 from everthread.compaction.names.names_section import NamesSection
 from everthread.compaction.planning_engine import (
     PlanningEngine,

@@ -10,7 +10,7 @@ from everthread.compaction.summary.sections import Sections
 from everthread.core.messages import Message
 
 if TYPE_CHECKING:
-    from everthread.compaction.history.thread_facts import (
+    from everthread.compaction.history.thread_state import (
         ThreadState,
     )
     from everthread.compaction.journal.journal import Journal

@@ -19,7 +19,7 @@ from everthread.compaction.summarizers.prompts import (
     write_task_prompt,
 )
 from everthread.compaction.summarizers.summarizer import SummaryDraft, SummaryRequest
-from everthread.compaction.summarizers.summary_writer import (
+from everthread.compaction.summarizers.summary_calls import (
     TIME_LIMIT_SECONDS,
     SummaryCalls,
     SummaryWriter,

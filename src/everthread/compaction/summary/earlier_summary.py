@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from everthread.compaction.history.thread_facts import (
+from everthread.compaction.history.open_errors import OpenError
+from everthread.compaction.history.thread_state import (
     CHANGED,
     READ,
     CommandState,
     FileState,
-    OpenError,
     ThreadState,
 )
 from everthread.compaction.journal.journal import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from everthread.compaction.history.failure_keys import error_key
-from everthread.compaction.history.thread_facts import ThreadState
+from everthread.compaction.history.thread_state import ThreadState
 from everthread.compaction.history.tool_calls import Effect
 from everthread.compaction.journal.one_line_text import clip_line
 from everthread.compaction.journal.steps import MAX_COMMAND_CHARS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from everthread.compaction.cutting.cut_plan import CutPlan
-from everthread.compaction.history.thread_facts import ThreadState
+from everthread.compaction.history.thread_state import ThreadState
 from everthread.compaction.journal.journal import AUTHOR
 from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.summarizers.summarizer import (

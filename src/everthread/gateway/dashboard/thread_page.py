@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from everthread.compaction.history.thread_facts import ThreadState, build_state
+from everthread.compaction.history.thread_state import ThreadState, build_state
 from everthread.core.messages import text_of
 from everthread.core.recent_dict import RecentDict
 from everthread.gateway.dashboard.call_history import draw_calls, make_calls_view

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from everthread.compaction.history.thread_facts import CHANGED, ThreadState, build_state
+from everthread.compaction.history.thread_state import CHANGED, ThreadState, build_state
 from everthread.core.messages import calls_of
 from everthread.core.secrets.redaction import redact
 from everthread.store.store import Store
