@@ -58,8 +58,8 @@ def score_statements(
 ) -> tuple[Sequence[Statement], list[float], list[int]]:
     """Return the statements of an answer, with the score of each for its size, and its size.
 
-    A statement that only announces others, or asks, has the score 0. `is_note`: whether calls follow the text, which its
-    last sentence only announces.
+    A statement that only announces others, or asks, has the score 0. `is_note`: whether calls follow the text;
+    then its last sentence only announces them.
     """
     statements = split_statements(text)
     sizes = [count(statement.text) + 3 for statement in statements]

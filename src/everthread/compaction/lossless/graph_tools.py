@@ -1,7 +1,7 @@
 """Tools for the model: search all stored messages, describe a node, read the originals.
 
 An answer is bounded. It begins with a line that names its content, which is kept when the answer is pruned. An answer
-says if an id is unknown_names, a search has no results or a text has ended, so that the model does not try again.
+says if an id is unknown, a search has no results or a text has ended, so that the model does not try again.
 """
 
 from __future__ import annotations
