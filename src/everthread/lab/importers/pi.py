@@ -182,7 +182,8 @@ def _find_last_branch(values: list[dict[str, Any]]) -> set[str] | None:
         if not line_id:
             continue
         parent = value.get("parentId")
-        parents[line_id] = previous_id if parent and parent not in known_ids else parent
+        is_known = not parent or (isinstance(parent, str) and parent in known_ids)
+        parents[line_id] = parent if is_known else previous_id
         previous_id = line_id
     line_ids = (
         text_in(value, "id")
