@@ -146,14 +146,7 @@ def _make_route_finder(
     """Return a function that finds the route to a model, and adds the callback that closes it to `close_callbacks`."""
 
     async def find_named_route(name: str) -> Route:
-        route = await find_route(
-            name,
-            config,
-            api=None,
-            own_client=False,
-            fallback=(),
-            on_event=builder.on_model_event,
-        )
+        route = await find_route(name, config, on_event=builder.on_model_event)
         if route.model is not None:
             close_callbacks.insert(0, make_close_callback(route.model))
         return route

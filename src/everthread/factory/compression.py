@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from everthread.compaction.compaction_result import Compaction
@@ -55,15 +55,6 @@ def make_sync(async_function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P
     return run
 
 
-@dataclass(frozen=True, slots=True)
-class CompressSettings:
-    """The settings of one compaction."""
-
-    budget: Callable[[int, int], Budget]
-    """Return the budget for a window and the tokens of instructions and tools."""
-    make_engine: Callable[[Services], ContextEngine]
-
-
 async def acompress(
     messages: Sequence[Message],
     *,
@@ -89,11 +80,13 @@ async def acompress(
     check_window(window, min_tokens=1)
     counter = TokenCounter(model)
     fixed_tokens = counter.request((), system=system, tools=list(tools or ()))
-    settings = _choose_settings(config, model, template)
+    options, make_engine = _choose_settings(config, model, template)
     instructions = [
         message for message in messages if message.get("role") in SYSTEM_ROLES
     ]
-    budget = settings.budget(window, fixed_tokens + counter.messages(instructions))
+    budget = options.budget(
+        window, fixed_tokens=fixed_tokens + counter.messages(instructions)
+    )
     if not (force or preview):
         total_tokens = fixed_tokens + counter.messages(messages)
         if total_tokens < budget.threshold:
@@ -110,7 +103,7 @@ async def acompress(
         services = Services(
             chosen_summarizer, counter, budget, time.monotonic, summary_key=summary_key
         )
-        compaction = await settings.make_engine(services).compress(
+        compaction = await make_engine(services).compress(
             recognize_summaries(messages, summary_key),
             focus_topic=focus,
             system=system,
@@ -129,36 +122,19 @@ compress = make_sync(acompress)
 
 def _choose_settings(
     config: Config | None, model: str | None, template: TemplateName | None
-) -> CompressSettings:
+) -> tuple[ContextOptions, Callable[[Services], ContextEngine]]:
+    """Return the options of the budget, and the function that creates the engine."""
     if config is None:
-        return _default_settings(template)
-    return _configured_settings(config, model, template)
-
-
-def _default_settings(template: TemplateName | None) -> CompressSettings:
-    return CompressSettings(
-        budget=lambda window, fixed: ContextOptions().budget(
-            window, fixed_tokens=fixed
-        ),
-        make_engine=lambda services: ContextCompressor(
-            services, template=template or "handoff"
-        ),
-    )
-
-
-def _configured_settings(
-    config: Config, model: str | None, template: TemplateName | None
-) -> CompressSettings:
+        return ContextOptions(), functools.partial(
+            ContextCompressor, template=template or "handoff"
+        )
     from everthread.factory.conversations import make_session_options
     from everthread.factory.engine_choice import EngineChoice
 
     if template is not None:
         config = _with_template(config, template)
     options = make_session_options(config).for_model(model or "")
-    return CompressSettings(
-        budget=lambda window, fixed: options.budget(window, fixed_tokens=fixed),
-        make_engine=EngineChoice.from_config(config),
-    )
+    return options, EngineChoice.from_config(config)
 
 
 def _with_template(config: Config, template: TemplateName) -> Config:

@@ -130,10 +130,10 @@ async def find_route(
     model: str | StreamingModel | None,
     config: Config,
     *,
-    api: Api | None,
-    own_client: bool,
-    fallback: Sequence[StreamingModel],
     on_event: Callable[[ModelEvent], None],
+    api: Api | None = None,
+    own_client: bool = False,
+    fallback: Sequence[StreamingModel] = (),
     window: int | None = None,
 ) -> Route:
     """Return the route to a model: the model with its wrappers, and its window. `window`: the caller's own figure."""

@@ -164,7 +164,7 @@ DEFAULT_WINDOW = SMOLLM2.trained_window
 class LocalModel:
     """A GGUF file, served in this process. `window` is its context in tokens; memory grows with it."""
 
-    def __init__(  # noqa: PLR0913 - a file and how it is served
+    def __init__(
         self,
         path: Path,
         *,
@@ -172,7 +172,6 @@ class LocalModel:
         window: int = DEFAULT_WINDOW,
         api: Api = "openai_chat",
         max_tokens: int | None = None,
-        threads: int | None = None,
     ) -> None:
         self.path = path
         self.name = name or path.stem
@@ -180,7 +179,7 @@ class LocalModel:
         self.api: Api = api
         self.max_tokens = max_tokens
         # Threads wait for each other: more of them than there are idle cores make it slower, not faster.
-        self._threads = threads or max((os.cpu_count() or 1) // 2, 1)
+        self._threads = max((os.cpu_count() or 1) // 2, 1)
         self._server: Any = None
         self._key = ""
         self._client: HttpModel | None = None

@@ -466,11 +466,9 @@ MIN_OUTPUT_TOKENS = 256
 class FittingModel(ModelWrapper):
     """Lower the output cap of a model if prompt and cap together would not fit."""
 
-    def __init__(
-        self, model: StreamingModel, counter: TokenCounter | None = None
-    ) -> None:
+    def __init__(self, model: StreamingModel) -> None:
         super().__init__(model)
-        self._counter = counter or TokenCounter(model.name)
+        self._counter = TokenCounter(model.name)
 
     def _ask(self, request: Request, *, stream: bool) -> AsyncIterator[AnswerPiece]:
         return ask_model(self.inner, self._fit_request(request), stream=stream)

@@ -93,10 +93,14 @@ class ClientLogReader:
         ]
 
 
-def format_line_numbers(lines: list[int], max_numbers: int = 8) -> str:
+MAX_LISTED_LINES = 8
+"""Maximum line numbers in a warning."""
+
+
+def format_line_numbers(lines: list[int]) -> str:
     """Format line numbers: `line 3`, `lines 3, 4 and 12`, `lines 1, 2, … (90 in all)`."""
     if len(lines) == 1:
         return f"line {lines[0]}"
-    if len(lines) > max_numbers:
-        return f"lines {', '.join(map(str, lines[:max_numbers]))}, … ({len(lines):,} in all)"
+    if len(lines) > MAX_LISTED_LINES:
+        return f"lines {', '.join(map(str, lines[:MAX_LISTED_LINES]))}, … ({len(lines):,} in all)"
     return f"lines {', '.join(map(str, lines[:-1]))} and {lines[-1]}"

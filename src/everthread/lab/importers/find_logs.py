@@ -63,13 +63,7 @@ def _list_opencode_sessions(databases: Sequence[Path]) -> list[str]:
     return list(addresses.values())
 
 
-def find_latest_logs(
-    *,
-    limit: int = 1,
-    since: float = 0.0,
-    home: Path | None = None,
-    env: Mapping[str, str] | None = None,
-) -> list[str]:
+def find_latest_logs(*, limit: int = 1, since: float = 0.0) -> list[str]:
     """Return the newest sessions of all programs on this machine, the newest first; raise `InputError` without any.
 
     `since`: seconds since 1970; older sessions are left out.
@@ -77,7 +71,7 @@ def find_latest_logs(
     dated_logs: list[tuple[float, str]] = []
     for client in LOG_LOCATIONS:
         try:
-            logs = find_logs(client, home=home, env=env)
+            logs = find_logs(client)
         except InputError:
             continue
         dated_logs += [(_find_change_time(log), log) for log in logs]

@@ -33,11 +33,9 @@ def make_thread_id(log: Log) -> str:
     return hashlib.sha256(f"{log.kind}\0{name}".encode()).hexdigest()[:32]
 
 
-async def import_log(
-    store: Store, log: Log, *, tenant: str | None = None
-) -> tuple[str, int]:
+async def import_log(store: Store, log: Log) -> tuple[str, int]:
     """Store a conversation as a thread; return its id and the number of new messages."""
-    return await import_stream(store, LogStream(log, log.entries), tenant=tenant)
+    return await import_stream(store, LogStream(log, log.entries))
 
 
 async def import_stream(

@@ -25,15 +25,13 @@ from everthread.lab.provider.faults import (
     make_refusal,
 )
 from everthread.lab.provider.prompt_blocks import Prompt, PromptReader
-from everthread.lab.provider.script import (
-    ScriptedAnswers,
-    asks_for_compaction,
+from everthread.lab.provider.reply_completion import (
     complete_reply,
-    echo,
-    make_compaction,
     map_items_to_reasoning,
 )
+from everthread.lab.provider.script import ScriptedAnswers, echo
 from everthread.lab.provider.served_models import Protocol, ServedModel
+from everthread.lab.provider.signatures import asks_for_compaction, make_compaction
 from everthread.wire import openai_responses
 from everthread.wire.sse import SseEvent, encode_event
 

@@ -20,12 +20,12 @@ from everthread.lab.provider.cache import MAX_MARKS
 from everthread.lab.provider.faults import Refusal, make_overflow_refusal, make_refusal
 from everthread.lab.provider.gemini_checks import find_gemini_problems
 from everthread.lab.provider.prompt_blocks import Block
-from everthread.lab.provider.script import (
+from everthread.lab.provider.served_models import ServedModel
+from everthread.lab.provider.signatures import (
     COMPACTION_TRIGGER,
     is_forged,
     is_own_compaction,
 )
-from everthread.lab.provider.served_models import ServedModel
 
 
 def refuse_unknown_model(api: Api, name: str) -> Refusal:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from everthread.lab.provider.script import is_forged_call
+from everthread.lab.provider.signatures import is_forged_call
 
 _GENERATION = re.compile(r"gemini-(\d+)")
 _FIRST_SIGNED_GENERATION = 3
