@@ -288,6 +288,11 @@ def json_text(value: Any) -> str:
     return "" if value is None else json.dumps(value, ensure_ascii=False)
 
 
+def without_keys(fields: Mapping[str, Any], *keys: str) -> dict[str, Any]:
+    """Return a copy of an object without these keys."""
+    return {key: value for key, value in fields.items() if key not in keys}
+
+
 def with_content(message: Message, content: Content) -> Message:
     """Return a copy with other content."""
     copy = without_native_value(message)
@@ -297,7 +302,7 @@ def with_content(message: Message, content: Content) -> Message:
 
 def without_native_value(message: Mapping[str, Any]) -> Message:
     """Return a copy that may be changed. It keeps the name of its author, but not its original wire value."""
-    copy = {key: value for key, value in message.items() if key != "_native"}
+    copy = without_keys(message, "_native")
     native = message.get("_native")
     if isinstance(native, dict):
         copy["_native"] = {

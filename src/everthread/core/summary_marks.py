@@ -19,6 +19,7 @@ from everthread.core.messages import (
     kind_of,
     part_text,
     with_content,
+    without_keys,
 )
 
 SUMMARY_START = "[EVERTHREAD SUMMARY"
@@ -87,9 +88,7 @@ def without_summary(message: Message) -> Message | None:
     """Return the message without its summary; None if nothing else is left."""
     if not is_summary(message):
         return message
-    unmarked_message = cast(
-        "Message", {key: value for key, value in message.items() if key != "_summary"}
-    )
+    unmarked_message = cast("Message", without_keys(message, "_summary"))
     location = _locate_summary(message)
     if location is None:
         return unmarked_message
@@ -127,7 +126,7 @@ def strip_summary_marks(messages: Sequence[Message]) -> list[Message]:
     return [
         cast(
             "Message",
-            {name: value for name, value in message.items() if name != "_summary"},
+            without_keys(message, "_summary"),
         )
         if "_summary" in message
         else message

@@ -22,6 +22,7 @@ from everthread.core.messages import (
     kind_of,
     parts_of,
     tool_names,
+    without_keys,
     without_native_value,
 )
 from everthread.wire import anthropic, openai_responses
@@ -324,4 +325,4 @@ def _keep_instructions(message: Message, positions: Collection[int]) -> Message:
 
 
 def _without_cache_mark(block: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in block.items() if key != "cache_control"}
+    return without_keys(block, "cache_control")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from everthread.core.costs.canonical_usage import normalize_usage
-from everthread.core.types import Reply
+from everthread.core.types import Reply, StreamDelta
 
 
 def split_reply_fields(
@@ -69,3 +69,13 @@ def error_text(error: Any) -> str:
             "",
         )
     return error if isinstance(error, str) else ""
+
+
+def make_error_delta(error: Any) -> StreamDelta:
+    """Return the delta for an error in a stream."""
+    error_fields = (
+        error
+        if isinstance(error, dict)
+        else {"message": error_text(error) or str(error or "")}
+    )
+    return StreamDelta("error", text=error_text(error_fields), raw=error_fields)

@@ -7,9 +7,15 @@ events result. `id` and `retry` are not used by model streams and are ignored, a
 from __future__ import annotations
 
 import codecs
+import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
+
+from everthread.errors import WireError
+from everthread.wire.payload_checks import require_object
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +103,21 @@ class SseParser:
         self._event = ""
         self._data = []
         return [SseEvent(event or None, "\n".join(data))] if data else []
+
+
+def parse_event(event: SseEvent | Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the JSON object of a stream event; None for the mark that ends the stream."""
+    if not isinstance(event, SseEvent):
+        return require_object(event, "the event")
+    if event.data.strip() == "[DONE]":
+        return None
+    try:
+        value = json.loads(event.data)
+    except (ValueError, RecursionError):
+        raise WireError(
+            f"an event of the stream is not JSON: {event.data[:80]!r}"
+        ) from None
+    return require_object(value, "the event")
 
 
 def encode_event(event: SseEvent) -> bytes:

@@ -15,6 +15,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from everthread.core.messages import without_keys
+
 
 @dataclass(frozen=True, slots=True)
 class CanonicalUsage:
@@ -282,11 +284,7 @@ def _find_largest_count(counts: Mapping[str, int], names: Iterable[str]) -> int:
 
 def _read_counts(fields_by_name: Mapping[str, Any]) -> dict[str, int]:
     """Return the counts by name; nested counts are named `outer.inner`. Skip values that are not counts."""
-    flat_fields = {
-        name: value
-        for name, value in fields_by_name.items()
-        if name not in _NESTED_FIELDS
-    }
+    flat_fields = without_keys(fields_by_name, *_NESTED_FIELDS)
     for name in _NESTED_FIELDS.intersection(fields_by_name):
         flat_fields |= {
             f"{name}.{inner_name}": value

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import MAXYEAR, MINYEAR, UTC, datetime, timedelta
 
-from everthread.core.search.language_data import load_language_data
+from everthread.core.search.word_forms import load_language_data
 
 _DAY = timedelta(days=1)
 _WEEKDAYS = (

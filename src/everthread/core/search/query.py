@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from everthread.core.search.dates import DAY_NAMES, DateSpan, find_dates
-from everthread.core.search.language_data import load_language_data
 from everthread.core.search.terms import identifier_terms, phrase_terms, query_terms
-from everthread.core.search.word_forms import forms, stop_words
+from everthread.core.search.word_forms import forms, load_language_data, stop_words
 
 MAX_SEARCH_WORDS = 24
 """Maximum words of a question: identifiers first, then the longest words, which are rare."""

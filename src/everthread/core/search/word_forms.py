@@ -1,11 +1,12 @@
-"""The other forms of an English word, and the stop words of a language."""
+"""The words of languages: other forms of an English word, stop words, months."""
 
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Iterator, Sequence
-
-from everthread.core.search.language_data import load_language_data
+from importlib import resources
+from typing import Any
 
 MIN_STEM_LETTERS = 3
 """Minimum letters of a word without its ending."""
@@ -165,3 +166,13 @@ def _stop_lists() -> dict[str, frozenset[str]]:
         language: frozenset(words.split())
         for language, words in load_language_data()["stop"].items()
     }
+
+
+@functools.cache
+def load_language_data() -> dict[str, Any]:
+    data: dict[str, Any] = json.loads(
+        resources.files("everthread.core")
+        .joinpath("data/language.json")
+        .read_text("utf-8")
+    )
+    return data

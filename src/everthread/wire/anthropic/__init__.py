@@ -1,18 +1,16 @@
 """Anthropic messages <-> core, both directions: messages and blocks, whole requests and replies, streams."""
 
-from everthread.wire.anthropic.history_encoding import encode_messages
-from everthread.wire.anthropic.message_decoding import API, decode_messages
-from everthread.wire.anthropic.replies import decode_reply, encode_reply
-from everthread.wire.anthropic.requests import (
+from everthread.wire.anthropic.anthropic_decoding import API, decode_messages
+from everthread.wire.anthropic.anthropic_replies import decode_reply, encode_reply
+from everthread.wire.anthropic.anthropic_requests import (
     DEFAULT_MAX_TOKENS,
     decode_request,
+    decode_tools,
     encode_request,
+    encode_tools,
 )
-from everthread.wire.anthropic.streams import (
-    encode_stream,
-    stream_decoder,
-)
-from everthread.wire.anthropic.tools import decode_tools, encode_tools
+from everthread.wire.anthropic.anthropic_streams import encode_stream, stream_decoder
+from everthread.wire.anthropic.history_encoding import encode_messages
 
 __all__ = [
     "API",

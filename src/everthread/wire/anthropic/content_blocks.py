@@ -10,6 +10,7 @@ from everthread.core.messages import (
     Part,
     as_text,
     kind_of,
+    without_keys,
 )
 
 INVALID_JSON = "INVALID_JSON"
@@ -40,7 +41,7 @@ def decode_part(block: Mapping[str, Any]) -> Part:
                 "file_data": url,
             },
         }
-    return {key: value for key, value in block.items() if key != "cache_control"}
+    return without_keys(block, "cache_control")
 
 
 def encode_part(part: Mapping[str, Any]) -> Part | None:

@@ -16,7 +16,7 @@ from everthread.wire.alternating_roles import (
     group_by_role,
     needs_opening,
 )
-from everthread.wire.anthropic.message_encoding import (
+from everthread.wire.anthropic.anthropic_encoding import (
     CallIds,
     encode_message,
     find_certain_role,

@@ -1,18 +1,21 @@
 """Gemini's generateContent <-> core, both directions: contents and parts, whole requests and replies, streams."""
 
-from everthread.wire.gemini.comparable_contents import make_comparable_content
-from everthread.wire.gemini.message_decoding import decode_messages
-from everthread.wire.gemini.message_encoding import encode_messages
-from everthread.wire.gemini.parts import API
-from everthread.wire.gemini.replies import encode_reply
-from everthread.wire.gemini.requests import decode_request, encode_request
-from everthread.wire.gemini.streams import (
+from everthread.wire.gemini.gemini_decoding import decode_messages
+from everthread.wire.gemini.gemini_encoding import encode_messages
+from everthread.wire.gemini.gemini_parts import API, make_comparable_content
+from everthread.wire.gemini.gemini_replies import encode_reply
+from everthread.wire.gemini.gemini_requests import (
+    decode_request,
+    decode_tools,
+    encode_request,
+    encode_tools,
+)
+from everthread.wire.gemini.gemini_streams import (
     decode_reply,
     encode_stream,
     merge_parts,
     stream_decoder,
 )
-from everthread.wire.gemini.tools import decode_tools, encode_tools
 
 __all__ = [
     "API",

@@ -1,18 +1,23 @@
 """OpenAI chat completions <-> core, both directions: messages, whole requests and replies, streams."""
 
+from everthread.wire.openai_chat.chat_messages import (
+    API,
+    decode_messages,
+    encode_messages,
+)
+from everthread.wire.openai_chat.chat_replies import decode_reply, encode_reply
+from everthread.wire.openai_chat.chat_requests import (
+    decode_request,
+    decode_tools,
+    encode_request,
+    encode_tools,
+)
+from everthread.wire.openai_chat.chat_streams import encode_stream, stream_decoder
 from everthread.wire.openai_chat.conversion import (
     list_tool_calls,
     to_chat_messages,
     to_chat_parts,
 )
-from everthread.wire.openai_chat.messages import API, decode_messages, encode_messages
-from everthread.wire.openai_chat.replies import decode_reply, encode_reply
-from everthread.wire.openai_chat.requests import decode_request, encode_request
-from everthread.wire.openai_chat.streams import (
-    encode_stream,
-    stream_decoder,
-)
-from everthread.wire.openai_chat.tools import decode_tools, encode_tools
 
 __all__ = [
     "API",

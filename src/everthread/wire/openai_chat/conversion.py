@@ -15,6 +15,7 @@ from everthread.core.messages import (
     content_text,
     kind_of,
     with_content,
+    without_keys,
 )
 from everthread.wire.anthropic.content_blocks import decode_part, source_url
 
@@ -168,9 +169,7 @@ _SERVER_TOOL_BLOCKS = (
     "container_upload",
 )
 _PART_CONVERTERS: dict[str, Callable[[Part], list[Part]]] = {
-    "text": lambda part: [
-        {key: value for key, value in part.items() if key != "citations"}
-    ],
+    "text": lambda part: [without_keys(part, "citations")],
     "input_text": lambda part: [_make_text_part(content_text(part.get("text")))],
     "output_text": lambda part: [_make_text_part(content_text(part.get("text")))],
     "image": _convert_image,

@@ -1,22 +1,29 @@
 """OpenAI responses <-> core, both directions: items, whole requests and replies, streams."""
 
-from everthread.wire.openai_responses.items import (
+from everthread.wire.openai_responses.response_items import (
     API,
     RESULT_KIND_BY_CALL_KIND,
     get_call_id,
 )
-from everthread.wire.openai_responses.message_decoding import (
+from everthread.wire.openai_responses.responses_decoding import (
     decode_assistant_items,
     decode_messages,
 )
-from everthread.wire.openai_responses.message_encoding import encode_messages
-from everthread.wire.openai_responses.replies import decode_reply, encode_reply
-from everthread.wire.openai_responses.requests import decode_request, encode_request
-from everthread.wire.openai_responses.streams import (
+from everthread.wire.openai_responses.responses_encoding import encode_messages
+from everthread.wire.openai_responses.responses_replies import (
+    decode_reply,
+    encode_reply,
+)
+from everthread.wire.openai_responses.responses_requests import (
+    decode_request,
+    decode_tools,
+    encode_request,
+    encode_tools,
+)
+from everthread.wire.openai_responses.responses_streams import (
     encode_stream,
     stream_decoder,
 )
-from everthread.wire.openai_responses.tools import decode_tools, encode_tools
 
 __all__ = [
     "API",

@@ -10,6 +10,7 @@ from everthread.core.messages import (
     Messages,
     Part,
     kind_of,
+    without_keys,
 )
 from everthread.errors import WireError
 from everthread.wire.native_values import (
@@ -108,7 +109,7 @@ def _encode_message(
     if not _FIELDS_CHAT_LACKS.isdisjoint(body):
         body = cast(
             "Message",
-            {key: part for key, part in body.items() if key not in _FIELDS_CHAT_LACKS},
+            without_keys(body, *_FIELDS_CHAT_LACKS),
         )
     return [_split_media(chat_message) for chat_message in to_chat_messages(body)]
 
@@ -140,14 +141,10 @@ def _without_reasoning(message: Message) -> Message:
     )
     if not has_signed_calls and REASONING_FIELDS.isdisjoint(message):
         return message
-    fields = {
-        key: value for key, value in message.items() if key not in REASONING_FIELDS
-    }
+    fields = without_keys(message, *REASONING_FIELDS)
     if has_signed_calls:
         fields["tool_calls"] = [
-            {key: value for key, value in call.items() if key != "extra_content"}
-            if isinstance(call, dict)
-            else call
+            without_keys(call, "extra_content") if isinstance(call, dict) else call
             for call in calls
         ]
     return cast("Message", fields)

@@ -1,4 +1,4 @@
-"""Requests of OpenAI's Responses protocol <-> core requests."""
+"""Requests of OpenAI's Responses protocol <-> core requests, with their tools."""
 
 from __future__ import annotations
 
@@ -8,14 +8,18 @@ from typing import Any
 from everthread.core.caching.openai_cache_breakpoints import BREAKPOINT, has_breakpoint
 from everthread.core.messages import (
     content_text,
+    without_keys,
 )
 from everthread.core.types import Request, System
 from everthread.wire.native_values import native_value, without_private_fields
-from everthread.wire.openai_responses.items import API
-from everthread.wire.openai_responses.message_decoding import decode_messages
-from everthread.wire.openai_responses.message_encoding import encode_messages
-from everthread.wire.openai_responses.tools import decode_tools, encode_tools
-from everthread.wire.payload_checks import require_object, require_text
+from everthread.wire.openai_responses.response_items import API
+from everthread.wire.openai_responses.responses_decoding import decode_messages
+from everthread.wire.openai_responses.responses_encoding import encode_messages
+from everthread.wire.payload_checks import (
+    require_object,
+    require_objects,
+    require_text,
+)
 
 
 def decode_request(body: Mapping[str, Any]) -> Request:
@@ -79,3 +83,49 @@ def _as_items(items: Any) -> list[Any]:
     if isinstance(items, str):
         return [{"role": "user", "content": items}]
     return list(items or ())
+
+
+def decode_tools(wire: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return functions and custom tools in chat's nested form; built-in tools are unchanged."""
+    return [_decode_tool(tool) for tool in require_objects(wire, "tools")]
+
+
+def encode_tools(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the tools that this API can call, without those built into another API."""
+    return [encoded for tool in tools if (encoded := _encode_tool(tool)) is not None]
+
+
+def _decode_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
+    kind = tool.get("type")
+    fields = without_keys(without_private_fields(tool), "type")
+    if kind == "function":
+        return {"type": kind, kind: fields}
+    if kind == "custom":
+        tool_format = fields.get("format")
+        if isinstance(tool_format, dict) and tool_format.get("type") == "grammar":
+            grammar = without_keys(tool_format, "type")
+            fields = {**fields, "format": {"type": "grammar", "grammar": grammar}}
+        return {"type": kind, kind: fields}
+    return {
+        **without_private_fields(tool),
+        "_native": {"api": API, "value": without_private_fields(tool)},
+    }
+
+
+def _encode_tool(tool: Mapping[str, Any]) -> dict[str, Any] | None:
+    function = tool.get("function")
+    custom = tool.get("custom")
+    if isinstance(function, dict):
+        return {"type": "function", **function}
+    if isinstance(custom, dict):
+        tool_format = custom.get("format")
+        if isinstance(tool_format, dict) and isinstance(
+            tool_format.get("grammar"), dict
+        ):
+            custom = {**custom, "format": {"type": "grammar", **tool_format["grammar"]}}
+        return {"type": "custom", **custom}
+    return (
+        without_private_fields(tool)
+        if "_native" not in tool or native_value(tool, API) is not None
+        else None
+    )

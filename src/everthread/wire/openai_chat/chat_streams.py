@@ -13,16 +13,17 @@ from everthread.core.messages import (
     content_text,
     json_text,
     kind_of,
+    without_keys,
 )
 from everthread.core.types import DeltaKind, Reply, StreamDelta
-from everthread.wire.openai_chat.replies import (
+from everthread.wire.openai_chat.chat_replies import (
     decode_finish_reason,
     decode_reply,
     encode_reply,
 )
 from everthread.wire.payload_checks import require_object
-from everthread.wire.sse import SseEvent
-from everthread.wire.stream_events import make_error_delta, parse_event
+from everthread.wire.reply_fields import make_error_delta
+from everthread.wire.sse import SseEvent, parse_event
 
 _TEXT_FIELDS = frozenset(
     {"content", "refusal", "reasoning", "reasoning_content", "reasoning_text"}
@@ -100,13 +101,7 @@ class ChatStreamDecoder:
     def _take_choice(self, choice: Mapping[str, Any]) -> Iterator[StreamDelta]:
         delta = require_object(choice.get("delta") or {}, "choices[0].delta")
         calls = delta.get("tool_calls")
-        self._choice_fragments.append(
-            {
-                key: value
-                for key, value in choice.items()
-                if key not in ("delta", "usage")
-            }
-        )
+        self._choice_fragments.append(without_keys(choice, "delta", "usage"))
         self._deltas.append(
             {
                 key: value
@@ -177,9 +172,7 @@ class _CallAssembler:
             call.id = new_id
             self._position_by_id[new_id] = position
         call.names.add(name)
-        call.fragments.append(
-            {key: value for key, value in fragment.items() if key != "index"}
-        )
+        call.fragments.append(without_keys(fragment, "index"))
         arguments = json_text(function.get("arguments", function.get("input")))
         return StreamDelta(
             "call", index=position, id=new_id, name=new_name, arguments=arguments
@@ -213,9 +206,7 @@ def encode_stream(reply: Reply) -> Iterator[SseEvent]:
     body = encode_reply(reply)
     choice = body["choices"][0]
     message = choice["message"]
-    body_fields = {
-        key: value for key, value in body.items() if key not in ("choices", "usage")
-    }
+    body_fields = without_keys(body, "choices", "usage")
     body_fields["object"] = "chat.completion.chunk"
     if "usage" in body and body["usage"] is None:
         body_fields["usage"] = None
@@ -226,7 +217,7 @@ def encode_stream(reply: Reply) -> Iterator[SseEvent]:
                 "choices": [{"index": 0, "delta": delta, "finish_reason": None}],
             }
         )
-    choice_fields = {key: value for key, value in choice.items() if key != "message"}
+    choice_fields = without_keys(choice, "message")
     yield _make_event({**body_fields, "choices": [{**choice_fields, "delta": {}}]})
     if body.get("usage"):
         yield _make_event({**body_fields, "choices": [], "usage": body["usage"]})

@@ -18,6 +18,7 @@ from everthread.core.messages import (
     kind_of,
     parts_of,
     results_of,
+    without_keys,
 )
 from everthread.wire.alternating_roles import (
     EncodedMessage,
@@ -26,7 +27,7 @@ from everthread.wire.alternating_roles import (
     wrap_instruction,
 )
 from everthread.wire.gemini.fields import find_field_name, get_object_field
-from everthread.wire.gemini.parts import API, Content, encode_part
+from everthread.wire.gemini.gemini_parts import API, Content, encode_part
 from everthread.wire.native_values import (
     can_use_reasoning,
     native_record,
@@ -124,11 +125,7 @@ def _encode_native_message(
 
 def _without_signature(part: Part) -> Part:
     name = find_field_name(part, "thoughtSignature")
-    return (
-        {key: value for key, value in part.items() if key != name}
-        if name in part
-        else part
-    )
+    return without_keys(part, name) if name in part else part
 
 
 def _sign_calls(parts: list[Part], model: str | None) -> list[Part]:

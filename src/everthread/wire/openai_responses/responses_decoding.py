@@ -12,11 +12,12 @@ from everthread.core.messages import (
     content_text,
     kind_of,
     simplify_parts,
+    without_keys,
 )
 from everthread.errors import WireError
 from everthread.wire.native_values import with_native
 from everthread.wire.openai_chat import to_chat_parts
-from everthread.wire.openai_responses.items import (
+from everthread.wire.openai_responses.response_items import (
     API,
     CALL_KIND_BY_RESULT_KIND,
     NAMESPACE_FIELD,
@@ -163,9 +164,7 @@ def decode_call(item: Item) -> Any:
         }
     arguments = item.get("arguments")
     if not isinstance(arguments, str):
-        fields = {
-            key: value for key, value in item.items() if key not in _NON_ARGUMENT_FIELDS
-        }
+        fields = without_keys(item, *_NON_ARGUMENT_FIELDS)
         arguments = json.dumps(
             fields if arguments is None else arguments, ensure_ascii=False
         )

@@ -1,19 +1,19 @@
-"""Requests of Anthropic's protocol <-> core requests."""
+"""Requests of Anthropic's protocol <-> core requests, with their tools."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from everthread.core.messages import without_keys
 from everthread.core.types import Request, System
-from everthread.wire.anthropic.history_encoding import EncodedHistory, encode_messages
-from everthread.wire.anthropic.message_decoding import decode_messages
-from everthread.wire.anthropic.message_encoding import (
+from everthread.wire.anthropic.anthropic_decoding import API, decode_messages
+from everthread.wire.anthropic.anthropic_encoding import (
     count_leading_instructions,
     encode_system,
 )
-from everthread.wire.anthropic.tools import decode_tools, encode_tools
-from everthread.wire.native_values import without_private_fields
+from everthread.wire.anthropic.history_encoding import EncodedHistory, encode_messages
+from everthread.wire.native_values import native_value, without_private_fields
 from everthread.wire.payload_checks import (
     require_object,
     require_objects,
@@ -69,11 +69,7 @@ def _decode_system(value: Any) -> System:
 
 def _encode_params(params: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields, OpenAI's under Anthropic's names. Drop those that Anthropic does not have."""
-    fields = {
-        name: value
-        for name, value in without_private_fields(params).items()
-        if name not in _OPENAI_ONLY_FIELDS
-    }
+    fields = without_keys(without_private_fields(params), *_OPENAI_ONLY_FIELDS)
     for name, (translate, new_name) in _TRANSLATED_FIELDS.items():
         value = translate(fields.pop(name, None))
         if value is not None and fields.get(new_name) is None:
@@ -166,3 +162,68 @@ _OPENAI_ONLY_FIELDS = frozenset(
     }
 )
 """Fields for which Anthropic would refuse the request."""
+
+
+_FREE_TEXT_SCHEMA = {
+    "type": "object",
+    "properties": {"input": {"type": "string"}},
+    "required": ["input"],
+}
+"""The schema of an OpenAI custom tool: one text."""
+_OPTIONAL_TOOL_FIELDS = ("description", "strict", "cache_control")
+
+
+def decode_tools(wire: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return core tools. A custom tool keeps its native value only if its core form would not restore it."""
+    return [
+        _decode_tool(tool, f"tools[{index}]")
+        for index, tool in enumerate(require_objects(wire, "tools"))
+    ]
+
+
+def encode_tools(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the tools that Anthropic can call, without those built into another API."""
+    return [encoded for tool in tools if (encoded := _encode_tool(tool)) is not None]
+
+
+def _decode_tool(tool: Mapping[str, Any], path: str) -> dict[str, Any]:
+    native = {"_native": {"api": API, "value": dict(tool)}}
+    if tool.get("type") not in (None, "custom"):
+        return {**tool, **native}
+    wire_name_by_core_name = {
+        "description": "description",
+        "parameters": "input_schema",
+        "strict": "strict",
+    }
+    optional_fields = {
+        core_name: tool[wire_name]
+        for core_name, wire_name in wire_name_by_core_name.items()
+        if tool.get(wire_name) is not None
+    }
+    function = {
+        "name": require_text(tool.get("name"), f"{path}.name"),
+        **optional_fields,
+    }
+    core_tool = {"type": "function", "function": function}
+    return core_tool if _encode_tool(core_tool) == tool else {**core_tool, **native}
+
+
+def _encode_tool(tool: Mapping[str, Any]) -> dict[str, Any] | None:
+    native = native_value(tool, API)
+    if isinstance(native, dict):
+        return native
+    for kind in ("function", "custom"):
+        inner = tool.get(kind)
+        if isinstance(inner, Mapping):
+            schema = inner.get("parameters") or {"type": "object", "properties": {}}
+            optional_fields = {**inner, "cache_control": tool.get("cache_control")}
+            return {
+                "name": inner.get("name"),
+                "input_schema": _FREE_TEXT_SCHEMA if kind == "custom" else schema,
+                **{
+                    key: optional_fields[key]
+                    for key in _OPTIONAL_TOOL_FIELDS
+                    if optional_fields.get(key) is not None
+                },
+            }
+    return None if "_native" in tool else without_private_fields(tool)

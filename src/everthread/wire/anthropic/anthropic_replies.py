@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from everthread.core.costs.canonical_usage import normalize_usage
+from everthread.core.messages import without_keys
 from everthread.core.types import Reply
 from everthread.errors import WireError
-from everthread.wire.anthropic.message_decoding import API, decode_message
-from everthread.wire.anthropic.message_encoding import encode_assistant_blocks
+from everthread.wire.anthropic.anthropic_decoding import API, decode_message
+from everthread.wire.anthropic.anthropic_encoding import encode_assistant_blocks
 from everthread.wire.native_values import without_private_fields
 from everthread.wire.payload_checks import (
     require_list,
@@ -51,11 +52,7 @@ def decode_reply(body: Mapping[str, Any], *, model: str | None = None) -> Reply:
     [message] = decode_message(
         {"role": "assistant", "content": content}, "the reply", model=author
     )
-    raw = {
-        key: value
-        for key, value in other_fields.items()
-        if key not in ("role", "content", "usage")
-    }
+    raw = without_keys(other_fields, "role", "content", "usage")
     return Reply(
         message=message,
         stop=decode_stop_reason(body.get("stop_reason")),

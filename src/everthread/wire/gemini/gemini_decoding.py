@@ -23,7 +23,12 @@ from everthread.core.messages import (
 )
 from everthread.errors import WireError
 from everthread.wire.gemini.fields import get_object_field
-from everthread.wire.gemini.parts import API, decode_part, decode_parts, read_response
+from everthread.wire.gemini.gemini_parts import (
+    API,
+    decode_part,
+    decode_parts,
+    read_response,
+)
 from everthread.wire.native_values import (
     with_native,
 )
@@ -31,6 +36,7 @@ from everthread.wire.payload_checks import (
     list_or_empty,
     require_list,
     require_object,
+    require_objects,
     require_text,
 )
 
@@ -125,11 +131,8 @@ def decode_content(
     role = content.get("role") or "user"
     if role not in _ROLES:
         raise WireError(f"{path}.role must be one of {', '.join(_ROLES)}, not {role!r}")
-    part_list = content.get("parts")
-    parts = [
-        require_object(part, f"{path}.parts[{index}]")
-        for index, part in enumerate(list_or_empty(part_list, f"{path}.parts"))
-    ]
+    part_list = list_or_empty(content.get("parts"), f"{path}.parts")
+    parts = require_objects(part_list, f"{path}.parts")
     if role == "model":
         call_ids.forget_open_calls()
         return [

@@ -9,6 +9,7 @@ from everthread.core.messages import (
     Message,
     content_text,
     with_content,
+    without_keys,
 )
 from everthread.core.types import Reply
 from everthread.errors import WireError
@@ -16,8 +17,12 @@ from everthread.wire.native_values import (
     public_message,
     without_private_fields,
 )
+from everthread.wire.openai_chat.chat_messages import (
+    API,
+    decode_message,
+    encode_messages,
+)
 from everthread.wire.openai_chat.conversion import to_chat_messages
-from everthread.wire.openai_chat.messages import API, decode_message, encode_messages
 from everthread.wire.payload_checks import require_list, require_object
 from everthread.wire.reply_fields import (
     error_text,
@@ -52,7 +57,7 @@ def decode_reply(body: Mapping[str, Any], *, model: str | None = None) -> Reply:
     message = decode_message(
         choice.get("message"), "choices[0].message", model or fields.get("model")
     )
-    choice_fields = {key: value for key, value in choice.items() if key != "message"}
+    choice_fields = without_keys(choice, "message")
     raw = {**other_fields, "choices": [choice_fields, *choices[1:]], "_api": API}
     return Reply(
         message=message,

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from everthread.core.costs.canonical_usage import normalize_usage
-from everthread.core.messages import calls_of
+from everthread.core.messages import calls_of, without_keys
 from everthread.core.types import Reply
 from everthread.errors import WireError
 from everthread.wire.gemini.fields import get_field, get_object_field
-from everthread.wire.gemini.message_decoding import decode_content
-from everthread.wire.gemini.message_encoding import encode_messages
-from everthread.wire.gemini.parts import API
+from everthread.wire.gemini.gemini_decoding import decode_content
+from everthread.wire.gemini.gemini_encoding import encode_messages
+from everthread.wire.gemini.gemini_parts import API
 from everthread.wire.native_values import native_value, without_private_fields
 from everthread.wire.payload_checks import require_list, require_object
 from everthread.wire.reply_fields import error_text
@@ -67,9 +67,7 @@ def decode_single_reply(body: Mapping[str, Any], *, model: str | None = None) ->
         "candidates[0].content",
         model=model or fields.get("modelVersion"),
     )
-    candidate_fields = {
-        key: value for key, value in candidate.items() if key != "content"
-    }
+    candidate_fields = without_keys(candidate, "content")
     raw = {
         key: value
         for key, value in body.items()

@@ -17,10 +17,11 @@ from everthread.core.messages import (
     parts_of,
     results_of,
     text_of,
+    without_keys,
 )
 from everthread.wire.native_values import can_use_reasoning, native_value
 from everthread.wire.openai_chat import list_tool_calls, to_chat_messages
-from everthread.wire.openai_responses.items import (
+from everthread.wire.openai_responses.response_items import (
     API,
     CALL_KIND_BY_RESULT_KIND,
     NAMESPACE_FIELD,
@@ -30,7 +31,7 @@ from everthread.wire.openai_responses.items import (
     get_answered_call_id,
     get_call_id,
 )
-from everthread.wire.openai_responses.message_decoding import decode_call
+from everthread.wire.openai_responses.responses_decoding import decode_call
 
 _FREE_TEXT_CALL_KINDS = ("function_call", "custom_tool_call")
 """Calls that take any text as their result."""
@@ -133,7 +134,7 @@ def _encode_assistant_items(
 
 def _without_id(item: Item) -> Item:
     return (
-        {key: value for key, value in item.items() if key != "id"}
+        without_keys(item, "id")
         if find_item_kind(item) in ("message", *_FREE_TEXT_CALL_KINDS)
         else item
     )
@@ -211,4 +212,4 @@ def _encode_input_part(part: Part) -> Part:
         }
     if kind == "file" and isinstance(inner, dict):
         return {"type": "input_file", **inner}
-    return {key: value for key, value in part.items() if key != "cache_control"}
+    return without_keys(part, "cache_control")

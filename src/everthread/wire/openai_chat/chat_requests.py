@@ -1,21 +1,26 @@
-"""Requests of OpenAI's chat protocol <-> core requests."""
+"""Requests of OpenAI's chat protocol <-> core requests, with their tools."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from everthread.core.messages import (
     SYSTEM_ROLES,
+    without_keys,
 )
 from everthread.core.types import Request, System
 from everthread.wire.native_values import (
     without_private_fields,
 )
+from everthread.wire.openai_chat.chat_messages import decode_messages, encode_messages
 from everthread.wire.openai_chat.conversion import to_chat_parts
-from everthread.wire.openai_chat.messages import decode_messages, encode_messages
-from everthread.wire.openai_chat.tools import decode_tools, encode_tools
-from everthread.wire.payload_checks import require_list, require_object, require_text
+from everthread.wire.payload_checks import (
+    require_list,
+    require_object,
+    require_objects,
+    require_text,
+)
 
 _SYSTEM_ROLE_PARAM = "_system_role"
 _CORE_FIELDS = ("model", "messages", "tools")
@@ -26,7 +31,7 @@ def decode_request(body: Mapping[str, Any]) -> Request:
     body = without_private_fields(require_object(body, "the request"))
     model = require_text(body.get("model"), "model")
     wire = require_list(body.get("messages"), "messages")
-    params = {key: value for key, value in body.items() if key not in _CORE_FIELDS}
+    params = without_keys(body, *_CORE_FIELDS)
     system: System = None
     if wire and _is_system_prompt(wire[0]):
         system = wire[0]["content"]
@@ -79,3 +84,17 @@ def _is_system_prompt(message: Any) -> bool:
     return isinstance(content, str) or (
         isinstance(content, list) and to_chat_parts(content) == content
     )
+
+
+def decode_tools(wire: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return core tools, which have the form of chat tools."""
+    return [without_private_fields(tool) for tool in require_objects(wire, "tools")]
+
+
+def encode_tools(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the tools that chat can call, without those built into another API."""
+    return [
+        without_private_fields(tool)
+        for tool in tools
+        if "_native" not in tool or "function" in tool or "custom" in tool
+    ]

@@ -7,18 +7,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from everthread.core.messages import Part, kind_of
+from everthread.core.messages import Part, kind_of, without_keys
 from everthread.core.types import Reply, StreamDelta
 from everthread.errors import WireError
-from everthread.wire.anthropic.content_blocks import encode_arguments
-from everthread.wire.anthropic.replies import (
+from everthread.wire.anthropic.anthropic_replies import (
     decode_reply,
     decode_stop_reason,
     encode_reply,
 )
+from everthread.wire.anthropic.content_blocks import encode_arguments
 from everthread.wire.payload_checks import require_object, require_text
-from everthread.wire.sse import SseEvent
-from everthread.wire.stream_events import make_error_delta, parse_event
+from everthread.wire.reply_fields import make_error_delta
+from everthread.wire.sse import SseEvent, parse_event
 
 _TEXT_FIELD_BY_DELTA = {
     "text_delta": "text",
@@ -64,11 +64,7 @@ class AnthropicStreamDecoder:
         match data.get("type"):
             case "message_start":
                 message = require_object(data.get("message"), "message")
-                self._message = {
-                    key: value
-                    for key, value in message.items()
-                    if key not in ("content", "usage")
-                }
+                self._message = without_keys(message, "content", "usage")
                 return self._merge_usage(message.get("usage"))
             case "content_block_start":
                 return self._start_block(
@@ -149,19 +145,13 @@ class AnthropicStreamDecoder:
                 delta.get("citation"),
             ]
         else:
-            block.start_block |= {
-                key: value for key, value in delta.items() if key != "type"
-            }
+            block.start_block |= without_keys(delta, "type")
         return []
 
     def _update_message(
         self, data: Mapping[str, Any], delta: Mapping[str, Any]
     ) -> list[StreamDelta]:
-        fields = {
-            key: value
-            for key, value in data.items()
-            if key not in ("type", "delta", "usage")
-        }
+        fields = without_keys(data, "type", "delta", "usage")
         _merge_fields(self._message, {**fields, **delta})
         stop = decode_stop_reason(delta.get("stop_reason"))
         return self._merge_usage(data.get("usage")) + (

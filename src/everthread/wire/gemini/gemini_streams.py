@@ -6,18 +6,18 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from everthread.core.messages import Part, as_text, parts_of
+from everthread.core.messages import Part, as_text, parts_of, without_keys
 from everthread.core.types import Reply, StreamDelta
 from everthread.wire.gemini.fields import get_field, get_object_field
-from everthread.wire.gemini.parts import Content
-from everthread.wire.gemini.replies import (
+from everthread.wire.gemini.gemini_parts import Content
+from everthread.wire.gemini.gemini_replies import (
     decode_single_reply,
     decode_stop,
     encode_reply,
 )
 from everthread.wire.payload_checks import require_object
-from everthread.wire.sse import SseEvent
-from everthread.wire.stream_events import make_error_delta, parse_event
+from everthread.wire.reply_fields import make_error_delta
+from everthread.wire.sse import SseEvent, parse_event
 
 
 class GeminiStreamDecoder:
@@ -36,9 +36,7 @@ class GeminiStreamDecoder:
             return []
         if error := chunk.get("error"):
             return [make_error_delta(error)]
-        self._body_fields |= {
-            key: value for key, value in chunk.items() if key != "candidates"
-        }
+        self._body_fields |= without_keys(chunk, "candidates")
         deltas: list[StreamDelta] = []
         candidate_list = chunk.get("candidates")
         for candidate in candidate_list if isinstance(candidate_list, list) else []:
@@ -61,9 +59,7 @@ class GeminiStreamDecoder:
         return decode_single_reply(body, model=self._model)
 
     def _take_candidate(self, candidate: Mapping[str, Any]) -> Iterator[StreamDelta]:
-        self._candidate |= {
-            key: value for key, value in candidate.items() if key != "content"
-        }
+        self._candidate |= without_keys(candidate, "content")
         content = get_object_field(candidate, "content") or {}
         part_list = content.get("parts")
         for value in part_list if isinstance(part_list, list) else []:
@@ -141,11 +137,7 @@ def encode_stream(reply: Reply) -> Iterator[SseEvent]:
             body if candidates is None else {**body, "candidates": candidates}
         )
         return
-    candidate_fields = {
-        key: value
-        for key, value in candidates[0].items()
-        if key not in ("content", "finishReason")
-    }
+    candidate_fields = without_keys(candidates[0], "content", "finishReason")
     content: Content = candidates[0].get("content") or {}
     id_fields: dict[str, Any] = {
         key: body[key] for key in ("modelVersion", "responseId") if key in body
@@ -162,9 +154,7 @@ def encode_stream(reply: Reply) -> Iterator[SseEvent]:
     yield _make_event(
         {
             **body,
-            "candidates": [
-                {key: value for key, value in candidates[0].items() if key != "content"}
-            ],
+            "candidates": [without_keys(candidates[0], "content")],
         }
     )
 

@@ -1,21 +1,26 @@
-"""Gemini's requests <-> core requests.
+"""Gemini's requests <-> core requests, with their tools.
 
 The model of a request is in its path, not in its body; here it is the field `model`, which the caller adds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from everthread.core.messages import as_text, content_text, parts_of
+from everthread.core.messages import as_text, content_text, parts_of, without_keys
 from everthread.core.types import Request, System
-from everthread.wire.gemini.fields import find_field_name, get_object_field
-from everthread.wire.gemini.message_decoding import decode_messages
-from everthread.wire.gemini.message_encoding import encode_messages
-from everthread.wire.gemini.tools import decode_tools, encode_tools
-from everthread.wire.native_values import without_private_fields
-from everthread.wire.payload_checks import require_list, require_object, require_text
+from everthread.wire.gemini.fields import find_field_name, get_field, get_object_field
+from everthread.wire.gemini.gemini_decoding import decode_messages
+from everthread.wire.gemini.gemini_encoding import encode_messages
+from everthread.wire.gemini.gemini_parts import API
+from everthread.wire.native_values import native_value, without_private_fields
+from everthread.wire.payload_checks import (
+    list_or_empty,
+    require_list,
+    require_object,
+    require_text,
+)
 
 
 def decode_request(body: Mapping[str, Any]) -> Request:
@@ -90,11 +95,7 @@ _GEMINI_SETTING_NAMES = {
 
 def _translate_settings(params: Mapping[str, Any]) -> dict[str, Any]:
     """Move OpenAI's settings into `generationConfig`."""
-    fields = {
-        name: value
-        for name, value in params.items()
-        if name not in _GEMINI_SETTING_NAMES
-    }
+    fields = without_keys(params, *_GEMINI_SETTING_NAMES)
     settings = {
         gemini_name: params[openai_name]
         for openai_name, gemini_name in _GEMINI_SETTING_NAMES.items()
@@ -106,3 +107,73 @@ def _translate_settings(params: Mapping[str, Any]) -> dict[str, Any]:
         return fields
     name = find_field_name(fields, "generationConfig")
     return {**fields, name: {**settings, **(get_object_field(fields, name) or {})}}
+
+
+def decode_tools(wire: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return core tools: each function declaration, and Gemini's own tools unchanged."""
+    tools: list[dict[str, Any]] = []
+    for index, value in enumerate(require_list(wire, "tools")):
+        tool = require_object(value, f"tools[{index}]")
+        name = find_field_name(tool, "functionDeclarations")
+        path = f"tools[{index}].{name}"
+        for position, declaration in enumerate(list_or_empty(tool.get(name), path)):
+            tools.append(
+                _decode_function(
+                    require_object(declaration, f"{path}[{position}]"), path
+                )
+            )
+        built_in_tools = without_keys(tool, name)
+        if built_in_tools:
+            tools.append(
+                {**built_in_tools, "_native": {"api": API, "value": built_in_tools}}
+            )
+    return tools
+
+
+def _decode_function(declaration: Mapping[str, Any], path: str) -> dict[str, Any]:
+    function = {"name": require_text(declaration.get("name"), f"{path}.name")}
+    if declaration.get("description") is not None:
+        function["description"] = declaration["description"]
+    schema = get_field(declaration, "parametersJsonSchema") or declaration.get(
+        "parameters"
+    )
+    if schema is not None:
+        function["parameters"] = schema
+    core_tool = {"type": "function", "function": function}
+    if _encode_function(core_tool) == declaration:
+        return core_tool
+    return {**core_tool, "_native": {"api": API, "value": dict(declaration)}}
+
+
+def encode_tools(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the tools Gemini can call, without those built into another API."""
+    functions = [
+        _encode_function(tool)
+        for tool in tools
+        if isinstance(tool.get("function"), Mapping)
+    ]
+    native_values = [
+        native_value(tool, API) for tool in tools if "function" not in tool
+    ]
+    declarations = [{"functionDeclarations": functions}] if functions else []
+    return [
+        *declarations,
+        *(
+            native_tool
+            for native_tool in native_values
+            if isinstance(native_tool, dict)
+        ),
+    ]
+
+
+def _encode_function(tool: Mapping[str, Any]) -> dict[str, Any]:
+    native = native_value(tool, API)
+    if isinstance(native, dict):
+        return native
+    function = without_private_fields(tool["function"])
+    declaration: dict[str, Any] = {
+        key: function[key] for key in ("name", "description") if key in function
+    }
+    if function.get("parameters") is not None:
+        declaration["parametersJsonSchema"] = function["parameters"]
+    return declaration

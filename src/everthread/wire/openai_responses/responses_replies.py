@@ -7,14 +7,15 @@ from typing import Any
 
 from everthread.core.messages import (
     Message,
+    without_keys,
 )
 from everthread.core.types import Reply
 from everthread.errors import WireError
 from everthread.wire.native_values import native_value, without_private_fields
-from everthread.wire.openai_responses.items import API, Item
-from everthread.wire.openai_responses.message_decoding import decode_assistant_items
-from everthread.wire.openai_responses.message_encoding import encode_messages
-from everthread.wire.payload_checks import require_list, require_object
+from everthread.wire.openai_responses.response_items import API, Item
+from everthread.wire.openai_responses.responses_decoding import decode_assistant_items
+from everthread.wire.openai_responses.responses_encoding import encode_messages
+from everthread.wire.payload_checks import require_object, require_objects
 from everthread.wire.reply_fields import (
     error_text,
     split_reply_fields,
@@ -34,14 +35,10 @@ def decode_reply(body: Mapping[str, Any], *, model: str | None = None) -> Reply:
         raise WireError(
             f"the reply is an error, not a response: {error_text(body['error']) or repr(body['error'])}"
         )
-    items = require_list(body.get("output"), "output")
-    output = [
-        dict(require_object(item, f"output[{index}]"))
-        for index, item in enumerate(items)
-    ]
+    output = [dict(item) for item in require_objects(body.get("output"), "output")]
     fields, other_fields = split_reply_fields(body)
     message = decode_assistant_items(output, model=model or fields.get("model"))
-    raw = {key: value for key, value in other_fields.items() if key != "output"}
+    raw = without_keys(other_fields, "output")
     return Reply(
         message=message,
         stop=_decode_stop(raw, message),

@@ -20,12 +20,16 @@ from everthread.core.messages import (
 )
 from everthread.core.types import System
 from everthread.wire.alternating_roles import EncodedMessage, wrap_instruction
+from everthread.wire.anthropic.anthropic_decoding import (
+    API,
+    REASONING_BLOCK_KINDS,
+    ROLES,
+)
 from everthread.wire.anthropic.content_blocks import (
     encode_arguments,
     encode_part,
     make_text_block,
 )
-from everthread.wire.anthropic.message_decoding import API, REASONING_BLOCK_KINDS, ROLES
 from everthread.wire.native_values import can_use_reasoning, native_record
 
 

@@ -12,16 +12,19 @@ from everthread.core.messages import (
     kind_of,
 )
 from everthread.core.types import DeltaKind, Reply, StreamDelta
-from everthread.wire.openai_responses.items import (
+from everthread.wire.openai_responses.response_items import (
     RESULT_KIND_BY_CALL_KIND,
     Item,
     get_call_id,
     get_call_name,
 )
-from everthread.wire.openai_responses.replies import decode_reply, encode_reply
+from everthread.wire.openai_responses.responses_replies import (
+    decode_reply,
+    encode_reply,
+)
 from everthread.wire.payload_checks import require_object
-from everthread.wire.sse import SseEvent
-from everthread.wire.stream_events import make_error_delta, parse_event
+from everthread.wire.reply_fields import make_error_delta
+from everthread.wire.sse import SseEvent, parse_event
 
 
 @dataclass(frozen=True, slots=True)
