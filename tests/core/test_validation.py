@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import copy
 import json
-from itertools import chain
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.core import message_repair
 from everthread.core.message_repair import (
     OPENING_TEXT,
     STUB_RESULT,
@@ -602,16 +600,6 @@ histories = st.lists(
     st.one_of(call_groups, call_groups, st.lists(openai_messages, max_size=1)),
     max_size=5,
 )
-
-
-@given(histories.map(lambda groups: [HI, *chain.from_iterable(groups)]), st.booleans())
-def test_fast_path_repairs_like_the_full_repair(
-    messages: list[Dirt], in_flight: bool
-) -> None:
-    mended = repair(messages, in_flight=in_flight)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(message_repair, "_repair_simple_list", lambda *_, **__: None)
-        assert repair(messages, in_flight=in_flight) == mended
 
 
 def test_keeps_valid_messages_unchanged() -> None:

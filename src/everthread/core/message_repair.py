@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
-from everthread.core.message_correction import ROLE_NAMES, correct_message, is_name
+from everthread.core.message_correction import ROLE_NAMES, correct_message
 from everthread.core.messages import (
     CALL_BLOCKS,
     RESULT_BLOCKS,
@@ -18,14 +18,12 @@ from everthread.core.messages import (
     as_text,
     calls_of,
     content_text,
-    kind_of,
     parts_of,
     results_of,
     with_content,
     without_native_value,
 )
 from everthread.core.validation import (
-    BLOCK_ROLES,
     ROLES,
     is_empty,
     is_provider_compaction,
@@ -56,9 +54,6 @@ def repair_messages(
 
 def repair(messages: Sequence[Mapping[str, Any]], *, in_flight: bool = False) -> Repair:
     """Like `repair_messages`, and report the actions taken."""
-    simple_repair = _repair_simple_list(messages, in_flight=in_flight)
-    if simple_repair is not None:
-        return simple_repair
     builder = _RepairBuilder()
     entries = list(builder.read_entries(messages))
     results_by_source = builder.pair_results(entries)
@@ -83,83 +78,6 @@ def repair(messages: Sequence[Mapping[str, Any]], *, in_flight: bool = False) ->
         for message, source in pairs
     ]
     return Repair(builder.messages, builder.actions, original_indexes)
-
-
-def _repair_simple_list(messages: Sequence[Any], *, in_flight: bool) -> Repair | None:
-    """Add a stub for every call without a result, in one fast pass. Return None if more repairs may be needed."""
-    repaired = Repair([], [], [])
-    call_ids: set[str] = set()
-    open_calls: dict[str, int] = {}
-    has_user_message = False
-    for index, message in enumerate(messages):
-        role = message.get("role") if isinstance(message, dict) else None
-        if role == "tool":
-            answered_id = message.get("tool_call_id")
-            if not (
-                isinstance(answered_id, str)
-                and answered_id in open_calls
-                and isinstance(message.get("content"), str)
-            ):
-                return None
-            del open_calls[answered_id]
-        else:
-            has_user_message = has_user_message or role == "user"
-            calls = message.get("tool_calls", ()) if role == "assistant" else ()
-            has_role = (
-                isinstance(role, str)
-                and role in ROLES
-                and (has_user_message or role in SYSTEM_ROLES)
-            )
-            if not has_role or not _is_usual_form(message, calls):
-                return None
-            _add_stubs(repaired, open_calls)
-            open_calls = {call["id"]: index for call in calls}
-            if len(open_calls) < len(calls) or not call_ids.isdisjoint(open_calls):
-                return None
-            call_ids.update(open_calls)
-        repaired.messages.append(message)
-        repaired.original_indexes.append(index)
-    if not in_flight:
-        _add_stubs(repaired, open_calls)
-    return repaired
-
-
-def _add_stubs(repaired: Repair, open_calls: Mapping[str, int]) -> None:
-    """Add a stub result for each open call."""
-    for call_id, source in open_calls.items():
-        repaired.actions.append(_describe_stub(source, call_id))
-        repaired.messages.append(
-            {"role": "tool", "tool_call_id": call_id, "content": STUB_RESULT}
-        )
-        repaired.original_indexes.append(None)
-
-
-def _describe_stub(source: int, call_id: str) -> str:
-    return f"message {source}: call {call_id!r} got a stub result: it has none"
-
-
-def _is_usual_form(message: Mapping[str, Any], calls: Any) -> bool:
-    """Return whether a message has the usual form: text or plain parts, calls in OpenAI's form."""
-    content = message.get("content")
-    if isinstance(content, list):
-        if not all(
-            kind_of(part) and part["type"] not in BLOCK_ROLES for part in content
-        ):
-            return False
-    elif not isinstance(content, str) and (content is not None or not calls):
-        return False
-    if "tool_calls" in message:
-        return (
-            isinstance(calls, list) and bool(calls) and all(map(_is_usual_call, calls))
-        )
-    return bool(content.strip()) if isinstance(content, str) else not is_empty(message)
-
-
-def _is_usual_call(call: Any) -> bool:
-    function = call.get("function") if isinstance(call, dict) else None
-    if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
-        return False
-    return is_name(function.get("name")) and is_name(call.get("id"))
 
 
 class _Entry(NamedTuple):
@@ -277,7 +195,9 @@ class _RepairBuilder:
         ]
         for call_index, call_id in enumerate(ids):
             if call_index not in results_by_position and not leave_open:
-                self.actions.append(_describe_stub(source, call_id))
+                self.record_action(
+                    source, f"call {call_id!r} got a stub result: it has none"
+                )
                 blocks.append(
                     (
                         {
