@@ -1,4 +1,4 @@
-"""Messages of the chat format that many tests need."""
+"""Messages and their parts, in the forms of chat completions and of Anthropic's blocks."""
 
 from __future__ import annotations
 
@@ -7,12 +7,24 @@ from typing import Any
 from everthread.core.types import Reply
 
 
-def function_call(call_id: str, name: str, arguments: str = "{}") -> Any:
+def user_message(content: Any) -> Any:
+    return {"role": "user", "content": content}
+
+
+def assistant_message(content: Any) -> Any:
+    return {"role": "assistant", "content": content}
+
+
+def function_call(call_id: str, name: str, arguments: Any = "{}") -> Any:
     function = {"name": name, "arguments": arguments}
     return {"id": call_id, "type": "function", "function": function}
 
 
-def calls_message(*calls: Any, text: str | None = None) -> Any:
+def custom_call(call_id: str, name: str, text: str) -> Any:
+    return {"id": call_id, "type": "custom", "custom": {"name": name, "input": text}}
+
+
+def calls_message(*calls: Any, text: Any = None) -> Any:
     return {"role": "assistant", "content": text, "tool_calls": list(calls)}
 
 
@@ -22,3 +34,19 @@ def calls_reply(*calls: Any, text: str | None = None) -> Reply:
 
 def result_message(call_id: Any, content: Any) -> Any:
     return {"role": "tool", "tool_call_id": call_id, "content": content}
+
+
+def text_part(text: Any) -> Any:
+    return {"type": "text", "text": text}
+
+
+def image_part(url: Any) -> Any:
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+def call_block(call_id: Any, name: Any, arguments: Any) -> Any:
+    return {"type": "tool_use", "id": call_id, "name": name, "input": arguments}
+
+
+def result_block(call_id: Any, content: Any) -> Any:
+    return {"type": "tool_result", "tool_use_id": call_id, "content": content}

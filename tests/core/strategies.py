@@ -10,6 +10,16 @@ from hypothesis import strategies as st
 
 from everthread.core.messages import Message
 from everthread.core.summary_marks import SUMMARY_END, SUMMARY_START, mark_summary
+from tests.chat_messages import (
+    assistant_message,
+    call_block,
+    calls_message,
+    function_call,
+    image_part,
+    result_message,
+    text_part,
+    user_message,
+)
 
 SUMMARY = (
     f"{SUMMARY_START}: 3 earlier messages]\n## Active Task\nNone.\n\n{SUMMARY_END}]"
@@ -61,15 +71,12 @@ CALLS = st.sampled_from(
 )
 IMAGES = st.sampled_from(
     [
-        {"type": "image_url", "image_url": {"url": "data:image/png;base64," + PIXELS}},
+        image_part("data:image/png;base64," + PIXELS),
         {
             "type": "image",
             "source": {"type": "base64", "media_type": "image/jpeg", "data": PIXELS},
         },
-        {
-            "type": "image_url",
-            "image_url": {"url": "https://example.org/a/long/path/to/picture.png"},
-        },
+        image_part("https://example.org/a/long/path/to/picture.png"),
     ]
 )
 
@@ -102,14 +109,14 @@ def _user(draw: st.DrawFn, _: str) -> list[Any]:
     image = draw(IMAGES)
     contents: list[Any] = [
         words,
-        [{"type": "text", "text": words}],
-        [{"type": "text", "text": words}, image],
+        [text_part(words)],
+        [text_part(words), image],
         [image],
         f"<system-reminder>be brief</system-reminder>\n{words}",
         "<system-reminder>be brief</system-reminder>",
         f"{words} ![shot](data:image/png;base64,{PIXELS})",
     ]
-    return [{"role": "user", "content": draw(st.sampled_from(contents))}]
+    return [user_message(draw(st.sampled_from(contents)))]
 
 
 def _assistant(draw: st.DrawFn, _: str) -> list[Any]:
@@ -119,37 +126,29 @@ def _assistant(draw: st.DrawFn, _: str) -> list[Any]:
         "好的",
         "",
         None,
-        [thinking, {"type": "text", "text": "done"}],
+        [thinking, text_part("done")],
     ]
-    return [{"role": "assistant", "content": draw(st.sampled_from(contents))}]
+    return [assistant_message(draw(st.sampled_from(contents)))]
 
 
 def _openai_group(draw: st.DrawFn, prefix: str) -> list[Any]:
     """Calls and results: in any order, some twice, some never, something said in between."""
     made = draw(st.lists(CALLS, min_size=1, max_size=3))
     calls = [
-        {
-            "id": f"{prefix}_{n}",
-            "type": "function",
-            "function": {"name": name, "arguments": json.dumps(arguments)},
-        }
+        function_call(f"{prefix}_{n}", name, json.dumps(arguments))
         for n, (name, arguments) in enumerate(made)
     ]
     results: list[Any] = []
     for call in calls:
         output = draw(OUTPUTS)
         content = draw(
-            st.sampled_from(
-                [output, output, [{"type": "text", "text": output}, draw(IMAGES)], None]
-            )
+            st.sampled_from([output, output, [text_part(output), draw(IMAGES)], None])
         )
-        result = {"role": "tool", "tool_call_id": call["id"], "content": content}
+        result = result_message(call["id"], content)
         results += [result] * draw(st.sampled_from([1, 1, 1, 1, 0, 2]))
     results = draw(st.permutations(results))
     if draw(st.integers(0, 9)) == 0:
-        results.insert(
-            draw(st.integers(0, len(results))), {"role": "user", "content": "hurry"}
-        )
+        results.insert(draw(st.integers(0, len(results))), user_message("hurry"))
     return [
         {
             "role": "assistant",
@@ -163,7 +162,7 @@ def _openai_group(draw: st.DrawFn, prefix: str) -> list[Any]:
 def _anthropic_group(draw: st.DrawFn, prefix: str) -> list[Any]:
     made = draw(st.lists(CALLS, min_size=1, max_size=3))
     uses = [
-        {"type": "tool_use", "id": f"{prefix}_{n}", "name": name, "input": arguments}
+        call_block(f"{prefix}_{n}", name, arguments)
         for n, (name, arguments) in enumerate(made)
     ]
     thinking = {"type": "thinking", "thinking": "well " * 80, "signature": "s"}
@@ -177,8 +176,8 @@ def _anthropic_group(draw: st.DrawFn, prefix: str) -> list[Any]:
         for use in uses
         if draw(st.integers(0, 5))
     ]
-    said = draw(st.sampled_from([[], [{"type": "text", "text": draw(WORDS)}]]))
-    answer = [{"role": "user", "content": [*results, *said]}] if results or said else []
+    said = draw(st.sampled_from([[], [text_part(draw(WORDS))]]))
+    answer = [user_message([*results, *said])] if results or said else []
     return [
         {
             "role": "assistant",
@@ -190,17 +189,13 @@ def _anthropic_group(draw: st.DrawFn, prefix: str) -> list[Any]:
 
 
 def _dirt(draw: st.DrawFn, _: str) -> list[Any]:
-    broken = {
-        "id": "call_0_0",
-        "type": "function",
-        "function": {"name": "bash", "arguments": '{"command": "' + "b" * 500},
-    }
+    broken = function_call("call_0_0", "bash", '{"command": "' + "b" * 500)
     dirt: list[Any] = [
-        {"role": "tool", "tool_call_id": "nobody", "content": "w" * 500},
+        result_message("nobody", "w" * 500),
         {"role": "tool", "content": "v" * 500},
-        {"role": "assistant", "content": "", "tool_calls": [broken]},
-        {"role": "user", "content": ""},
-        {"role": "user", "content": None},
+        calls_message(broken, text=""),
+        user_message(""),
+        user_message(None),
     ]
     return [draw(st.sampled_from(dirt))]
 
@@ -209,7 +204,7 @@ def _summary(draw: st.DrawFn, _: str) -> list[Any]:
     contents: list[Any] = [
         SUMMARY,
         f"{SUMMARY}\n\n{draw(WORDS)}",
-        [{"type": "text", "text": SUMMARY}, {"type": "text", "text": draw(WORDS)}],
+        [text_part(SUMMARY), text_part(draw(WORDS))],
     ]
     role = draw(st.sampled_from(["user", "assistant"]))
     content = draw(st.sampled_from(contents))

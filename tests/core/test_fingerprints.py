@@ -16,6 +16,15 @@ from everthread.core.fingerprints import (
     chain_digest,
     message_fingerprint,
 )
+from tests.chat_messages import (
+    assistant_message,
+    call_block,
+    calls_message,
+    function_call,
+    result_block,
+    result_message,
+    user_message,
+)
 from tests.digest_chains import byte_chain, byte_fingerprint, canonical_chain
 from tests.shared_data import shared_path
 
@@ -45,13 +54,8 @@ def text_part(text: str, **more: Any) -> dict[str, Any]:
     return {"type": "text", "text": text, **more}
 
 
-def call(arguments: Any) -> dict[str, Any]:
-    function = {"name": "edit", "arguments": arguments}
-    return {
-        "role": "assistant",
-        "content": None,
-        "tool_calls": [{"id": "c1", "type": "function", "function": function}],
-    }
+def call(arguments: Any) -> Any:
+    return calls_message(function_call("c1", "edit", arguments))
 
 
 SAME_IDENTITY = {
@@ -77,14 +81,8 @@ SAME_IDENTITY = {
     "nothing: no parts": (None, []),
     "nothing: an empty text block": (None, [text_part("  ")]),
     "result content: string or block": (
-        [{"type": "tool_result", "tool_use_id": "t", "content": f"ok\n{REMINDER}"}],
-        [
-            {
-                "type": "tool_result",
-                "tool_use_id": "t",
-                "content": [text_part("ok", cache_control=MARK)],
-            }
-        ],
+        [result_block("t", f"ok\n{REMINDER}")],
+        [result_block("t", [text_part("ok", cache_control=MARK)])],
     ),
     "empty optional fields of a part": (
         [text_part("hello")],
@@ -97,7 +95,7 @@ SAME_IDENTITY = {
 def test_ignores_formatting_changes(
     pair: tuple[Any, Any],
 ) -> None:
-    one, other = ({"role": "user", "content": content} for content in pair)
+    one, other = (user_message(content) for content in pair)
     assert message_fingerprint(one) == message_fingerprint(other)
 
 
@@ -116,7 +114,7 @@ def test_ignores_formatting_changes(
 def test_ignores_private_keys_cache_marks_and_empty_fields(
     extra: dict[str, Any],
 ) -> None:
-    message = {"role": "user", "content": "hello"}
+    message = user_message("hello")
     assert message_fingerprint({**extra, **message}) == message_fingerprint(message)
 
 
@@ -130,32 +128,32 @@ def test_ignores_formatting_of_call_arguments() -> None:
 
 
 DIFFERENT = [
-    ({"role": "user", "content": "a"}, {"role": "assistant", "content": "a"}),
-    ({"role": "user", "content": "a b"}, {"role": "user", "content": "a  b"}),
+    (user_message("a"), assistant_message("a")),
+    (user_message("a b"), user_message("a  b")),
     (
-        {"role": "user", "content": [text_part("a"), text_part("b")]},
-        {"role": "user", "content": [text_part("ab")]},
+        user_message([text_part("a"), text_part("b")]),
+        user_message([text_part("ab")]),
     ),
     (
-        {"role": "user", "content": [text_part("a"), text_part("b")]},
-        {"role": "user", "content": "a\nb"},
+        user_message([text_part("a"), text_part("b")]),
+        user_message("a\nb"),
     ),
     ({"role": "tool", "tool_call_id": "1"}, {"role": "tool", "tool_call_id": "2"}),
     ({"role": "user", "n": 0}, {"role": "user"}),
     ({"role": "user", "n": False}, {"role": "user", "n": 0}),
-    ({"role": "user", "content": "1"}, {"role": "user", "content": 1}),
+    (user_message("1"), user_message(1)),
     (call('{"path":"a"}'), call('{"path":"b"}')),
     (call('{"path":"a"}'), call('{"path":"a", "_id":1}')),
     (call('{"path":"a"}'), call('{"path":"a", "cache_control":null}')),
     (call('{"path":"a", "x": []}'), call('{"path":"a"}')),
     (call('{"path":'), call('{"path": ')),
     (call("[1]"), call("[1] ")),
-    ({"role": "assistant", "content": REMINDER}, {"role": "assistant", "content": ""}),
-    ({"role": "user", "content": "\ud800"}, {"role": "user", "content": "\ud801"}),
+    (assistant_message(REMINDER), assistant_message("")),
+    (user_message("\ud800"), user_message("\ud801")),
     *(
         (
-            {"role": "user", "content": text.format("a")},
-            {"role": "user", "content": text.format("b")},
+            user_message(text.format("a")),
+            user_message(text.format("b")),
         )
         for text in (
             "This session is being continued from a previous conversation about {}.",
@@ -173,20 +171,17 @@ def test_different_messages_have_different_fingerprints(one: Any, other: Any) ->
 
 
 def test_empty_messages_differ_by_role() -> None:
-    reminder = {"role": "user", "content": REMINDER}
+    reminder = user_message(REMINDER)
     assert canonical_form(reminder) == {"role": "user"}
     assert canonical_chain([reminder]) != canonical_chain([])
     assert canonical_chain([reminder, reminder])[1] != canonical_chain([reminder])[0]
 
 
 def test_byte_form_ignores_only_cache_marks_private_keys_and_string_form() -> None:
-    plain = {"role": "user", "content": "hello"}
+    plain = user_message("hello")
     seen = byte_fingerprint(plain)
     assert (
-        byte_fingerprint(
-            {"role": "user", "content": [text_part("hello", cache_control=MARK)]}
-        )
-        == seen
+        byte_fingerprint(user_message([text_part("hello", cache_control=MARK)])) == seen
     )
     assert (
         byte_fingerprint(
@@ -200,9 +195,9 @@ def test_byte_form_ignores_only_cache_marks_private_keys_and_string_form() -> No
     )
     for changed in (
         {"content": "hello", "role": "user"},
-        {"role": "user", "content": [{"text": "hello", "type": "text"}]},
-        {"role": "user", "content": "hello "},
-        {"role": "user", "content": f"hello{REMINDER}"},
+        user_message([{"text": "hello", "type": "text"}]),
+        user_message("hello "),
+        user_message(f"hello{REMINDER}"),
         {"role": "user", "content": "hello", "name": None},
     ):
         assert byte_fingerprint(changed) != seen
@@ -210,8 +205,8 @@ def test_byte_form_ignores_only_cache_marks_private_keys_and_string_form() -> No
 
 def test_byte_form_keeps_tool_data() -> None:
     def written(data: Any) -> str:
-        block = {"type": "tool_use", "id": "t", "name": "put", "input": data}
-        return byte_fingerprint({"role": "assistant", "content": [block]})
+        block = call_block("t", "put", data)
+        return byte_fingerprint(assistant_message([block]))
 
     variants = [
         {"content": "x", "cache_control": 1, "_id": 2},
@@ -227,18 +222,17 @@ def test_stored_digests_stay_valid() -> None:
     """Stored digests must still be found after an update: a change here orphans every stored chain."""
     history = [
         {"role": "system", "content": "You are careful."},
-        {
-            "role": "user",
-            "content": [
+        user_message(
+            [
                 text_part(f"把它修好 {REMINDER}"),
                 text_part("now 😀", cache_control=MARK),
-            ],
-        },
+            ]
+        ),
         {
             **call('{"path": "a.py", "ratio": 0.1, "deep": [1, null, true]}'),
             "reasoning_content": "hm",
         },
-        {"role": "tool", "tool_call_id": "c1", "content": "ok\n"},
+        result_message("c1", "ok\n"),
     ]
     assert canonical_chain(history) == GOLDEN_CANONICAL
     assert message_fingerprint(history[1]) == GOLDEN_MESSAGE
@@ -284,8 +278,8 @@ def test_histories_share_digests_up_to_their_first_difference(
 
 
 def test_chains_differ_by_kind_and_by_order() -> None:
-    a = {"role": "user", "content": "a"}
-    b = {"role": "user", "content": "b"}
+    a = user_message("a")
+    b = user_message("b")
     assert canonical_chain([a])[0] != byte_chain([a])[0]
     assert canonical_chain([a, b])[1] != canonical_chain([b, a])[1]
     assert message_fingerprint(a) != canonical_chain([a])[0]
@@ -296,7 +290,7 @@ def test_any_json_has_a_stable_fingerprint_and_is_not_mutated(value: Any) -> Non
     before = copy.deepcopy(value)
     for wrapped in (
         value,
-        {"role": "user", "content": value},
+        user_message(value),
         {"role": value, "tool_calls": value, "input": value},
     ):
         assert message_fingerprint(wrapped) == message_fingerprint(
@@ -311,7 +305,7 @@ def test_deep_nesting_does_not_exhaust_the_stack() -> None:
     for _ in range(100_000):
         deep = [deep]
     for message in (
-        {"role": "user", "content": deep},
+        user_message(deep),
         {"role": "user", "input": {"a": deep}},
         deep,
     ):

@@ -25,6 +25,7 @@ from everthread.core.search.terms import query_terms
 from everthread.core.secrets.redaction import redact
 from everthread.core.secrets.secret_rules import load_rules
 from everthread.core.turns import user_text
+from tests.chat_messages import user_message
 from tests.cpu_limit import CPU_SECONDS, cpu_limit
 
 parser: Any = importlib.import_module("re._parser")
@@ -297,7 +298,7 @@ READERS: dict[str, Callable[[str], object]] = {
     "redact": redact,
     "classify_error": lambda text: classify_error(body=text),
     "query_terms": query_terms,
-    "user_text": lambda text: user_text({"role": "user", "content": text}),
+    "user_text": lambda text: user_text(user_message(text)),
 }
 PIECES = (
     "please ",

@@ -21,6 +21,16 @@ from everthread.core.messages import (
     tool_names,
     with_content,
 )
+from tests.chat_messages import (
+    call_block,
+    calls_message,
+    custom_call,
+    function_call,
+    image_part,
+    result_block,
+    text_part,
+    user_message,
+)
 
 
 @pytest.mark.parametrize(
@@ -29,57 +39,44 @@ from everthread.core.messages import (
         ("plain", "plain"),
         (None, ""),
         ([], ""),
-        ([{"type": "text", "text": "a"}, {"type": "input_text", "text": "b"}], "a\nb"),
+        ([text_part("a"), {"type": "input_text", "text": "b"}], "a\nb"),
         ([{"type": "refusal", "refusal": "no"}], "no"),
         (
             [
                 {"type": "thinking", "thinking": "hm", "text": "hidden"},
-                {"type": "text", "text": "a"},
+                text_part("a"),
             ],
             "a",
         ),
-        ([{"type": "image_url", "image_url": {"url": "x"}}], ""),
+        ([image_part("x")], ""),
         (["bare", 7], "bare"),
         (42, "42"),
     ],
 )
 def test_text_of_any_content_shape(content: Any, text: str) -> None:
     assert content_text(content) == text
-    assert text_of({"role": "user", "content": content}) == text
+    assert text_of(user_message(content)) == text
 
 
 def test_parts_of_any_content_shape() -> None:
-    assert parts_of({"content": "a"}) == [{"type": "text", "text": "a"}]
+    assert parts_of({"content": "a"}) == [text_part("a")]
     assert parts_of({"content": ""}) == []
     assert parts_of({"content": None}) == []
     assert parts_of({"content": [{"type": "image"}, "x"]}) == [
         {"type": "image"},
-        {"type": "text", "text": "x"},
+        text_part("x"),
     ]
     assert part_text(3) == ""
 
 
 def test_calls_in_every_form() -> None:
-    message = {
-        "role": "assistant",
-        "content": [
-            {"type": "tool_use", "id": "t", "name": "read", "input": {"path": "a"}}
-        ],
-        "tool_calls": [
-            {
-                "id": "c1",
-                "type": "function",
-                "function": {"name": "bash", "arguments": '{"command": "ls"}'},
-            },
-            {
-                "id": "c2",
-                "type": "custom",
-                "custom": {"name": "sql", "input": "select 1"},
-            },
-            {"id": "c3"},
-            "garbage",
-        ],
-    }
+    message = calls_message(
+        function_call("c1", "bash", '{"command": "ls"}'),
+        custom_call("c2", "sql", "select 1"),
+        {"id": "c3"},
+        "garbage",
+        text=[call_block("t", "read", {"path": "a"})],
+    )
     found = calls_of(message)
     assert found == [
         Call("t", "read", '{"path": "a"}'),
@@ -105,17 +102,17 @@ def test_results_in_every_form() -> None:
             "role": "tool",
             "tool_call_id": "a",
             "name": "f",
-            "content": [{"type": "text", "text": "ok"}],
+            "content": [text_part("ok")],
         }
     )
     assert (tool.call_id, tool.name, tool.text) == ("a", "f", "ok")
     blocks = [
-        {"type": "tool_result", "tool_use_id": "b", "content": "no"},
-        {"type": "text", "text": "hi"},
+        result_block("b", "no"),
+        text_part("hi"),
     ]
-    (block,) = results_of({"role": "user", "content": blocks})
+    (block,) = results_of(user_message(blocks))
     assert (block.call_id, block.name, block.text) == ("b", "", "no")
-    assert results_of({"role": "user", "content": "hi"}) == []
+    assert results_of(user_message("hi")) == []
 
 
 def test_changed_content_drops_the_native_value() -> None:
@@ -129,10 +126,7 @@ def test_changed_content_drops_the_native_value() -> None:
         "content": "b",
         "_native": {"api": "anthropic"},
     }
-    assert with_content({"role": "user", "content": "a"}, "b") == {
-        "role": "user",
-        "content": "b",
-    }
+    assert with_content(user_message("a"), "b") == user_message("b")
     assert message["content"] == "a"
 
 
@@ -141,7 +135,7 @@ def test_finds_images_inside_results() -> None:
     content = [
         image,
         {"type": "tool_result", "content": [image, "x"]},
-        {"type": "text", "text": "a"},
+        text_part("a"),
         "x",
     ]
     assert list(iterate_images(content)) == [image, image]
@@ -158,7 +152,7 @@ def test_message_keys_differ_by_text_calls_and_results() -> None:
     def key(**fields: Any) -> Any:
         return message_key({"role": "assistant", **fields})
 
-    block = {"type": "text", "text": "Hello."}
+    block = text_part("Hello.")
     assert key(content=[dict(block)]) == key(content=[dict(block)])
     calls = [{"id": "a", "function": {"name": "f", "arguments": "{}"}}]
     keys = [

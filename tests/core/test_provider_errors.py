@@ -21,6 +21,7 @@ from everthread.core.provider_errors.sentences import (
     split_sentences,
 )
 from everthread.core.provider_errors.stated_counts import Counts, read_counts
+from tests.chat_messages import user_message
 from tests.core.error_cases import CASES
 from tests.shared_data import shared_path
 
@@ -253,7 +254,7 @@ def test_echoed_requests_are_not_evidence() -> None:
     echo = "prompt is too long: 210000 tokens > 200000 maximum"
     body = {
         "error": {"message": "Bad request", "code": "invalid_request_error"},
-        "messages": [{"role": "user", "content": echo}],
+        "messages": [user_message(echo)],
         "response": {"instructions": echo, "output": [{"content": echo}]},
         "detail": [
             {

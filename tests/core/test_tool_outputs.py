@@ -23,6 +23,7 @@ from everthread.core.tool_outputs import (
     reads_stored_output,
     replace_reader_name,
 )
+from tests.chat_messages import result_message, text_part, user_message
 
 LIMITS = OutputLimits(
     result_chars=1_000, turn_chars=3_000, preview_chars=100, max_tool_chars=5_000
@@ -203,7 +204,7 @@ def test_edits_results_in_either_form() -> None:
         "name": "n",
         "_native": {"api": "x"},
     }
-    other: Message = {"role": "tool", "tool_call_id": "b", "content": "x"}
+    other: Message = result_message("b", "x")
     assert edit_results(other, shout) is other
     block = {
         "type": "tool_result",
@@ -212,16 +213,15 @@ def test_edits_results_in_either_form() -> None:
         "is_error": True,
         "cache_control": {},
     }
-    said = {"type": "text", "text": "x"}
-    user: Message = {"role": "user", "content": [block, said]}
+    said = text_part("x")
+    user: Message = user_message([block, said])
     assert edit_results(user, shout)["content"] == [{**block, "content": "X"}, said]
     assert block["content"] == "x"
     for untouched in (
-        {"role": "user", "content": "x"},
-        {"role": "user", "content": [said]},
+        user_message("x"),
+        user_message([said]),
     ):
-        message: Message = untouched  # type: ignore[assignment]  # mypy joins the two literals to dict[str, object]
-        assert edit_results(message, shout) is message
+        assert edit_results(untouched, shout) is untouched
 
 
 def test_with_text_replaces_only_text() -> None:
@@ -229,25 +229,24 @@ def test_with_text_replaces_only_text() -> None:
     assert with_text("long", "new") == "new"
     assert with_text(None, "new") == "new"
     marked = {"type": "text", "text": "one", "cache_control": {"type": "ephemeral"}}
-    assert with_text([image, marked, {"type": "text", "text": "two"}], "new") == [
+    assert with_text([image, marked, text_part("two")], "new") == [
         image,
         {**marked, "text": "new"},
     ]
-    assert with_text(["bare", "more"], "new") == [{"type": "text", "text": "new"}]
+    assert with_text(["bare", "more"], "new") == [text_part("new")]
     assert with_text([{"type": "refusal", "refusal": "no"}], "new") == [
-        {"type": "text", "text": "new"}
+        text_part("new")
     ]
 
 
 def test_block_names_the_available_reader_or_none() -> None:
     block = make_persisted_block("line\n" * 500, preview_chars=40)
-    value = {
-        "role": "user",
-        "content": [
+    value = user_message(
+        [
             {"type": "tool_result", "content": block, "size": 3},
             "call read_file",
-        ],
-    }
+        ]
+    )
     told = replace_reader_name(value, "recall")["content"]
     assert 'call recall with id "output:' in told[0]["content"]
     assert "read_file" not in told[0]["content"]

@@ -20,26 +20,25 @@ from everthread.core.turns import (
     split_into_turns,
     user_text,
 )
+from tests.chat_messages import (
+    assistant_message,
+    call_block,
+    calls_message,
+    function_call,
+    image_part,
+    result_block,
+    result_message,
+    text_part,
+    user_message,
+)
 
 
-def user(text: Any) -> Message:
-    return {"role": "user", "content": text}
+def calls(*ids: str) -> Any:
+    return calls_message(*(function_call(call_id, "f") for call_id in ids))
 
 
-def assistant_text(text: str) -> Message:
-    return {"role": "assistant", "content": text}
-
-
-def calls(*ids: str) -> Message:
-    made = [
-        {"id": i, "type": "function", "function": {"name": "f", "arguments": "{}"}}
-        for i in ids
-    ]
-    return {"role": "assistant", "content": None, "tool_calls": made}  # type: ignore[typeddict-item] # literal dicts
-
-
-def result(call_id: str, text: str = "ok") -> Message:
-    return {"role": "tool", "tool_call_id": call_id, "content": text}
+def result(call_id: str, text: str = "ok") -> Any:
+    return result_message(call_id, text)
 
 
 class TestGroups:
@@ -54,13 +53,15 @@ class TestGroups:
         ]
 
     def test_reports_missing_results(self) -> None:
-        messages = [calls("a", "b"), result("a"), user("go on")]
+        messages = [calls("a", "b"), result("a"), user_message("go on")]
         assert find_call_groups(messages) == [CallGroup(0, ("a", "b"), (1,), ("b",))]
 
     def test_result_answers_the_latest_call_of_its_id(self) -> None:
         assert [
             g.result_indexes
-            for g in find_call_groups([calls("a"), user("x"), calls("a"), result("a")])
+            for g in find_call_groups(
+                [calls("a"), user_message("x"), calls("a"), result("a")]
+            )
         ] == [(), (3,)]
 
     def test_two_calls_of_one_id_take_one_result_each(self) -> None:
@@ -70,25 +71,14 @@ class TestGroups:
 
     def test_anthropic_blocks_form_groups_too(self) -> None:
         messages: list[Message] = [
-            {
-                "role": "assistant",
-                "content": [{"type": "tool_use", "id": "t", "name": "f", "input": {}}],
-            },
-            {
-                "role": "user",
-                "content": [
-                    {"type": "tool_result", "tool_use_id": "t", "content": "ok"}
-                ],
-            },
+            assistant_message([call_block("t", "f", {})]),
+            user_message([result_block("t", "ok")]),
         ]
         assert find_call_groups(messages) == [CallGroup(0, ("t",), (1,), ())]
 
     def test_one_message_with_two_results_counts_once(self) -> None:
-        blocks = [
-            {"type": "tool_result", "tool_use_id": i, "content": "ok"}
-            for i in ("a", "b")
-        ]
-        assert find_call_groups([calls("a", "b"), user(blocks)]) == [
+        blocks = [result_block(i, "ok") for i in ("a", "b")]
+        assert find_call_groups([calls("a", "b"), user_message(blocks)]) == [
             CallGroup(0, ("a", "b"), (1,), ())
         ]
 
@@ -96,7 +86,7 @@ class TestGroups:
 class TestSpans:
     def test_keeps_a_call_group_together(self) -> None:
         assert split_into_spans(
-            [user("x"), calls("a"), result("a"), assistant_text("y")]
+            [user_message("x"), calls("a"), result("a"), assistant_message("y")]
         ) == [
             Span(0, 1),
             Span(1, 3),
@@ -105,13 +95,15 @@ class TestSpans:
         assert len(Span(1, 3)) == 2
 
     def test_includes_messages_before_a_late_result(self) -> None:
-        assert split_into_spans([calls("a"), user("wait"), result("a"), user("z")]) == [
+        assert split_into_spans(
+            [calls("a"), user_message("wait"), result("a"), user_message("z")]
+        ) == [
             Span(0, 3),
             Span(3, 4),
         ]
 
     def test_joins_interleaved_groups(self) -> None:
-        messages = [calls("a"), calls("b"), result("a"), result("b"), user("z")]
+        messages = [calls("a"), calls("b"), result("a"), result("b"), user_message("z")]
         assert split_into_spans(messages) == [Span(0, 4), Span(4, 5)]
 
     def test_splits_an_empty_list(self) -> None:
@@ -123,7 +115,7 @@ class TestUserMessages:
         ("content", "said"),
         [
             ("hello", "hello"),
-            ([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "a\nb"),
+            ([text_part("a"), text_part("b")], "a\nb"),
             ("<system-reminder>be nice</system-reminder>", ""),
             (
                 "<system-reminder>x</system-reminder>fix it<system-reminder>y</system-reminder>",
@@ -131,11 +123,11 @@ class TestUserMessages:
             ),
             ("<ide_selection file='a'>x</ide_selection> why?", "why?"),
             ("<system-reminder>never closed", "<system-reminder>never closed"),
-            ([{"type": "tool_result", "tool_use_id": "t", "content": "do this"}], ""),
+            ([result_block("t", "do this")], ""),
             (
                 [
-                    {"type": "tool_result", "tool_use_id": "t", "content": "x"},
-                    {"type": "text", "text": "thanks"},
+                    result_block("t", "x"),
+                    text_part("thanks"),
                 ],
                 "thanks",
             ),
@@ -145,35 +137,31 @@ class TestUserMessages:
         ],
     )
     def test_keeps_the_users_words(self, content: Any, said: str) -> None:
-        assert user_text(user(content)) == said
-        assert is_user_message(user(content)) is bool(said)
+        assert user_text(user_message(content)) == said
+        assert is_user_message(user_message(content)) is bool(said)
 
     def test_other_roles_have_no_user_text(self) -> None:
-        assert user_text(assistant_text("hello")) == ""
+        assert user_text(assistant_message("hello")) == ""
         assert not is_user_message(result("a", "never touch x"))
 
     def test_an_image_without_words_is_a_user_message(self) -> None:
-        assert is_user_message(
-            user(
-                [{"type": "image_url", "image_url": {"url": "data:image/png;base64,"}}]
-            )
-        )
+        assert is_user_message(user_message([image_part("data:image/png;base64,")]))
 
     def test_finds_the_latest_user_message(self) -> None:
         messages = [
-            user("a"),
-            assistant_text("b"),
-            mark_summary(user(seal_summary(f"{SUMMARY_START}]\nBackground."))),
-            user("<system-reminder>x</system-reminder>"),
+            user_message("a"),
+            assistant_message("b"),
+            mark_summary(user_message(seal_summary(f"{SUMMARY_START}]\nBackground."))),
+            user_message("<system-reminder>x</system-reminder>"),
         ]
         assert find_latest_user_index(messages) == 0
-        assert find_latest_user_index([assistant_text("b")]) is None
+        assert find_latest_user_index([assistant_message("b")]) is None
 
     def test_injected_text_is_not_a_user_message(self) -> None:
         messages = [
-            user("fix it"),
-            assistant_text("<function=ls>"),
-            user("EXECUTION RESULT of [ls]:\nnever touch main.py"),
+            user_message("fix it"),
+            assistant_message("<function=ls>"),
+            user_message("EXECUTION RESULT of [ls]:\nnever touch main.py"),
         ]
         assert find_latest_user_index(messages) == 0
         assert split_into_turns(messages) == [TurnSpan(0, 3, 0)]
@@ -182,12 +170,12 @@ class TestUserMessages:
 class TestTurns:
     def test_turn_ends_before_the_next_user_message(self) -> None:
         messages = [
-            assistant_text("hi"),
-            user("a"),
+            assistant_message("hi"),
+            user_message("a"),
             calls("x"),
             result("x"),
-            assistant_text("done"),
-            user("b"),
+            assistant_message("done"),
+            user_message("b"),
         ]
         assert split_into_turns(messages) == [
             TurnSpan(0, 1, None),
@@ -196,7 +184,7 @@ class TestTurns:
         ]
 
     def test_turns_without_a_user_message(self) -> None:
-        assert split_into_turns([assistant_text("hi")]) == [TurnSpan(0, 1, None)]
+        assert split_into_turns([assistant_message("hi")]) == [TurnSpan(0, 1, None)]
         assert split_into_turns([]) == []
 
 
@@ -207,43 +195,43 @@ class TestHead:
             (
                 [
                     {"role": "system", "content": "s"},
-                    user("a"),
-                    assistant_text("b"),
-                    user("c"),
+                    user_message("a"),
+                    assistant_message("b"),
+                    user_message("c"),
                 ],
                 3,
             ),
-            ([user("a"), assistant_text("b"), user("c")], 2),
-            ([user("a"), calls("x"), result("x")], 1),
-            ([user("a")], 1),
-            ([assistant_text("hi"), user("a"), assistant_text("b")], 3),
-            ([{"role": "system", "content": "s"}, assistant_text("hi")], 1),
+            ([user_message("a"), assistant_message("b"), user_message("c")], 2),
+            ([user_message("a"), calls("x"), result("x")], 1),
+            ([user_message("a")], 1),
+            ([assistant_message("hi"), user_message("a"), assistant_message("b")], 3),
+            ([{"role": "system", "content": "s"}, assistant_message("hi")], 1),
             (
                 [
                     {"role": "system", "content": "s"},
                     calls("x"),
                     result("x"),
-                    user("a"),
-                    assistant_text("b"),
+                    user_message("a"),
+                    assistant_message("b"),
                 ],
                 1,
             ),
             (
                 [
-                    user("<environment_context>x</environment_context>"),
-                    user("a"),
-                    assistant_text("b"),
-                    user("c"),
+                    user_message("<environment_context>x</environment_context>"),
+                    user_message("a"),
+                    assistant_message("b"),
+                    user_message("c"),
                 ],
                 3,
             ),
             (
                 [
-                    user(
+                    user_message(
                         "This session is being continued from a previous conversation."
                     ),
                     calls("x"),
-                    user("a"),
+                    user_message("a"),
                 ],
                 0,
             ),

@@ -15,13 +15,14 @@ from everthread.core.user_words import (
     strip_injected,
     strip_surroundings,
 )
+from tests.chat_messages import text_part, user_message
 
 RULE = "Always use tabs"
 BAR = "-" * 21
 
 
 def texts(*pieces: str) -> list[dict[str, Any]]:
-    return [{"type": "text", "text": piece} for piece in pieces]
+    return [text_part(piece) for piece in pieces]
 
 
 @pytest.mark.parametrize(
@@ -180,7 +181,7 @@ def texts(*pieces: str) -> list[dict[str, Any]]:
     ],
 )
 def test_keeps_only_the_users_words(content: Any, said: str) -> None:
-    assert user_text({"role": "user", "content": content}) == said
+    assert user_text(user_message(content)) == said
 
 
 REFUSALS = {
@@ -255,7 +256,7 @@ def test_strips_surroundings_and_keeps_records() -> None:
 )
 def test_unclosed_tags_are_text_and_are_read_in_one_pass(piece: str) -> None:
     text = piece * 50_000
-    assert user_text({"role": "user", "content": text}) == text.strip()
+    assert user_text(user_message(text)) == text.strip()
 
 
 def test_many_elements_are_removed_in_one_pass() -> None:

@@ -20,47 +20,45 @@ from everthread.core.message_repair import (
 from everthread.core.turns import is_user_message
 from everthread.core.validation import validate_messages
 from everthread.errors import InputError
+from tests.chat_messages import (
+    assistant_message,
+    call_block,
+    calls_message,
+    custom_call,
+    function_call,
+    result_block,
+    result_message,
+    text_part,
+    user_message,
+)
 from tests.shared_data import shared_path
 
-Dirt = dict[str, Any]
+
+def call(call_id: Any = "a", name: str = "f") -> Any:
+    return function_call(call_id, name)
 
 
-def call(call_id: Any = "a", name: str = "f") -> Dirt:
-    return {
-        "id": call_id,
-        "type": "function",
-        "function": {"name": name, "arguments": "{}"},
-    }
+def result(call_id: str = "a", content: Any = "ok") -> Any:
+    return result_message(call_id, content)
 
 
-def calls_message(*calls: Any) -> Dirt:
-    return {"role": "assistant", "content": None, "tool_calls": list(calls)}
+def use(call_id: str = "a") -> Any:
+    return assistant_message([call_block(call_id, "f", {})])
 
 
-def result(call_id: str = "a", content: Any = "ok") -> Dirt:
-    return {"role": "tool", "tool_call_id": call_id, "content": content}
+def block(call_id: str = "a") -> Any:
+    return result_block(call_id, "ok")
 
 
-def use(call_id: str = "a") -> Dirt:
-    return {
-        "role": "assistant",
-        "content": [{"type": "tool_use", "id": call_id, "name": "f", "input": {}}],
-    }
-
-
-def block(call_id: str = "a") -> Dirt:
-    return {"type": "tool_result", "tool_use_id": call_id, "content": "ok"}
-
-
-def parts(message: Any) -> list[Dirt]:
+def parts(message: Any) -> list[dict[str, Any]]:
     content = message.get("content") if isinstance(message, dict) else None
     return (
         [p for p in content if isinstance(p, dict)] if isinstance(content, list) else []
     )
 
 
-HI: Dirt = {"role": "user", "content": "hi"}
-SYSTEM: Dirt = {"role": "system", "content": "s"}
+HI: dict[str, Any] = user_message("hi")
+SYSTEM: dict[str, Any] = {"role": "system", "content": "s"}
 
 CASES: list[tuple[str, str, list[Any], list[tuple[int, str]]]] = [
     (
@@ -71,24 +69,24 @@ CASES: list[tuple[str, str, list[Any], list[tuple[int, str]]]] = [
             HI,
             calls_message(call()),
             result(),
-            {"role": "assistant", "content": "x"},
+            assistant_message("x"),
         ],
         [],
     ),
     ("no message", "openai", [HI, "text"], [(1, "not-an-object")]),
     ("role", "openai", [HI, {"role": "robot", "content": "x"}], [(1, "unknown-role")]),
     ("no content", "openai", [{"role": "user"}], [(0, "content-missing")]),
-    ("number", "openai", [{"role": "user", "content": 4}], [(0, "content-type")]),
+    ("number", "openai", [user_message(4)], [(0, "content-type")]),
     (
         "part",
         "openai",
-        [{"role": "user", "content": ["x", {"text": "y"}]}],
+        [user_message(["x", {"text": "y"}])],
         [(0, "part-type"), (0, "part-type")],
     ),
     (
         "null assistant",
         "openai",
-        [HI, {"role": "assistant", "content": None}],
+        [HI, assistant_message(None)],
         [(1, "content-missing")],
     ),
     (
@@ -155,7 +153,7 @@ CASES: list[tuple[str, str, list[Any], list[tuple[int, str]]]] = [
     (
         "foreign",
         "openai",
-        [HI, use(), {"role": "user", "content": [block()]}],
+        [HI, use(), user_message([block()])],
         [(1, "foreign-block"), (2, "foreign-block")],
     ),
     (
@@ -173,7 +171,7 @@ CASES: list[tuple[str, str, list[Any], list[tuple[int, str]]]] = [
     (
         "nothing at all",
         "openai",
-        [HI, {"role": "assistant", "content": []}],
+        [HI, assistant_message([])],
         [(1, "content-missing")],
     ),
     (
@@ -197,9 +195,7 @@ CASES: list[tuple[str, str, list[Any], list[tuple[int, str]]]] = [
         "openai",
         [
             HI,
-            calls_message(
-                {"id": "a", "type": "custom", "custom": {"name": "f", "input": "x"}}
-            ),
+            calls_message(custom_call("a", "f", "x")),
             result(),
         ],
         [],
@@ -210,30 +206,30 @@ CASES: list[tuple[str, str, list[Any], list[tuple[int, str]]]] = [
         [HI, calls_message(call()), result(), calls_message(call()), result()],
         [],
     ),
-    ("blocks", "anthropic", [HI, use(), {"role": "user", "content": [block()]}], []),
+    ("blocks", "anthropic", [HI, use(), user_message([block()])], []),
     ("converted", "anthropic", [SYSTEM, HI, calls_message(call()), result()], []),
     (
         "assistant first",
         "anthropic",
-        [SYSTEM, {"role": "assistant", "content": "hi"}, HI],
+        [SYSTEM, assistant_message("hi"), HI],
         [(1, "starts-with-assistant")],
     ),
     (
         "a compaction first",
         "anthropic",
-        [{"role": "assistant", "content": [{"type": "compaction"}]}, HI],
+        [assistant_message([{"type": "compaction"}]), HI],
         [],
     ),
     (
         "blank",
         "anthropic",
-        [HI, {"role": "assistant", "content": " \n"}],
+        [HI, assistant_message(" \n")],
         [(1, "empty-content")],
     ),
     (
         "only an image",
         "anthropic",
-        [{"role": "user", "content": [{"type": "image", "source": {}}]}],
+        [user_message([{"type": "image", "source": {}}])],
         [],
     ),
     (
@@ -245,7 +241,7 @@ CASES: list[tuple[str, str, list[Any], list[tuple[int, str]]]] = [
     (
         "id letters",
         "anthropic",
-        [HI, use("a:b"), {"role": "user", "content": [block("a:b")]}],
+        [HI, use("a:b"), user_message([block("a:b")])],
         [(1, "call-id")],
     ),
     (
@@ -254,7 +250,7 @@ CASES: list[tuple[str, str, list[Any], list[tuple[int, str]]]] = [
         [
             HI,
             use(),
-            {"role": "user", "content": [{"type": "text", "text": "x"}, block()]},
+            user_message([text_part("x"), block()]),
         ],
         [(2, "result-after-text")],
     ),
@@ -262,8 +258,8 @@ CASES: list[tuple[str, str, list[Any], list[tuple[int, str]]]] = [
         "blocks of another role",
         "anthropic",
         [
-            {"role": "user", "content": [*use()["content"], *parts(HI)]},
-            {"role": "assistant", "content": [block()]},
+            user_message([*use()["content"], *parts(HI)]),
+            assistant_message([block()]),
         ],
         [(0, "misplaced-block"), (1, "orphan-result"), (1, "misplaced-block")],
     ),
@@ -310,15 +306,11 @@ def test_repair_fixes_every_problem(
 
 def test_responses_limits_the_length_of_ids() -> None:
     def history(call_id: str) -> list[Any]:
-        called = {
-            "id": call_id,
-            "type": "function",
-            "function": {"name": "ls", "arguments": "{}"},
-        }
+        called = function_call(call_id, "ls")
         return [
-            {"role": "user", "content": "Look."},
+            user_message("Look."),
             {"role": "assistant", "content": None, "tool_calls": [called]},
-            {"role": "tool", "tool_call_id": call_id, "content": "a"},
+            result_message(call_id, "a"),
         ]
 
     assert validate_messages(history("c" * 64), api="openai_responses") == []
@@ -365,7 +357,7 @@ class TestRepair:
     def test_in_flight_keeps_open_calls_in_a_broken_list(self) -> None:
         messages = [
             HI,
-            {"role": "user", "content": ""},
+            user_message(""),
             calls_message(call("a"), call("b")),
             result("b"),
         ]
@@ -381,7 +373,7 @@ class TestRepair:
             calls_message(call("a")),
             HI,
             result("a"),
-            {"role": "user", "content": 4},
+            user_message(4),
         ]
         assert repair(moved).original_indexes == [None, 0, 2, 1, None]
 
@@ -390,25 +382,20 @@ class TestRepair:
         assert mended == [HI, calls_message(call("a")), result("a", STUB_RESULT), HI]
 
     def test_calls_before_a_user_message_are_not_in_flight(self) -> None:
-        words = {"type": "text", "text": "stop"}
-        both = {
-            "role": "assistant",
-            "content": [*use("a")["content"], *use("b")["content"]],
-        }
+        words = text_part("stop")
+        both = assistant_message([*use("a")["content"], *use("b")["content"]])
         mended = repair_messages(
-            [HI, both, {"role": "user", "content": [block("a"), words]}], in_flight=True
+            [HI, both, user_message([block("a"), words])], in_flight=True
         )
-        stub = {"type": "tool_result", "tool_use_id": "b", "content": STUB_RESULT}
-        assert mended[2:] == [{"role": "user", "content": [block("a"), stub, words]}]
+        stub = result_block("b", STUB_RESULT)
+        assert mended[2:] == [user_message([block("a"), stub, words])]
 
     def test_error_flag_survives_conversion(self) -> None:
         failed = {**block("a"), "is_error": True}
-        mended = repair_messages(
-            [HI, calls_message(call("a")), {"role": "user", "content": [failed]}]
-        )
+        mended = repair_messages([HI, calls_message(call("a")), user_message([failed])])
         assert mended[2] == {**result("a"), "is_error": True}
         mended = repair_messages([HI, use("a"), {**result("a"), "is_error": True}])
-        assert mended[2] == {"role": "user", "content": [failed]}
+        assert mended[2] == user_message([failed])
 
     def test_moves_a_late_result_to_its_call(self) -> None:
         mended = repair([HI, calls_message(call()), HI, result()])
@@ -416,10 +403,8 @@ class TestRepair:
         assert mended.actions == ["message 3: result of 'a' moved to its call"]
 
     def test_opening_is_not_a_user_message(self) -> None:
-        first, *_ = repair_messages(
-            [{"role": "assistant", "content": "Hi! How can I help?"}, HI]
-        )
-        assert first == {"role": "user", "content": OPENING_TEXT}
+        first, *_ = repair_messages([assistant_message("Hi! How can I help?"), HI])
+        assert first == user_message(OPENING_TEXT)
         assert not is_user_message(first)
 
     def test_makes_reused_ids_unique(self) -> None:
@@ -445,23 +430,20 @@ class TestRepair:
             HI,
             use(),
             HI,
-            {
-                "role": "user",
-                "content": [block(), block("z"), {"type": "text", "text": "and this"}],
-            },
+            user_message([block(), block("z"), text_part("and this")]),
         ]
         mended = repair_messages(messages)
         assert mended[2:] == [
-            {"role": "user", "content": [block()]},
+            user_message([block()]),
             HI,
-            {"role": "user", "content": [{"type": "text", "text": "and this"}]},
+            user_message([text_part("and this")]),
         ]
 
     def test_moves_text_after_results(self) -> None:
-        text = {"type": "text", "text": "x"}
-        assert repair_messages(
-            [HI, use(), {"role": "user", "content": [text, block()]}]
-        )[2]["content"] == [
+        text = text_part("x")
+        assert repair_messages([HI, use(), user_message([text, block()])])[2][
+            "content"
+        ] == [
             block(),
             text,
         ]
@@ -471,7 +453,7 @@ class TestRepair:
             [
                 HI,
                 calls_message(call("a")),
-                {"role": "user", "content": [block("a")]},
+                user_message([block("a")]),
                 use("b"),
                 result("b"),
             ]
@@ -479,50 +461,52 @@ class TestRepair:
         assert mended == [
             HI,
             calls_message(call("a")),
-            {"role": "tool", "tool_call_id": "a", "content": "ok"},
+            result_message("a", "ok"),
             use("b"),
-            {"role": "user", "content": [block("b")]},
+            user_message([block("b")]),
         ]
 
     @pytest.mark.parametrize(
         ("dirty", "clean"),
         [
-            ({"role": "human", "content": "x"}, {"role": "user", "content": "x"}),
-            ({"role": "user", "content": 7}, {"role": "user", "content": "7"}),
+            ({"role": "human", "content": "x"}, user_message("x")),
+            (user_message(7), user_message("7")),
             (
-                {"role": "user", "content": ["x"]},
-                {"role": "user", "content": [{"type": "text", "text": "x"}]},
+                user_message(["x"]),
+                user_message([text_part("x")]),
             ),
             (
-                {"role": "user", "content": [{"text": "x"}]},
-                {"role": "user", "content": [{"text": "x", "type": "text"}]},
+                user_message([{"text": "x"}]),
+                user_message([{"text": "x", "type": "text"}]),
             ),
             (
                 {"role": "assistant", "content": "x", "tool_calls": None},
-                {"role": "assistant", "content": "x"},
+                assistant_message("x"),
             ),
             (
                 {"role": "assistant", "content": "x", "tool_calls": ["?"]},
-                {"role": "assistant", "content": "x"},
+                assistant_message("x"),
             ),
             (
-                {"role": "user", "content": [None, "x"]},
-                {"role": "user", "content": [{"type": "text", "text": "x"}]},
+                user_message([None, "x"]),
+                user_message([text_part("x")]),
             ),
             (
-                {"role": "user", "content": [block(), "x"]},
-                {"role": "user", "content": [{"type": "text", "text": "x"}]},
+                user_message([block(), "x"]),
+                user_message([text_part("x")]),
             ),
         ],
     )
-    def test_corrects_shapes(self, dirty: Dirt, clean: Dirt) -> None:
+    def test_corrects_shapes(
+        self, dirty: dict[str, Any], clean: dict[str, Any]
+    ) -> None:
         assert repair_messages([HI, dirty])[1:] == [clean]
 
     @pytest.mark.parametrize(
         "message",
         [
             {"role": "user"},
-            {"role": "assistant", "content": None},
+            assistant_message(None),
             {"role": "assistant", "tool_calls": []},
             {"role": "?", "content": "x"},
             {"role": ["x"], "content": "x"},
@@ -536,22 +520,20 @@ class TestRepair:
 
     def test_replaces_a_nameless_call_by_text(self) -> None:
         (_, mended) = repair_messages(
-            [HI, {"role": "assistant", "content": [{"type": "tool_use", "id": "a"}]}]
+            [HI, assistant_message([{"type": "tool_use", "id": "a"}])]
         )
-        assert mended["content"] == [
-            {"type": "text", "text": "[a tool call without a name was here]"}
-        ]
+        assert mended["content"] == [text_part("[a tool call without a name was here]")]
 
     def test_drops_results_without_a_call(self) -> None:
         assert repair_messages(
-            [HI, use(), {"role": "user", "content": [{"type": "tool_result"}, block()]}]
-        )[2:] == [{"role": "user", "content": [block()]}]
+            [HI, use(), user_message([{"type": "tool_result"}, block()])]
+        )[2:] == [user_message([block()])]
 
 
 ids = st.sampled_from(["a", "b", "c", "", "x:y"])
 texts = st.sampled_from(["", "hi", " ", "修复", "<system-reminder>r</system-reminder>"])
 result_blocks = st.builds(block, ids)
-text_blocks = st.builds(lambda t: {"type": "text", "text": t}, texts)
+text_blocks = st.builds(text_part, texts)
 openai_messages = st.one_of(
     st.builds(
         lambda r, t: {"role": r, "content": t},
@@ -569,14 +551,16 @@ anthropic_messages = st.one_of(
     ),
     st.builds(use, ids),
     st.builds(
-        lambda b: {"role": "user", "content": b},
+        user_message,
         st.lists(st.one_of(result_blocks, text_blocks), max_size=3),
     ),
 )
 
 
 @given(st.lists(openai_messages, max_size=12), st.booleans())
-def test_any_history_becomes_valid(messages: list[Dirt], in_flight: bool) -> None:
+def test_any_history_becomes_valid(
+    messages: list[dict[str, Any]], in_flight: bool
+) -> None:
     before = copy.deepcopy(messages)
     mended = repair_messages(messages, in_flight=in_flight)
     allowed = {"missing-result"} if in_flight else set()
@@ -639,7 +623,7 @@ def test_new_ids_do_not_collide_with_later_ones() -> None:
 
 
 @given(st.lists(st.one_of(anthropic_messages, openai_messages), max_size=12))
-def test_any_history_of_blocks_becomes_valid(messages: list[Dirt]) -> None:
+def test_any_history_of_blocks_becomes_valid(messages: list[dict[str, Any]]) -> None:
     mended = repair_messages(messages)
     assert validate_messages(mended, api="anthropic") == []
     assert repair_messages(mended) == mended
@@ -674,7 +658,7 @@ def test_assigns_new_ids_to_calls_of_both_forms() -> None:
     message: Any = {
         "role": "assistant",
         "content": [
-            {"type": "text", "text": "I look."},
+            text_part("I look."),
             {"type": "tool_use", "name": "read", "input": {}},
         ],
         "tool_calls": ["broken", {"function": {"name": "list", "arguments": "{}"}}],

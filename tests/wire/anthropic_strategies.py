@@ -7,6 +7,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from tests.chat_messages import function_call, image_part, result_message, text_part
+
 Block = dict[str, Any]
 
 words = st.text(min_size=1, max_size=12).filter(str.strip)
@@ -144,14 +146,7 @@ def chat_histories(draw: st.DrawFn) -> list[dict[str, Any]]:
         arguments = draw(
             st.sampled_from(["{}", "", "null", "[1]", "{broken", "NaN", '{"a": "b"}'])
         )
-        made = [
-            {
-                "id": i,
-                "type": "function",
-                "function": {"name": "t", "arguments": arguments},
-            }
-            for i in ids
-        ]
+        made = [function_call(i, "t", arguments) for i in ids]
         history.append(
             {
                 "role": "assistant",
@@ -160,24 +155,15 @@ def chat_histories(draw: st.DrawFn) -> list[dict[str, Any]]:
             }
         )
         history += [
-            {
-                "role": "tool",
-                "tool_call_id": i,
-                "content": draw(any_text | st.lists(chat_parts, max_size=2)),
-            }
+            result_message(i, draw(any_text | st.lists(chat_parts, max_size=2)))
             for i in draw(st.permutations(ids))
         ]
     return history
 
 
 chat_parts = st.one_of(
-    st.builds(lambda text: {"type": "text", "text": text}, any_text),
-    st.just(
-        {
-            "type": "image_url",
-            "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="},
-        }
-    ),
+    st.builds(text_part, any_text),
+    st.just(image_part("data:image/png;base64,iVBORw0KGgo=")),
     st.just({"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}}),
 )
 

@@ -8,6 +8,12 @@ from typing import Any
 
 from everthread.core.messages import kind_of
 from everthread.core.types import Api
+from tests.chat_messages import (
+    assistant_message,
+    call_block,
+    result_block,
+    user_message,
+)
 
 SHAPES = Path(__file__).parent / "shapes"
 
@@ -26,19 +32,10 @@ def rounds(api: Api, count: int, size: int = 1_500, start: int = 0) -> list[Any]
             f"crate_{number}_{crate}" for crate in range(size // 14)
         )
         if api == "anthropic":
-            call = {
-                "type": "tool_use",
-                "id": f"work_{number}",
-                "name": "Bash",
-                "input": {"command": f"cat {number}"},
-            }
-            made.append({"role": "assistant", "content": [call]})
-            answer = {
-                "type": "tool_result",
-                "tool_use_id": f"work_{number}",
-                "content": body,
-            }
-            made.append({"role": "user", "content": [answer]})
+            call = call_block(f"work_{number}", "Bash", {"command": f"cat {number}"})
+            made.append(assistant_message([call]))
+            answer = result_block(f"work_{number}", body)
+            made.append(user_message([answer]))
         else:
             call = {
                 "type": "function_call",

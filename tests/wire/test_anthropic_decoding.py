@@ -18,17 +18,22 @@ from everthread.core.messages import (
 from everthread.core.types import Request
 from everthread.errors import WireError
 from everthread.wire import anthropic, openai_chat
+from tests.chat_messages import (
+    assistant_message,
+    call_block,
+    function_call,
+    image_part,
+    result_block,
+    result_message,
+    text_part,
+    user_message,
+)
 from tests.wire.anthropic_strategies import copy_of, replies, wire_messages
 
 THINKING = {"type": "thinking", "thinking": "Let me see.", "signature": "c2ln"}
 REDACTED = {"type": "redacted_thinking", "data": "b3BhcXVl"}
-CALL = {
-    "type": "tool_use",
-    "id": "toolu_1",
-    "name": "bash",
-    "input": {"command": "ls ~/你好"},
-}
-RESULT = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "a.txt"}
+CALL = call_block("toolu_1", "bash", {"command": "ls ~/你好"})
+RESULT = result_block("toolu_1", "a.txt")
 PNG = {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}
 
 
@@ -45,27 +50,24 @@ def without_native(messages: list[Message]) -> list[dict[str, Any]]:
 
 class TestReading:
     def test_decodes_text(self) -> None:
-        wire = {"role": "user", "content": "hi"}
-        assert without_native(core(wire)) == [{"role": "user", "content": "hi"}]
+        wire = user_message("hi")
+        assert without_native(core(wire)) == [user_message("hi")]
 
     def test_splits_results_and_text_into_messages(
         self,
     ) -> None:
         second = {"type": "tool_result", "tool_use_id": "toolu_2", "is_error": True}
-        wire = {
-            "role": "user",
-            "content": [RESULT, second, {"type": "text", "text": "go on"}],
-        }
+        wire = user_message([RESULT, second, text_part("go on")])
         messages = core(wire)
         assert without_native(messages) == [
-            {"role": "tool", "tool_call_id": "toolu_1", "content": "a.txt"},
+            result_message("toolu_1", "a.txt"),
             {
                 "role": "tool",
                 "tool_call_id": "toolu_2",
                 "content": "",
                 "is_error": True,
             },
-            {"role": "user", "content": [{"type": "text", "text": "go on"}]},
+            user_message([text_part("go on")]),
         ]
         assert [message["_native"].get("joined", False) for message in messages] == [
             False,
@@ -83,34 +85,24 @@ class TestReading:
             "content": "no such file",
             "is_error": True,
         }
-        [message] = core({"role": "user", "content": [result]})
+        [message] = core(user_message([result]))
         shorter = with_content(message, "no")
         assert anthropic.encode_messages([shorter]) == [
-            {"role": "user", "content": [{**result, "content": "no"}]}
+            user_message([{**result, "content": "no"}])
         ]
         assert openai_chat.encode_messages([shorter]) == [
-            {"role": "tool", "tool_call_id": "toolu_2", "content": "no"}
+            result_message("toolu_2", "no")
         ]
 
     def test_decodes_an_assistant_message(self) -> None:
-        wire = {
-            "role": "assistant",
-            "content": [THINKING, REDACTED, {"type": "text", "text": "Listing."}, CALL],
-        }
+        wire = assistant_message([THINKING, REDACTED, text_part("Listing."), CALL])
         [message] = core(wire)
         assert without_native([message]) == [
             {
                 "role": "assistant",
                 "content": "Listing.",
                 "tool_calls": [
-                    {
-                        "id": "toolu_1",
-                        "type": "function",
-                        "function": {
-                            "name": "bash",
-                            "arguments": '{"command": "ls ~/你好"}',
-                        },
-                    }
+                    function_call("toolu_1", "bash", '{"command": "ls ~/你好"}')
                 ],
                 "reasoning_content": "Let me see.",
             }
@@ -119,10 +111,7 @@ class TestReading:
 
     def test_call_without_text_has_no_content(self) -> None:
         [message] = core(
-            {
-                "role": "assistant",
-                "content": [{"type": "tool_use", "id": "x", "name": "t"}],
-            }
+            assistant_message([{"type": "tool_use", "id": "x", "name": "t"}])
         )
         assert message["content"] is None
         assert calls_of(message)[0].parsed == {}
@@ -140,15 +129,15 @@ class TestReading:
             "content": [{"type": "web_search_result"}],
         }
         texts = [
-            {"type": "text", "text": "a"},
+            text_part("a"),
             {"type": "text", "text": "b", "citations": [{"type": "char_location"}]},
         ]
-        [message] = core({"role": "assistant", "content": [search, found, *texts]})
+        [message] = core(assistant_message([search, found, *texts]))
         assert message["content"] == [
             search,
             found,
-            {"type": "text", "text": "a"},
-            {"type": "text", "text": "b"},
+            text_part("a"),
+            text_part("b"),
         ]
         assert "tool_calls" not in message
         assert results_of(message) == []
@@ -156,9 +145,8 @@ class TestReading:
 
     def test_decodes_media(self) -> None:
         pdf = {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0="}
-        wire = {
-            "role": "user",
-            "content": [
+        wire = user_message(
+            [
                 {
                     "type": "image",
                     "source": PNG,
@@ -183,16 +171,13 @@ class TestReading:
                         "data": "words",
                     },
                 },
-            ],
-        }
+            ]
+        )
         [message] = core(wire)
         data_url = "data:application/pdf;base64,JVBERi0="
         assert message["content"] == [
-            {
-                "type": "image_url",
-                "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="},
-            },
-            {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}},
+            image_part("data:image/png;base64,iVBORw0KGgo="),
+            image_part("https://example.org/a.png"),
             {"type": "image", "source": {"type": "file", "file_id": "file_1"}},
             {"type": "file", "file": {"filename": "a.pdf", "file_data": data_url}},
             {
@@ -204,24 +189,15 @@ class TestReading:
         assert anthropic.encode_messages([message]) == [wire]
 
     def test_decodes_images_in_results(self) -> None:
-        shot = {
-            "type": "tool_result",
-            "tool_use_id": "toolu_1",
-            "content": [{"type": "image", "source": PNG}],
-        }
-        [message] = core({"role": "user", "content": [shot]})
-        assert message["content"] == [
-            {
-                "type": "image_url",
-                "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="},
-            }
-        ]
+        shot = result_block("toolu_1", [{"type": "image", "source": PNG}])
+        [message] = core(user_message([shot]))
+        assert message["content"] == [image_part("data:image/png;base64,iVBORw0KGgo=")]
 
     def test_system_messages_stay_in_place(self) -> None:
         wire: list[dict[str, Any]] = [
-            {"role": "user", "content": "hi"},
+            user_message("hi"),
             {"role": "system", "content": "be brief"},
-            {"role": "system", "content": [{"type": "text", "text": "and kind"}]},
+            {"role": "system", "content": [text_part("and kind")]},
         ]
         messages = core(*wire)
         assert [message["role"] for message in messages] == ["user", "system", "system"]
@@ -229,10 +205,7 @@ class TestReading:
 
     def test_restores_arguments_that_are_not_json(self) -> None:
         [message] = core(
-            {
-                "role": "assistant",
-                "content": [{**CALL, "input": {"INVALID_JSON": '{"a": '}}],
-            }
+            assistant_message([{**CALL, "input": {"INVALID_JSON": '{"a": '}}])
         )
         assert calls_of(message)[0].arguments == '{"a": '
 
@@ -253,36 +226,31 @@ class TestReading:
             ([{"role": ["user"], "content": "x"}], "messages[0].role must be one of"),
             ([{"role": "user"}], "messages[0].content must be a list, not missing"),
             (
-                [{"role": "user", "content": 7}],
+                [user_message(7)],
                 "messages[0].content must be a list, not int",
             ),
             (
-                [{"role": "user", "content": ["x"]}],
+                [user_message(["x"])],
                 "messages[0].content[0] must be an object, not str",
             ),
             (
-                [{"role": "user", "content": [{"type": "tool_result"}]}],
+                [user_message([{"type": "tool_result"}])],
                 "content[0].tool_use_id must be a string",
             ),
             (
-                [{"role": "user", "content": [{**RESULT, "content": 7}]}],
+                [user_message([{**RESULT, "content": 7}])],
                 "content[0].content must be a list, not int",
             ),
             (
-                [{"role": "user", "content": [{**RESULT, "content": [7]}]}],
+                [user_message([{**RESULT, "content": [7]}])],
                 "content[0].content[0] must be an object",
             ),
             (
-                [{"role": "assistant", "content": [{"type": "tool_use"}]}],
+                [assistant_message([{"type": "tool_use"}])],
                 "messages[0].content[0].id must be a string",
             ),
             (
-                [
-                    {
-                        "role": "assistant",
-                        "content": [{"type": "tool_use", "id": "x", "name": 3}],
-                    }
-                ],
+                [assistant_message([{"type": "tool_use", "id": "x", "name": 3}])],
                 "name must be a string",
             ),
         ],
@@ -295,14 +263,13 @@ class TestReading:
     @pytest.mark.parametrize("text", [None, 7])
     def test_keeps_odd_fields_inside_blocks(self, text: Any) -> None:
         wire = [
-            {
-                "role": "user",
-                "content": [
-                    {"type": "text", "text": text},
+            user_message(
+                [
+                    text_part(text),
                     {"type": ["odd"]},
                     {"source": "odd"},
-                ],
-            }
+                ]
+            )
         ]
         assert anthropic.encode_messages(anthropic.decode_messages(wire)) == wire
 
@@ -365,34 +332,31 @@ class TestVerbatim:
         assert anthropic.encode_request(request) == before
 
     def test_encodes_changed_messages_from_their_core_form(self) -> None:
-        wire = {"role": "user", "content": [RESULT, {"type": "text", "text": "go on"}]}
+        wire = user_message([RESULT, text_part("go on")])
         result, words = core(wire)
         pruned = with_content(result, "[cleared]")
         assert anthropic.encode_messages([pruned, words]) == [
-            {
-                "role": "user",
-                "content": [
+            user_message(
+                [
                     {**RESULT, "content": "[cleared]"},
-                    {"type": "text", "text": "go on"},
-                ],
-            }
+                    text_part("go on"),
+                ]
+            )
         ]
 
     def test_text_stands_alone_without_its_results(self) -> None:
-        _, words = core(
-            {"role": "user", "content": [RESULT, {"type": "text", "text": "go on"}]}
-        )
-        reply = core({"role": "assistant", "content": "ok"})
+        _, words = core(user_message([RESULT, text_part("go on")]))
+        reply = core(assistant_message("ok"))
         assert anthropic.encode_messages([*reply, words]) == [
-            {"role": "assistant", "content": "ok"},
-            {"role": "user", "content": [{"type": "text", "text": "go on"}]},
+            assistant_message("ok"),
+            user_message([text_part("go on")]),
         ]
 
 
 class TestReasoning:
     WIRE: dict[str, Any] = {  # noqa: RUF012
         "role": "assistant",
-        "content": [THINKING, {"type": "text", "text": "a"}, REDACTED, CALL],
+        "content": [THINKING, text_part("a"), REDACTED, CALL],
     }
 
     def test_is_kept_for_the_model_that_wrote_it(self) -> None:
@@ -404,31 +368,31 @@ class TestReasoning:
     def test_is_dropped_for_another_model(self) -> None:
         messages = core(self.WIRE, model="claude-a")
         assert anthropic.encode_messages(messages, model="claude-b") == [
-            {"role": "assistant", "content": [{"type": "text", "text": "a"}, CALL]}
+            assistant_message([text_part("a"), CALL])
         ]
         assert anthropic.encode_messages(messages) == [self.WIRE]
 
     def test_message_without_reasoning_is_the_same_for_every_model(self) -> None:
-        wire = {"role": "assistant", "content": "said"}
+        wire = assistant_message("said")
         assert anthropic.encode_messages(
             core(wire, model="claude-a"), model="claude-b"
         ) == [wire]
 
     def test_message_of_reasoning_alone_is_dropped(self) -> None:
         messages = core(
-            {"role": "user", "content": "q"},
-            {"role": "assistant", "content": [THINKING]},
+            user_message("q"),
+            assistant_message([THINKING]),
             model="claude-a",
         )
         assert anthropic.encode_messages(messages, model="claude-b") == [
-            {"role": "user", "content": "q"}
+            user_message("q")
         ]
 
     def test_is_dropped_from_a_request_for_another_model(self) -> None:
         body = {
             "model": "claude-a",
             "max_tokens": 9,
-            "messages": [{"role": "user", "content": "q"}, self.WIRE],
+            "messages": [user_message("q"), self.WIRE],
         }
         request = anthropic.decode_request(body)
         other = Request("claude-b", request.messages, params=request.params)

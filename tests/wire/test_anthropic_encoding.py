@@ -17,6 +17,16 @@ from everthread.core.turns import is_user_message
 from everthread.core.types import Request
 from everthread.wire import anthropic
 from everthread.wire.native_values import with_native
+from tests.chat_messages import (
+    assistant_message,
+    call_block,
+    custom_call,
+    function_call,
+    image_part,
+    result_block,
+    result_message,
+    user_message,
+)
 from tests.shared_data import shared_path
 from tests.wire.anthropic_strategies import chat_histories, copy_of
 
@@ -27,12 +37,8 @@ def text(words: str, **more: Any) -> dict[str, Any]:
     return {"type": "text", "text": words, **more}
 
 
-def call(call_id: str, arguments: Any = "{}", name: str = "t") -> dict[str, Any]:
-    return {
-        "id": call_id,
-        "type": "function",
-        "function": {"name": name, "arguments": arguments},
-    }
+def call(call_id: str, arguments: Any = "{}", name: str = "t") -> Any:
+    return function_call(call_id, name, arguments)
 
 
 def calls_message(*calls: Any, content: Any = None) -> Any:
@@ -40,7 +46,7 @@ def calls_message(*calls: Any, content: Any = None) -> Any:
 
 
 def result(call_id: str, content: Any = "ok") -> Any:
-    return {"role": "tool", "tool_call_id": call_id, "content": content}
+    return result_message(call_id, content)
 
 
 def wire(*messages: Any, model: str | None = None) -> list[dict[str, Any]]:
@@ -50,8 +56,8 @@ def wire(*messages: Any, model: str | None = None) -> list[dict[str, Any]]:
     return written
 
 
-USER: Any = {"role": "user", "content": "q"}
-ASKED = {"role": "user", "content": [text("q")]}
+USER: Any = user_message("q")
+ASKED = user_message([text("q")])
 
 
 def test_joins_results_and_the_next_user_message() -> None:
@@ -64,22 +70,20 @@ def test_joins_results_and_the_next_user_message() -> None:
     )
     assert written == [
         ASKED,
-        {
-            "role": "assistant",
-            "content": [
+        assistant_message(
+            [
                 text("Both."),
-                {"type": "tool_use", "id": "1", "name": "t", "input": {}},
-                {"type": "tool_use", "id": "2", "name": "t", "input": {}},
-            ],
-        },
-        {
-            "role": "user",
-            "content": [
-                {"type": "tool_result", "tool_use_id": "2", "content": "ok"},
-                {"type": "tool_result", "tool_use_id": "1", "content": "ok"},
+                call_block("1", "t", {}),
+                call_block("2", "t", {}),
+            ]
+        ),
+        user_message(
+            [
+                result_block("2", "ok"),
+                result_block("1", "ok"),
                 text("q"),
-            ],
-        },
+            ]
+        ),
     ]
 
 
@@ -89,21 +93,17 @@ def test_moves_results_before_text() -> None:
 
 
 def test_joins_neighbours_of_one_role() -> None:
-    said: Any = {"role": "assistant", "content": "a"}
+    said: Any = assistant_message("a")
     assert wire(USER, USER, said, said) == [
-        {"role": "user", "content": [text("q"), text("q")]},
-        {"role": "assistant", "content": [text("a"), text("a")]},
+        user_message([text("q"), text("q")]),
+        assistant_message([text("a"), text("a")]),
     ]
 
 
 def test_joins_a_translated_message_with_a_native_neighbour() -> None:
-    native = anthropic.decode_messages([{"role": "user", "content": "native"}])
-    assert wire(*native, USER) == [
-        {"role": "user", "content": [text("native"), text("q")]}
-    ]
-    assert wire(USER, *native) == [
-        {"role": "user", "content": [text("q"), text("native")]}
-    ]
+    native = anthropic.decode_messages([user_message("native")])
+    assert wire(*native, USER) == [user_message([text("native"), text("q")])]
+    assert wire(USER, *native) == [user_message([text("q"), text("native")])]
 
 
 @pytest.mark.parametrize(
@@ -131,18 +131,9 @@ def test_arguments_are_always_an_object(arguments: Any, value: dict[str, Any]) -
 
 
 def test_encodes_custom_calls_with_one_input() -> None:
-    custom = {
-        "id": "1",
-        "type": "custom",
-        "custom": {"name": "patch", "input": "*** Begin"},
-    }
+    custom = custom_call("1", "patch", "*** Begin")
     assert wire(USER, calls_message(custom))[1]["content"] == [
-        {
-            "type": "tool_use",
-            "id": "1",
-            "name": "patch",
-            "input": {"input": "*** Begin"},
-        }
+        call_block("1", "patch", {"input": "*** Begin"})
     ]
 
 
@@ -152,9 +143,7 @@ def test_drops_invalid_calls_and_names_nameless_ones() -> None:
         calls_message("garbage", {"id": "x"}, call("1", name="")),
         {"role": "assistant", "tool_calls": 3},
     )
-    assert written[1]["content"] == [
-        {"type": "tool_use", "id": "1", "name": "unknown", "input": {}}
-    ]
+    assert written[1]["content"] == [call_block("1", "unknown", {})]
 
 
 def test_cleans_call_ids_of_calls_and_results_alike() -> None:
@@ -186,10 +175,7 @@ def test_makes_reused_ids_unique() -> None:
 
 
 def test_keeps_native_ids_and_matches_translated_results() -> None:
-    made = {
-        "role": "assistant",
-        "content": [{"type": "tool_use", "id": "call_0", "name": "t", "input": {}}],
-    }
+    made = assistant_message([call_block("call_0", "t", {})])
     written = wire(
         USER,
         *anthropic.decode_messages([made]),
@@ -210,8 +196,8 @@ def test_cleans_the_id_of_an_orphan_result() -> None:
     assert wire(USER, result("a b"), {"role": "tool", "content": "x"})[0]["content"][
         :2
     ] == [
-        {"type": "tool_result", "tool_use_id": "a_b", "content": "ok"},
-        {"type": "tool_result", "tool_use_id": "call", "content": "x"},
+        result_block("a_b", "ok"),
+        result_block("call", "x"),
     ]
 
 
@@ -229,25 +215,25 @@ def test_drops_blank_messages(role: str, content: Any) -> None:
 
 
 def test_inserts_an_opening_before_the_assistant() -> None:
-    opening = {"role": "user", "content": OPENING_TEXT}
-    said: Any = {"role": "assistant", "content": "Hello!"}
+    opening = user_message(OPENING_TEXT)
+    said: Any = assistant_message("Hello!")
     assert wire() == []
-    assert wire({"role": "user", "content": ""}) == [opening]
-    assert wire(said) == [opening, {"role": "assistant", "content": [text("Hello!")]}]
-    native = anthropic.decode_messages([{"role": "assistant", "content": "Hello!"}])
-    assert wire(*native) == [{"role": "assistant", "content": "Hello!"}]
+    assert wire(user_message("")) == [opening]
+    assert wire(said) == [opening, assistant_message([text("Hello!")])]
+    native = anthropic.decode_messages([assistant_message("Hello!")])
+    assert wire(*native) == [assistant_message("Hello!")]
 
 
 def test_wraps_instructions_in_mid_conversation() -> None:
     written = wire(
         USER,
-        {"role": "assistant", "content": "a"},
+        assistant_message("a"),
         {"role": "developer", "content": "Be brief."},
         USER,
     )
     reminder = "<system-reminder>\nBe brief.\n</system-reminder>"
-    assert written[2] == {"role": "user", "content": [text(reminder), text("q")]}
-    assert not is_user_message({"role": "user", "content": reminder})
+    assert written[2] == user_message([text(reminder), text("q")])
+    assert not is_user_message(user_message(reminder))
 
 
 @pytest.mark.parametrize(
@@ -281,10 +267,7 @@ def test_wraps_instructions_in_mid_conversation() -> None:
             },
         ),
         (
-            {
-                "type": "image_url",
-                "image_url": {"url": "data:IMAGE/PNG;name=a.png;base64,AAAA"},
-            },
+            image_part("data:IMAGE/PNG;name=a.png;base64,AAAA"),
             {
                 "type": "image",
                 "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"},
@@ -298,11 +281,11 @@ def test_wraps_instructions_in_mid_conversation() -> None:
             },
         ),
         (
-            {"type": "image_url", "image_url": {"url": "data:image/svg+xml,<svg/>"}},
+            image_part("data:image/svg+xml,<svg/>"),
             text("[image omitted]"),
         ),
         (
-            {"type": "image_url", "image_url": {"url": "data:image/tiff;base64,AAAA"}},
+            image_part("data:image/tiff;base64,AAAA"),
             text("[image omitted]"),
         ),
         ({"type": "image_url", "image_url": None}, text("[image omitted]")),
@@ -345,9 +328,7 @@ def test_wraps_instructions_in_mid_conversation() -> None:
     ],
 )
 def test_encodes_parts(part: dict[str, Any], block: dict[str, Any]) -> None:
-    assert wire({"role": "user", "content": [part]}) == [
-        {"role": "user", "content": [block]}
-    ]
+    assert wire(user_message([part])) == [user_message([block])]
     in_result = wire(USER, calls_message(call("1")), result("1", [part]))[2]["content"][
         0
     ]["content"]
@@ -355,7 +336,7 @@ def test_encodes_parts(part: dict[str, Any], block: dict[str, Any]) -> None:
 
 
 def test_replaces_the_assistants_media_by_text() -> None:
-    shown = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
+    shown = image_part("https://example.org/a.png")
     said: Any = {"role": "assistant", "content": ["see", shown], "refusal": "No more."}
     assert wire(USER, said)[1]["content"] == [
         text("see"),
@@ -381,8 +362,8 @@ def test_accepts_histories_of_blocks() -> None:
     }
     written = wire(
         USER,
-        {"role": "assistant", "content": [thinking, made]},
-        {"role": "user", "content": [text("w"), answer]},
+        assistant_message([thinking, made]),
+        user_message([text("w"), answer]),
     )
     assert written[1]["content"] == [thinking, {**made, "id": "a_b"}]
     assert written[2]["content"] == [
@@ -424,63 +405,42 @@ class TestCacheMarkers:
 
     def test_never_marks_reasoning_or_blank_text(self) -> None:
         thinking = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
-        native = {"role": "assistant", "content": [text("a"), text(" "), thinking]}
+        native = assistant_message([text("a"), text(" "), thinking])
         [message] = anthropic.decode_messages([native])
         [written] = wire({**message, "cache_control": MARKER})
-        assert written == {
-            "role": "assistant",
-            "content": [text("a", cache_control=MARKER), text(" "), thinking],
-        }
-        [alone] = anthropic.decode_messages(
-            [{"role": "assistant", "content": [thinking]}]
+        assert written == assistant_message(
+            [text("a", cache_control=MARKER), text(" "), thinking]
         )
+        [alone] = anthropic.decode_messages([assistant_message([thinking])])
         assert wire({**alone, "cache_control": MARKER}) == [
-            {"role": "assistant", "content": [thinking]}
+            assistant_message([thinking])
         ]
         assert wire(USER, {"role": "user", "content": "", "cache_control": MARKER}) == [
             ASKED
         ]
-        [empty] = anthropic.decode_messages([{"role": "user", "content": ""}])
-        assert wire({**empty, "cache_control": MARKER}) == [
-            {"role": "user", "content": ""}
-        ]
+        [empty] = anthropic.decode_messages([user_message("")])
+        assert wire({**empty, "cache_control": MARKER}) == [user_message("")]
 
     def test_encodes_marks_set_on_a_decoded_history(self) -> None:
         """Placed on the core form, sent on the native one: reasoning stays signed, and old markers go."""
         thinking = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
-        use = {
-            "type": "tool_use",
-            "id": "1",
-            "name": "t",
-            "input": {"cache_control": "an argument"},
-        }
+        use = call_block("1", "t", {"cache_control": "an argument"})
         history: list[dict[str, Any]] = [
-            {"role": "user", "content": [text("old", cache_control=MARKER)]},
-            {"role": "assistant", "content": "b"},
-            {"role": "user", "content": "c"},
-            {"role": "assistant", "content": [thinking, text("d"), use]},
-            {
-                "role": "user",
-                "content": [
-                    {"type": "tool_result", "tool_use_id": "1", "content": "e"}
-                ],
-            },
+            user_message([text("old", cache_control=MARKER)]),
+            assistant_message("b"),
+            user_message("c"),
+            assistant_message([thinking, text("d"), use]),
+            user_message([result_block("1", "e")]),
         ]
         marked = apply_cache_control(
             anthropic.decode_messages(history), native_anthropic=True
         )
         assert anthropic.encode_messages(marked) == [
-            {"role": "user", "content": [text("old")]},
+            user_message([text("old")]),
             history[1],
-            {"role": "user", "content": [text("c", cache_control=MARKER)]},
-            {
-                "role": "assistant",
-                "content": [thinking, text("d"), {**use, "cache_control": MARKER}],
-            },
-            {
-                "role": "user",
-                "content": [{**history[4]["content"][0], "cache_control": MARKER}],
-            },
+            user_message([text("c", cache_control=MARKER)]),
+            assistant_message([thinking, text("d"), {**use, "cache_control": MARKER}]),
+            user_message([{**history[4]["content"][0], "cache_control": MARKER}]),
         ]
 
 
@@ -514,8 +474,8 @@ class TestRules:
     ) -> None:
         """Only the last message may grow, at its end: that is what a prompt cache needs."""
         answer: list[Message] = [
-            {"role": "user", "content": "q"},
-            {"role": "assistant", "content": "a"},
+            user_message("q"),
+            assistant_message("a"),
         ]
         short = anthropic.encode_messages([*first, *answer])
         long = anthropic.encode_messages([*first, *answer, *more])

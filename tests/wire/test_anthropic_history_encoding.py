@@ -11,39 +11,31 @@ import pytest
 from everthread.core.types import Request
 from everthread.wire.anthropic import decode_messages, encode_request
 from everthread.wire.anthropic.history_encoding import EncodedHistory
+from tests.chat_messages import (
+    assistant_message,
+    calls_message,
+    result_message,
+    text_part,
+    user_message,
+)
 
 
 def _said(rng: random.Random, index: int) -> list[Any]:
     """A turn, of the kinds that are joined, dropped or given other ids on this wire."""
     call_id = rng.choice(["call_1", f"call {index}", "x"])
     function = {"name": "ledger", "arguments": f'{{"account": {index}}}'}
-    wanted = {
-        "role": "assistant",
-        "content": None,
-        "tool_calls": [{"id": call_id, "function": function}],
-    }
-    answer = {
-        "role": "tool",
-        "tool_call_id": call_id,
-        "content": f"The books of {index}.",
-    }
-    native = decode_messages(
-        [
-            {
-                "role": "assistant",
-                "content": [{"type": "text", "text": f"Native {index}."}],
-            }
-        ]
-    )
+    wanted = calls_message({"id": call_id, "function": function})
+    answer = result_message(call_id, f"The books of {index}.")
+    native = decode_messages([assistant_message([text_part(f"Native {index}.")])])
     kinds: list[list[Any]] = [
         [
-            {"role": "user", "content": f"Question {index}"},
-            {"role": "assistant", "content": "Settled."},
+            user_message(f"Question {index}"),
+            assistant_message("Settled."),
         ],
-        [{"role": "user", "content": f"Look at {index}"}, wanted, answer],
-        [wanted, answer, {"role": "user", "content": "Hurry."}],
-        [{"role": "assistant", "content": ""}, {"role": "user", "content": "Hello?"}],
-        [{"role": "user", "content": [{"type": "text", "text": "In parts."}]}, *native],
+        [user_message(f"Look at {index}"), wanted, answer],
+        [wanted, answer, user_message("Hurry.")],
+        [assistant_message(""), user_message("Hello?")],
+        [user_message([text_part("In parts.")]), *native],
     ]
     return rng.choice(kinds)
 
@@ -69,10 +61,7 @@ def test_encodes_a_growing_history_like_a_new_one(seed: int) -> None:
             "Be brief.",
         )
         if rng.random() < 0.02:
-            history[rng.randrange(len(history))] = {
-                "role": "user",
-                "content": f"Another {index}",
-            }
+            history[rng.randrange(len(history))] = user_message(f"Another {index}")
         assert encode_request(request, encoded_history=written) == encode_request(
             request
         )
@@ -100,9 +89,7 @@ def test_returned_lists_may_be_modified() -> None:
 def test_encodes_everything_if_no_role_is_certain(calls: Any) -> None:
     """One voice all along, and calls that are none: no place to cut."""
     mute = {"role": "assistant", "content": None, "tool_calls": calls}
-    history: list[Any] = [
-        {"role": "user", "content": f"Say {index}."} for index in range(200)
-    ]
+    history: list[Any] = [user_message(f"Say {index}.") for index in range(200)]
     history[100] = mute
     written = EncodedHistory()
     request = Request("claude-sonnet-4-5", history)

@@ -10,6 +10,7 @@ from everthread.core.messages import Message
 from everthread.core.types import Reply, Request
 from everthread.errors import WireError
 from everthread.wire import anthropic
+from tests.chat_messages import assistant_message, text_part, user_message
 from tests.wire.anthropic_strategies import copy_of
 
 
@@ -56,23 +57,21 @@ class TestRequests:
             {
                 "role": "developer",
                 "content": [
-                    {"type": "text", "text": "two"},
-                    {"type": "text", "text": " "},
+                    text_part("two"),
+                    text_part(" "),
                 ],
             },
             {"role": "system", "content": "three", "cache_control": marker},
-            {"role": "user", "content": "hi"},
+            user_message("hi"),
         ]
         body = anthropic.encode_request(Request("m", messages, system="zero"))
         assert body["system"] == [
-            {"type": "text", "text": "zero"},
-            {"type": "text", "text": "one"},
-            {"type": "text", "text": "two"},
+            text_part("zero"),
+            text_part("one"),
+            text_part("two"),
             {"type": "text", "text": "three", "cache_control": marker},
         ]
-        assert body["messages"] == [
-            {"role": "user", "content": [{"type": "text", "text": "hi"}]}
-        ]
+        assert body["messages"] == [user_message([text_part("hi")])]
 
     def test_blank_instructions_make_no_system_prompt(self) -> None:
         assert "system" not in anthropic.encode_request(
@@ -323,7 +322,7 @@ class TestReplies:
             "type": "message",
             "role": "assistant",
             "model": "gpt",
-            "content": [{"type": "text", "text": "hi"}],
+            "content": [text_part("hi")],
             "stop_reason": reason,
             "stop_sequence": None,
             "usage": {
@@ -335,7 +334,7 @@ class TestReplies:
         }
 
     def test_encodes_an_empty_reply(self) -> None:
-        body = anthropic.encode_reply(Reply({"role": "assistant", "content": None}))
+        body = anthropic.encode_reply(Reply(assistant_message(None)))
         assert body["content"] == []
         assert body["usage"]["output_tokens"] == 0
 

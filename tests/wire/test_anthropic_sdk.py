@@ -13,11 +13,18 @@ from everthread.core.messages import calls_of, results_of, text_of
 from everthread.core.types import Reply
 from everthread.wire import anthropic
 from everthread.wire.sse import encode_event
+from tests.chat_messages import (
+    call_block,
+    calls_message,
+    function_call,
+    text_part,
+    user_message,
+)
 from tests.wire.official_sdks import anthropic_client, check_golden, load_golden
 from tests.wire.recording import Recorded, json_reply, sse_reply
 
 MODEL = "claude-of-the-test"
-ASKED: Any = [{"role": "user", "content": "What is new?"}]
+ASKED: Any = [user_message("What is new?")]
 PNG = {
     "type": "base64",
     "media_type": "image/png",
@@ -30,18 +37,8 @@ THINKING = {
 }
 REDACTED = {"type": "redacted_thinking", "data": "b3BhcXVl"}
 CALLS = [
-    {
-        "type": "tool_use",
-        "id": "toolu_01A",
-        "name": "read_file",
-        "input": {"path": "notes/今日.md"},
-    },
-    {
-        "type": "tool_use",
-        "id": "toolu_01B",
-        "name": "read_file",
-        "input": {"path": "b.txt", "lines": [1, 2]},
-    },
+    call_block("toolu_01A", "read_file", {"path": "notes/今日.md"}),
+    call_block("toolu_01B", "read_file", {"path": "b.txt", "lines": [1, 2]}),
 ]
 SEARCH = {
     "type": "server_tool_use",
@@ -102,27 +99,25 @@ def body(
 
 
 REPLIES = {
-    "text": body({"type": "text", "text": "Hello 世界 \U0001f989\n"}),
+    "text": body(text_part("Hello 世界 \U0001f989\n")),
     "calls": body(
         THINKING,
         REDACTED,
-        {"type": "text", "text": "Reading."},
+        text_part("Reading."),
         *CALLS,
         stop_reason="tool_use",
     ),
-    "hidden thinking": body(
-        {**THINKING, "thinking": ""}, {"type": "text", "text": "Done."}
-    ),
+    "hidden thinking": body({**THINKING, "thinking": ""}, text_part("Done.")),
     "search": body(SEARCH, FOUND, CITED, stop_reason="pause_turn"),
     "refusal": body(
         stop_reason="refusal",
         stop_details={"type": "refusal", "category": "cyber", "explanation": None},
     ),
     "no arguments": body(
-        {"type": "tool_use", "id": "toolu_02", "name": "now", "input": {}},
+        call_block("toolu_02", "now", {}),
         stop_reason="tool_use",
     ),
-    "cut off": body({"type": "text", "text": "Once upon"}, stop_reason="max_tokens"),
+    "cut off": body(text_part("Once upon"), stop_reason="max_tokens"),
 }
 
 
@@ -197,7 +192,7 @@ class TestWhatTheSdkSends:
                 model=MODEL,
                 max_tokens=64,
                 tools=[read_file],
-                messages=[{"role": "user", "content": "Read both."}],
+                messages=[user_message("Read both.")],
                 **options,
             )
             assert runner.until_done().stop_reason == "end_turn"
@@ -217,7 +212,7 @@ class TestWhatTheSdkSends:
         assert calls_of(request.messages[1]) == []
 
     def test_a_stream_and_a_schema(self) -> None:
-        verdict = body({"type": "text", "text": '{"good": true, "why": "short"}'})
+        verdict = body(text_part('{"good": true, "why": "short"}'))
         events = [
             encode_event(event)
             for event in anthropic.encode_stream(
@@ -261,14 +256,10 @@ class TestWhatTheSdkReads:
         )
 
     def test_a_reply_of_another_api(self) -> None:
-        made: Any = {
-            "id": "call.1",
-            "type": "function",
-            "function": {"name": "t", "arguments": "{broken"},
-        }
+        made: Any = function_call("call.1", "t", "{broken")
         usage = {"prompt_tokens": 9, "completion_tokens": 2}
         reply = Reply(
-            {"role": "assistant", "content": "hi", "tool_calls": [made]},
+            calls_message(made, text="hi"),
             "tool_calls",
             usage,
             "gpt",
@@ -276,13 +267,8 @@ class TestWhatTheSdkReads:
         )
         for read in (_read_whole(reply), _read_stream(reply, 11)):
             assert [block.to_dict() for block in read.content] == [
-                {"type": "text", "text": "hi"},
-                {
-                    "type": "tool_use",
-                    "id": "call_1",
-                    "name": "t",
-                    "input": {"INVALID_JSON": "{broken"},
-                },
+                text_part("hi"),
+                call_block("call_1", "t", {"INVALID_JSON": "{broken"}),
             ]
             assert (
                 read.stop_reason,

@@ -13,6 +13,7 @@ from everthread.core.types import Reply, StreamDelta
 from everthread.errors import WireError
 from everthread.wire import anthropic
 from everthread.wire.sse import SseEvent, SseParser, encode_event
+from tests.chat_messages import call_block, text_part
 from tests.wire.anthropic_strategies import copy_of, replies
 
 START = {
@@ -129,14 +130,9 @@ def test_decodes_a_whole_stream() -> None:
     ]
     assert blocks(reply) == [
         {"type": "thinking", "thinking": "Let me see.", "signature": "c2ln"},
-        {"type": "text", "text": "It is 晴れ."},
-        {
-            "type": "tool_use",
-            "id": "toolu_1",
-            "name": "weather",
-            "input": {"city": "Paris"},
-        },
-        {"type": "tool_use", "id": "toolu_2", "name": "now", "input": {}},
+        text_part("It is 晴れ."),
+        call_block("toolu_1", "weather", {"city": "Paris"}),
+        call_block("toolu_2", "now", {}),
     ]
     assert reply.message["content"] == "It is 晴れ."
     assert reply.message["reasoning_content"] == "Let me see."
@@ -239,7 +235,7 @@ class TestBrokenOff:
             block_start(2, type="tool_use", id="toolu_1", name="rm", input={}),
             block_delta(2, "input_json_delta", partial_json='{"path": "/tmp/x"}'),
         )
-        assert blocks(reply) == [{"type": "text", "text": "Half a sen"}]
+        assert blocks(reply) == [text_part("Half a sen")]
         assert calls_of(reply.message) == []
         assert reply.stop is None
         assert reply.usage == {
@@ -371,9 +367,9 @@ def test_streamed_reply_decodes_to_the_same_reply(body: dict[str, Any]) -> None:
 def test_deltas_add_up_to_the_reply() -> None:
     content = [
         {"type": "thinking", "thinking": "hm", "signature": "c2ln"},
-        {"type": "text", "text": "a"},
-        {"type": "tool_use", "id": "x", "name": "t", "input": {"a": "\ud800"}},
-        {"type": "text", "text": "b\r\n\n"},
+        text_part("a"),
+        call_block("x", "t", {"a": "\ud800"}),
+        text_part("b\r\n\n"),
     ]
     reply = anthropic.decode_reply(
         {"id": "m", "model": "c", "content": content, "stop_reason": "end_turn"}
@@ -395,7 +391,7 @@ def test_deltas_add_up_to_the_reply() -> None:
 def test_encodes_named_events_with_final_usage() -> None:
     reply = anthropic.decode_reply(
         {
-            "content": [{"type": "text", "text": "a"}],
+            "content": [text_part("a")],
             "stop_reason": "end_turn",
             "usage": {"input_tokens": 1, "output_tokens": 2},
         }

@@ -8,12 +8,16 @@ import pytest
 
 from everthread.errors import InputError
 from everthread.wire.codecs import decode_any
+from tests.chat_messages import (
+    assistant_message,
+    call_block,
+    result_message,
+    text_part,
+    user_message,
+)
 
-HI = {"role": "user", "content": "hi"}
-USE = {
-    "role": "assistant",
-    "content": [{"type": "tool_use", "id": "t", "name": "f", "input": {}}],
-}
+HI = user_message("hi")
+USE = assistant_message([call_block("t", "f", {})])
 
 
 @pytest.mark.parametrize(
@@ -30,21 +34,13 @@ USE = {
             "openai_chat",
         ),
         (
-            {
-                "messages": [
-                    {"role": "user", "content": [{"type": "text", "text": "hi"}]}
-                ]
-            },
+            {"messages": [user_message([text_part("hi")])]},
             "openai_chat",
         ),
         (
             [
                 HI,
-                {
-                    "role": "tool",
-                    "tool_call_id": "c",
-                    "content": [{"type": "image", "source": {}}],
-                },
+                result_message("c", [{"type": "image", "source": {}}]),
             ],
             "openai_chat",
         ),

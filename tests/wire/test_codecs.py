@@ -9,6 +9,7 @@ import pytest
 from everthread.core.messages import text_of
 from everthread.core.types import Api, Reply, Request
 from everthread.wire.codecs import CODECS
+from tests.chat_messages import assistant_message, result_block, text_part, user_message
 
 
 def test_every_api_has_a_codec() -> None:
@@ -18,16 +19,12 @@ def test_every_api_has_a_codec() -> None:
 @pytest.mark.parametrize("api", get_args(Api))
 def test_decodes_its_own_output(api: Api) -> None:
     codec = CODECS[api]
-    request = Request(
-        "some-model", [{"role": "user", "content": "Hello?"}], params={"max_tokens": 9}
-    )
+    request = Request("some-model", [user_message("Hello?")], params={"max_tokens": 9})
     read = codec.decode_request(codec.encode_request(request))
     assert [text_of(message) for message in read.messages] == ["Hello?"]
     messages = codec.decode_messages(codec.encode_messages(request.messages))
     assert [text_of(message) for message in messages] == ["Hello?"]
-    reply = Reply(
-        {"role": "assistant", "content": "Hello."}, "stop", model="some-model", id="r1"
-    )
+    reply = Reply(assistant_message("Hello."), "stop", model="some-model", id="r1")
     assert text_of(codec.decode_reply(codec.encode_reply(reply)).message) == "Hello."
     decoder = codec.stream_decoder(model="some-model")
     for event in codec.encode_stream(reply):
@@ -37,10 +34,8 @@ def test_decodes_its_own_output(api: Api) -> None:
 
 def test_text_before_a_result_is_decoded_separately_and_encoded_together() -> None:
     codec = CODECS["anthropic"]
-    result = {"type": "tool_result", "tool_use_id": "t1", "content": "done"}
-    wire = [
-        {"role": "user", "content": [{"type": "text", "text": "First this."}, result]}
-    ]
+    result = result_block("t1", "done")
+    wire = [user_message([text_part("First this."), result])]
     core = codec.decode_messages(wire)
     assert [message["role"] for message in core] == ["user", "tool"]
     assert codec.encode_messages(core) == wire

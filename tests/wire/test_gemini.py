@@ -18,6 +18,16 @@ from everthread.errors import WireError
 from everthread.wire import gemini
 from everthread.wire.codecs import decode_any
 from everthread.wire.sse import SseEvent
+from tests.chat_messages import (
+    assistant_message,
+    calls_message,
+    function_call,
+    image_part,
+    result_block,
+    result_message,
+    text_part,
+    user_message,
+)
 from tests.wire.anthropic_strategies import chat_histories
 from tests.wire.gemini_strategies import replies, requests, wire_contents
 
@@ -229,7 +239,7 @@ class TestMeaning:
             [{"role": "user", "parts": [image, pdf]}, {"role": "user", "parts": [shot]}]
         )
         assert said["content"] == [
-            {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBO"}},
+            image_part("data:image/png;base64,iVBO"),
             {
                 "type": "file",
                 "file": {
@@ -239,7 +249,7 @@ class TestMeaning:
             },
         ]
         assert result["content"] == [
-            {"type": "text", "text": "shot"},
+            text_part("shot"),
             said["content"][0],
         ]
 
@@ -266,12 +276,8 @@ class TestMeaning:
         answered = gemini.make_comparable_content(
             {"role": "user", "parts": [ANSWERED, "no object"]}
         )
-        block = {
-            "type": "tool_result",
-            "tool_use_id": "read_file",
-            "content": "print(1)",
-        }
-        assert answered == {"role": "user", "content": [block]}
+        block = result_block("read_file", "print(1)")
+        assert answered == user_message([block])
         assert (
             gemini.make_comparable_content(
                 {"role": "user", "parts": [ANSWERED, ANSWERED]}
@@ -281,7 +287,7 @@ class TestMeaning:
         assert (
             gemini.make_comparable_content("nothing")
             == gemini.make_comparable_content({"parts": 1})
-            == {"role": "user", "content": []}
+            == user_message([])
         )
 
 
@@ -306,11 +312,7 @@ class TestSignatures:
         ) == [content]
 
     def test_calls_of_other_apis_get_a_placeholder_signature(self) -> None:
-        call = {
-            "id": "c1",
-            "type": "function",
-            "function": {"name": "f", "arguments": "no json"},
-        }
+        call = function_call("c1", "f", "no json")
         history: Any = [
             {
                 "role": "assistant",
@@ -319,14 +321,13 @@ class TestSignatures:
                 "tool_calls": [call, {**call, "id": "c2"}],
             },
             {"role": "tool", "tool_call_id": "c1", "content": "one", "is_error": True},
-            {
-                "role": "tool",
-                "tool_call_id": "c2",
-                "content": [
-                    {"type": "text", "text": "two"},
-                    _image("https://x.test/a"),
+            result_message(
+                "c2",
+                [
+                    text_part("two"),
+                    image_part("https://x.test/a"),
                 ],
-            },
+            ),
         ]
         opening, called, answered = gemini.encode_messages(history, model=MODEL)
         assert opening == {"role": "user", "parts": [{"text": OPENING_TEXT}]}
@@ -347,9 +348,7 @@ class TestSignatures:
         core = gemini.decode_messages(
             [{"role": "user", "parts": [{"text": "Go."}]}, called]
         )
-        wire = gemini.encode_messages(
-            [*core, {"role": "tool", "tool_call_id": "n1", "content": "cut"}]
-        )
+        wire = gemini.encode_messages([*core, result_message("n1", "cut")])
         assert wire[2]["parts"] == [
             {
                 "functionResponse": {
@@ -361,16 +360,12 @@ class TestSignatures:
         ]
 
 
-def _image(url: Any) -> dict[str, Any]:
-    return {"type": "image_url", "image_url": {"url": url}}
-
-
 def test_encodes_parts_of_other_apis() -> None:
     given: Any = [
-        {"type": "text", "text": " "},
-        {"type": "text", "text": "See."},
-        _image("data:image/png;base64,iVBO"),
-        _image("file:///a"),
+        text_part(" "),
+        text_part("See."),
+        image_part("data:image/png;base64,iVBO"),
+        image_part("file:///a"),
         {"type": "image_url", "image_url": "data:image/gif;base64,R0"},
         {"type": "file", "file": {"file_id": "file_1"}},
         {"type": "somethingNew", "somethingNew": {"a": 1}},
@@ -378,8 +373,8 @@ def test_encodes_parts_of_other_apis() -> None:
     history: Any = [
         {"role": "developer", "content": "Be kind."},
         {"role": "system", "content": " "},
-        {"role": "user", "content": given},
-        {"role": "tool", "tool_call_id": "gone", "content": "alone"},
+        user_message(given),
+        result_message("gone", "alone"),
     ]
     [content] = gemini.encode_messages(history)
     assert content["parts"] == [
@@ -392,7 +387,7 @@ def test_encodes_parts_of_other_apis() -> None:
         {"text": "[file omitted]"},
         {"somethingNew": {"a": 1}},
     ]
-    assert gemini.encode_messages([{"role": "user", "content": ""}]) == [
+    assert gemini.encode_messages([user_message("")]) == [
         {"role": "user", "parts": [{"text": OPENING_TEXT}]}
     ]
 
@@ -486,7 +481,7 @@ class TestRequests:
             "tools": [{"functionDeclarations": []}],
         }
         read = gemini.decode_request(body)
-        assert read.system == [{"type": "text", "text": "Old."}]
+        assert read.system == [text_part("Old.")]
         written = gemini.encode_request(Request(MODEL, [], "New.", params=read.params))
         assert written == {
             "model": MODEL,
@@ -592,18 +587,14 @@ class TestReplies:
         )
 
     def test_encodes_a_reply_of_another_api(self) -> None:
-        call: Any = {
-            "id": "c",
-            "type": "function",
-            "function": {"name": "f", "arguments": "{}"},
-        }
+        call: Any = function_call("c", "f")
         usage = {
             "prompt_tokens": 9,
             "completion_tokens": 5,
             "completion_tokens_details": {"reasoning_tokens": 2},
         }
         reply = Reply(
-            {"role": "assistant", "content": "Hi", "tool_calls": [call]},
+            calls_message(call, text="Hi"),
             "tool_calls",
             usage,
             "m",
@@ -619,14 +610,14 @@ class TestReplies:
             "totalTokenCount": 14,
         }
         assert gemini.decode_reply(body).stop == "tool_calls"
-        silent = gemini.encode_reply(Reply({"role": "assistant", "content": ""}, None))
+        silent = gemini.encode_reply(Reply(assistant_message(""), None))
         assert silent == {
             "candidates": [{"index": 0, "content": {"role": "model", "parts": []}}]
         }
         assert (
-            gemini.encode_reply(Reply({"role": "assistant", "content": "x"}, "pause"))[
-                "candidates"
-            ][0]["finishReason"]
+            gemini.encode_reply(Reply(assistant_message("x"), "pause"))["candidates"][
+                0
+            ]["finishReason"]
             == "OTHER"
         )
 

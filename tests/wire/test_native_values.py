@@ -12,13 +12,14 @@ from everthread.wire.native_values import (
     public_message,
     with_native,
 )
+from tests.chat_messages import assistant_message
 
-SAID: Message = {"role": "assistant", "content": "hi"}
+SAID: Message = assistant_message("hi")
 
 
 def test_native_value_is_for_its_own_api_only() -> None:
-    message = with_native(SAID, "anthropic", {"role": "assistant", "content": []})
-    assert native_value(message, "anthropic") == {"role": "assistant", "content": []}
+    message = with_native(SAID, "anthropic", assistant_message([]))
+    assert native_value(message, "anthropic") == assistant_message([])
     assert native_value(message, "openai_chat") is None
     assert native_value(SAID, "anthropic") is None
     assert "_native" not in SAID

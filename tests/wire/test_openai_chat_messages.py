@@ -12,6 +12,17 @@ from everthread.core.messages import Message, with_content
 from everthread.core.validation import validate_messages
 from everthread.wire import openai_chat as chat
 from everthread.wire.native_values import with_native
+from tests.chat_messages import (
+    assistant_message,
+    call_block,
+    calls_message,
+    function_call,
+    image_part,
+    result_block,
+    result_message,
+    text_part,
+    user_message,
+)
 from tests.wire import openai_strategies as made
 from tests.wire.openai_bodies import completion
 
@@ -49,7 +60,7 @@ def test_reasoning_is_sent_only_to_its_author() -> None:
     [message] = chat.decode_messages([SIGNED], model="vendor/m")
     assert encode(message) == encode(message, model="m-2025-01-31") == [SIGNED]
     unsigned = [
-        {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}},
+        function_call("c", "f"),
         "garbage",
     ]
     assert encode(message, model="other") == [
@@ -71,9 +82,7 @@ def test_requested_model_is_the_author_of_reasoning() -> None:
 
 def test_drops_reasoning_of_another_api() -> None:
     core: Message = {"role": "assistant", "content": "x", "reasoning_content": "hm"}
-    assert encode(with_native(core, "anthropic", {})) == [
-        {"role": "assistant", "content": "x"}
-    ]
+    assert encode(with_native(core, "anthropic", {})) == [assistant_message("x")]
     assert encode(core) == [core]
 
 
@@ -97,21 +106,13 @@ def test_foreign_blocks_are_verbatim_until_changed() -> None:
     }
     [message] = chat.decode_messages([wire])
     assert encode(message) == [wire]
-    url = {
-        "type": "image_url",
-        "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="},
-    }
-    assert encode(with_content(message, message["content"])) == [
-        {"role": "user", "content": [url]}
-    ]
+    url = image_part("data:image/png;base64,iVBORw0KGgo=")
+    assert encode(with_content(message, message["content"])) == [user_message([url])]
 
 
 def test_drops_cache_marks_of_messages_but_not_of_parts() -> None:
     mark = {"type": "ephemeral"}
-    marked = {
-        "role": "user",
-        "content": [{"type": "text", "text": "x", "cache_control": mark}],
-    }
+    marked = user_message([{"type": "text", "text": "x", "cache_control": mark}])
     assert encode({**marked, "cache_control": mark}) == [marked]
 
 
@@ -127,35 +128,18 @@ def test_converts_a_history_of_blocks_to_valid_chat(history: list[Message]) -> N
 
 def test_converts_call_and_result_blocks() -> None:
     wire = encode(
-        {
-            "role": "assistant",
-            "content": [
+        calls_message(
+            function_call("c", "f", ""),
+            text=[
                 {"type": "thinking", "thinking": "hm", "signature": "s"},
                 {"type": "text", "text": "Let me see.", "citations": []},
-                {
-                    "type": "tool_use",
-                    "id": "a",
-                    "name": "look",
-                    "input": {"city": "Århus"},
-                },
+                call_block("a", "look", {"city": "Århus"}),
                 {"type": "tool_use", "id": "b", "name": "now"},
             ],
-            "tool_calls": [
-                {
-                    "id": "c",
-                    "type": "function",
-                    "function": {"name": "f", "arguments": ""},
-                }
-            ],
-        },
-        {
-            "role": "user",
-            "content": [
-                {
-                    "type": "tool_result",
-                    "tool_use_id": "a",
-                    "content": [{"type": "image", "source": PNG}],
-                },
+        ),
+        user_message(
+            [
+                result_block("a", [{"type": "image", "source": PNG}]),
                 {
                     "type": "tool_result",
                     "tool_use_id": "b",
@@ -163,78 +147,47 @@ def test_converts_call_and_result_blocks() -> None:
                     "content": "no clock",
                 },
                 {"type": "tool_result", "tool_use_id": "c"},
-                {"type": "text", "text": "Go on."},
-            ],
-        },
+                text_part("Go on."),
+            ]
+        ),
     )
-    image = {
-        "type": "image_url",
-        "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="},
-    }
+    image = image_part("data:image/png;base64,iVBORw0KGgo=")
     assert wire == [
-        {
-            "role": "assistant",
-            "content": [{"type": "text", "text": "Let me see."}],
-            "tool_calls": [
-                {
-                    "id": "a",
-                    "type": "function",
-                    "function": {"name": "look", "arguments": '{"city": "Århus"}'},
-                },
-                {
-                    "id": "b",
-                    "type": "function",
-                    "function": {"name": "now", "arguments": "{}"},
-                },
-                {
-                    "id": "c",
-                    "type": "function",
-                    "function": {"name": "f", "arguments": ""},
-                },
-            ],
-        },
-        {"role": "tool", "tool_call_id": "a", "content": "[in the next message]"},
-        {"role": "tool", "tool_call_id": "b", "content": "no clock"},
-        {"role": "tool", "tool_call_id": "c", "content": ""},
-        {"role": "user", "content": [{"type": "text", "text": "[result of a]"}, image]},
-        {"role": "user", "content": [{"type": "text", "text": "Go on."}]},
+        calls_message(
+            function_call("a", "look", '{"city": "Århus"}'),
+            function_call("b", "now"),
+            function_call("c", "f", ""),
+            text=[text_part("Let me see.")],
+        ),
+        result_message("a", "[in the next message]"),
+        result_message("b", "no clock"),
+        result_message("c", ""),
+        user_message([text_part("[result of a]"), image]),
+        user_message([text_part("Go on.")]),
     ]
 
 
 def test_assistant_with_only_reasoning_has_no_content() -> None:
     thought = [{"type": "thinking", "thinking": "hm"}]
-    call = {"type": "tool_use", "id": "a", "name": "f", "input": {}}
-    assert encode({"role": "assistant", "content": thought})[0]["content"] == ""
-    assert (
-        encode({"role": "assistant", "content": [*thought, call]})[0]["content"] is None
-    )
+    call = call_block("a", "f", {})
+    assert encode(assistant_message(thought))[0]["content"] == ""
+    assert encode(assistant_message([*thought, call]))[0]["content"] is None
 
 
 def test_empty_list_is_no_content() -> None:
-    called = {
-        "id": "a",
-        "type": "function",
-        "function": {"name": "f", "arguments": "{}"},
-    }
-    assert (
-        encode({"role": "assistant", "content": [], "tool_calls": [called]})[0][
-            "content"
-        ]
-        is None
-    )
-    assert (
-        encode({"role": "tool", "tool_call_id": "a", "content": []})[0]["content"] == ""
-    )
+    called = function_call("a", "f")
+    assert encode(calls_message(called, text=[]))[0]["content"] is None
+    assert encode(result_message("a", []))[0]["content"] == ""
 
 
 def test_media_of_results_follow_the_last_result() -> None:
-    image = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
-    words = {"type": "text", "text": "a chart"}
+    image = image_part("https://example.org/a.png")
+    words = text_part("a chart")
     wire = encode(
-        {"role": "tool", "tool_call_id": "a", "content": [words, image]},
-        {"role": "tool", "tool_call_id": "b", "content": [words]},
-        {"role": "assistant", "content": "x"},
-        {"role": "tool", "tool_call_id": "c", "content": [image]},
+        result_message("a", [words, image]),
+        result_message("b", [words]),
+        assistant_message("x"),
+        result_message("c", [image]),
     )
     assert [message["role"] for message in wire] == [
         "tool",
@@ -245,26 +198,21 @@ def test_media_of_results_follow_the_last_result() -> None:
         "user",
     ]
     assert wire[0]["content"] == [words]
-    assert wire[2]["content"] == [{"type": "text", "text": "[result of a]"}, image]
+    assert wire[2]["content"] == [text_part("[result of a]"), image]
 
 
 FOREIGN_PARTS: list[tuple[dict[str, Any], list[dict[str, Any]]]] = [
     (
         {"type": "image", "source": PNG},
-        [
-            {
-                "type": "image_url",
-                "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="},
-            }
-        ],
+        [image_part("data:image/png;base64,iVBORw0KGgo=")],
     ),
     (
         {"type": "image", "source": {"type": "url", "url": "u"}},
-        [{"type": "image_url", "image_url": {"url": "u"}}],
+        [image_part("u")],
     ),
     (
         {"type": "image", "source": {"type": "file", "file_id": "f"}},
-        [{"type": "text", "text": "[image]"}],
+        [text_part("[image]")],
     ),
     (
         {"type": "document", "title": "T", "source": PNG},
@@ -280,11 +228,11 @@ FOREIGN_PARTS: list[tuple[dict[str, Any], list[dict[str, Any]]]] = [
     ),
     (
         {"type": "document", "source": {"type": "text", "data": "words"}},
-        [{"type": "text", "text": "words"}],
+        [text_part("words")],
     ),
     (
         {"type": "document", "source": {"type": "content", "content": "words"}},
-        [{"type": "text", "text": "words"}],
+        [text_part("words")],
     ),
     (
         {
@@ -294,24 +242,24 @@ FOREIGN_PARTS: list[tuple[dict[str, Any], list[dict[str, Any]]]] = [
                 "content": [{"type": "text", "text": "w", "citations": 1}],
             },
         },
-        [{"type": "text", "text": "w"}],
+        [text_part("w")],
     ),
     (
         {"type": "document", "source": {"type": "url", "url": "u"}},
-        [{"type": "text", "text": "[document: u]"}],
+        [text_part("[document: u]")],
     ),
     (
         {"type": "document", "title": "T", "source": None},
-        [{"type": "text", "text": "[document: T]"}],
+        [text_part("[document: T]")],
     ),
-    ({"type": "input_text", "text": "w"}, [{"type": "text", "text": "w"}]),
+    ({"type": "input_text", "text": "w"}, [text_part("w")]),
     (
         {"type": "output_text", "text": "w", "annotations": []},
-        [{"type": "text", "text": "w"}],
+        [text_part("w")],
     ),
     (
         {"type": "input_image", "image_url": "u"},
-        [{"type": "image_url", "image_url": {"url": "u"}}],
+        [image_part("u")],
     ),
     (
         {"type": "input_image", "image_url": "u", "detail": "low"},
@@ -319,7 +267,7 @@ FOREIGN_PARTS: list[tuple[dict[str, Any], list[dict[str, Any]]]] = [
     ),
     (
         {"type": "input_image", "file_id": "f"},
-        [{"type": "text", "text": "[input_image]"}],
+        [text_part("[input_image]")],
     ),
     (
         {"type": "input_file", "file_id": "f"},
@@ -327,20 +275,20 @@ FOREIGN_PARTS: list[tuple[dict[str, Any], list[dict[str, Any]]]] = [
     ),
     (
         {"type": "input_file", "file_url": "u"},
-        [{"type": "text", "text": "[input_file: u]"}],
+        [text_part("[input_file: u]")],
     ),
     (
         {
             "type": "search_result",
             "title": "T",
             "source": "u",
-            "content": [{"type": "text", "text": "w"}],
+            "content": [text_part("w")],
         },
-        [{"type": "text", "text": "T\nu\nw"}],
+        [text_part("T\nu\nw")],
     ),
     (
         {"type": "server_tool_use", "name": "web_search"},
-        [{"type": "text", "text": "[server_tool_use: web_search]"}],
+        [text_part("[server_tool_use: web_search]")],
     ),
     (
         {"type": "video_url", "video_url": {"url": "u"}},
@@ -353,6 +301,4 @@ FOREIGN_PARTS: list[tuple[dict[str, Any], list[dict[str, Any]]]] = [
 def test_converts_foreign_parts(
     part: dict[str, Any], expected: list[dict[str, Any]]
 ) -> None:
-    assert encode({"role": "user", "content": [part]}) == [
-        {"role": "user", "content": expected}
-    ]
+    assert encode(user_message([part])) == [user_message(expected)]

@@ -13,6 +13,7 @@ from everthread.core.types import Reply
 from everthread.errors import WireError
 from everthread.wire import openai_chat as chat
 from everthread.wire.native_values import with_native
+from tests.chat_messages import assistant_message, text_part
 from tests.shared_data import shared_path
 from tests.wire import openai_strategies as made
 from tests.wire.openai_bodies import completion
@@ -74,7 +75,7 @@ def test_encodes_finish_reasons_of_other_apis(
     stop: str | None, reason: str | None
 ) -> None:
     reply = Reply(
-        message={"role": "assistant", "content": "x"},
+        message=assistant_message("x"),
         stop=stop,
         raw={"type": "message", "stop_reason": "?"},
     )
@@ -85,7 +86,7 @@ def test_encodes_finish_reasons_of_other_apis(
 
 
 def test_encodes_a_changed_stop() -> None:
-    reply = chat.decode_reply(completion({"role": "assistant", "content": "x"}))
+    reply = chat.decode_reply(completion(assistant_message("x")))
     changed = Reply(message=reply.message, stop="length", raw=reply.raw)
     assert chat.encode_reply(changed)["choices"][0]["finish_reason"] == "length"
 
@@ -102,11 +103,11 @@ def test_refusal_with_text_is_a_plain_stop() -> None:
 
 def test_joins_text_blocks_for_a_client() -> None:
     blocks = [
-        {"type": "text", "text": "a"},
+        text_part("a"),
         {"type": "tool_use", "id": "c", "name": "f"},
-        {"type": "text", "text": "b"},
+        text_part("b"),
     ]
-    message: Message = {"role": "assistant", "content": blocks}
+    message: Message = assistant_message(blocks)
     [choice] = chat.encode_reply(Reply(message=message, stop="tool_calls"))["choices"]
     assert choice["message"]["content"] == "a\nb"
     assert [call["id"] for call in choice["message"]["tool_calls"]] == ["c"]

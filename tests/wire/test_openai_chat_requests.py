@@ -12,9 +12,10 @@ from everthread.core.messages import Message
 from everthread.core.types import Request
 from everthread.errors import WireError
 from everthread.wire import openai_chat as chat
+from tests.chat_messages import user_message
 from tests.wire import openai_strategies as made
 
-USER: Message = {"role": "user", "content": "hi"}
+USER: Message = user_message("hi")
 
 
 def round_trip(body: dict[str, Any]) -> dict[str, Any]:
@@ -53,7 +54,7 @@ def test_first_message_becomes_the_system_prompt(role: str) -> None:
         {"role": "system", "content": "x", "name": "n"},
         {"role": "system", "content": None},
         {"role": "system", "content": [{"type": "input_text", "text": "x"}]},
-        {"role": "user", "content": "x"},
+        user_message("x"),
     ],
 )
 def test_first_message_with_other_fields_stays_in_place(first: Any) -> None:
@@ -120,11 +121,9 @@ def test_private_fields_never_cross_the_wire() -> None:
             "tools": [{"_a": 1, "type": "t"}],
         }
     )
-    assert request == Request(
-        "m", [{"role": "user", "content": "x"}], tools=[{"type": "t"}]
-    )
+    assert request == Request("m", [user_message("x")], tools=[{"type": "t"}])
     summary: Any = {"role": "user", "content": "x", "_summary": True}
-    assert chat.encode_messages([summary]) == [{"role": "user", "content": "x"}]
+    assert chat.encode_messages([summary]) == [user_message("x")]
 
 
 @pytest.mark.parametrize(
@@ -148,7 +147,7 @@ def test_private_fields_never_cross_the_wire() -> None:
             r"messages\[1\] must be an object, not int",
         ),
         (
-            {"model": "m", "messages": [{"role": "user", "content": 5}]},
+            {"model": "m", "messages": [user_message(5)]},
             r"messages\[0\].content must be a string, a list",
         ),
         (

@@ -15,6 +15,7 @@ from everthread.errors import WireError
 from everthread.wire import openai_chat as chat
 from everthread.wire.openai_chat import encode_stream, stream_decoder
 from everthread.wire.sse import SseEvent, SseParser, encode_event
+from tests.chat_messages import assistant_message, calls_message, custom_call, text_part
 from tests.shared_data import shared_path
 from tests.wire import openai_strategies as made
 
@@ -176,7 +177,7 @@ def test_merges_refusal_audio_and_legacy_function_call() -> None:
 
 
 def test_keeps_the_order_of_content_parts() -> None:
-    thought = {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}
+    thought = {"type": "thinking", "thinking": [text_part("hm")]}
     _, reply = read(
         [
             chunk({"content": ""}),
@@ -186,7 +187,7 @@ def test_keeps_the_order_of_content_parts() -> None:
         ]
     )
     assert chat.encode_messages([reply.message]) == [
-        {"role": "assistant", "content": [thought, {"type": "text", "text": "ab"}]}
+        assistant_message([thought, text_part("ab")])
     ]
 
 
@@ -374,7 +375,7 @@ def test_reports_errors_and_keeps_the_partial_reply() -> None:
 def test_aborted_stream_gives_a_partial_reply() -> None:
     _, reply = read(
         [
-            chunk({"role": "assistant", "content": "Hel"}),
+            chunk(assistant_message("Hel")),
             fragment(0, id="a", name="f", arguments='{"x"'),
         ]
     )
@@ -383,7 +384,7 @@ def test_aborted_stream_gives_a_partial_reply() -> None:
         "name": "f",
         "arguments": '{"x"',
     }
-    assert read([])[1].message == {"role": "assistant", "content": ""}
+    assert read([])[1].message == assistant_message("")
 
 
 def test_reads_only_the_first_choice() -> None:
@@ -456,8 +457,8 @@ def test_any_chunking_gives_the_same_reply(
 
 
 def test_streams_a_custom_call_and_null_usage() -> None:
-    call = {"id": "a", "type": "custom", "custom": {"name": "sql", "input": "select 1"}}
-    message = {"role": "assistant", "content": None, "tool_calls": [call]}
+    call = custom_call("a", "sql", "select 1")
+    message = calls_message(call)
     choice = {"index": 0, "message": message, "finish_reason": "tool_calls"}
     reply = chat.decode_reply(
         {"id": "1", "object": "chat.completion", "usage": None, "choices": [choice]}

@@ -13,6 +13,7 @@ from everthread.core.types import Reply, Request
 from everthread.errors import WireError
 from everthread.wire import openai_chat, openai_responses
 from everthread.wire.native_values import with_native
+from tests.chat_messages import text_part, user_message
 from tests.wire import openai_strategies as made
 from tests.wire.openai_bodies import (
     CALL,
@@ -45,10 +46,10 @@ def test_restores_requests_verbatim(body: dict[str, Any]) -> None:
 def test_text_input_is_a_user_message() -> None:
     request = openai_responses.decode_request({"model": "m", "input": "hi"})
     assert request.messages[0]["content"] == "hi"
-    more = Request("m", [*request.messages, {"role": "user", "content": "go"}])
+    more = Request("m", [*request.messages, user_message("go")])
     assert openai_responses.encode_request(more)["input"] == [
-        {"role": "user", "content": "hi"},
-        {"role": "user", "content": "go"},
+        user_message("hi"),
+        user_message("go"),
     ]
 
 
@@ -57,7 +58,7 @@ def test_instructions_are_the_system_prompt() -> None:
         {"model": "m", "input": [], "instructions": "Be brief."}
     )
     assert request.system == "Be brief."
-    blocks = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    blocks = [text_part("a"), text_part("b")]
     assert openai_responses.encode_request(Request("m", [], system=blocks)) == {
         "model": "m",
         "instructions": "a\n\nb",
@@ -78,9 +79,9 @@ def test_system_prompt_with_a_breakpoint_is_a_developer_message() -> None:
     asked = Request("m", text.messages, system=system)
     assert openai_responses.encode_request(asked)["input"] == [
         developer,
-        {"role": "user", "content": "Hello."},
+        user_message("Hello."),
     ]
-    said = Request("m", [{"role": "user", "content": "Hi."}], system=system)
+    said = Request("m", [user_message("Hi.")], system=system)
     assert openai_responses.encode_request(said)["input"][0] == developer
 
 
@@ -136,11 +137,11 @@ def test_built_in_tools_are_for_their_own_api_only() -> None:
             r"input\[0\].role must not be tool",
         ),
         (
-            {"model": "m", "input": [{"role": "user", "content": 5}]},
+            {"model": "m", "input": [user_message(5)]},
             "content must be a list, not int",
         ),
         (
-            {"model": "m", "input": [{"role": "user", "content": ["x"]}]},
+            {"model": "m", "input": [user_message(["x"])]},
             "a part of the content must be an object, not str",
         ),
         ({"model": "m", "tools": 5}, "tools must be a list, not int"),

@@ -9,6 +9,16 @@ from hypothesis import given
 
 from everthread.core.messages import Message, calls_of, results_of, with_content
 from everthread.wire import openai_chat, openai_responses
+from tests.chat_messages import (
+    assistant_message,
+    calls_message,
+    custom_call,
+    function_call,
+    image_part,
+    result_message,
+    text_part,
+    user_message,
+)
 from tests.wire import openai_strategies as made
 from tests.wire.openai_bodies import (
     CALL,
@@ -37,7 +47,7 @@ def test_joins_a_run_of_items_into_one_message() -> None:
         "id": "msg_2",
         "content": [{"type": "refusal", "refusal": "But no."}],
     }
-    user = {"role": "user", "content": "Oslo?"}
+    user = user_message("Oslo?")
     items = [user, REASONING, MESSAGE, second, CALL, OUTPUT, REASONING, MESSAGE]
     messages = read(*items)
     assert [message["role"] for message in messages] == [
@@ -56,10 +66,8 @@ def test_joins_a_run_of_items_into_one_message() -> None:
 
 
 def test_keeps_texts_separate_and_drops_empty_ones() -> None:
-    [message] = read(
-        {**MESSAGE, "content": [TEXT, TEXT]}, {"role": "assistant", "content": ""}
-    )
-    assert message["content"] == [{"type": "text", "text": "Let me see."}] * 2
+    [message] = read({**MESSAGE, "content": [TEXT, TEXT]}, assistant_message(""))
+    assert message["content"] == [text_part("Let me see.")] * 2
 
 
 def test_items_without_text_get_a_label() -> None:
@@ -78,13 +86,9 @@ def test_converts_parts_to_chat_form() -> None:
         {"type": "input_text", "text": "a"},
         {"type": "input_image", "image_url": "u", "detail": "low"},
     ]
-    [said, result] = read(
-        {"role": "user", "content": parts}, {**OUTPUT, "output": parts}
-    )
+    [said, result] = read(user_message(parts), {**OUTPUT, "output": parts})
     image = {"type": "image_url", "image_url": {"url": "u", "detail": "low"}}
-    assert (
-        said["content"] == result["content"] == [{"type": "text", "text": "a"}, image]
-    )
+    assert said["content"] == result["content"] == [text_part("a"), image]
 
 
 @pytest.mark.parametrize(
@@ -135,7 +139,7 @@ def test_converts_parts_to_chat_form() -> None:
             },
             "computer",
             {"action": {"type": "wait"}},
-            [{"type": "image_url", "image_url": {"url": "u"}}],
+            [image_part("u")],
         ),
         (
             {
@@ -270,12 +274,12 @@ def test_drops_a_tool_search_with_a_rewritten_result() -> None:
         "tools": [{"name": "f"}],
     }
     [assistant, result, answer] = read(
-        MESSAGE, search, found, {"role": "assistant", "content": "Found."}
+        MESSAGE, search, found, assistant_message("Found.")
     )
     rewritten = with_content(result, "[1 tool]")
     assert encode(assistant, rewritten, answer) == [
         MESSAGE,
-        {"role": "assistant", "content": "Found."},
+        assistant_message("Found."),
     ]
     assert encode(assistant, result) == [MESSAGE, search, found]
 
@@ -343,12 +347,11 @@ def test_encodes_valid_items_from_a_history_of_blocks(history: list[Message]) ->
 
 
 def test_encodes_a_chat_history() -> None:
-    image = {"type": "image_url", "image_url": {"url": "u"}}
+    image = image_part("u")
     messages: list[Any] = [
         {"role": "system", "content": None},
-        {
-            "role": "user",
-            "content": [
+        user_message(
+            [
                 {"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}},
                 image,
                 {"type": "image_url", "image_url": "v"},
@@ -359,29 +362,21 @@ def test_encodes_a_chat_history() -> None:
                     "input_audio": {"data": "AA"},
                     "cache_control": {"type": "ephemeral"},
                 },
-            ],
-        },
+            ]
+        ),
         {
             "role": "assistant",
-            "content": [{"type": "text", "text": "b"}, {"type": "text", "text": ""}],
+            "content": [text_part("b"), text_part("")],
             "refusal": "No.",
             "reasoning_content": "hm",
             "tool_calls": [
-                {
-                    "id": "c1",
-                    "type": "function",
-                    "function": {"name": "f", "arguments": ""},
-                },
-                {"id": "c2", "type": "custom", "custom": {"name": "g", "input": "x"}},
+                function_call("c1", "f", ""),
+                custom_call("c2", "g", "x"),
                 "garbage",
             ],
         },
-        {
-            "role": "tool",
-            "tool_call_id": "c1",
-            "content": [{"type": "text", "text": "r"}, image],
-        },
-        {"role": "tool", "tool_call_id": "c2", "content": "s"},
+        result_message("c1", [text_part("r"), image]),
+        result_message("c2", "s"),
         {
             "role": "assistant",
             "content": None,
@@ -392,17 +387,16 @@ def test_encodes_a_chat_history() -> None:
     picture = {"type": "input_image", "image_url": "u", "detail": "auto"}
     assert encode(*messages) == [
         {"role": "system", "content": ""},
-        {
-            "role": "user",
-            "content": [
+        user_message(
+            [
                 {"type": "input_text", "text": "a"},
                 picture,
                 {"type": "input_image", "image_url": "v", "detail": "auto"},
                 {"type": "input_file", "file_id": "f"},
                 {"type": "file"},
                 {"type": "input_audio", "input_audio": {"data": "AA"}},
-            ],
-        },
+            ]
+        ),
         {
             "type": "message",
             "role": "assistant",
@@ -426,22 +420,14 @@ def test_encodes_a_chat_history() -> None:
 
 def test_converts_items_to_chat_without_reasoning() -> None:
     wire = openai_chat.encode_messages(
-        read({"role": "user", "content": "Oslo?"}, REASONING, MESSAGE, CALL, OUTPUT)
+        read(user_message("Oslo?"), REASONING, MESSAGE, CALL, OUTPUT)
     )
     assert wire == [
-        {"role": "user", "content": "Oslo?"},
-        {
-            "role": "assistant",
-            "content": "Let me see.",
-            "tool_calls": [
-                {
-                    "id": "c1",
-                    "type": "function",
-                    "function": {"name": "look", "arguments": '{"city": "Oslo"}'},
-                }
-            ],
-        },
-        {"role": "tool", "tool_call_id": "c1", "content": "4 degrees"},
+        user_message("Oslo?"),
+        calls_message(
+            function_call("c1", "look", '{"city": "Oslo"}'), text="Let me see."
+        ),
+        result_message("c1", "4 degrees"),
     ]
 
 

@@ -13,7 +13,14 @@ from pydantic import BaseModel
 from everthread.core.types import Reply
 from everthread.wire import openai_chat, openai_responses
 from everthread.wire.sse import encode_event
-from tests.chat_messages import calls_message, function_call
+from tests.chat_messages import (
+    assistant_message,
+    calls_message,
+    custom_call,
+    function_call,
+    result_message,
+    user_message,
+)
 from tests.wire.official_sdks import check_golden, load_golden, openai_client
 from tests.wire.openai_bodies import (
     CALL,
@@ -26,7 +33,7 @@ from tests.wire.openai_bodies import (
 )
 from tests.wire.recording import json_reply, sse_reply
 
-QUESTION: Any = [{"role": "user", "content": "hi"}]
+QUESTION: Any = [user_message("hi")]
 USAGE = {"input_tokens": 3, "cache_read_input_tokens": 2, "output_tokens": 4}
 
 
@@ -47,20 +54,20 @@ OSLO = '{"city": "Oslo", "degrees": 4}'
 def send_chat_request() -> Any:
     body = load_golden("openai_chat_create")
     extra_body = {"provider": body.pop("provider")}
-    answer = completion({"role": "assistant", "content": "ok"})
+    answer = completion(assistant_message("ok"))
     with openai_client(json_reply(answer)) as (client, server):
         client.chat.completions.create(**body, extra_body=extra_body)
     return server.requests[0].body
 
 
 def parse_chat_answer() -> Any:
-    answer = completion({"role": "assistant", "content": OSLO})
+    answer = completion(assistant_message(OSLO))
     with openai_client(json_reply(answer)) as (client, server):
         parsed = client.chat.completions.parse(
             model="gpt-5",
             messages=[
                 {"role": "developer", "content": "Be exact."},
-                {"role": "user", "content": "Oslo?"},
+                user_message("Oslo?"),
             ],
             response_format=Weather,
             tools=[pydantic_function_tool(Lookup)],
@@ -72,16 +79,16 @@ def parse_chat_answer() -> Any:
 def send_chat_answer_back() -> Any:
     """Put an answer back into the history as the SDK's users do."""
     first = {**calls_message(function_call("c1", "look")), "refusal": None}
-    second = {"role": "assistant", "content": "done"}
+    second = assistant_message("done")
     with openai_client(
         json_reply(completion({**first, "annotations": []}, "tool_calls")),
         json_reply(completion(second)),
     ) as (client, server):
-        messages: list[Any] = [{"role": "user", "content": "go"}]
+        messages: list[Any] = [user_message("go")]
         reply = client.chat.completions.create(model="gpt-5", messages=messages)
         messages += [
             reply.choices[0].message,
-            {"role": "tool", "tool_call_id": "c1", "content": "sunny"},
+            result_message("c1", "sunny"),
         ]
         client.chat.completions.create(model="gpt-5", messages=messages)
     return server.requests[1].body
@@ -108,7 +115,7 @@ def send_responses_answer_back() -> Any:
     with openai_client(
         json_reply(response(REASONING, MESSAGE, CALL)), json_reply(response(MESSAGE))
     ) as (client, server):
-        history: list[Any] = [{"role": "user", "content": "Oslo?"}]
+        history: list[Any] = [user_message("Oslo?")]
         reply = client.responses.create(model="gpt-5", input=history)
         history += [*reply.output, OUTPUT]
         client.responses.create(model="gpt-5", input=history)
@@ -169,11 +176,7 @@ def test_reads_a_chat_reply(native: bool) -> None:
 
 @pytest.mark.parametrize("native", [True, False])
 def test_reads_a_response(native: bool) -> None:
-    custom = {
-        "id": "c2",
-        "type": "custom",
-        "custom": {"name": "sql", "input": "select 1"},
-    }
+    custom = custom_call("c2", "sql", "select 1")
     reply = make_reply(function_call("c1", "look", '{"a": 1}'), custom)
     if native:
         reply = openai_responses.decode_reply(openai_responses.encode_reply(reply))

@@ -18,19 +18,23 @@ from everthread.wire.permanent_parts import (
     keep_parts,
     loads_tools,
 )
+from tests.chat_messages import (
+    assistant_message,
+    call_block,
+    result_block,
+    result_message,
+    text_part,
+    user_message,
+)
 from tests.wire.client_shapes import load_shape
 
 LOADED = [
     {"type": "tool_reference", "tool_name": "TideTable"},
     {"type": "tool_reference", "tool_name": "CraneLog"},
 ]
-LOADING = {"type": "tool_result", "tool_use_id": "search_1", "content": LOADED}
-LISTING = {
-    "type": "tool_result",
-    "tool_use_id": "list_1",
-    "content": "north.txt south.txt",
-}
-QUESTION: Message = {"role": "user", "content": "Plan the berths for tomorrow."}
+LOADING = result_block("search_1", LOADED)
+LISTING = result_block("list_1", "north.txt south.txt")
+QUESTION: Message = user_message("Plan the berths for tomorrow.")
 MARK = {"cache_control": {"type": "ephemeral"}}
 
 
@@ -45,7 +49,7 @@ def encode(api: Api, *messages: Message) -> list[Any]:
 def instructions(*texts: str) -> Message:
     return {
         "role": "system",
-        "content": [{"type": "text", "text": text} for text in texts],
+        "content": [text_part(text) for text in texts],
     }
 
 
@@ -91,22 +95,20 @@ class TestFinding:
         ]
 
     def test_finds_results_in_blocks(self) -> None:
-        message = block_message(
-            "user", {"type": "text", "text": "Go on."}, LISTING, LOADING
-        )
+        message = block_message("user", text_part("Go on."), LISTING, LOADING)
         [part] = find_permanent_parts(message)
         assert part.position == 2
         assert part.keys == {"tool TideTable", "tool CraneLog"}
         assert loads_tools(message)
         assert not loads_tools(block_message("user", LISTING))
-        assert not loads_tools({"role": "user", "content": "Go on."})
+        assert not loads_tools(user_message("Go on."))
 
     @pytest.mark.parametrize(
         "content",
-        ["tool_reference", None, [], [{"type": "text", "text": "tool_reference"}]],
+        ["tool_reference", None, [], [text_part("tool_reference")]],
     )
     def test_an_ordinary_result_loads_nothing(self, content: Any) -> None:
-        message: Message = {"role": "tool", "tool_call_id": "c", "content": content}
+        message: Message = result_message("c", content)
         assert not has_tool_reference(content)
         assert not loads_tools(message)
         assert find_permanent_parts(message) == []
@@ -149,10 +151,7 @@ class TestFinding:
         }
         [message] = read(
             "anthropic",
-            {
-                "role": "assistant",
-                "content": [{"type": "text", "text": "Wait."}, result],
-            },
+            assistant_message([text_part("Wait."), result]),
         )
         [part] = find_permanent_parts(message)
         assert part.position == 1
@@ -261,18 +260,12 @@ class TestReplacing:
 
 class TestAnsweredCalls:
     def test_ids_of_a_tool_message(self) -> None:
-        message: Message = {
-            "role": "tool",
-            "tool_call_id": "search_1",
-            "content": cast("Any", LOADED),
-        }
+        message: Message = result_message("search_1", cast("Any", LOADED))
         assert find_answered_call_ids(message, {0}) == {"search_1"}
         assert find_answered_call_ids(message, ()) == set()
 
     def test_ids_of_result_blocks(self) -> None:
-        message = block_message(
-            "user", {"type": "text", "text": "Go on."}, LISTING, LOADING
-        )
+        message = block_message("user", text_part("Go on."), LISTING, LOADING)
         assert find_answered_call_ids(message, {2}) == {"search_1"}
         assert find_answered_call_ids(message, {0}) == set(), "a text answers no call"
 
@@ -282,11 +275,7 @@ class TestAnsweredCalls:
 
 class TestKeeping:
     def test_keeps_a_tool_message_unchanged(self) -> None:
-        message: Message = {
-            "role": "tool",
-            "tool_call_id": "search_1",
-            "content": cast("Any", LOADED),
-        }
+        message: Message = result_message("search_1", cast("Any", LOADED))
         assert keep_parts(message, {0}) is message
 
     def test_keeps_result_blocks_that_load_tools(self) -> None:
@@ -294,29 +283,21 @@ class TestKeeping:
             "user",
             LISTING,
             {**LOADING, **MARK},
-            {"type": "text", "text": "Tool loaded."},
+            text_part("Tool loaded."),
         )
-        assert keep_parts(message, {1}) == {"role": "user", "content": [LOADING]}
+        assert keep_parts(message, {1}) == user_message([LOADING])
 
     def test_keeps_answered_calls(self) -> None:
         sent = load_shape("claude_code")["messages"][4]
         thought = {"type": "thinking", "thinking": "Which berths?", "signature": "x"}
         [message] = read("anthropic", {**sent, "content": [thought, *sent["content"]]})
         _, kept = encode("anthropic", QUESTION, keep_parts(message, (), {"toolu_3"}))
-        assert kept == {"role": "assistant", "content": sent["content"][1:]}
+        assert kept == assistant_message(sent["content"][1:])
 
     def test_keeps_answered_call_blocks(self) -> None:
-        calls: list[Any] = [
-            {"type": "tool_use", "id": name, "name": "ToolSearch", "input": {}}
-            for name in ("a", "b")
-        ]
-        message = block_message(
-            "assistant", {"type": "text", "text": "Looking."}, *calls
-        )
-        assert keep_parts(message, (), {"b"}) == {
-            "role": "assistant",
-            "content": [calls[1]],
-        }
+        calls: list[Any] = [call_block(name, "ToolSearch", {}) for name in ("a", "b")]
+        message = block_message("assistant", text_part("Looking."), *calls)
+        assert keep_parts(message, (), {"b"}) == assistant_message([calls[1]])
 
     def test_keeps_a_provider_search_with_its_result(self) -> None:
         use = {
@@ -332,19 +313,14 @@ class TestKeeping:
             "tool_use_id": "srv_1",
             "content": found,
         }
-        [message] = read(
-            "anthropic", {"role": "assistant", "content": [other, use, result]}
-        )
+        [message] = read("anthropic", assistant_message([other, use, result]))
         _, kept = encode("anthropic", QUESTION, keep_parts(message, {2}))
-        assert kept == {"role": "assistant", "content": [use, result]}
+        assert kept == assistant_message([use, result])
 
     def test_empties_a_message_without_permanent_parts(self) -> None:
         assert keep_parts(
-            {"role": "assistant", "content": "The tide is high."}, ()
-        ) == {
-            "role": "assistant",
-            "content": None,
-        }
+            assistant_message("The tide is high."), ()
+        ) == assistant_message(None)
 
     def test_keeps_items_verbatim(self) -> None:
         reasoning = {
@@ -380,7 +356,7 @@ class TestKeeping:
 
 class TestKeepingInstructions:
     BLOCKS = (
-        {"type": "text", "text": "Answer in French."},
+        text_part("Answer in French."),
         {"type": "text", "text": "Answer in Norwegian.", **MARK},
     )
 
@@ -389,7 +365,7 @@ class TestKeepingInstructions:
         [kept] = encode("anthropic", keep_parts(message, {1}))
         assert kept == {
             "role": "system",
-            "content": [{"type": "text", "text": "Answer in Norwegian."}],
+            "content": [text_part("Answer in Norwegian.")],
         }
 
     def test_returns_complete_instructions_unchanged(self) -> None:
@@ -420,7 +396,7 @@ class TestJoiningInstructions:
         [wire] = encode("anthropic", *join_instructions(messages))
         assert wire == {
             "role": "system",
-            "content": [{"type": "text", "text": "Answer in French."}, addition],
+            "content": [text_part("Answer in French."), addition],
         }
 
     def test_keeps_others_separate(self) -> None:

@@ -28,6 +28,16 @@ from everthread.core.caching.shared_prefix import compare_prefixes
 from everthread.core.messages import Message
 from everthread.core.types import Request
 from everthread.errors import InputError
+from tests.chat_messages import (
+    assistant_message,
+    call_block,
+    calls_message,
+    image_part,
+    result_block,
+    result_message,
+    text_part,
+    user_message,
+)
 from tests.digest_chains import byte_chain
 from tests.shared_data import shared_path
 
@@ -36,10 +46,6 @@ MARK = {"type": "ephemeral"}
 
 def text(words: str, **more: Any) -> dict[str, Any]:
     return {"type": "text", "text": words, **more}
-
-
-def user(content: Any) -> Any:
-    return {"role": "user", "content": content}
 
 
 def marked_indices(messages: list[Any]) -> list[int]:
@@ -59,14 +65,14 @@ def markers(value: Any) -> int:
 
 def test_marks_system_prompt_and_last_three_messages() -> None:
     history: list[Any] = [{"role": "system", "content": "Be careful."}]
-    history += [user(f"question {index}") for index in range(6)]
+    history += [user_message(f"question {index}") for index in range(6)]
     marked = apply_cache_control(history)
     assert marked_indices(marked) == [0, 4, 5, 6]
     assert marked[0] == {
         "role": "system",
         "content": [text("Be careful.", cache_control=MARK)],
     }
-    assert marked[6] == user([text("question 5", cache_control=MARK)])
+    assert marked[6] == user_message([text("question 5", cache_control=MARK)])
 
 
 @pytest.mark.parametrize(
@@ -95,18 +101,18 @@ def test_chooses_messages_to_mark(roles: str, expected: list[int]) -> None:
 
 THINKING = {"type": "thinking", "thinking": "hm", "signature": "s"}
 REDACTED = {"type": "redacted_thinking", "data": "x"}
-USE = {"type": "tool_use", "id": "t", "name": "read", "input": {}}
+USE = call_block("t", "read", {})
 CONTENTS: dict[str, tuple[Any, int | None]] = {
     "one text": ([text("a")], 0),
     "the last block": ([text("a"), text("b")], 1),
     "a call": ([text("a"), USE], 1),
-    "an image": ([text("a"), {"type": "image_url", "image_url": {"url": "data:"}}], 1),
+    "an image": ([text("a"), image_part("data:")], 1),
     "not on thinking": ([text("a"), THINKING], 0),
     "not on redacted thinking": ([USE, REDACTED, THINKING], 0),
     "not on empty text": ([text("a"), text("")], 0),
     "not on blank text": ([text("a"), text(" \n")], 0),
     "not on what is no block": (
-        [text("a"), "b", None, {"text": "c"}, {"type": "text", "text": 1}],
+        [text("a"), "b", None, {"text": "c"}, text_part(1)],
         0,
     ),
     "nothing can carry it": ([THINKING, text("")], None),
@@ -124,7 +130,7 @@ def test_chooses_the_block_to_mark(
     content: Any, block: int | None, native: bool
 ) -> None:
     (marked,) = apply_cache_control(
-        [{"role": "assistant", "content": content}], native_anthropic=native
+        [assistant_message(content)], native_anthropic=native
     )
     if block is None:
         assert marked == {
@@ -135,7 +141,7 @@ def test_chooses_the_block_to_mark(
     else:
         expected = copy.deepcopy(content)
         expected[block]["cache_control"] = MARK
-        assert marked == {"role": "assistant", "content": expected}
+        assert marked == assistant_message(expected)
 
 
 def test_marks_a_message_without_content_itself() -> None:
@@ -144,11 +150,8 @@ def test_marks_a_message_without_content_itself() -> None:
 
 
 def test_marks_tool_messages_only_for_anthropic() -> None:
-    results: list[Any] = [
-        {"role": "tool", "tool_call_id": str(n), "content": [text("ok")]}
-        for n in range(2)
-    ]
-    history = [user("a"), user("b"), *results]
+    results: list[Any] = [result_message(str(n), [text("ok")]) for n in range(2)]
+    history = [user_message("a"), user_message("b"), *results]
     native = apply_cache_control(history, native_anthropic=True)
     assert native[2] == {**results[0], "cache_control": MARK}
     assert native[3] == {**results[1], "cache_control": MARK}
@@ -161,17 +164,10 @@ def test_marks_tool_messages_only_for_anthropic() -> None:
 
 def test_marks_the_text_of_the_last_result() -> None:
     """As OpenRouter takes it; where words came with the calls, they carry it."""
-    calls: Any = {
-        "role": "assistant",
-        "content": None,
-        "tool_calls": [{"id": "0"}, {"id": "1"}],
-    }
-    results: list[Any] = [
-        {"role": "tool", "tool_call_id": str(n), "content": f"result {n}"}
-        for n in range(2)
-    ]
+    calls: Any = calls_message({"id": "0"}, {"id": "1"})
+    results: list[Any] = [result_message(str(n), f"result {n}") for n in range(2)]
     marked: list[Any] = apply_cache_control(
-        [user("a"), calls, *results], mark_tool_results=True
+        [user_message("a"), calls, *results], mark_tool_results=True
     )
     assert marked_indices(marked) == [0, 1, 3]
     assert marked[3] == {
@@ -181,23 +177,23 @@ def test_marks_the_text_of_the_last_result() -> None:
     assert marked[2] is results[0]
     spoken: Any = {**calls, "content": "I look."}
     assert marked_indices(
-        apply_cache_control([user("a"), spoken, *results], mark_tool_results=True)
+        apply_cache_control(
+            [user_message("a"), spoken, *results], mark_tool_results=True
+        )
     ) == [0, 1]
 
 
 def tool_loop(rounds: int, *, spoken: bool) -> list[Any]:
     history: list[Any] = [
         {"role": "system", "content": "s"},
-        user("a"),
-        {"role": "assistant", "content": "b"},
-        user("c"),
+        user_message("a"),
+        assistant_message("b"),
+        user_message("c"),
     ]
     for n in range(rounds):
         words = f"step {n}" if spoken else None
-        history.append(
-            {"role": "assistant", "content": words, "tool_calls": [{"id": str(n)}]}
-        )
-        history.append({"role": "tool", "tool_call_id": str(n), "content": "result"})
+        history.append(calls_message({"id": str(n)}, text=words))
+        history.append(result_message(str(n), "result"))
     return history
 
 
@@ -235,8 +231,10 @@ def test_other_routes_find_the_previous_mark_in_a_tool_loop() -> None:
 
 
 def test_accepts_only_five_minutes_and_one_hour() -> None:
-    (marked,) = apply_cache_control([user("a")], ttl="1h")
-    assert marked == user([text("a", cache_control={"type": "ephemeral", "ttl": "1h"})])
+    (marked,) = apply_cache_control([user_message("a")], ttl="1h")
+    assert marked == user_message(
+        [text("a", cache_control={"type": "ephemeral", "ttl": "1h"})]
+    )
     for wrong in ("", "10m", "1H", None):
         for mark in (
             lambda ttl: apply_cache_control([], ttl=ttl),
@@ -247,7 +245,7 @@ def test_accepts_only_five_minutes_and_one_hour() -> None:
 
 
 def test_marks_are_separate_objects() -> None:
-    marked: list[Any] = apply_cache_control([user("a"), user("b")])
+    marked: list[Any] = apply_cache_control([user_message("a"), user_message("b")])
     a, b = (message["content"][0]["cache_control"] for message in marked)
     assert a is not b
 
@@ -257,12 +255,8 @@ def test_marks_are_separate_objects() -> None:
 
 def test_replaces_existing_marks() -> None:
     old = {"type": "ephemeral", "ttl": "1h"}
-    result = {
-        "type": "tool_result",
-        "tool_use_id": "t",
-        "content": [text("r", cache_control=old)],
-    }
-    history = [user([text(str(n), cache_control=old)]) for n in range(6)]
+    result = result_block("t", [text("r", cache_control=old)])
+    history = [user_message([text(str(n), cache_control=old)]) for n in range(6)]
     history += [
         {
             "role": "assistant",
@@ -270,7 +264,7 @@ def test_replaces_existing_marks() -> None:
             "cache_control": old,
             "_native": {"value": [text("n", cache_control=old)]},
         },
-        user([result]),
+        user_message([result]),
     ]
     marked: list[Any] = apply_cache_control(history, native_anthropic=True)
     assert marked_indices(marked) == [5, 6, 7]
@@ -281,14 +275,17 @@ def test_replaces_existing_marks() -> None:
 
 def test_never_changes_tool_arguments() -> None:
     given_ = {"cache_control": 1, "nested": [{"cache_control": 2}]}
-    message: Any = {"role": "assistant", "content": [{**USE, "input": given_}]}
-    history = [message, user("a"), user("b"), user("c")]
+    message: Any = assistant_message([{**USE, "input": given_}])
+    history = [message, user_message("a"), user_message("b"), user_message("c")]
     assert apply_cache_control(history)[0] is message
     assert without_cache_control(message) is message
 
 
 def test_marked_message_keeps_its_native_value() -> None:
-    message: Any = {**user("a"), "_native": {"api": "anthropic", "value": user("a")}}
+    message: Any = {
+        **user_message("a"),
+        "_native": {"api": "anthropic", "value": user_message("a")},
+    }
     assert apply_cache_control([message])[0]["_native"] == message["_native"]
 
 
@@ -388,15 +385,15 @@ def long_turn(blocks_since: int) -> list[Any]:
     calls = [{"id": str(n)} for n in range(blocks_since - 4)]
     head = [
         {"role": "system", "content": "s"},
-        user("a"),
-        {"role": "assistant", "content": "b"},
-        user("c"),
+        user_message("a"),
+        assistant_message("b"),
+        user_message("c"),
     ]
     turn = [
         {"role": "assistant", "content": None, "tool_calls": calls},
         {"role": "tool", "content": [text("r"), text("one result is one block")]},
-        {"role": "assistant", "content": [text("d"), text("e")]},
-        user("f"),
+        assistant_message([text("d"), text("e")]),
+        user_message("f"),
     ]
     return [*head, *turn]
 
@@ -433,17 +430,22 @@ def test_drops_a_useless_previous_mark(previous: int | None) -> None:
 
 
 def test_previous_mark_among_the_last_three_is_not_added_twice() -> None:
-    history = [user("a"), user("b"), user("c"), user([text("d")] * 30)]
+    history = [
+        user_message("a"),
+        user_message("b"),
+        user_message("c"),
+        user_message([text("d")] * 30),
+    ]
     assert marked_indices(apply_cache_control(history, previous_index=2)) == [1, 2, 3]
 
 
 def test_passes_through_values_that_are_not_messages() -> None:
     history: list[Any] = [
-        user("a"),
+        user_message("a"),
         *([None, "stray", {}] * 20),
-        user("b"),
-        user("c"),
-        user("d"),
+        user_message("b"),
+        user_message("c"),
+        user_message("d"),
     ]
     marked: list[Any] = apply_cache_control(history, previous_index=0)
     assert marked_indices(marked) == [61, 62, 63]
@@ -452,15 +454,19 @@ def test_passes_through_values_that_are_not_messages() -> None:
 
 def test_finds_the_last_marked_message() -> None:
     assert find_last_marked_index([]) is None
-    assert find_last_marked_index([user("a")]) is None
+    assert find_last_marked_index([user_message("a")]) is None
     on_message: Any = {"role": "assistant", "content": None, "cache_control": MARK}
     assert (
         find_last_marked_index(
-            [on_message, user([text("b", cache_control=MARK)]), user("c")]
+            [
+                on_message,
+                user_message([text("b", cache_control=MARK)]),
+                user_message("c"),
+            ]
         )
         == 1
     )
-    assert find_last_marked_index([on_message, user("c")]) == 0
+    assert find_last_marked_index([on_message, user_message("c")]) == 0
 
 
 # A system prompt kept apart
@@ -526,8 +532,8 @@ def tool(name: str, **parameters: Any) -> dict[str, Any]:
 
 
 def test_longer_request_extends_a_shorter_one_regardless_of_marks() -> None:
-    a = request(user("a"), user("b"), tools=[tool("f")])
-    marked = apply_cache_control([*a.messages, user("c")])
+    a = request(user_message("a"), user_message("b"), tools=[tool("f")])
+    marked = apply_cache_control([*a.messages, user_message("c")])
     b = request(
         *marked, system=mark_system("s"), tools=[{**tool("f"), "cache_control": MARK}]
     )
@@ -535,17 +541,13 @@ def test_longer_request_extends_a_shorter_one_regardless_of_marks() -> None:
     assert (diff.shared_messages, diff.is_extension, diff.section) == (2, True, None)
     assert str(diff) == "extends it: all 2 messages are shared"
     assert compare_prefixes(
-        a, request(*a.messages, user("c"), tools=a.tools)
+        a, request(*a.messages, user_message("c"), tools=a.tools)
     ).is_extension
     assert not compare_prefixes(b, a).is_extension
     assert compare_prefixes(request(system=None), request(system="")).is_extension
 
 
-CALL = {
-    "role": "assistant",
-    "content": None,
-    "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "{}"}}],
-}
+CALL = calls_message({"id": "c", "function": {"name": "f", "arguments": "{}"}})
 EDITED = {
     **CALL,
     "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "{ }"}}],
@@ -553,13 +555,13 @@ EDITED = {
 LONG = "x" * 100
 CHANGES: dict[str, tuple[Request, Request, str]] = {
     "a word in a message": (
-        request(user("a"), user("fix the test")),
-        request(user("a"), user("fix the tent")),
+        request(user_message("a"), user_message("fix the test")),
+        request(user_message("a"), user_message("fix the tent")),
         'messages[1].content[0].text: "fix the test" became "fix the tent"',
     ),
     "far into a long text": (
-        request(user(f"{LONG}a{LONG}")),
-        request(user(f"{LONG}b{LONG}")),
+        request(user_message(f"{LONG}a{LONG}")),
+        request(user_message(f"{LONG}b{LONG}")),
         f'messages[0].content[0].text: "…{LONG[:20]}a{LONG[:39]}…" became "…{LONG[:20]}b{LONG[:39]}…"',
     ),
     "a call's arguments": (
@@ -568,48 +570,48 @@ CHANGES: dict[str, tuple[Request, Request, str]] = {
         'messages[0].tool_calls[0].function.arguments: "{}" became "{ }"',
     ),
     "a field came": (
-        request(user("a")),
-        request({**user("a"), "name": "x"}),
+        request(user_message("a")),
+        request({**user_message("a"), "name": "x"}),
         'messages[0].name: nothing became "x"',
     ),
     "a field went": (
-        request({"name": "x", **user("a")}),
-        request(user("a")),
+        request({"name": "x", **user_message("a")}),
+        request(user_message("a")),
         'messages[0].name: "x" became nothing',
     ),
     "the last field went": (
-        request({**user("a"), "name": "x"}),
-        request(user("a")),
+        request({**user_message("a"), "name": "x"}),
+        request(user_message("a")),
         'messages[0].name: "x" became nothing',
     ),
     "the order of keys": (
-        request({"role": "user", "content": "a"}),
+        request(user_message("a")),
         request({"content": "a", "role": "user"}),
         'messages[0]: {"role":"user","content":[{"type":"text"… became {"content":[{"type":"text","text":"a"}],…',
     ),
     "a number that only looks equal": (
-        request({**user("a"), "n": 1}),
-        request({**user("a"), "n": True}),
+        request({**user_message("a"), "n": 1}),
+        request({**user_message("a"), "n": True}),
         "messages[0].n: 1 became true",
     ),
     "another shape": (
-        request(user([text("a")])),
-        request(user(None)),
+        request(user_message([text("a")])),
+        request(user_message(None)),
         'messages[0].content: [{"type":"text","text":"a"}] became null',
     ),
     "a block came": (
-        request(user([text("a")])),
-        request(user([text("a"), text("b")])),
+        request(user_message([text("a")])),
+        request(user_message([text("a"), text("b")])),
         'messages[0].content[1]: nothing became {"type":"text","text":"b"}',
     ),
     "a message went": (
-        request(user("a"), user("b")),
-        request(user("a")),
+        request(user_message("a"), user_message("b")),
+        request(user_message("a")),
         'messages[1]: {"role":"user","content":[{"type":"text"… became nothing',
     ),
     "the system prompt": (
-        request(user("a"), system="It is noon."),
-        request(user("a"), system="It is nine."),
+        request(user_message("a"), system="It is noon."),
+        request(user_message("a"), system="It is nine."),
         'system[0].text: "It is noon." became "It is nine."',
     ),
     "a system prompt came": (
@@ -618,8 +620,8 @@ CHANGES: dict[str, tuple[Request, Request, str]] = {
         'system: null became [{"type":"text","text":"s"}]',
     ),
     "a tool's schema, before everything else": (
-        request(user("a"), tools=[tool("f", cache_control={"type": "string"})]),
-        request(user("b"), tools=[tool("f")], system="other"),
+        request(user_message("a"), tools=[tool("f", cache_control={"type": "string"})]),
+        request(user_message("b"), tools=[tool("f")], system="other"),
         'tools[0].function.parameters.cache_control: {"type":"string"} became nothing',
     ),
     "a tool came": (
@@ -656,7 +658,9 @@ def test_shared_prefix_matches_the_byte_chain(
 
 def test_a_huge_text_is_compared_in_linear_time() -> None:
     words = "ab" * 2_000_000
-    diff = compare_prefixes(request(user(f"{words}x")), request(user(f"{words}y")))
+    diff = compare_prefixes(
+        request(user_message(f"{words}x")), request(user_message(f"{words}y"))
+    )
     assert (diff.old_excerpt, diff.new_excerpt) == (
         '"…' + "ab" * 10 + 'x"',
         '"…' + "ab" * 10 + 'y"',
@@ -667,16 +671,25 @@ def test_deep_nesting_does_not_exhaust_the_stack() -> None:
     deep: Any = []
     for _ in range(100_000):
         deep = [deep]
-    history = [user(deep), user(deep)]
+    history = [user_message(deep), user_message(deep)]
     assert (
         markers(
-            apply_cache_control([user("a"), *history, user("b"), user("c"), user("d")])[
-                3:
-            ]
+            apply_cache_control(
+                [
+                    user_message("a"),
+                    *history,
+                    user_message("b"),
+                    user_message("c"),
+                    user_message("d"),
+                ]
+            )[3:]
         )
         == 3
     )
-    assert compare_prefixes(request(*history), request(user("a"))).shared_messages == 0
+    assert (
+        compare_prefixes(request(*history), request(user_message("a"))).shared_messages
+        == 0
+    )
 
 
 def test_real_requests_extend_each_other() -> None:
@@ -698,9 +711,7 @@ def test_real_requests_extend_each_other() -> None:
 
 
 def test_first_markable_index() -> None:
-    history: list[Message] = [
-        {"role": "user", "content": str(number)} for number in range(30)
-    ]
+    history: list[Message] = [user_message(str(number)) for number in range(30)]
     for previous in (None, 3, 29):
         begin = find_first_markable_index(len(history), previous)
         marked = apply_cache_control(history, previous_index=previous)

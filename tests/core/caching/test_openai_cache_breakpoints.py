@@ -16,6 +16,7 @@ from everthread.core.caching.openai_cache_breakpoints import (
 )
 from everthread.core.fingerprints import byte_form
 from everthread.core.types import Api
+from tests.chat_messages import assistant_message, text_part, user_message
 
 MARK = {"mode": "explicit"}
 
@@ -49,7 +50,7 @@ def test_marks_first_and_last_block_of_the_system_prompt() -> None:
     assert mark_system_breakpoint("Be brief.") == [
         {"type": "text", "text": "Be brief.", BREAKPOINT: MARK}
     ]
-    blocks = [{"type": "text", "text": text} for text in ("a", "b", "note")]
+    blocks = [text_part(text) for text in ("a", "b", "note")]
     marked = mark_system_breakpoint(blocks)
     assert isinstance(marked, list)
     assert [BREAKPOINT in block for block in marked] == [True, False, True]
@@ -60,13 +61,13 @@ def test_marks_first_and_last_block_of_the_system_prompt() -> None:
 
 def test_recognizes_marked_content() -> None:
     assert has_breakpoint([{"type": "text", "text": "a", BREAKPOINT: MARK}])
-    assert not has_breakpoint([{"type": "text", "text": BREAKPOINT}, "text"])
+    assert not has_breakpoint([text_part(BREAKPOINT), "text"])
     assert not has_breakpoint("text")
 
 
 SYSTEM = {"role": "developer", "content": "Be brief."}
 NOTE = {"role": "developer", "content": "The note."}
-USER = {"role": "user", "content": "Hello."}
+USER = user_message("Hello.")
 
 
 @pytest.mark.parametrize(
@@ -76,8 +77,8 @@ USER = {"role": "user", "content": "Hello."}
         ([SYSTEM, NOTE, USER], 2, 0),
         ([NOTE, USER], 1, 1),
         ([USER], 0, 0),
-        ([{"role": "user", "content": ["bare"]}], 0, None),
-        ([{"role": "assistant", "content": "Hi."}], 0, None),
+        ([user_message(["bare"])], 0, None),
+        ([assistant_message("Hi.")], 0, None),
         ([{"role": "system", "content": ""}], 1, None),
     ],
 )
@@ -88,11 +89,10 @@ def test_marks_the_last_system_message_before_our_note(
 
 
 def test_marks_the_last_part_before_our_note() -> None:
-    assert mark_message("openai_responses", USER) == {
-        "role": "user",
-        "content": [{"type": "input_text", "text": "Hello.", BREAKPOINT: MARK}],
-    }
-    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "note"}]
+    assert mark_message("openai_responses", USER) == user_message(
+        [{"type": "input_text", "text": "Hello.", BREAKPOINT: MARK}]
+    )
+    parts = [text_part("a"), text_part("note")]
     marked = mark_message("openai_chat", {"role": "system", "content": parts}, "note")
     assert [BREAKPOINT in part for part in marked["content"]] == [True, False]
     assert BREAKPOINT not in parts[0]

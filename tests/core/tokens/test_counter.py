@@ -18,6 +18,18 @@ from hypothesis import given
 from everthread.core.tokens import TokenCounter, estimate_request_tokens
 from everthread.core.tokens.prompt_formats import OPENAI_FORMAT
 from everthread.core.tokens.tokenizers import Tokenizer
+from tests.chat_messages import (
+    assistant_message,
+    call_block,
+    calls_message,
+    custom_call,
+    function_call,
+    image_part,
+    result_block,
+    result_message,
+    text_part,
+    user_message,
+)
 from tests.core.strategies import histories
 from tests.shared_data import shared_path
 
@@ -25,18 +37,6 @@ GPT = "gpt-4.1"
 CLAUDE = "claude-sonnet-4-5"
 DEEPSEEK = "deepseek-chat"
 MODELS = [GPT, CLAUDE, DEEPSEEK, None]
-
-
-def user(content: Any) -> dict[str, Any]:
-    return {"role": "user", "content": content}
-
-
-def call(name: str, arguments: Any, call_id: str = "c1") -> dict[str, Any]:
-    return {
-        "id": call_id,
-        "type": "function",
-        "function": {"name": name, "arguments": arguments},
-    }
 
 
 def picture(width: int, height: int) -> str:
@@ -74,10 +74,10 @@ def test_plain_messages_cost_text_and_documented_overhead() -> None:
     counter = TokenCounter("gpt-4o")
     hello = counter.text("hello world")
     assert hello == 2
-    assert counter.message(user("hello world")) == hello + 4
-    assert counter.request([user("hello world")]) == hello + 4 + 3
+    assert counter.message(user_message("hello world")) == hello + 4
+    assert counter.request([user_message("hello world")]) == hello + 4 + 3
     assert counter.message(
-        {**user("hello world"), "name": "ann"}
+        {**user_message("hello world"), "name": "ann"}
     ) == hello + 4 + 1 + counter.text("ann")
 
 
@@ -87,7 +87,7 @@ def test_matches_openais_tool_example() -> None:
             "role": "system",
             "content": "You are a helpful assistant that can answer to questions about the weather.",
         },
-        user("What's the weather like in San Francisco?"),
+        user_message("What's the weather like in San Francisco?"),
     ]
     assert (
         estimate_request_tokens(
@@ -101,7 +101,7 @@ def test_system_prompt_counts_the_same_in_every_form() -> None:
     for model in MODELS:
         counter = TokenCounter(model)
         text = "You are careful."
-        assert counter.system(text) == counter.system([{"type": "text", "text": text}])
+        assert counter.system(text) == counter.system([text_part(text)])
         assert counter.system(text) == counter.message(
             {"role": "system", "content": text}
         )
@@ -111,57 +111,40 @@ def test_system_prompt_counts_the_same_in_every_form() -> None:
 @pytest.mark.parametrize("model", MODELS)
 def test_a_string_is_one_text_block(model: str | None) -> None:
     counter = TokenCounter(model)
-    expected = counter.message(user("fix the test"))
+    expected = counter.message(user_message("fix the test"))
     for kind in ("text", "input_text", "output_text"):
         assert (
-            counter.message(user([{"type": kind, "text": "fix the test"}])) == expected
+            counter.message(user_message([{"type": kind, "text": "fix the test"}]))
+            == expected
         )
-    assert counter.message(user(["fix the test"])) == expected
+    assert counter.message(user_message(["fix the test"])) == expected
 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_calls_count_the_same_in_both_forms(model: str | None) -> None:
     counter = TokenCounter(model)
     arguments = {"path": "src/app.py", "limit": 20, "options": {"deep": True}}
-    openai = {
-        "role": "assistant",
-        "content": "Reading.",
-        "tool_calls": [
-            call("read", json.dumps(arguments)),
-            call("read", json.dumps(arguments), "c2"),
-        ],
-    }
-    anthropic = {
-        "role": "assistant",
-        "content": [
-            {"type": "text", "text": "Reading."},
-            {"type": "tool_use", "id": "c1", "name": "read", "input": arguments},
-            {"type": "tool_use", "id": "c2", "name": "read", "input": arguments},
-        ],
-    }
-    assert counter.message(openai) == counter.message(anthropic)
-    assert counter.message(openai) > counter.message(
-        {"role": "assistant", "content": "Reading."}
+    openai = calls_message(
+        function_call("c1", "read", json.dumps(arguments)),
+        function_call("c2", "read", json.dumps(arguments)),
+        text="Reading.",
     )
+    anthropic = assistant_message(
+        [
+            text_part("Reading."),
+            call_block("c1", "read", arguments),
+            call_block("c2", "read", arguments),
+        ]
+    )
+    assert counter.message(openai) == counter.message(anthropic)
+    assert counter.message(openai) > counter.message(assistant_message("Reading."))
 
 
 def test_counts_arguments_as_each_provider_writes_them() -> None:
     code = '{"file_text": "' + 'print(\\"hello\\")\\n' * 50 + '"}'
-    written = {
-        "role": "assistant",
-        "content": None,
-        "tool_calls": [call("write", code)],
-    }
-    spaced = {
-        "role": "assistant",
-        "content": None,
-        "tool_calls": [call("f", '{"a": 1, "b": 2}')],
-    }
-    compact = {
-        "role": "assistant",
-        "content": None,
-        "tool_calls": [call("f", '{"a":1,"b":2}')],
-    }
+    written = calls_message(function_call("c1", "write", code))
+    spaced = calls_message(function_call("c1", "f", '{"a": 1, "b": 2}'))
+    compact = calls_message(function_call("c1", "f", '{"a":1,"b":2}'))
     claude = TokenCounter(CLAUDE)
     gpt = TokenCounter(GPT)
     plain = claude.text('print("hello")\n' * 50)
@@ -178,29 +161,14 @@ def test_counts_arguments_that_are_not_objects(
     model: str | None, arguments: Any
 ) -> None:
     counter = TokenCounter(model)
-    empty = counter.message(
-        {"role": "assistant", "content": None, "tool_calls": [call("f", "")]}
-    )
-    assert (
-        counter.message(
-            {"role": "assistant", "content": None, "tool_calls": [call("f", arguments)]}
-        )
-        >= empty
-    )
+    empty = counter.message(calls_message(function_call("c1", "f", "")))
+    assert counter.message(calls_message(function_call("c1", "f", arguments))) >= empty
 
 
 def test_counts_custom_and_broken_calls() -> None:
     counter = TokenCounter(GPT)
-    custom = {
-        "id": "c",
-        "type": "custom",
-        "custom": {"name": "shell", "input": "ls -la"},
-    }
-    message = {
-        "role": "assistant",
-        "content": None,
-        "tool_calls": [custom, "?", {"id": "x"}],
-    }
+    custom = custom_call("c", "shell", "ls -la")
+    message = calls_message(custom, "?", {"id": "x"})
     assert counter.message(message) == 4 + 3 * 5 + 2 * counter.text(
         "shell"
     ) + counter.text("ls -la")
@@ -215,18 +183,8 @@ def test_results_count_in_both_forms_with_their_content(model: str | None) -> No
         "name": "read",
         "content": "three files found",
     }
-    anthropic = user(
-        [{"type": "tool_result", "tool_use_id": "c1", "content": "three files found"}]
-    )
-    blocks = user(
-        [
-            {
-                "type": "tool_result",
-                "tool_use_id": "c1",
-                "content": [{"type": "text", "text": "three files found"}],
-            }
-        ]
-    )
+    anthropic = user_message([result_block("c1", "three files found")])
+    blocks = user_message([result_block("c1", [text_part("three files found")])])
     assert (
         counter.message(openai) == counter.message(anthropic) == counter.message(blocks)
     )
@@ -239,27 +197,25 @@ def test_images_count_by_size_in_every_position() -> None:
         "type": "image",
         "source": {"type": "base64", "media_type": "image/png", "data": data},
     }
-    link = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
-    assert counter.message(user([block])) == counter.message(user([link])) == 3 + 1334
+    link = image_part(f"data:image/png;base64,{data}")
     assert (
-        counter.message(
-            user([{"type": "tool_result", "tool_use_id": "c", "content": [block]}])
-        )
+        counter.message(user_message([block]))
+        == counter.message(user_message([link]))
         == 3 + 1334
     )
-    assert (
-        counter.message({"role": "tool", "tool_call_id": "c", "content": [link]})
-        == 3 + 1334
-    )
+    assert counter.message(user_message([result_block("c", [block])])) == 3 + 1334
+    assert counter.message(result_message("c", [link])) == 3 + 1334
 
 
 def test_reasoning_counts_as_text_or_by_encrypted_size() -> None:
     counter = TokenCounter(CLAUDE)
     thought = "First I look at the failing test, then at the fixture it uses. " * 5
-    spoken = counter.message(user(thought))
+    spoken = counter.message(user_message(thought))
     assert (
         counter.message(
-            user([{"type": "thinking", "thinking": thought, "signature": "x" * 300}])
+            user_message(
+                [{"type": "thinking", "thinking": thought, "signature": "x" * 300}]
+            )
         )
         == spoken
     )
@@ -274,14 +230,16 @@ def test_reasoning_counts_as_text_or_by_encrypted_size() -> None:
         "id": "r",
         "summary": [{"type": "summary_text", "text": thought}, "?"],
     }
-    assert counter.message(user([summary])) == spoken
+    assert counter.message(user_message([summary])) == spoken
     assert (
-        counter.message(user([{"type": "redacted_thinking", "data": "x" * 1_600}]))
+        counter.message(
+            user_message([{"type": "redacted_thinking", "data": "x" * 1_600}])
+        )
         == 3 + 300
     )
     assert (
         counter.message(
-            user(
+            user_message(
                 [{"type": "reasoning", "encrypted_content": "x" * 1_600, "summary": []}]
             )
         )
@@ -298,7 +256,7 @@ def test_documents_and_recordings() -> None:
     }
     parts = {
         "type": "document",
-        "source": {"type": "content", "content": [{"type": "text", "text": text}]},
+        "source": {"type": "content", "content": [text_part(text)]},
     }
     pdf = {
         "type": "document",
@@ -306,17 +264,19 @@ def test_documents_and_recordings() -> None:
         "source": {"type": "base64", "data": "A" * 200_000},
     }
     assert (
-        counter.message(user([plain]))
-        == counter.message(user([parts]))
-        == counter.message(user(text))
+        counter.message(user_message([plain]))
+        == counter.message(user_message([parts]))
+        == counter.message(user_message(text))
     )
-    assert counter.message(user([pdf])) == 3 + 9_000 + counter.text("Lease")
+    assert counter.message(user_message([pdf])) == 3 + 9_000 + counter.text("Lease")
     assert (
-        counter.message(user([{"type": "file", "file": {"file_id": "f"}}]))
+        counter.message(user_message([{"type": "file", "file": {"file_id": "f"}}]))
         == 3 + 15_000
     )
     assert (
-        TokenCounter(GPT).message(user([{"type": "input_audio", "input_audio": {}}]))
+        TokenCounter(GPT).message(
+            user_message([{"type": "input_audio", "input_audio": {}}])
+        )
         == 4 + 300
     )
 
@@ -334,13 +294,13 @@ def test_unknown_blocks_count_without_embedded_files() -> None:
         "video_url": {"url": "data:video/mp4;base64," + "A" * 900_000},
         "list": [1, "two"],
     }
-    assert 10 < counter.message(user([search])) < 40
-    assert counter.message(user([video])) < 40
+    assert 10 < counter.message(user_message([search])) < 40
+    assert counter.message(user_message([video])) < 40
     assert counter.message(
         {"role": "assistant", "content": None, "refusal": "I cannot."}
     ) == 4 + counter.text("I cannot.")
     assert counter.message(
-        user([{"type": "refusal", "refusal": "I cannot."}])
+        user_message([{"type": "refusal", "refusal": "I cannot."}])
     ) == 4 + counter.text("I cannot.")
 
 
@@ -348,11 +308,11 @@ def test_unknown_blocks_count_without_embedded_files() -> None:
 def test_private_keys_are_not_counted(model: str | None) -> None:
     counter = TokenCounter(model)
     message = {
-        **user("hello"),
+        **user_message("hello"),
         "_native": {"api": "anthropic", "value": "x" * 5_000},
         "cache_control": {"type": "ephemeral"},
     }
-    assert counter.message(message) == counter.message(user("hello"))
+    assert counter.message(message) == counter.message(user_message("hello"))
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -430,14 +390,14 @@ GARBAGE: list[Any] = [
     [],
     {},
     {"role": 3},
-    user(7),
-    user(None),
-    user({"a": 1}),
-    user([None, 7, {"type": []}]),
-    user(NESTED),
+    user_message(7),
+    user_message(None),
+    user_message({"a": 1}),
+    user_message([None, 7, {"type": []}]),
+    user_message(NESTED),
 ]
 GARBAGE += [
-    user(
+    user_message(
         [
             {"type": "image"},
             {"type": "document", "source": 3},
@@ -449,10 +409,16 @@ GARBAGE += [
 GARBAGE += [
     {"role": "assistant", "tool_calls": 5},
     {"role": "assistant", "tool_calls": [None, {"function": 3}]},
-    user([ROUND]),
+    user_message([ROUND]),
 ]
 GARBAGE += [
-    {"role": "assistant", "tool_calls": [call("f", DEEP), call("f", "[" * 100_000)]},
+    {
+        "role": "assistant",
+        "tool_calls": [
+            function_call("c1", "f", DEEP),
+            function_call("c1", "f", "[" * 100_000),
+        ],
+    },
     {"role": "user", "name": 9},
 ]
 
@@ -496,13 +462,13 @@ def test_a_message_a_tool_and_a_system_text_are_counted_once(
 
     monkeypatch.setattr(Tokenizer, "count", count)
     counter = TokenCounter(GPT)
-    message = user("hello there")
+    message = user_message("hello there")
     tool = dict(WEATHER)
     system = "You are careful."
     first = counter.request([message], system=system, tools=[tool])
     counted.clear()
     assert counter.request([message], system=system, tools=[tool]) == first
-    equal = [user("hello there")]
+    equal = [user_message("hello there")]
     assert counter.request(equal, system=system, tools=[dict(WEATHER)]) == first
     assert counted == []
     counter.message({**message, "name": "Ann"})
@@ -511,9 +477,9 @@ def test_a_message_a_tool_and_a_system_text_are_counted_once(
 
 def test_a_list_of_system_blocks_may_grow() -> None:
     counter = TokenCounter(GPT)
-    blocks = [{"type": "text", "text": "You are careful."}]
+    blocks = [text_part("You are careful.")]
     before = counter.system(blocks)
-    blocks.append({"type": "text", "text": "Earlier turns were compacted."})
+    blocks.append(text_part("Earlier turns were compacted."))
     assert counter.system(blocks) > before
 
 
@@ -521,7 +487,9 @@ def test_cache_does_not_confuse_freed_messages() -> None:
     counter = TokenCounter(GPT)
     for size in range(1, 400):
         text = "word " * size
-        assert counter.message(user(text)) == TokenCounter(GPT).message(user(text))
+        assert counter.message(user_message(text)) == TokenCounter(GPT).message(
+            user_message(text)
+        )
         gc.collect(0)
 
 
@@ -547,12 +515,11 @@ def count_kept(count: Callable[[Any], int], values: Iterable[Any]) -> int:
 
 
 def test_cache_is_bounded() -> None:
-    many = (FreeableMessage(user(f"message {n}")) for n in range(50_100))
+    many = (FreeableMessage(user_message(f"message {n}")) for n in range(50_100))
     assert count_kept(TokenCounter(GPT).message, many) == 50_000
-    image = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
+    image = image_part("https://example.com/a.png")
     large = (
-        FreeableMessage(user([{"type": "text", "text": str(n)}, image]))
-        for n in range(200)
+        FreeableMessage(user_message([text_part(str(n)), image])) for n in range(200)
     )
     assert 50 < count_kept(TokenCounter(GPT).message, large) < 150
     texts = (FreeableText(f"{n} " + "word " * 180_000) for n in range(6))
@@ -592,10 +559,10 @@ class TestHiddenThoughts:
     def test_long_signature_counts_more_than_its_summary(self) -> None:
         counter = TokenCounter("claude-opus-5")
         summary = counter.message(
-            {"role": "assistant", "content": [self.signed("In short.", "s" * 40)]}
+            assistant_message([self.signed("In short.", "s" * 40)])
         )
         whole = counter.message(
-            {"role": "assistant", "content": [self.signed("In short.", "s" * 4_000)]}
+            assistant_message([self.signed("In short.", "s" * 4_000)])
         )
         assert whole - summary > 700
 
@@ -611,14 +578,14 @@ class TestHiddenThoughts:
             "no block",
             self.signed("", None),
         ]
-        value = {"role": "assistant", "content": blocks}
+        value = assistant_message(blocks)
         native = {**message, "_native": {"api": "anthropic", "value": value}}
         assert counter.message(native) - counter.message(message) > 700
         empty = {
             **message,
             "_native": {
                 "api": "anthropic",
-                "value": {"role": "assistant", "content": "Yes."},
+                "value": assistant_message("Yes."),
             },
         }
         assert counter.message(empty) == counter.message(message)
@@ -626,17 +593,11 @@ class TestHiddenThoughts:
     def test_a_short_signature_adds_nothing(self) -> None:
         counter = TokenCounter("claude-opus-5")
         bare = counter.message(
-            {
-                "role": "assistant",
-                "content": [self.signed("Thoughts of some length.", None)],
-            }
+            assistant_message([self.signed("Thoughts of some length.", None)])
         )
         assert (
             counter.message(
-                {
-                    "role": "assistant",
-                    "content": [self.signed("Thoughts of some length.", "s" * 60)],
-                }
+                assistant_message([self.signed("Thoughts of some length.", "s" * 60)])
             )
             == bare
         )

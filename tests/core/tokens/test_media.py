@@ -17,6 +17,7 @@ from everthread.core.tokens.media import (
     count_image_tokens,
     read_image_size,
 )
+from tests.chat_messages import image_part
 
 
 def png(width: int, height: int) -> bytes:
@@ -231,10 +232,7 @@ def test_low_detail_costs_little() -> None:
         },
         {"type": "input_image", "image_url": url(png(1000, 1000))},
         {"type": "image", "mimeType": "image/png", "data": b64(png(1000, 1000))},
-        {
-            "type": "image_url",
-            "image_url": {"url": url(png(1000, 1000) + b"\x00" * 3_000_000)},
-        },
+        image_part(url(png(1000, 1000) + b"\x00" * 3_000_000)),
     ],
     ids=["anthropic", "responses", "mcp", "heavy"],
 )
@@ -245,14 +243,14 @@ def test_reads_every_form_of_image_part(part: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "part",
     [
-        {"type": "image_url", "image_url": {"url": "https://example.org/cat.png"}},
+        image_part("https://example.org/cat.png"),
         {"type": "image_url", "image_url": "https://example.org/cat.png"},
         {
             "type": "image",
             "source": {"type": "url", "url": "https://example.org/cat.png"},
         },
         {"type": "input_image", "file_id": "file-1"},
-        {"type": "image_url", "image_url": {"url": 7}},
+        image_part(7),
         {"type": "image"},
     ],
 )
