@@ -32,7 +32,12 @@ from everthread.lab.replay.replay_inputs import (
     ReplayInputs,
     prepare_inputs,
 )
-from everthread.lab.replay.replay_plan import PAUSE_SECONDS, STEP_SECONDS, plan_replay
+from everthread.lab.replay.replay_plan import (
+    PAUSE_SECONDS,
+    STEP_SECONDS,
+    ReplayPlan,
+    plan_replay,
+)
 from everthread.lab.replay.result import Agreement, LogFigures, Replay, StrategyResult
 from everthread.lab.replay.tracked_facts import collect_facts, locate_facts
 from everthread.thread.options import SessionOptions
@@ -92,8 +97,25 @@ async def areplay(  # noqa: PLR0913 - the options of a replay
         _make_engine_factory(engine, dict(engine_options or {})),
         compact,
     )
-    if with_facts is None:
-        with_facts = with_baselines
+    replay = await _play_strategies(
+        log,
+        plan,
+        player,
+        with_baselines=with_baselines,
+        with_facts=with_baselines if with_facts is None else with_facts,
+    )
+    return replace(replay, engine=engine, seconds=time.perf_counter() - started_at)
+
+
+async def _play_strategies(
+    log: Log,
+    plan: ReplayPlan,
+    player: ConversationPlayer,
+    *,
+    with_baselines: bool,
+    with_facts: bool,
+) -> Replay:
+    inputs = player.inputs
     stated_facts = collect_facts(plan.messages) if with_baselines or with_facts else []
     async with player.play() as played:
         threshold = played.threshold
@@ -119,10 +141,8 @@ async def areplay(  # noqa: PLR0913 - the options of a replay
         time_source=plan.time_source,
         strategies=strategies,
         compactions=player.compactions,
-        engine=engine,
         notes=[*log.warnings, *plan.notes, *player.notes.values()],
         recorded_cost=_sum_recorded_cost(inputs),
-        seconds=time.perf_counter() - started_at,
         log=_describe_log(log),
         agreement=agreement,
     )
