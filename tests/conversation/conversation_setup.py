@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from everthread import open_store
 from everthread.compaction.compressor import ContextCompressor
@@ -18,19 +19,37 @@ from everthread.errors import ModelError
 from everthread.store.records import NewSession
 from everthread.store.store import Store
 from everthread.testing import PrefixWatch, ScriptedModel, ScriptStep
+from everthread.thread.events import CompactionDone, Event
 from everthread.thread.options import Route, SessionOptions, Setup, SummarizerContext
 from tests.chat_messages import calls_reply, function_call, result_message
 
+EventT = TypeVar("EventT", bound=Event)
 Script = Iterable[ScriptStep] | Callable[[Request], ScriptStep]
 SYSTEM = "You help with the billing service. Answer briefly."
 
 
-class ConversationSetup:
-    """A store, its conversations, and a check of their requests."""
+class WatchedStore:
+    """A store and the events of its conversations, whose requests must extend each other."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
         self.watch = PrefixWatch()
+
+    def events(self, kind: type[EventT]) -> list[EventT]:
+        """Return the events of one kind so far."""
+        return self.watch.of(kind)
+
+    @property
+    def compactions(self) -> list[CompactionDone]:
+        return self.events(CompactionDone)
+
+    def check_prefixes(self) -> None:
+        """Check that no request changed the beginning of the one before."""
+        assert not self.watch.broken, [str(change) for change in self.watch.broken]
+
+
+class ConversationSetup(WatchedStore):
+    """Open conversations of a scripted model."""
 
     async def open(
         self,
@@ -38,24 +57,14 @@ class ConversationSetup:
         *,
         resume: str | None = None,
         new: NewSession | None = None,
-        tools: list[dict[str, Any]] | None = None,
-        system: Any = SYSTEM,
-        engine: Callable[[Services], ContextEngine] = ContextCompressor,
-        summarizer: Summarizer | None = None,
-        provider: str = "auto",
-        **options: Any,
+        tools: Sequence[dict[str, Any]] = (),
+        **settings: Any,
     ) -> Conversation:
-        setup = self.setup(
-            model,
-            system=system,
-            engine=engine,
-            summarizer=summarizer,
-            provider=provider,
-            **options,
-        )
-        return await Conversation.open(setup, resume=resume, new=new, tools=tools or [])
+        """Open a conversation. `settings`: arguments of `make_setup`."""
+        setup = self.make_setup(model, **settings)
+        return await Conversation.open(setup, resume=resume, new=new, tools=tools)
 
-    def setup(
+    def make_setup(
         self,
         model: Any,
         *,
@@ -63,20 +72,24 @@ class ConversationSetup:
         engine: Callable[[Services], ContextEngine] = ContextCompressor,
         summarizer: Summarizer | None = None,
         provider: str = "auto",
+        changes: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> Setup:
-        def writer(context: SummarizerContext) -> Summarizer:
+        """Return a setup. `changes`: other fields of `Setup`. `options`: fields of `SessionOptions`."""
+
+        def make_summarizer(context: SummarizerContext) -> Summarizer:
             return summarizer or JournalWriter(context.counter)
 
-        return Setup(
+        setup = Setup(
             self.store,
             route_to_model(model, provider),
             engine,
-            writer,
+            make_summarizer,
             SessionOptions(**options),
-            system,
+            system=system,
             listener=self.watch,
         )
+        return replace(setup, **(changes or {}))
 
 
 def route_to_model(model: Any, provider: str = "auto") -> Route:
@@ -94,12 +107,12 @@ def route_to_model(model: Any, provider: str = "auto") -> Route:
 async def open_setup(folder: Path) -> AsyncIterator[ConversationSetup]:
     """Open a setup with a new SQLite store. At its end, check that no request broke its session's prefix."""
     store = open_store(folder / "store.db")
-    made = ConversationSetup(store)
+    setup = ConversationSetup(store)
     try:
-        yield made
+        yield setup
     finally:
         await store.close()
-    assert not made.watch.broken, [str(found) for found in made.watch.broken]
+    setup.check_prefixes()
 
 
 def scripted_model(script: Script = (), **settings: Any) -> ScriptedModel:
@@ -116,7 +129,7 @@ def tool_result(text: str, call_id: str = "call_1") -> Any:
 
 
 def overflow_error(limit: int | None = None, tokens: int = 0) -> ModelError:
-    said = (
+    message = (
         f"This model's maximum context length is {limit} tokens. However, your messages resulted in {tokens} tokens. "
         "Please reduce the length of the messages."
         if limit
@@ -124,12 +137,12 @@ def overflow_error(limit: int | None = None, tokens: int = 0) -> ModelError:
     )
     body = {
         "error": {
-            "message": said,
+            "message": message,
             "type": "invalid_request_error",
             "code": "context_length_exceeded",
         }
     }
-    return ModelError(said, status=400, body=body)
+    return ModelError(message, status=400, body=body)
 
 
 def make_text(count: int, about: str = "invoice") -> str:
@@ -142,7 +155,9 @@ def numbered_text(number: int, count: int, topic: str) -> str:
     return f"Turn {number}: {make_text(count, f'{topic} {number}')}"
 
 
-async def send_texts(talk: Any, turns: int, count: int, topic: str) -> None:
+async def send_texts(
+    conversation: Conversation, turns: int, count: int, topic: str
+) -> None:
     """Send a numbered text of about `count` tokens in each of `turns` turns."""
     for turn in range(turns):
-        await talk.send(numbered_text(turn, count, topic))
+        await conversation.send(numbered_text(turn, count, topic))

@@ -14,8 +14,8 @@ from everthread.core.messages import text_of
 from everthread.core.types import Api, Reply, Request
 from everthread.lab.provider import Provider, ServedModel
 from everthread.store.store import Store
-from everthread.testing import PrefixWatch
 from tests.chat_messages import calls_reply, function_call
+from tests.conversation.conversation_setup import WatchedStore
 
 KEY = "EVERTHREAD_LAB_KEY"
 NAMES: dict[Api, str] = {
@@ -37,13 +37,12 @@ TOOL: dict[str, Any] = {
 }
 
 
-class HttpSetup:
+class HttpSetup(WatchedStore):
     """A provider, a store, and conversations between them whose requests are watched."""
 
     def __init__(self, provider: Provider, store: Store) -> None:
+        super().__init__(store)
         self.provider = provider
-        self.store = store
-        self.watch = PrefixWatch()
         self.opened: list[Conversation] = []
 
     def config(
@@ -65,11 +64,11 @@ class HttpSetup:
         **more: Any,
     ) -> Conversation:
         config = self.config(model, provider=provider, extra=extra)
-        made = await open_conversation(
+        conversation = await open_conversation(
             config=config, store=self.store, api=api, listener=self.watch, **more
         )
-        self.opened.append(made)
-        return made
+        self.opened.append(conversation)
+        return conversation
 
     def summary_calls(self) -> list[Request]:
         return [
@@ -92,14 +91,14 @@ async def open_http_setup(
 ) -> AsyncIterator[HttpSetup]:
     async with Provider(models, script, **settings) as provider:
         store = open_store(folder / "store.db")
-        made = HttpSetup(provider, store)
+        setup = HttpSetup(provider, store)
         try:
-            yield made
+            yield setup
         finally:
-            for conversation in made.opened:
+            for conversation in setup.opened:
                 await conversation.close()
             await store.close()
-        assert not made.watch.broken, [str(found) for found in made.watch.broken]
+        setup.check_prefixes()
 
 
 def served_model(
@@ -110,13 +109,13 @@ def served_model(
 
 
 def is_summary_call(request: Request) -> bool:
-    """Whether a request asks for a summary: it names the sections."""
-    told = f"{request.system}\n" + "\n".join(
+    """Return whether a request asks for a summary: it names the sections."""
+    instructions = f"{request.system}\n" + "\n".join(
         text_of(message) for message in request.messages[-1:]
     )
     return (
-        all(f"## {name}" in told for name in HANDOFF_SECTIONS[2:6])
-        and "[EVERTHREAD SUMMARY" not in told.split("## ")[0]
+        all(f"## {name}" in instructions for name in HANDOFF_SECTIONS[2:6])
+        and "[EVERTHREAD SUMMARY" not in instructions.split("## ")[0]
     )
 
 

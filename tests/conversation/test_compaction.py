@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
+from everthread import validate_messages
 from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.engine import Services
 from everthread.compaction.journal.journal_writer import JournalWriter
@@ -23,9 +23,8 @@ from everthread.core.tokens import TokenCounter
 from everthread.core.types import Reply
 from everthread.errors import ConfigError
 from everthread.testing import ScriptedModel, ScriptedSummarizer
-from everthread.thread.engines.summary_wait import MAX_SUMMARY_WAIT_SECONDS, Timer
+from everthread.thread.engines.summary_wait import MAX_SUMMARY_WAIT_SECONDS
 from everthread.thread.events import (
-    CompactionDone,
     CompactionFailed,
     CompactionStarted,
     Notice,
@@ -42,6 +41,7 @@ from tests.conversation.conversation_setup import (
     route_to_model,
     tool_result,
 )
+from tests.conversation.manual_timers import ManualTimers
 
 
 async def open_filled(
@@ -87,7 +87,7 @@ async def test_the_threshold_triggers_a_compaction_and_the_thread_continues(
 ) -> None:
     conversation = await open_filled(setup, 7_500)
     first = conversation.session.id
-    while not setup.watch.of(CompactionDone):
+    while not setup.compactions:
         await conversation.send(make_text(250))
     assert conversation.id == first
     assert conversation.session.parent == first
@@ -106,17 +106,17 @@ async def test_a_slow_summary_does_not_delay_a_turn_that_fits(
     slow = HeldSummarizer()
     conversation = await open_filled(setup, 8_500, summarizer=slow)
     assert slow.asked == 1, "it was begun at 80 % of the threshold"
-    assert setup.watch.of(CompactionStarted)[0].background
-    assert not setup.watch.of(CompactionDone)
+    assert setup.events(CompactionStarted)[0].background
+    assert not setup.compactions
     slow.may.set()
     await asyncio.sleep(0)
     await conversation.send("One more thing: keep the ledger.")
-    (done,) = setup.watch.of(CompactionDone)
+    (done,) = setup.compactions
     assert done.author == "slow, journal", "the journal covers what was said since"
     assert done.tokens_after <= 0.6 * 8_000
     assert slow.asked == 1
     assert str(conversation.messages[-2]["content"]).startswith("One more thing")
-    assert [item for item in setup.watch.of(UsageRecorded) if item.task == "auxiliary"]
+    assert [item for item in setup.events(UsageRecorded) if item.task == "auxiliary"]
 
 
 async def test_a_turn_that_does_not_fit_waits(setup: ConversationSetup) -> None:
@@ -127,61 +127,42 @@ async def test_a_turn_that_does_not_fit_waits(setup: ConversationSetup) -> None:
     assert not turn.done()
     slow.may.set()
     await turn
-    assert setup.watch.of(CompactionDone)
+    assert setup.compactions
     assert conversation.tokens < 16_000
-
-
-class ManualTimers:
-    """Timers that end when the test says so."""
-
-    def __init__(self) -> None:
-        self.waiting: dict[Callable[[], None], float] = {}
-
-    def __call__(self, seconds: float, end: Callable[[], None]) -> Timer:
-        self.waiting[end] = seconds
-        return cast(
-            "Timer", SimpleNamespace(cancel=lambda: self.waiting.pop(end, None))
-        )
-
-    def end_waits_for_a_summary(self) -> None:
-        for end in [
-            end
-            for end, seconds in self.waiting.items()
-            if seconds == MAX_SUMMARY_WAIT_SECONDS
-        ]:
-            end()
 
 
 @pytest.mark.parametrize("background", [True, False])
 async def test_a_summariser_that_never_answers_blocks_no_turn(
     tmp_path: Path, *, background: bool
 ) -> None:
-    async with open_setup(tmp_path) as place:
+    async with open_setup(tmp_path) as setup:
         hanging = HeldSummarizer()
         timers = ManualTimers()
         chain = SummarizerChain(
             [hanging], fallback=JournalWriter(TokenCounter("gpt-4o")), clock=lambda: 0.0
         )
         model = ScriptedModel(lambda _: make_text(200, "answer"), window=16_000)
-        setup = replace(
-            place.setup(model, summarizer=chain, background=background), timer=timers
+        conversation = await setup.open(
+            model,
+            summarizer=chain,
+            background=background,
+            changes={"timer": timers},
         )
-        conversation = await Conversation.open(setup, tools=[])
         while conversation.tokens < 7_000:
             await conversation.send(make_text(250, f"topic {conversation.tokens}"))
         turn = asyncio.create_task(conversation.send(make_text(9_000)))
         await hanging.begun.wait()
         while not turn.done():
-            timers.end_waits_for_a_summary()
+            timers.end_all(MAX_SUMMARY_WAIT_SECONDS)
             await asyncio.sleep(0.01)
         await turn
-        (done,) = place.watch.of(CompactionDone)
+        (done,) = setup.compactions
         assert done.author == "journal"
         assert any(
             "slow wrote no summary: it took too long" in line for line in done.warnings
         )
         assert hanging.asked == 1
-        while len(place.watch.of(CompactionDone)) < 2:
+        while len(setup.compactions) < 2:
             await conversation.send(make_text(250))
         assert hanging.asked == 1, "it rests"
 
@@ -192,7 +173,7 @@ async def test_a_prepared_summary_is_discarded_if_its_messages_changed(
     slow = HeldSummarizer()
     slow.may.set()
     conversation = await open_filled(setup, 7_000, summarizer=slow)
-    while not setup.watch.of(CompactionDone):
+    while not setup.compactions:
         await conversation.send(make_text(250))
     slow.may.clear()
     while slow.asked < 2:
@@ -212,7 +193,7 @@ async def test_a_larger_history_than_the_new_model_takes_is_compacted_before_the
     small = ScriptedModel(["fine"], name="gpt-4o-mini", window=8_000)
     await conversation.use_model(route_to_model(small))
     await conversation.send("Go on, please.")
-    assert setup.watch.of(CompactionDone)[0].reason == "preflight"
+    assert setup.compactions[0].reason == "preflight"
     assert conversation.tokens < 4_000
     assert str(small.requests[0].messages[-1]["content"]) == "Go on, please."
 
@@ -228,9 +209,9 @@ async def test_reported_tokens_decide_not_the_estimate(
     conversation = await setup.open(model)
     for index in range(30):
         await conversation.send(f"{index} {make_text(60)}")
-        if setup.watch.of(CompactionDone):
+        if setup.compactions:
             break
-    assert setup.watch.of(CompactionDone)
+    assert setup.compactions
 
 
 async def test_reasoning_tokens_never_trigger_a_compaction(
@@ -247,7 +228,7 @@ async def test_reasoning_tokens_never_trigger_a_compaction(
     conversation = await setup.open(ScriptedModel(thinking, window=16_000))
     for index in range(20):
         await conversation.send(f"step {index}")
-    assert not setup.watch.of(CompactionStarted)
+    assert not setup.events(CompactionStarted)
 
 
 async def test_by_hand_with_a_focus_and_back(setup: ConversationSetup) -> None:
@@ -259,7 +240,7 @@ async def test_by_hand_with_a_focus_and_back(setup: ConversationSetup) -> None:
     made = await conversation.compress("topic 3")
     assert made.changed
     assert made.tokens_after < made.tokens_before
-    assert setup.watch.of(CompactionDone)[0].reason == "manual"
+    assert setup.compactions[0].reason == "manual"
     (record,) = await setup.store.compactions(conversation.id)
     assert record.record.focus == "topic 3"
     await conversation.undo()
@@ -269,18 +250,18 @@ async def test_by_hand_with_a_focus_and_back(setup: ConversationSetup) -> None:
 
 async def test_disabled_means_nothing_is_rewritten(setup: ConversationSetup) -> None:
     conversation = await open_filled(setup, 9_500, enabled=False)
-    assert not setup.watch.of(CompactionStarted)
+    assert not setup.events(CompactionStarted)
     with pytest.raises(ConfigError, match="disabled"):
         await conversation.compress()
     await conversation.compact_for_hygiene()
-    assert not setup.watch.of(CompactionStarted)
+    assert not setup.events(CompactionStarted)
 
 
 async def test_hygiene_steps_in_at_85_percent(setup: ConversationSetup) -> None:
     conversation = await open_filled(setup, 13_800, threshold=1.0, background=False)
-    assert not setup.watch.of(CompactionDone)
+    assert not setup.compactions
     await conversation.compact_for_hygiene()
-    (done,) = setup.watch.of(CompactionDone)
+    (done,) = setup.compactions
     assert done.reason == "hygiene"
 
 
@@ -300,9 +281,9 @@ async def test_two_ineffective_compactions_pause_it_with_one_notice(
     )
     for index in range(30):
         await conversation.send(f"{index} {make_text(150)}")
-    paused = [item for item in setup.watch.of(Notice) if "paused" in item.text]
+    paused = [item for item in setup.events(Notice) if "paused" in item.text]
     assert len(paused) == 1
-    assert len(setup.watch.of(CompactionDone)) <= 3
+    assert len(setup.compactions) <= 3
 
 
 async def test_compactions_by_a_person_are_never_judged(
@@ -322,8 +303,8 @@ async def test_compactions_by_a_person_are_never_judged(
             await conversation.send(make_text(300))
         await conversation.compress()
     await conversation.send("and now?")
-    assert len(setup.watch.of(CompactionDone)) == 3
-    assert not [item for item in setup.watch.of(Notice) if "paused" in item.text]
+    assert len(setup.compactions) == 3
+    assert not [item for item in setup.events(Notice) if "paused" in item.text]
 
 
 async def test_from_the_second_compaction_on_a_notice_warns_of_lost_detail(
@@ -331,11 +312,11 @@ async def test_from_the_second_compaction_on_a_notice_warns_of_lost_detail(
 ) -> None:
     conversation = await open_filled(setup, 5_000)
     await conversation.compress()
-    assert not setup.watch.of(Notice)
+    assert not setup.events(Notice)
     await conversation.send(make_text(1_000))
     await conversation.send(make_text(1_000))
     await conversation.compress()
-    (notice,) = setup.watch.of(Notice)
+    (notice,) = setup.events(Notice)
     assert "2 times" in notice.text
     assert "/new" in notice.text
 
@@ -358,10 +339,10 @@ async def test_tools_that_fill_the_window_are_named_once(
     )
     for index in range(4):
         await conversation.send(f"step {index} {make_text(100)}")
-    (notice,) = setup.watch.of(Notice)
+    (notice,) = setup.events(Notice)
     assert "tools alone" in notice.text
     assert "%" in notice.text
-    assert not setup.watch.of(CompactionStarted)
+    assert not setup.events(CompactionStarted)
 
 
 async def test_a_failing_engine_is_reported_and_the_turn_continues(
@@ -372,7 +353,7 @@ async def test_a_failing_engine_is_reported_and_the_turn_continues(
             raise RuntimeError("out of ideas")
 
     conversation = await open_filled(setup, 9_000, engine=Broken)
-    failed = setup.watch.of(CompactionFailed)
+    failed = setup.events(CompactionFailed)
     assert "out of ideas" in failed[0].error
     assert len(failed) < 4, "it is not tried again at every turn"
     assert (await conversation.send("Still there?")).text
@@ -498,7 +479,7 @@ async def test_of_two_concurrent_compactions_one_wins_and_the_other_continues_fr
     )
     await asyncio.gather(conversation.compress(), other.compress())
     assert conversation.session.id == other.session.id
-    assert len(setup.watch.of(CompactionDone)) == 1
+    assert len(setup.compactions) == 1
     assert len(await setup.store.compactions(conversation.id)) == 1
 
 
@@ -523,12 +504,10 @@ async def test_a_large_message_is_sent_whole_and_compacts_once(
     large = make_text(7_000, "clause")
     await conversation.send(large)
     assert large in [message["content"] for message in model.requests[-1].messages]
-    (done,) = setup.watch.of(CompactionDone)
+    (done,) = setup.compactions
     assert done.tokens_after > conversation.threshold
     await conversation.send("And?")
-    assert len(setup.watch.of(CompactionDone)) == 1, (
-        "the history has not grown by a tenth"
-    )
+    assert len(setup.compactions) == 1, "the history has not grown by a tenth"
 
 
 async def test_the_results_of_parallel_calls_reach_the_model(
@@ -547,7 +526,7 @@ async def test_the_results_of_parallel_calls_reach_the_model(
     ]
     await conversation.add_results(results)
     await conversation.send()
-    assert setup.watch.of(CompactionDone)
+    assert setup.compactions
     sent = [
         message for message in model.requests[-1].messages if message["role"] == "tool"
     ][-12:]
@@ -560,10 +539,10 @@ async def test_the_results_of_parallel_calls_reach_the_model(
 async def test_a_journal_is_never_prepared_ahead(setup: ConversationSetup) -> None:
     """It takes milliseconds; prepared ahead it would leave the messages since then uncut."""
     conversation = await open_filled(setup, 7_000)
-    assert not setup.watch.of(CompactionStarted), "80 % of the threshold is 6,400"
-    while not setup.watch.of(CompactionDone):
+    assert not setup.events(CompactionStarted), "80 % of the threshold is 6,400"
+    while not setup.compactions:
         await conversation.send(make_text(250))
-    (done,) = setup.watch.of(CompactionDone)
+    (done,) = setup.compactions
     assert done.tokens_before >= 8_000
     assert done.tokens_after <= 0.6 * 8_000
 
@@ -587,12 +566,12 @@ async def test_messages_since_a_prepared_summary_are_pruned_when_it_is_used(
             [tool_result(f"page {number}: {make_text(500)}", f"since_{number}")]
         )
         await conversation.send()
-    assert not setup.watch.of(CompactionDone)
+    assert not setup.compactions
     slow.may.set()
     await asyncio.sleep(0.2)
     await conversation.add_results([tool_result("the last page", "since_6")])
     await conversation.send()
-    (done,) = setup.watch.of(CompactionDone)
+    (done,) = setup.compactions
     assert done.author == "slow"
     assert slow.asked == 1
     assert done.tokens_after <= 0.6 * 8_000
@@ -607,3 +586,38 @@ async def test_messages_since_a_prepared_summary_are_pruned_when_it_is_used(
         for message in conversation.messages
     )
     assert len(await setup.store.history(conversation.id)) > len(conversation.messages)
+
+
+async def test_one_message_that_is_too_large_is_made_smaller_before_it_is_sent(
+    setup: ConversationSetup,
+) -> None:
+    model = ScriptedModel(["fine"], window=8_000)
+    conversation = await setup.open(model)
+    await conversation.send(f"Read this: {make_text(9_000)} What does it say?")
+    assert len(model.requests) == 1, "it is not refused first"
+    assert setup.compactions
+    sent = model.requests[0].messages
+    assert validate_messages(sent) == []
+    assert any("What does it say?" in str(message["content"]) for message in sent)
+
+
+async def test_system_and_tools_over_the_threshold_do_not_switch_compaction_off(
+    setup: ConversationSetup,
+) -> None:
+    model = ScriptedModel(lambda _: make_text(150), window=16_000)
+    conversation = await setup.open(
+        model,
+        system=f"{SYSTEM} {make_text(6_500)}",
+        protect_last_n=2,
+        background=False,
+    )
+    for turn in range(30):
+        await conversation.send(f"Turn {turn}: {make_text(150)}")
+    assert setup.compactions, "the history is compacted at 85 % of the window"
+    told = [
+        notice.text
+        for notice in setup.events(Notice)
+        if "System prompt and tools" in notice.text
+    ]
+    assert len(told) == 1
+    assert "85 %" in told[0]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,9 @@ from everthread.core.summary_marks import SUMMARY_START, seal_summary
 from everthread.core.types import Reply, StreamDelta
 from everthread.core.validation import validate_messages
 from everthread.errors import InputError, ModelError
+from everthread.store.records import NewSession
 from everthread.testing import ScriptedModel
 from everthread.thread.events import (
-    CompactionDone,
     Estimated,
     OutputStored,
     UsageRecorded,
@@ -40,7 +39,8 @@ async def test_a_message_is_answered_stored_and_accounted_for(
     model = ScriptedModel(["Hello!"])
     conversation = await setup.open(model)
     answer = await conversation.send("Hi")
-    assert (answer.text, answer.stop) == ("Hello!", "stop")
+    assert answer.text == "Hello!"
+    assert answer.stop == "stop"
     assert model.requests[0].system == SYSTEM
     stored = await setup.store.messages(conversation.session.id)
     assert [(item.body["role"], item.body["content"]) for item in stored] == [
@@ -51,8 +51,8 @@ async def test_a_message_is_answered_stored_and_accounted_for(
     assert usage.usage.prompt_tokens == answer.usage.prompt_tokens > 0
     assert answer.cost is not None
     assert usage.cost == answer.cost
-    assert setup.watch.of(UsageRecorded)[0].task == "main"
-    assert setup.watch.of(Estimated)[0].window == 128_000
+    assert setup.events(UsageRecorded)[0].task == "main"
+    assert setup.events(Estimated)[0].window == 128_000
 
 
 async def test_the_answer_comes_piece_by_piece(setup: ConversationSetup) -> None:
@@ -134,7 +134,7 @@ async def test_a_large_result_is_stored_and_cited_and_can_be_read(
     await conversation.add_results([tool_result(text)])
     await conversation.send()
     shown = str(model.requests[-1].messages[-1]["content"])
-    (event,) = setup.watch.of(OutputStored)
+    (event,) = setup.events(OutputStored)
     assert event.output in shown
     assert len(shown) < 3_000
     part = await conversation.read_output(event.output, offset=100, limit=50)
@@ -245,7 +245,7 @@ async def test_a_conversation_passes_its_window_many_times(
     for index in range(60):
         await conversation.send(numbered_text(index, 120, "matter"))
         assert conversation.tokens < 8_000
-    done = setup.watch.of(CompactionDone)
+    done = setup.compactions
     assert len(done) >= 3
     assert done[-1].count == len(done)
     assert all(item.tokens_after < item.tokens_before for item in done)
@@ -293,11 +293,11 @@ async def test_a_first_message_that_looks_like_a_summary_stays_one_message_besid
     asked = seal_summary(
         f"{SUMMARY_START}: 3 earlier messages]\n\n## Goal\nGo on from here."
     )
-    async with open_setup(tmp_path) as place:
-        setup = replace(
-            place.setup(ScriptedModel(["ok"], window=16_000)), summary_key=b"the home's"
+    async with open_setup(tmp_path) as setup:
+        conversation = await setup.open(
+            ScriptedModel(["ok"], window=16_000),
+            changes={"summary_key": b"the home's"},
         )
-        conversation = await Conversation.open(setup, resume=None, new=None, tools=[])
         await conversation.add({"role": "user", "content": asked})
         for turn in range(3):
             for step in range(40):
@@ -318,3 +318,19 @@ async def test_a_first_message_that_looks_like_a_summary_stays_one_message_besid
             first = conversation.messages[0]
             assert str(first["content"]).startswith(f"{asked}\n\n{SUMMARY_START}")
             assert str(conversation.messages).count(SUMMARY_START) == 2
+
+
+async def test_a_branch_with_a_title_keeps_everything_else(
+    setup: ConversationSetup,
+) -> None:
+    new = NewSession(platform="cli", user="ada")
+    conversation = await setup.open(ScriptedModel(["one", "two"]), new=new)
+    await conversation.send("First question")
+    branch = await conversation.branch(title="Another way")
+    kept = branch.session
+    assert kept.title == "Another way"
+    assert kept.system == SYSTEM
+    assert kept.platform == "cli"
+    assert kept.user == "ada"
+    assert kept.model == conversation.session.model
+    assert kept.kind == "branch"

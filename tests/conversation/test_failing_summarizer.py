@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from everthread import Conversation
+from everthread import Conversation, open_conversation
+from everthread.compaction.summarizers.summarizer import SummaryDraft
+from everthread.config import parse_config
+from everthread.testing import ScriptedModel
 from everthread.thread.events import CompactionDone
-from tests.conversation.conversation_setup import make_text, numbered_text
+from tests.conversation.conversation_setup import (
+    make_text,
+    numbered_text,
+)
 from tests.conversation.http_setup import (
     KEY,
     HttpSetup,
@@ -29,7 +36,7 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
 async def _compact(setup: HttpSetup, conversation: Conversation, times: int) -> None:
     """Talk until the conversation was compacted this many times."""
     turn = 0
-    while len(setup.watch.of(CompactionDone)) < times:
+    while len(setup.compactions) < times:
         await conversation.send(numbered_text(turn, 300, "page"))
         turn += 1
         assert turn < 200
@@ -49,7 +56,7 @@ async def test_rubbish_is_asked_for_once_more_and_then_the_journal_serves(
         conversation = await setup.open("gpt-4o", extra=NO_BACKGROUND)
         await _compact(setup, conversation, 3)
         assert len(setup.summary_calls()) == 2, "then the route rests"
-        done = setup.watch.of(CompactionDone)
+        done = setup.compactions
         assert {one.author for one in done} == {"journal"}
         told = [line for one in done for line in one.warnings if "gpt-4o" in line]
         assert told, "it is said why the journal wrote"
@@ -78,4 +85,36 @@ async def test_a_stated_window_is_believed_and_remembered(tmp_path: Path) -> Non
         await _compact(setup, conversation, 2)
         later = [item.status for item in setup.provider.log if item.model == "tiny"]
         assert set(later[len(first) :]) == {200}
-        assert {one.author for one in setup.watch.of(CompactionDone)} == {"tiny"}
+        assert {one.author for one in setup.compactions} == {"tiny"}
+
+
+class Broken:
+    name = "broken"
+
+    async def summarize(self, _request: Any) -> SummaryDraft:
+        raise ValueError("no summary today")
+
+
+async def test_a_failing_custom_summariser_falls_back_to_the_journal(
+    tmp_path: Path,
+) -> None:
+    model = ScriptedModel(lambda _: make_text(200), window=8_000)
+    config = parse_config("compression: {background: false, protect_last_n: 2}")
+    done: list[CompactionDone] = []
+
+    def hear(event: Any) -> None:
+        if isinstance(event, CompactionDone):
+            done.append(event)
+
+    conversation = await open_conversation(
+        model,
+        config=config,
+        store=tmp_path / "s.db",
+        summarizer=Broken(),
+        listener=hear,
+    )
+    for turn in range(16):
+        await conversation.send(f"Turn {turn}: {make_text(200)}")
+    await conversation.close()
+    assert done
+    assert any("no summary today" in warning for warning in done[0].warnings)

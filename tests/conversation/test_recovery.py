@@ -12,20 +12,23 @@ from everthread.core.tokens import TokenCounter
 from everthread.core.types import Request
 from everthread.core.validation import validate_messages
 from everthread.errors import ContextOverflowError, ModelError
+from everthread.providers.resilience import FallbackModel
 from everthread.testing import ScriptedModel
 from everthread.thread.events import (
-    CompactionDone,
     CompactionFailed,
     CompactionStarted,
+    Estimated,
     LimitLearnt,
     Recovery,
 )
+from everthread.thread.options import Route
 from tests.conversation.conversation_setup import (
     ConversationSetup,
     call_reply,
     make_text,
     numbered_text,
     overflow_error,
+    send_texts,
     tool_result,
 )
 
@@ -72,10 +75,10 @@ async def test_a_stated_limit_is_learnt_and_kept(setup: ConversationSetup) -> No
     answer = await conversation.send("Go on.")
     assert answer.text
     assert conversation.window == 8_000
-    (learnt,) = setup.watch.of(LimitLearnt)
+    (learnt,) = setup.events(LimitLearnt)
     assert learnt.stored
     assert (await setup.store.limits())[0].limit == 8_000
-    assert setup.watch.of(CompactionDone)[0].reason == "overflow"
+    assert setup.compactions[0].reason == "overflow"
     assert str(model.requests[-1].messages[-1]["content"]) == "Go on."
     again = await setup.open(ScriptedModel(["ok"]), resume=conversation.id)
     assert again.window == 8_000, "another process knows it too"
@@ -101,16 +104,16 @@ async def test_a_recovery_lets_the_next_compaction_come_when_it_is_due(
     )
     conversation = await setup.open(model, engine=SometimesBroken, economics=False)
     turns = itertools.count()
-    while not setup.watch.of(CompactionFailed):
+    while not setup.events(CompactionFailed):
         await conversation.send(numbered_text(next(turns), 250, "topic"))
     SometimesBroken.is_broken = False
     refusals.append(overflow_error(16_000, 16_100))
     await conversation.send("Go on.")
-    [recovery] = setup.watch.of(CompactionDone)
+    [recovery] = setup.compactions
     assert recovery.reason == "overflow"
-    while len(setup.watch.of(CompactionDone)) == 1:
+    while len(setup.compactions) == 1:
         await conversation.send(numbered_text(next(turns), 250, "topic"))
-    assert 8_000 <= setup.watch.of(CompactionDone)[-1].tokens_before < 8_600
+    assert 8_000 <= setup.compactions[-1].tokens_before < 8_600
 
 
 async def test_without_a_stated_limit_a_usual_one_is_tried_in_memory(
@@ -121,7 +124,7 @@ async def test_without_a_stated_limit_a_usual_one_is_tried_in_memory(
     )
     assert (await conversation.send("Go on.")).text
     assert conversation.window < 200_000
-    assert not any(item.stored for item in setup.watch.of(LimitLearnt))
+    assert not any(item.stored for item in setup.events(LimitLearnt))
     assert await setup.store.limits() == []
 
 
@@ -145,7 +148,7 @@ async def test_each_attempt_is_stronger_and_after_three_it_is_over(
     with pytest.raises(ContextOverflowError, match="/new") as caught:
         await conversation.send("My question.")
     assert "/compress" in str(caught.value)
-    actions = [item.action for item in setup.watch.of(Recovery)]
+    actions = [item.action for item in setup.events(Recovery)]
     assert len(actions) == 3
     assert len(set(actions)) == 3
     sizes = [sum(len(str(m)) for m in request.messages) for request in model.requests]
@@ -167,7 +170,7 @@ async def test_an_output_cap_too_large_is_lowered_for_this_call_and_nothing_else
         1_500,
     ]
     assert conversation.window == 128_000
-    assert not setup.watch.of(CompactionStarted)
+    assert not setup.events(CompactionStarted)
     await conversation.send("More")
     assert model.requests[-1].params["max_tokens"] == 1_500, (
         "it is remembered for the model"
@@ -185,7 +188,7 @@ async def test_with_under_256_tokens_left_it_is_the_prompt_that_is_too_long(
     model = ScriptedModel([refusal, "fine"])
     conversation = await long_one(setup, model, max_tokens=4_096)
     assert (await conversation.send("Go on.")).text == "fine"
-    assert setup.watch.of(CompactionDone)
+    assert setup.compactions
 
 
 async def test_too_many_bytes_first_cost_images_and_big_results(
@@ -224,7 +227,7 @@ async def test_errors_other_than_size_are_raised_unchanged(
     with pytest.raises(ModelError) as caught:
         await conversation.send("Hi")
     assert caught.value is refusal
-    assert not setup.watch.of(CompactionStarted)
+    assert not setup.events(CompactionStarted)
     assert len(conversation.messages) == 1
 
 
@@ -234,7 +237,7 @@ async def test_disabled_means_reported_not_repaired(setup: ConversationSetup) ->
     )
     with pytest.raises(ContextOverflowError, match="disabled"):
         await conversation.send("Go on.")
-    assert not setup.watch.of(CompactionStarted)
+    assert not setup.events(CompactionStarted)
     assert len(conversation.messages) == 41
 
 
@@ -245,3 +248,37 @@ async def test_with_a_loop_of_ones_own(setup: ConversationSetup) -> None:
     assert second.tokens < first.tokens
     assert second.body["messages"][-1]["content"] == "Go on."
     assert second.body["model"] == "gpt-4o"
+
+
+async def test_the_limit_of_a_model_that_stepped_in_is_not_the_first_ones(
+    setup: ConversationSetup,
+) -> None:
+    def other(request: Request) -> Any:
+        return (
+            overflow_error(9_000, 12_000)
+            if len(request.messages) > 9
+            else "I stepped in."
+        )
+
+    out = ModelError("it is down", status=503)
+    script: Any = iter([f"Noted. {make_text(200)}"] * 8)
+    first = ScriptedModel(lambda _: next(script, out))
+    both = FallbackModel([first, ScriptedModel(other, name="gpt-4o-mini")])
+    conversation = await setup.open(both, protect_last_n=2)
+    await send_texts(conversation, 8, 300, "account")
+    assert (await conversation.send("And now?")).text == "I stepped in."
+    assert conversation.window == first.window
+    assert (await setup.store.load_limits(first.base_url, first.name)).window is None
+    assert not setup.events(LimitLearnt)
+
+
+async def test_a_switch_forgets_what_the_other_server_reported(
+    setup: ConversationSetup,
+) -> None:
+    conversation = await setup.open(ScriptedModel(["Noted."]))
+    await conversation.send("Hello")
+    await conversation.use_model(
+        Route("gpt-4o", "openai_chat", 64_000, base_url="http://elsewhere.test/v1")
+    )
+    await conversation.prepare("Again")
+    assert [event.reported for event in setup.events(Estimated)] == [False, False]

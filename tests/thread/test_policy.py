@@ -125,3 +125,12 @@ def test_an_idle_thread_is_compacted_from_half_the_threshold_on(
 ) -> None:
     size = PromptSize(tokens, 300, ContextOptions().budget(12_000))
     assert policy(**options).should_compact_when_idle(size, ContextState()) is expected
+
+
+def test_where_system_and_tools_fill_the_threshold_it_is_85_percent() -> None:
+    options = ContextOptions()
+    assert options.budget(100_000).threshold == 50_000
+    assert options.budget(100_000, fixed_tokens=60_000).threshold == 85_000
+    assert ContextOptions(max_tokens=90_000).budget(100_000).threshold == 50_000, (
+        "a cap counts as a quarter at most"
+    )

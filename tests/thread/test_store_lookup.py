@@ -2,42 +2,27 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from everthread import open_store
-from everthread.core.messages import text_of
 from everthread.core.search.search_results import (
     SearchPage,
     format_page,
     format_passage,
 )
-from everthread.core.summary_marks import mark_summary, summary_text
 from everthread.errors import InputError, UnknownIdError
 from everthread.store.records import NewMessage, NewSession
 from everthread.store.store import Store
-from everthread.testing import ScriptedModel
 from everthread.thread.lookup import pattern_matcher
-from everthread.thread.lookup.pins import MAX_PIN_CHARS, add_pin
 from everthread.thread.lookup.store_lookup import StoreLookup
 from everthread.thread.lookup.word_search import EXCERPT_CHARS
 from everthread.thread.options import RecallOptions
 from tests.chat_messages import calls_message, function_call, result_message
-from tests.conversation.conversation_setup import make_text, numbered_text, open_setup
+from tests.conversation.conversation_setup import make_text
 
 QUICK: Any = {"background": False, "recall": RecallOptions(enabled=False)}
 TOKEN = "ghp_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"
-
-
-@pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    opened = open_store(tmp_path / "store.db")
-    yield opened
-    await opened.close()
 
 
 async def store_thread(store: Store, *texts: str, tenant: str = "default") -> str:
@@ -86,11 +71,9 @@ async def test_every_place_is_found_once_page_by_page(
     for place in found[:5]:
         passage = await StoreLookup(store, "default", conversation).read(place.id)
         assert place.text.strip("…") in passage.text
-        assert (passage.turn, passage.role, passage.thread) == (
-            place.turn,
-            "user",
-            conversation,
-        )
+        assert passage.turn == place.turn
+        assert passage.role == "user"
+        assert passage.thread == conversation
 
 
 async def test_a_message_has_one_turn_number_however_it_is_found(
@@ -166,9 +149,11 @@ async def test_a_question_finds_what_the_user_said_though_tools_hold_its_words(
     )
     assert not found.is_approximate
     place = next(place for place in found.excerpts if place.text == rule)
-    assert (place.before, place.after) == ("", "assistant: Noted.")
+    assert place.before == ""
+    assert place.after == "assistant: Noted."
     (again,) = (await lookup.search("^Please", mode="regex")).excerpts
-    assert (again.before, again.after) == ("assistant: Noted.", "assistant: Noted.")
+    assert again.before == "assistant: Noted."
+    assert again.after == "assistant: Noted."
     later = await lookup.search("where should the theme test go", offset=8)
     assert not {place.id for place in later.excerpts} & {
         place.id for place in found.excerpts
@@ -285,85 +270,3 @@ async def test_nothing_found_is_said_finally(store: Store) -> None:
     )
     beyond = format_passage(await lookup.read("1", offset=10_000), tool="recall")
     assert "That was all of it" in beyond
-
-
-async def test_a_summary_expands_to_every_word_it_stands_for(tmp_path: Path) -> None:
-    """Also the second one, a short form of a summary and of shortened messages."""
-    async with open_setup(tmp_path) as setup:
-        conversation = await setup.open(
-            ScriptedModel(lambda _: "Noted.", window=8_000), **QUICK
-        )
-        said = [f"Page {n}: {make_text(700, f'page {n}')} end-{n}" for n in range(14)]
-        for text in said:
-            await conversation.send(text)
-        records = await setup.store.compactions(conversation.id)
-        assert len(records) >= 2
-        lookup = StoreLookup(setup.store, "default", conversation.id)
-        summary = next(
-            item
-            for item in await setup.store.messages(conversation.session.id)
-            if item.kind == "summary"
-        )
-        assert summary_text(mark_summary(summary.body))
-        texts = []
-        for wanted in (f"compaction:{records[-1].id}", f"message:{summary.id}"):
-            whole = ""
-            offset = 0
-            while True:
-                part = await lookup.expand(wanted, offset=offset, limit=50_000)
-                whole += part.text
-                if part.end == part.size:
-                    break
-                assert f"go on with offset {part.end}]" in format_passage(
-                    part, tool="recall"
-                )
-                offset = part.end
-            texts.append(whole)
-        assert texts[0] == texts[1]
-        in_view = "\n".join(text_of(body) for body in conversation.messages)
-        for text in said[1:]:
-            assert text in texts[0] or text in in_view
-        assert re.search(r"\[message:\d+\] user, turn 2, \d{4}-", texts[0])
-        with pytest.raises(UnknownIdError):
-            await lookup.expand("compaction:999")
-        with pytest.raises(InputError):
-            await StoreLookup(setup.store, "default", None).expand("compaction:1")
-
-
-async def test_a_pin_is_carried_word_for_word_until_it_is_taken_back(
-    tmp_path: Path,
-) -> None:
-    async with open_setup(tmp_path) as setup:
-        conversation = await setup.open(
-            ScriptedModel(lambda _: "Noted.", window=24_000), **QUICK
-        )
-        note = "The vault's code is 4711-B;\nnever the other way round."
-        kept = await add_pin(setup.store, conversation.id, f"{note} TOKEN={TOKEN}")
-        assert (await add_pin(setup.store, conversation.id, kept.text)).id == kept.id
-        assert TOKEN not in kept.text
-
-        async def until(compactions: int) -> str:
-            turn = 0
-            while len(await setup.store.compactions(conversation.id)) < compactions:
-                turn += 1
-                await conversation.send(numbered_text(turn, 1_500, "page"))
-            return "\n".join(text_of(body) for body in conversation.messages)
-
-        shown = kept.text.replace("\n", "\n  ")
-        for compactions in (1, 2):
-            assert (await until(compactions)).count(shown) == 1
-        branch = await conversation.branch()
-        assert [known.text for known in await setup.store.pins(branch.id)] == [
-            kept.text
-        ]
-        await setup.store.delete_pin(conversation.id, kept.id)
-        assert await setup.store.pins(conversation.id) == []
-        assert "4711-B" not in await until(3)
-        assert len(await setup.store.pins(branch.id)) == 1
-        await add_pin(setup.store, conversation.id, kept.text)
-        assert len(await setup.store.pins(conversation.id)) == 1
-        for wrong in ("  ", "x" * (MAX_PIN_CHARS + 1)):
-            with pytest.raises(InputError):
-                await add_pin(setup.store, conversation.id, wrong)
-        with pytest.raises(UnknownIdError):
-            await setup.store.delete_pin(conversation.id, "pin:" + "0" * 16)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from everthread import open_store
 from everthread.core.search.search_results import format_page
 from everthread.errors import InputError
 from everthread.store.records import NewMessage, NewSession
 from everthread.store.search_records import SearchQuery
+from everthread.store.store import Store
 from everthread.thread.lookup.store_lookup import StoreLookup
 from tests.chat_messages import calls_message, function_call, result_message
 
@@ -28,9 +26,8 @@ def _result(number: int, text: str) -> NewMessage:
 
 
 async def test_a_question_finds_its_answer_marked_as_closest(
-    tmp_path: Path,
+    store: Store,
 ) -> None:
-    store = open_store(tmp_path / "store.db")
     session = await store.create_session(NewSession())
     said = [FACT, *(f"Page {number} of the ledger is settled." for number in range(20))]
     await store.append(
@@ -64,7 +61,8 @@ async def test_a_question_finds_its_answer_marked_as_closest(
             "too far, or asked for as it stands"
         )
     loose = await lookup.search("cupboard zeppelin hangar moorings gondola")
-    assert (loose.is_approximate, loose.excerpts[0].text) == (True, FACT)
+    assert loose.is_approximate
+    assert loose.excerpts[0].text == FACT
     assert not (await lookup.search(asked, role="assistant")).excerpts
     assert not (await lookup.search(asked, offset=5)).excerpts, (
         "there is one page of it"
@@ -75,14 +73,12 @@ async def test_a_question_finds_its_answer_marked_as_closest(
     assert not (await lookup.search("rate", path="src/other.py")).excerpts
     with pytest.raises(InputError, match="by words"):
         await lookup.search("rate", mode="regex", path="src/net.py")
-    await store.close()
 
 
 @pytest.mark.parametrize(
     "asked", ["rule number 3", "What does rule number 3 say?", "number 3"]
 )
-async def test_an_exact_phrase_comes_first(tmp_path: Path, asked: str) -> None:
-    store = open_store(tmp_path / "store.db")
+async def test_an_exact_phrase_comes_first(store: Store, asked: str) -> None:
     session = await store.create_session(NewSession())
     said = [
         f"Rule number {number}: team {number % 4} reviews the number of open changes."
@@ -99,13 +95,11 @@ async def test_an_exact_phrase_comes_first(tmp_path: Path, asked: str) -> None:
     assert (await lookup.search(asked)).excerpts[0].text.startswith(said[2])
     page = await store.find(SearchQuery(asked, "default", session.id))
     assert page.hits[0].snippet.startswith(said[2])
-    await store.close()
 
 
 async def test_a_question_with_one_stored_rare_word_finds_it_in_every_front_end(
-    tmp_path: Path,
+    store: Store,
 ) -> None:
-    store = open_store(tmp_path / "store.db")
     session = await store.create_session(NewSession())
     said = [FACT, *(f"Page {number} of the ledger is settled." for number in range(20))]
     await store.append(
@@ -122,4 +116,3 @@ async def test_a_question_with_one_stored_rare_word_finds_it_in_every_front_end(
     assert [one.id for one in excerpts] == [
         f"message:{hit.message}" for hit in page.hits
     ]
-    await store.close()

@@ -14,7 +14,6 @@ from everthread.factory.stores import SUMMARY_KEY
 from everthread.lab.provider import Fault
 from everthread.store.records import NewSession
 from everthread.thread.events import (
-    CompactionDone,
     CompactionProgress,
     CompactionStarted,
     LimitLearnt,
@@ -46,9 +45,9 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
 async def until_compacted(
     place: Any, conversation: Any, size: int = 400, most: int = 80
 ) -> None:
-    before = len(place.watch.of(CompactionDone))
+    before = len(place.compactions)
     for turn in range(most):
-        if len(place.watch.of(CompactionDone)) > before:
+        if len(place.compactions) > before:
             return
         await conversation.send(numbered_text(turn, size, "subject"))
     raise AssertionError("it was never compacted")
@@ -73,7 +72,7 @@ async def test_a_conversation_passes_its_window_several_times(
                 )
             ]
             assert pieces[-1].text
-        assert len(setup.watch.of(CompactionDone)) >= 2
+        assert len(setup.compactions) >= 2
         assert {record.status for record in setup.provider.log} == {200}, (
             "nothing ever overflowed"
         )
@@ -98,7 +97,7 @@ async def test_preflight_on_a_smaller_model(tmp_path: Path) -> None:
         )
         assert small.window == 8_000
         await small.send("Now with the small one.")
-        assert setup.watch.of(CompactionDone)[0].reason == "preflight"
+        assert setup.compactions[0].reason == "preflight"
         assert setup.provider.log[-1].prompt_tokens < 4_000
         assert setup.provider.log[-1].status == 200
 
@@ -115,7 +114,7 @@ async def test_overflow_with_a_stated_limit(tmp_path: Path, dialect: str) -> Non
         await send_texts(conversation, 14, 900, "page")
         assert any(record.status != 200 for record in setup.provider.log)
         assert conversation.window <= 8_000
-        assert setup.watch.of(LimitLearnt)[0].stored
+        assert setup.events(LimitLearnt)[0].stored
         assert len(await setup.store.history(conversation.id)) == 28
 
 
@@ -128,7 +127,7 @@ async def test_overflow_inside_a_stream(tmp_path: Path) -> None:
         await send_texts(conversation, 6, 900, "page")
         pieces = [piece async for piece in conversation.stream("And now?")]
         assert pieces[-1].text == "after all"
-        assert setup.watch.of(CompactionDone)[0].reason == "overflow"
+        assert setup.compactions[0].reason == "overflow"
 
 
 @pytest.mark.parametrize("api", ["openai_chat", "anthropic"])
@@ -142,7 +141,7 @@ async def test_an_output_cap_too_large_costs_no_history(
         conversation = await setup.open(NAMES[api], api=api)
         answer = await conversation.send("Hi", max_tokens=8_000)
         assert answer.text == "ok"
-        assert not setup.watch.of(CompactionStarted)
+        assert not setup.events(CompactionStarted)
         assert [record.status for record in setup.provider.log] == [400, 200]
 
 
@@ -177,7 +176,7 @@ async def test_one_big_result_and_many_middling_ones(tmp_path: Path) -> None:
         await conversation.send("Read the log.")
         await conversation.add_results([_result("c1", make_text(150_000, "log line"))])
         await conversation.send()
-        assert len(setup.watch.of(OutputStored)) == 1
+        assert len(setup.events(OutputStored)) == 1
         answer = await conversation.send("Now all of them.")
         parts = [
             _result(call.id, make_text(6_000, f"part {call.id}"))
@@ -190,7 +189,7 @@ async def test_one_big_result_and_many_middling_ones(tmp_path: Path) -> None:
             for item in setup.main_calls()[-1].request.messages[-25:]
         ]
         assert sum(sizes) <= 200_000
-        assert 1 < len(setup.watch.of(OutputStored)) < 26, (
+        assert 1 < len(setup.events(OutputStored)) < 26, (
             "the largest are stored, not all"
         )
         assert setup.provider.log[-1].status == 200
@@ -293,7 +292,7 @@ async def test_a_failing_summariser_pauses_and_the_journal_is_used(
             "gpt-4o", extra="compression: {background: false}"
         )
         await until_compacted(setup, conversation)
-        (done,) = setup.watch.of(CompactionDone)
+        (done,) = setup.compactions
         assert done.author == "journal"
         assert any("wrote no summary" in warning for warning in done.warnings)
         asked = len(setup.summary_calls())
@@ -301,7 +300,7 @@ async def test_a_failing_summariser_pauses_and_the_journal_is_used(
         assert len(setup.summary_calls()) == asked, "it rests"
         assert any(
             "rests" in item.text or "skipped" in item.text
-            for item in setup.watch.of(CompactionProgress)
+            for item in setup.events(CompactionProgress)
         )
         await send_texts(conversation, 6, 300, "page")
         made = await conversation.compress()
@@ -325,12 +324,12 @@ async def test_an_auxiliary_model_with_a_tiny_window_sees_everything(
         )
         conversation = await setup.open("gpt-4o", extra=extra)
         for turn in range(40):
-            if setup.watch.of(CompactionDone):
+            if setup.compactions:
                 break
             await conversation.send(
                 f"Fact number {turn} is F{turn:03}. {make_text(900, f'page {turn}')}"
             )
-        (done,) = setup.watch.of(CompactionDone)
+        (done,) = setup.compactions
         assert done.author == "tiny"
         given = " ".join(
             str(call.messages) for call in setup.summary_calls() if call.model == "tiny"
@@ -353,8 +352,8 @@ async def test_thinking_models_that_report_huge_reasoning(tmp_path: Path) -> Non
         conversation = await setup.open("gpt-5")
         for turn in range(8):
             await conversation.send(f"Step {turn}.")
-        assert not setup.watch.of(CompactionStarted)
-        assert setup.watch.of(UsageRecorded)[0].usage.reasoning_tokens > 0
+        assert not setup.events(CompactionStarted)
+        assert setup.events(UsageRecorded)[0].usage.reasoning_tokens > 0
 
 
 async def test_claude_reads_its_cache_again_after_a_compaction(tmp_path: Path) -> None:
@@ -405,7 +404,7 @@ async def test_a_summary_on_the_warm_prefix_reads_the_cache(tmp_path: Path) -> N
             if item.request and is_summary_call(item.request)
         ]
         assert asked.cached_tokens > 0.8 * asked.prompt_tokens
-        assert setup.watch.of(CompactionDone)[0].author == "claude-sonnet-4-5"
+        assert setup.compactions[0].author == "claude-sonnet-4-5"
 
 
 async def test_passing_failures_are_asked_again(tmp_path: Path) -> None:
@@ -428,3 +427,31 @@ def _many_calls(count: int) -> Reply:
 
 def _result(call_id: str, text: str) -> Any:
     return result_message(call_id, text)
+
+
+@pytest.mark.parametrize("before", [0, 1, 3])
+async def test_a_message_larger_than_the_window_is_cut_and_the_rest_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int
+) -> None:
+    monkeypatch.setenv("EVERTHREAD_LAB_KEY", "a key for the lab")
+    async with open_http_setup(
+        tmp_path, [served_model("gpt-4o", 16_000)], answer_script(lambda _: "Counted.")
+    ) as setup:
+        conversation = await setup.open("gpt-4o")
+        for turn in range(before):
+            await conversation.send(f"Turn {turn}: {make_text(400)}")
+        large = f"Count these. {make_text(40_000)} That was all."
+        assert (await conversation.send(large)).text == "Counted."
+        assert setup.compactions
+        shown = next(
+            said
+            for said in map(text_of, conversation.messages)
+            if said.startswith("Count these.")
+        )
+        assert shown.endswith("That was all.")
+        kept = setup.events(OutputStored)[-1]
+        assert kept.output in shown
+        assert (await setup.store.output(kept.output))[:200] in large
+        history = await setup.store.history(conversation.id)
+        assert text_of(history[2 * before].body) == large
+        assert (await conversation.send("And now?")).text == "Counted."

@@ -192,5 +192,6 @@ async def test_an_answer_is_read_as_what_was_asked_also_after_a_switch(
     answer = await conversation.record(
         {"choices": [{"message": message, "finish_reason": "stop"}], "usage": usage}
     )
-    assert (answer.text, answer.usage.prompt_tokens) == ("Yes.", 20)
+    assert answer.text == "Yes."
+    assert answer.usage.prompt_tokens == 20
     assert [record.model for record in await conversation.usage()] == ["gpt-4o"]

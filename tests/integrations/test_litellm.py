@@ -1,22 +1,19 @@
-"""What two of the integrations do with what a framework hands them, under stand-ins for the frameworks' classes.
+"""The LiteLLM integration, with stand-ins for the framework's classes.
 
-The real packages are driven by `make torture PART=integrations`; here is what needs nothing of theirs but dicts.
+`make torture PART=integrations` drives the real packages.
 """
 
 from __future__ import annotations
 
-import importlib
-import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from everthread.config import parse_config
+from tests.integrations.framework_setup import FILLER, options
 
-FILLER = "the ledger of the northern branch was settled and every entry was compared with its receipt. "
 REFUSAL = "This model's maximum context length is 3000 tokens. However, your messages resulted in 3400 tokens."
 
 LITELLM = {
@@ -26,55 +23,6 @@ LITELLM = {
     "litellm/integrations/custom_logger.py": "class CustomLogger:\n"
     "    async def async_pre_call_deployment_hook(self): ...\n",
 }
-AGENTS = {
-    "agents/__init__.py": "from types import SimpleNamespace\n"
-    "class Model: ...\nclass ModelProvider: ...\nclass MultiProvider(ModelProvider): ...\n"
-    "class FunctionTool(SimpleNamespace): ...\nclass RunConfig(SimpleNamespace): ...\n"
-    "def custom_span(name, data): raise AssertionError\ndef get_current_trace(): return None\n",
-    "agents/models/__init__.py": "def get_default_model(): return 'gpt-4o'\n",
-    "agents/run.py": "from types import SimpleNamespace\n"
-    "class CallModelData(SimpleNamespace):\n    __class_getitem__ = classmethod(lambda cls, _: cls)\n"
-    "class ModelInputData(SimpleNamespace): ...\n",
-}
-
-
-@pytest.fixture
-def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Makes a package of a name and version importable, and gives the integration that uses it."""
-
-    def make(
-        package: str, version: str, files: dict[str, str], module: str
-    ) -> ModuleType:
-        facts = tmp_path / f"{package.replace('-', '_')}-{version}.dist-info"
-        facts.mkdir()
-        (facts / "METADATA").write_text(
-            f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n", "utf-8"
-        )
-        for name, code in files.items():
-            file = tmp_path / name
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(code, "utf-8")
-        monkeypatch.syspath_prepend(str(tmp_path))
-        return importlib.import_module(f"everthread.integrations.{module}")
-
-    before = set(sys.modules)
-    yield make
-    for name in set(sys.modules) - before:
-        if name.split(".")[0] in ("litellm", "agents") or name.startswith(
-            "everthread.integrations."
-        ):
-            del sys.modules[name]
-
-
-def options(folder: Path) -> Any:
-    return {
-        "store": folder / "books.db",
-        "config": parse_config("compression: {background: false}"),
-        "window": 6_000,
-    }
-
-
-# LiteLLM
 
 
 class Proxy:
@@ -211,78 +159,3 @@ def test_a_litellm_without_the_hook_is_an_import_error(stand_in: Any) -> None:
         match=r"litellm 1\.83\.0 has no CustomLogger\.async_pre_call_deployment_hook",
     ):
         stand_in("litellm", "1.83.0", files, "litellm")
-
-
-# OpenAI Agents
-
-
-async def test_items_of_openai_agents_come_back_as_they_were(stand_in: Any) -> None:
-    module = stand_in("openai-agents", "0.24.0", AGENTS, "openai_agents")
-    call = {
-        "type": "function_call",
-        "call_id": "call_1",
-        "name": "look_up",
-        "arguments": "{}",
-    }
-    result = {"type": "function_call_output", "call_id": "call_1", "output": "settled"}
-    reasoning = {"type": "reasoning", "id": "rs_1", "summary": []}
-    said = {
-        "type": "message",
-        "role": "assistant",
-        "content": [{"type": "output_text", "text": "Hi."}],
-    }
-    items = [
-        {"role": "developer", "content": "Be brief."},
-        {"role": "user", "content": "Hello."},
-        reasoning,
-        call,
-        result,
-        said,
-    ]
-    messages, groups = module.to_core(items)
-    assert [message["role"] for message in messages] == [
-        "user",
-        "user",
-        "assistant",
-        "tool",
-        "assistant",
-    ]
-    assert [item for group in groups for item in group] == items
-    written = [item for message in messages for item in module.from_core(message)]
-    assert module.to_core(written)[0] == messages
-    assert written[-1] == {"role": "assistant", "content": "Hi."}, (
-        "parts need an id, where Chat Completions are used"
-    )
-
-
-async def test_a_session_of_openai_agents_keeps_items_and_gives_the_view(
-    stand_in: Any, tmp_path: Path
-) -> None:
-    module = stand_in("openai-agents", "0.24.0", AGENTS, "openai_agents")
-    session = module.EverthreadSession("books", **options(tmp_path))
-    items: list[dict[str, Any]] = [
-        {"role": "user", "content": f"Entry {number}: {FILLER * 8}"}
-        for number in range(30)
-    ]
-    await session.add_items(items)
-    assert await session.get_items() == items
-    assert await session.get_items(2) == items[-2:]
-    settings = SimpleNamespace(max_tokens=None)
-    agent = SimpleNamespace(
-        model="gpt-4o", tools=[session.recall_tool], model_settings=settings
-    )
-    given = SimpleNamespace(input=items, instructions="Be brief.")
-    view = await session.filter(
-        SimpleNamespace(model_data=given, agent=agent, context=None)
-    )
-    assert len(view.input) < len(items)
-    assert view.input[-1] is not None
-    assert view.input[-1] == items[-1]
-    assert view.instructions.startswith("Be brief.\n\nNote:")
-    assert await session.pop_item() == items[-1]
-    await session.clear_session()
-    assert await session.get_items() == []
-    assert await session.recall_tool.on_invoke_tool(None, '{"query": "Entry"}') == (
-        "Nothing was said in this conversation yet."
-    )
-    session.close()

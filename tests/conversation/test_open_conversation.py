@@ -14,7 +14,7 @@ from everthread.factory import fit_request
 from everthread.lab.provider import Fault, Provider
 from everthread.providers.clients import OpenAIChatModel
 from everthread.testing import PrefixWatch, ScriptedModel
-from everthread.thread.events import CompactionDone, Notice
+from everthread.thread.events import Notice
 from tests.conversation.conversation_setup import make_text, send_texts
 from tests.conversation.http_setup import (
     KEY,
@@ -88,7 +88,7 @@ async def test_the_auxiliary_model_writes_the_summary(tmp_path: Path) -> None:
             if item.task == "auxiliary"
         ]
         assert {item.model for item in spent} == {"gpt-4o-mini"}
-        assert setup.watch.of(CompactionDone)[0].cost is not None
+        assert setup.compactions[0].cost is not None
 
 
 async def test_another_model_steps_in_with_the_request_made_to_fit(

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from everthread import open_store, validate_messages
-from everthread.compaction.summarizers.summarizer import SummaryDraft, SummaryRequest
-from everthread.conversation.conversation import Conversation
+from everthread.compaction.compressor import ContextCompressor
 from everthread.core.messages import text_of
 from everthread.testing import ScriptedModel
-from everthread.thread.events import CompactionDone
-from everthread.thread.options import Setup, SummarizerContext
 from tests.conversation.conversation_setup import (
     ConversationSetup,
     make_text,
     numbered_text,
-    open_setup,
     send_texts,
 )
 from tests.store.conftest import BACKENDS, new_url, postgres, run_folder
@@ -40,7 +35,7 @@ async def test_two_compact_append_and_take_back_at_once(
     asked = [numbered_text(turn, 600, "account") for turn in range(12)]
     for text in asked:
         await first.send(text)
-    assert place.watch.of(CompactionDone)
+    assert place.compactions
     second = await place.open(model, resume=first.session.id, protect_last_n=2)
     await asyncio.gather(
         first.compress(), second.add("Turn in between"), second.compress()
@@ -61,53 +56,50 @@ async def test_two_compact_append_and_take_back_at_once(
     assert not place.watch.broken
 
 
-class GivenUp:
-    """A summariser that reports when its running call is cancelled."""
+class RecordingEngine(ContextCompressor):
+    """An engine that records the calls it gets."""
 
-    name = "given up"
-
-    def __init__(self, context: SummarizerContext, asked: asyncio.Event) -> None:
-        self._context = context
-        self._asked = asked
-
-    async def summarize(self, request: SummaryRequest) -> SummaryDraft:
-        self._asked.set()
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            last = self._context.last_request()
-            assert last is not None
-            self._context.report_abandoned(last)
-            raise
-        raise AssertionError(request)
+    def on_session_start(self, session_id: str, **how: Any) -> None:
+        super().on_session_start(session_id, **how)
+        self.started = [*getattr(self, "started", []), (session_id, how["reason"])]
 
 
-async def test_a_summary_that_was_given_up_is_accounted_for_at_the_close(
-    tmp_path: Path,
+async def test_a_second_conversation_knows_the_state_of_a_continuation(
+    setup: ConversationSetup,
 ) -> None:
-    async with open_setup(tmp_path) as place:
-        model = ScriptedModel(lambda _: f"Noted. {make_text(200)}", window=64_000)
-        given: Any = place.setup(model, protect_last_n=2)
-        asked = asyncio.Event()
-        setup = Setup(
-            place.store,
-            given.route,
-            given.engine,
-            lambda context: GivenUp(context, asked),
-            given.options,
-            given.system,
-        )
-        conversation = await Conversation.open(setup)
-        await send_texts(conversation, 12, 600, "account")
-        task = asyncio.ensure_future(conversation.compress())
-        await asked.wait()
-        task.cancel()
-        await asyncio.wait({task})
-        await conversation.close()
-        spent = [
-            record
-            for record in await conversation.usage()
-            if record.task == "auxiliary"
-        ]
-        assert len(spent) == 1
-        assert spent[0].estimated
+    engines: list[RecordingEngine] = []
+
+    def make(services: Any) -> RecordingEngine:
+        engines.append(RecordingEngine(services))
+        return engines[-1]
+
+    claude: dict[str, Any] = {
+        "name": "claude-sonnet-4-5",
+        "api": "anthropic",
+        "base_url": "https://api.anthropic.com",
+    }
+    said = ScriptedModel(lambda _: f"Noted. {make_text(100)}", window=64_000, **claude)
+    first = await setup.open(said, engine=make, provider="anthropic", protect_last_n=2)
+    await send_texts(first, 40, 60, "account")
+    second = await setup.open(
+        said, engine=make, provider="anthropic", protect_last_n=2, resume=first.id
+    )
+    await second.send("I am here too.")
+    await first.compress()
+    await second.send("Still here.")
+    assert second.session.id == first.session.id
+    assert engines[1].compaction_count == engines[0].compaction_count == 1
+    assert engines[1].started[-1] == (first.session.id, "compression")
+    marks = [
+        index
+        for index, item in enumerate(said.requests[-1].messages)
+        if "cache_control" in str(item)
+    ]
+    assert marks == list(range(len(second.messages) - 4, len(second.messages) - 1)), (
+        "the last three"
+    )
+    await first.send("And I.")
+    await first.compress()
+    await second.compress()
+    again = await setup.open(said, resume=first.id)
+    assert again.messages == second.messages

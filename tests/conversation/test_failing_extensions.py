@@ -16,7 +16,6 @@ from everthread.conversation.conversation import Conversation
 from everthread.errors import ContextOverflowError, EngineError
 from everthread.testing import ScriptedModel
 from everthread.thread.events import (
-    CompactionDone,
     CompactionFailed,
     CompactionVoid,
     Notice,
@@ -91,8 +90,8 @@ async def test_a_compaction_that_cannot_be_used_changes_nothing(
     conversation = await send_past_threshold(
         setup, engine=spoilt, background=background
     )
-    assert setup.watch.of(CompactionFailed)
-    assert not setup.watch.of(CompactionDone)
+    assert setup.events(CompactionFailed)
+    assert not setup.compactions
     with pytest.raises(EngineError):
         await conversation.compress()
     await conversation.close()
@@ -122,7 +121,7 @@ async def test_an_engine_that_fails_elsewhere_is_reported_once(
     )
     told = [
         event.text
-        for event in setup.watch.of(Notice)
+        for event in setup.events(Notice)
         if f"failed in {method}" in event.text
     ]
     assert 1 <= len(told) <= 2, "once for each conversation"
@@ -154,8 +153,7 @@ async def test_a_state_that_is_not_json_does_not_fail_the_turn(
         background=False,
     )
     assert (
-        sum("failed in dump_state" in event.text for event in setup.watch.of(Notice))
-        == 1
+        sum("failed in dump_state" in event.text for event in setup.events(Notice)) == 1
     )
 
 
@@ -167,7 +165,7 @@ async def test_after_an_overflow_a_failing_engine_ends_in_the_clear_message(
     await conversation.send("The first.")
     with pytest.raises(Exception, match="Your message and the history are stored"):
         await conversation.send("The second.")
-    assert len(setup.watch.of(CompactionFailed)) == 3
+    assert len(setup.events(CompactionFailed)) == 3
     assert len(conversation.messages) == 3
 
 
@@ -182,10 +180,10 @@ async def test_hygiene_that_fails_does_not_block_the_engine_later(
     for turn in range(12):
         await conversation.add(numbered_text(turn, 1_180, "account"))
     await conversation.compact_for_hygiene()
-    assert len(setup.watch.of(CompactionFailed)) == 1
+    assert len(setup.events(CompactionFailed)) == 1
     made.spoil = staticmethod(lambda given: given)
     await conversation.send("And now?")
-    assert setup.watch.of(CompactionDone)
+    assert setup.compactions
 
 
 async def test_a_prompt_that_cannot_be_written_anew_stays(
@@ -195,9 +193,9 @@ async def test_a_prompt_that_cannot_be_written_anew_stays(
     conversation = await send_past_threshold(
         setup, system=lambda: next(written), background=False
     )
-    assert setup.watch.of(CompactionDone)
+    assert setup.compactions
     assert any(
-        "could not be written anew" in event.text for event in setup.watch.of(Notice)
+        "could not be written anew" in event.text for event in setup.events(Notice)
     )
     assert str(conversation.session.system).count(SYSTEM) == 1
 
@@ -220,19 +218,22 @@ class BrokenHooks(CompactionHooks):
 async def test_memory_that_cannot_be_written_stops_the_compaction_not_the_turn(
     tmp_path: Path, *, before: bool
 ) -> None:
-    async with open_setup(tmp_path) as place:
+    async with open_setup(tmp_path) as setup:
         model = ScriptedModel(lambda _: f"Noted. {make_text(200)}", window=16_000)
-        setup = place.setup(model, protect_last_n=2, background=False)
-        conversation = await Conversation.open(
-            replace(setup, hooks=BrokenHooks(before=before, after=not before))
+        conversation = await setup.open(
+            model,
+            protect_last_n=2,
+            background=False,
+            changes={"hooks": BrokenHooks(before=before, after=not before)},
         )
         await send_texts(conversation, TURNS, 800, "account")
-        done = place.watch.of(CompactionDone)
-        failed = place.watch.of(CompactionFailed)
-        assert (bool(done), bool(failed)) == (not before, before)
+        done = setup.compactions
+        failed = setup.events(CompactionFailed)
+        assert bool(done) is (not before)
+        assert bool(failed) is before
         made = await conversation.compress()
         assert not (made.changed and before)
-        voids = [event.why for event in place.watch.of(CompactionVoid)]
+        voids = [event.why for event in setup.events(CompactionVoid)]
         assert voids == ([] if before or made.changed else [made.reason]), (
             "only a person's own may find nothing left"
         )
@@ -241,11 +242,13 @@ async def test_memory_that_cannot_be_written_stops_the_compaction_not_the_turn(
 async def test_a_compaction_that_is_not_committed_does_not_send_the_refused_request_again(
     tmp_path: Path,
 ) -> None:
-    async with open_setup(tmp_path) as place:
+    async with open_setup(tmp_path) as setup:
         model = ScriptedModel(lambda _: overflow_error(8_000, 9_000), window=16_000)
-        setup = place.setup(model, protect_last_n=2, background=False)
-        conversation = await Conversation.open(
-            replace(setup, hooks=BrokenHooks(before=True, after=False))
+        conversation = await setup.open(
+            model,
+            protect_last_n=2,
+            background=False,
+            changes={"hooks": BrokenHooks(before=True, after=False)},
         )
         for number in range(6):
             await conversation.add(
@@ -255,5 +258,5 @@ async def test_a_compaction_that_is_not_committed_does_not_send_the_refused_requ
         with pytest.raises(ContextOverflowError):
             await conversation.send("Go on.")
         assert len(model.requests) == 1
-        assert place.watch.of(CompactionFailed)
-        assert not place.watch.of(CompactionDone)
+        assert setup.events(CompactionFailed)
+        assert not setup.compactions

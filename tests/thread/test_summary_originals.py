@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from everthread import open_store
+from everthread.core.messages import text_of
+from everthread.core.search.search_results import (
+    format_passage,
+)
+from everthread.core.summary_marks import mark_summary, summary_text
 from everthread.core.types import Node
+from everthread.errors import InputError, UnknownIdError
 from everthread.store.records import NewMessage, NewSession, StoredMessage
+from everthread.testing import ScriptedModel
 from everthread.thread.lookup.lookup_cache import LookupCache
 from everthread.thread.lookup.store_lookup import StoreLookup
+from everthread.thread.options import RecallOptions
+from tests.conversation.conversation_setup import make_text, open_setup
 
 SAID = 1_000
 FIRST = 400
@@ -102,3 +114,48 @@ async def test_a_part_costs_what_it_shows_and_stays_the_same(tmp_path: Path) -> 
     )
     assert alone.text == whole
     await store.close()
+
+
+async def test_a_summary_expands_to_every_word_it_stands_for(tmp_path: Path) -> None:
+    """Also the second one, a short form of a summary and of shortened messages."""
+    async with open_setup(tmp_path) as setup:
+        conversation = await setup.open(
+            ScriptedModel(lambda _: "Noted.", window=8_000),
+            background=False,
+            recall=RecallOptions(enabled=False),
+        )
+        said = [f"Page {n}: {make_text(700, f'page {n}')} end-{n}" for n in range(14)]
+        for text in said:
+            await conversation.send(text)
+        records = await setup.store.compactions(conversation.id)
+        assert len(records) >= 2
+        lookup = StoreLookup(setup.store, "default", conversation.id)
+        summary = next(
+            item
+            for item in await setup.store.messages(conversation.session.id)
+            if item.kind == "summary"
+        )
+        assert summary_text(mark_summary(summary.body))
+        texts = []
+        for wanted in (f"compaction:{records[-1].id}", f"message:{summary.id}"):
+            whole = ""
+            offset = 0
+            while True:
+                part = await lookup.expand(wanted, offset=offset, limit=50_000)
+                whole += part.text
+                if part.end == part.size:
+                    break
+                assert f"go on with offset {part.end}]" in format_passage(
+                    part, tool="recall"
+                )
+                offset = part.end
+            texts.append(whole)
+        assert texts[0] == texts[1]
+        in_view = "\n".join(text_of(body) for body in conversation.messages)
+        for text in said[1:]:
+            assert text in texts[0] or text in in_view
+        assert re.search(r"\[message:\d+\] user, turn 2, \d{4}-", texts[0])
+        with pytest.raises(UnknownIdError):
+            await lookup.expand("compaction:999")
+        with pytest.raises(InputError):
+            await StoreLookup(setup.store, "default", None).expand("compaction:1")

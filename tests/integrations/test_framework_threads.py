@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,14 +12,13 @@ import pytest
 from everthread.config import parse_config
 from everthread.core.messages import Message, text_of
 from everthread.core.validation import validate_messages
-from everthread.integrations.framework_package import check_framework
 from everthread.integrations.model_calls import FittedCall, ModelCall
 from everthread.integrations.threads import FrameworkThreads
 from everthread.thread.events import CompactionDone, Event
 from tests.chat_messages import calls_message, function_call, result_message
+from tests.integrations.framework_setup import FILLER
 
 WINDOW = 6_000
-FILLER = "the ledger of the northern branch was settled and every entry was compared with its receipt. "
 FACT = "The code of the vault is 7731-KESTREL."
 USAGE = {
     "prompt_tokens": 1_200,
@@ -147,7 +144,8 @@ async def test_far_past_the_window_in_one_thread(
     store = await threads.get_store()
     (thread,) = await store.list_threads()
     assert thread.messages == len(framework.history)
-    assert (thread.first.client, thread.first.client_session) == ("lab", "books")
+    assert thread.first.client == "lab"
+    assert thread.first.client_session == "books"
     assert len(await store.usage(thread.first.id)) == len(framework.sent)
     assert "7731-KESTREL" in await threads.recall(
         "books", {"query": "code of the vault"}
@@ -298,7 +296,8 @@ async def test_a_subagent_under_the_same_name_is_a_thread_of_its_own(
     store = await threads.get_store()
     assert (await store.session(found.prepared.thread)).parent == turn.prepared.thread
     (conversation,) = await store.list_threads()
-    assert (conversation.first.id, conversation.side_calls) == (turn.prepared.thread, 1)
+    assert conversation.first.id == turn.prepared.thread
+    assert conversation.side_calls == 1
 
 
 async def test_a_thread_without_a_name_is_found_by_its_opening(
@@ -392,48 +391,3 @@ def test_from_a_thread_without_a_loop(tmp_path: Path, events: list[Event]) -> No
         == "Nothing was said in this conversation yet."
     )
     made.close()
-
-
-# Packages
-
-MODULES = {
-    "langchain": "langchain",
-    "openai_agents": "openai-agents",
-    "pydantic_ai": "pydantic-ai-slim",
-    "litellm": "litellm",
-    "google_adk": "google-adk",
-}
-
-
-@pytest.mark.parametrize(("module", "package"), MODULES.items())
-def test_a_package_that_is_missing_is_named(module: str, package: str) -> None:
-    name = f"everthread.integrations.{module}"
-    with pytest.raises(
-        ImportError, match=rf"needs the package {package}, .*pip install 'everthread\["
-    ):
-        importlib.import_module(name)
-    assert name not in sys.modules
-
-
-def test_a_version_without_the_hook_is_an_import_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    facts = tmp_path / "langchain-0.3.27.dist-info"
-    facts.mkdir()
-    (facts / "METADATA").write_text(
-        "Metadata-Version: 2.1\nName: langchain\nVersion: 0.3.27\n", "utf-8"
-    )
-    monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(
-        ImportError, match=r"langchain 0\.3\.27 is installed; .* needs 1\.1 or newer"
-    ):
-        importlib.import_module("everthread.integrations.langchain")
-    with check_framework("langchain", "0.3", "langchain", "nothing"):
-        pass
-    with (
-        pytest.raises(
-            ImportError, match=r"langchain 0\.3\.27 has no a hook \(no name\)"
-        ),
-        check_framework("langchain", "0.3", "langchain", "a hook"),
-    ):
-        raise ImportError("no name")

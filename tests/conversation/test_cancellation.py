@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from everthread import validate_messages
+from everthread.compaction.summarizers.summarizer import SummaryDraft, SummaryRequest
 from everthread.conversation.cancellation import finish_despite_cancellation
 from everthread.conversation.conversation import Conversation
 from everthread.core.messages import text_of
 from everthread.errors import StoreClosedError
 from everthread.testing import ScriptedModel
+from everthread.thread.options import SummarizerContext
 from tests.conversation.conversation_setup import (
     ConversationSetup,
     make_text,
     numbered_text,
     open_setup,
+    send_texts,
 )
 
 
@@ -137,11 +139,59 @@ async def test_everything_is_closed_also_when_the_store_was_before(
     async def close() -> None:
         closed.append(True)
 
-    async with open_setup(tmp_path) as place:
-        setup = replace(place.setup(ScriptedModel(["Noted."])), close_callbacks=[close])
-        conversation = await Conversation.open(setup)
+    async with open_setup(tmp_path) as setup:
+        conversation = await setup.open(
+            ScriptedModel(["Noted."]), changes={"close_callbacks": [close]}
+        )
         await conversation.send("Hello")
-        await place.store.close()
+        await setup.store.close()
         with pytest.raises(StoreClosedError):
             await conversation.close("done")
         assert closed
+
+
+class GivenUp:
+    """A summariser that reports when its running call is cancelled."""
+
+    name = "given up"
+
+    def __init__(self, context: SummarizerContext, asked: asyncio.Event) -> None:
+        self._context = context
+        self._asked = asked
+
+    async def summarize(self, request: SummaryRequest) -> SummaryDraft:
+        self._asked.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            last = self._context.last_request()
+            assert last is not None
+            self._context.report_abandoned(last)
+            raise
+        raise AssertionError(request)
+
+
+async def test_a_summary_that_was_given_up_is_accounted_for_at_the_close(
+    tmp_path: Path,
+) -> None:
+    async with open_setup(tmp_path) as setup:
+        model = ScriptedModel(lambda _: f"Noted. {make_text(200)}", window=64_000)
+        asked = asyncio.Event()
+        conversation = await setup.open(
+            model,
+            protect_last_n=2,
+            changes={"summarizer": lambda context: GivenUp(context, asked)},
+        )
+        await send_texts(conversation, 12, 600, "account")
+        task = asyncio.ensure_future(conversation.compress())
+        await asked.wait()
+        task.cancel()
+        await asyncio.wait({task})
+        await conversation.close()
+        spent = [
+            record
+            for record in await conversation.usage()
+            if record.task == "auxiliary"
+        ]
+        assert len(spent) == 1
+        assert spent[0].estimated
