@@ -1,13 +1,16 @@
-"""Conversations on a store, and the real small model if its file is available."""
+"""Conversations on a store or over HTTP, and the real small model if its file is available."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.conversation.conversation_setup import ConversationSetup, open_setup
+from tests.conversation.http_setup import KEY, HttpSetup, OpenHttp, open_http_setup
 from tests.providers.conftest import local_file
 
 __all__ = ["local_file"]
@@ -17,3 +20,19 @@ __all__ = ["local_file"]
 async def setup(tmp_path: Path) -> AsyncIterator[ConversationSetup]:
     async with open_setup(tmp_path) as opened:
         yield opened
+
+
+@pytest.fixture
+async def open_http(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[OpenHttp]:
+    """Open an `HttpSetup` with these models and this script, and close it after the test."""
+    monkeypatch.setenv(KEY, "sk-lab")
+    async with AsyncExitStack() as stack:
+
+        async def open_one(models: Any, script: Any = None) -> HttpSetup:
+            return await stack.enter_async_context(
+                open_http_setup(tmp_path, models, script)
+            )
+
+        yield open_one

@@ -155,9 +155,7 @@ def numbered_text(number: int, count: int, topic: str) -> str:
     return f"Turn {number}: {make_text(count, f'{topic} {number}')}"
 
 
-async def send_texts(
-    conversation: Conversation, turns: int, count: int, topic: str
-) -> None:
+async def send_texts(conversation: Any, turns: int, count: int, topic: str) -> None:
     """Send a numbered text of about `count` tokens in each of `turns` turns."""
     for turn in range(turns):
         await conversation.send(numbered_text(turn, count, topic))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from everthread.core.types import Api, Reply, Request
 from everthread.lab.provider import Provider, ServedModel
 from everthread.store.store import Store
 from tests.chat_messages import calls_reply, function_call
-from tests.conversation.conversation_setup import WatchedStore
+from tests.conversation.conversation_setup import WatchedStore, make_text
 
 KEY = "EVERTHREAD_LAB_KEY"
 NAMES: dict[Api, str] = {
@@ -85,6 +85,10 @@ class HttpSetup(WatchedStore):
         ]
 
 
+OpenHttp = Callable[..., Awaitable[HttpSetup]]
+"""Opens a setup: `await open_http(models, script)`."""
+
+
 @asynccontextmanager
 async def open_http_setup(
     folder: Path, models: Any, script: Any = None, **settings: Any
@@ -139,6 +143,11 @@ def answer_script(
         return say(request)
 
     return answer
+
+
+def make_answers(tokens: int) -> Any:
+    """Return a script whose answers have about this many tokens."""
+    return answer_script(lambda _: make_text(tokens))
 
 
 def call_reply(command: str, call_id: str) -> Reply:

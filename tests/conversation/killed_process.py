@@ -36,12 +36,12 @@ class Writer:
     name = "writer"
 
     async def summarize(self, request: SummaryRequest) -> SummaryDraft:
-        spent = {
+        usage = {
             "model": "gpt-4o-mini",
             "prompt_tokens": len(request.messages),
             "completion_tokens": 9,
         }
-        return SummaryDraft({"Goal": "Settle the books."}, self.name, usage=(spent,))
+        return SummaryDraft({"Goal": "Settle the books."}, self.name, usage=(usage,))
 
 
 class KilledAtStep:
@@ -70,7 +70,7 @@ class KilledAtStep:
 
 def answers() -> list[Reply | str]:
     """Return a tool call with a large result, then plain answers."""
-    wanted: Any = [
+    calls: Any = [
         {
             "id": "c1",
             "type": "function",
@@ -79,7 +79,7 @@ def answers() -> list[Reply | str]:
     ]
     return [
         Reply(
-            {"role": "assistant", "content": None, "tool_calls": wanted}, "tool_calls"
+            {"role": "assistant", "content": None, "tool_calls": calls}, "tool_calls"
         ),
         *["noted"] * 40,
     ]
@@ -115,18 +115,18 @@ def die_at(folder: Path, step: int) -> int:
     """Return how the process ended; step 0 kills nothing."""
     pid = os.fork()
     if pid == 0:
-        own = folder / f"s{step}"
-        own.mkdir()
-        asyncio.run(main(own, step))
+        step_folder = folder / f"s{step}"
+        step_folder.mkdir()
+        asyncio.run(main(step_folder, step))
         os._exit(0)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 if __name__ == "__main__":
-    place = Path(sys.argv[1])
+    folder = Path(sys.argv[1])
     TokenCounter(ScriptedModel([], window=16_000).name).text("read the tables once")
-    assert die_at(place, 0) == 0
-    calls = json.loads((place / "s0" / "calls.json").read_text())
+    assert die_at(folder, 0) == 0
+    calls = json.loads((folder / "s0" / "calls.json").read_text())
     print(
-        json.dumps([calls, [die_at(place, step) for step in range(1, len(calls) + 1)]])
+        json.dumps([calls, [die_at(folder, step) for step in range(1, len(calls) + 1)]])
     )

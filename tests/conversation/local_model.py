@@ -19,9 +19,9 @@ async def pass_the_window(folder: Path, file: Path, *, window: int, api: Api) ->
     config = parse_config("compression: {background: false, protect_last_n: 2}")
     store = open_store(folder / "store.db")
     model = LocalModel(file, window=window, api=api, max_tokens=12)
-    cached = []
+    cached_tokens = []
     thread = None
-    said = 0
+    sent_words = 0
     try:
         for part in range(2):
             conversation = await open_conversation(
@@ -34,17 +34,19 @@ async def pass_the_window(folder: Path, file: Path, *, window: int, api: Api) ->
                 summarizer="journal",
             )
             thread = conversation.id
-            while said < (part + 1) * 1.2 * window:
-                question = f"{make_text(window // 12, f'sheep {said}')}. How many?"
+            while sent_words < (part + 1) * 1.2 * window:
+                question = (
+                    f"{make_text(window // 12, f'sheep {sent_words}')}. How many?"
+                )
                 answer = await conversation.send(question)
-                said += len(question.split())
+                sent_words += len(question.split())
                 assert answer.usage.prompt_tokens <= window
-                cached.append(answer.usage.cache_read_tokens)
+                cached_tokens.append(answer.usage.cache_read_tokens)
             await conversation.close()
         assert len(watch.of(CompactionDone)) >= 2, "it passed its window several times"
-        assert max(cached) > window // 10, "the server read its own cache"
+        assert max(cached_tokens) > window // 10, "the server read its own cache"
         assert not watch.broken
-        assert len(await store.history(thread or "")) == 2 * len(cached)
+        assert len(await store.history(thread or "")) == 2 * len(cached_tokens)
         return len(watch.of(CompactionDone))
     finally:
         await model.aclose()

@@ -148,20 +148,23 @@ async def soak(
         return work.done
 
 
-async def compare(setup: HttpSetup, work: Soak) -> None:
+async def compare(setup: HttpSetup, soak: Soak) -> None:
     """Compare the store with the log: nothing lost or doubled, every request valid, every token accounted for."""
-    whole = await setup.store.history(work.thread)
-    stored = Counter(
-        text_of(item.body) for item in whole if item.body["role"] == "user"
+    history = await setup.store.history(soak.thread)
+    stored_texts = Counter(
+        text_of(item.body) for item in history if item.body["role"] == "user"
     )
-    wanted = Counter(_as_sent(text, stored) for text in work.said)
-    assert wanted == stored, (wanted - stored, stored - wanted)
+    expected_texts = Counter(_as_sent(text, stored_texts) for text in soak.said)
+    assert expected_texts == stored_texts, (
+        expected_texts - stored_texts,
+        stored_texts - expected_texts,
+    )
     for record in setup.provider.log:
         if record.request is not None:
             assert not validate_messages(record.request.messages, api="openai"), (
                 record.number
             )
-    given = Counter(
+    answer_texts = Counter(
         text_of(record.reply.message)
         for record in setup.main_calls()
         if record.reply is not None
@@ -169,21 +172,23 @@ async def compare(setup: HttpSetup, work: Soak) -> None:
         and not record.fault
         and not record.events
     )
-    kept = Counter(
+    stored_answers = Counter(
         text_of(without_summary(mark_summary(item.body)) or {"role": "assistant"})
         if item.kind == "summary"
         else text_of(item.body)
-        for item in whole
+        for item in history
         if item.body["role"] == "assistant"
     )
     interrupted = sum(
-        count for text, count in kept.items() if text.endswith(INTERRUPTED_ANSWER_TEXT)
+        count
+        for text, count in stored_answers.items()
+        if text.endswith(INTERRUPTED_ANSWER_TEXT)
     )
-    lost = given - kept
-    assert sum(lost.values()) <= interrupted, lost
-    spent = await setup.store.usage(work.thread)
-    reported = [item for item in spent if not item.estimated]
-    answered = [
+    lost_answers = answer_texts - stored_answers
+    assert sum(lost_answers.values()) <= interrupted, lost_answers
+    usage_records = await setup.store.usage(soak.thread)
+    reported = [item for item in usage_records if not item.estimated]
+    answered_tokens = [
         record.canonical_usage.total_tokens
         for record in setup.provider.log
         if record.status == 200
@@ -191,9 +196,13 @@ async def compare(setup: HttpSetup, work: Soak) -> None:
         and record.fault in ("", "delay")
         and not record.events
     ]
-    unknown = Counter(answered) - Counter(item.usage.total_tokens for item in reported)
+    unaccounted_tokens = Counter(answered_tokens) - Counter(
+        item.usage.total_tokens for item in reported
+    )
     # Usage is estimated for a call whose answer was not read to its end.
-    assert sum(unknown.values()) <= len(spent) - len(reported), unknown
+    assert sum(unaccounted_tokens.values()) <= len(usage_records) - len(reported), (
+        unaccounted_tokens
+    )
     assert (await setup.store.check()).problems == ()
     await asyncio.sleep(0)
 

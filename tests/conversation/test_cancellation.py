@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +19,6 @@ from tests.conversation.conversation_setup import (
     ConversationSetup,
     make_text,
     numbered_text,
-    open_setup,
     send_texts,
 )
 
@@ -45,8 +43,8 @@ async def cancel_after(work: Any, after: int) -> bool:
 async def check_stored(
     setup: ConversationSetup,
     conversation: Conversation,
-    asked: list[str],
-    reached: set[str] | None = None,
+    questions: list[str],
+    sent_questions: set[str] | None = None,
 ) -> None:
     """Check that each question is stored once, in order and valid, here and for a new reader.
 
@@ -55,12 +53,14 @@ async def check_stored(
     history = [
         text_of(message.body) for message in await setup.store.history(conversation.id)
     ]
-    kept = [text for text in history if text.startswith("Turn")]
-    assert kept == [
-        text for text in asked if reached is None or text in reached or text in kept
+    stored_questions = [text for text in history if text.startswith("Turn")]
+    assert stored_questions == [
+        text
+        for text in questions
+        if sent_questions is None or text in sent_questions or text in stored_questions
     ]
-    again = await setup.open(ScriptedModel(), resume=conversation.id)
-    assert again.messages == conversation.messages
+    reader = await setup.open(ScriptedModel(), resume=conversation.id)
+    assert reader.messages == conversation.messages
     assert validate_messages(conversation.messages) == []
 
 
@@ -79,21 +79,21 @@ async def test_a_turn_can_be_cancelled_at_any_moment(
         async for _ in conversation.stream(text):
             await asyncio.sleep(0)
 
-    asked = []
-    reached = set()
-    cut = 0
+    questions = []
+    sent_questions = set()
+    cancelled_count = 0
     for turn in range(30):
-        asked.append(numbered_text(turn, 600, "account"))
-        if await cancel_after(ask(asked[-1]), 3 + turn * 5 % 61):
-            cut += 1
+        questions.append(numbered_text(turn, 600, "account"))
+        if await cancel_after(ask(questions[-1]), 3 + turn * 5 % 61):
+            cancelled_count += 1
         else:
-            reached.add(asked[-1])
+            sent_questions.add(questions[-1])
     await conversation.add("The end.")
-    reached.update(
+    sent_questions.update(
         text_of(message) for request in model.requests for message in request.messages
     )
-    assert cut
-    await check_stored(setup, conversation, asked, reached)
+    assert cancelled_count
+    await check_stored(setup, conversation, questions, sent_questions)
     await conversation.close()
 
 
@@ -103,15 +103,15 @@ async def test_a_compaction_can_be_cancelled_at_any_moment(
     model = ScriptedModel(lambda _: f"Noted. {make_text(200)}", window=64_000)
     for after in range(0, 48, 4):
         conversation = await setup.open(model, protect_last_n=2)
-        asked = [numbered_text(turn, 300, "account") for turn in range(5)]
-        for text in asked:
+        questions = [numbered_text(turn, 300, "account") for turn in range(5)]
+        for text in questions:
             await conversation.send(text)
         await cancel_after(conversation.compress(), after)
         assert (
             await setup.store.get_compression_tip(conversation.id)
             == conversation.session.id
         )
-        await check_stored(setup, conversation, asked)
+        await check_stored(setup, conversation, questions)
 
 
 async def test_a_started_write_is_finished_despite_repeated_cancelling() -> None:
@@ -131,23 +131,22 @@ async def test_a_started_write_is_finished_despite_repeated_cancelling() -> None
     assert done
 
 
-async def test_everything_is_closed_also_when_the_store_was_before(
-    tmp_path: Path,
+async def test_close_runs_every_callback_if_the_store_is_closed_already(
+    setup: ConversationSetup,
 ) -> None:
     closed = []
 
     async def close() -> None:
         closed.append(True)
 
-    async with open_setup(tmp_path) as setup:
-        conversation = await setup.open(
-            ScriptedModel(["Noted."]), changes={"close_callbacks": [close]}
-        )
-        await conversation.send("Hello")
-        await setup.store.close()
-        with pytest.raises(StoreClosedError):
-            await conversation.close("done")
-        assert closed
+    conversation = await setup.open(
+        ScriptedModel(["Noted."]), changes={"close_callbacks": [close]}
+    )
+    await conversation.send("Hello")
+    await setup.store.close()
+    with pytest.raises(StoreClosedError):
+        await conversation.close("done")
+    assert closed
 
 
 class GivenUp:
@@ -171,27 +170,24 @@ class GivenUp:
         raise AssertionError(request)
 
 
-async def test_a_summary_that_was_given_up_is_accounted_for_at_the_close(
-    tmp_path: Path,
+async def test_records_the_usage_of_an_abandoned_summary_on_close(
+    setup: ConversationSetup,
 ) -> None:
-    async with open_setup(tmp_path) as setup:
-        model = ScriptedModel(lambda _: f"Noted. {make_text(200)}", window=64_000)
-        asked = asyncio.Event()
-        conversation = await setup.open(
-            model,
-            protect_last_n=2,
-            changes={"summarizer": lambda context: GivenUp(context, asked)},
-        )
-        await send_texts(conversation, 12, 600, "account")
-        task = asyncio.ensure_future(conversation.compress())
-        await asked.wait()
-        task.cancel()
-        await asyncio.wait({task})
-        await conversation.close()
-        spent = [
-            record
-            for record in await conversation.usage()
-            if record.task == "auxiliary"
-        ]
-        assert len(spent) == 1
-        assert spent[0].estimated
+    model = ScriptedModel(lambda _: f"Noted. {make_text(200)}", window=64_000)
+    is_summarizing = asyncio.Event()
+    conversation = await setup.open(
+        model,
+        protect_last_n=2,
+        changes={"summarizer": lambda context: GivenUp(context, is_summarizing)},
+    )
+    await send_texts(conversation, 12, 600, "account")
+    task = asyncio.ensure_future(conversation.compress())
+    await is_summarizing.wait()
+    task.cancel()
+    await asyncio.wait({task})
+    await conversation.close()
+    summary_usage = [
+        record for record in await conversation.usage() if record.task == "auxiliary"
+    ]
+    assert len(summary_usage) == 1
+    assert summary_usage[0].estimated

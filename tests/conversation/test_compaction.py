@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,7 +24,6 @@ from everthread.errors import ConfigError
 from everthread.testing import ScriptedModel, ScriptedSummarizer
 from everthread.thread.engines.summary_wait import MAX_SUMMARY_WAIT_SECONDS
 from everthread.thread.events import (
-    CompactionFailed,
     CompactionStarted,
     Notice,
     UsageRecorded,
@@ -37,7 +35,6 @@ from tests.conversation.conversation_setup import (
     call_reply,
     make_text,
     numbered_text,
-    open_setup,
     route_to_model,
     tool_result,
 )
@@ -119,7 +116,9 @@ async def test_a_slow_summary_does_not_delay_a_turn_that_fits(
     assert [item for item in setup.events(UsageRecorded) if item.task == "auxiliary"]
 
 
-async def test_a_turn_that_does_not_fit_waits(setup: ConversationSetup) -> None:
+async def test_a_turn_that_does_not_fit_waits_for_the_summary(
+    setup: ConversationSetup,
+) -> None:
     slow = HeldSummarizer()
     conversation = await open_filled(setup, 7_000, summarizer=slow)
     turn = asyncio.create_task(conversation.send(make_text(9_000)))
@@ -133,38 +132,37 @@ async def test_a_turn_that_does_not_fit_waits(setup: ConversationSetup) -> None:
 
 @pytest.mark.parametrize("background", [True, False])
 async def test_a_summariser_that_never_answers_blocks_no_turn(
-    tmp_path: Path, *, background: bool
+    setup: ConversationSetup, *, background: bool
 ) -> None:
-    async with open_setup(tmp_path) as setup:
-        hanging = HeldSummarizer()
-        timers = ManualTimers()
-        chain = SummarizerChain(
-            [hanging], fallback=JournalWriter(TokenCounter("gpt-4o")), clock=lambda: 0.0
-        )
-        model = ScriptedModel(lambda _: make_text(200, "answer"), window=16_000)
-        conversation = await setup.open(
-            model,
-            summarizer=chain,
-            background=background,
-            changes={"timer": timers},
-        )
-        while conversation.tokens < 7_000:
-            await conversation.send(make_text(250, f"topic {conversation.tokens}"))
-        turn = asyncio.create_task(conversation.send(make_text(9_000)))
-        await hanging.begun.wait()
-        while not turn.done():
-            timers.end_all(MAX_SUMMARY_WAIT_SECONDS)
-            await asyncio.sleep(0.01)
-        await turn
-        (done,) = setup.compactions
-        assert done.author == "journal"
-        assert any(
-            "slow wrote no summary: it took too long" in line for line in done.warnings
-        )
-        assert hanging.asked == 1
-        while len(setup.compactions) < 2:
-            await conversation.send(make_text(250))
-        assert hanging.asked == 1, "it rests"
+    hanging = HeldSummarizer()
+    timers = ManualTimers()
+    chain = SummarizerChain(
+        [hanging], fallback=JournalWriter(TokenCounter("gpt-4o")), clock=lambda: 0.0
+    )
+    model = ScriptedModel(lambda _: make_text(200, "answer"), window=16_000)
+    conversation = await setup.open(
+        model,
+        summarizer=chain,
+        background=background,
+        changes={"timer": timers},
+    )
+    while conversation.tokens < 7_000:
+        await conversation.send(make_text(250, f"topic {conversation.tokens}"))
+    turn = asyncio.create_task(conversation.send(make_text(9_000)))
+    await hanging.begun.wait()
+    while not turn.done():
+        timers.end_all(MAX_SUMMARY_WAIT_SECONDS)
+        await asyncio.sleep(0.01)
+    await turn
+    (done,) = setup.compactions
+    assert done.author == "journal"
+    assert any(
+        "slow wrote no summary: it took too long" in line for line in done.warnings
+    )
+    assert hanging.asked == 1
+    while len(setup.compactions) < 2:
+        await conversation.send(make_text(250))
+    assert hanging.asked == 1, "it rests"
 
 
 async def test_a_prepared_summary_is_discarded_if_its_messages_changed(
@@ -198,7 +196,7 @@ async def test_a_larger_history_than_the_new_model_takes_is_compacted_before_the
     assert str(small.requests[0].messages[-1]["content"]) == "Go on, please."
 
 
-async def test_reported_tokens_decide_not_the_estimate(
+async def test_compacts_by_the_reported_tokens(
     setup: ConversationSetup,
 ) -> None:
     def heavy(_request: Any) -> Reply:
@@ -214,32 +212,15 @@ async def test_reported_tokens_decide_not_the_estimate(
     assert setup.compactions
 
 
-async def test_reasoning_tokens_never_trigger_a_compaction(
-    setup: ConversationSetup,
-) -> None:
-    def thinking(request: Any) -> Reply:
-        usage = {
-            "prompt_tokens": 200 + 20 * len(request.messages),
-            "completion_tokens": 60_000,
-            "completion_tokens_details": {"reasoning_tokens": 59_000},
-        }
-        return Reply({"role": "assistant", "content": "ok"}, "stop", usage=usage)
-
-    conversation = await setup.open(ScriptedModel(thinking, window=16_000))
-    for index in range(20):
-        await conversation.send(f"step {index}")
-    assert not setup.events(CompactionStarted)
-
-
-async def test_by_hand_with_a_focus_and_back(setup: ConversationSetup) -> None:
+async def test_compresses_with_a_focus_and_undoes_it(setup: ConversationSetup) -> None:
     conversation = await open_filled(setup, 5_000)
     before = conversation.messages
     preview = await conversation.preview("topic 3")
     assert preview.reason == "preview"
     assert conversation.messages == before
-    made = await conversation.compress("topic 3")
-    assert made.changed
-    assert made.tokens_after < made.tokens_before
+    compaction = await conversation.compress("topic 3")
+    assert compaction.changed
+    assert compaction.tokens_after < compaction.tokens_before
     assert setup.compactions[0].reason == "manual"
     (record,) = await setup.store.compactions(conversation.id)
     assert record.record.focus == "topic 3"
@@ -248,7 +229,7 @@ async def test_by_hand_with_a_focus_and_back(setup: ConversationSetup) -> None:
     assert (await conversation.send("still here?")).text
 
 
-async def test_disabled_means_nothing_is_rewritten(setup: ConversationSetup) -> None:
+async def test_disabled_compression_changes_nothing(setup: ConversationSetup) -> None:
     conversation = await open_filled(setup, 9_500, enabled=False)
     assert not setup.events(CompactionStarted)
     with pytest.raises(ConfigError, match="disabled"):
@@ -257,7 +238,9 @@ async def test_disabled_means_nothing_is_rewritten(setup: ConversationSetup) -> 
     assert not setup.events(CompactionStarted)
 
 
-async def test_hygiene_steps_in_at_85_percent(setup: ConversationSetup) -> None:
+async def test_compact_for_hygiene_compacts_at_85_percent(
+    setup: ConversationSetup,
+) -> None:
     conversation = await open_filled(setup, 13_800, threshold=1.0, background=False)
     assert not setup.compactions
     await conversation.compact_for_hygiene()
@@ -265,7 +248,7 @@ async def test_hygiene_steps_in_at_85_percent(setup: ConversationSetup) -> None:
     assert done.reason == "hygiene"
 
 
-async def test_two_ineffective_compactions_pause_it_with_one_notice(
+async def test_notifies_once_about_a_pause(
     setup: ConversationSetup,
 ) -> None:
     size = 9_000
@@ -286,7 +269,7 @@ async def test_two_ineffective_compactions_pause_it_with_one_notice(
     assert len(setup.compactions) <= 3
 
 
-async def test_compactions_by_a_person_are_never_judged(
+async def test_manual_compactions_never_cause_a_pause(
     setup: ConversationSetup,
 ) -> None:
     def stubborn(_request: Any) -> Reply:
@@ -321,7 +304,7 @@ async def test_from_the_second_compaction_on_a_notice_warns_of_lost_detail(
     assert "/new" in notice.text
 
 
-async def test_tools_that_fill_the_window_are_named_once(
+async def test_warns_once_about_tools_that_fill_the_window(
     setup: ConversationSetup,
 ) -> None:
     tools = [
@@ -345,55 +328,43 @@ async def test_tools_that_fill_the_window_are_named_once(
     assert not setup.events(CompactionStarted)
 
 
-async def test_a_failing_engine_is_reported_and_the_turn_continues(
+async def test_the_engine_hooks_are_called_as_documented(
     setup: ConversationSetup,
 ) -> None:
-    class Broken(ContextCompressor):
-        async def compress(self, *_args: Any, **_kwargs: Any) -> Any:
-            raise RuntimeError("out of ideas")
+    calls: list[str] = []
 
-    conversation = await open_filled(setup, 9_000, engine=Broken)
-    failed = setup.events(CompactionFailed)
-    assert "out of ideas" in failed[0].error
-    assert len(failed) < 4, "it is not tried again at every turn"
-    assert (await conversation.send("Still there?")).text
-
-
-async def test_the_engine_hooks_are_called_as_documented(tmp_path: Path) -> None:
-    told: list[str] = []
-
-    class Told(ContextCompressor):
+    class RecordingEngine(ContextCompressor):
         def __init__(self, services: Services) -> None:
             super().__init__(services)
-            told.append("made")
+            calls.append("made")
 
         def on_session_start(
             self, session_id: str, *, reason: Any = "new", previous: str | None = None
         ) -> None:
-            told.append(f"start {reason}")
+            calls.append(f"start {reason}")
             super().on_session_start(session_id, reason=reason, previous=previous)
 
         def update_from_response(self, usage: CanonicalUsage) -> None:
-            told.append("response")
+            calls.append("response")
             super().update_from_response(usage)
 
         def on_compacted(self, compaction: Any) -> None:
-            told.append("compacted")
+            calls.append("compacted")
             super().on_compacted(compaction)
 
         def on_session_end(self, session_id: str) -> None:
-            told.append("end")
+            calls.append("end")
             super().on_session_end(session_id)
 
-    async with open_setup(tmp_path) as setup:
-        conversation = await setup.open(
-            ScriptedModel(lambda _: make_text(300), window=16_000), engine=Told
-        )
-        for _ in range(4):
-            await conversation.send(make_text(800))
-        await conversation.compress()
-        await conversation.close("done")
-    assert told == [
+    conversation = await setup.open(
+        ScriptedModel(lambda _: make_text(300), window=16_000), engine=RecordingEngine
+    )
+    for _ in range(4):
+        await conversation.send(make_text(800))
+    await conversation.compress()
+    await conversation.close()
+    await conversation.close("done")
+    assert calls == [
         "made",
         "start new",
         *["response"] * 4,
@@ -425,7 +396,9 @@ async def test_the_system_prompt_is_rebuilt_only_at_the_start_of_a_session(
     assert find_note(again.session.system)
 
 
-async def test_a_rule_survives_and_a_restart_knows_it(setup: ConversationSetup) -> None:
+async def test_a_rule_survives_compactions_and_restarts(
+    setup: ConversationSetup,
+) -> None:
     conversation = await setup.open(
         ScriptedModel(lambda _: make_text(150, "answer"), window=16_000)
     )
@@ -444,7 +417,7 @@ async def test_a_rule_survives_and_a_restart_knows_it(setup: ConversationSetup) 
     assert replace(current.session).kind == "continuation"
 
 
-async def test_messages_of_another_process_land_in_the_continuation_once(
+async def test_keeps_a_message_of_another_process_during_a_compaction(
     setup: ConversationSetup,
 ) -> None:
     slow = HeldSummarizer()
@@ -460,13 +433,13 @@ async def test_messages_of_another_process_land_in_the_continuation_once(
     texts = [str(item["content"]) for item in conversation.messages]
     assert texts.count("meanwhile") == 1
     assert texts[-2:] == ["meanwhile", "b"]
-    whole = [
+    stored_texts = [
         str(item.body["content"]) for item in await setup.store.history(conversation.id)
     ]
-    assert whole.count("meanwhile") == 1
+    assert stored_texts.count("meanwhile") == 1
 
 
-async def test_of_two_concurrent_compactions_one_wins_and_the_other_continues_from_it(
+async def test_commits_one_of_two_concurrent_compactions(
     setup: ConversationSetup,
 ) -> None:
     conversation = await open_filled(
@@ -494,7 +467,7 @@ async def test_open_calls_are_never_touched(setup: ConversationSetup) -> None:
     assert (await conversation.send()).text == "done"
 
 
-async def test_a_large_message_is_sent_whole_and_compacts_once(
+async def test_sends_a_large_message_whole_and_compacts_once(
     setup: ConversationSetup,
 ) -> None:
     """It fits the window and not the threshold: the model reads all of it, and nothing is compacted in vain."""
@@ -516,8 +489,8 @@ async def test_the_results_of_parallel_calls_reach_the_model(
     """Twelve results of 40 % of a small window: each is cut to its share, none is dropped."""
     conversation = await open_filled(setup, 5_500)
     calls: Any = [function_call(f"call_{number}", "look") for number in range(12)]
-    asked = calls_reply(*calls)
-    model = ScriptedModel([asked, "done"], window=16_000)
+    reply = calls_reply(*calls)
+    model = ScriptedModel([reply, "done"], window=16_000)
     await conversation.use_model(route_to_model(model))
     await conversation.send("Look at all of them.")
     results = [
@@ -601,7 +574,7 @@ async def test_one_message_that_is_too_large_is_made_smaller_before_it_is_sent(
     assert any("What does it say?" in str(message["content"]) for message in sent)
 
 
-async def test_system_and_tools_over_the_threshold_do_not_switch_compaction_off(
+async def test_compacts_at_85_percent_if_the_system_prompt_reaches_the_threshold(
     setup: ConversationSetup,
 ) -> None:
     model = ScriptedModel(lambda _: make_text(150), window=16_000)
@@ -614,10 +587,10 @@ async def test_system_and_tools_over_the_threshold_do_not_switch_compaction_off(
     for turn in range(30):
         await conversation.send(f"Turn {turn}: {make_text(150)}")
     assert setup.compactions, "the history is compacted at 85 % of the window"
-    told = [
+    notices = [
         notice.text
         for notice in setup.events(Notice)
         if "System prompt and tools" in notice.text
     ]
-    assert len(told) == 1
-    assert "85 %" in told[0]
+    assert len(notices) == 1
+    assert "85 %" in notices[0]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from everthread.conversation.answer_recorder import INTERRUPTED_ANSWER_TEXT, Mod
 from everthread.conversation.conversation import Conversation
 from everthread.core.summary_marks import SUMMARY_START, seal_summary
 from everthread.core.types import Reply, StreamDelta
-from everthread.core.validation import validate_messages
 from everthread.errors import InputError, ModelError
 from everthread.store.records import NewSession
 from everthread.testing import ScriptedModel
@@ -28,7 +26,6 @@ from tests.conversation.conversation_setup import (
     call_reply,
     make_text,
     numbered_text,
-    open_setup,
     tool_result,
 )
 
@@ -66,7 +63,9 @@ async def test_the_answer_comes_piece_by_piece(setup: ConversationSetup) -> None
     assert pieces[-1].text == "one two three"
 
 
-async def test_any_id_of_a_thread_resumes_it(setup: ConversationSetup) -> None:
+async def test_resumes_a_thread_by_the_prefix_of_its_id(
+    setup: ConversationSetup,
+) -> None:
     first = await setup.open(ScriptedModel(["Noted."]))
     await first.send("The port is 8443.")
     await first.close()
@@ -75,22 +74,6 @@ async def test_any_id_of_a_thread_resumes_it(setup: ConversationSetup) -> None:
     assert answer.text == "8443."
     assert again.id == first.id
     assert len(again.messages) == 4
-
-
-@pytest.mark.parametrize(
-    "given",
-    ["", "   ", {"content": "no role"}, {"role": "system", "content": "x"}, [3]],
-)
-async def test_an_invalid_message_is_refused_and_nothing_is_stored(
-    tmp_path: Path, given: Any
-) -> None:
-    async with open_setup(tmp_path) as setup:
-        conversation = await setup.open(ScriptedModel())
-        with pytest.raises(InputError):
-            await conversation.send(given)
-        with pytest.raises(InputError, match="nothing to send"):
-            await conversation.prepare()
-        assert await setup.store.messages(conversation.session.id) == []
 
 
 async def test_the_same_event_is_stored_once(setup: ConversationSetup) -> None:
@@ -112,18 +95,6 @@ async def test_tool_results_must_answer_an_open_call(setup: ConversationSetup) -
     assert (await conversation.send()).text == "Done."
 
 
-async def test_a_call_left_open_gets_a_result_before_the_next_message(
-    setup: ConversationSetup,
-) -> None:
-    model = ScriptedModel([call_reply("ls", "{}"), "Fine."])
-    conversation = await setup.open(model)
-    await conversation.send("List the files")
-    await conversation.send("Never mind")
-    sent = model.requests[-1].messages
-    assert not validate_messages(sent, api="openai")
-    assert "No result" in str(sent[2]["content"])
-
-
 async def test_a_large_result_is_stored_and_cited_and_can_be_read(
     setup: ConversationSetup,
 ) -> None:
@@ -133,10 +104,10 @@ async def test_a_large_result_is_stored_and_cited_and_can_be_read(
     text = make_text(120_000, "object file")
     await conversation.add_results([tool_result(text)])
     await conversation.send()
-    shown = str(model.requests[-1].messages[-1]["content"])
+    citation = str(model.requests[-1].messages[-1]["content"])
     (event,) = setup.events(OutputStored)
-    assert event.output in shown
-    assert len(shown) < 3_000
+    assert event.output in citation
+    assert len(citation) < 3_000
     part = await conversation.read_output(event.output, offset=100, limit=50)
     assert part.startswith(text[100:150])
     assert "go on with offset 150" in part
@@ -219,12 +190,12 @@ async def test_a_branch_is_independent_of_its_parent(setup: ConversationSetup) -
 async def test_two_conversations_on_one_thread_see_each_other(
     setup: ConversationSetup,
 ) -> None:
-    one = await setup.open(ScriptedModel(["a", "c"]))
-    await one.send("first")
-    two = await setup.open(ScriptedModel(["b"]), resume=one.id)
-    await two.send("second")
-    await one.send("third")
-    texts = [str(item["content"]) for item in one.messages]
+    first = await setup.open(ScriptedModel(["a", "c"]))
+    await first.send("first")
+    second = await setup.open(ScriptedModel(["b"]), resume=first.id)
+    await second.send("second")
+    await first.send("third")
+    texts = [str(item["content"]) for item in first.messages]
     assert texts == ["first", "a", "second", "b", "third", "c"]
 
 
@@ -235,24 +206,6 @@ async def test_turns_of_one_conversation_do_not_mix(setup: ConversationSetup) ->
     await asyncio.gather(*(conversation.send(f"m{index}") for index in range(5)))
     roles = [item["role"] for item in conversation.messages]
     assert roles == ["user", "assistant"] * 5
-
-
-async def test_a_conversation_passes_its_window_many_times(
-    setup: ConversationSetup,
-) -> None:
-    model = ScriptedModel(lambda _: make_text(120, "answer"), window=8_000)
-    conversation = await setup.open(model)
-    for index in range(60):
-        await conversation.send(numbered_text(index, 120, "matter"))
-        assert conversation.tokens < 8_000
-    done = setup.compactions
-    assert len(done) >= 3
-    assert done[-1].count == len(done)
-    assert all(item.tokens_after < item.tokens_before for item in done)
-    whole = await setup.store.history(conversation.id)
-    assert len(whole) == 120, "the store has every message once"
-    for request in model.requests:
-        assert not validate_messages(request.messages, api="openai")
 
 
 async def test_a_branch_knows_the_state_at_its_start(setup: ConversationSetup) -> None:
@@ -268,56 +221,59 @@ async def test_a_branch_knows_the_state_at_its_start(setup: ConversationSetup) -
     ):
         await conversation.add(message)
 
-    async def compacted(talk: Conversation) -> Any:
+    async def compacted(conversation: Conversation) -> Any:
         for turn in range(12):
-            await talk.add(
+            await conversation.add(
                 {
                     "role": "user",
                     "content": numbered_text(turn, 250, "topic"),
                 }
             )
-            await talk.add({"role": "assistant", "content": make_text(200, "answer")})
-        return await talk.compress()
+            await conversation.add(
+                {"role": "assistant", "content": make_text(200, "answer")}
+            )
+        return await conversation.compress()
 
     assert "make release" in (await compacted(conversation)).state["commands"]
     branch = await conversation.branch()
-    made = await compacted(branch)
-    assert made.changed
-    assert "make release" in made.state["commands"]
+    compaction = await compacted(branch)
+    assert compaction.changed
+    assert "make release" in compaction.state["commands"]
 
 
-async def test_a_first_message_that_looks_like_a_summary_stays_one_message_beside_one_summary(
-    tmp_path: Path,
+async def test_keeps_a_first_message_that_looks_like_a_summary(
+    setup: ConversationSetup,
 ) -> None:
     """In one long turn the summary is merged into it, and is found again each time it is rewritten."""
-    asked = seal_summary(
+    first_text = seal_summary(
         f"{SUMMARY_START}: 3 earlier messages]\n\n## Goal\nGo on from here."
     )
-    async with open_setup(tmp_path) as setup:
-        conversation = await setup.open(
-            ScriptedModel(["ok"], window=16_000),
-            changes={"summary_key": b"the home's"},
+    conversation = await setup.open(
+        ScriptedModel(["ok"], window=16_000),
+        changes={"summary_key": b"the home's"},
+    )
+    await conversation.add({"role": "user", "content": first_text})
+    for turn in range(3):
+        for step in range(40):
+            call_id = f"call_{turn}_{step}"
+            call = call_reply(
+                "bash", json.dumps({"command": f"make part{step}"}), call_id
+            ).message
+            await conversation.add(
+                {
+                    **call,
+                    "content": f"Now part {step}: {make_text(60, f'part {step}')}.",
+                }
+            )
+            await conversation.add(
+                tool_result(make_text(200, f"log {turn} {step}"), call_id)
+            )
+        assert (await conversation.compress()).changed
+        first_message = conversation.messages[0]
+        assert str(first_message["content"]).startswith(
+            f"{first_text}\n\n{SUMMARY_START}"
         )
-        await conversation.add({"role": "user", "content": asked})
-        for turn in range(3):
-            for step in range(40):
-                key = f"call_{turn}_{step}"
-                asking = call_reply(
-                    "bash", json.dumps({"command": f"make part{step}"}), key
-                ).message
-                await conversation.add(
-                    {
-                        **asking,
-                        "content": f"Now part {step}: {make_text(60, f'part {step}')}.",
-                    }
-                )
-                await conversation.add(
-                    tool_result(make_text(200, f"log {turn} {step}"), key)
-                )
-            assert (await conversation.compress()).changed
-            first = conversation.messages[0]
-            assert str(first["content"]).startswith(f"{asked}\n\n{SUMMARY_START}")
-            assert str(conversation.messages).count(SUMMARY_START) == 2
+        assert str(conversation.messages).count(SUMMARY_START) == 2
 
 
 async def test_a_branch_with_a_title_keeps_everything_else(
@@ -327,10 +283,10 @@ async def test_a_branch_with_a_title_keeps_everything_else(
     conversation = await setup.open(ScriptedModel(["one", "two"]), new=new)
     await conversation.send("First question")
     branch = await conversation.branch(title="Another way")
-    kept = branch.session
-    assert kept.title == "Another way"
-    assert kept.system == SYSTEM
-    assert kept.platform == "cli"
-    assert kept.user == "ada"
-    assert kept.model == conversation.session.model
-    assert kept.kind == "branch"
+    session = branch.session
+    assert session.title == "Another way"
+    assert session.system == SYSTEM
+    assert session.platform == "cli"
+    assert session.user == "ada"
+    assert session.model == conversation.session.model
+    assert session.kind == "branch"

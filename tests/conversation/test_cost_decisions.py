@@ -131,7 +131,7 @@ async def test_after_a_pause_the_history_is_compacted_below_the_threshold(
     assert plan.saves > plan.cost
 
 
-async def test_economics_can_be_switched_off(
+async def test_ignores_costs_without_economics(
     setup: ConversationSetup, wall: SteppedClock
 ) -> None:
     conversation = await open_with_cache(setup, wall, economics=False)
@@ -180,7 +180,7 @@ async def test_another_process_knows_when_the_last_call_was(
     assert "305 s passed" in done.decision
 
 
-async def test_during_a_turn_it_waits_for_the_end_of_the_turn(
+async def test_waits_for_the_end_of_a_turn(
     setup: ConversationSetup,
     wall: SteppedClock,
 ) -> None:
@@ -213,7 +213,7 @@ async def test_other_tools_make_the_cache_cold(
     assert "other tools are offered" in done.decision
 
 
-async def test_a_turn_with_calls_under_way_sets_no_alarm(
+async def test_starts_no_idle_timer_while_calls_are_open(
     setup: ConversationSetup,
     wall: SteppedClock,
 ) -> None:
@@ -263,8 +263,8 @@ async def test_a_message_that_comes_first_cancels_the_idle_compaction(
     timers.end_all()
     await conversation.send("I am back.")
     assert not setup.compactions
-    said = [message["content"] for message in conversation.messages]
-    assert "I am back." in str(said[-2])
+    texts = [message["content"] for message in conversation.messages]
+    assert "I am back." in str(texts[-2])
 
 
 async def test_a_short_conversation_sets_no_idle_timer(

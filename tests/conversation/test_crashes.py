@@ -20,8 +20,8 @@ async def read_after_restart(folder: Path) -> tuple[str, int]:
     """Return the state found after a restart, and the recorded usage."""
     async with open_setup(folder) as setup:
         tip = await setup.store.session(await setup.store.get_compression_tip(THREAD))
-        whole = await setup.store.history(THREAD)
-        assert [item.body["role"] for item in whole] == [
+        history = await setup.store.history(THREAD)
+        assert [item.body["role"] for item in history] == [
             "user",
             "assistant",
             "tool",
@@ -38,16 +38,21 @@ async def read_after_restart(folder: Path) -> tuple[str, int]:
         return tip.kind, len(await setup.store.usage(THREAD))
 
 
-async def test_killed_at_each_step(tmp_path: Path) -> None:
+async def test_a_compaction_killed_at_any_step_leaves_a_consistent_thread(
+    tmp_path: Path,
+) -> None:
     command = [sys.executable, str(CHILD), str(tmp_path)]
-    done = subprocess.run(
+    process = subprocess.run(
         command, capture_output=True, text=True, timeout=300, check=False
     )
-    assert done.returncode == 0, done.stderr
-    steps, ended = json.loads(done.stdout)
+    assert process.returncode == 0, process.stderr
+    steps, exit_codes = json.loads(process.stdout)
     assert "continue_session" in steps
-    assert ended == [-signal.SIGKILL] * len(steps)
-    continued = steps.index("continue_session") + 1
+    assert exit_codes == [-signal.SIGKILL] * len(steps)
+    commit_step = steps.index("continue_session") + 1
     for step in range(1, len(steps) + 1):
         state, _usage = await read_after_restart(tmp_path / f"s{step}")
-        assert state == ("main" if step <= continued else "continuation"), (step, steps)
+        assert state == ("main" if step <= commit_step else "continuation"), (
+            step,
+            steps,
+        )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -26,7 +25,6 @@ from tests.conversation.conversation_setup import (
     ConversationSetup,
     make_text,
     numbered_text,
-    open_setup,
     overflow_error,
     send_texts,
 )
@@ -39,9 +37,11 @@ class CorruptingEngine(ContextCompressor):
 
     spoil: Callable[[Compaction], Any] = staticmethod(lambda made: made)
 
-    async def compress(self, *given: Any, **how: Any) -> Compaction:
-        made: Compaction = type(self).spoil(await super().compress(*given, **how))
-        return made
+    async def compress(self, *arguments: Any, **options: Any) -> Compaction:
+        compaction: Compaction = type(self).spoil(
+            await super().compress(*arguments, **options)
+        )
+        return compaction
 
 
 def engine_with(**overridden: Any) -> Any:
@@ -97,6 +97,18 @@ async def test_a_compaction_that_cannot_be_used_changes_nothing(
     await conversation.close()
 
 
+async def test_retries_a_failing_engine_only_after_the_context_grew(
+    setup: ConversationSetup,
+) -> None:
+    model = ScriptedModel(lambda _: make_text(200, "answer"), window=16_000)
+    conversation = await setup.open(model, engine=engine_with(compress=raise_error))
+    while conversation.tokens < 9_000:
+        await conversation.send(make_text(250))
+    failures = setup.events(CompactionFailed)
+    assert "no idea" in failures[0].error
+    assert len(failures) < 4
+
+
 @pytest.mark.parametrize(
     "method",
     [
@@ -108,7 +120,7 @@ async def test_a_compaction_that_cannot_be_used_changes_nothing(
         "load_state",
     ],
 )
-async def test_an_engine_that_fails_elsewhere_is_reported_once(
+async def test_reports_a_failing_engine_method_once(
     setup: ConversationSetup, method: str
 ) -> None:
     conversation = await send_past_threshold(
@@ -119,13 +131,13 @@ async def test_an_engine_that_fails_elsewhere_is_reported_once(
         resume=conversation.id,
         engine=engine_with(**{method: raise_error}),
     )
-    told = [
+    notices = [
         event.text
         for event in setup.events(Notice)
         if f"failed in {method}" in event.text
     ]
-    assert 1 <= len(told) <= 2, "once for each conversation"
-    assert "ValueError: no idea" in told[0]
+    assert 1 <= len(notices) <= 2, "once for each conversation"
+    assert "ValueError: no idea" in notices[0]
 
 
 async def test_an_engine_plans_in_a_thread_and_not_on_the_event_loop(
@@ -157,11 +169,11 @@ async def test_a_state_that_is_not_json_does_not_fail_the_turn(
     )
 
 
-async def test_after_an_overflow_a_failing_engine_ends_in_the_clear_message(
+async def test_a_failing_engine_after_an_overflow_raises_an_overflow_error(
     setup: ConversationSetup,
 ) -> None:
-    said = ScriptedModel(["Noted.", overflow_error(4_000, 9_000)])
-    conversation = await setup.open(said, engine=engine_with(compress=raise_error))
+    model = ScriptedModel(["Noted.", overflow_error(4_000, 9_000)])
+    conversation = await setup.open(model, engine=engine_with(compress=raise_error))
     await conversation.send("The first.")
     with pytest.raises(Exception, match="Your message and the history are stored"):
         await conversation.send("The second.")
@@ -169,24 +181,24 @@ async def test_after_an_overflow_a_failing_engine_ends_in_the_clear_message(
     assert len(conversation.messages) == 3
 
 
-async def test_hygiene_that_fails_does_not_block_the_engine_later(
+async def test_a_failed_hygiene_compaction_does_not_delay_the_next_one(
     setup: ConversationSetup,
 ) -> None:
-    made = engine_with(spoil=staticmethod(raise_error))
+    engine = engine_with(spoil=staticmethod(raise_error))
     model = ScriptedModel(["Noted."], window=16_000)
     conversation = await setup.open(
-        model, engine=made, background=False, protect_last_n=2
+        model, engine=engine, background=False, protect_last_n=2
     )
     for turn in range(12):
         await conversation.add(numbered_text(turn, 1_180, "account"))
     await conversation.compact_for_hygiene()
     assert len(setup.events(CompactionFailed)) == 1
-    made.spoil = staticmethod(lambda given: given)
+    engine.spoil = staticmethod(lambda given: given)
     await conversation.send("And now?")
     assert setup.compactions
 
 
-async def test_a_prompt_that_cannot_be_written_anew_stays(
+async def test_keeps_the_system_prompt_if_rebuilding_it_fails(
     setup: ConversationSetup,
 ) -> None:
     written = iter([SYSTEM])
@@ -215,48 +227,46 @@ class BrokenHooks(CompactionHooks):
 
 
 @pytest.mark.parametrize("before", [True, False])
-async def test_memory_that_cannot_be_written_stops_the_compaction_not_the_turn(
-    tmp_path: Path, *, before: bool
+async def test_a_failing_hook_stops_the_compaction_but_not_the_turn(
+    setup: ConversationSetup, *, before: bool
 ) -> None:
-    async with open_setup(tmp_path) as setup:
-        model = ScriptedModel(lambda _: f"Noted. {make_text(200)}", window=16_000)
-        conversation = await setup.open(
-            model,
-            protect_last_n=2,
-            background=False,
-            changes={"hooks": BrokenHooks(before=before, after=not before)},
-        )
-        await send_texts(conversation, TURNS, 800, "account")
-        done = setup.compactions
-        failed = setup.events(CompactionFailed)
-        assert bool(done) is (not before)
-        assert bool(failed) is before
-        made = await conversation.compress()
-        assert not (made.changed and before)
-        voids = [event.why for event in setup.events(CompactionVoid)]
-        assert voids == ([] if before or made.changed else [made.reason]), (
-            "only a person's own may find nothing left"
-        )
+    model = ScriptedModel(lambda _: f"Noted. {make_text(200)}", window=16_000)
+    conversation = await setup.open(
+        model,
+        protect_last_n=2,
+        background=False,
+        changes={"hooks": BrokenHooks(before=before, after=not before)},
+    )
+    await send_texts(conversation, TURNS, 800, "account")
+    compactions = setup.compactions
+    failures = setup.events(CompactionFailed)
+    assert bool(compactions) is (not before)
+    assert bool(failures) is before
+    compaction = await conversation.compress()
+    assert not (compaction.changed and before)
+    void_reasons = [event.why for event in setup.events(CompactionVoid)]
+    assert void_reasons == (
+        [] if before or compaction.changed else [compaction.reason]
+    ), "only a person's own may find nothing left"
 
 
 async def test_a_compaction_that_is_not_committed_does_not_send_the_refused_request_again(
-    tmp_path: Path,
+    setup: ConversationSetup,
 ) -> None:
-    async with open_setup(tmp_path) as setup:
-        model = ScriptedModel(lambda _: overflow_error(8_000, 9_000), window=16_000)
-        conversation = await setup.open(
-            model,
-            protect_last_n=2,
-            background=False,
-            changes={"hooks": BrokenHooks(before=True, after=False)},
+    model = ScriptedModel(lambda _: overflow_error(8_000, 9_000), window=16_000)
+    conversation = await setup.open(
+        model,
+        protect_last_n=2,
+        background=False,
+        changes={"hooks": BrokenHooks(before=True, after=False)},
+    )
+    for number in range(6):
+        await conversation.add(
+            [{"role": "user", "content": f"Entry {number}. " + make_text(600)}]
         )
-        for number in range(6):
-            await conversation.add(
-                [{"role": "user", "content": f"Entry {number}. " + make_text(600)}]
-            )
-            await conversation.add([{"role": "assistant", "content": "Noted."}])
-        with pytest.raises(ContextOverflowError):
-            await conversation.send("Go on.")
-        assert len(model.requests) == 1
-        assert setup.events(CompactionFailed)
-        assert not setup.compactions
+        await conversation.add([{"role": "assistant", "content": "Noted."}])
+    with pytest.raises(ContextOverflowError):
+        await conversation.send("Go on.")
+    assert len(model.requests) == 1
+    assert setup.events(CompactionFailed)
+    assert not setup.compactions

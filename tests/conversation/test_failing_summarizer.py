@@ -19,18 +19,13 @@ from tests.conversation.conversation_setup import (
 from tests.conversation.http_setup import (
     KEY,
     HttpSetup,
+    OpenHttp,
     answer_script,
     make_summary_text,
-    open_http_setup,
     served_model,
 )
 
 NO_BACKGROUND = "compression: {background: false}"
-
-
-@pytest.fixture(autouse=True)
-def key(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(KEY, "sk-lab")
 
 
 async def _compact(setup: HttpSetup, conversation: Conversation, times: int) -> None:
@@ -47,45 +42,56 @@ async def _compact(setup: HttpSetup, conversation: Conversation, times: int) -> 
     ["I am fine, thanks. How are you?", "", "## Goal\n"],
     ids=["prose", "empty", "bare"],
 )
-async def test_rubbish_is_asked_for_once_more_and_then_the_journal_serves(
-    tmp_path: Path, text: str
+async def test_retries_an_unusable_summary_once_then_uses_the_journal(
+    open_http: OpenHttp, text: str
 ) -> None:
     script = answer_script(lambda _: make_text(150), lambda _: text)
     models = [served_model("gpt-4o", 16_000)]
-    async with open_http_setup(tmp_path, models, script) as setup:
-        conversation = await setup.open("gpt-4o", extra=NO_BACKGROUND)
-        await _compact(setup, conversation, 3)
-        assert len(setup.summary_calls()) == 2, "then the route rests"
-        done = setup.compactions
-        assert {one.author for one in done} == {"journal"}
-        told = [line for one in done for line in one.warnings if "gpt-4o" in line]
-        assert told, "it is said why the journal wrote"
-        assert not any("gpt-4o" in line for one in done[1:] for line in one.warnings), (
-            "once"
-        )
+    setup = await open_http(models, script)
+    conversation = await setup.open("gpt-4o", extra=NO_BACKGROUND)
+    await _compact(setup, conversation, 3)
+    assert len(setup.summary_calls()) == 2, "then the route rests"
+    compactions = setup.compactions
+    assert {compaction.author for compaction in compactions} == {"journal"}
+    warnings = [
+        line
+        for compaction in compactions
+        for line in compaction.warnings
+        if "gpt-4o" in line
+    ]
+    assert warnings, "it is said why the journal wrote"
+    assert not any(
+        "gpt-4o" in line
+        for compaction in compactions[1:]
+        for line in compaction.warnings
+    ), "once"
 
 
-async def test_a_stated_window_is_believed_and_remembered(tmp_path: Path) -> None:
+async def test_remembers_the_window_that_an_auxiliary_model_states(
+    open_http: OpenHttp,
+) -> None:
     """A model that hides its window refuses one call; every later one fits, in the next compaction too."""
     models = [
         served_model("gpt-4o", 64_000),
         served_model("tiny", 4_000, dialect="vllm", shows=None),
     ]
     script = answer_script(lambda _: make_text(200), lambda _: make_summary_text())
-    async with open_http_setup(tmp_path, models, script) as setup:
-        extra = (
-            f"auxiliary: {{compression: {{model: tiny, provider: custom, base_url: '{setup.provider.url}/v1', "
-            f"api_key_env: {KEY}}}}}\n{NO_BACKGROUND}"
-        )
-        conversation = await setup.open("gpt-4o", extra=extra)
-        await _compact(setup, conversation, 1)
-        first = [item.status for item in setup.provider.log if item.model == "tiny"]
-        assert first.count(400) <= 3, "calls of one round that were sent together"
-        assert first.count(200) > 1
-        await _compact(setup, conversation, 2)
-        later = [item.status for item in setup.provider.log if item.model == "tiny"]
-        assert set(later[len(first) :]) == {200}
-        assert {one.author for one in setup.compactions} == {"tiny"}
+    setup = await open_http(models, script)
+    extra = (
+        f"auxiliary: {{compression: {{model: tiny, provider: custom, base_url: '{setup.provider.url}/v1', "
+        f"api_key_env: {KEY}}}}}\n{NO_BACKGROUND}"
+    )
+    conversation = await setup.open("gpt-4o", extra=extra)
+    await _compact(setup, conversation, 1)
+    first_statuses = [
+        item.status for item in setup.provider.log if item.model == "tiny"
+    ]
+    assert first_statuses.count(400) <= 3, "calls of one round that were sent together"
+    assert first_statuses.count(200) > 1
+    await _compact(setup, conversation, 2)
+    statuses = [item.status for item in setup.provider.log if item.model == "tiny"]
+    assert set(statuses[len(first_statuses) :]) == {200}
+    assert {compaction.author for compaction in setup.compactions} == {"tiny"}
 
 
 class Broken:

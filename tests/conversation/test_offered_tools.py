@@ -60,96 +60,100 @@ def model(**more: Any) -> ScriptedModel:
 
 
 async def send_until_compacted(
-    conversation: Conversation, about: str = "ledger"
+    conversation: Conversation, topic: str = "ledger"
 ) -> None:
     """Send messages until one more compaction."""
-    before = conversation.session.id
+    first_session = conversation.session.id
     turn = 0
-    while conversation.session.id == before:
+    while conversation.session.id == first_session:
         turn += 1
-        await conversation.send(f"Turn {turn}. {make_text(300, f'{about} {turn}')}")
+        await conversation.send(f"Turn {turn}. {make_text(300, f'{topic} {turn}')}")
 
 
-async def test_nothing_changes_for_those_under_their_share(
+async def test_offers_all_tools_below_their_share(
     setup: ConversationSetup,
 ) -> None:
-    asked = model()
-    conversation = await setup.open(asked, tools=TOOLS[:2], background=False)
+    scripted = model()
+    conversation = await setup.open(scripted, tools=TOOLS[:2], background=False)
     await conversation.send("Hello")
     await send_until_compacted(conversation)
-    assert all(request.tools == TOOLS[:2] for request in asked.requests)
+    assert all(request.tools == TOOLS[:2] for request in scripted.requests)
     assert conversation.toolbox.left_out == ()
     assert setup.events(ToolsChanged) == []
 
 
-async def test_what_is_offered_is_the_same_until_a_compaction_and_in_every_process(
+async def test_offers_the_same_tools_until_a_compaction_in_every_process(
     setup: ConversationSetup,
 ) -> None:
-    asked = model()
-    conversation = await setup.open(asked, tools=TOOLS, **SHARE)
+    scripted = model()
+    conversation = await setup.open(scripted, tools=TOOLS, **SHARE)
     assert conversation.tools == TOOLS
     await conversation.send("Book me a flight, and put it into the calendar.")
-    first = offered_names(asked.requests[0])
-    assert {"flight_tool", "calendar_tool", FIND_TOOLS} <= set(first)
-    assert 3 <= len(first) < len(TOOLS)
-    [told] = setup.events(ToolsChanged)
-    assert (told.gone, told.left_out, told.given, told.why) == (
+    first_names = offered_names(scripted.requests[0])
+    assert {"flight_tool", "calendar_tool", FIND_TOOLS} <= set(first_names)
+    assert 3 <= len(first_names) < len(TOOLS)
+    [change] = setup.events(ToolsChanged)
+    assert (change.gone, change.left_out, change.given, change.why) == (
         conversation.toolbox.left_out,
     ) * 2 + (8, "the session begins")
-    assert told.tokens_saved > 200
+    assert change.tokens_saved > 200
     await conversation.send("And now the weather, please, and the payroll.")
-    again = await setup.open(asked, resume=conversation.id, tools=TOOLS, **SHARE)
+    again = await setup.open(scripted, resume=conversation.id, tools=TOOLS, **SHARE)
     await again.send("What about the warehouse?")
-    assert [offered_names(request) for request in asked.requests] == [first] * 3
+    assert [offered_names(request) for request in scripted.requests] == [
+        first_names
+    ] * 3
     await send_until_compacted(again, "warehouse payroll")
     # Tools that fit stay: they and the system prompt are still cached.
-    assert offered_names(asked.requests[-1]) == first
+    assert offered_names(scripted.requests[-1]) == first_names
     assert len(setup.events(ToolsChanged)) == 1
     branch = await again.branch()
     await branch.send("Elsewhere.")
-    assert offered_names(asked.requests[-1]) == first
+    assert offered_names(scripted.requests[-1]) == first_names
 
 
 async def test_a_tool_in_use_stays_and_one_that_is_asked_for_comes_back(
     setup: ConversationSetup,
 ) -> None:
-    def say(request: Request) -> Any:
+    def answer_or_call(request: Request) -> Any:
         last = request.messages[-1]
         if "use it" in str(last.get("content")):
             return call_reply("payroll_tool", "{}")
         return make_text(120, "answer")
 
-    asked = ScriptedModel(say, window=8_000)
-    conversation = await setup.open(asked, tools=TOOLS, **SHARE)
+    scripted = ScriptedModel(answer_or_call, window=8_000)
+    conversation = await setup.open(scripted, tools=TOOLS, **SHARE)
     await conversation.send("Book me a flight.")
-    out = conversation.toolbox.left_out
-    assert {"payroll_tool", "telephone_tool", "warehouse_tool"} <= set(out)
+    left_out = conversation.toolbox.left_out
+    assert {"payroll_tool", "telephone_tool", "warehouse_tool"} <= set(left_out)
     # One that is left out can be called.
     answer = await conversation.send("Somehow you know it: use it")
     await conversation.add_results([tool_result("paid", answer.calls[0].id)])
-    told = await conversation.handle_tool_call(
+    answer_text = await conversation.handle_tool_call(
         FIND_TOOLS, {"query": "phone somebody: telephones"}
     )
-    assert told.startswith(
+    assert answer_text.startswith(
         "Tools that match 'phone somebody: telephones':\n- telephone_tool: Works on the telephone."
     )
-    assert told.endswith("They are shown to you again from the next compaction on.")
-    told = await conversation.handle_tool_call(
+    assert answer_text.endswith(
+        "They are shown to you again from the next compaction on."
+    )
+    answer_text = await conversation.handle_tool_call(
         FIND_TOOLS, {"query": "warehouses", "now": True}
     )
-    assert "The user did not allow to show them at once." in told
-    assert "next compaction" in told
-    assert conversation.toolbox.left_out == out
-    resumed = await setup.open(asked, resume=conversation.id, tools=TOOLS, **SHARE)
-    assert resumed.toolbox.left_out == out
+    assert "The user did not allow to show them at once." in answer_text
+    assert "next compaction" in answer_text
+    assert conversation.toolbox.left_out == left_out
+    resumed = await setup.open(scripted, resume=conversation.id, tools=TOOLS, **SHARE)
+    assert resumed.toolbox.left_out == left_out
     await send_until_compacted(resumed)
-    now = set(offered_names(asked.requests[-1]))
-    assert {"payroll_tool", "telephone_tool", "warehouse_tool", FIND_TOOLS} <= now
-    assert not set(resumed.toolbox.left_out) & now
-    changed = setup.events(ToolsChanged)[-1]
-    assert {"payroll_tool", "telephone_tool", "warehouse_tool"} <= set(changed.back)
+    offered = set(offered_names(scripted.requests[-1]))
+    assert {"payroll_tool", "telephone_tool", "warehouse_tool", FIND_TOOLS} <= offered
+    assert not set(resumed.toolbox.left_out) & offered
+    change = setup.events(ToolsChanged)[-1]
+    assert {"payroll_tool", "telephone_tool", "warehouse_tool"} <= set(change.back)
     await send_until_compacted(resumed, "flight calendar")
-    assert "payroll_tool" in offered_names(asked.requests[-1])
+    assert "payroll_tool" in offered_names(scripted.requests[-1])
     record = (await resumed.store.compactions(resumed.id))[-1].record
     assert record.figures["tools_left_out"] == list(resumed.toolbox.left_out)
 
@@ -158,24 +162,26 @@ async def test_another_process_sees_a_compaction_only_with_its_tools(
     setup: ConversationSetup,
 ) -> None:
     """An unsaved selection comes from the compaction's own record; an undo restores the earlier one."""
-    asked = model()
-    conversation = await setup.open(asked, tools=TOOLS, **SHARE)
+    scripted = model()
+    conversation = await setup.open(scripted, tools=TOOLS, **SHARE)
     await conversation.send("Book me a flight.")
-    before = conversation.toolbox.left_out
+    previous = conversation.toolbox.left_out
     await conversation.find_tools("telephone")
     await send_until_compacted(conversation)
     out = conversation.toolbox.left_out
-    assert out != before
+    assert out != previous
     await setup.store.put_state(conversation.session.id, "calibration", None)
-    other = await setup.open(asked, resume=conversation.id, tools=TOOLS, **SHARE)
+    other = await setup.open(scripted, resume=conversation.id, tools=TOOLS, **SHARE)
     assert other.toolbox.left_out == out
     await other.undo()
-    assert other.toolbox.left_out == before
+    assert other.toolbox.left_out == previous
 
 
-async def test_now_costs_the_cache_and_says_how_much(setup: ConversationSetup) -> None:
-    asked = model(name="claude-sonnet-4-5", api="anthropic")
-    conversation = await setup.open(asked, tools=TOOLS, provider="anthropic", **SHARE)
+async def test_offering_a_tool_now_states_its_cost(setup: ConversationSetup) -> None:
+    scripted = model(name="claude-sonnet-4-5", api="anthropic")
+    conversation = await setup.open(
+        scripted, tools=TOOLS, provider="anthropic", **SHARE
+    )
     await conversation.send("Book me a flight.")
     price = conversation.toolbox.describe_price()
     assert price.startswith("about $0.00")
@@ -184,18 +190,18 @@ async def test_now_costs_the_cache_and_says_how_much(setup: ConversationSetup) -
     assert found.is_offered_now
     assert [card.name for card in found.tools] == ["telephone_tool"]
     assert found.text.endswith("They are shown to you again from now on.")
-    told = setup.events(ToolsChanged)[-1]
-    assert told.back == ("telephone_tool",)
-    assert told.now
+    change = setup.events(ToolsChanged)[-1]
+    assert change.back == ("telephone_tool",)
+    assert change.now
     assert "other tools are offered" in conversation.toolbox.describe_price()
     await conversation.send("Ring him.")
-    assert "telephone_tool" in offered_names(asked.requests[-1])
-    assert "telephone_tool" not in offered_names(asked.requests[-2])
+    assert "telephone_tool" in offered_names(scripted.requests[-1])
+    assert "telephone_tool" not in offered_names(scripted.requests[-2])
     again = await setup.open(
-        asked, resume=conversation.id, tools=TOOLS, provider="anthropic", **SHARE
+        scripted, resume=conversation.id, tools=TOOLS, provider="anthropic", **SHARE
     )
     await again.send("And again.")
-    assert offered_names(asked.requests[-1]) == offered_names(asked.requests[-2])
+    assert offered_names(scripted.requests[-1]) == offered_names(scripted.requests[-2])
     unpriced = await setup.open(model(name="nobody-knows"), tools=TOOLS, **SHARE)
     await unpriced.send("Hello")
     assert "is not known" in unpriced.toolbox.describe_price()
@@ -224,20 +230,20 @@ async def test_a_search_that_finds_nothing_changes_nothing(
         await small.handle_tool_call(FIND_TOOLS, {"query": "weather"})
 
 
-async def test_system_and_tools_that_fill_the_threshold_leave_room_again(
+async def test_leaves_out_tools_if_they_fill_the_threshold(
     setup: ConversationSetup,
 ) -> None:
     """S1.4: where leaving tools out can help, it does; where not, the notice says so."""
-    asked = model()
-    long = "You help. " + make_text(2_400, "rule")
+    scripted = model()
+    long_system = "You help. " + make_text(2_400, "rule")
     conversation = await setup.open(
-        asked,
+        scripted,
         tools=[tool(topic, 200) for topic in TOPICS],
-        system=long,
+        system=long_system,
         tools_share=1.0,
     )
     await conversation.send("Book me a flight.")
-    assert FIND_TOOLS in offered_names(asked.requests[0])
+    assert FIND_TOOLS in offered_names(scripted.requests[0])
     await conversation.send("And a hotel.")
     [notice] = setup.events(Notice)
     assert "alone take" in notice.text
@@ -255,16 +261,16 @@ async def test_system_and_tools_that_fill_the_threshold_leave_room_again(
     assert setup.events(Notice)[-1].text.endswith("larger window.")
 
 
-async def test_engines_tools_stay_and_others_are_settled_anew(
+async def test_keeps_the_engines_tools_and_chooses_again_after_use_tools(
     setup: ConversationSetup,
 ) -> None:
     def engine(services: Services) -> LosslessEngine:
         return LosslessEngine(services)
 
-    asked = model()
-    conversation = await setup.open(asked, tools=TOOLS, engine=engine, **SHARE)
+    scripted = model()
+    conversation = await setup.open(scripted, tools=TOOLS, engine=engine, **SHARE)
     await conversation.send("Book me a flight.")
-    names = offered_names(asked.requests[-1])
+    names = offered_names(scripted.requests[-1])
     assert {"lcm_grep", "lcm_describe", "lcm_expand", FIND_TOOLS} <= set(names)
     assert [
         entry["function"]["name"] for entry in conversation.toolbox.own_schemas
@@ -272,7 +278,7 @@ async def test_engines_tools_stay_and_others_are_settled_anew(
     conversation.use_tools(TOOLS[:1])
     setup.watch.broken.clear()
     await conversation.send("Hello")
-    assert FIND_TOOLS not in offered_names(asked.requests[-1])
+    assert FIND_TOOLS not in offered_names(scripted.requests[-1])
     # `use_tools` says that the cache is lost by it.
     assert len(setup.watch.broken) == 1
     setup.watch.broken.clear()
@@ -280,18 +286,20 @@ async def test_engines_tools_stay_and_others_are_settled_anew(
         "type": "function",
         "function": {"name": FIND_TOOLS, "description": "mine", "parameters": {}},
     }
-    own = await setup.open(asked, tools=[*TOOLS, mine], **SHARE)
+    own = await setup.open(scripted, tools=[*TOOLS, mine], **SHARE)
     await own.send("Hello")
-    off = await setup.open(asked, tools=TOOLS, enabled=False, **SHARE)
+    off = await setup.open(scripted, tools=TOOLS, enabled=False, **SHARE)
     await off.send("Hello")
     assert own.toolbox.left_out == off.toolbox.left_out == ()
 
 
-async def test_a_reply_is_no_call(setup: ConversationSetup) -> None:
+async def test_calls_of_unknown_tools_do_not_change_the_selection(
+    setup: ConversationSetup,
+) -> None:
     """Calls of tools that were not given do not change the selection."""
-    said: list[Reply | str] = [call_reply("nobody", "{}"), "done"]
+    script: list[Reply | str] = [call_reply("nobody", "{}"), "done"]
     conversation = await setup.open(
-        ScriptedModel(said, window=8_000), tools=TOOLS, **SHARE
+        ScriptedModel(script, window=8_000), tools=TOOLS, **SHARE
     )
     answer = await conversation.send("Book me a flight.")
     await conversation.add_results([tool_result("no such tool", answer.calls[0].id)])

@@ -18,9 +18,9 @@ from everthread.thread.events import Notice
 from tests.conversation.conversation_setup import make_text, send_texts
 from tests.conversation.http_setup import (
     KEY,
+    OpenHttp,
     answer_script,
     make_summary_text,
-    open_http_setup,
     served_model,
 )
 
@@ -37,7 +37,9 @@ def write_config(home: Path, text: str) -> None:
     (home / "config.yaml").write_text(text)
 
 
-async def test_the_home_has_the_store_and_the_configuration(home: Path) -> None:
+async def test_reads_the_configuration_and_the_store_of_the_home_directory(
+    home: Path,
+) -> None:
     async with Provider({"gpt-4o": 32_000}, ["one"]) as provider:
         address = f"base_url: '{provider.url}/v1', context_length: 32000"
         write_config(home, f"model: {{default: gpt-4o, provider: custom, {address}}}")
@@ -47,7 +49,7 @@ async def test_the_home_has_the_store_and_the_configuration(home: Path) -> None:
         assert (home / "everthread.db").exists()
 
 
-async def test_without_a_key_it_says_which_is_missing(
+async def test_names_a_missing_key_or_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
@@ -65,33 +67,32 @@ async def test_a_missing_engine_is_an_error_not_replaced(
         await open_conversation(ScriptedModel(), config=config, store=tmp_path / "s.db")
 
 
-async def test_the_auxiliary_model_writes_the_summary(tmp_path: Path) -> None:
+async def test_the_auxiliary_model_writes_the_summary(open_http: OpenHttp) -> None:
     served = [served_model("gpt-4o", 16_000), served_model("gpt-4o-mini", 128_000)]
-    async with open_http_setup(
-        tmp_path,
+    setup = await open_http(
         served,
         answer_script(
             lambda _: make_text(150), lambda _: make_summary_text("By the small one.")
         ),
-    ) as setup:
-        conversation = await setup.open(
-            "gpt-4o",
-            extra="auxiliary: {compression: {model: gpt-4o-mini, provider: main}}",
-        )
-        await send_texts(conversation, 10, 300, "page")
-        made = await conversation.compress()
-        assert made.author == "gpt-4o-mini"
-        assert {call.model for call in setup.summary_calls()} == {"gpt-4o-mini"}
-        spent = [
-            item
-            for item in await setup.store.usage(conversation.id)
-            if item.task == "auxiliary"
-        ]
-        assert {item.model for item in spent} == {"gpt-4o-mini"}
-        assert setup.compactions[0].cost is not None
+    )
+    conversation = await setup.open(
+        "gpt-4o",
+        extra="auxiliary: {compression: {model: gpt-4o-mini, provider: main}}",
+    )
+    await send_texts(conversation, 10, 300, "page")
+    compaction = await conversation.compress()
+    assert compaction.author == "gpt-4o-mini"
+    assert {call.model for call in setup.summary_calls()} == {"gpt-4o-mini"}
+    summary_usage = [
+        item
+        for item in await setup.store.usage(conversation.id)
+        if item.task == "auxiliary"
+    ]
+    assert {item.model for item in summary_usage} == {"gpt-4o-mini"}
+    assert setup.compactions[0].cost is not None
 
 
-async def test_another_model_steps_in_with_the_request_made_to_fit(
+async def test_a_fallback_model_gets_a_request_that_fits_its_window(
     tmp_path: Path,
 ) -> None:
     async with (
@@ -101,7 +102,7 @@ async def test_another_model_steps_in_with_the_request_made_to_fit(
         Provider({"small": 4_000}, ["from the other"]) as second,
     ):
         watch = PrefixWatch()
-        other = OpenAIChatModel(
+        fallback = OpenAIChatModel(
             "small", window=4_000, base_url=f"{second.url}/v1", api_key="x"
         )
         config = parse_config(
@@ -110,7 +111,7 @@ async def test_another_model_steps_in_with_the_request_made_to_fit(
         conversation = await open_conversation(
             config=config,
             store=tmp_path / "s.db",
-            fallback=[other],
+            fallback=[fallback],
             listener=watch,
             summarizer="journal",
         )
@@ -120,10 +121,10 @@ async def test_another_model_steps_in_with_the_request_made_to_fit(
         assert second.log[0].prompt_tokens < 4_000
         assert len(conversation.messages) == 18, "nothing was compacted for it"
         assert any("another model is asked" in item.text for item in watch.of(Notice))
-        spent = await conversation.usage()
-        assert spent[-1].model == "small"
+        usage = await conversation.usage()
+        assert usage[-1].model == "small"
         await conversation.close()
-        await other.aclose()
+        await fallback.aclose()
 
 
 async def test_a_request_that_fits_is_left_alone() -> None:

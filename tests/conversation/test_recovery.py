@@ -32,7 +32,7 @@ from tests.conversation.conversation_setup import (
     tool_result,
 )
 
-PIXEL = "data:image/png;base64," + "iVBORw0KGgoAAAANSUhEUg" * 400
+IMAGE_URL = "data:image/png;base64," + "iVBORw0KGgoAAAANSUhEUg" * 400
 
 
 def refusing_model(limit: int, *, stated: bool = True) -> Any:
@@ -50,7 +50,7 @@ def refusing_model(limit: int, *, stated: bool = True) -> Any:
     return answer
 
 
-async def long_one(
+async def open_long_conversation(
     setup: ConversationSetup, model: ScriptedModel, turns: int = 20, **options: Any
 ) -> Any:
     conversation = await setup.open(model, **options)
@@ -71,7 +71,7 @@ async def long_one(
 
 async def test_a_stated_limit_is_learnt_and_kept(setup: ConversationSetup) -> None:
     model = ScriptedModel(refusing_model(8_000))
-    conversation = await long_one(setup, model)
+    conversation = await open_long_conversation(setup, model)
     answer = await conversation.send("Go on.")
     assert answer.text
     assert conversation.window == 8_000
@@ -84,7 +84,7 @@ async def test_a_stated_limit_is_learnt_and_kept(setup: ConversationSetup) -> No
     assert again.window == 8_000, "another process knows it too"
 
 
-async def test_a_recovery_lets_the_next_compaction_come_when_it_is_due(
+async def test_a_recovery_ends_the_wait_after_a_failed_compaction(
     setup: ConversationSetup,
 ) -> None:
     """The compaction that failed before had made the next one wait until the prompt had grown by a tenth."""
@@ -116,10 +116,10 @@ async def test_a_recovery_lets_the_next_compaction_come_when_it_is_due(
     assert 8_000 <= setup.compactions[-1].tokens_before < 8_600
 
 
-async def test_without_a_stated_limit_a_usual_one_is_tried_in_memory(
+async def test_guesses_a_usual_window_if_no_limit_is_stated(
     setup: ConversationSetup,
 ) -> None:
-    conversation = await long_one(
+    conversation = await open_long_conversation(
         setup, ScriptedModel(refusing_model(9_000, stated=False), window=200_000)
     )
     assert (await conversation.send("Go on.")).text
@@ -128,7 +128,7 @@ async def test_without_a_stated_limit_a_usual_one_is_tried_in_memory(
     assert await setup.store.limits() == []
 
 
-async def test_a_learnt_limit_dies_at_the_first_success_above_it(
+async def test_drops_a_learnt_limit_after_a_success_above_it(
     setup: ConversationSetup,
 ) -> None:
     model = ScriptedModel(lambda _: "fine")
@@ -140,11 +140,11 @@ async def test_a_learnt_limit_dies_at_the_first_success_above_it(
     assert await setup.store.limits() == []
 
 
-async def test_each_attempt_is_stronger_and_after_three_it_is_over(
+async def test_gives_up_after_three_stronger_attempts(
     setup: ConversationSetup,
 ) -> None:
     model = ScriptedModel(lambda _: overflow_error(None))
-    conversation = await long_one(setup, model)
+    conversation = await open_long_conversation(setup, model)
     with pytest.raises(ContextOverflowError, match="/new") as caught:
         await conversation.send("My question.")
     assert "/compress" in str(caught.value)
@@ -157,41 +157,21 @@ async def test_each_attempt_is_stronger_and_after_three_it_is_over(
     assert len(await setup.store.history(conversation.id)) == 41
 
 
-async def test_an_output_cap_too_large_is_lowered_for_this_call_and_nothing_else(
+async def test_compacts_if_fewer_than_256_tokens_are_left_for_the_answer(
     setup: ConversationSetup,
 ) -> None:
-    said = "max_tokens is too large: 4096. This model supports at most 1500 completion tokens, you gave 4096."
-    refusal = ModelError(said, status=400, body={"error": {"message": said}})
-    model = ScriptedModel([refusal, "short", "again"])
-    conversation = await setup.open(model, max_tokens=4_096)
-    assert (await conversation.send("Hi")).text == "short"
-    assert [request.params["max_tokens"] for request in model.requests] == [
-        4_096,
-        1_500,
-    ]
-    assert conversation.window == 128_000
-    assert not setup.events(CompactionStarted)
-    await conversation.send("More")
-    assert model.requests[-1].params["max_tokens"] == 1_500, (
-        "it is remembered for the model"
-    )
-
-
-async def test_with_under_256_tokens_left_it_is_the_prompt_that_is_too_long(
-    setup: ConversationSetup,
-) -> None:
-    said = (
+    message = (
         "input length and `max_tokens` exceed context limit: 127900 + 4096 > 128000, decrease input length or "
         "`max_tokens` and try again"
     )
-    refusal = ModelError(said, status=400, body={"error": {"message": said}})
+    refusal = ModelError(message, status=400, body={"error": {"message": message}})
     model = ScriptedModel([refusal, "fine"])
-    conversation = await long_one(setup, model, max_tokens=4_096)
+    conversation = await open_long_conversation(setup, model, max_tokens=4_096)
     assert (await conversation.send("Go on.")).text == "fine"
     assert setup.compactions
 
 
-async def test_too_many_bytes_first_cost_images_and_big_results(
+async def test_drops_images_and_large_results_if_a_request_has_too_many_bytes(
     setup: ConversationSetup,
 ) -> None:
     big = make_text(5_000, "line")
@@ -200,7 +180,7 @@ async def test_too_many_bytes_first_cost_images_and_big_results(
     )
     model = ScriptedModel([call_reply("cat", "{}"), "seen", refusal, "fine"])
     conversation = await setup.open(model)
-    image = {"type": "image_url", "image_url": {"url": PIXEL}}
+    image = {"type": "image_url", "image_url": {"url": IMAGE_URL}}
     await conversation.send([{"type": "text", "text": "What is this?"}, image])
     await conversation.add_results([tool_result(big)])
     await conversation.send()
@@ -217,11 +197,11 @@ async def test_too_many_bytes_first_cost_images_and_big_results(
 async def test_errors_other_than_size_are_raised_unchanged(
     setup: ConversationSetup, status: int
 ) -> None:
-    said = "Rate limit reached for gpt-4o: Limit 30000 tokens per min, Used 29000, Requested 9000."
+    message = "Rate limit reached for gpt-4o: Limit 30000 tokens per min, Used 29000, Requested 9000."
     refusal = ModelError(
-        said if status == 429 else "no",
+        message if status == 429 else "no",
         status=status,
-        body={"error": {"message": said}},
+        body={"error": {"message": message}},
     )
     conversation = await setup.open(ScriptedModel([refusal]))
     with pytest.raises(ModelError) as caught:
@@ -231,8 +211,10 @@ async def test_errors_other_than_size_are_raised_unchanged(
     assert len(conversation.messages) == 1
 
 
-async def test_disabled_means_reported_not_repaired(setup: ConversationSetup) -> None:
-    conversation = await long_one(
+async def test_disabled_compression_raises_an_overflow(
+    setup: ConversationSetup,
+) -> None:
+    conversation = await open_long_conversation(
         setup, ScriptedModel([overflow_error(8_000, 9_000)]), enabled=False
     )
     with pytest.raises(ContextOverflowError, match="disabled"):
@@ -241,8 +223,8 @@ async def test_disabled_means_reported_not_repaired(setup: ConversationSetup) ->
     assert len(conversation.messages) == 41
 
 
-async def test_with_a_loop_of_ones_own(setup: ConversationSetup) -> None:
-    conversation = await long_one(setup, ScriptedModel())
+async def test_recover_returns_a_smaller_request(setup: ConversationSetup) -> None:
+    conversation = await open_long_conversation(setup, ScriptedModel())
     first = await conversation.prepare("Go on.")
     second = await conversation.recover(overflow_error(8_000, first.tokens))
     assert second.tokens < first.tokens
@@ -250,7 +232,7 @@ async def test_with_a_loop_of_ones_own(setup: ConversationSetup) -> None:
     assert second.body["model"] == "gpt-4o"
 
 
-async def test_the_limit_of_a_model_that_stepped_in_is_not_the_first_ones(
+async def test_does_not_apply_the_limit_of_a_fallback_model(
     setup: ConversationSetup,
 ) -> None:
     def other(request: Request) -> Any:
@@ -260,11 +242,11 @@ async def test_the_limit_of_a_model_that_stepped_in_is_not_the_first_ones(
             else "I stepped in."
         )
 
-    out = ModelError("it is down", status=503)
+    outage = ModelError("it is down", status=503)
     script: Any = iter([f"Noted. {make_text(200)}"] * 8)
-    first = ScriptedModel(lambda _: next(script, out))
-    both = FallbackModel([first, ScriptedModel(other, name="gpt-4o-mini")])
-    conversation = await setup.open(both, protect_last_n=2)
+    first = ScriptedModel(lambda _: next(script, outage))
+    fallback_model = FallbackModel([first, ScriptedModel(other, name="gpt-4o-mini")])
+    conversation = await setup.open(fallback_model, protect_last_n=2)
     await send_texts(conversation, 8, 300, "account")
     assert (await conversation.send("And now?")).text == "I stepped in."
     assert conversation.window == first.window
@@ -272,7 +254,7 @@ async def test_the_limit_of_a_model_that_stepped_in_is_not_the_first_ones(
     assert not setup.events(LimitLearnt)
 
 
-async def test_a_switch_forgets_what_the_other_server_reported(
+async def test_a_model_switch_forgets_the_counts_of_the_other_server(
     setup: ConversationSetup,
 ) -> None:
     conversation = await setup.open(ScriptedModel(["Noted."]))

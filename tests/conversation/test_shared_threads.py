@@ -24,19 +24,19 @@ __all__ = ["new_url", "postgres", "run_folder"]
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
-async def test_two_compact_append_and_take_back_at_once(
+async def test_two_conversations_compact_append_and_undo_concurrently(
     new_url: Callable[..., str], kind: str
 ) -> None:
     url = new_url(kind)
     store = await asyncio.to_thread(open_store, url)
-    place = ConversationSetup(store)
+    setup = ConversationSetup(store)
     model = ScriptedModel(lambda _: f"Noted. {make_text(200)}", window=16_000)
-    first = await place.open(model, protect_last_n=2)
-    asked = [numbered_text(turn, 600, "account") for turn in range(12)]
-    for text in asked:
+    first = await setup.open(model, protect_last_n=2)
+    questions = [numbered_text(turn, 600, "account") for turn in range(12)]
+    for text in questions:
         await first.send(text)
-    assert place.compactions
-    second = await place.open(model, resume=first.session.id, protect_last_n=2)
+    assert setup.compactions
+    second = await setup.open(model, resume=first.session.id, protect_last_n=2)
     await asyncio.gather(
         first.compress(), second.add("Turn in between"), second.compress()
     )
@@ -45,15 +45,15 @@ async def test_two_compact_append_and_take_back_at_once(
     await first.undo()
     await second.send("Turn after it was taken back")
     await first.send("Turn at the end")
-    said = [text_of(message.body) for message in await store.history(first.id)]
-    asked += ["Turn in between", "Turn of the first", "Turn of the second"]
-    asked += ["Turn after it was taken back", "Turn at the end"]
-    assert [text for text in said if text.startswith("Turn")] == asked
-    again = await place.open(model, resume=second.id)
-    assert again.messages == first.messages
-    assert validate_messages(again.messages) == []
+    stored_texts = [text_of(message.body) for message in await store.history(first.id)]
+    questions += ["Turn in between", "Turn of the first", "Turn of the second"]
+    questions += ["Turn after it was taken back", "Turn at the end"]
+    assert [text for text in stored_texts if text.startswith("Turn")] == questions
+    reader = await setup.open(model, resume=second.id)
+    assert reader.messages == first.messages
+    assert validate_messages(reader.messages) == []
     await store.close()
-    assert not place.watch.broken
+    assert not setup.watch.broken
 
 
 class RecordingEngine(ContextCompressor):
@@ -64,7 +64,7 @@ class RecordingEngine(ContextCompressor):
         self.started = [*getattr(self, "started", []), (session_id, how["reason"])]
 
 
-async def test_a_second_conversation_knows_the_state_of_a_continuation(
+async def test_a_second_conversation_follows_a_compaction_of_the_first(
     setup: ConversationSetup,
 ) -> None:
     engines: list[RecordingEngine] = []
@@ -78,11 +78,11 @@ async def test_a_second_conversation_knows_the_state_of_a_continuation(
         "api": "anthropic",
         "base_url": "https://api.anthropic.com",
     }
-    said = ScriptedModel(lambda _: f"Noted. {make_text(100)}", window=64_000, **claude)
-    first = await setup.open(said, engine=make, provider="anthropic", protect_last_n=2)
+    model = ScriptedModel(lambda _: f"Noted. {make_text(100)}", window=64_000, **claude)
+    first = await setup.open(model, engine=make, provider="anthropic", protect_last_n=2)
     await send_texts(first, 40, 60, "account")
     second = await setup.open(
-        said, engine=make, provider="anthropic", protect_last_n=2, resume=first.id
+        model, engine=make, provider="anthropic", protect_last_n=2, resume=first.id
     )
     await second.send("I am here too.")
     await first.compress()
@@ -90,16 +90,16 @@ async def test_a_second_conversation_knows_the_state_of_a_continuation(
     assert second.session.id == first.session.id
     assert engines[1].compaction_count == engines[0].compaction_count == 1
     assert engines[1].started[-1] == (first.session.id, "compression")
-    marks = [
+    marked_indexes = [
         index
-        for index, item in enumerate(said.requests[-1].messages)
+        for index, item in enumerate(model.requests[-1].messages)
         if "cache_control" in str(item)
     ]
-    assert marks == list(range(len(second.messages) - 4, len(second.messages) - 1)), (
-        "the last three"
-    )
+    assert marked_indexes == list(
+        range(len(second.messages) - 4, len(second.messages) - 1)
+    ), "the last three"
     await first.send("And I.")
     await first.compress()
     await second.compress()
-    again = await setup.open(said, resume=first.id)
-    assert again.messages == second.messages
+    third = await setup.open(model, resume=first.id)
+    assert third.messages == second.messages

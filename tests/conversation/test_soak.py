@@ -10,7 +10,7 @@ from tests.conversation.http_setup import KEY
 from tests.conversation.soak import soak
 
 
-async def test_nothing_is_lost_doubled_or_unaccounted_for(
+async def test_loses_and_duplicates_nothing_despite_faults(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(KEY, "sk-lab")

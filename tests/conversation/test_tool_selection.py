@@ -42,21 +42,21 @@ CARDS = [
 
 
 def left_out_names(
-    room: int,
-    wanted: str = "",
-    used: tuple[str, ...] = (),
-    before: tuple[str, ...] = (),
+    max_tokens: int,
+    task_text: str = "",
+    used_names: tuple[str, ...] = (),
+    previous: tuple[str, ...] = (),
 ) -> tuple[str, ...]:
     return choose_left_out(
         CARDS,
-        max_tokens=room,
-        used_names=used,
-        task_text=wanted,
-        previously_left_out=before,
+        max_tokens=max_tokens,
+        used_names=used_names,
+        task_text=task_text,
+        previously_left_out=previous,
     )
 
 
-def test_both_forms_are_read_and_tools_without_a_name_stay() -> None:
+def test_reads_both_tool_formats_and_keeps_unnamed_tools() -> None:
     anthropic = {
         "name": "a",
         "description": "word " * 100,
@@ -75,7 +75,7 @@ def test_both_forms_are_read_and_tools_without_a_name_stay() -> None:
     assert choose_left_out(cards, max_tokens=0, used_names=(), task_text="") == ("b",)
 
 
-def test_tools_are_too_many_by_their_share_or_by_the_remaining_room() -> None:
+def test_limits_tools_by_their_share_and_by_the_remaining_tokens() -> None:
     assert not exceeds_share(250, threshold=1_000, other_tokens=100)
     assert exceeds_share(251, threshold=1_000, other_tokens=100)
     assert exceeds_share(200, threshold=1_000, other_tokens=800)
@@ -95,25 +95,27 @@ def test_tools_that_match_the_task_or_are_in_use_stay() -> None:
         "create_invoice",
         "refund",
     )
-    assert left_out_names(200, "Refund the two invoices.", used=("weather",)) == (
+    assert left_out_names(200, "Refund the two invoices.", used_names=("weather",)) == (
         "create_invoice",
         "sendEmail",
     )
-    assert left_out_names(0, "refund", used=("weather", "refund")) == (
+    assert left_out_names(0, "refund", used_names=("weather", "refund")) == (
         "create_invoice",
         "sendEmail",
     )
     assert left_out_names(200) == ("weather", "refund")
 
 
-def test_nothing_changes_as_long_as_the_others_fit() -> None:
-    assert left_out_names(300, "weather", before=("weather",)) == ("weather",)
-    assert left_out_names(300, used=("weather",), before=("weather",)) == ("refund",)
-    assert left_out_names(200, "weather", before=("weather",)) == (
+def test_keeps_the_previous_choice_while_the_other_tools_fit() -> None:
+    assert left_out_names(300, "weather", previous=("weather",)) == ("weather",)
+    assert left_out_names(300, used_names=("weather",), previous=("weather",)) == (
+        "refund",
+    )
+    assert left_out_names(200, "weather", previous=("weather",)) == (
         "sendEmail",
         "refund",
     )
-    assert left_out_names(400, before=("weather",)) == ()
+    assert left_out_names(400, previous=("weather",)) == ()
 
 
 def test_a_search_finds_words_in_any_form_the_rarest_first() -> None:
@@ -141,7 +143,7 @@ NAMES = st.sampled_from([f"tool_{index}" for index in range(12)])
     st.sets(NAMES),
     st.text("tol_ 123"),
 )
-def test_the_rest_fits_unless_all_of_it_is_used(
+def test_the_offered_tools_fit_unless_all_are_used(
     sizes: dict[str, int], room: int, used: set[str], before: set[str], wanted: str
 ) -> None:
     cards = [make_card(tool(name), size) for name, size in sizes.items()]

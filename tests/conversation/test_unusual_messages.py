@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,14 +17,13 @@ from tests.chat_messages import calls_reply, function_call, result_message
 from tests.conversation.conversation_setup import (
     ConversationSetup,
     call_reply,
-    open_setup,
     tool_result,
 )
 from tests.conversation.http_setup import (
     NAMES,
     TOOL,
+    OpenHttp,
     answer_script,
-    open_http_setup,
     served_model,
 )
 
@@ -51,21 +49,27 @@ async def next_messages(conversation: Conversation, message: Any = None) -> list
         {"role": "user", "content": 5},
         [{"type": "text", "text": ""}],
         result_message(["a"], "x"),
+        {"role": "system", "content": "x"},
+        {"content": "no role"},
+        "",
+        "   ",
+        [3],
         7,
         b"bytes",
     ],
 )
-async def test_what_says_nothing_is_refused_and_not_stored(
-    tmp_path: Path, given: Any
+async def test_rejects_an_invalid_message_and_stores_nothing(
+    setup: ConversationSetup, given: Any
 ) -> None:
-    async with open_setup(tmp_path) as setup:
-        conversation = await setup.open(ScriptedModel())
-        with pytest.raises(InputError):
-            await conversation.send(given)
-        assert conversation.messages == []
+    conversation = await setup.open(ScriptedModel())
+    with pytest.raises(InputError):
+        await conversation.send(given)
+    with pytest.raises(InputError, match="nothing to send"):
+        await conversation.prepare()
+    assert await setup.store.messages(conversation.session.id) == []
 
 
-async def test_without_a_model_nothing_is_stored_by_send(
+async def test_send_without_a_model_stores_nothing(
     setup: ConversationSetup,
 ) -> None:
     conversation = await setup.open(ScriptedModel())
@@ -146,30 +150,27 @@ async def test_every_call_gets_an_id_of_its_own(
 
 @pytest.mark.parametrize("api", ["openai_chat", "openai_responses", "anthropic"])
 @pytest.mark.parametrize("said", [None, "", "  "])
-async def test_an_answer_without_words_does_not_spoil_the_next_request(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, api: Api, said: str | None
+async def test_sends_valid_requests_after_an_empty_answer(
+    open_http: OpenHttp, api: Api, said: str | None
 ) -> None:
-    monkeypatch.setenv("EVERTHREAD_LAB_KEY", "a key for the lab")
     replies = iter(
         [Reply({"role": "assistant", "content": said}, "stop"), "Here I am."]
     )
-    async with open_http_setup(
-        tmp_path,
-        [served_model(NAMES[api], 16_000)],
-        answer_script(lambda _: next(replies)),
-    ) as setup:
-        provider = "anthropic" if api == "anthropic" else "custom"
-        conversation = await setup.open(
-            NAMES[api], api=api, provider=provider, tools=[TOOL]
-        )
-        await conversation.send("Are you there?")
-        assert (await conversation.send("Hello?")).text == "Here I am."
+    setup = await open_http(
+        [served_model(NAMES[api], 16_000)], answer_script(lambda _: next(replies))
+    )
+    provider = "anthropic" if api == "anthropic" else "custom"
+    conversation = await setup.open(
+        NAMES[api], api=api, provider=provider, tools=[TOOL]
+    )
+    await conversation.send("Are you there?")
+    assert (await conversation.send("Hello?")).text == "Here I am."
 
 
 @pytest.mark.parametrize(
     "response", [None, {}, {"choices": []}, {"choices": [{"message": None}]}, "text", 5]
 )
-async def test_what_is_no_answer_is_refused_and_the_conversation_goes_on(
+async def test_rejects_an_invalid_answer_and_continues(
     setup: ConversationSetup, response: Any
 ) -> None:
     conversation = await setup.open(ScriptedModel(["Yes."]))
@@ -179,7 +180,7 @@ async def test_what_is_no_answer_is_refused_and_the_conversation_goes_on(
     assert (await conversation.send()).text == "Yes."
 
 
-async def test_an_answer_is_read_as_what_was_asked_also_after_a_switch(
+async def test_decodes_an_answer_in_the_protocol_of_its_request(
     setup: ConversationSetup,
 ) -> None:
     conversation = await setup.open(ScriptedModel())

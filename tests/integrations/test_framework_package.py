@@ -20,7 +20,7 @@ MODULES = {
 
 
 @pytest.mark.parametrize(("module", "package"), MODULES.items())
-def test_a_package_that_is_missing_is_named(module: str, package: str) -> None:
+def test_names_a_missing_package(module: str, package: str) -> None:
     name = f"everthread.integrations.{module}"
     with pytest.raises(
         ImportError, match=rf"needs the package {package}, .*pip install 'everthread\["

@@ -78,8 +78,8 @@ class Framework:
         assert validate_messages(self.sent[-1]) == []
         return turn
 
-    async def ask(self, *said: Message, reply: Message | None = None) -> FittedCall:
-        self.history += said
+    async def ask(self, *messages: Message, reply: Message | None = None) -> FittedCall:
+        self.history += messages
         turn = await self.prepare()
         message = reply or answer(f"Noted {len(self.history)}.")
         await self.threads.record(turn, message, None, "stop")
@@ -105,9 +105,9 @@ def events() -> list[Event]:
 async def threads(
     tmp_path: Path, events: list[Event]
 ) -> AsyncIterator[FrameworkThreads]:
-    made = open_threads(tmp_path, events)
-    yield made
-    await made.aclose()
+    opened = open_threads(tmp_path, events)
+    yield opened
+    await opened.aclose()
 
 
 def open_threads(folder: Path, events: list[Event]) -> FrameworkThreads:
@@ -130,7 +130,7 @@ async def test_a_history_that_fits_is_sent_unchanged(threads: FrameworkThreads) 
     assert turn.note == ""
 
 
-async def test_far_past_the_window_in_one_thread(
+async def test_a_long_conversation_stays_one_thread(
     threads: FrameworkThreads, events: list[Event], caplog: pytest.LogCaptureFixture
 ) -> None:
     framework = Framework(threads)
@@ -155,22 +155,24 @@ async def test_far_past_the_window_in_one_thread(
     )
 
 
-async def test_events_and_the_note_come_with_the_turn_that_is_sent(
+async def test_a_fitted_call_has_the_events_and_the_note(
     threads: FrameworkThreads,
 ) -> None:
     framework = Framework(threads)
-    turns = [
+    fitted_calls = [
         await framework.ask(user(f"Entry {number}: {FILLER * 10}"))
         for number in range(20)
     ]
-    told = [
+    calls_with_events = [
         turn
-        for turn in turns
+        for turn in fitted_calls
         if any(isinstance(event, CompactionDone) for event in turn.events)
     ]
-    assert told
-    assert told[0].is_changed
-    assert told[0].note.startswith("Note: parts of this conversation are compacted")
+    assert calls_with_events
+    assert calls_with_events[0].is_changed
+    assert calls_with_events[0].note.startswith(
+        "Note: parts of this conversation are compacted"
+    )
 
 
 async def test_another_process_continues_a_thread(
@@ -196,21 +198,23 @@ async def test_two_processes_continue_one_thread_in_turns(
     first = Framework(threads)
     second = Framework(other)
     for number in range(24):
-        speaks = (first, second)[number % 2]
-        await speaks.ask(user(f"Entry {number}: {FILLER * 10}"))
-        first.history = second.history = speaks.history
+        speaker = (first, second)[number % 2]
+        await speaker.ask(user(f"Entry {number}: {FILLER * 10}"))
+        first.history = second.history = speaker.history
     assert second.sent[-1] != second.history[:-1], "it was compacted"
     store = await threads.get_store()
     (thread,) = await store.list_threads()
-    said = [text_of(message.body) for message in await store.history(thread.first.id)]
-    assert said == [text_of(message) for message in second.history]
+    stored_texts = [
+        text_of(message.body) for message in await store.history(thread.first.id)
+    ]
+    assert stored_texts == [text_of(message) for message in second.history]
     assert thread.compactions == len(
         [event for event in events if isinstance(event, CompactionDone)]
     )
     await other.aclose()
 
 
-async def test_an_unchanged_message_is_the_framework_s_own(
+async def test_sends_unchanged_messages_in_the_frameworks_form(
     threads: FrameworkThreads,
 ) -> None:
     """Kept messages are sent in the framework's form, which may hold more: reasoning, signatures, ids."""
@@ -238,14 +242,14 @@ async def test_an_agent_with_another_role_takes_the_conversation_over(
 
 
 async def test_threads_of_two_owners_never_mix(threads: FrameworkThreads) -> None:
-    one = Framework(threads)
-    other = Framework(threads)
-    other.owner = "another"
-    for each in (one, other):
-        await each.ask(user("Hello."), reply=answer("Good morning."))
-    found = [(await each.prepare()).prepared for each in (one, other)]
-    assert found[0].thread != found[1].thread
-    assert found[0].match.tenant != found[1].match.tenant
+    first = Framework(threads)
+    second = Framework(threads)
+    second.owner = "another"
+    for framework in (first, second):
+        await framework.ask(user("Hello."), reply=answer("Good morning."))
+    calls = [(await framework.prepare()).prepared for framework in (first, second)]
+    assert calls[0].thread != calls[1].thread
+    assert calls[0].match.tenant != calls[1].match.tenant
 
 
 async def test_the_output_cap_is_lowered_for_one_call(
@@ -266,35 +270,37 @@ async def test_the_output_cap_is_lowered_for_one_call(
     assert list(again.items) == [0, 1]
 
 
-async def test_a_history_that_goes_another_way_is_a_branch(
+async def test_a_changed_history_is_a_branch(
     threads: FrameworkThreads,
 ) -> None:
     framework = Framework(threads)
     await framework.work(2)
     first = (await framework.prepare()).prepared.thread
-    whole = list(framework.history)
-    framework.history = whole[:4]
+    full_history = list(framework.history)
+    framework.history = full_history[:4]
     turn = await framework.ask(user("Rather something else."))
     assert turn.prepared.thread != first
     assert turn.items == [0, 1, 2, 3, 4]
-    framework.history = whole
+    framework.history = full_history
     again = await framework.ask(user("Go on."))
     assert again.prepared.thread == first
 
 
-async def test_a_subagent_under_the_same_name_is_a_thread_of_its_own(
+async def test_a_subagent_with_the_same_name_gets_its_own_thread(
     threads: FrameworkThreads,
 ) -> None:
     main = Framework(threads)
     helper = Framework(threads)
     await main.ask(user("Settle the books."), reply=calls("call_1"))
     await helper.ask(user("Look for receipts."))
-    found = await helper.prepare()
+    helper_call = await helper.prepare()
     turn = await main.ask(result("call_1"))
     assert turn.items == [0, 1, 2]
-    assert turn.prepared.thread != found.prepared.thread
+    assert turn.prepared.thread != helper_call.prepared.thread
     store = await threads.get_store()
-    assert (await store.session(found.prepared.thread)).parent == turn.prepared.thread
+    assert (
+        await store.session(helper_call.prepared.thread)
+    ).parent == turn.prepared.thread
     (conversation,) = await store.list_threads()
     assert conversation.first.id == turn.prepared.thread
     assert conversation.side_calls == 1
@@ -303,23 +309,23 @@ async def test_a_subagent_under_the_same_name_is_a_thread_of_its_own(
 async def test_a_thread_without_a_name_is_found_by_its_opening(
     threads: FrameworkThreads, tmp_path: Path, events: list[Event]
 ) -> None:
-    one = Framework(threads, key="")
-    other = Framework(threads, key="")
-    await one.ask(user("Hello."), reply=answer("Good morning."))
-    await other.ask(user("Hello."), reply=answer("Good evening."))
-    first = await one.ask(user("Go on."))
-    second = await other.ask(user("Go on."))
+    first_framework = Framework(threads, key="")
+    second_framework = Framework(threads, key="")
+    await first_framework.ask(user("Hello."), reply=answer("Good morning."))
+    await second_framework.ask(user("Hello."), reply=answer("Good evening."))
+    first = await first_framework.ask(user("Go on."))
+    second = await second_framework.ask(user("Go on."))
     assert first.prepared.thread != second.prepared.thread
     later = open_threads(tmp_path, events)
     again = Framework(later, key="")
-    again.history = one.history
+    again.history = first_framework.history
     assert (
         await again.ask(user("Once more."))
     ).prepared.thread == first.prepared.thread
     await later.aclose()
 
 
-async def test_a_re_worded_answer_and_edited_arguments_are_the_same_message(
+async def test_continues_a_thread_with_a_reworded_answer(
     threads: FrameworkThreads,
 ) -> None:
     framework = Framework(threads)
@@ -357,7 +363,7 @@ async def test_a_large_result_is_stored_and_cited(threads: FrameworkThreads) -> 
     assert len(framework.history[2]["content"] or "") > 300_000
 
 
-async def test_a_failure_here_does_not_stop_the_framework(
+async def test_the_framework_continues_after_a_failure(
     threads: FrameworkThreads, caplog: pytest.LogCaptureFixture
 ) -> None:
     framework = Framework(threads)
@@ -375,19 +381,21 @@ async def test_a_failure_here_does_not_stop_the_framework(
     await threads.record(None, answer("Hi."))
 
 
-def test_from_a_thread_without_a_loop(tmp_path: Path, events: list[Event]) -> None:
-    made = open_threads(tmp_path, events)
-    turn = made.run_in_own_loop_and_wait(
-        made.prepare(ModelCall([user("Hello.")], [], "gpt-4o", "books"))
+def test_works_without_a_running_event_loop(
+    tmp_path: Path, events: list[Event]
+) -> None:
+    threads = open_threads(tmp_path, events)
+    turn = threads.run_in_own_loop_and_wait(
+        threads.prepare(ModelCall([user("Hello.")], [], "gpt-4o", "books"))
     )
     assert turn is not None
-    made.run_in_own_loop_and_wait(made.record(turn, answer("Hi."), USAGE))
-    made.close()
-    assert "Hello." in made.run_in_own_loop_and_wait(
-        made.recall("books", {"query": "Hello"})
+    threads.run_in_own_loop_and_wait(threads.record(turn, answer("Hi."), USAGE))
+    threads.close()
+    assert "Hello." in threads.run_in_own_loop_and_wait(
+        threads.recall("books", {"query": "Hello"})
     )
     assert (
-        made.run_in_own_loop_and_wait(made.recall("others", {"query": "Hello"}))
+        threads.run_in_own_loop_and_wait(threads.recall("others", {"query": "Hello"}))
         == "Nothing was said in this conversation yet."
     )
-    made.close()
+    threads.close()

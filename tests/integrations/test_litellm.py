@@ -64,7 +64,7 @@ class Proxy:
         message = SimpleNamespace(
             model_dump=lambda **_: {**answer, "provider_specific_fields": {}}
         )
-        whole = SimpleNamespace(
+        response = SimpleNamespace(
             choices=[SimpleNamespace(message=message, finish_reason="stop")],
             usage=usage,
         )
@@ -72,17 +72,19 @@ class Proxy:
             heard = [
                 chunk
                 async for chunk in self.handler.async_post_call_streaming_iterator_hook(
-                    self.key, stream(SimpleNamespace(whole=whole, usage=usage)), data
+                    self.key,
+                    stream(SimpleNamespace(response=response, usage=usage)),
+                    data,
                 )
             ]
             assert len(heard) == 1
         else:
             await self.handler.async_post_call_success_deployment_hook(
-                data, whole, "acompletion"
+                data, response, "acompletion"
             )
         self.history.append(answer)
-        found: list[dict[str, Any]] = sent["messages"]
-        return found
+        messages: list[dict[str, Any]] = sent["messages"]
+        return messages
 
 
 async def stream(*chunks: Any) -> AsyncIterator[Any]:
@@ -90,9 +92,7 @@ async def stream(*chunks: Any) -> AsyncIterator[Any]:
         yield chunk
 
 
-async def test_litellm_clients_stay_inside_the_window(
-    stand_in: Any, tmp_path: Path
-) -> None:
+async def test_keeps_calls_inside_the_window(stand_in: Any, tmp_path: Path) -> None:
     module = stand_in("litellm", "1.83.0", LITELLM, "litellm")
     handler = module.EverthreadLogger(**options(tmp_path))
     proxy = Proxy(handler)
@@ -119,22 +119,22 @@ async def test_litellm_clients_stay_inside_the_window(
     handler.close()
 
 
-async def test_litellm_conversations_of_two_keys_are_two(
+async def test_separates_the_conversations_of_two_keys(
     stand_in: Any, tmp_path: Path
 ) -> None:
     module = stand_in("litellm", "1.83.0", LITELLM, "litellm")
     handler = module.EverthreadLogger(**options(tmp_path))
-    one = Proxy(handler)
-    other = Proxy(handler)
-    other.key = SimpleNamespace(api_key="another")
-    other.calls = 100
-    for proxy in (one, other):
+    first = Proxy(handler)
+    second = Proxy(handler)
+    second.key = SimpleNamespace(api_key="another")
+    second.calls = 100
+    for proxy in (first, second):
         proxy.history = [
             {"role": "user", "content": "Hi"},
             {"role": "assistant", "content": "Hello."},
         ]
         await proxy.ask("Go on.")
-    await one.ask("And on.")
+    await first.ask("And on.")
     store = await handler.threads.run_in_own_loop(handler.threads.get_store())
     assert sorted(
         row.messages
@@ -149,7 +149,7 @@ async def test_litellm_conversations_of_two_keys_are_two(
     handler.close()
 
 
-def test_a_litellm_without_the_hook_is_an_import_error(stand_in: Any) -> None:
+def test_rejects_a_version_without_the_hook(stand_in: Any) -> None:
     files = {
         **LITELLM,
         "litellm/integrations/custom_logger.py": "class CustomLogger: ...\n",

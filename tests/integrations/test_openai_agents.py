@@ -20,7 +20,7 @@ AGENTS = {
 }
 
 
-async def test_items_of_openai_agents_come_back_as_they_were(stand_in: Any) -> None:
+async def test_items_survive_the_conversion_to_messages_and_back(stand_in: Any) -> None:
     module = stand_in("openai-agents", "0.24.0", AGENTS, "openai_agents")
     call = {
         "type": "function_call",
@@ -30,7 +30,7 @@ async def test_items_of_openai_agents_come_back_as_they_were(stand_in: Any) -> N
     }
     result = {"type": "function_call_output", "call_id": "call_1", "output": "settled"}
     reasoning = {"type": "reasoning", "id": "rs_1", "summary": []}
-    said = {
+    answer = {
         "type": "message",
         "role": "assistant",
         "content": [{"type": "output_text", "text": "Hi."}],
@@ -41,7 +41,7 @@ async def test_items_of_openai_agents_come_back_as_they_were(stand_in: Any) -> N
         reasoning,
         call,
         result,
-        said,
+        answer,
     ]
     messages, groups = module.to_core(items)
     assert [message["role"] for message in messages] == [
@@ -59,7 +59,7 @@ async def test_items_of_openai_agents_come_back_as_they_were(stand_in: Any) -> N
     )
 
 
-async def test_a_session_of_openai_agents_keeps_items_and_gives_the_view(
+async def test_a_session_stores_items_and_filters_them_for_the_model(
     stand_in: Any, tmp_path: Path
 ) -> None:
     module = stand_in("openai-agents", "0.24.0", AGENTS, "openai_agents")
@@ -75,14 +75,14 @@ async def test_a_session_of_openai_agents_keeps_items_and_gives_the_view(
     agent = SimpleNamespace(
         model="gpt-4o", tools=[session.recall_tool], model_settings=settings
     )
-    given = SimpleNamespace(input=items, instructions="Be brief.")
-    view = await session.filter(
-        SimpleNamespace(model_data=given, agent=agent, context=None)
+    model_data = SimpleNamespace(input=items, instructions="Be brief.")
+    filtered = await session.filter(
+        SimpleNamespace(model_data=model_data, agent=agent, context=None)
     )
-    assert len(view.input) < len(items)
-    assert view.input[-1] is not None
-    assert view.input[-1] == items[-1]
-    assert view.instructions.startswith("Be brief.\n\nNote:")
+    assert len(filtered.input) < len(items)
+    assert filtered.input[-1] is not None
+    assert filtered.input[-1] == items[-1]
+    assert filtered.instructions.startswith("Be brief.\n\nNote:")
     assert await session.pop_item() == items[-1]
     await session.clear_session()
     assert await session.get_items() == []

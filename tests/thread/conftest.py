@@ -1,4 +1,4 @@
-"""A store."""
+"""A store, and conversations on one."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ import pytest
 
 from everthread import open_store
 from everthread.store.store import Store
+from tests.conversation.conftest import setup
+
+__all__ = ["setup"]
 
 
 @pytest.fixture

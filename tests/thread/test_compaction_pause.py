@@ -23,7 +23,7 @@ def pause_after(*reports: int, at: float = 1_000.0) -> CompactionPause:
     return pause
 
 
-def test_two_in_vain_pause_until_the_history_grew() -> None:
+def test_pauses_after_two_ineffective_compactions() -> None:
     pause = pause_after(HARDLY_LESS)
     assert not pause.is_active(BEFORE, 1_000)
     pause.unjudged_tokens_before = BEFORE
@@ -36,24 +36,24 @@ def test_two_in_vain_pause_until_the_history_grew() -> None:
 @pytest.mark.parametrize(
     ("seconds", "holds"), [(0, True), (299, True), (300, False), (-1, False)]
 )
-def test_the_pause_ends_by_itself(seconds: int, holds: bool) -> None:
+def test_the_pause_ends_after_five_minutes(seconds: int, holds: bool) -> None:
     assert (
         pause_after(HARDLY_LESS, HARDLY_LESS).is_active(HARDLY_LESS, 1_000 + seconds)
         is holds
     )
 
 
-def test_an_effective_one_forgives_the_strike() -> None:
+def test_an_effective_compaction_resets_the_count() -> None:
     assert not pause_after(HARDLY_LESS, MUCH_LESS, HARDLY_LESS).is_active(BEFORE, 1_000)
 
 
-def test_a_report_without_a_compaction_before_it_says_nothing() -> None:
+def test_judges_only_the_first_prompt_after_a_compaction() -> None:
     pause = pause_after(HARDLY_LESS)
     assert not pause.judge_first_prompt(BEFORE, 1_000)
     assert pause.ineffective_count == 1
 
 
-def test_it_is_kept_with_the_thread() -> None:
+def test_the_pause_is_stored_with_the_thread() -> None:
     state = ContextState(pause=pause_after(HARDLY_LESS, HARDLY_LESS))
     state.pause.unjudged_tokens_before = 7
     other = ContextState.load(json.loads(json.dumps(state.dump())))

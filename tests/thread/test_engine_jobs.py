@@ -161,7 +161,7 @@ async def run(
 
 @pytest.mark.parametrize("engine", [ContextCompressor, LosslessEngine])
 @pytest.mark.parametrize("has_model", [True, False])
-async def test_a_worker_makes_the_same_compaction_as_the_engine_itself(
+async def test_a_worker_process_makes_the_same_compaction_as_the_engine(
     engine: type[ContextCompressor | LosslessEngine], *, has_model: bool
 ) -> None:
     def writer() -> Summarizer:
@@ -187,7 +187,7 @@ async def test_a_worker_makes_the_same_compaction_as_the_engine_itself(
     assert made.author == ("scripted" if has_model else "journal")
 
 
-async def test_models_are_asked_in_the_loop_which_serves_others_meanwhile() -> None:
+async def test_a_model_is_called_in_the_event_loop_which_stays_responsive() -> None:
     doing = asyncio.create_task(run(CompactionRunner(uses_processes=True), LoopOnly()))
     ticks = 0
     while not doing.done():
@@ -199,7 +199,7 @@ async def test_models_are_asked_in_the_loop_which_serves_others_meanwhile() -> N
 
 
 @pytest.mark.parametrize("is_built_in", [True, False])
-async def test_a_summariser_that_fails_leaves_the_journal(*, is_built_in: bool) -> None:
+async def test_the_journal_replaces_a_failing_summariser(*, is_built_in: bool) -> None:
     made, _, _ = await run(CompactionRunner(uses_processes=is_built_in), FailingJob())
     assert made.author == "journal"
     assert any("nobody expects this" in warning for warning in made.warnings)
@@ -230,7 +230,7 @@ async def test_an_engine_with_only_compress_runs_in_a_thread_of_this_process() -
 
 
 @pytest.mark.parametrize("is_built_in", [True, False])
-async def test_messages_since_a_preparation_join_it(*, is_built_in: bool) -> None:
+async def test_refits_a_compaction_to_later_messages(*, is_built_in: bool) -> None:
     runner = CompactionRunner(uses_processes=is_built_in)
     made, _, _ = await runner.run(
         setup_of(), Job(CONVERSATION), SummarySource(DeferredJournal())
@@ -242,14 +242,14 @@ async def test_messages_since_a_preparation_join_it(*, is_built_in: bool) -> Non
     await runner.close(10)
 
 
-async def test_the_failure_of_an_engine_is_reported() -> None:
+async def test_raises_the_failure_of_an_engine() -> None:
     with pytest.raises(EngineError, match="compressor failed"):
         await run(CompactionRunner(uses_processes=True), LoopOnly(), conversation=["?"])  # type: ignore[list-item]
     with pytest.raises(EngineError, match="does not plan"):
         await run(CompactionRunner(uses_processes=True), LoopOnly(), OnlyCompress)
 
 
-async def test_a_compaction_that_takes_too_long_says_so() -> None:
+async def test_a_compaction_that_takes_too_long_raises_an_error() -> None:
     class Hanging:
         name = "hanging"
 
@@ -263,13 +263,13 @@ async def test_a_compaction_that_takes_too_long_says_so() -> None:
 
 
 def test_events_of_a_loop_that_ended_are_dropped() -> None:
-    kept: list[Any] = []
-    heard: list[str] = []
+    reports: list[Any] = []
+    received: list[str] = []
 
     async def report() -> None:
-        kept.append(report_in_loop(lambda kind, **_details: heard.append(kind)))
-        kept[0]("in time")
+        reports.append(report_in_loop(lambda kind, **_details: received.append(kind)))
+        reports[0]("in time")
 
     asyncio.run(report())
-    kept[0]("late")
-    assert heard == ["in time"]
+    reports[0]("late")
+    assert received == ["in time"]

@@ -12,38 +12,40 @@ FAMILY = Family("t", "")
 
 
 def history_of(*texts: str) -> History:
-    said = [{"role": "user", "content": text} for text in texts]
-    return build_history([identify_message("openai_chat", one) for one in said])
+    messages = [{"role": "user", "content": text} for text in texts]
+    return build_history(
+        [identify_message("openai_chat", message) for message in messages]
+    )
 
 
-def test_a_point_stored_after_its_successor_was_announced_is_no_end() -> None:
+def test_a_link_stored_after_its_successor_is_not_the_last_one() -> None:
     """An answer may be stored while the request that continues it is already expected."""
-    whole = history_of("one", "two", "three")
-    start = whole.first_messages(1)
+    history = history_of("one", "two", "three")
+    start = history.first_messages(1)
     first = ThreadMatch(FAMILY, "thread")
     second = first.match_after(start)
     cache = LinkCache()
     cache.remember(first.make_link(start), start)
-    cache.remember(second.make_link(whole), whole)
+    cache.remember(second.make_link(history), history)
     cache.remember(first.make_link(start), start)
-    cache.remember(second.make_link(whole), whole)
-    assert cache.find_link(FAMILY, start.extend(whole.identities[2:])) is None
+    cache.remember(second.make_link(history), history)
+    assert cache.find_link(FAMILY, start.extend(history.identities[2:])) is None
 
 
-def test_a_passed_point_is_replaced_by_its_stored_form_and_stays_passed() -> None:
-    whole = history_of("one", "two")
-    start = whole.first_messages(1)
+def test_updates_an_earlier_link_with_its_stored_form() -> None:
+    history = history_of("one", "two")
+    start = history.first_messages(1)
     first = ThreadMatch(FAMILY, "thread")
     second = first.match_after(start)
     cache = LinkCache()
     cache.remember(first.make_link(start), start)
-    assert not cache.update_earlier(first.make_link(start), whole.digest(2)), (
+    assert not cache.update_earlier(first.make_link(start), history.digest(2)), (
         "it is an end"
     )
-    cache.remember(second.make_link(whole), whole)
+    cache.remember(second.make_link(history), history)
     stored = replace(first.make_link(start), message=7)
-    assert cache.update_earlier(stored, whole.digest(2))
-    again = cache.find_link(FAMILY, start)
-    assert again is not None
-    assert again.link_match.link.message == 7
-    assert again.link_match.next_digest == whole.digest(2)
+    assert cache.update_earlier(stored, history.digest(2))
+    found_link = cache.find_link(FAMILY, start)
+    assert found_link is not None
+    assert found_link.link_match.link.message == 7
+    assert found_link.link_match.next_digest == history.digest(2)

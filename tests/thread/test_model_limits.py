@@ -16,7 +16,7 @@ def key(tenant: str, credential: str = "") -> LimitKey:
     return LimitKey(tenant, "http://one.test", "m", "", credential)
 
 
-async def test_a_limit_is_the_tenant_s_until_a_second_credential_meets_it(
+async def test_a_limit_applies_to_all_tenants_once_two_credentials_met_it(
     store: Store,
 ) -> None:
     clock = SteppedClock()
@@ -41,7 +41,7 @@ async def test_a_limit_is_the_tenant_s_until_a_second_credential_meets_it(
         (200_000, 300_000, True),
     ],
 )
-async def test_what_is_not_certain_is_not_believed(
+async def test_ignores_an_implausible_limit(
     store: Store, limit: int, sent: int, believed: bool
 ) -> None:
     limits = ModelLimits(store, SteppedClock())
@@ -55,15 +55,15 @@ async def test_what_is_not_certain_is_not_believed(
     assert await limits.find_window(key("a"), 128_000) == 128_000
 
 
-async def test_no_limit_is_below_a_prompt_that_succeeded(store: Store) -> None:
+async def test_never_learns_a_limit_below_a_successful_prompt(store: Store) -> None:
     limits = ModelLimits(store, SteppedClock())
     await limits.record_success(key("a"), 20_000)
     assert await limits.learn_window(key("a"), TOO_LONG, 128_000, 9_000) is None
-    silent = ErrorVerdict("prompt_too_long", "it says so")
-    found = await limits.learn_window(key("a"), silent, 128_000, 50_000)
-    assert found is not None
-    assert found.tokens == 32_000
-    assert not found.is_stored, "the next usual window below what was refused"
+    unstated = ErrorVerdict("prompt_too_long", "it says so")
+    learnt = await limits.learn_window(key("a"), unstated, 128_000, 50_000)
+    assert learnt is not None
+    assert learnt.tokens == 32_000
+    assert not learnt.is_stored, "the next usual window below what was refused"
     assert await limits.record_success(key("a"), 40_000) is False
     assert await limits.find_window(key("a"), 128_000) == 128_000, (
         "a guess dies at a success above it"
@@ -115,7 +115,7 @@ async def test_a_lowered_cap_is_remembered(store: Store) -> None:
         (401, "{}", False),
     ],
 )
-def test_only_an_overflow_s_error_is_believed(
+def test_recognises_the_errors_that_can_mean_an_overflow(
     status: int | None, body: object, is_overflow: bool
 ) -> None:
     assert is_overflow_error(status, body) is is_overflow
@@ -136,7 +136,7 @@ async def learn(
     return None if learnt is None else learnt.tokens
 
 
-async def test_a_cap_that_one_long_prompt_left_no_room_for_teaches_the_window_only(
+async def test_learns_only_the_window_if_prompt_and_output_cap_exceed_it(
     store: Store,
 ) -> None:
     limits = ModelLimits(store, SteppedClock())
@@ -150,7 +150,7 @@ async def test_a_cap_that_one_long_prompt_left_no_room_for_teaches_the_window_on
     assert await limits.load_learnt_window(key("a")) == 64_000
 
 
-async def test_a_stated_window_that_was_known_is_remembered_for_the_next_cap(
+async def test_remembers_a_stated_window_that_equals_the_known_one(
     store: Store,
 ) -> None:
     limits = ModelLimits(store, SteppedClock())
@@ -161,7 +161,7 @@ async def test_a_stated_window_that_was_known_is_remembered_for_the_next_cap(
     assert await limits.load_learnt_window(key("a")) == 64_000
 
 
-async def test_a_stated_maximum_of_output_is_the_model_s(store: Store) -> None:
+async def test_learns_the_stated_output_maximum(store: Store) -> None:
     limits = ModelLimits(store, SteppedClock())
     own = ErrorVerdict(
         "max_tokens_too_large", "its own", available_output=4_096, output_limit=4_096
@@ -175,7 +175,7 @@ async def test_a_stated_maximum_of_output_is_the_model_s(store: Store) -> None:
     ("prompt", "is_kept"),
     [(3_000, False), (9_000, True), (31_000, True), (33_000, False)],
 )
-async def test_a_guessed_window_is_kept_once_a_prompt_of_its_size_succeeded(
+async def test_stores_a_guessed_window_after_a_success_of_its_size(
     store: Store, prompt: int, is_kept: bool
 ) -> None:
     limits = ModelLimits(store, SteppedClock())

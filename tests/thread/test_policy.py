@@ -49,7 +49,7 @@ def decide(
 
 
 @pytest.mark.parametrize("model", ["gpt-4o", "a-model-without-a-price"])
-def test_a_compaction_buys_eight_calls_in_a_small_window(model: str) -> None:
+def test_waits_eight_calls_after_a_compaction_in_a_small_window(model: str) -> None:
     assert decide(12_000, 6_200, compacted_state(3), model) == "wait"
     assert decide(12_000, 6_200, compacted_state(8), model) == "compact"
     assert decide(12_000, 6_200, ContextState(), model) == "compact", (
@@ -57,12 +57,12 @@ def test_a_compaction_buys_eight_calls_in_a_small_window(model: str) -> None:
     )
 
 
-def test_it_buys_twenty_calls_at_64k() -> None:
+def test_waits_twenty_calls_after_a_compaction_at_64k() -> None:
     assert decide(64_000, 33_000, compacted_state(19)) == "wait"
     assert decide(64_000, 33_000, compacted_state(20)) == "compact"
 
 
-def test_it_is_never_put_off_beyond_the_limit() -> None:
+def test_never_delays_a_compaction_beyond_the_limit() -> None:
     for tokens in range(6_000, 12_000, 50):
         size = PromptSize(tokens, 300, ContextOptions().budget(12_000))
         if tokens >= size.delay_limit:
@@ -78,7 +78,7 @@ def test_it_is_never_put_off_beyond_the_limit() -> None:
     )
 
 
-def test_during_a_turn_it_waits_for_the_end_of_the_turn() -> None:
+def test_waits_for_the_end_of_a_turn() -> None:
     state = compacted_state(20)
     assert decide(64_000, 33_000, state, is_mid_turn=True) == "wait"
     assert decide(64_000, 33_000, state) == "compact"
@@ -88,11 +88,11 @@ def test_during_a_turn_it_waits_for_the_end_of_the_turn() -> None:
     assert decide(64_000, 33_000, state, is_mid_turn=True, economics=False) == "compact"
 
 
-def test_without_economics_the_threshold_is_exact() -> None:
+def test_compacts_at_the_threshold_without_economics() -> None:
     assert decide(12_000, 6_200, compacted_state(3), economics=False) == "compact"
 
 
-def test_no_journal_is_prepared_ahead() -> None:
+def test_never_prepares_a_journal_ahead() -> None:
     size = PromptSize(5_500, 300, ContextOptions().budget(12_000))
     prices = CallPrices("gpt-4o", "auto", uses_marks=False, summarizer=JOURNAL)
     assert not policy().should_prepare(size, ContextState(), prices)
@@ -127,7 +127,7 @@ def test_an_idle_thread_is_compacted_from_half_the_threshold_on(
     assert policy(**options).should_compact_when_idle(size, ContextState()) is expected
 
 
-def test_where_system_and_tools_fill_the_threshold_it_is_85_percent() -> None:
+def test_raises_the_threshold_if_system_prompt_and_tools_reach_it() -> None:
     options = ContextOptions()
     assert options.budget(100_000).threshold == 50_000
     assert options.budget(100_000, fixed_tokens=60_000).threshold == 85_000

@@ -41,7 +41,7 @@ def test_steps_after_a_refusal_grow_stronger_and_end() -> None:
     ("prompt", "unreported", "cap"),
     [(40_000, 0, 23_200), (40_000, 3_000, 22_200), (40_000, 40_000, 12_000)],
 )
-def test_at_most_half_of_the_room_is_kept_free_for_wrong_estimates(
+def test_keeps_at_most_half_of_the_free_tokens_as_margin(
     prompt: int, unreported: int, cap: int
 ) -> None:
     assert compute_max_output(64_000, prompt, unreported=unreported) == cap

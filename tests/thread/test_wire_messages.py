@@ -7,7 +7,7 @@ import pickle
 from everthread.thread.wire_messages import JsonMessages
 
 
-def test_messages_travel_as_texts_and_are_the_same_elsewhere() -> None:
+def test_messages_are_pickled_as_texts() -> None:
     texts = [
         '{"role": "user", "content": "größer 设置"}',
         '{"role": "user", "content": "half a character: \\ud83d"}',

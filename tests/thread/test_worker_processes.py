@@ -26,7 +26,7 @@ def die() -> None:
     os._exit(3)
 
 
-async def test_a_process_serves_again_also_after_a_failure() -> None:
+async def test_reuses_a_process_after_a_failure() -> None:
     processes = WorkerProcesses(1)
     pid = await processes.call(identify, 0)
     assert pid != os.getpid()
