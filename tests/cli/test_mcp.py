@@ -15,7 +15,7 @@ from mcp import Client, StdioServerParameters, stdio_client
 
 from everthread import open_store
 from everthread.store.store import Store
-from tests.gateway.mcp.mcp_client import call_tool, make_thread, open_client
+from tests.gateway.mcp.mcp_client import call_tool, fail_tool, make_thread, open_client
 
 
 async def make_store(folder: Path) -> tuple[str, str]:
@@ -43,10 +43,9 @@ async def test_a_confined_server_shows_one_thread_only(tmp_path: Path) -> None:
         command=sys.executable, args=words, env={**os.environ}
     )
     async with Client(stdio_client(started)) as made:
-        said, failed = await call_tool(made, "search", query="vault")
+        said = await call_tool(made, "search", query="vault")
         assert "behind the mirror" in said
         assert "empty" not in said
-        assert not failed
         forbidden: list[tuple[str, dict[str, Any]]] = [
             ("search", {"query": "vault", "scope": "all"}),
             ("search", {"query": "vault", "thread": other}),
@@ -54,10 +53,8 @@ async def test_a_confined_server_shows_one_thread_only(tmp_path: Path) -> None:
             ("status", {"thread": other}),
         ]
         for tool, arguments in forbidden:
-            said, failed = await call_tool(made, tool, **arguments)
-            assert failed
-            assert "empty" not in said
-        assert f"Thread {mine}" in (await call_tool(made, "status"))[0]
+            assert "empty" not in await fail_tool(made, tool, **arguments)
+        assert f"Thread {mine}" in await call_tool(made, "status")
 
 
 async def test_every_tenant_is_searched_unless_one_is_named(tmp_path: Path) -> None:
@@ -71,19 +68,15 @@ async def test_every_tenant_is_searched_unless_one_is_named(tmp_path: Path) -> N
     )
     async with Client(stdio_client(started)) as made:
         for query in ("vault", "where is the vault now"):
-            assert (
-                "behind the mirror" in (await call_tool(made, "search", query=query))[0]
-            )
-        assert (
-            "behind the mirror"
-            in (await call_tool(made, "search", query="vault.*mirror", mode="regex"))[0]
+            assert "behind the mirror" in await call_tool(made, "search", query=query)
+        assert "behind the mirror" in await call_tool(
+            made, "search", query="vault.*mirror", mode="regex"
         )
-        assert (
-            "behind the mirror"
-            in (await call_tool(made, "expand", id="1", thread=theirs[:12]))[0]
+        assert "behind the mirror" in await call_tool(
+            made, "expand", id="1", thread=theirs[:12]
         )
-        assert theirs in (await call_tool(made, "status"))[0]
-        nothing, _ = await call_tool(made, "search", query="zeppelin")
+        assert theirs in await call_tool(made, "status")
+        nothing = await call_tool(made, "search", query="zeppelin")
         assert (
             "Searched: all messages and stored outputs of all threads. Do not repeat this search."
             in nothing
@@ -92,7 +85,7 @@ async def test_every_tenant_is_searched_unless_one_is_named(tmp_path: Path) -> N
         command=sys.executable, args=[*words, "--tenant", "default"], env={**os.environ}
     )
     async with Client(stdio_client(started)) as made:
-        nothing, _ = await call_tool(made, "search", query="vault")
+        nothing = await call_tool(made, "search", query="vault")
         assert "all threads of this tenant" in nothing
         assert "never" not in nothing
 
@@ -110,7 +103,7 @@ async def test_it_answers_over_http_on_this_machine(tmp_path: Path) -> None:
 
         async def run() -> None:
             async with open_client(found[0]) as made:
-                said, _ = await call_tool(made, "search", query="vault")
+                said = await call_tool(made, "search", query="vault")
                 assert {"behind the mirror", "empty"} <= set(
                     re.findall("behind the mirror|empty", said)
                 )

@@ -1,4 +1,4 @@
-"""A lossless thread of the native API: the model calls the engine's tools, with any arguments."""
+"""A lossless thread of the native API: the model calls the engine's tools."""
 
 from __future__ import annotations
 
@@ -15,22 +15,10 @@ from tests.gateway.api.api_setup import ApiSetup, WaitingModel, open_api
 SETTINGS = (
     "{context: {engine: lossless}, compression: {background: false, protect_last_n: 2}}"
 )
-INVALID_CALLS: list[tuple[str, Any]] = [
-    ("lcm_grep", {}),
-    ("lcm_grep", "not json"),
-    ("lcm_grep", {"pattern": "(a+)+$" * 20, "mode": "regex", "limit": -1}),
-    ("lcm_grep", {"pattern": "tulip_9_omega", "scope": "all"}),
-    ("lcm_grep", {"pattern": "x", "tenant": "other"}),
-    ("lcm_describe", {"id": ["n"]}),
-    ("lcm_describe", {"id": "n0123456789ab"}),
-    ("lcm_expand", {"id": "../../etc/passwd"}),
-    ("lcm_expand", {"id": "message:999999"}),
-    ("lcm_expand", {"id": "message:1", "offset": -4}),
-]
 
 
 def script(request: Request) -> Any:
-    """Searches as the message asks, reads the first node it sees, and tries nonsense."""
+    """Search as the message asks, or read the first node it shows."""
     spoken = (
         message
         for message in reversed(request.messages)
@@ -52,7 +40,7 @@ def script(request: Request) -> Any:
         )
     if said.startswith("read message:"):
         return call_reply(("lcm_expand", {"id": said.removeprefix("read ")}))
-    return call_reply(*INVALID_CALLS) if said == "try" else make_text(120, "answer")
+    return make_text(120, "answer")
 
 
 async def run_tools(setup: ApiSetup, thread: str, text: str) -> list[str]:
@@ -90,12 +78,6 @@ async def test_the_model_searches_and_reads_its_own_thread_only(store_url: str) 
         description, originals = await run_tools(setup, thread, "read")
         assert re.match(r"lcm_describe n[0-9a-f]{12}: turns \d+-\d+", description)
         assert "Box_001 stands on shelf-001eef" in originals
-        answers = await run_tools(setup, thread, "try")
-        assert len(answers) == len(INVALID_CALLS)
-        assert all(0 < len(answer) < 500 for answer in answers)
-        assert "nothing was found" in answers[3]
-        assert "do not try it again" in answers[6]
-        assert "do not try it again" in answers[8]
         (refused,) = await run_tools(setup, thread, f"read message:{foreign_message}")
         assert "do not try it again" in refused
-        assert not any("vault" in answer for answer in (*answers, refused))
+        assert "vault" not in refused

@@ -25,8 +25,22 @@ async def open_client(
         yield made
 
 
-async def call_tool(made: Client, tool: str, **arguments: Any) -> tuple[str, bool]:
-    """Return the text of a tool's result, and whether the tool reports a failure."""
+async def call_tool(made: Client, tool: str, **arguments: Any) -> str:
+    """Return the text of a tool's result."""
+    text, has_failed = await _call(made, tool, arguments)
+    assert not has_failed, (tool, arguments, text)
+    return text
+
+
+async def fail_tool(made: Client, tool: str, **arguments: Any) -> str:
+    """Return the short text with which a tool refuses its arguments."""
+    text, has_failed = await _call(made, tool, arguments)
+    assert has_failed, (tool, arguments, text)
+    assert 0 < len(text) < 500
+    return text
+
+
+async def _call(made: Client, tool: str, arguments: dict[str, Any]) -> tuple[str, bool]:
     answer: Any = await made.call_tool(tool, arguments)
     return "".join(part.text for part in answer.content), bool(answer.is_error)
 

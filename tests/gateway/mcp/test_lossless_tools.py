@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+import pytest
 from mcp import Client
 
 from everthread import open_conversation, open_store
@@ -19,7 +23,12 @@ from everthread.store.store import Store
 from everthread.testing import ScriptedModel
 from tests.compaction.lossless.lossless_setup import NODE
 from tests.conversation.conversation_setup import make_text
-from tests.gateway.mcp.mcp_client import call_tool, make_thread, open_client
+from tests.gateway.mcp.mcp_client import (
+    call_tool,
+    fail_tool,
+    make_thread,
+    open_client,
+)
 
 CONFIG = parse_config(
     "{context: {engine: lossless}, compression: {background: false, protect_last_n: 2}}"
@@ -28,9 +37,9 @@ SECRET = "sk-proj-" + "Ab3dE6gH9jK2mN5pQ8rT1vX4" * 2
 TURNS = 14
 
 
-async def long_talk(store: Store, tenant: str) -> Conversation:
+async def hold_long_conversation(store: Store, tenant: str) -> Conversation:
     model = ScriptedModel(lambda _: make_text(120, "answer"), window=8_000)
-    talk = await open_conversation(
+    conversation = await open_conversation(
         model,
         config=CONFIG,
         store=store,
@@ -38,116 +47,133 @@ async def long_talk(store: Store, tenant: str) -> Conversation:
         session=NewSession(tenant=tenant),
     )
     for number in range(TURNS):
-        told = f"Turn {number}: {tenant}_{number:03d} stands on shelf-{number * 7919:06x}, key {SECRET}."
-        await talk.send(f"{told} {make_text(300, f'topic {number}')}")
-    return talk
+        fact = f"{tenant}_{number:03d} stands on {shelf(number)}, key {SECRET}."
+        await conversation.send(
+            f"Turn {number}: {fact} {make_text(300, f'topic {number}')}"
+        )
+    return conversation
 
 
-def nodes_of(talk: Conversation) -> list[str]:
-    return NODE.findall("\n".join(map(text_of, talk.messages)))
+def shelf(number: int) -> str:
+    return f"shelf-{number * 7919:06x}"
 
 
-async def read_whole(made: Client, wanted: str, **more: Any) -> str:
+def texts_shown(conversation: Conversation) -> str:
+    return "\n".join(map(text_of, conversation.messages))
+
+
+def nodes_of(conversation: Conversation) -> list[str]:
+    return NODE.findall(texts_shown(conversation))
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    opened = open_store(tmp_path / "store.db")
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def mine(store: Store) -> AsyncIterator[Conversation]:
+    made = await hold_long_conversation(store, "ann")
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+async def theirs(store: Store) -> AsyncIterator[Conversation]:
+    """A conversation of another tenant."""
+    made = await hold_long_conversation(store, "bob")
+    yield made
+    await made.close()
+
+
+@asynccontextmanager
+async def serve_tools(store: Store, reach: LookupReach) -> AsyncIterator[Client]:
+    server = make_server(LookupTools(store), reach)
+    async with serve_http(server, "127.0.0.1", 0) as url, open_client(url) as made:
+        yield made
+
+
+async def read_whole(client: Client, node: str, thread: str) -> str:
     text = ""
     offset = 0
     while True:
-        answer, failed = await call_tool(
-            made, "lcm_expand", id=wanted, offset=offset, **more
+        answer = await call_tool(
+            client, "lcm_expand", id=node, thread=thread, offset=offset
         )
-        assert not failed, answer
         assert len(answer) <= 6_500
         text += answer.partition("\n\n")[2].rpartition("\n\n[")[0]
-        onward = re.search(r"go on with offset (\d+)\]$", answer)
-        if onward is None:
+        next_part = re.search(r"go on with offset (\d+)\]$", answer)
+        if next_part is None:
             return text
-        offset = int(onward[1])
+        offset = int(next_part[1])
 
 
-async def test_everything_is_found_and_read_and_nothing_of_others(
-    tmp_path: Path,
+async def test_every_message_is_found_and_read(
+    store: Store, mine: Conversation
 ) -> None:
-    store = open_store(tmp_path / "store.db")
-    mine = await long_talk(store, "ann")
-    theirs = await long_talk(store, "bob")
-    tools = LookupTools(store)
-    server = make_server(tools, LookupReach("ann"))
-    async with serve_http(server, "127.0.0.1", 0) as url, open_client(url) as ann:
-        top = nodes_of(mine)
-        whole = "".join([await read_whole(ann, node, thread=mine.id) for node in top])
-        shown = "\n".join(map(text_of, mine.messages))
-        found = ""
+    top = nodes_of(mine)
+    async with serve_tools(store, LookupReach("ann")) as ann:
+        parts = [await read_whole(ann, node, mine.id) for node in top]
+        whole = "".join([*parts, texts_shown(mine)])
         for number in range(TURNS):
-            found, _ = await call_tool(
-                ann, "lcm_grep", pattern=f"ann_{number:03d}", role="user"
-            )
-            assert f"stands on shelf-{number * 7919:06x}" in found
+            pattern = f"ann_{number:03d}"
+            found = await call_tool(ann, "lcm_grep", pattern=pattern, role="user")
+            assert f"stands on {shelf(number)}" in found
             assert f"thread {mine.id}" in found, "without a thread all are searched"
-            assert f"shelf-{number * 7919:06x}" in whole + shown
-        assert SECRET not in whole + found
-        about, _ = await call_tool(ann, "lcm_describe", id=top[0], thread=mine.id)
-        assert about.startswith(f"lcm_describe {top[0]}: turns ")
-        assert (await call_tool(ann, "expand", id=top[0], thread=mine.id))[
-            0
-        ].startswith(f"expand {top[0]}: ")
-        await _refused(ann, mine, theirs, store)
-    is_confined = make_server(tools, LookupReach("ann", mine.id, is_confined=True))
-    async with (
-        serve_http(is_confined, "127.0.0.1", 0) as url,
-        open_client(url) as bound,
-    ):
-        other = await make_thread(
-            store, "Ann's other talk names marigold-12.", tenant="ann"
-        )
-        assert (
-            "nothing was found"
-            in (await call_tool(bound, "lcm_grep", pattern="marigold"))[0]
-        )
-        said, failed = await call_tool(
-            bound, "lcm_grep", pattern="marigold", scope="all"
-        )
-        assert failed
-        assert "marigold-12" not in said
-        number = (await store.history(other))[0].id
-        assert (
-            "do not try it again"
-            in (await call_tool(bound, "lcm_expand", id=f"message:{number}"))[0]
-        )
-        assert "Turn 1:" in (await call_tool(bound, "lcm_expand", id=top[0]))[0], (
-            "its own thread needs no name"
-        )
-    await mine.close()
-    await theirs.close()
-    await store.close()
+            assert SECRET not in found
+            assert shelf(number) in whole
+        assert SECRET not in "".join(parts)
+        description = await call_tool(ann, "lcm_describe", id=top[0], thread=mine.id)
+        assert description.startswith(f"lcm_describe {top[0]}: turns ")
+        passage = await call_tool(ann, "expand", id=top[0], thread=mine.id)
+        assert passage.startswith(f"expand {top[0]}: ")
 
 
-async def _refused(
-    ann: Client, mine: Conversation, theirs: Conversation, store: Store
+async def test_a_confined_client_sees_its_own_thread_only(
+    store: Store, mine: Conversation
 ) -> None:
-    """Check that another tenant's ids are as unknown as made-up ones, and that senseless arguments get a sentence."""
-    number = (await store.history(theirs.id))[0].id
-    kept = await store.put_output(theirs.id, "the vault is in the cellar")
-    for wanted in (
+    other = await make_thread(store, "Another talk names marigold-12.", tenant="ann")
+    message = f"message:{(await store.history(other))[0].id}"
+    reach = LookupReach("ann", mine.id, is_confined=True)
+    async with serve_tools(store, reach) as client:
+        found = await call_tool(client, "lcm_grep", pattern="marigold")
+        assert "nothing was found" in found
+        everywhere = {"pattern": "marigold", "scope": "all"}
+        assert "marigold-12" not in await fail_tool(client, "lcm_grep", **everywhere)
+        unknown = await call_tool(client, "lcm_expand", id=message)
+        assert "do not try it again" in unknown
+        passage = await call_tool(client, "lcm_expand", id=nodes_of(mine)[0])
+        assert "Turn 1:" in passage, "its own thread needs no name"
+
+
+async def test_another_tenant_s_ids_are_as_unknown_as_made_up_ones(
+    store: Store, mine: Conversation, theirs: Conversation
+) -> None:
+    output = await store.put_output(theirs.id, "the vault is in the cellar")
+    ids = (
         nodes_of(theirs)[0],
-        f"message:{number}",
-        kept.id,
+        f"message:{(await store.history(theirs.id))[0].id}",
+        output.id,
         "n0123456789ab",
         "message:999999999",
-    ):
-        for tool in ("lcm_expand", "lcm_describe"):
-            said, _ = await call_tool(ann, tool, id=wanted, thread=mine.id)
-            assert "do not try it again" in said, (tool, wanted, said)
-            assert "bob_" not in said
-            assert "cellar" not in said
-    for scope in ("all", "thread"):
-        assert (
-            "nothing was found"
-            in (
-                await call_tool(
-                    ann, "lcm_grep", pattern="bob_003", scope=scope, thread=mine.id
-                )
-            )[0]
-        )
-    hostile: list[tuple[str, dict[str, Any]]] = [
+    )
+    async with serve_tools(store, LookupReach("ann")) as ann:
+        for wanted, tool in product(ids, ("lcm_expand", "lcm_describe")):
+            text = await call_tool(ann, tool, id=wanted, thread=mine.id)
+            assert "do not try it again" in text, (tool, wanted, text)
+            assert "bob_" not in text
+            assert "cellar" not in text
+        for scope in ("all", "thread"):
+            search = {"pattern": "bob_003", "scope": scope, "thread": mine.id}
+            assert "nothing was found" in await call_tool(ann, "lcm_grep", **search)
+
+
+async def test_refuses_invalid_arguments_in_a_sentence(
+    store: Store, mine: Conversation, theirs: Conversation
+) -> None:
+    calls: list[tuple[str, dict[str, Any]]] = [
         ("lcm_grep", {}),
         ("lcm_grep", {"pattern": ["a"]}),
         ("lcm_grep", {"pattern": "x" * 100_000}),
@@ -164,8 +190,6 @@ async def _refused(
         ("lcm_expand", {"id": nodes_of(theirs)[0], "thread": theirs.id}),
         ("lcm_forget", {"id": "n1"}),
     ]
-    for tool, arguments in hostile:
-        said, failed = await call_tool(ann, tool, **arguments)
-        assert failed, (tool, arguments, said)
-        assert 0 < len(said) < 500
-        assert "bob_" not in said
+    async with serve_tools(store, LookupReach("ann")) as ann:
+        for tool, arguments in calls:
+            assert "bob_" not in await fail_tool(ann, tool, **arguments)

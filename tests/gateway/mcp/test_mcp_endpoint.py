@@ -22,7 +22,12 @@ from everthread.gateway.error_answers import Refused
 from everthread.gateway.mcp_server import ALWAYS_LOAD_KEY
 from everthread.lab.provider import Provider, ServedModel
 from everthread.store.store import Store
-from tests.gateway.mcp.mcp_client import call_tool, make_thread, open_client
+from tests.gateway.mcp.mcp_client import (
+    call_tool,
+    fail_tool,
+    make_thread,
+    open_client,
+)
 
 TOKEN = "ghp_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"
 
@@ -101,188 +106,162 @@ async def test_a_body_without_end_is_refused(
     assert answer.status_code == 413
 
 
-async def test_each_key_sees_its_own_tenant_and_nothing_else(tmp_path: Path) -> None:
-    async with gateway(tmp_path) as (store, url):
-        mine = await make_thread(
-            store, f"The vault is behind the mirror. GITHUB_TOKEN={TOKEN}", tenant="ann"
-        )
-        theirs = await make_thread(store, "The vault is in the cellar.", tenant="bob")
-        secret = (await store.history(theirs))[0].id
-        kept = await store.put_output(theirs, "vault number nine")
+async def test_lists_its_tools_and_refuses_unknown_keys(
+    tmp_path: Path, http: httpx2.AsyncClient
+) -> None:
+    async with gateway(tmp_path) as (_, url):
         async with open_client(f"{url}/mcp", bearer("ann")) as ann:
             tools = (await ann.list_tools()).tools
-            offered = {tool.name for tool in tools}
-            assert {
-                tool.name for tool in tools if (tool.meta or {}).get(ALWAYS_LOAD_KEY)
-            } == {"search", "expand"}
-            assert offered == {
-                "search",
-                "expand",
-                "pin",
-                "status",
-                "state",
-                "lcm_grep",
-                "lcm_describe",
-                "lcm_expand",
-            }
-            for how in (
-                {},
-                {"mode": "regex"},
-                {"scope": "all"},
-                {"thread": mine, "scope": "thread"},
-            ):
-                said, failed = await call_tool(ann, "search", query="vault", **how)
-                assert "behind the mirror" in said
-                assert "cellar" not in said
-                assert not failed
-            said, _ = await call_tool(ann, "search", query="vault")
-            found = re.search(
-                r"\[(message:\d+)\] user, turn 1, \d{4}-\d\d-\d\d \d\d:\d\d UTC, thread (\w+):",
-                said,
-            )
-            assert found is not None
-            assert found[2] == mine
-            whole, _ = await call_tool(ann, "expand", id=found[1])
-            assert "behind the mirror" in whole
-            assert TOKEN not in said + whole
-            hostile: list[tuple[str, dict[str, Any]]] = [
-                ("expand", {"id": f"message:{secret}"}),
-                ("expand", {"id": kept.id}),
-                ("expand", {"id": "message:99999999"}),
-                ("status", {"thread": theirs}),
-                ("state", {"thread": theirs}),
-                ("search", {"query": "vault", "thread": theirs}),
-                ("pin", {"text": "mine now", "thread": theirs}),
-                ("pin", {"id": f"message:{secret}", "thread": mine}),
-                ("pin", {"remove": kept.id, "thread": mine}),
-            ]
-            for tool, arguments in hostile:
-                said, failed = await call_tool(ann, tool, **arguments)
-                assert failed, (tool, arguments, said)
-                assert "That is final" in said
-                assert "cellar" not in said
-            assert theirs not in (await call_tool(ann, "status"))[0]
-        async with httpx2.AsyncClient(timeout=60) as http:
-            unknown = await http.post(
-                f"{url}/mcp", json={}, headers={"authorization": "Bearer x"}
-            )
-        assert unknown.status_code == 401
+        unknown = await http.post(
+            f"{url}/mcp", json={}, headers={"authorization": "Bearer x"}
+        )
+    always_loaded = [
+        tool.name for tool in tools if (tool.meta or {}).get(ALWAYS_LOAD_KEY)
+    ]
+    lossless = {"lcm_grep", "lcm_describe", "lcm_expand"}
+    others = {"search", "expand", "pin", "status", "state"}
+    assert {tool.name for tool in tools} == others | lossless
+    assert set(always_loaded) == {"search", "expand"}
+    assert unknown.status_code == 401
 
 
-async def test_arguments_that_make_no_sense_are_told_in_words(tmp_path: Path) -> None:
+async def test_each_key_sees_its_own_tenant_only(tmp_path: Path) -> None:
     async with gateway(tmp_path) as (store, url):
-        await make_thread(store, "a" * 40_000 + "!", tenant="ann")
-        wrong: list[tuple[str, dict[str, Any]]] = [
-            ("search", {}),
-            ("search", {"query": 7}),
-            ("search", {"query": "   "}),
-            ("search", {"query": "x" * 5_000}),
-            ("search", {"query": "x", "limit": 10**9}),
-            ("search", {"query": "x", "offset": -1}),
-            ("search", {"query": "x", "mode": "fuzzy"}),
-            ("search", {"query": "(?:a{9999}){9999}", "mode": "regex"}),
-            ("search", {"query": "x", "wat": 1}),
-            ("expand", {"id": "../../etc/passwd"}),
-            ("expand", {"id": ["message:1"]}),
-            ("expand", {"id": "1", "limit": "many"}),
-            ("expand", {"id": "compaction:1"}),
-            ("pin", {}),
-            ("pin", {"text": "a", "id": "1"}),
-            ("pin", {"text": "no thread is named"}),
-            ("status", {"thread": "\x00'; DROP TABLE sessions"}),
-            ("drop", {}),
+        text = f"The vault is behind the mirror. GITHUB_TOKEN={TOKEN}"
+        mine = await make_thread(store, text, tenant="ann")
+        theirs = await make_thread(store, "The vault is in the cellar.", tenant="bob")
+        secret = f"message:{(await store.history(theirs))[0].id}"
+        output = await store.put_output(theirs, "vault number nine")
+        ways: list[dict[str, str]] = [
+            {},
+            {"mode": "regex"},
+            {"scope": "all"},
+            {"thread": mine, "scope": "thread"},
+        ]
+        foreign: list[tuple[str, dict[str, str]]] = [
+            ("expand", {"id": secret}),
+            ("expand", {"id": output.id}),
+            ("expand", {"id": "message:99999999"}),
+            ("status", {"thread": theirs}),
+            ("state", {"thread": theirs}),
+            ("search", {"query": "vault", "thread": theirs}),
+            ("pin", {"text": "mine now", "thread": theirs}),
+            ("pin", {"id": secret, "thread": mine}),
+            ("pin", {"remove": output.id, "thread": mine}),
         ]
         async with open_client(f"{url}/mcp", bearer("ann")) as ann:
-            for tool, arguments in wrong:
-                said, failed = await call_tool(ann, tool, **arguments)
-                assert failed, (tool, arguments, said)
-                assert 0 < len(said) < 500, "a sentence"
-            assert "40,001 characters" not in (await call_tool(ann, "status"))[0]
-            said, failed = await call_tool(ann, "expand", id="1", limit=20_000)
-            assert not failed
-            assert len(said) < 20_500
+            for way in ways:
+                found = await call_tool(ann, "search", query="vault", **way)
+                assert "behind the mirror" in found
+                assert "cellar" not in found
+                assert TOKEN not in found
+            found = await call_tool(ann, "search", query="vault")
+            hit = re.search(
+                r"\[(message:\d+)\] user, turn 1, \d{4}-\d\d-\d\d \d\d:\d\d UTC, thread (\w+):",
+                found,
+            )
+            assert hit is not None
+            assert hit[2] == mine
+            whole = await call_tool(ann, "expand", id=hit[1])
+            assert "behind the mirror" in whole
+            assert TOKEN not in whole
+            for tool, arguments in foreign:
+                refused = await fail_tool(ann, tool, **arguments)
+                assert "That is final" in refused
+                assert "cellar" not in refused
+            assert theirs not in await call_tool(ann, "status")
 
 
-async def test_the_clients_own_name_for_its_session_is_the_thread(
+async def test_refuses_invalid_arguments_in_a_sentence(tmp_path: Path) -> None:
+    calls: list[tuple[str, dict[str, Any]]] = [
+        ("search", {}),
+        ("search", {"query": 7}),
+        ("search", {"query": "   "}),
+        ("search", {"query": "x" * 5_000}),
+        ("search", {"query": "x", "limit": 10**9}),
+        ("search", {"query": "x", "offset": -1}),
+        ("search", {"query": "x", "mode": "fuzzy"}),
+        ("search", {"query": "(?:a{9999}){9999}", "mode": "regex"}),
+        ("search", {"query": "x", "wat": 1}),
+        ("expand", {"id": "../../etc/passwd"}),
+        ("expand", {"id": ["message:1"]}),
+        ("expand", {"id": "1", "limit": "many"}),
+        ("expand", {"id": "compaction:1"}),
+        ("pin", {}),
+        ("pin", {"text": "a", "id": "1"}),
+        ("pin", {"text": "no thread is named"}),
+        ("status", {"thread": "\x00'; DROP TABLE sessions"}),
+        ("drop", {}),
+    ]
+    async with gateway(tmp_path) as (store, url):
+        await make_thread(store, "a" * 40_000 + "!", tenant="ann")
+        async with open_client(f"{url}/mcp", bearer("ann")) as ann:
+            for tool, arguments in calls:
+                await fail_tool(ann, tool, **arguments)
+            assert "40,001 characters" not in await call_tool(ann, "status")
+            passage = await call_tool(ann, "expand", id="1", limit=20_000)
+            assert len(passage) < 20_500
+
+
+async def test_the_default_thread_is_the_one_of_the_client_s_session(
     tmp_path: Path,
 ) -> None:
+    session = {"x-everthread-session": "my-build"}
+    question: Any = {"role": "user", "content": "The codeword is heliotrope-77."}
     async with gateway(tmp_path) as (store, url):
-        named = {"x-everthread-session": "my-build"}
-        talk = openai.AsyncOpenAI(
+        async with openai.AsyncOpenAI(
             base_url=f"{url}/v1",
             api_key="key-ann",
             max_retries=0,
-            default_headers=named,
-        )
-        async with talk:
-            await talk.chat.completions.create(
-                model="gpt-4o",
-                messages=[
-                    {"role": "user", "content": "The codeword is heliotrope-77."}
-                ],
-            )
+            default_headers=session,
+        ) as client:
+            await client.chat.completions.create(model="gpt-4o", messages=[question])
         await make_thread(store, "Another codeword is marigold-12.", tenant="ann")
-        async with open_client(f"{url}/mcp", bearer("ann", **named)) as ann:
-            said, _ = await call_tool(ann, "search", query="codeword")
-            assert "heliotrope-77" in said
-            assert "marigold" not in said
-            assert (
-                "marigold"
-                in (await call_tool(ann, "search", query="codeword", scope="all"))[0]
-            )
-            said, failed = await call_tool(ann, "pin", text="Keep heliotrope-77.")
-            assert not failed, said
-            status, _ = await call_tool(ann, "status")
+        async with open_client(f"{url}/mcp", bearer("ann", **session)) as ann:
+            found = await call_tool(ann, "search", query="codeword")
+            assert "heliotrope-77" in found
+            assert "marigold" not in found
+            everywhere = await call_tool(ann, "search", query="codeword", scope="all")
+            assert "marigold" in everywhere
+            await call_tool(ann, "pin", text="Keep heliotrope-77.")
+            status = await call_tool(ann, "status")
             assert "2 messages" in status
             assert "1 calls" in status
             assert re.search(
                 r"pinned as pin:[0-9a-f]{16}: Keep heliotrope-77\.", status
             )
-        async with open_client(f"{url}/mcp", bearer("bob", **named)) as bob:
-            said, failed = await call_tool(bob, "status")
-            assert failed
-            assert "heliotrope" not in said
+        async with open_client(f"{url}/mcp", bearer("bob", **session)) as bob:
+            assert "heliotrope" not in await fail_tool(bob, "status")
 
 
-async def test_without_keys_it_answers_this_machine_only_and_only_to_post(
+async def test_without_keys_it_answers_post_requests_of_this_machine_only(
     tmp_path: Path, http: httpx2.AsyncClient
 ) -> None:
     async with gateway(tmp_path, keys=False) as (_, url):
-        async with open_client(f"{url}/mcp") as anybody:
-            assert "no thread" in (await call_tool(anybody, "status"))[0]
-        assert (await http.get(f"{url}/mcp")).status_code == 405
-        elsewhere = await http.post(
-            f"{url}/mcp", json={}, headers={"host": "evil.example"}
-        )
+        mcp = f"{url}/mcp"
+        async with open_client(mcp) as client:
+            assert "no thread" in await call_tool(client, "status")
+        assert (await http.get(mcp)).status_code == 405
+        elsewhere = await http.post(mcp, json={}, headers={"host": "evil.example"})
         assert elsewhere.status_code == 403
-        broken = await http.post(
-            f"{url}/mcp",
-            content=b"{" * 1000,
-            headers={"content-type": "application/json"},
-        )
+        json_type = {"content-type": "application/json"}
+        broken = await http.post(mcp, content=b"{" * 1000, headers=json_type)
         assert 400 <= broken.status_code < 500
 
 
-async def test_reading_needs_its_scope_and_counts(
+async def test_reading_needs_its_scope_and_counts_as_a_request(
     tmp_path: Path, http: httpx2.AsyncClient
 ) -> None:
     call = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
-    accepts = {"accept": "application/json, text/event-stream"}
+
+    async def ask(url: str, key: str) -> httpx2.Response:
+        headers = bearer(key, accept="application/json, text/event-stream")
+        return await http.post(f"{url}/mcp", json=call, headers=headers)
+
     async with gateway(tmp_path) as (_, url):
-        refused = await http.post(
-            f"{url}/mcp", json=call, headers={**bearer("proxy"), **accepts}
-        )
-        assert (refused.status_code, refused.json()["error"]["code"]) == (
-            403,
-            "missing_scope",
-        )
-        statuses = [
-            (
-                await http.post(
-                    f"{url}/mcp", json=call, headers={**bearer("few"), **accepts}
-                )
-            ).status_code
-            for _ in range(3)
-        ]
-        assert statuses[2] == 429
-        assert 429 not in statuses[:2]
+        refused = await ask(url, "proxy")
+        assert refused.status_code == 403
+        assert refused.json()["error"]["code"] == "missing_scope"
+        statuses = [(await ask(url, "few")).status_code for _ in range(3)]
+    assert statuses[2] == 429
+    assert 429 not in statuses[:2]
