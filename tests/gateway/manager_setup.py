@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx2
 
@@ -50,6 +50,16 @@ NAMES: dict[Api, str] = {
 MANAGED: Any = "managed"
 
 
+class StoreWrapper:
+    """A store of which a test replaces some methods."""
+
+    def __init__(self, store: Any) -> None:
+        self.wrapped_store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.wrapped_store, name)
+
+
 @dataclass
 class ManagerSetup:
     """Managers on one store."""
@@ -70,6 +80,7 @@ class ManagerSetup:
         alone: bool = False,
         timer: Any = call_later,
         record_delay: float = DELAY_SECONDS,
+        store: StoreWrapper | None = None,
         **options: Any,
     ) -> ProxyManager:
         async def window(_api: Api, _model: str, _upstream: str, _betas: str) -> int:
@@ -83,7 +94,7 @@ class ManagerSetup:
 
         made = ProxyManager(
             CallerSetup(
-                self.store,
+                cast("Store", store) if store is not None else self.store,
                 engine,
                 engine_key="compressor",
                 summarizer=writer,

@@ -31,6 +31,7 @@ from tests.gateway.manager_setup import (
     open_manager_setup,
     thread_of,
 )
+from tests.store.messages import texts_of
 
 
 def script(request: Request) -> Any:
@@ -184,9 +185,7 @@ async def test_two_managers_take_turns_in_one_conversation(tmp_path: Path) -> No
         assert len({thread_of(exchange.sent) for exchange in done}) == 1
         assert_prefix_stable("anthropic", done)
         thread = thread_of(done[0].sent)
-        stored = [
-            text_of(message.body) for message in await setup.store.history(thread)
-        ]
+        stored = texts_of(await setup.store.history(thread))
         core = CODECS["anthropic"].decode_messages(client.messages)
         assert stored == [text_of(body) for body in core]
 

@@ -25,6 +25,7 @@ from everthread.store.store import Store
 from tests.chat_messages import calls_message, function_call, result_message
 from tests.gateway.manager_setup import HistoryClient, numbered_text
 from tests.gateway.test_recall import ProxiedConversation, open_conversation
+from tests.store.messages import texts_of
 
 MODEL = "gpt-4o"
 WINDOW = 12_000
@@ -62,7 +63,7 @@ async def test_it_continues_the_thread_in_a_new_session(tmp_path: Path) -> None:
         assert len(shown) < len(await store.history(thread))
         await conversation.ask("And now?")
         await conversation.wait_until_recorded()
-        said = [text_of(message.body) for message in await store.messages(tip.id)]
+        said = texts_of(await store.messages(tip.id))
         assert "And now?" in said, "what comes since is in the continuation"
 
 
@@ -97,7 +98,7 @@ async def test_a_branch_begins_with_the_compacted_context(tmp_path: Path) -> Non
         ]
         await conversation.ask("And now?")
         await wait_for(store, thread, conversation.client.messages)
-        said = [text_of(message.body) for message in await store.messages(branch)]
+        said = texts_of(await store.messages(branch))
         assert "And now?" not in said, "the client's own thread goes its own way"
         assert conversation.told["x-everthread-thread"] == thread
         assert (await http.post("/undo", json={})).status_code == 200

@@ -9,13 +9,13 @@ from typing import Any, cast
 
 import pytest
 
-from everthread.core.messages import text_of
 from everthread.gateway.contracts import ProxyTurn
 from everthread.gateway.managed.manager import ProxyManager
 from everthread.store.store import Store
 from everthread.thread.caller.sent_history import Outcome
 from tests.gateway.manager_setup import HistoryClient, ManagerSetup, text_reply
 from tests.store.conftest import Clock, close_sound, open_at
+from tests.store.messages import texts_of
 
 NAMED = {"x-everthread-session": "mine"}
 
@@ -88,10 +88,7 @@ async def two_processes(
 
 async def stored_threads(store: Store) -> list[list[str]]:
     rows = await store.list_threads(tenant="t")
-    return [
-        [text_of(message.body) for message in await store.history(row.first.id)]
-        for row in rows
-    ]
+    return [texts_of(await store.history(row.first.id)) for row in rows]
 
 
 async def wait_for_background_work() -> None:

@@ -13,6 +13,7 @@ from everthread.core.types import Reply, Request
 from everthread.store.store import Store
 from tests.chat_messages import function_call, result_message
 from tests.gateway.gateway_setup import CHAT, GatewaySetup, open_setup
+from tests.store.messages import texts_of
 
 RULES = "\n".join(
     f"- Rule {number}: keep the ledger of branch {number} in order."
@@ -113,7 +114,7 @@ async def test_a_call_in_another_role_is_beside_the_conversation(
         [row] = await wait_for_rows(gateways.store, thread, messages=12)
         assert (len(beside), row.side_calls) == (5, 5)
         assert thread not in beside
-        history = [text_of(one.body) for one in await gateways.store.history(thread)]
+        history = texts_of(await gateways.store.history(thread))
         assert EXTRACT not in history
         side = await gateways.store.session(sorted(beside)[0])
         assert (side.kind, side.parent) == ("side", thread)
@@ -171,5 +172,5 @@ async def test_a_client_that_drops_its_oldest_messages_keeps_its_thread(
             threads.add(await agent.say(f"Entry {turn}."))
         assert len(threads) == 1
         [row] = await wait_for_rows(gateways.store, threads.pop(), messages=16)
-        said = [text_of(one.body) for one in await gateways.store.history(row.first.id)]
+        said = texts_of(await gateways.store.history(row.first.id))
         assert said[::2] == [f"Entry {turn}." for turn in range(8)]
