@@ -180,3 +180,38 @@ class ClaudeClient:
         )
         assert answer.status_code == 200, answer.text
         return answer
+
+
+@dataclass
+class ChatClient:
+    """A chat client over plain HTTP that sends its whole history."""
+
+    http: httpx2.AsyncClient
+    url: str
+    tools: list[Any] = field(default_factory=list)
+    system: str = ""
+    token: str = "k"
+    messages: list[Any] = field(default_factory=list)
+    answer_headers: dict[str, str] = field(default_factory=dict)
+    """The headers of the last answer."""
+
+    async def say(self, text: str, **headers: str) -> str:
+        """Send one more message of the user and return the thread of the answer."""
+        self.messages.append({"role": "user", "content": text})
+        self.messages.append(await self.send(self.messages, **headers))
+        return self.answer_headers["x-everthread-thread"]
+
+    async def send(self, messages: list[Any], **headers: str) -> Any:
+        """Send these messages and return the answer's message."""
+        opening = [{"role": "system", "content": self.system}] if self.system else []
+        body: dict[str, Any] = {"model": CHAT, "messages": [*opening, *messages]}
+        if self.tools:
+            body["tools"] = self.tools
+        answer = await self.http.post(
+            f"{self.url}/v1/chat/completions",
+            json=body,
+            headers={"authorization": f"Bearer {self.token}", **headers},
+        )
+        assert answer.status_code == 200, answer.text
+        self.answer_headers = dict(answer.headers)
+        return answer.json()["choices"][0]["message"]

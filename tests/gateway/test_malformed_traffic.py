@@ -7,9 +7,7 @@ import json
 from itertools import chain
 from pathlib import Path
 
-import pytest
-
-from everthread.config import parse_config
+from everthread.config import Config, parse_config
 from everthread.factory.gateways import open_gateway
 from tests.gateway.odd_requests import (
     ANSWER_ODDITIES,
@@ -18,14 +16,15 @@ from tests.gateway.odd_requests import (
     PLAIN,
 )
 from tests.gateway.raw_http import (
+    JSON,
     RawMessage,
     connect,
     post_request,
     raw_upstream,
     read_message,
-    response_head,
-    send_bytes,
+    send_get,
     send_post,
+    write_answer,
 )
 
 APIS = ("/v1/chat/completions", "/v1/responses", "/v1/messages")
@@ -41,32 +40,20 @@ class EchoUpstream:
 
     async def __call__(self, request: RawMessage, writer: asyncio.StreamWriter) -> None:
         if b"honest" in request.body:
-            body = request.body
-            writer.write(
-                response_head(
-                    200,
-                    [
-                        (b"content-length", b"%d" % len(body)),
-                        (b"x-of", request.names["x-of"].encode()),
-                    ],
-                )
-            )
-            writer.write(body)
+            client = (b"x-of", request.names["x-of"].encode())
+            write_answer(writer, 200, [client], request.body)
         elif self.odd:
             writer.write(self.odd)
         else:
-            writer.write(
-                response_head(
-                    200,
-                    [(b"content-type", b"application/json"), (b"content-length", b"2")],
-                )
-                + b"{}"
-            )
+            write_answer(writer, 200, JSON, b"{}")
 
 
-def settings(folder: Path) -> str:
+def make_config(folder: Path, upstream: str) -> Config:
     limits = f"limits: {{body_seconds: {SECONDS}, header_seconds: {SECONDS}, answer_seconds: {SECONDS}}}"
-    return f"gateway: {{port: 0, {limits}}}\nstore: {{url: 'sqlite:///{folder}/s.db'}}"
+    upstreams = f"upstreams: [{{name: a, url: '{upstream}'}}]"
+    return parse_config(
+        f"gateway: {{port: 0, {upstreams}, {limits}}}\nstore: {{url: 'sqlite:///{folder}/s.db'}}"
+    )
 
 
 async def check_honest(url: str, number: int) -> None:
@@ -118,26 +105,24 @@ async def send(url: str, request: bytes) -> list[RawMessage]:
     return heard
 
 
-async def test_odd_requests(tmp_path: Path) -> None:
+async def test_answers_malformed_requests_and_other_clients_as_ever(
+    tmp_path: Path,
+) -> None:
     echo = EchoUpstream()
     async with raw_upstream(echo) as upstream:
-        config = parse_config(
-            settings(tmp_path).replace(
-                "port: 0", f"port: 0, upstreams: [{{name: a, url: '{upstream.url}'}}]"
-            )
-        )
+        config = make_config(tmp_path, upstream.url)
         async with open_gateway(config) as gateway:
-            for number, (what, request) in enumerate(HEADER_ODDITIES.items()):
+            for number, (name, request) in enumerate(HEADER_ODDITIES.items()):
                 for answer in await send(gateway.url, request):
-                    assert answer.status in range(100, 500), (what, answer)
+                    assert answer.status in range(100, 500), (name, answer)
                 await check_honest(gateway.url, number)
-            for number, (what, body) in enumerate(JSON_ODDITIES.items()):
+            for number, (name, body) in enumerate(JSON_ODDITIES.items()):
                 for path in APIS:
                     before = len(upstream.received)
                     answer = await send_post(
                         gateway.url, path, body, (b"Content-Type", b"application/json")
                     )
-                    assert answer.status in (200, 400, 413), (what, answer)
+                    assert answer.status in (200, 400, 413), (name, answer)
                     if answer.status == 200:
                         sent = [
                             heard.body
@@ -145,48 +130,35 @@ async def test_odd_requests(tmp_path: Path) -> None:
                             if heard.line.startswith(b"POST")
                             and b"/api/show" not in heard.line  # asks for the window
                         ]
-                        assert sent == [body], what
+                        assert sent == [body], name
                 await check_honest(gateway.url, number)
-            metrics = (
-                await send_bytes(
-                    gateway.url, b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
-                )
-            ).body
+            metrics = (await send_get(gateway.url, "/metrics")).body
     assert not [
         heard.line
         for heard in upstream.received
         if heard.line.startswith(b"GET") and b"passwd" in heard.line
     ]
     assert b"everthread_failed_open_total{" not in metrics, (
-        "what cannot be read is no failure of ours"
+        "an unreadable request is not a failure of the gateway"
     )
     assert b'everthread_unmanaged_total{why="unreadable"}' in metrics
 
 
-async def test_odd_answers(tmp_path: Path) -> None:
+async def test_relays_no_malformed_answer_to_another_client(tmp_path: Path) -> None:
     echo = EchoUpstream()
     async with raw_upstream(echo) as upstream:
-        config = parse_config(
-            settings(tmp_path).replace(
-                "port: 0", f"port: 0, upstreams: [{{name: a, url: '{upstream.url}'}}]"
-            )
-        )
+        config = make_config(tmp_path, upstream.url)
         async with open_gateway(config) as gateway:
-            for number, (what, odd) in enumerate(ANSWER_ODDITIES.items()):
+            for number, (name, odd) in enumerate(ANSWER_ODDITIES.items()):
                 echo.odd = odd
                 asked = [
                     send(gateway.url, post_request(path, PLAIN))
                     for path in (*APIS, "/v1/models")
                 ]
                 for answer in chain.from_iterable(await asyncio.gather(*asked)):
-                    assert 200 <= answer.status <= 504, (what, answer)
-                    assert b"stolen" not in answer.body, what
-                    assert answer.names.get("x-everthread-thread") != "forged", what
-                    assert "access-control-allow-origin" not in answer.names, what
+                    assert 200 <= answer.status <= 504, (name, answer)
+                    assert b"stolen" not in answer.body, name
+                    assert answer.names.get("x-everthread-thread") != "forged", name
+                    assert "access-control-allow-origin" not in answer.names, name
                 echo.odd = b""
                 await check_honest(gateway.url, number)
-
-
-@pytest.mark.parametrize("listed", [JSON_ODDITIES, HEADER_ODDITIES, ANSWER_ODDITIES])
-def test_each_is_another(listed: dict[str, bytes]) -> None:
-    assert len(set(listed.values())) == len(listed)

@@ -8,6 +8,7 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from everthread.testing import SteppedClock
 from everthread.thread.caller import recall_rounds
 from everthread.wire.codecs import CODECS
 from everthread.wire.sse import SseParser
-from tests.chat_messages import function_call
+from tests.chat_messages import calls_reply, function_call
 from tests.conversation.http_setup import TOOL
 from tests.gateway.gateway_setup import GatewaySetup, open_setup
 from tests.gateway.manager_setup import (
@@ -56,49 +57,32 @@ def names(request: Request) -> list[str]:
 
 def script(request: Request) -> Any:
     """Look the boat up if there is a tool for it; note everything else."""
-    asked = next(
-        (
-            text_of(m)
-            for m in reversed(request.messages)
-            if m["role"] == "user" and text_of(m)
-        ),
-        "",
-    )
-    said = [
-        at
-        for at, message in enumerate(request.messages)
-        if message["role"] == "assistant"
+    questions = [
+        text_of(message) for message in request.messages if message["role"] == "user"
     ]
-    found = [
-        result.text
-        for message in request.messages[(said or [0])[-1] :]
-        for result in results_of(message)
-    ]
+    question = next(filter(None, reversed(questions)), "")
+    if "boat called?" not in question:
+        return f"Noted: {make_text(60, 'answer')}"
     number = len(request.messages)
-    if "boat called?" in asked:
-        if any("Wilhelmina" in text for text in found):
-            return "It is the Wilhelmina."
-        if "without end" in asked.lower() and "recall" in names(request):
-            return Reply(
-                {
-                    "role": "assistant",
-                    "content": "",
-                    "tool_calls": [call("recall", number, query="boat")],
-                }
-            )
-        if not found and "recall" in names(request):
+    found = find_last_results(request)
+    if any("Wilhelmina" in text for text in found):
+        return "It is the Wilhelmina."
+    if "recall" in names(request):
+        if "without end" in question.lower():
+            return calls_reply(call("recall", number, query="boat"))
+        if not found:
             calls = [call("recall", number, query="harbour master boat")]
-            if "and the date" in asked:
+            if "and the date" in question:
                 calls.insert(0, call("terminal", number, command="date"))
-            return Reply(
-                {
-                    "role": "assistant",
-                    "content": "Let me look that up.",
-                    "tool_calls": calls,
-                }
-            )
-        return "I do not know."
-    return f"Noted: {make_text(60, 'answer')}"
+            return calls_reply(*calls, text="Let me look that up.")
+    return "I do not know."
+
+
+def find_last_results(request: Request) -> list[str]:
+    """Return the results of tools since the last answer of the model."""
+    messages = reversed(request.messages)
+    later = takewhile(lambda message: message["role"] != "assistant", messages)
+    return [result.text for message in later for result in results_of(message)]
 
 
 @dataclass
@@ -215,6 +199,31 @@ async def open_conversation(
         yield ProxiedConversation(setup, url, client, streams)
 
 
+@pytest.fixture
+def api() -> Api:
+    return "openai_chat"
+
+
+@pytest.fixture
+def streams() -> bool:
+    return False
+
+
+@pytest.fixture
+def settings() -> str:
+    return ""
+
+
+@pytest.fixture
+async def conversation(
+    tmp_path: Path, api: Api, streams: bool, settings: str
+) -> AsyncIterator[ProxiedConversation]:
+    async with open_conversation(
+        tmp_path, api, streams=streams, settings=settings
+    ) as opened:
+        yield opened
+
+
 def has_usage(api: Api, streams: bool) -> bool:
     """A chat client that streams gets none unless it asks."""
     return not (api == "openai_chat" and streams)
@@ -225,124 +234,114 @@ def text_and_calls(reply: Reply) -> tuple[str, list[str]]:
 
 
 @pytest.mark.parametrize(("api", "streams"), BOTH)
-async def test_what_was_compacted_is_found_again_and_the_client_sees_one_answer(
-    api: Api, streams: bool, tmp_path: Path
+async def test_finds_compacted_text_and_hides_the_round_from_the_client(
+    conversation: ProxiedConversation, api: Api, streams: bool
 ) -> None:
-    async with open_conversation(tmp_path, api, streams=streams) as conversation:
-        await conversation.fill()
-        assert conversation.told["x-everthread-receipt"].startswith("compaction 1: ")
-        asked = len(conversation.log)
-        reply = await conversation.ask("What is the boat called?")
-        assert "x-everthread-receipt" not in conversation.told
-        text, calls = text_and_calls(reply)
-        assert "Let me look that up." in text
-        assert "Wilhelmina" in text
-        assert calls == []
-        assert reply.stop == "stop"
-        assert len(conversation.log) == asked + 2
-        assert b"call_recall" not in conversation.raw
-        first = conversation.messages(2)
-        second = conversation.messages(1)
-        assert second[: len(first)] == first, "the second round goes on from the first"
-        rounds = [
-            normalize_usage(record.usage or {}, api=api)
-            for record in conversation.log[-2:]
-        ]
-        told = (
-            normalize_usage(reply.usage or {}, api=api)
-            if has_usage(api, streams)
-            else None
-        )
-        if told is not None:
-            assert told.output_tokens == sum(usage.output_tokens for usage in rounds)
-            assert told.prompt_tokens == rounds[-1].prompt_tokens
+    await conversation.fill()
+    assert conversation.told["x-everthread-receipt"].startswith("compaction 1: ")
+    asked = len(conversation.log)
+    reply = await conversation.ask("What is the boat called?")
+    assert "x-everthread-receipt" not in conversation.told
+    text, calls = text_and_calls(reply)
+    assert "Let me look that up." in text
+    assert "Wilhelmina" in text
+    assert calls == []
+    assert reply.stop == "stop"
+    assert len(conversation.log) == asked + 2
+    assert b"call_recall" not in conversation.raw
+    first = conversation.messages(2)
+    second = conversation.messages(1)
+    assert second[: len(first)] == first, "the second round goes on from the first"
+    rounds = [
+        normalize_usage(record.usage or {}, api=api) for record in conversation.log[-2:]
+    ]
+    told = (
+        normalize_usage(reply.usage or {}, api=api) if has_usage(api, streams) else None
+    )
+    if told is not None:
+        assert told.output_tokens == sum(usage.output_tokens for usage in rounds)
+        assert told.prompt_tokens == rounds[-1].prompt_tokens
 
-        await conversation.ask("Thank you.")
-        third = conversation.messages(1)
-        assert third[: len(second)] == second, "the hidden round stands there again"
-        assert all(record.status == 200 for record in conversation.log)
-        threads = await conversation.gateways.store.list_threads(limit=10)
-        assert len(threads) == 1
-        while len(await conversation.gateways.store.usage(threads[0].first.id)) < len(  # noqa: ASYNC110
-            conversation.log
-        ):
-            await asyncio.sleep(0.05)  # written after the answer
+    await conversation.ask("Thank you.")
+    third = conversation.messages(1)
+    assert third[: len(second)] == second, "the hidden round stands there again"
+    assert all(record.status == 200 for record in conversation.log)
+    threads = await conversation.gateways.store.list_threads(limit=10)
+    assert len(threads) == 1
+    while len(await conversation.gateways.store.usage(threads[0].first.id)) < len(  # noqa: ASYNC110
+        conversation.log
+    ):
+        await asyncio.sleep(0.05)  # written after the answer
 
 
 @pytest.mark.parametrize(("api", "streams"), BOTH)
-async def test_beside_the_clients_own_call_it_is_answered_with_the_clients_results(
-    api: Api, streams: bool, tmp_path: Path
+async def test_is_answered_together_with_the_client_s_own_call(
+    conversation: ProxiedConversation,
 ) -> None:
-    async with open_conversation(tmp_path, api, streams=streams) as conversation:
-        await conversation.fill()
-        reply = await conversation.ask(
-            "What is the boat called? I want that and the date."
-        )
-        found = calls_of(reply.message)
-        assert [one.name for one in found] == ["terminal"]
-        assert reply.stop == "tool_calls"
-        before = conversation.messages()
-        conversation.client.add_result(found[0].id, "Monday")
-        reply = await conversation.ask()
-        assert "Wilhelmina" in text_of(reply.message)
-        after = conversation.messages()
-        assert after[: len(before)] == before
-        told = json.dumps(after[len(before) :])
-        assert "Monday" in told
-        assert "call_recall" in told
-        await conversation.ask("Thank you.")
-        assert conversation.messages()[: len(after)] == after
-        assert all(record.status == 200 for record in conversation.log)
+    await conversation.fill()
+    reply = await conversation.ask("What is the boat called? I want that and the date.")
+    found = calls_of(reply.message)
+    assert [one.name for one in found] == ["terminal"]
+    assert reply.stop == "tool_calls"
+    before = conversation.messages()
+    conversation.client.add_result(found[0].id, "Monday")
+    reply = await conversation.ask()
+    assert "Wilhelmina" in text_of(reply.message)
+    after = conversation.messages()
+    assert after[: len(before)] == before
+    told = json.dumps(after[len(before) :])
+    assert "Monday" in told
+    assert "call_recall" in told
+    await conversation.ask("Thank you.")
+    assert conversation.messages()[: len(after)] == after
+    assert all(record.status == 200 for record in conversation.log)
 
 
 @pytest.mark.parametrize(
     ("api", "streams"),
     [("anthropic", True), ("openai_chat", False), ("openai_responses", True)],
 )
-async def test_after_three_rounds_the_model_answers_without(
-    api: Api, streams: bool, tmp_path: Path
+async def test_is_not_offered_after_three_rounds(
+    conversation: ProxiedConversation,
 ) -> None:
-    async with open_conversation(tmp_path, api, streams=streams) as conversation:
-        conversation.client.messages.clear()
-        await conversation.fill()
-        asked = len(conversation.log)
-        reply = await conversation.ask("Search without end: what is the boat called?")
-        assert text_and_calls(reply)[1] == []
-        assert len(conversation.log) <= asked + 4
-        assert all(record.status == 200 for record in conversation.log)
+    conversation.client.messages.clear()
+    await conversation.fill()
+    asked = len(conversation.log)
+    reply = await conversation.ask("Search without end: what is the boat called?")
+    assert text_and_calls(reply)[1] == []
+    assert len(conversation.log) <= asked + 4
+    assert all(record.status == 200 for record in conversation.log)
 
 
 @pytest.mark.parametrize("streams", [False, True])
 @pytest.mark.parametrize("is_compacted", [False, True])
-async def test_a_round_that_the_provider_refuses_is_not_seen_by_the_client(
-    streams: bool, is_compacted: bool, tmp_path: Path
+@pytest.mark.parametrize("api", ["anthropic"])
+async def test_hides_a_round_that_the_provider_refuses(
+    conversation: ProxiedConversation, is_compacted: bool
 ) -> None:
     """With thinking on, Claude refuses a continued turn that has no thoughts, with or without results."""
-    async with open_conversation(
-        tmp_path, "anthropic", streams=streams
-    ) as conversation:
-        await conversation.ask(FACT)
-        if is_compacted:
-            await conversation.fill()
-        asked = len(conversation.log)
-        thinking = {"type": "enabled", "budget_tokens": 1_024}
-        conversation.client.extra = {"max_tokens": 2_000, "thinking": thinking}
-        reply = await conversation.ask("What is the boat called?")
-        text, calls = text_and_calls(reply)
-        assert calls == []
-        assert "Let me look that up." in text
-        assert "I do not know." in text
-        log = conversation.log
-        assert [record.status for record in log[asked:]] == [200, 400, 400, 200]
-        assert not conversation.offered()
-        assert "call_recall" not in json.dumps(conversation.messages())
-        assert conversation.messages() == conversation.messages(4), (
-            "what the first round was asked"
-        )
+    await conversation.ask(FACT)
+    if is_compacted:
+        await conversation.fill()
+    asked = len(conversation.log)
+    thinking = {"type": "enabled", "budget_tokens": 1_024}
+    conversation.client.extra = {"max_tokens": 2_000, "thinking": thinking}
+    reply = await conversation.ask("What is the boat called?")
+    text, calls = text_and_calls(reply)
+    assert calls == []
+    assert "Let me look that up." in text
+    assert "I do not know." in text
+    log = conversation.log
+    assert [record.status for record in log[asked:]] == [200, 400, 400, 200]
+    assert not conversation.offered()
+    assert "call_recall" not in json.dumps(conversation.messages())
+    assert conversation.messages() == conversation.messages(4), (
+        "what the first round was asked"
+    )
 
-        await conversation.ask("Thank you.")
-        assert "call_recall" not in json.dumps(conversation.messages())
-        assert log[-1].status == 200
+    await conversation.ask("Thank you.")
+    assert "call_recall" not in json.dumps(conversation.messages())
+    assert log[-1].status == 200
 
 
 @pytest.mark.parametrize(
@@ -362,58 +361,48 @@ async def test_a_round_that_the_provider_refuses_is_not_seen_by_the_client(
         ("openai_chat", {}, {}, "  recall: false\n"),
     ],
 )
-async def test_it_is_not_offered_where_the_model_may_not_choose_or_nobody_wants_it(
-    api: Api,
+async def test_is_not_offered_if_forbidden_or_switched_off(
+    conversation: ProxiedConversation,
     more: dict[str, Any],
     headers: dict[str, str],
     settings: str,
-    tmp_path: Path,
 ) -> None:
-    async with open_conversation(
-        tmp_path, api, streams=False, settings=settings
-    ) as conversation:
-        conversation.headers = headers
-        await conversation.fill()
-        assert conversation.offered() is not bool(headers or settings)
-        await conversation.ask("And now?", **more)
-        assert not conversation.offered()
+    conversation.headers = headers
+    await conversation.fill()
+    assert conversation.offered() is not bool(headers or settings)
+    await conversation.ask("And now?", **more)
+    assert not conversation.offered()
 
 
 @pytest.mark.parametrize(("api", "streams"), BOTH)
-async def test_a_client_with_tools_gets_it_from_its_first_request(
-    api: Api, streams: bool, tmp_path: Path
+async def test_is_offered_to_a_client_with_tools_from_the_first_request(
+    conversation: ProxiedConversation,
 ) -> None:
-    async with open_conversation(tmp_path, api, streams=streams) as conversation:
-        await conversation.ask(FACT)
-        assert conversation.offered()
-        reply = await conversation.ask("What is the boat called?")
-        assert "Wilhelmina" in text_of(reply.message)
-        told = json.dumps(conversation.messages())
-        assert "Nothing has left this conversation yet" in told
-        assert told.count("Wilhelmina") >= 2, "it names where the text is"
-        before = conversation.messages()
-        await conversation.ask("Thank you.")
-        assert conversation.messages()[: len(before)] == before, "the round is put back"
-        other = await conversation.gateways.start("none", key=None)
-        await conversation.wait_until_recorded()
-        conversation.url = other
-        await conversation.ask("And again.")
-        assert conversation.messages()[: len(before)] == before, (
-            "by another process too"
-        )
+    await conversation.ask(FACT)
+    assert conversation.offered()
+    reply = await conversation.ask("What is the boat called?")
+    assert "Wilhelmina" in text_of(reply.message)
+    told = json.dumps(conversation.messages())
+    assert "Nothing has left this conversation yet" in told
+    assert told.count("Wilhelmina") >= 2, "it names where the text is"
+    before = conversation.messages()
+    await conversation.ask("Thank you.")
+    assert conversation.messages()[: len(before)] == before, "the round is put back"
+    other = await conversation.gateways.start("none", key=None)
+    await conversation.wait_until_recorded()
+    conversation.url = other
+    await conversation.ask("And again.")
+    assert conversation.messages()[: len(before)] == before, "by another process too"
 
 
-async def test_a_client_without_tools_gets_it_at_the_first_compaction(
-    tmp_path: Path,
+async def test_is_offered_to_a_client_without_tools_from_the_first_compaction(
+    conversation: ProxiedConversation,
 ) -> None:
-    async with open_conversation(
-        tmp_path, "openai_chat", streams=False
-    ) as conversation:
-        conversation.client.tools = []
-        await conversation.ask(FACT)
-        assert "tools" not in conversation.sent()
-        await conversation.fill()
-        assert conversation.offered()
+    conversation.client.tools = []
+    await conversation.ask(FACT)
+    assert "tools" not in conversation.sent()
+    await conversation.fill()
+    assert conversation.offered()
 
 
 @pytest.mark.parametrize("api", APIS)
@@ -441,24 +430,28 @@ async def test_the_first_compaction_reads_tools_and_system_from_the_cache(
         assert second.cached_tokens >= 0.9 * first.prompt_tokens
 
 
-async def test_an_answer_without_a_call_passes_byte_for_byte(tmp_path: Path) -> None:
-    async with open_conversation(tmp_path, "anthropic", streams=True) as conversation:
-        await conversation.ask("I recall a boat with the name of a queen.")
-        assert conversation.offered()
-        with_tool = conversation.raw
-        conversation.headers = {"x-everthread-recall": "off"}
-        conversation.client.messages[:] = conversation.client.messages[:1]
-        await conversation.ask()
-        assert not conversation.offered()
-        assert _masked(with_tool) == _masked(conversation.raw)
+@pytest.mark.parametrize(("api", "streams"), [("anthropic", True)])
+async def test_a_stream_without_a_call_passes_byte_for_byte(
+    conversation: ProxiedConversation,
+) -> None:
+    await conversation.ask("I recall a boat with the name of a queen.")
+    assert conversation.offered()
+    with_tool = conversation.raw
+    conversation.headers = {"x-everthread-recall": "off"}
+    conversation.client.messages[:] = conversation.client.messages[:1]
+    await conversation.ask()
+    assert not conversation.offered()
+    assert _masked(with_tool) == _masked(conversation.raw)
 
 
-async def test_a_whole_answer_without_a_call_keeps_its_length(tmp_path: Path) -> None:
-    async with open_conversation(tmp_path, "anthropic", streams=False) as conversation:
-        await conversation.ask("Which boat was it?")
-        assert conversation.offered()
-        assert conversation.told["content-length"] == str(len(conversation.raw))
-        assert "transfer-encoding" not in conversation.told
+@pytest.mark.parametrize("api", ["anthropic"])
+async def test_a_whole_answer_without_a_call_keeps_its_length(
+    conversation: ProxiedConversation,
+) -> None:
+    await conversation.ask("Which boat was it?")
+    assert conversation.offered()
+    assert conversation.told["content-length"] == str(len(conversation.raw))
+    assert "transfer-encoding" not in conversation.told
 
 
 def _masked(raw: bytes) -> bytes:
@@ -477,9 +470,7 @@ def _masked(raw: bytes) -> bytes:
         ([b'data: {"name":"record"}\n\n'], False),
     ],
 )
-def test_a_stream_is_watched_for_the_tools_name(
-    pieces: list[bytes], found: bool
-) -> None:
+def test_watches_a_stream_for_the_tool_s_name(pieces: list[bytes], found: bool) -> None:
     watch = RecallWatch()
     passed = b"".join(watch.feed(piece) for piece in pieces)
     assert watch.is_found is found
@@ -499,7 +490,7 @@ async def send_until_rewritten(manager: ProxyManager, client: HistoryClient) -> 
 
 
 @pytest.mark.parametrize("name", ["mcp__everthread__expand", "everthread_expand"])
-async def test_it_is_not_offered_beside_our_mcp_server(
+async def test_is_not_offered_beside_the_mcp_server(
     name: str, setup: ManagerSetup
 ) -> None:
     manager = setup.manager(recall=True, background=False)
@@ -513,7 +504,7 @@ async def test_it_is_not_offered_beside_our_mcp_server(
     assert not turn.sent.recall
 
 
-async def test_it_is_not_offered_beside_our_mcp_server_in_a_namespace(
+async def test_is_not_offered_beside_the_mcp_server_in_a_namespace(
     setup: ManagerSetup,
 ) -> None:
     manager = setup.manager(recall=True, background=False)
@@ -532,7 +523,7 @@ async def test_it_is_not_offered_beside_our_mcp_server_in_a_namespace(
     assert b"`mcp__everthread__expand` and `mcp__everthread__search`" in turn.sent.body
 
 
-def test_a_clients_own_recall_in_a_namespace_is_not_ours() -> None:
+def test_a_recall_in_a_client_s_namespace_is_another_tool() -> None:
     called = {
         "type": "function_call",
         "name": "recall",
@@ -543,7 +534,7 @@ def test_a_clients_own_recall_in_a_namespace_is_not_ours() -> None:
     assert not is_recall({**called, "namespace": "mcp__notes"})
 
 
-async def test_no_round_begins_after_the_time_limit(setup: ManagerSetup) -> None:
+async def test_begins_no_round_after_the_time_limit(setup: ManagerSetup) -> None:
     clock = SteppedClock(1_000.0)
 
     manager = setup.manager(recall=True, background=False, clock=clock)
@@ -552,20 +543,14 @@ async def test_no_round_begins_after_the_time_limit(setup: ManagerSetup) -> None
     turn = await manager.prepare(client.incoming())
     assert turn.sent.recall
     for number in range(2):
-        asked = Reply(
-            {
-                "role": "assistant",
-                "content": "",
-                "tool_calls": [call("recall", number, query="boat")],
-            }
-        )
+        asked = calls_reply(call("recall", number, query="boat"))
         following = await turn.resume_after_recall(asked)
         assert following is not None, "what it looked up still reaches the model"
         assert following.recall is (number == 0)
         clock.now += 100.0
 
 
-async def test_a_round_counts_before_anything_was_compacted(
+async def test_counts_the_tokens_of_a_round_before_any_compaction(
     setup: ManagerSetup,
 ) -> None:
     manager = setup.manager(recall=True, background=False)
@@ -573,13 +558,7 @@ async def test_a_round_counts_before_anything_was_compacted(
     client.add_user_message("Which boat?")
     turn = await manager.prepare(client.incoming())
     before = turn.sent.tokens
-    asked = Reply(
-        {
-            "role": "assistant",
-            "content": "",
-            "tool_calls": [call("recall", 0, query="boat")],
-        }
-    )
+    asked = calls_reply(call("recall", 0, query="boat"))
     following = await turn.resume_after_recall(asked)
     assert following is not None
     assert following.tokens is not None
@@ -587,7 +566,7 @@ async def test_a_round_counts_before_anything_was_compacted(
     assert following.tokens > before + 20
 
 
-async def test_a_client_with_such_a_tool_keeps_its_own(tmp_path: Path) -> None:
+async def test_a_client_s_own_recall_tool_is_left_alone(tmp_path: Path) -> None:
     own = {"type": "function", "function": {**TOOL["function"], "name": "recall"}}
     async with open_conversation(
         tmp_path, "openai_chat", streams=False
@@ -599,25 +578,24 @@ async def test_a_client_with_such_a_tool_keeps_its_own(tmp_path: Path) -> None:
         ] == ["Run a command"]
 
 
-async def test_events_of_a_response_of_two_rounds_are_numbered_on(
-    tmp_path: Path,
+@pytest.mark.parametrize(("api", "streams"), [("anthropic", True)])
+async def test_numbers_the_events_of_merged_rounds_consecutively(
+    conversation: ProxiedConversation,
 ) -> None:
-    async with open_conversation(tmp_path, "anthropic", streams=True) as conversation:
-        await conversation.fill()
-        await conversation.ask("What is the boat called?")
-        data = [json.loads(event.data) for event in conversation.events]
-        kinds = [event["type"] for event in data]
-        assert [
-            kinds.count(kind)
-            for kind in ("message_start", "message_delta", "message_stop")
-        ] == [1, 1, 1]
-        assert [
-            event["index"] for event in data if event["type"] == "content_block_start"
-        ] == [0, 1]
-        assert kinds[-1] == "message_stop"
+    await conversation.fill()
+    await conversation.ask("What is the boat called?")
+    data = [json.loads(event.data) for event in conversation.events]
+    kinds = [event["type"] for event in data]
+    assert [
+        kinds.count(kind) for kind in ("message_start", "message_delta", "message_stop")
+    ] == [1, 1, 1]
+    assert [
+        event["index"] for event in data if event["type"] == "content_block_start"
+    ] == [0, 1]
+    assert kinds[-1] == "message_stop"
 
 
-async def test_a_client_quicker_than_the_store_has_its_hidden_rounds_put_back(
+async def test_puts_hidden_rounds_back_before_they_are_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The hidden round is not stored yet when the next request arrives."""

@@ -1,9 +1,8 @@
-"""Whose a thread is: one owner for a personal gateway, the credential's tenant for all others."""
+"""The tenant of a thread: one for a personal gateway, the credential's own otherwise."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import httpx2
 import pytest
@@ -13,6 +12,7 @@ from everthread.lab.provider import ServedModel
 from tests.gateway.gateway_setup import (
     CHAT,
     FILLER,
+    ChatClient,
     GatewaySetup,
     open_setup_with_models,
 )
@@ -24,41 +24,20 @@ FORWARDED = [
 ]
 
 
-class HttpConversation:
-    """One conversation over HTTP; each call may carry another credential."""
-
-    def __init__(self, http: httpx2.AsyncClient, url: str) -> None:
-        self.messages: list[Any] = []
-        self._http = http
-        self._url = url
-
-    async def say(self, text: str, token: str, **headers: str) -> str:
-        """The thread of the answer."""
-        self.messages.append({"role": "user", "content": text})
-        answer = await self._http.post(
-            f"{self._url}/v1/chat/completions",
-            json={"model": CHAT, "messages": self.messages},
-            headers={"authorization": f"Bearer {token}", **headers},
-        )
-        assert answer.status_code == 200, answer.text
-        self.messages.append(answer.json()["choices"][0]["message"])
-        return str(answer.headers["x-everthread-thread"])
-
-
-async def test_a_renewed_login_changes_nothing_on_a_personal_gateway(
+async def test_a_renewed_login_keeps_the_thread_on_a_personal_gateway(
     gateways: GatewaySetup, http: httpx2.AsyncClient
 ) -> None:
-    talk = HttpConversation(http, await gateways.start("none", key=None))
-    threads = [
-        await talk.say(f"Question {turn}", f"sk-login-{turn}") for turn in range(3)
-    ]
+    client = ChatClient(http, await gateways.start("none", key=None))
+    tokens = [f"sk-login-{number}" for number in range(3)]
+    threads = []
+    for client.token in tokens:
+        threads.append(await client.say("Question"))
     assert len(set(threads)) == 1
     stored = await gateways.wait_for_texts(threads[0], 6)
-    assert stored == [text_of(message) for message in talk.messages]
+    assert stored == [text_of(message) for message in client.messages]
     assert (await gateways.store.session(threads[0])).tenant == "default"
-    assert {record.headers["authorization"] for record in gateways.provider.log} == {
-        f"Bearer sk-login-{turn}" for turn in range(3)
-    }, "each goes upstream"
+    sent = [record.headers["authorization"] for record in gateways.provider.log]
+    assert sent == [f"Bearer {token}" for token in tokens], "each goes upstream"
 
 
 async def test_a_renewed_login_after_a_compaction_reuses_it(
@@ -68,54 +47,49 @@ async def test_a_renewed_login_after_a_compaction_reuses_it(
     async with open_setup_with_models(tmp_path, models, lambda _: "Noted.") as gateways:
         settings = "compression: {background: false, economics: false}\n"
         url = await gateways.start("none", key=None, settings=settings)
-        talk = HttpConversation(http, url)
-        thread = await talk.say(f"Page 0. {FILLER * 100}", "sk-first")
+        client = ChatClient(http, url, token="sk-first")
+        thread = await client.say(f"Page 0. {FILLER * 100}")
         while not await gateways.store.compactions(thread):
-            thread = await talk.say(f"Another page. {FILLER * 100}", "sk-first")
+            thread = await client.say(f"Another page. {FILLER * 100}")
         made = await gateways.store.compactions(thread)
-        await gateways.wait_for_texts(thread, len(talk.messages))
-        resumed = HttpConversation(
-            http, await gateways.start("none", key=None, settings=settings)
-        )
-        resumed.messages = talk.messages
-        sent_before = gateways.provider.log[-1]
+        await gateways.wait_for_texts(thread, len(client.messages))
+        client.url = await gateways.start("none", key=None, settings=settings)
+        client.token = "sk-renewed"
+        before = gateways.provider.log[-1].body["messages"]
         count = len(gateways.provider.log)
-        assert await resumed.say("Go on.", "sk-renewed") == thread
+        assert await client.say("Go on.") == thread
         [sent] = gateways.provider.log[count:]
         assert sent.status == 200, "it is managed from its first request on"
-        messages = sent_before.body["messages"]
-        assert sent.body["messages"][: len(messages)] == messages
+        assert sent.body["messages"][: len(before)] == before
         assert await gateways.store.compactions(thread) == made
 
 
 @pytest.mark.parametrize("headers", FORWARDED, ids=lambda headers: next(iter(headers)))
-async def test_people_behind_another_server_have_a_tenant_each(
+async def test_forwarded_requests_have_a_tenant_for_each_credential(
     headers: dict[str, str], gateways: GatewaySetup, http: httpx2.AsyncClient
 ) -> None:
     url = await gateways.start("none", key=None)
-    person = HttpConversation(http, url)
-    one = HttpConversation(http, url)
-    other = HttpConversation(http, url)
+    person = ChatClient(http, url, token="sk-one")
+    one = ChatClient(http, url, token="sk-one")
+    other = ChatClient(http, url, token="sk-two")
     threads = [
-        await person.say("Hello", "sk-one"),
-        await one.say("Hello", "sk-one", **headers),
-        await other.say("Hello", "sk-two", **headers),
+        await person.say("Hello"),
+        await one.say("Hello", **headers),
+        await other.say("Hello", **headers),
     ]
     assert len(set(threads)) == 3
-    assert await one.say("Go on", "sk-one", **headers) == threads[1]
+    assert await one.say("Go on", **headers) == threads[1]
     tenants = {(await gateways.store.session(thread)).tenant for thread in threads}
     assert len(tenants) == 3
     assert "default" in tenants
 
 
-async def test_with_passthrough_a_credential_is_a_tenant_even_on_loopback(
+async def test_with_passthrough_each_credential_is_a_tenant(
     gateways: GatewaySetup, http: httpx2.AsyncClient
 ) -> None:
-    talk = HttpConversation(http, await gateways.start("passthrough", key=None))
-    before = await talk.say("Hello", "sk-one")
-    after = await talk.say("Go on", "sk-two")
-    assert before != after
-    tenants = {
-        (await gateways.store.session(thread)).tenant for thread in (before, after)
-    }
-    assert len(tenants) == 2
+    client = ChatClient(http, await gateways.start("passthrough", key=None))
+    threads = [await client.say("Hello")]
+    client.token = "sk-other"
+    threads.append(await client.say("Go on"))
+    tenants = {(await gateways.store.session(thread)).tenant for thread in threads}
+    assert len(set(threads)) == len(tenants) == 2

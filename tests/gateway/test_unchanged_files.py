@@ -51,7 +51,7 @@ def add_read(
     ("api", "stub"),
     [*((api, STUB) for api in APIS), *(("anthropic", stub) for stub in STUBS[1:])],
 )
-async def test_the_file_stands_where_the_client_said_that_it_is_unchanged(
+async def test_replaces_a_note_on_an_unchanged_file_by_the_file(
     api: Api, stub: str, setup: ManagerSetup
 ) -> None:
     manager = setup.manager(background=False)
@@ -82,7 +82,7 @@ async def test_the_file_stands_where_the_client_said_that_it_is_unchanged(
     assert second[: len(first)] == first
 
 
-async def test_a_file_that_is_still_there_is_not_told_again(
+async def test_leaves_the_note_if_the_file_is_still_in_the_context(
     setup: ManagerSetup,
 ) -> None:
     client = HistoryClient("openai_chat")

@@ -1,4 +1,4 @@
-"""A client that changes the looks of its history with every request keeps its thread, and its rewrites."""
+"""A client that formats its history differently in every request keeps its thread and its compactions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def vary_history(history: list[dict[str, str]], turn: int) -> list[Any]:
     return shown
 
 
-async def test_marks_that_move_blocks_that_flip_and_reminders(tmp_path: Path) -> None:
+async def test_a_client_that_varies_its_formatting_keeps_its_thread_and_compactions(tmp_path: Path) -> None:
     async with Provider(
         [ServedModel("claude-sonnet-5", 6_000, shows="max_model_len")]
     ) as provider:
