@@ -35,7 +35,9 @@ def vary_history(history: list[dict[str, str]], turn: int) -> list[Any]:
     return shown
 
 
-async def test_a_client_that_varies_its_formatting_keeps_its_thread_and_compactions(tmp_path: Path) -> None:
+async def test_a_client_that_varies_its_formatting_keeps_its_thread_and_compactions(
+    tmp_path: Path,
+) -> None:
     async with Provider(
         [ServedModel("claude-sonnet-5", 6_000, shows="max_model_len")]
     ) as provider:

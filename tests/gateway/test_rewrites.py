@@ -16,6 +16,7 @@ from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.summary_marks import SUMMARY_START
 from everthread.core.tool_outputs import make_persisted_block
 from everthread.core.types import Api
+from everthread.gateway.contracts import Outgoing, ProxyTurn
 from everthread.gateway.request.json_slices import slice_body
 from everthread.testing import ScriptedSummarizer
 from everthread.thread import events
@@ -31,7 +32,12 @@ from everthread.thread.events import (
     Drifted,
     Unmanaged,
 )
-from tests.chat_messages import calls_reply, function_call, result_message
+from tests.chat_messages import (
+    calls_message,
+    calls_reply,
+    function_call,
+    result_message,
+)
 from tests.gateway.manager_setup import (
     APIS,
     HistoryClient,
@@ -46,9 +52,25 @@ from tests.gateway.manager_setup import (
     thread_of,
 )
 
+TOO_LONG = b'{"error":{"code":"context_length_exceeded"}}'
+
+
+async def prepare(
+    setup: ManagerSetup, client: HistoryClient, **options: Any
+) -> ProxyTurn:
+    """Prepare the client's next request by a new manager."""
+    manager = setup.manager(background=False, **options)
+    return await manager.prepare(client.incoming())
+
+
+def tokens_of(sent: Outgoing) -> tuple[int, int]:
+    """Return the tokens of a request as the client wrote it, and as it is sent."""
+    before, after = sent.headers["x-everthread-tokens"].split("/")
+    return int(before), int(after)
+
 
 def long_talk(client: HistoryClient, turns: int, size: int = 300) -> None:
-    """A history that never went through the gateway."""
+    """Give a client a history that never went through the gateway."""
     for turn in range(turns):
         client.add_user_message(numbered_text(turn, size, "entry"))
         client.add_assistant_message(numbered_text(turn, size, "reply"))
@@ -60,42 +82,36 @@ async def test_a_compaction_has_one_receipt(setup: ManagerSetup) -> None:
     client = HistoryClient("openai_chat")
     sent = await ask(manager, client, "Hello")
     while not sent.rewritten:
-        sent = await ask(
-            manager,
-            client,
-            f"Ledger: {make_text(600, f'ledger {len(client.messages)}')}",
-        )
+        text = make_text(600, f"ledger {len(client.messages)}")
+        sent = await ask(manager, client, f"Ledger: {text}")
     receipt = sent.headers["x-everthread-receipt"]
     assert receipt.startswith("compaction 1: ")
     assert [event.text for event in setup.of(CompactionReceipt)] == [receipt]
-    assert (
-        "x-everthread-receipt" not in (await ask(manager, client, "And now?")).headers
-    )
+    later = await ask(manager, client, "And now?")
+    assert "x-everthread-receipt" not in later.headers
 
 
-async def test_what_fits_goes_as_the_bytes_that_came(setup: ManagerSetup) -> None:
-    manager = setup.manager()
+async def test_sends_a_short_request_with_the_client_s_own_bytes(
+    setup: ManagerSetup,
+) -> None:
     raw = b'{ "model":"gpt-4o",\n "messages" : [ {"content":"h\\u00e9","role":"user"} ] , "x":1.0e0 }'
     incoming = replace(HistoryClient("openai_chat").incoming(), raw=b"zipped", body=raw)
-    turn = await manager.prepare(incoming)
-    sent = turn.sent
-    assert (sent.body, sent.rewritten) == (b"zipped", False)
+    sent = (await setup.manager().prepare(incoming)).sent
+    assert sent.body == b"zipped"
+    assert not sent.rewritten
 
 
 @pytest.mark.parametrize("api", APIS)
-async def test_a_rewrite_leaves_the_rest_of_the_body_as_it_was(
+async def test_a_rewrite_leaves_the_rest_of_the_body_unchanged(
     api: Api, setup: ManagerSetup
 ) -> None:
-    client = HistoryClient(
-        api, system=None, extra={"temperature": 0.5, "metadata": {"user_id": "u"}}
-    )
+    extra = {"temperature": 0.5, "metadata": {"user_id": "u"}}
+    client = HistoryClient(api, system=None, extra=extra)
     long_talk(client, 12)
-    incoming = client.incoming()
-    turn = await setup.manager(background=False).prepare(incoming)
-    sent = turn.sent
+    sent = (await prepare(setup, client)).sent
     assert sent.rewritten
     assert SUMMARY_START.encode() in sent.body
-    before = slice_body(incoming.body, api)
+    before = slice_body(client.incoming().body, api)
     after = slice_body(sent.body, api)
     assert after.fields == before.fields
     assert after.elements[-1].text == before.elements[-1].text
@@ -104,21 +120,19 @@ async def test_a_rewrite_leaves_the_rest_of_the_body_as_it_was(
 
 @pytest.mark.parametrize("mode", ["observe", "off"])
 async def test_other_modes_rewrite_nothing(mode: Any, setup: ManagerSetup) -> None:
-    manager = setup.manager(background=False)
     client = HistoryClient("openai_chat", mode=mode)
     long_talk(client, 12)
     incoming = client.incoming()
-    turn = await manager.prepare(incoming)
-    sent = turn.sent
-    assert sent.body is incoming.raw
-    assert (
-        await turn.recover(400, b'{"error":{"code":"context_length_exceeded"}}') is None
-    )
+    turn = await setup.manager(background=False).prepare(incoming)
+    assert turn.sent.body is incoming.raw
+    assert await turn.recover(400, TOO_LONG) is None
     await turn.record(Outcome(400))
     threads = await setup.store.list_threads(tenant="t")
-    assert len(threads) == (1 if mode == "observe" else 0), (
-        "observed is recorded, off is not"
-    )
+    assert len(threads) == (mode == "observe"), "only an observed request is recorded"
+
+
+def manage_context(edit: str, **options: Any) -> dict[str, Any]:
+    return {"context_management": {"edits": [{"type": edit, **options}]}}
 
 
 @pytest.mark.parametrize(
@@ -126,112 +140,70 @@ async def test_other_modes_rewrite_nothing(mode: Any, setup: ManagerSetup) -> No
     [
         ("openai_responses", {"previous_response_id": "resp_1"}),
         ("openai_responses", {"conversation": "conv_1"}),
-        (
-            "anthropic",
-            {"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}},
-        ),
-        (
-            "anthropic",
-            {
-                "context_management": {
-                    "edits": [{"type": "clear_thinking_20251015", "keep": 2}]
-                }
-            },
-        ),
-        (
-            "openai_responses",
-            {
-                "context_management": [
-                    {"type": "compaction", "compact_threshold": 1_000}
-                ]
-            },
-        ),
+        ("anthropic", manage_context("clear_tool_uses_20250919")),
+        ("anthropic", manage_context("clear_thinking_20251015", keep=2)),
+        ("openai_responses", {"context_management": [{"type": "compaction"}]}),
     ],
 )
-async def test_history_the_provider_keeps_is_only_recorded(
+async def test_only_records_a_history_that_the_provider_changes(
     api: Api, field: dict[str, Any], setup: ManagerSetup
 ) -> None:
-    manager = setup.manager(markers=True, background=False)
     client = HistoryClient(api, extra=field)
     long_talk(client, 12)
     incoming = client.incoming()
-    turn = await manager.prepare(incoming)
-    sent = turn.sent
-    assert sent.body is incoming.raw
-    assert (
-        await turn.recover(400, b'{"error":{"code":"context_length_exceeded"}}') is None
-    )
+    turn = await setup.manager(markers=True, background=False).prepare(incoming)
+    assert turn.sent.body is incoming.raw
+    assert await turn.recover(400, TOO_LONG) is None
     await turn.record(Outcome(200))
-    assert (await setup.store.list_threads(tenant="t"))[0].messages == len(
-        client.messages
-    )
-    (left,) = setup.of(Unmanaged)
-    assert left.why in field
-    assert (await turn.response_headers())[
-        "x-everthread-notice"
-    ] == f"passed on unmanaged: {left.why}"
+    [row] = await setup.store.list_threads(tenant="t")
+    assert row.messages == len(client.messages)
+    [event] = setup.of(Unmanaged)
+    assert event.why in field
+    notice = (await turn.response_headers())["x-everthread-notice"]
+    assert notice == f"passed on unmanaged: {event.why}"
 
 
 @pytest.mark.parametrize(
     ("api", "field"),
     [
         ("anthropic", {"context_management": {"edits": []}}),
-        (
-            "anthropic",
-            {
-                "context_management": {
-                    "edits": [{"type": "clear_thinking_20251015", "keep": "all"}]
-                }
-            },
-        ),
+        ("anthropic", manage_context("clear_thinking_20251015", keep="all")),
         ("openai_responses", {"prompt_cache_key": "k1", "store": False}),
     ],
 )
-async def test_what_changes_no_history_is_managed(
+async def test_manages_requests_whose_fields_change_no_history(
     api: Api, field: dict[str, Any], setup: ManagerSetup
 ) -> None:
     client = HistoryClient(api, extra=field)
     long_talk(client, 12)
-    turn = await setup.manager(background=False).prepare(client.incoming())
+    turn = await prepare(setup, client)
     assert turn.sent.rewritten
     assert not setup.of(Unmanaged)
     await turn.record(Outcome(200))
 
 
-async def test_a_compaction_of_the_client_s_own_is_never_covered(
-    setup: ManagerSetup,
-) -> None:
+async def test_never_covers_the_client_s_own_compaction(setup: ManagerSetup) -> None:
     manager = setup.manager(background=False)
     client = HistoryClient("openai_responses")
     client.add_user_message("The beginning, before the client compacted.")
-    item = {
-        "type": "compaction",
-        "id": "cmp_1",
-        "encrypted_content": "b3BhcXVl",
-        "note": "kept as it is",
-    }
+    item = {"type": "compaction", "id": "cmp_1", "encrypted_content": "b3BhcXVl"}
     client.messages.append(item)
     long_talk(client, 14)
     turn = await manager.prepare(client.incoming())
     assert turn.sent.rewritten
     sent = json.loads(turn.sent.body)["input"]
-    assert item in sent
-    assert sent.index(item) < next(
-        place for place, one in enumerate(sent) if SUMMARY_START in str(one)
-    )
+    summaries = [at for at, one in enumerate(sent) if SUMMARY_START in str(one)]
+    assert sent.index(item) < summaries[0]
     await turn.record(Outcome(200))
-    asked = HistoryClient(
-        "openai_responses",
-        messages=[*client.messages, {"type": "compaction_trigger"}],
-    )
-    incoming = asked.incoming()
+    client.messages.append({"type": "compaction_trigger"})
+    incoming = client.incoming()
     passed = await manager.prepare(incoming)
     assert passed.sent.body is incoming.raw
     assert thread_of(passed) == thread_of(turn)
     await passed.record(Outcome(200))
 
 
-async def test_a_model_writes_its_summary_ahead_and_it_is_used_when_it_is_due(
+async def test_a_model_s_summary_is_written_ahead_and_used_when_due(
     setup: ManagerSetup,
 ) -> None:
     writer = ScriptedSummarizer()
@@ -239,10 +211,8 @@ async def test_a_model_writes_its_summary_ahead_and_it_is_used_when_it_is_due(
     client = HistoryClient("openai_chat")
     long_talk(client, 5, 260)
     sent = await answer_request(manager, client)
-    before = int(sent.headers["x-everthread-tokens"].split("/")[0])
-    assert 0.8 * 4_000 <= before < 4_000, (
-        "between 80 % of the threshold and the threshold"
-    )
+    before, _ = tokens_of(sent)
+    assert 0.8 * 4_000 <= before < 4_000, "the threshold is 4,000"
     await manager.wait_for_background_work()
     asked = len(writer.requests)
     assert asked
@@ -253,7 +223,7 @@ async def test_a_model_writes_its_summary_ahead_and_it_is_used_when_it_is_due(
     assert len(writer.requests) == asked, "the prepared summary was used"
 
 
-async def test_a_draft_that_found_nothing_to_shorten_says_nothing_about_later_messages(
+async def test_compacts_later_messages_though_nothing_could_be_shortened_before(
     setup: ManagerSetup,
 ) -> None:
     manager = setup.manager(summarizer=ScriptedSummarizer(), economics=False)
@@ -263,7 +233,7 @@ async def test_a_draft_that_found_nothing_to_shorten_says_nothing_about_later_me
     assert not setup.of(CompactionDone), "it is too short, though large enough"
     await ask(manager, client, make_text(300, "second entry"))
     sent = await ask(manager, client, make_text(300, "third entry"))
-    before = int(sent.headers["x-everthread-tokens"].split("/")[0])
+    before, _ = tokens_of(sent)
     assert 4_000 <= before < 4_400
     assert sent.rewritten
 
@@ -294,15 +264,14 @@ async def test_messages_since_a_prepared_summary_are_shortened(
         )
     sent = await answer_request(manager, client)
     assert sent.rewritten
-    assert int(sent.headers["x-everthread-tokens"].split("/")[1]) <= 0.6 * 8_000
+    assert tokens_of(sent)[1] <= 0.6 * 8_000
     assert b"Keep the books." in sent.body
     assert len(writer.requests) == 1, "the model is not asked again"
     assert b"page 3 item" in sent.body
     again = await ask(setup.manager(summarizer=writer), client, "Go on.")
-    listed = slice_body(sent.body, api).elements
-    assert [
-        one.value for one in slice_body(again.body, api).elements[: len(listed)]
-    ] == [one.value for one in listed]
+    first = [one.value for one in slice_body(sent.body, api).elements]
+    second = [one.value for one in slice_body(again.body, api).elements]
+    assert second[: len(first)] == first
 
 
 async def test_a_journal_is_never_made_ahead(setup: ManagerSetup) -> None:
@@ -327,16 +296,12 @@ async def test_a_journal_is_never_made_ahead(setup: ManagerSetup) -> None:
         await manager.wait_for_background_work()
 
 
-async def test_where_a_summariser_fails_the_journal_stands_in_its_place(
-    setup: ManagerSetup,
-) -> None:
+async def test_the_journal_replaces_a_failing_summariser(setup: ManagerSetup) -> None:
     client = HistoryClient("openai_chat")
     long_talk(client, 12)
-    incoming = client.incoming()
-    turn = await setup.manager(
-        background=False, summarizer=ScriptedSummarizer(fails="no")
-    ).prepare(incoming)
-    sent = turn.sent
+    sent = (
+        await prepare(setup, client, summarizer=ScriptedSummarizer(fails="no"))
+    ).sent
     assert sent.rewritten
     assert b"Journal of" in sent.body
     assert not setup.of(events.CompactionFailed)
@@ -352,16 +317,9 @@ def with_tools(turns: int = 10) -> HistoryClient:
     client = HistoryClient("openai_chat")
     for turn in range(turns):
         client.add_user_message(f"Look at {turn}. {make_text(60, f'entry {turn}')}")
-        call = function_call(f"call_{turn}", "terminal")
-        thought = f"I think of {turn}."
-        client.messages.append(
-            {
-                "role": "assistant",
-                "content": None,
-                "tool_calls": [call],
-                "reasoning_content": thought,
-            }
-        )
+        message = calls_message(function_call(f"call_{turn}", "terminal"))
+        thought = {"reasoning_content": f"I think of {turn}."}
+        client.messages.append({**message, **thought})
         client.add_result(f"call_{turn}", make_text(400, f"line {turn}"))
         client.add_assistant_message(f"Done {turn}.")
     client.add_user_message("And now?")
@@ -385,13 +343,13 @@ async def test_cleared_results_and_dropped_thinking_are_drift(
     assert second.rewritten
     assert setup.of(Drifted)
     assert turn.thread == thread_of(first)
-    slices = [slice_body(sent.body, "openai_chat") for sent in (first, second)]
-    heads = [sliced.elements[1].text for sliced in slices]
-    assert SUMMARY_START in heads[0]
-    assert heads[1] == heads[0], "the same bytes stand for the part that drifted"
+    assert SUMMARY_START in head_of(first)
+    assert head_of(second) == head_of(first), "the drifted part keeps its bytes"
 
 
-async def test_another_result_is_another_conversation(setup: ManagerSetup) -> None:
+async def test_another_tool_result_begins_another_conversation(
+    setup: ManagerSetup,
+) -> None:
     manager = setup.manager(background=False)
     client = with_tools()
     first = await answer_request(manager, client)
@@ -403,7 +361,7 @@ async def test_another_result_is_another_conversation(setup: ManagerSetup) -> No
     assert b"line 3 item" not in second.body
 
 
-async def test_a_request_that_cannot_be_made_to_fit_gets_its_error(
+async def test_passes_the_error_of_a_request_that_cannot_fit(
     tmp_path: Path,
 ) -> None:
     async with open_manager_setup(tmp_path, window=100_000, served=500) as setup:
@@ -415,7 +373,7 @@ async def test_a_request_that_cannot_be_made_to_fit_gets_its_error(
         assert exchange.tries <= 4
 
 
-async def test_an_output_cap_that_is_too_large_is_lowered_and_nothing_else(
+async def test_lowers_an_output_cap_and_changes_nothing_else(
     tmp_path: Path,
 ) -> None:
     async with open_manager_setup(tmp_path, window=8_000) as setup:
@@ -429,15 +387,23 @@ async def test_an_output_cap_that_is_too_large_is_lowered_and_nothing_else(
         assert setup.of(CompactionDone) == []
 
 
-async def test_other_errors_are_the_clients(setup: ManagerSetup) -> None:
-    manager = setup.manager()
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (
+            429,
+            b'{"error":{"message":"Rate limit: too many tokens","code":"rate_limit"}}',
+        ),
+        (500, b"oops"),
+    ],
+)
+async def test_passes_other_errors_to_the_client(
+    status: int, body: bytes, setup: ManagerSetup
+) -> None:
     client = HistoryClient("openai_chat")
     client.add_user_message("Hi")
-    incoming = client.incoming()
-    turn = await manager.prepare(incoming)
-    error = b'{"error":{"message":"Rate limit reached: too many tokens per minute","code":"rate_limit_exceeded"}}'
-    assert await turn.recover(429, error) is None
-    assert await turn.recover(500, b"oops") is None
+    turn = await prepare(setup, client)
+    assert await turn.recover(status, body) is None
 
 
 TOOLS = [
@@ -445,7 +411,7 @@ TOOLS = [
 ]
 
 
-async def test_claude_clients_without_marks_get_them(tmp_path: Path) -> None:
+async def test_adds_cache_marks_for_claude_clients_without_any(tmp_path: Path) -> None:
     async with open_manager_setup(tmp_path, window=200_000) as setup:
         manager = setup.manager(markers=True)
         client = HistoryClient(
@@ -461,7 +427,7 @@ async def test_claude_clients_without_marks_get_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("where", ["top", "block"])
-async def test_a_client_that_sets_marks_keeps_its_own_way(
+async def test_leaves_the_client_s_own_cache_marks_alone(
     where: str, setup: ManagerSetup
 ) -> None:
     mark = {"type": "ephemeral"}
@@ -492,7 +458,7 @@ async def test_a_client_that_sets_marks_keeps_its_own_way(
         "an answer is there",
     ],
 )
-async def test_a_write_to_the_cache_is_paid_only_where_a_next_call_reads_it(
+async def test_marks_only_prompts_that_a_next_call_can_read_from_the_cache(
     count: int, has_tools: bool, is_answered: bool, is_marked: bool, setup: ManagerSetup
 ) -> None:
     client = HistoryClient("anthropic", tools=TOOLS if has_tools else [])
@@ -506,13 +472,23 @@ async def test_a_write_to_the_cache_is_paid_only_where_a_next_call_reads_it(
     assert is_marked or sent is incoming.raw
 
 
-async def test_nearly_full_requests_are_held(setup: ManagerSetup) -> None:
+async def test_holds_streams_of_nearly_full_requests(setup: ManagerSetup) -> None:
     client = HistoryClient("openai_chat")
     client.add_user_message("Hi")
     manager = setup.manager(enabled=False)
     assert not (await manager.prepare(client.incoming())).sent.hold
     client.messages[-1]["content"] = make_text(7_000, "entry")
     assert (await manager.prepare(client.incoming())).sent.hold
+
+
+def head_of(sent: Outgoing) -> str:
+    """Return the summary with which a rewritten request begins."""
+    elements = slice_body(sent.body, "openai_chat").elements
+    return elements[1].text if sent.rewritten else ""
+
+
+def count_changes(heads: list[str]) -> int:
+    return sum(one != other for one, other in itertools.pairwise(heads))
 
 
 async def test_a_client_without_pauses_gets_one_rewrite_at_a_time(
@@ -530,15 +506,13 @@ async def test_a_client_without_pauses_gets_one_rewrite_at_a_time(
             numbered_text(number, 120, "entry"),
             numbered_text(number, 60, "reply"),
         )
-        sliced = slice_body(sent.body, "openai_chat")
-        heads.append(sliced.elements[1].text if sent.rewritten else "")
-    breaks = sum(one != other for one, other in itertools.pairwise(heads))
+        heads.append(head_of(sent))
     depth = max(made.count for made in setup.of(CompactionDone))
     assert depth > 2
-    assert breaks <= depth
+    assert count_changes(heads) <= depth
 
 
-async def test_a_draft_that_the_conversation_outgrew_is_not_sent_by_itself(
+async def test_a_late_summary_changes_the_prefix_only_once(
     setup: ManagerSetup,
 ) -> None:
     """A late summary covers too little: the next one continues from it, and the sent prefix changes once."""
@@ -565,14 +539,13 @@ async def test_a_draft_that_the_conversation_outgrew_is_not_sent_by_itself(
             numbered_text(number, 160, "entry"),
             numbered_text(number, 30, "reply"),
         )
-        sliced = slice_body(sent.body, "openai_chat")
-        heads.append(sliced.elements[1].text if sent.rewritten else "")
+        heads.append(head_of(sent))
         if number == 3:
             assert not sent.rewritten, "it goes on without"
             written.set()
             await manager.wait_for_background_work()
     assert any(heads)
-    assert sum(one != other for one, other in itertools.pairwise(heads)) == 1
+    assert count_changes(heads) == 1
 
 
 def test_a_stored_result_names_only_a_tool_that_the_client_has() -> None:
