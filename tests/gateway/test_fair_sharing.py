@@ -1,4 +1,4 @@
-"""Places: no client can keep the others out by slow bodies, many requests or many connections."""
+"""No client can keep the others out by slow bodies, many requests or many connections."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CHAT = "/v1/chat/completions"
 
 
 @pytest.mark.parametrize("path", [CHAT, "/v1/files"])
-async def test_slow_bodies_take_no_places(path: str) -> None:
+async def test_slow_bodies_do_not_count_as_requests(path: str) -> None:
     limits = Limits(concurrent=3)
     async with raw_gateway(limits=limits) as (url, _):
         slow = [await connect(url) for _ in range(6)]
@@ -82,7 +82,7 @@ class Credentials:
         )
 
 
-async def test_made_up_credentials_share_half_of_the_places() -> None:
+async def test_unaccepted_credentials_share_half_of_the_capacity() -> None:
     """The attack: each slow body has another credential, so that no share per key ends it."""
     limits = Limits(concurrent=2)
     async with raw_gateway(limits=limits, authenticator=Credentials()) as (url, _):
@@ -102,7 +102,7 @@ async def test_made_up_credentials_share_half_of_the_places() -> None:
             writer.close()
 
 
-async def test_the_bytes_of_all_bodies_are_bounded() -> None:
+async def test_limits_the_bytes_of_all_bodies_together() -> None:
     """The attack: many bodies of the largest size that stop before their end, each in memory until then."""
     limits = Limits(body_bytes=100_000)
     head = (
@@ -151,7 +151,7 @@ async def test_idle_connections_give_way_to_new_ones() -> None:
     ],
     ids=["stated", "encoded", "chunked"],
 )
-async def test_a_body_that_is_too_large_gets_an_answer_and_no_reset(
+async def test_refuses_a_too_large_body_without_a_reset(
     header: bytes, piece: bytes
 ) -> None:
     """The client is still sending when the refusal comes, and reads it afterwards."""
@@ -178,7 +178,7 @@ async def test_a_body_that_is_too_large_gets_an_answer_and_no_reset(
 @pytest.mark.skipif(
     sys.platform == "win32", reason="there is no limit of open files to lower"
 )
-async def test_more_idle_connections_than_files(tmp_path: Path) -> None:
+async def test_answers_despite_more_idle_connections_than_files(tmp_path: Path) -> None:
     """A process with 1,024 files and 1,100 idle clients keeps answering, and its log stays short."""
     import resource  # noqa: PLC0415  not on every system
 

@@ -1,4 +1,4 @@
-"""A body whose beginning is known is read as if it were not."""
+"""A body whose beginning is known is read with the same result."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def comparable(read: ParsedRequest) -> Any:
     indent=st.sampled_from([None, 1]),
     first=st.booleans(),
 )
-def test_what_is_known_changes_nothing(
+def test_a_known_beginning_does_not_change_the_result(
     *,
     api: Api,
     words: list[str],
@@ -138,7 +138,7 @@ def text_message(index: int, text: str, *, marked: bool = False) -> dict[str, An
 
 
 @pytest.mark.parametrize("place", [3, 40, 90, 119])
-def test_two_threads_that_hardly_differ_do_not_evict_each_other(place: int) -> None:
+def test_similar_threads_do_not_evict_each_other(place: int) -> None:
     knowing = RequestReader(SizeCache())
     threads = {}
     for name in ("one", "two"):
@@ -161,7 +161,7 @@ def test_two_threads_that_hardly_differ_do_not_evict_each_other(place: int) -> N
     assert len(digests) == 2
 
 
-def test_cache_marks_that_move_leave_the_beginning_known(
+def test_moved_cache_marks_leave_the_beginning_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     counted: list[Any] = []
@@ -197,7 +197,7 @@ def test_cache_marks_that_move_leave_the_beginning_known(
         assert (parsed.sizes, parsed.fixed_tokens) == (alone.sizes, alone.fixed_tokens)
 
 
-def test_a_mark_in_the_arguments_of_a_call_is_content() -> None:
+def test_a_cache_mark_in_a_call_s_arguments_is_content() -> None:
     knowing = RequestReader(SizeCache())
     histories = set()
     for mark in ({"cache_control": {"type": "ephemeral"}}, {}):
@@ -216,9 +216,7 @@ def test_a_mark_in_the_arguments_of_a_call_is_content() -> None:
 @given(
     start=st.binary(max_size=40), one=st.binary(max_size=9), other=st.binary(max_size=9)
 )
-def test_shared_bytes_are_counted_exactly(
-    start: bytes, one: bytes, other: bytes
-) -> None:
+def test_counts_shared_bytes_exactly(start: bytes, one: bytes, other: bytes) -> None:
     ones = start + one
     others = start + other
     expected = next(
@@ -235,7 +233,7 @@ def test_shared_bytes_are_counted_exactly(
 @pytest.mark.parametrize(
     "end", [b"]", b"", b",]}", b" 1]}", b'],"messages":[]}', b'],"a":1}', b"]} x"]
 )
-def test_a_known_beginning_does_not_excuse_a_broken_end(end: bytes) -> None:
+def test_refuses_an_invalid_end_after_a_known_beginning(end: bytes) -> None:
     rest = json.dumps({"a": 1, "tools": TOOLS})[1:].encode()
     start = b'{"model":"m","a":0,"messages":[' + b",".join(
         json.dumps(message(index, "words")).encode() for index in range(9)
@@ -247,7 +245,7 @@ def test_a_known_beginning_does_not_excuse_a_broken_end(end: bytes) -> None:
             read(reader, "openai_chat", broken)
 
 
-def test_a_number_may_go_on_where_the_known_part_ends() -> None:
+def test_a_number_may_continue_after_the_known_part() -> None:
     """A message is complete only if something is seen after it."""
     start = b'{"messages":[1'
     layout = slice_body(start + b"]}", "openai_chat").layout

@@ -1,4 +1,4 @@
-"""Large bodies are read off the event loop, and no text of a client costs more than its length."""
+"""Large bodies are read off the event loop, and reading takes linear time."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Watched(PassThroughManager):
     ],
     ids=["small", "medium", "large", "compressed"],
 )
-async def test_a_large_body_is_read_in_another_thread(
+async def test_reads_a_large_body_in_another_thread(
     body: bytes, encoding: bytes, *, is_apart: bool
 ) -> None:
     manager = Watched()
@@ -97,7 +97,7 @@ class WatchedSizes(SizeCache):
         return super().count_together(api, model, key, values)
 
 
-async def test_what_is_new_in_a_body_is_read_in_another_thread() -> None:
+async def test_reads_new_messages_in_another_thread() -> None:
     sizes = WatchedSizes()
     reader = RequestReader(sizes)
     body = json.dumps(
@@ -119,7 +119,7 @@ def long_body(turns: int) -> bytes:
     return json.dumps({"model": "gpt-4o", "messages": said}).encode()
 
 
-async def test_a_long_history_that_is_new_is_read_in_another_process() -> None:
+async def test_reads_a_long_new_history_in_another_process() -> None:
     processes = WorkerProcesses(1)
     await processes.call(os.getpid)
     sizes = WatchedSizes()
@@ -133,7 +133,7 @@ async def test_a_long_history_that_is_new_is_read_in_another_process() -> None:
     await processes.close(10)
 
 
-async def test_without_a_free_process_it_is_read_in_a_thread(
+async def test_reads_in_a_thread_if_no_process_is_free(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     processes = WorkerProcesses(1)
@@ -145,7 +145,7 @@ async def test_without_a_free_process_it_is_read_in_a_thread(
     assert not caplog.messages
 
 
-async def test_a_call_that_fails_in_a_free_process_is_logged(
+async def test_logs_a_call_that_fails_in_another_process(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     processes = WorkerProcesses(1)
@@ -157,7 +157,7 @@ async def test_a_call_that_fails_in_a_free_process_is_logged(
     await processes.close(10)
 
 
-async def test_a_body_of_millions_of_values_is_not_taken_apart() -> None:
+async def test_does_not_parse_a_body_of_millions_of_values() -> None:
     body = b'{"model": "m", "messages": [' + b"{}," * 700_000 + b"{}]}"
     manager = Watched()
     locator = BodyLocator(manager, BodyOrigin("openai_chat"))
@@ -166,7 +166,7 @@ async def test_a_body_of_millions_of_values_is_not_taken_apart() -> None:
     assert read.excess == "it has more than 400,000 objects"
 
 
-async def test_small_work_needs_no_thread() -> None:
+async def test_small_work_stays_in_the_same_thread() -> None:
     assert await run_in_thread_if_large(1, threading.get_ident) == threading.get_ident()
     assert (
         await run_in_thread_if_large(MAX_LOOP_BYTES + 1, threading.get_ident)
@@ -174,13 +174,13 @@ async def test_small_work_needs_no_thread() -> None:
     )
 
 
-def test_counting_roughly_is_linear() -> None:
+def test_estimating_tokens_takes_linear_time() -> None:
     """The attack: runs that are just too short for a file were looked at from each of their characters on."""
     with cpu_limit("estimate_body_tokens"):
         assert estimate_body_tokens((b"a" * 1_999 + b" ") * 2_000) == 1_000_000
 
 
-def test_a_file_that_reaches_over_pieces_is_one() -> None:
+def test_counts_a_long_file_once() -> None:
     words = b"a word " * 40_000
     one = b'{"url": "' + b"QUJD" * 250_000 + b'"}'
     assert (
@@ -207,7 +207,7 @@ class RecordingAccount:
 
 
 @pytest.mark.parametrize("mode", ["managed", "off"])
-async def test_a_large_request_is_charged_after_its_answer(mode: Any) -> None:
+async def test_charges_a_large_request_after_its_answer(mode: Any) -> None:
     """The provider states no usage, so that the request is counted: for a large one not on the event loop."""
     account = RecordingAccount()
 

@@ -72,7 +72,7 @@ async def send_turns(
 
 
 @pytest.mark.parametrize("api", APIS)
-async def test_a_conversation_goes_on_far_past_the_window(
+async def test_continues_a_conversation_far_past_the_window(
     api: Api, tmp_path: Path
 ) -> None:
     async with open_manager_setup(tmp_path, script) as setup:
@@ -122,7 +122,7 @@ def assert_prefix_stable(api: Api, done: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("api", APIS)
-async def test_every_message_is_in_the_thread_once(api: Api, tmp_path: Path) -> None:
+async def test_stores_every_message_once(api: Api, tmp_path: Path) -> None:
     async with open_manager_setup(tmp_path, script) as setup:
         client = HistoryClient(
             api, tools=[TOOL], extra={"max_tokens": 500} if api == "anthropic" else {}
@@ -159,7 +159,7 @@ async def ask_after_a_compaction(
     return client, await manager.prepare(client.incoming())
 
 
-async def test_a_rewrite_is_stored_with_its_tokens(tmp_path: Path) -> None:
+async def test_stores_a_rewrite_with_its_tokens(tmp_path: Path) -> None:
     """The process that makes a rewrite counts it, so that no request has to."""
     async with open_manager_setup(tmp_path, script) as setup:
         _, turn = await ask_after_a_compaction(setup)
@@ -175,7 +175,7 @@ async def test_a_rewrite_is_stored_with_its_tokens(tmp_path: Path) -> None:
         )
 
 
-async def test_two_managers_take_turns_in_one_conversation(tmp_path: Path) -> None:
+async def test_two_processes_can_take_turns(tmp_path: Path) -> None:
     async with open_manager_setup(tmp_path, script) as setup:
         client = HistoryClient("anthropic", tools=[TOOL], extra={"max_tokens": 400})
         managers = [setup.manager(), setup.manager()]
@@ -190,7 +190,7 @@ async def test_two_managers_take_turns_in_one_conversation(tmp_path: Path) -> No
         assert stored == [text_of(body) for body in core]
 
 
-async def test_of_two_managers_that_race_both_send_the_same(tmp_path: Path) -> None:
+async def test_racing_processes_send_the_same_rewrite(tmp_path: Path) -> None:
     async with open_manager_setup(tmp_path, script) as setup:
         client = HistoryClient("openai_chat", tools=[TOOL])
         await send_turns(setup, setup.manager(enabled=False), client, 6)

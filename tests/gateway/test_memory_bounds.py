@@ -12,7 +12,7 @@ from everthread.gateway.request.request_reader import RequestReader
 from everthread.thread.caller.message_caches import SizeCache
 
 
-def test_the_values_used_last_fit_into_so_many_bytes() -> None:
+def test_a_cache_keeps_the_last_used_values_within_its_bytes() -> None:
     cache: ByteCache[int, str] = ByteCache(100)
     for number in range(10):
         cache.keep(number, f"value {number}", 20)
@@ -31,7 +31,7 @@ def test_the_values_used_last_fit_into_so_many_bytes() -> None:
     assert (cache.find(9), len(cache), cache.size) == ("again", 5, 90)
 
 
-def test_many_requests_with_other_tools_keep_little() -> None:
+def test_requests_with_ever_new_tools_use_little_memory() -> None:
     """The attack: each request has two megabytes of tools that were never seen before."""
     reader = RequestReader(SizeCache())
     origin = BodyOrigin("anthropic")

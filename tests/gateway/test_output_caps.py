@@ -77,7 +77,7 @@ def refusals(provider: Provider) -> list[str]:
     "dialect", ["openai", "vllm", "openrouter", "sglang", "anthropic"]
 )
 @pytest.mark.parametrize("cap", [7_900, 3_000])
-async def test_a_refused_cap_is_refused_once_and_lowered_for_that_call_only(
+async def test_lowers_a_refused_output_cap_for_that_call_only(
     tmp_path: Path, dialect: str, cap: int, tokenizer: str | None
 ) -> None:
     served = [ServedModel(UNKNOWN, WINDOW, dialect, tokenizer=tokenizer)]
@@ -98,7 +98,7 @@ async def test_a_refused_cap_is_refused_once_and_lowered_for_that_call_only(
             )
 
 
-async def test_a_maximum_that_the_error_states_is_remembered_for_the_model(
+async def test_remembers_the_maximum_output_that_an_error_states(
     tmp_path: Path,
 ) -> None:
     served = [ServedModel(UNKNOWN, 64_000, "openai", max_output=2_000)]
@@ -114,7 +114,7 @@ async def test_a_maximum_that_the_error_states_is_remembered_for_the_model(
         assert [(limit.kind, limit.limit) for limit in limits] == [("output", 2_000)]
 
 
-async def test_the_room_that_one_prompt_left_is_not_stored_as_the_model_s_maximum(
+async def test_does_not_store_the_room_of_one_prompt_as_the_model_s_maximum(
     tmp_path: Path,
 ) -> None:
     served = [ServedModel(UNKNOWN, WINDOW, "vllm")]
@@ -159,7 +159,7 @@ async def fill_window(setup: ProviderSetup, client: HistoryClient) -> None:
         prompt = setup.provider.log[-1].prompt_tokens
 
 
-async def test_the_next_process_asks_for_what_the_window_leaves(tmp_path: Path) -> None:
+async def test_the_next_process_asks_for_the_remaining_window(tmp_path: Path) -> None:
     async with open_manager_setup(
         tmp_path, lambda _: "Noted.", window=WINDOW, dialect="anthropic"
     ) as setup:
@@ -177,7 +177,7 @@ async def test_the_next_process_asks_for_what_the_window_leaves(tmp_path: Path) 
         )
 
 
-async def test_a_recall_round_after_a_refusal_asks_for_what_the_window_still_leaves(
+async def test_a_recall_round_after_a_refusal_asks_for_the_remaining_window(
     tmp_path: Path,
 ) -> None:
     async with open_manager_setup(
@@ -219,7 +219,7 @@ async def post(provider: Provider, body: bytes) -> httpx2.Response:
         )
 
 
-async def test_too_many_images_cost_the_old_ones(tmp_path: Path) -> None:
+async def test_removes_the_oldest_of_too_many_images(tmp_path: Path) -> None:
     served = [ServedModel(UNKNOWN, 200_000, "openai", max_images=5)]
     async with open_setup_with_models(
         tmp_path, served, script=lambda _: "Seen."

@@ -95,7 +95,7 @@ def auth(store: Store) -> PassthroughAuthenticator:
     return PassthroughAuthenticator(b"secret", AcceptedCredentials(store))
 
 
-async def test_a_made_up_credential_causes_nothing(
+async def test_records_nothing_for_an_unaccepted_credential(
     store: Store, auth: PassthroughAuthenticator
 ) -> None:
     manager = PassThroughManager()
@@ -107,7 +107,7 @@ async def test_a_made_up_credential_causes_nothing(
     assert await store.list_sessions(limit=10) == []
 
 
-async def test_an_accepted_one_is_managed_from_its_second_request_on(
+async def test_manages_an_accepted_credential_from_its_second_request_on(
     auth: PassthroughAuthenticator,
 ) -> None:
     manager = PassThroughManager()
@@ -121,7 +121,7 @@ async def test_an_accepted_one_is_managed_from_its_second_request_on(
     assert [request.body for request in upstream.received] == [BODY, BODY]
 
 
-async def test_the_first_request_is_known_before_its_answer_has_ended(
+async def test_records_the_first_request_before_its_answer_has_ended(
     auth: PassthroughAuthenticator,
 ) -> None:
     """A client that continues at the last event of a stream does not wait for its end."""
@@ -146,7 +146,7 @@ async def test_the_first_request_is_known_before_its_answer_has_ended(
     assert seen[0] == ["observe"]
 
 
-async def test_a_prompt_that_was_counted_and_found_too_long_is_compacted_without_the_operators_key(
+async def test_shortens_a_refused_first_prompt_without_the_operator_s_key(
     auth: PassthroughAuthenticator,
 ) -> None:
     manager = ShrinkingManager()
@@ -186,7 +186,7 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("name", REFUSALS)
-async def test_only_an_answer_of_2xx_shows_that_a_credential_is_good(
+async def test_only_a_2xx_answer_makes_a_credential_accepted(
     name: str, store: Store, tmp_path: Path
 ) -> None:
     """The attack: made-up credentials counted as accepted for 30 days, and summaries were paid for them."""
@@ -219,7 +219,9 @@ async def test_only_an_answer_of_2xx_shows_that_a_credential_is_good(
     assert not (tmp_path / "s.db").exists() or await store.list_sessions(limit=10) == []
 
 
-async def test_it_is_remembered_for_thirty_days_by_every_process(store: Store) -> None:
+async def test_every_process_remembers_an_accepted_credential_for_30_days(
+    store: Store,
+) -> None:
     wall_clock = Clock()
     one = AcceptedCredentials(store, wall_clock=wall_clock)
     other = AcceptedCredentials(store, wall_clock=wall_clock)
@@ -235,7 +237,7 @@ async def test_it_is_remembered_for_thirty_days_by_every_process(store: Store) -
 
 
 @pytest.mark.parametrize("broken", [b"", b"Basic"])
-async def test_without_a_credential_nobody_is_let_in(
+async def test_refuses_requests_without_a_credential(
     broken: bytes, auth: PassthroughAuthenticator
 ) -> None:
     async with raw_gateway(answer, authenticator=auth) as (url, upstream):

@@ -46,7 +46,7 @@ def answer_or_refuse(request: Request) -> Any:
 
 
 @pytest.mark.parametrize("api", APIS)
-async def test_too_many_bytes_lose_old_images_then_big_results(
+async def test_a_too_large_request_loses_old_images_first(
     api: Api, tmp_path: Path
 ) -> None:
     """Every request is answered, the latest picture is always there, and no summary is written for it."""
@@ -83,7 +83,7 @@ async def test_too_many_bytes_lose_old_images_then_big_results(
         )
 
 
-async def test_big_results_are_stored_and_cited(tmp_path: Path) -> None:
+async def test_a_too_large_result_is_stored_and_cited(tmp_path: Path) -> None:
     async with open_manager_setup(tmp_path, answer_or_refuse, window=100_000) as setup:
         client = HistoryClient("openai_chat")
         manager = setup.manager()
@@ -108,7 +108,7 @@ async def test_big_results_are_stored_and_cited(tmp_path: Path) -> None:
         ("anthropic", [{"type": "text", "text": "Be brief."}]),
     ],
 )
-async def test_the_note_stands_behind_the_system_text_from_the_first_rewrite_on(
+async def test_the_note_follows_the_system_text_from_the_first_rewrite_on(
     api: Api, system: Any, setup: ManagerSetup
 ) -> None:
     setup.window = 8000
@@ -148,7 +148,7 @@ async def test_the_note_stands_behind_the_system_text_from_the_first_rewrite_on(
         )
 
 
-async def test_rewrites_that_hardly_help_pause_the_next_ones(
+async def test_pauses_compactions_that_hardly_help(
     setup: ManagerSetup,
 ) -> None:
     """The provider counts what the client sent, as if no rewrite had made anything smaller."""

@@ -97,7 +97,7 @@ async def is_ready(http: httpx2.AsyncClient) -> None:
 
 
 @pytest.mark.parametrize("outage", ["stopped", "frozen"])
-async def test_requests_go_through_and_everything_else_says_so(
+async def test_forwards_requests_and_refuses_everything_else_during_an_outage(
     own_server: Server, outage: str
 ) -> None:
     leave, come_back = outages(own_server)[outage]
@@ -154,7 +154,7 @@ async def test_requests_go_through_and_everything_else_says_so(
 
 
 @pytest.mark.parametrize("outage", ["stopped", "frozen"])
-async def test_a_credential_is_accepted_without_waiting(
+async def test_accepts_a_new_credential_without_waiting(
     own_server: Server, outage: str
 ) -> None:
     leave, come_back = outages(own_server)[outage]
@@ -173,9 +173,7 @@ async def test_a_credential_is_accepted_without_waiting(
 
 
 @pytest.mark.parametrize("outage", ["stopped", "frozen"])
-async def test_it_goes_away_while_the_upstream_answers(
-    own_server: Server, outage: str
-) -> None:
+async def test_an_outage_during_an_answer(own_server: Server, outage: str) -> None:
     """The header names no thread while none is stored; it does once the server is back."""
     leave, come_back = outages(own_server)[outage]
 
@@ -205,7 +203,7 @@ async def test_it_goes_away_while_the_upstream_answers(
     assert heard.headers.get("x-everthread-thread") in (None, thread)
 
 
-async def test_a_gateway_ends_although_the_server_hangs(own_server: Server) -> None:
+async def test_a_gateway_stops_even_if_the_database_hangs(own_server: Server) -> None:
     """An answer waits to be stored, on a connection that stays open and says nothing."""
     try:
         async with run_gateway(own_server) as (http, _):

@@ -93,14 +93,14 @@ async def _ask_some(
             await ask(client, server.url, body)
 
 
-async def test_sleeping_threads_cost_little(tmp_path: Path) -> None:
+async def test_idle_threads_use_little_memory(tmp_path: Path) -> None:
     with ExitStack() as stack:
         server = await asyncio.to_thread(start_gateway, stack, tmp_path)
         sizes = await idle_threads(server, 300)
     assert sizes[-1] - sizes[0] < 40 * MB, [size // MB for size in sizes]
 
 
-async def test_many_requests_without_growth(tmp_path: Path) -> None:
+async def test_memory_does_not_grow_with_requests(tmp_path: Path) -> None:
     with ExitStack() as stack:
         server = await asyncio.to_thread(start_gateway, stack, tmp_path)
         sizes = await many_requests(server, 800, conversations=8, turns=20)

@@ -58,7 +58,7 @@ SUMMARIZE = {"compaction": {"type": "summarize"}}
 
 
 @pytest.mark.parametrize("way", ["at once", "in the background", "another process"])
-async def test_a_compaction_on_demand_passes_whole_and_its_block_continues_the_thread(
+async def test_forwards_a_requested_compaction_and_continues_the_thread_from_its_block(
     way: str, tmp_path: Path, http: httpx2.AsyncClient
 ) -> None:
     async with open_setup(

@@ -51,7 +51,9 @@ async def open_compacted_client(
         yield conversation, http, row.first.id
 
 
-async def test_it_continues_the_thread_in_a_new_session(tmp_path: Path) -> None:
+async def test_a_compaction_continues_the_thread_in_a_new_session(
+    tmp_path: Path,
+) -> None:
     async with open_compacted_client(tmp_path) as (conversation, _, thread):
         store = conversation.gateways.store
         tip = await store.session(await store.get_compression_tip(thread))
@@ -67,7 +69,7 @@ async def test_it_continues_the_thread_in_a_new_session(tmp_path: Path) -> None:
         assert "And now?" in said, "what comes since is in the continuation"
 
 
-async def test_it_is_previewed_without_a_model_and_nothing_changes(
+async def test_a_preview_changes_nothing(
     tmp_path: Path,
 ) -> None:
     async with open_compacted_client(tmp_path) as (conversation, http, thread):
@@ -105,7 +107,7 @@ async def test_a_branch_begins_with_the_compacted_context(tmp_path: Path) -> Non
         assert len(await store.messages(branch)) == len(said)
 
 
-async def test_the_state_is_that_of_the_whole_thread(
+async def test_the_state_covers_the_whole_thread(
     tmp_path: Path, http: httpx2.AsyncClient
 ) -> None:
     """A command whose call and result were compacted is still in the state, before and after an undo."""
@@ -198,7 +200,9 @@ async def stored_thread(store: Store) -> str:
 
 
 @pytest.mark.timeout(240)
-async def test_a_kill_after_a_compaction_and_after_its_undo(tmp_path: Path) -> None:
+async def test_a_killed_gateway_loses_neither_a_compaction_nor_its_undo(
+    tmp_path: Path,
+) -> None:
     models = [ServedModel(MODEL, WINDOW, shows="max_model_len")]
     client = Client()
     async with Provider(models, lambda _: "Noted.") as provider:

@@ -71,7 +71,7 @@ async def open_proxy(
             await made.close()
 
 
-async def test_an_exchange_is_freed_without_a_search_for_garbage() -> None:
+async def test_an_exchange_is_freed_without_a_garbage_collection() -> None:
     def exchanges() -> list[Exchange]:
         """All of them: without a collection every new object is in the youngest generation."""
         new = gc.get_objects(generation=0)
@@ -91,7 +91,7 @@ async def test_an_exchange_is_freed_without_a_search_for_garbage() -> None:
             gc.enable()
 
 
-async def test_whole_answers_and_what_they_used() -> None:
+async def test_relays_answers_and_records_their_usage() -> None:
     async with open_proxy(["One.", "Two.", "Three."]) as on:
         chat = await on.openai.chat.completions.create(model="gpt-4o", messages=HELLO)
         assert chat.choices[0].message.content == "One."
@@ -121,7 +121,7 @@ async def test_whole_answers_and_what_they_used() -> None:
     assert on.proxy.metrics.value("tokens", bucket="output") > 0
 
 
-async def test_streams_and_what_they_used() -> None:
+async def test_relays_streams_and_records_their_usage() -> None:
     async with open_proxy(["One and more.", "Two and more.", "Three and more."]) as on:
         chat = await on.openai.chat.completions.create(
             model="gpt-4o", messages=HELLO, stream=True
@@ -175,7 +175,7 @@ async def test_streams_and_what_they_used() -> None:
         ({}, "off", True, None),
     ],
 )
-async def test_usage_is_asked_for_only_where_that_is_ours(
+async def test_asks_for_a_stream_s_usage_only_in_managed_mode(
     asked: Any, mode: Any, include: bool, sent: Any
 ) -> None:
     async with open_proxy(mode=mode, include_usage=include) as on:
@@ -189,7 +189,7 @@ async def test_usage_is_asked_for_only_where_that_is_ours(
         assert on.provider.log[0].body.get("stream_options") == sent
 
 
-async def test_errors_are_the_providers_own() -> None:
+async def test_passes_the_provider_s_errors_on() -> None:
     async with open_proxy([Fault("rate_limit", retry_after=7)]) as on:
         with pytest.raises(openai.RateLimitError) as limited:
             await on.openai.chat.completions.create(model="gpt-4o", messages=HELLO)
@@ -225,7 +225,7 @@ class FailingLater(PassThroughManager):
 @pytest.mark.parametrize(
     ("manager", "failures"), [(FailingToPrepare, [2, 0, 0]), (FailingLater, [0, 1, 2])]
 )
-async def test_failures_of_ours_forward_the_original(
+async def test_forwards_the_original_request_if_the_manager_fails(
     manager: Any, failures: list[int]
 ) -> None:
     async with open_proxy(
@@ -246,7 +246,7 @@ async def test_failures_of_ours_forward_the_original(
     assert steps == failures
 
 
-async def test_models_choose_the_upstream() -> None:
+async def test_chooses_the_upstream_by_the_model() -> None:
     async with Provider(MODELS) as first, Provider(MODELS) as second:
         upstreams = [
             Upstream("a", f"{first.url}/v1", ("gpt-*",), "openai", api_key="sk-ours"),

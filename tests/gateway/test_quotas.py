@@ -55,7 +55,7 @@ from tests.gateway.raw_http import (
 )
 
 
-async def test_requests_a_day_are_counted_by_all_gateways_together(
+async def test_all_gateways_count_the_requests_of_a_day_together(
     gateways: GatewaySetup,
 ) -> None:
     wall_clock = Clock()
@@ -97,7 +97,9 @@ async def test_requests_a_day_are_counted_by_all_gateways_together(
     assert [one.use_of_day.requests for one in limited] == [4, 1]
 
 
-async def test_a_burst_in_one_gateway_passes_no_limit(gateways: GatewaySetup) -> None:
+async def test_a_burst_of_requests_stays_within_the_limit(
+    gateways: GatewaySetup,
+) -> None:
     url = await gateways.start()
     key = await gateways.key(requests=10)
     client = gateways.chat(url, key)
@@ -116,7 +118,7 @@ async def test_a_burst_in_one_gateway_passes_no_limit(gateways: GatewaySetup) ->
         ("off", {"dollars": Decimal("0.00003")}),
     ],
 )
-async def test_tokens_and_dollars_a_day(
+async def test_limits_the_tokens_and_dollars_of_a_day(
     mode: Mode, limit: dict[str, Any], gateways: GatewaySetup
 ) -> None:
     url = await gateways.start()
@@ -133,7 +135,7 @@ async def test_tokens_and_dollars_a_day(
     assert len(gateways.provider.log) == 1
 
 
-async def test_a_key_is_charged_what_the_provider_reported_with_its_summaries(
+async def test_charges_a_key_the_reported_usage_including_summaries(
     tmp_path: Path,
 ) -> None:
     async with (
@@ -166,7 +168,7 @@ async def test_a_key_is_charged_what_the_provider_reported_with_its_summaries(
         assert key.use_of_day.dollars > 0
 
 
-async def test_the_operators_key_writes_summaries_only_for_a_credential_that_was_accepted(
+async def test_pays_for_summaries_only_of_accepted_credentials(
     tmp_path: Path,
 ) -> None:
     """The first prompt of an unknown credential is too long: the journal shortens it, and no model is paid for that."""
@@ -201,7 +203,7 @@ async def test_the_operators_key_writes_summaries_only_for_a_credential_that_was
         assert "openai_chat" in {one.api for one in gateways.provider.log}, "now one is"
 
 
-async def test_a_call_that_would_pass_a_limit_is_not_made_for_a_summary(
+async def test_writes_no_summary_beyond_a_key_s_limits(
     gateways: GatewaySetup,
 ) -> None:
     token = await gateways.key(tokens=1_000, dollars=Decimal("0.01"))
@@ -224,7 +226,7 @@ async def test_a_call_that_would_pass_a_limit_is_not_made_for_a_summary(
         )
 
 
-async def test_what_broke_off_or_is_no_conversation_counts_too(
+async def test_charges_broken_streams_and_other_endpoints(
     gateways: GatewaySetup,
 ) -> None:
     async def answer(request: RawMessage, writer: asyncio.StreamWriter) -> None:
@@ -285,7 +287,7 @@ _USAGE = b'"usage": {"prompt_tokens": 70, "total_tokens": 70}'
         ),
     ],
 )
-async def test_streams_and_long_answers_of_other_endpoints_are_charged(
+async def test_charges_streams_and_long_answers_of_other_endpoints(
     kind: bytes, answer: bytes, gateways: GatewaySetup
 ) -> None:
     """The evasion: streamed completions, and embeddings of more than eight megabytes, cost nothing."""
@@ -303,7 +305,7 @@ async def test_streams_and_long_answers_of_other_endpoints_are_charged(
         assert [(await send_bytes(url, request)).status for _ in range(2)] == [200, 429]
 
 
-async def test_a_slash_at_the_end_evades_no_limit(gateways: GatewaySetup) -> None:
+async def test_a_trailing_slash_evades_no_limit(gateways: GatewaySetup) -> None:
     """Some upstreams take it, so it is the conversation that it is there: read, stored and charged."""
     answer = b'{"model": "gpt-4o", "choices": [{"index": 0, "message": {"role": "assistant", "content": "Gone."}}]}'
     async with raw_upstream(whole_answer(200, JSON, answer)) as upstream:
@@ -340,7 +342,7 @@ class FailingStore:
         return dict.fromkeys(uses, self.days[day])
 
 
-async def test_a_store_that_is_down_loses_no_count_and_lifts_no_limit() -> None:
+async def test_keeps_counts_and_limits_while_the_store_is_down() -> None:
     store = FailingStore()
     wall_clock = Clock()
     ledger = KeyUsageCounter(cast("Store", store), wall_clock=wall_clock)

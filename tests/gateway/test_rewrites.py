@@ -240,7 +240,7 @@ async def test_compacts_later_messages_though_nothing_could_be_shortened_before(
 
 @pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize("says_much", [False, True])
-async def test_messages_since_a_prepared_summary_are_shortened(
+async def test_shortens_messages_that_followed_a_prepared_summary(
     setup: ManagerSetup, api: Api, says_much: bool
 ) -> None:
     """The model's summary stays, and the request is as small as after any compaction."""
@@ -326,7 +326,7 @@ def with_tools(turns: int = 10) -> HistoryClient:
     return client
 
 
-async def test_cleared_results_and_dropped_thinking_are_drift(
+async def test_keeps_the_thread_if_results_are_cleared_and_thinking_dropped(
     setup: ManagerSetup,
 ) -> None:
     client = with_tools()

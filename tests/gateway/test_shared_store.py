@@ -101,7 +101,7 @@ async def wait_for_background_work() -> None:
 @pytest.mark.parametrize(
     "alone", [False, True], ids=["one of several", "believes to be alone"]
 )
-async def test_an_answer_that_another_process_stored_first_is_no_base(
+async def test_continues_after_an_answer_that_another_process_stored_first(
     url: str, headers: dict[str, str], *, alone: bool
 ) -> None:
     """The client is quicker than the store: its answer comes back through another process before it is stored."""
@@ -130,7 +130,7 @@ async def test_an_answer_that_another_process_stored_first_is_no_base(
 @pytest.mark.parametrize(
     "headers", [{}, {"x-session-id": "s"}], ids=["without a session", "in a session"]
 )
-async def test_a_first_request_that_comes_late_into_the_store_begins_no_second_thread(
+async def test_a_first_request_stored_late_begins_no_second_thread(
     url: str, headers: dict[str, str]
 ) -> None:
     """The answer was quicker than the store; another process has stored the whole conversation by then."""

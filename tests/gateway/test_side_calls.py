@@ -105,7 +105,7 @@ async def send_calls_of_claude_code(http: httpx2.AsyncClient, url: str) -> str:
     return first.headers["x-everthread-thread"]
 
 
-async def test_side_calls_are_folded_in_the_list_the_api_and_the_pages(
+async def test_lists_side_calls_under_their_conversation(
     tmp_path: Path, everthread: Any, http: httpx2.AsyncClient
 ) -> None:
     async with open_setup(tmp_path, script=script) as gateways:
@@ -136,7 +136,7 @@ async def test_side_calls_are_folded_in_the_list_the_api_and_the_pages(
     assert "Look for the parser" in tree
 
 
-async def test_a_title_is_the_users_first_words_after_a_compaction_of_the_clients(
+async def test_titles_a_thread_with_the_user_s_words_after_the_client_s_compaction(
     gateways: GatewaySetup, http: httpx2.AsyncClient
 ) -> None:
     beginnings = (
@@ -161,7 +161,7 @@ async def test_a_title_is_the_users_first_words_after_a_compaction_of_the_client
     ]
 
 
-async def test_a_thread_that_begins_in_the_middle_is_named_by_its_instructions(
+async def test_titles_a_thread_without_a_beginning_with_its_instructions(
     gateways: GatewaySetup, http: httpx2.AsyncClient
 ) -> None:
     """Qwen Code asks a subagent what to remember, and shows it the end of the conversation."""
@@ -200,11 +200,11 @@ async def test_a_thread_that_begins_in_the_middle_is_named_by_its_instructions(
         ({}, ""),
     ],
 )
-def test_the_session_that_a_request_names(fields: dict[str, Any], session: str) -> None:
+def test_reads_the_session_from_the_body(fields: dict[str, Any], session: str) -> None:
     assert find_body_session(fields) == session
 
 
-def test_headers_come_before_fields() -> None:
+def test_prefers_the_session_in_the_headers() -> None:
     headers = {
         "user-agent": "opencode/1.2",
         "x-session-id": "child",
@@ -217,7 +217,7 @@ def test_headers_come_before_fields() -> None:
     assert find_scope({}) == ""
 
 
-def test_a_cache_key_of_copilot_names_no_session() -> None:
+def test_a_copilot_cache_key_is_not_a_session() -> None:
     headers = {"user-agent": "OpenAI/JS 5.20.1", "x-initiator": "agent"}
     fields = {"prompt_cache_key": "a15e188e5e21eb5d9703d9a85f826eed"}
     assert find_scope(headers, fields) == ""
@@ -245,7 +245,7 @@ class HeldStore:
         return await self._store.extend_thread(thread, points, *given)
 
 
-async def test_a_subagent_stands_under_an_answer_that_is_not_stored_yet(
+async def test_a_subagent_waits_for_its_parent_s_answer_to_be_stored(
     setup: ManagerSetup,
 ) -> None:
     session = {"x-claude-code-session-id": UUID}

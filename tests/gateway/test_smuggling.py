@@ -45,7 +45,7 @@ async def echo(request: RawMessage, writer: asyncio.StreamWriter) -> None:
 
 @pytest.mark.parametrize("offer", OFFERS)
 @pytest.mark.parametrize("path", [CHAT, FILES])
-async def test_an_offered_upgrade_changes_nothing(
+async def test_ignores_an_offered_upgrade(
     path: str, offer: tuple[tuple[bytes, bytes], ...]
 ) -> None:
     """The attack: two requests hide in the body that the parser drops; the next client's is taken for the body."""
@@ -77,9 +77,7 @@ async def test_an_offered_upgrade_changes_nothing(
         assert not {"upgrade", "connection", "http2-settings"} & set(heard.names)
 
 
-async def test_a_chunked_body_and_a_pipelined_request_after_an_offered_upgrade() -> (
-    None
-):
+async def test_reads_chunked_and_pipelined_requests_after_an_offered_upgrade() -> None:
     head = b"POST /v1/files HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n"
     chunked = (
         head
@@ -101,7 +99,7 @@ async def test_a_chunked_body_and_a_pipelined_request_after_an_offered_upgrade()
 @pytest.mark.parametrize(
     "path", [CHAT, "/v1/responses", "/responses", FILES, "/healthz"]
 )
-async def test_a_websocket_is_refused_at_once(path: str) -> None:
+async def test_refuses_websockets(path: str) -> None:
     request = (
         b"GET "
         + path.encode()
@@ -115,7 +113,7 @@ async def test_a_websocket_is_refused_at_once(path: str) -> None:
     assert json.loads(answer.body)["error"]["code"] == "no_websocket"
 
 
-async def test_no_tunnel_is_opened() -> None:
+async def test_refuses_connect_requests() -> None:
     async with raw_gateway(echo) as (url, upstream):
         answer = await send_bytes(
             url,
@@ -129,7 +127,7 @@ async def test_no_tunnel_is_opened() -> None:
 @pytest.mark.parametrize(
     "content", [b"short", b"", None, [b"sho", b"rt"], [b"much", b" longer than stated"]]
 )
-async def test_a_length_that_is_not_the_bodys_never_leaves_a_connection_behind(
+async def test_does_not_reuse_a_connection_after_a_wrong_content_length(
     content: bytes | list[bytes] | None,
 ) -> None:
     """Whatever was stated, the next request on the connection is not taken for a part of this one."""

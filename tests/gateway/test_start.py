@@ -38,7 +38,7 @@ async def never(_request: RawMessage, _writer: asyncio.StreamWriter) -> None:
 
 
 @pytest.mark.parametrize("hangs", [True, False])
-async def test_summaries_go_on_without_the_auxiliary_model(
+async def test_the_journal_replaces_an_unusable_auxiliary_model(
     hangs: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A key that is not there, or a model that never answers: the journal serves, and the model rests."""
@@ -90,7 +90,7 @@ async def _talk_with_writer(
         return compactions
 
 
-async def test_a_model_that_writes_rubbish_is_asked_twice(tmp_path: Path) -> None:
+async def test_asks_a_model_twice_for_a_usable_summary(tmp_path: Path) -> None:
     """Then it rests, and the journal serves the next compactions."""
     models = [ServedModel("writer", 32_000)]
     async with Provider(models, lambda _: "I am fine, thanks.") as writer:
@@ -100,7 +100,7 @@ async def test_a_model_that_writes_rubbish_is_asked_twice(tmp_path: Path) -> Non
         assert len(asked) == 2
 
 
-async def test_a_small_window_that_a_model_states_is_remembered(tmp_path: Path) -> None:
+async def test_remembers_a_small_window_that_a_model_states(tmp_path: Path) -> None:
     """Only the calls of the first round are refused."""
     models = [ServedModel("writer", 4_000, dialect="vllm")]
     async with Provider(models, lambda _: make_summary_text()) as writer:
@@ -112,7 +112,7 @@ async def test_a_small_window_that_a_model_states_is_remembered(tmp_path: Path) 
         assert set(statuses[refused:]) == {200}
 
 
-async def test_a_model_that_failed_rests_for_every_request() -> None:
+async def test_a_failed_model_rests_for_all_requests() -> None:
     """Each request has a chain of its own; what rests is known to all of them."""
     rests: dict[str, float] = {}
     writers = [ScriptedSummarizer(fails="no") for _ in range(3)]
@@ -127,7 +127,7 @@ async def test_a_model_that_failed_rests_for_every_request() -> None:
     assert [len(writer.requests) for writer in writers] == [1, 0, 0]
 
 
-async def test_a_client_that_asks_for_a_long_context_is_compacted_for_that(
+async def test_compacts_for_the_long_context_that_a_client_requests(
     tmp_path: Path,
 ) -> None:
     """Claude's window is 200,000 tokens, or a million if the request asks for it."""
@@ -154,7 +154,7 @@ async def test_a_client_that_asks_for_a_long_context_is_compacted_for_that(
         ] == ["0", "1"]
 
 
-def test_what_the_first_requests_need_is_loaded_ahead() -> None:
+def test_preloads_the_modules_of_the_first_requests() -> None:
     """An import in a request would stop all others."""
     code = (
         "import asyncio, sys\n"

@@ -1,4 +1,4 @@
-"""A store that is away: requests go through unmanaged and say so, at once; our own paths say that it is away."""
+"""While the store is away, requests are forwarded unmanaged at once, and the gateway's own paths say why."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def page(_scope: Any, _receive: Any, send: Any) -> None:
     await send({"type": "http.response.body"})
 
 
-async def test_requests_go_through_and_say_so() -> None:
+async def test_forwards_requests_unmanaged_while_the_store_is_away() -> None:
     probe = ProbedStore()
     now = [0.0]
     manager = WaitingManager(probe)
@@ -99,7 +99,7 @@ async def test_requests_go_through_and_say_so() -> None:
     assert len(upstream.received) == 8
 
 
-async def test_a_store_that_answers_others_is_busy_and_not_away() -> None:
+async def test_a_store_that_answers_other_calls_is_busy() -> None:
     probe = ProbedStore()
     probe.state = "hangs"
     busy = StoreWatch(probe, seconds=0.01, answered_at=time.monotonic)
@@ -120,7 +120,7 @@ async def test_a_store_that_answers_others_is_busy_and_not_away() -> None:
     )
 
 
-async def test_work_goes_on_while_a_busy_store_answers_others() -> None:
+async def test_waits_for_a_busy_store() -> None:
     probe = ProbedStore()
     probe.state = "hangs"
     watch = StoreWatch(probe, seconds=0.01, answered_at=time.monotonic)

@@ -1,4 +1,4 @@
-"""A summary names our tools to the clients that have them, and carries what was pinned to the thread."""
+"""A summary names the tools that its client has, and carries the thread's pins."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def summary(sent: Outgoing) -> str:
 
 
 @pytest.mark.parametrize("api", APIS)
-async def test_the_tools_are_named_only_where_the_request_has_them(
+async def test_a_summary_names_the_tools_of_its_client_only(
     api: Api, setup: ManagerSetup
 ) -> None:
     manager = setup.manager(background=False)
@@ -70,7 +70,7 @@ async def test_the_tools_are_named_only_where_the_request_has_them(
     assert summary((await manager.prepare(grown.incoming())).sent).count(MENTION) == 1
 
 
-async def test_what_was_pinned_stands_in_the_next_rewrite(setup: ManagerSetup) -> None:
+async def test_every_summary_carries_the_pins(setup: ManagerSetup) -> None:
     manager = setup.manager(background=False)
     talk = client("openai_chat", [], 4)
     sent = await answer_request(manager, talk)

@@ -61,7 +61,7 @@ async def talk_until_compacted(
 
 @pytest.mark.parametrize("api", ["anthropic", "openai_chat"])
 @pytest.mark.parametrize("tools", [(WRAP, WRAP_MCP), (WRAP_MCP, WRAP)])
-async def test_other_reading_tools_keep_the_compaction(
+async def test_changed_reading_tools_keep_the_compaction(
     tmp_path: Path, api: Any, tools: tuple[list[Any], list[Any]]
 ) -> None:
     before, after = tools
@@ -127,7 +127,7 @@ MENTIONED = {"role": "user", "content": f"{READERS[1]} is no longer available?"}
     ],
     ids=["on", "words", "blocks", "on again", "in part", "mentioned", "no notice"],
 )
-async def test_recall_returns_when_our_mcp_server_is_detached(
+async def test_offers_recall_again_when_the_mcp_server_is_detached(
     tmp_path: Path, notices: list[Any], *, is_offered: bool
 ) -> None:
     """As Claude Code does it: the history refers to the deferred definitions, so they are sent for good."""

@@ -111,7 +111,9 @@ def answer_with_bytes(data: bytes, *, close: bool = False) -> WriteAnswer:
         ),
     ],
 )
-async def test_answers_of_every_form(answer: WriteAnswer, body: bytes) -> None:
+async def test_reads_every_valid_form_of_answer(
+    answer: WriteAnswer, body: bytes
+) -> None:
     async with open_client(answer) as (ask, _):
         for _ in range(2):
             status, headers, heard = await ask()
@@ -121,7 +123,7 @@ async def test_answers_of_every_form(answer: WriteAnswer, body: bytes) -> None:
             )
 
 
-async def test_a_connection_is_used_again() -> None:
+async def test_reuses_a_connection() -> None:
     async def answer(request: RawMessage, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n")
         # Its length counts bytes that do not follow.
@@ -140,7 +142,7 @@ async def test_a_connection_is_used_again() -> None:
 
 
 @pytest.mark.parametrize("later", [False, True])
-async def test_an_answer_to_nothing_is_given_to_nobody(*, later: bool) -> None:
+async def test_an_unrequested_answer_ends_the_connection(*, later: bool) -> None:
     """Bytes between two requests, or after an answer, end the connection."""
     pushed = asyncio.Event()
 
@@ -160,13 +162,13 @@ async def test_an_answer_to_nothing_is_given_to_nobody(*, later: bool) -> None:
             await pushed.wait()
 
 
-async def test_header_values_go_as_utf_8() -> None:
+async def test_sends_header_values_as_utf_8() -> None:
     async with open_client(whole_answer(200, [], b"{}")) as (ask, upstream):
         await ask()
         assert dict(upstream.received[0].headers)[b"x-a"] == "é".encode()
 
 
-async def test_an_upload_ends_when_the_upstream_has_heard_enough() -> None:
+async def test_stops_an_upload_when_the_upstream_has_answered() -> None:
     async with open_client(whole_answer(200, [], b"{}")) as (ask, upstream):
 
         async def endless() -> AsyncIterator[bytes]:
@@ -205,7 +207,7 @@ async def test_an_answer_without_a_body_ends_with_its_headers(status: int) -> No
         assert not upstream.left.is_set(), "and its connection is used again"
 
 
-async def test_connections_end_with_the_requests_that_were_cancelled_on_them() -> None:
+async def test_closes_the_connections_of_cancelled_requests() -> None:
     waits = asyncio.Event()
 
     async def answer(request: RawMessage, writer: asyncio.StreamWriter) -> None:
@@ -250,7 +252,7 @@ async def test_connections_end_with_the_requests_that_were_cancelled_on_them() -
         ),
     ],
 )
-async def test_no_answer_is_told_as_one_of_ours(
+async def test_refuses_a_missing_or_invalid_answer(
     answer: WriteAnswer, status: int
 ) -> None:
     async with open_client(answer, Limits(answer_seconds=0.2)) as (ask, upstream):
@@ -264,7 +266,9 @@ async def test_no_answer_is_told_as_one_of_ours(
     ("close", "kind"),
     [(True, UpstreamDisconnectedError), (False, UpstreamTimeoutError)],
 )
-async def test_half_an_answer_is_none(*, close: bool, kind: type[Exception]) -> None:
+async def test_an_incomplete_answer_is_an_error(
+    *, close: bool, kind: type[Exception]
+) -> None:
     async with open_client(
         answer_with_bytes(
             b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf", close=close

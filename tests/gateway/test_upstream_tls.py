@@ -86,7 +86,9 @@ async def serve_tls(
         server.close()
 
 
-async def test_requests_answers_and_streams_over_tls(authority: trustme.CA) -> None:
+async def test_relays_requests_answers_and_streams_over_tls(
+    authority: trustme.CA,
+) -> None:
     async def answer(request: RawMessage, writer: asyncio.StreamWriter) -> None:
         if b'"stream"' not in request.body:
             big = json.dumps({"id": "x" * 700_000}).encode()
@@ -124,7 +126,7 @@ async def test_requests_answers_and_streams_over_tls(authority: trustme.CA) -> N
         assert there.upstream.received[0].names["host"] == f"{HOST}:{there.port}"
 
 
-async def test_a_certificate_of_another_is_refused_in_words(
+async def test_explains_an_invalid_certificate(
     authority: trustme.CA,
 ) -> None:
     async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -206,7 +208,7 @@ async def run_proxy(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[TunnelProx
         server.close()
 
 
-async def test_a_proxy_of_the_environment_is_used_and_is_not_where_it_says_so(
+async def test_uses_the_proxy_of_the_environment_except_for_no_proxy(
     authority: trustme.CA, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     upstream = RawUpstream(
@@ -258,7 +260,7 @@ async def test_a_proxy_of_the_environment_is_used_and_is_not_where_it_says_so(
     plain.close()
 
 
-async def test_a_connection_that_was_closed_meanwhile_is_not_used(
+async def test_does_not_use_a_connection_that_was_closed(
     authority: trustme.CA,
 ) -> None:
     """Nor is a request sent twice whose outcome is unknown."""

@@ -120,7 +120,7 @@ class SlowUpstream:
         return Fault("slow", reply=self._numbered(request), seconds=0.02)
 
 
-async def test_a_worker_that_is_killed_costs_only_what_it_was_answering(
+async def test_a_killed_worker_loses_only_its_open_answers(
     tmp_path: Path,
 ) -> None:
     assert await kill_worker(f"sqlite:///{tmp_path}/store.db", tmp_path)
@@ -189,7 +189,7 @@ def _requests(metrics: str) -> int:
     return sum(int(float(number)) for number in found)
 
 
-async def test_a_link_opens_the_pages_once_whichever_worker_is_asked(
+async def test_a_login_link_works_once_for_all_workers(
     tmp_path: Path,
 ) -> None:
     async with run_workers(
@@ -204,7 +204,7 @@ async def test_a_link_opens_the_pages_once_whichever_worker_is_asked(
         await until(lambda: not any(map(is_alive, workers)))
 
 
-async def test_a_revoked_key_is_dead_in_every_worker(tmp_path: Path) -> None:
+async def test_every_worker_refuses_a_revoked_key(tmp_path: Path) -> None:
     store = open_store(tmp_path / "everthread.db")
     token, key = issue_key(scopes=("proxy",))
     await store.create_key(key)
@@ -227,7 +227,7 @@ async def test_a_revoked_key_is_dead_in_every_worker(tmp_path: Path) -> None:
         await store.close()
 
 
-def test_workers_that_cannot_start_say_why_once(tmp_path: Path) -> None:
+def test_reports_once_why_workers_cannot_start(tmp_path: Path) -> None:
     done = subprocess.run(
         [*COMMAND, "--host", "0.0.0.0"],  # noqa: S104
         capture_output=True,
@@ -244,7 +244,7 @@ def test_workers_that_cannot_start_say_why_once(tmp_path: Path) -> None:
     )
 
 
-def test_a_port_that_others_have_is_not_shared_with_them() -> None:
+def test_does_not_share_a_port_with_other_programs() -> None:
     with listen(0) as taken, pytest.raises(InputError, match="cannot be used"):
         PortSockets("127.0.0.1", taken.getsockname()[1], 2)
     ours = PortSockets("127.0.0.1", 0, 2)
@@ -260,7 +260,7 @@ def test_a_port_that_others_have_is_not_shared_with_them() -> None:
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_the_newest_links_stay_good_and_each_is_used_once(
+def test_keeps_the_newest_login_links_and_accepts_each_once(
     shared: bool, tmp_path: Path
 ) -> None:
     links = LoginLinks(tmp_path / "links" if shared else None)
