@@ -26,7 +26,7 @@ from everthread.lab.importers.read_logs import read_log
 from everthread.lab.summary_comparison import Names, find_measurable_compactions
 
 
-def test_no_contender_gets_more_room_than_we_use() -> None:
+def test_contenders_get_no_more_room_than_everthread() -> None:
     contexts = Contexts(8_000, (), (HEAD_TAIL,))
     number = 0
     while not contexts.append(
@@ -53,7 +53,7 @@ def test_every_label_matches_its_recording() -> None:
     assert {label.kind for label in loaded} <= kinds
 
 
-def test_changed_recording_is_refused(tmp_path: Path) -> None:
+def test_refuses_a_changed_recording(tmp_path: Path) -> None:
     entry = {
         "in": "one",
         "message": 0,
@@ -72,11 +72,11 @@ def test_changed_recording_is_refused(tmp_path: Path) -> None:
         )
 
 
-def test_words_are_compared_without_typography() -> None:
+def test_ignores_typography() -> None:
     assert labels.normalize("“Never”  push\nto `main`") == "'never' push to 'main'"
 
 
-def test_order_is_asked_of_what_stands_there_once() -> None:
+def test_checks_the_order_of_unique_texts() -> None:
     assert chain.are_in_order(["first", "second"], "first … second")
     assert not chain.are_in_order(["first", "second"], "second … first")
     assert chain.are_in_order(["first", "twice"], "twice, first, twice")
@@ -108,20 +108,20 @@ def _case(name: str, value: str) -> dict[str, Any]:
     }
 
 
-def test_only_positive_checks_are_made_and_a_rule_is_one_by_its_ground_truth() -> None:
+def test_lists_only_positive_checks() -> None:
     assert list(compactbench.list_checks(_case("t", "deploy"))) == [
         ("rules", ["deploy"])
     ]
 
 
-def test_no_two_cases_of_a_chat_name_the_same_thing() -> None:
+def test_chats_have_distinct_cases() -> None:
     cases = [_case("t", value) for value in ("a1", "a1", "b2", "c3", "d4", "a1")]
     (chats,) = compactbench.make_chats({"cases": cases})
     named = [[next(compactbench.list_values(case)) for case in chat] for chat in chats]
     assert named == [["a1", "b2", "c3", "d4"], ["a1"], ["a1"]]
 
 
-def test_packed_code_is_counted(tmp_path: Path) -> None:
+def test_counts_packed_code(tmp_path: Path) -> None:
     (tmp_path / "one.py").write_text(
         '"""What it is."""\n\n# --- part ---\nMOST_ROWS = 3\n'
         "a, b = 1, 2\nprint(1, 2, 3, 4, 5, 6)\n",
@@ -136,7 +136,7 @@ def test_packed_code_is_counted(tmp_path: Path) -> None:
     assert figures["docstrings and comments with a what-clause as a noun, %"] == "33.3"
 
 
-def test_a_database_serves_as_many_gateways_as_it_has_time_for() -> None:
+def test_counts_the_gateways_that_a_database_can_serve() -> None:
     few, many = (
         scale.count_gateways_served(rate=100, service=0.002, cores=cores)
         for cores in (1, 8)
@@ -146,7 +146,7 @@ def test_a_database_serves_as_many_gateways_as_it_has_time_for() -> None:
     assert scale.count_gateways_served(rate=100, service=1.0, cores=1) == 0
 
 
-def test_halves_are_the_same_on_every_machine() -> None:
+def test_halves_depend_on_the_name_only() -> None:
     halves = [half_of(str(number)) for number in range(8)]
     assert halves == [
         HALVES[sha256(str(number).encode()).digest()[0] % 2] for number in range(8)
@@ -154,7 +154,7 @@ def test_halves_are_the_same_on_every_machine() -> None:
     assert set(halves) == set(HALVES)
 
 
-def test_a_section_replaces_its_own_and_those_of_benchmarks_that_are_gone_go(
+def test_replaces_a_section_and_removes_obsolete_ones(
     tmp_path: Path,
 ) -> None:
     file = tmp_path / "benchmarks.md"
@@ -190,7 +190,7 @@ def _said(text: str, **more: Any) -> dict[str, Any]:
     return {"type": "user", "message": {"role": "user", "content": text}, **more}
 
 
-def test_a_handoff_counts_what_was_typed_before_a_tool_showed_it(
+def test_handoff_counts_names_used_before_a_result_shows_them(
     tmp_path: Path,
 ) -> None:
     before = [
@@ -221,17 +221,17 @@ def test_a_handoff_counts_what_was_typed_before_a_tool_showed_it(
 
 def _recording() -> Recording:
     """Sentences with names and figures, as a recording of which a model wrote a summary."""
-    said = [
+    sentences = [
         f"The importer_{n} of region {n} should not retry {n % 7 + 2} times because queue_{n} has {n * 13} rows"
         for n in range(60)
     ]
     return Recording(
         "made up",
         HALVES[0],
-        "\n".join(said),
-        said,
-        said,
-        [f"- {line}" for line in said],
+        "\n".join(sentences),
+        sentences,
+        sentences,
+        [f"- {line}" for line in sentences],
     )
 
 
@@ -254,7 +254,7 @@ def test_our_checker_passes_on_made_up_sentences() -> None:
 
 
 @pytest.mark.parametrize("compiler", ["C", "none"])
-def test_load_is_the_same_with_and_without_a_compiler(
+def test_load_works_with_and_without_a_compiler(
     monkeypatch: pytest.MonkeyPatch, compiler: str
 ) -> None:
     if compiler == "none":
@@ -272,7 +272,7 @@ def test_load_is_the_same_with_and_without_a_compiler(
         assert 0 < answer.first_byte <= answer.last_byte <= 1_000 * result.seconds
 
 
-def test_a_growing_thread_has_two_more_messages_a_call_and_moves_its_marks() -> None:
+def test_growing_threads_add_two_messages_and_move_their_marks() -> None:
     bodies = [json.loads(body) for body in make_growing_thread("one", 20_000, 3)]
     lengths = [len(body["messages"]) for body in bodies]
     assert lengths == [lengths[0], lengths[0] + 2, lengths[0] + 4]

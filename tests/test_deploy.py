@@ -30,7 +30,7 @@ def package_names(requirements: list[str]) -> set[str]:
     }
 
 
-def test_the_image_installs_only_from_locks() -> None:
+def test_image_installs_only_from_locks() -> None:
     text = (TOP / "deploy" / "Dockerfile").read_text("utf-8").replace("\\\n", " ")
     commands = [
         part.strip()
@@ -48,12 +48,12 @@ def test_the_image_installs_only_from_locks() -> None:
 
 
 @pytest.mark.parametrize("lock", LOCKS[1:])
-def test_the_locks_agree(lock: str) -> None:
+def test_locks_have_the_same_versions(lock: str) -> None:
     tested = pinned("dev.lock")
     assert {name: tested[name] for name in pinned(lock)} == pinned(lock)
 
 
-def test_the_locks_hold_what_the_project_needs() -> None:
+def test_locks_contain_every_requirement() -> None:
     project = tomllib.loads((TOP / "pyproject.toml").read_text("utf-8"))
     extras = project["project"]["optional-dependencies"]
     needed = package_names(

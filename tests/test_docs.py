@@ -176,7 +176,7 @@ def example_of(page: Path) -> Path | None:
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if example_of(page)], ids=relative_name
 )
-def test_a_recipe_shows_its_example(page: Path) -> None:
+def test_recipes_show_their_examples(page: Path) -> None:
     example = example_of(page)
     assert example is not None
     shown = fences(page, "python")
@@ -213,13 +213,13 @@ def test_commands_run(
 
 
 @pytest.mark.parametrize("text", fence_params("yaml"))
-def test_settings_can_be_set(text: str) -> None:
+def test_yaml_examples_are_valid(text: str) -> None:
     assert parse_config(text) != parse_config(""), (
         "an example shows something that is not the default"
     )
 
 
-def test_other_fences_can_be_read() -> None:
+def test_other_fences_are_valid() -> None:
     readers: dict[str, Callable[[str], object]] = {
         "json": json.loads,
         "toml": tomllib.loads,
@@ -253,7 +253,7 @@ def shell_commands(page: Path) -> Iterator[list[str]]:
                     yield command
 
 
-def test_shell_commands_exist_and_have_a_reason() -> None:
+def test_shell_commands_exist() -> None:
     for page in PAGES:
         for words in shell_commands(page):
             known = [" ".join(words[:count]) for count in (1, 2, 3)]
@@ -293,7 +293,7 @@ def parse_command(words: list[str], where: str) -> None:
         pytest.fail(f"{where}: everthread {' '.join(words)}: {error}")
 
 
-def test_commands_that_are_spoken_of_exist() -> None:
+def test_mentioned_commands_exist() -> None:
     for page in PAGES:
         for span in spans(page):
             names: tuple[str, ...] = ()
@@ -313,7 +313,7 @@ def test_commands_that_are_spoken_of_exist() -> None:
                 names = (*names, word.split("|")[0])
 
 
-def test_settings_that_are_spoken_of_exist() -> None:
+def test_mentioned_settings_exist() -> None:
     roots = "|".join(Config.model_fields)
     for page in PAGES:
         for span in spans(page):
@@ -330,7 +330,7 @@ def test_settings_that_are_spoken_of_exist() -> None:
                 section = section.model_fields[step].annotation
 
 
-def test_files_that_are_spoken_of_exist() -> None:
+def test_mentioned_files_exist() -> None:
     files = [
         str(path.relative_to(ROOT))
         for folder in ("src", "docs", "examples", "tests", "benchmarks")
@@ -346,7 +346,7 @@ def test_files_that_are_spoken_of_exist() -> None:
             ), f"{relative_name(page)}: no {span}"
 
 
-def test_the_page_of_engines_names_every_argument_of_compress() -> None:
+def test_engines_page_names_every_argument_of_compress() -> None:
     page = (ROOT / "docs" / "reference" / "engines.md").read_text("utf-8")
     arguments = set(inspect.signature(ContextEngine.compress).parameters) - {
         "self",
@@ -364,7 +364,7 @@ def test_the_page_of_engines_names_every_argument_of_compress() -> None:
     assert named_in_table == arguments
 
 
-def test_addresses_are_those_that_are_listened_on() -> None:
+def test_mentioned_ports_are_used() -> None:
     """The gateway's own; 8485 is what the pages choose for `everthread mcp --http`."""
     listening = {str(Config().gateway.port), "8485"}
     for page in PAGES:
@@ -400,7 +400,7 @@ def links(page: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=relative_name)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_resolve(page: Path) -> None:
     for link in links(page):
         if re.match(r"https?:|mailto:", link):
             continue
@@ -443,7 +443,7 @@ def test_every_page_is_in_the_index(folder: str) -> None:
 @pytest.mark.parametrize(
     ("name", "flow"), [("flow-gateway.svg", "GATEWAY"), ("flow-send.svg", "SEND")]
 )
-def test_the_pictures_of_the_flows_show_files_that_exist(name: str, flow: str) -> None:
+def test_flow_pictures_show_existing_files(name: str, flow: str) -> None:
     flows = runpy.run_path(str(ROOT / "docs" / "flows.py"))
     drawn = (ROOT / "docs" / "design" / name).read_text("utf-8")
     for box in flows[flow]:
@@ -459,7 +459,7 @@ def figures(text: str) -> set[str]:
     return {figure.replace(",", "") for figure in FIGURE.findall(text)}
 
 
-def test_figures_of_the_comparison_are_those_that_were_measured() -> None:
+def test_figures_of_the_comparison_are_in_the_results() -> None:
     """Each figure of the summary is in the results, or is one of them with fewer digits."""
     measured = figures((ROOT / "benchmarks" / "RESULTS.md").read_text("utf-8"))
     rounded = {

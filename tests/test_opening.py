@@ -25,7 +25,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVERTHREAD_HOME", str(tmp_path / "home"))
 
 
-async def test_entered_or_awaited(tmp_path: Path) -> None:
+async def test_opens_when_entered_or_awaited(tmp_path: Path) -> None:
     store = tmp_path / "s.db"
     async with open_conversation(ScriptedModel(["one"]), store=store) as conversation:
         assert (await conversation.send("Hi")).text == "one"
@@ -36,7 +36,7 @@ async def test_entered_or_awaited(tmp_path: Path) -> None:
     await again.close()
 
 
-def test_in_a_script(tmp_path: Path) -> None:
+def test_opens_without_an_event_loop(tmp_path: Path) -> None:
     with open_conversation(
         ScriptedModel(["one", "two"]), store=tmp_path / "s.db"
     ) as conversation:
@@ -58,7 +58,7 @@ def test_in_a_script(tmp_path: Path) -> None:
         assert agent.send("Go").text == "done"
 
 
-def test_an_error_while_opening_ends_the_thread_of_the_loop(tmp_path: Path) -> None:
+def test_ends_its_thread_after_an_error(tmp_path: Path) -> None:
     with (
         pytest.raises(InputError),
         open_conversation(ScriptedModel(), store=tmp_path / "s.db", resume="nobody"),
@@ -66,34 +66,49 @@ def test_an_error_while_opening_ends_the_thread_of_the_loop(tmp_path: Path) -> N
         pass
 
 
-async def test_a_window_of_ones_own(tmp_path: Path) -> None:
-    how: dict[str, Any] = {"store": tmp_path / "s.db", "own_client": True}
-    async with open_conversation("gpt-4o", window=40_000, **how) as conversation:
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"model": "gpt-4o", "own_client": True},
+        {"model": ScriptedModel()},
+        {
+            "model": "gpt-4o",
+            "own_client": True,
+            "config": parse_config("model: {default: claude-sonnet-4-5}"),
+        },
+    ],
+    ids=["named model", "model object", "model that is not configured"],
+)
+async def test_conversations_use_the_given_window(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    async with open_conversation(
+        **options, window=40_000, store=tmp_path / "s.db"
+    ) as conversation:
         assert conversation.window == 40_000
-    for window in (10, -5, "40000"):
-        with pytest.raises(
-            InputError, match=f"window={window!r} is not allowed; .* at least 1,000"
-        ):
-            await open_conversation("gpt-4o", window=window, **how)  # type: ignore[arg-type]
-    store: dict[str, Any] = {"store": tmp_path / "s.db"}
-    async with open_conversation(
-        ScriptedModel(), window=40_000, **store
-    ) as conversation:
-        assert conversation.window == 40_000, "also of a model that is an object"
-    other = parse_config("model: {default: claude-sonnet-4-5}")
-    async with open_conversation(
-        "gpt-4o", window=40_000, config=other, **how
-    ) as conversation:
-        assert conversation.window == 40_000, (
-            "also of a model that the configuration does not name"
-        )
+
+
+async def test_agents_use_the_given_window(tmp_path: Path) -> None:
     async with open_agent(
-        model=ScriptedModel(), window=40_000, workspace=tmp_path, **store
+        model=ScriptedModel(),
+        window=40_000,
+        workspace=tmp_path,
+        store=tmp_path / "s.db",
     ) as agent:
         assert agent.conversation.window == 40_000
 
 
-async def test_tools_of_ones_own(tmp_path: Path) -> None:
+@pytest.mark.parametrize("window", [10, -5, "40000"])
+async def test_refuses_an_invalid_window(tmp_path: Path, window: Any) -> None:
+    with pytest.raises(
+        InputError, match=f"window={window!r} is not allowed; .* at least 1,000"
+    ):
+        await open_conversation(
+            "gpt-4o", window=window, store=tmp_path / "s.db", own_client=True
+        )
+
+
+async def test_combines_custom_and_built_in_tools(tmp_path: Path) -> None:
     class Weather:
         name = "weather"
 
@@ -124,8 +139,8 @@ async def test_tools_of_ones_own(tmp_path: Path) -> None:
     assert await names(builtin_tools=False) == []
 
 
-async def test_values_that_are_no_tools_are_refused(tmp_path: Path) -> None:
-    how: dict[str, Any] = {
+async def test_refuses_invalid_tools(tmp_path: Path) -> None:
+    options: dict[str, Any] = {
         "model": ScriptedModel(),
         "store": tmp_path / "s.db",
         "workspace": tmp_path,
@@ -134,12 +149,12 @@ async def test_values_that_are_no_tools_are_refused(tmp_path: Path) -> None:
         InputError,
         match=r"a tool is an object with name, schema, needs, call .* not {'type'",
     ):
-        await open_agent(tools=[{"type": "function"}], **how)  # type: ignore[list-item]
+        await open_agent(tools=[{"type": "function"}], **options)  # type: ignore[list-item]
     with pytest.raises(InputError, match=r"builtin_tools=.* give True or False"):
-        await open_agent(builtin_tools=["terminal"], **how)  # type: ignore[arg-type]
+        await open_agent(builtin_tools=["terminal"], **options)  # type: ignore[arg-type]
 
 
-async def test_reprs_fit_a_line(tmp_path: Path) -> None:
+async def test_reprs_are_short(tmp_path: Path) -> None:
     compaction = compress(TALK, window=8_000, summarizer="journal")
     assert "->" in repr(compaction)
     async with open_agent(
@@ -153,7 +168,7 @@ async def test_reprs_fit_a_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "how", "words"),
+    ("messages", "options", "words"),
     [
         ("text", {}, "takes a list of messages"),
         ({"role": "user"}, {}, "takes a list of messages"),
@@ -168,14 +183,14 @@ async def test_reprs_fit_a_line(tmp_path: Path) -> None:
         (TALK, {"window": "8000"}, "window='8000' is not allowed"),
     ],
 )
-def test_a_value_that_is_no_conversation_is_refused(
-    given: Any, how: dict[str, Any], words: str
+def test_compress_refuses_invalid_arguments(
+    messages: Any, options: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(InputError, match=words):
-        compress(given, **{"window": 8_000, **how})
+        compress(messages, **{"window": 8_000, **options})
 
 
-def test_settings_of_ones_own() -> None:
+def test_compress_uses_a_configuration() -> None:
     config = parse_config("compression: {target_ratio: 0.6, user_words: 0.0}")
     usual = compress(TALK, window=16_000, summarizer="journal")
     own = compress(TALK, window=16_000, config=config, summarizer="journal")
@@ -183,7 +198,7 @@ def test_settings_of_ones_own() -> None:
     assert len(own.summary) < len(usual.summary), "without the user's words"
 
 
-def test_below_the_threshold_nothing_changes_unless_it_is_forced() -> None:
+def test_compress_changes_nothing_below_the_threshold() -> None:
     """So that it can be called before each request of a loop of one's own."""
     history: list[Any] = [{"role": "user", "content": "Keep the ledger."}]
     compactions = 0
@@ -192,14 +207,14 @@ def test_below_the_threshold_nothing_changes_unless_it_is_forced() -> None:
             {"role": "assistant", "content": f"Done {step}."},
             {"role": "user", "content": f"Step {step}: " * 20},
         ]
-        made = compress(history, window=8_000, summarizer="journal")
-        if made.changed:
+        compaction = compress(history, window=8_000, summarizer="journal")
+        if compaction.changed:
             compactions += 1
-            assert made.tokens_before >= 4_000
+            assert compaction.tokens_before >= 4_000
         else:
-            assert "below the threshold of 4,000" in made.reason
-            assert made.messages == history
-        history = made.messages
+            assert "below the threshold of 4,000" in compaction.reason
+            assert compaction.messages == history
+        history = compaction.messages
     assert 1 <= compactions <= 3
     short = compress(TALK[: len(TALK) // 2], window=64_000, summarizer="journal")
     assert not short.changed

@@ -25,7 +25,7 @@ from tests.gateway.gateway_setup import open_setup
 
 SETTINGS = "context: {engine: only-compress}\n"
 LINE = "the ledger of the northern branch was compared with its receipts. " * 40
-worked_in: list[tuple[int, int]] = []
+compaction_threads: list[tuple[int, int]] = []
 """The process and the thread of each compaction."""
 
 
@@ -43,7 +43,7 @@ class OnlyCompress(ContextEngine):
         return (prompt_tokens or 0) >= self.services.budget.threshold
 
     async def compress(self, messages: Messages, **_how: Any) -> Compaction:
-        worked_in.append((os.getpid(), threading.get_ident()))
+        compaction_threads.append((os.getpid(), threading.get_ident()))
         request = SummaryRequest(messages, [], self.services.budget.summary_max)
         draft = await self.services.summarizer.summarize(request)
         note: Message = {
@@ -67,8 +67,8 @@ register_context_engine("only-compress", lambda services, _: OnlyCompress(servic
 
 
 @pytest.fixture(autouse=True)
-def forget_work() -> None:
-    worked_in.clear()
+def clear_compaction_threads() -> None:
+    compaction_threads.clear()
 
 
 def make_talk() -> list[Message]:
@@ -81,23 +81,25 @@ def make_talk() -> list[Message]:
     return [*messages, {"role": "user", "content": "And now?"}]
 
 
-def expect_work(*, is_beside: bool) -> None:
+def assert_engine_ran(*, is_beside: bool) -> None:
     """The engine worked in this process; beside the event loop if it must not block that."""
-    assert worked_in
-    processes = {process for process, _ in worked_in}
+    assert compaction_threads
+    processes = {process for process, _ in compaction_threads}
     assert processes == {os.getpid()}
-    threads = {thread for _, thread in worked_in}
+    threads = {thread for _, thread in compaction_threads}
     assert (threading.get_ident() not in threads) == is_beside
 
 
-async def test_in_the_library() -> None:
-    made = await acompress(make_talk(), window=8_000, config=parse_config(SETTINGS))
-    assert made.changed
-    assert made.messages[0]["content"] == "24 messages were left out by journal."
-    expect_work(is_beside=False)
+async def test_compresses_in_the_library() -> None:
+    compaction = await acompress(
+        make_talk(), window=8_000, config=parse_config(SETTINGS)
+    )
+    assert compaction.changed
+    assert compaction.messages[0]["content"] == "24 messages were left out by journal."
+    assert_engine_ran(is_beside=False)
 
 
-async def test_in_a_conversation(tmp_path: Path) -> None:
+async def test_compresses_in_a_conversation(tmp_path: Path) -> None:
     model = ScriptedModel(lambda _request: "Noted.", window=8_000)
     conversation = await open_conversation(
         model=model, config=parse_config(SETTINGS), store=str(tmp_path / "store.db")
@@ -106,10 +108,10 @@ async def test_in_a_conversation(tmp_path: Path) -> None:
         for number in range(12):
             await conversation.send(f"Ledger {number}: {LINE}")
         assert "left out by journal" in str(conversation.messages[0]["content"])
-    expect_work(is_beside=True)
+    assert_engine_ran(is_beside=True)
 
 
-async def test_in_the_gateway(tmp_path: Path) -> None:
+async def test_compresses_in_the_gateway(tmp_path: Path) -> None:
     async with open_setup(tmp_path) as setup, httpx2.AsyncClient(timeout=60) as http:
         url = await setup.start(settings=SETTINGS)
         key = await setup.key(scopes=("threads",))
@@ -121,10 +123,10 @@ async def test_in_the_gateway(tmp_path: Path) -> None:
         messages = answer.json()["messages"]
     assert messages[0]["content"] == "24 messages were left out by journal."
     assert messages[-1]["content"] == "And now?"
-    expect_work(is_beside=True)
+    assert_engine_ran(is_beside=True)
 
 
-async def test_in_a_framework(tmp_path: Path) -> None:
+async def test_compresses_in_a_framework(tmp_path: Path) -> None:
     threads = FrameworkThreads(
         "lab",
         logging.getLogger("lab"),
@@ -139,4 +141,4 @@ async def test_in_a_framework(tmp_path: Path) -> None:
     await threads.aclose()
     assert "left out by journal" in str(sent[0]["content"])
     assert sent[-1] == history[-1]
-    expect_work(is_beside=True)
+    assert_engine_ran(is_beside=True)

@@ -25,7 +25,7 @@ HEAVY = (
 )
 
 
-def test_every_public_name_can_be_used() -> None:
+def test_public_names_exist() -> None:
     for name in everthread.__all__:
         assert getattr(everthread, name) is not None
     assert set(everthread.__all__) <= set(dir(everthread))
@@ -36,7 +36,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         _ = everthread.nonsense  # type: ignore[attr-defined]
 
 
-def test_importing_the_package_loads_nothing_heavy() -> None:
+def test_import_loads_no_large_package() -> None:
     code = f"import everthread, sys; print([m for m in {HEAVY!r} if m in sys.modules])"
     assert printed_by(code) == "[]"
 

@@ -45,7 +45,7 @@ RULED: list[Any] = [
 ]
 
 
-def test_pytest_finds_it_and_shows_what_is_wrong(tmp_path: Path) -> None:
+def test_pytest_loads_the_fixtures_and_shows_failures(tmp_path: Path) -> None:
     (tmp_path / "test_suite.py").write_text(SUITE, "utf-8")
     command = [
         sys.executable,
@@ -76,20 +76,20 @@ def test_pytest_finds_it_and_shows_what_is_wrong(tmp_path: Path) -> None:
     assert "pytest_plugin.py:" not in done.stdout
 
 
-def test_loading_it_loads_nothing_else() -> None:
+def test_import_loads_no_other_module() -> None:
     code = "import everthread.pytest_plugin, sys; print([m for m in sys.modules if m.startswith('everthread.core')])"
     assert printed_by(code) == "[]"
 
 
-def test_requests_are_taken_in_every_form() -> None:
-    said = make_history(3, words=5)
-    chat = [{"model": "m", "messages": said[:end]} for end in (1, 5, 9)]
+def test_accepts_requests_in_every_form() -> None:
+    messages = make_history(3, words=5)
+    chat = [{"model": "m", "messages": messages[:end]} for end in (1, 5, 9)]
     assert_prefix_stable(chat)
-    assert_prefix_stable([Request("m", said[:end]) for end in (1, 5, 9)])
+    assert_prefix_stable([Request("m", messages[:end]) for end in (1, 5, 9)])
     marked = [
         {
             "model": "m",
-            "messages": apply_cache_control(said[:end], native_anthropic=True),
+            "messages": apply_cache_control(messages[:end], native_anthropic=True),
         }
         for end in (1, 5, 9)
     ]
@@ -121,20 +121,20 @@ def test_requests_are_taken_in_every_form() -> None:
         assert_prefix_stable(chat[:1])
 
 
-def test_compactions_are_allowed_by_number_and_injections_do_not_count() -> None:
-    said = make_history(3, words=5)
+def test_allows_rewrites_and_ignores_injected_text() -> None:
+    messages = make_history(3, words=5)
     reminder: Any = {
         "role": "user",
         "content": "<system-reminder>\nRecalled for this answer: …\n</system-reminder>",
     }
-    assert_prefix_stable([[*said[:5], reminder], said[:9]])
-    cut = [said[:5], said[4:9], said[8:]]
+    assert_prefix_stable([[*messages[:5], reminder], messages[:9]])
+    cut = [messages[:5], messages[4:9], messages[8:]]
     assert_prefix_stable(cut, rewrites=2)
     with pytest.raises(AssertionError, match=r"changed 2 times, 1 allowed"):
         assert_prefix_stable(cut, rewrites=1)
 
 
-async def test_a_conversation_is_watched_and_its_model_asked(
+async def test_checks_a_model_and_a_watch(
     tmp_path: Path, prefix_watch: PrefixWatch
 ) -> None:
     model = ScriptedModel(lambda request: f"Answer {len(request.messages)}.")
@@ -154,17 +154,19 @@ async def test_a_conversation_is_watched_and_its_model_asked(
         assert_prefix_stable(model)
 
 
-def test_rules_survive_a_compaction_and_are_missed_where_they_do_not() -> None:
+def test_reports_rules_that_are_missing() -> None:
     messages = [
         *make_history(2),
         *RULED,
         {"role": "assistant", "content": "A parser."},
         *make_history(30),
     ]
-    made = compress(messages, window=12_000, summarizer="journal")
-    assert made.changed
-    assert_rules_survive(messages, made)
-    assert_rules_survive(messages, made.summary, rules=["Never touch deploy/terraform"])
+    compaction = compress(messages, window=12_000, summarizer="journal")
+    assert compaction.changed
+    assert_rules_survive(messages, compaction)
+    assert_rules_survive(
+        messages, compaction.summary, rules=["Never touch deploy/terraform"]
+    )
     assert_rules_survive(
         RULED, {"system": RULED[0]["content"], "messages": messages[-1:]}
     )
@@ -174,6 +176,6 @@ def test_rules_survive_a_compaction_and_are_missed_where_they_do_not() -> None:
     ):
         assert_rules_survive(RULED, messages[-8:])
     with pytest.raises(AssertionError, match="'Say please' \\(given\\)"):
-        assert_rules_survive(messages, made, rules=["Say please"])
+        assert_rules_survive(messages, compaction, rules=["Say please"])
     with pytest.raises(AssertionError, match="these messages have no text of the user"):
         assert_rules_survive([{"role": "assistant", "content": "Hi"}], make_history(2))

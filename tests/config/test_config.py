@@ -13,7 +13,7 @@ from everthread.errors import ConfigError
 from everthread.factory import make_session_options
 
 
-def test_defaults_are_those_of_the_contract() -> None:
+def test_defaults() -> None:
     config = Config()
     assert config.model_dump() == {
         "model": {
@@ -131,7 +131,7 @@ def test_defaults_are_those_of_the_contract() -> None:
         "gateway: {upstreams: [{name: a, url: 'http://a.b/v1', models: [gpt-*], api_key_env: A_KEY, mode: observe}]}",
     ],
 )
-def test_allowed_values_are_accepted(text: str) -> None:
+def test_accepts_allowed_values(text: str) -> None:
     """The given value is in the settings."""
     settings = parse_config(text).model_dump(mode="json")
     for section, values in (parse_yaml(text) or {}).items():
@@ -248,9 +248,16 @@ def test_allowed_values_are_accepted(text: str) -> None:
             "must be 1 or more",
         ),
         ("engines: {mine: 3}", "engines.mine = 3", "dictionary"),
+        ("compression: 3", "compression = 3", ""),
+        ("recall: [embeddings]", "recall = ['embeddings']", ""),
+        (
+            "compression: {keep_important: 0.1}",
+            "compression.keep_important",
+            "unknown key",
+        ),
     ],
 )
-def test_refused_values_are_named_with_path_and_value(
+def test_names_path_and_value_of_a_refused_setting(
     text: str, path: str, words: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -259,14 +266,14 @@ def test_refused_values_are_named_with_path_and_value(
     assert words in str(caught.value)
 
 
-def test_all_bad_keys_are_reported_together() -> None:
+def test_reports_all_invalid_keys_together() -> None:
     with pytest.raises(ConfigError, match="2 setting") as caught:
         parse_config("compression: {threshold: 2, nope: 1}")
     assert "compression.threshold" in str(caught.value)
     assert "compression.nope" in str(caught.value)
 
 
-def test_a_key_pasted_for_its_variables_name_is_not_shown() -> None:
+def test_does_not_show_a_key_given_as_a_variable_name() -> None:
     key = "sk-ant-api03-" + "Zq8" * 31 + "AA"
     with pytest.raises(ConfigError) as caught:
         parse_config(f"model: {{api_key_env: {key}}}")
@@ -284,12 +291,12 @@ def test_a_key_pasted_for_its_variables_name_is_not_shown() -> None:
         "x: !!python/object:os.system {}",
     ],
 )
-def test_no_configuration_at_all(text: str) -> None:
+def test_refuses_invalid_yaml(text: str) -> None:
     with pytest.raises(ConfigError, match=r"config\.yaml"):
         parse_config(text)
 
 
-def test_a_section_with_nothing_under_it_sets_nothing() -> None:
+def test_empty_sections_set_nothing() -> None:
     text = "compression:\n  # threshold: 0.4\nmodel:\nauxiliary:\n  compression:\ngateway: {limits: null}\n"
     assert parse_config(text) == Config()
     with pytest.raises(ConfigError) as caught:
@@ -297,12 +304,12 @@ def test_a_section_with_nothing_under_it_sets_nothing() -> None:
     assert "Options" not in str(caught.value)
 
 
-def test_a_duplicate_key_is_refused() -> None:
+def test_refuses_duplicate_keys() -> None:
     with pytest.raises(ConfigError, match='duplicate key "threshold"'):
         parse_config("compression:\n  threshold: 0.4\n  threshold: 0.5\n")
 
 
-def test_the_home_is_where_the_environment_says(
+def test_reads_the_file_in_the_home_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EVERTHREAD_HOME", str(tmp_path))
@@ -316,7 +323,7 @@ def test_the_home_is_where_the_environment_says(
     assert "everthread" in str(config_path())
 
 
-def test_a_named_file_must_exist(tmp_path: Path) -> None:
+def test_refuses_an_unreadable_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no such file"):
         load_config(tmp_path / "absent.yaml")
     with pytest.raises(ConfigError, match="cannot be read"):
@@ -326,7 +333,7 @@ def test_a_named_file_must_exist(tmp_path: Path) -> None:
         load_config(tmp_path / "binary.yaml")
 
 
-def test_thresholds_of_single_models() -> None:
+def test_sets_thresholds_by_model() -> None:
     text = """
     compression:
       threshold_tokens: 90000
@@ -351,5 +358,5 @@ def test_thresholds_of_single_models() -> None:
 
 
 @pytest.mark.parametrize("target", PAGES, ids=lambda target: target.name)
-def test_the_generated_pages_are_current(target: Path) -> None:
+def test_generated_pages_are_current(target: Path) -> None:
     assert target.read_text("utf-8") == PAGES[target](), "run `make docs`"

@@ -19,8 +19,8 @@ SYSTEM = Block("system", 2_000, is_breakpoint=True)
 
 def turn(number: int, *, tokens: int = 500) -> list[Block]:
     """A user message and its answer."""
-    said = Block(f"user {number}", tokens, can_end_prefix=True)
-    return [said, Block(f"assistant {number}", tokens)]
+    question = Block(f"user {number}", tokens, can_end_prefix=True)
+    return [question, Block(f"assistant {number}", tokens)]
 
 
 def use(
@@ -74,8 +74,8 @@ def test_keeps_a_prefix_for_half_a_day_on_request() -> None:
     clock = SteppedClock()
     caches = ProviderCaches(clock)
     request = Request(MODEL, [{"role": "user", "content": "word " * 2_000}])
-    asked = {"prompt_cache_options": {"ttl": "12h"}}
-    prompt = PromptReader(MODEL).read("openai_chat", request, asked)
+    options = {"prompt_cache_options": {"ttl": "12h"}}
+    prompt = PromptReader(MODEL).read("openai_chat", request, options)
     assert caches.use(MODEL, prompt, minimum=None).read == 0
     clock.advance(EXTENDED_CACHE_SECONDS - 1)
     assert caches.use(MODEL, prompt, minimum=None).read > 1_024
@@ -87,8 +87,8 @@ def test_does_not_write_less_than_1024_tokens() -> None:
     cache = BreakpointCache(SteppedClock())
     small = Block("system", 400, is_breakpoint=True)
     for _ in range(2):
-        found = use(cache, [small, turn(1)[0]])
-        assert (found.read, found.write) == (0, 0)
+        cache_use = use(cache, [small, turn(1)[0]])
+        assert (cache_use.read, cache_use.write) == (0, 0)
 
 
 def test_finds_the_breakpoints_of_a_request() -> None:

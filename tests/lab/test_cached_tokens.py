@@ -13,6 +13,7 @@ from everthread.wire import anthropic as wire
 from tests.lab.official_clients import CLAUDE, GPT, Clients, open_clients
 
 SYSTEM = "Keep to the rules of the house. " * 400
+SYSTEM_MESSAGE: Any = {"role": "system", "content": SYSTEM}
 TOOLS: list[Any] = [
     {
         "type": "function",
@@ -27,13 +28,13 @@ TOOLS: list[Any] = [
 
 def turns(count: int) -> list[Any]:
     """Return a conversation with this many questions, all but the last one answered."""
-    told: list[Any] = []
+    messages: list[Any] = []
     for number in range(count):
-        told += [
+        messages += [
             {"role": "user", "content": f"Question {number}?"},
             {"role": "assistant", "content": f"Answer {number}."},
         ]
-    return told[:-1]
+    return messages[:-1]
 
 
 async def ask(clients: Clients, messages: list[Any], **changed: Any) -> Any:
@@ -134,64 +135,57 @@ async def test_reports_writes_for_an_hour_apart() -> None:
 
 async def test_caches_a_request_with_an_automatic_mark() -> None:
     async with open_clients(Provider()) as clients:
-        found = []
-        for count in (2, 3):
-            messages: Any = turns(count)
-            reply = await clients.claude.messages.create(
+        first, second = [
+            await clients.claude.messages.create(
                 model=CLAUDE,
                 max_tokens=9,
                 system=SYSTEM,
-                messages=messages,
+                messages=turns(count),
                 cache_control={"type": "ephemeral"},
             )
-            found.append(reply.usage)
-        assert found[0].cache_creation_input_tokens
-        assert found[1].cache_read_input_tokens == found[0].cache_creation_input_tokens
-        assert found[1].input_tokens < 10
+            for count in (2, 3)
+        ]
+    assert first.usage.cache_creation_input_tokens
+    written = first.usage.cache_creation_input_tokens
+    assert second.usage.cache_read_input_tokens == written
+    assert second.usage.input_tokens < 10
 
 
 async def test_caches_claude_over_chat_by_marks() -> None:
     model = "anthropic/claude-sonnet-5"
-
     async with open_clients(Provider({model: 200_000})) as clients:
-        found = []
-        for count in (2, 3):
-            told = apply_cache_control(
-                [{"role": "system", "content": SYSTEM}, *turns(count)]
+        replies = [
+            await clients.openai.chat.completions.create(
+                model=model,
+                messages=apply_cache_control([SYSTEM_MESSAGE, *turns(count)]),
             )
-            messages: Any = told
-            found.append(
-                (
-                    await clients.openai.chat.completions.create(
-                        model=model, messages=messages
-                    )
-                ).usage
-            )
-    first, second = (normalize_usage(usage.model_dump()) for usage in found)
+            for count in (2, 3)
+        ]
+    first, second = (normalize_usage(reply.usage.model_dump()) for reply in replies)
     assert first.cache_write_tokens > 1024
     assert second.cache_read_tokens == first.cache_write_tokens
 
 
-async def test_caches_openai_models_without_marks() -> None:
-    async with open_clients(Provider({GPT: 400_000, "gpt-5-mini": 400_000})) as clients:
-        messages: Any = [{"role": "system", "content": SYSTEM}, *turns(2)]
-        for read in (False, True):
-            chat = await clients.openai.chat.completions.create(
-                model=GPT, messages=messages
+async def test_caches_openai_chats_without_marks() -> None:
+    async with open_clients(Provider({GPT: 400_000})) as clients:
+        cached_tokens = []
+        for count in (2, 3):
+            reply = await clients.openai.chat.completions.create(
+                model=GPT, messages=[SYSTEM_MESSAGE, *turns(count)]
             )
-            assert chat.usage
-            assert chat.usage.prompt_tokens_details
-            cached = chat.usage.prompt_tokens_details.cached_tokens or 0
-            assert (cached >= 1024 and cached % 128 == 0) if read else cached == 0
-            messages = [
-                *messages,
-                {"role": "assistant", "content": "A."},
-                {"role": "user", "content": "B?"},
-            ]
-        for read in (False, True):
-            told: Any = turns(3 if read else 2)
-            response = await clients.openai.responses.create(
-                model="gpt-5-mini", instructions=SYSTEM, input=told
+            cached_tokens.append(reply.usage.prompt_tokens_details.cached_tokens)
+    assert not cached_tokens[0]
+    assert cached_tokens[1] >= 1024
+    assert cached_tokens[1] % 128 == 0
+
+
+async def test_caches_openai_responses_without_marks() -> None:
+    async with open_clients(Provider({GPT: 400_000})) as clients:
+        first, second = [
+            await clients.openai.responses.create(
+                model=GPT, instructions=SYSTEM, input=turns(count)
             )
-            assert response.usage
-            assert (response.usage.input_tokens_details.cached_tokens >= 1024) is read
+            for count in (2, 3)
+        ]
+    assert first.usage.input_tokens_details.cached_tokens < 1024
+    assert second.usage.input_tokens_details.cached_tokens >= 1024

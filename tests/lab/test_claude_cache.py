@@ -41,10 +41,16 @@ class Bench:
         self.cache = ClaudeCache(self.clock)
 
     def use(
-        self, asked: list[Block], *, rest: int = 7, model: str = "claude-sonnet-5"
+        self,
+        prompt_blocks: list[Block],
+        *,
+        rest: int = 7,
+        model: str = "claude-sonnet-5",
     ) -> CacheUse:
-        prompt = sum(block.tokens for block in asked) + rest
-        return self.cache.use(model, asked, prompt_tokens=prompt, minimum=MINIMUM)
+        prompt = sum(block.tokens for block in prompt_blocks) + rest
+        return self.cache.use(
+            model, prompt_blocks, prompt_tokens=prompt, minimum=MINIMUM
+        )
 
 
 def test_writes_up_to_the_last_mark_and_reads_it_next_time() -> None:
@@ -176,15 +182,15 @@ class TestTime:
 def test_divides_writes_by_lifetime() -> None:
     """A is what is read, B the last one-hour mark after it, C the last mark: the hour pays B - A, the rest C - B."""
     bench = Bench()
-    asked = blocks(20)
-    asked[6], asked[9], asked[15] = (
-        replace(asked[6], mark="1h"),
-        replace(asked[9], mark="1h"),
-        replace(asked[15], mark="5m"),
+    prompt_blocks = blocks(20)
+    prompt_blocks[6], prompt_blocks[9], prompt_blocks[15] = (
+        replace(prompt_blocks[6], mark="1h"),
+        replace(prompt_blocks[9], mark="1h"),
+        replace(prompt_blocks[15], mark="5m"),
     )
-    assert bench.use(asked) == CacheUse(4007, write_1h=2000, write_5m=1200)
+    assert bench.use(prompt_blocks) == CacheUse(4007, write_1h=2000, write_5m=1200)
     bench.clock.advance(400)
-    assert bench.use(asked) == CacheUse(4007, read=2000, write_5m=1200)
+    assert bench.use(prompt_blocks) == CacheUse(4007, read=2000, write_5m=1200)
 
 
 @given(
@@ -199,11 +205,15 @@ def test_read_written_and_uncached_tokens_add_up(
     shape: list[tuple[int, Ttl | None]], extra: int
 ) -> None:
     bench = Bench()
-    asked = [
+    prompt_blocks = [
         Block(f"block {at}", tokens, mark=mark)
         for at, (tokens, mark) in enumerate(shape)
     ]
-    for grown in (asked, asked, [*asked, *blocks(extra, extra - 1)]):
+    for grown in (
+        prompt_blocks,
+        prompt_blocks,
+        [*prompt_blocks, *blocks(extra, extra - 1)],
+    ):
         use = bench.use(grown)
         assert min(use.read, use.write_5m, use.write_1h, use.input) >= 0
         assert use.read + use.write + use.input == use.prompt
@@ -272,9 +282,9 @@ def cached_share(api: Api, words: str, *, native: bool) -> float:
 
 def test_caches_a_tool_loop_natively_and_over_openrouter() -> None:
     """Where the calls come without a word, a block of their result carries the mark."""
-    said = "I look at the next test."
-    native = cached_share("anthropic", said, native=True)
-    routed = cached_share("openai_chat", said, native=False)
+    words = "I look at the next test."
+    native = cached_share("anthropic", words, native=True)
+    routed = cached_share("openai_chat", words, native=False)
     wordless = cached_share("openai_chat", "", native=False)
     print(
         f"cached in a tool loop: natively {native:.0%}, through OpenRouter {routed:.0%}, without words {wordless:.0%}"

@@ -15,18 +15,18 @@ MODEL = "claude-sonnet-4-5"
 
 
 def request(turns: int = 24, threshold: float = 0.25) -> TrialRequest:
-    said = [
+    messages = [
         (message, 1_700_000_000.0 + 20 * at)
         for at, message in enumerate(make_history(turns))
     ]
     return TrialRequest(
-        "0123456789abcdef", MODEL, 24_000, "Be brief.", said, threshold, 0.20
+        "0123456789abcdef", MODEL, 24_000, "Be brief.", messages, threshold, 0.20
     )
 
 
 def test_a_trial_compares_configured_settings_and_no_compaction() -> None:
-    found = replay_with_trial_settings(request())
-    now, tried, without = found.runs
+    result = replay_with_trial_settings(request())
+    now, tried, without = result.runs
     assert len(now.prompts) == len(tried.prompts) == 48
     assert len(tried.compactions) > len(now.compactions)
     assert max(tried.prompts) < max(now.prompts)
@@ -37,8 +37,8 @@ def test_a_trial_compares_configured_settings_and_no_compaction() -> None:
 
 
 async def test_runs_in_its_own_process() -> None:
-    found = await run_trial(request(6))
-    assert [run.name for run in found.runs] == [
+    result = await run_trial(request(6))
+    assert [run.name for run in result.runs] == [
         "as configured",
         "with these settings",
         "without compaction",

@@ -280,13 +280,13 @@ class TestPlan:
             script=script, faults=FaultPlan(rates, seed=3, seconds=0.001)
         )
         async with open_clients(provider) as clients:
-            heard: list[str] = []
-            while len(heard) < len(script):
+            answers: list[str] = []
+            while len(answers) < len(script):
                 try:
-                    heard.append(await clients.ask("openai_chat"))
+                    answers.append(await clients.ask("openai_chat"))
                 except openai.APIStatusError:
                     continue
-            assert heard == script
+            assert answers == script
         assert {record.fault for record in provider.log} == {
             "",
             "rate_limit",

@@ -9,14 +9,16 @@ from everthread.testing import SteppedClock
 
 def prompt(*sizes: int, end: str = "") -> list[Block]:
     """Return blocks of these tokens, four characters each; the last one may end differently."""
-    made = [
+    blocks = [
         Block(f"{at}".ljust(4 * tokens, "."), tokens) for at, tokens in enumerate(sizes)
     ]
-    return [*made, Block(end, 10)] if end else made
+    return [*blocks, Block(end, 10)] if end else blocks
 
 
-def use(cache: PrefixCache, asked: list[Block], model: str = "gpt-5") -> int:
-    return cache.use(model, asked, prompt_tokens=sum(block.tokens for block in asked))
+def use(cache: PrefixCache, prompt_blocks: list[Block], model: str = "gpt-5") -> int:
+    return cache.use(
+        model, prompt_blocks, prompt_tokens=sum(block.tokens for block in prompt_blocks)
+    )
 
 
 def test_reads_the_previous_prompt_in_steps_of_128_tokens() -> None:

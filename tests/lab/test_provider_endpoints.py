@@ -63,9 +63,9 @@ async def test_compacts_at_the_compact_endpoint() -> None:
         answer = await post(
             provider, "/v1/responses/compact", {"model": "gpt-5", "input": ITEMS}
         )
-        made = answer.json()
-        assert made["object"] == "response.compaction"
-        assert [item["type"] for item in made["output"]] == ["compaction"]
+        compaction = answer.json()
+        assert compaction["object"] == "response.compaction"
+        assert [item["type"] for item in compaction["output"]] == ["compaction"]
         assert (
             await post(
                 provider, "/v1/responses/compact", {"model": "no", "input": ITEMS}
@@ -123,13 +123,13 @@ async def test_refuses_and_records_a_websocket(given: Any, status: int) -> None:
         Provider({"gpt-5": 100_000}, **given) as provider,
         httpx2.AsyncClient(timeout=60) as http,
     ):
-        asked = {
+        headers = {
             "connection": "upgrade",
             "upgrade": "websocket",
             "sec-websocket-version": "13",
         }
         assert (
-            await http.get(f"{provider.url}/v1/responses", headers=asked)
+            await http.get(f"{provider.url}/v1/responses", headers=headers)
         ).status_code == status
         assert (await http.get(f"{provider.url}/v1/responses")).status_code == 405
         assert [record.status for record in provider.log] == [status, 405]

@@ -72,11 +72,11 @@ THOUGHT = {"type": "thinking", "thinking": "a", "signature": "s"}
 def alternating_request(*contents: Any, **fields: Any) -> dict[str, Any]:
     """A request in which the user and the assistant speak in turn."""
     roles = ("user", "assistant")
-    told = [
+    messages = [
         {"role": roles[at % 2], "content": content}
         for at, content in enumerate(contents)
     ]
-    return {"messages": told, **fields}
+    return {"messages": messages, **fields}
 
 
 MESSAGES: list[tuple[dict[str, Any], str]] = [

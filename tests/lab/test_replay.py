@@ -44,7 +44,7 @@ async def test_a_replay_agrees_with_the_provider_over_http(
 ) -> None:
     messages = make_history(12)
     times = [30.0 * number + (5_000 if number > 15 else 0) for number in range(24)]
-    found = replay(
+    replayed = replay(
         messages,
         model=model,
         window=WINDOW,
@@ -53,8 +53,8 @@ async def test_a_replay_agrees_with_the_provider_over_http(
         with_baselines=False,
     )
     log = await _over_http(messages, model, times, tmp_path)
-    assert len(found.compactions) >= 2
-    for call, record in zip(found.everthread.calls, log, strict=True):
+    assert len(replayed.compactions) >= 2
+    for call, record in zip(replayed.everthread.calls, log, strict=True):
         assert (call.use.prompt, call.use.read, call.use.write) == record
     assert any(read for _, read, _ in log)
 
@@ -106,13 +106,13 @@ async def _over_http(
 
 def _log(messages: list[Message], models: list[str]) -> Log:
     names = iter(models)
-    said = [
+    entries = [
         LoggedMessage(
             message, model=next(names) if message["role"] == "assistant" else ""
         )
         for message in messages
     ]
-    return Log("test", "core", said, system="Be brief. " * 800)
+    return Log("test", "core", entries, system="Be brief. " * 800)
 
 
 def test_gives_the_cause_of_every_miss() -> None:
@@ -128,7 +128,7 @@ def test_gives_the_cause_of_every_miss() -> None:
             conversation.use_tools([tool])
         return call == 30
 
-    found = replay(
+    replayed = replay(
         _log(make_history(20), models),
         window=120_000,
         options=PLAIN,
@@ -136,7 +136,7 @@ def test_gives_the_cause_of_every_miss() -> None:
         compact=policy,
     )
     assert {
-        at: call.miss for at, call in enumerate(found.everthread.calls) if call.miss
+        at: call.miss for at, call in enumerate(replayed.everthread.calls) if call.miss
     } == {
         0: result.FIRST_CAUSE,
         10: result.EXPIRED_CAUSE,
@@ -144,16 +144,16 @@ def test_gives_the_cause_of_every_miss() -> None:
         34: result.TOOLS_CAUSE,
         38: result.MODEL_CAUSE,
     }
-    assert [made.call for made in found.compactions] == [30]
+    assert [made.call for made in replayed.compactions] == [30]
     assert all(
-        call.missed_tokens > 0 for call in found.everthread.calls[1:] if call.miss
+        call.missed_tokens > 0 for call in replayed.everthread.calls[1:] if call.miss
     )
     # After a compaction the system prompt is still read from the cache, and the call after reads all but the new.
-    after = found.everthread.calls[30:32]
+    after = replayed.everthread.calls[30:32]
     assert after[0].use.read > 500
     assert after[1].use.read == after[0].use.read + after[0].use.write
     # The cache alone misses for the same reasons, but for what compaction and tools did.
-    assert set(found.strategy("cached").misses) == {
+    assert set(replayed.strategy("cached").misses) == {
         result.FIRST_CAUSE,
         result.EXPIRED_CAUSE,
         result.MODEL_CAUSE,
@@ -161,20 +161,20 @@ def test_gives_the_cause_of_every_miss() -> None:
 
 
 def test_reports_prompts_too_short_for_the_cache() -> None:
-    found = replay(make_history(2, words=3), model=GPT, window=WINDOW, options=PLAIN)
-    assert [call.miss for call in found.everthread.calls] == [
+    replayed = replay(make_history(2, words=3), model=GPT, window=WINDOW, options=PLAIN)
+    assert [call.miss for call in replayed.everthread.calls] == [
         result.FIRST_CAUSE,
         result.SHORT_PROMPT_CAUSE,
         result.SHORT_PROMPT_CAUSE,
         result.SHORT_PROMPT_CAUSE,
     ]
-    assert found.everthread.read == 0
+    assert replayed.everthread.read == 0
 
 
 def test_baselines_are_refused_or_cost_more() -> None:
-    found = replay(make_history(30), model=CLAUDE, window=WINDOW, options=PLAIN)
+    replayed = replay(make_history(30), model=CLAUDE, window=WINDOW, options=PLAIN)
     ours, uncached, cached, dropped = (
-        found.strategy(name)
+        replayed.strategy(name)
         for name in ("everthread", "uncached", "cached", "truncated")
     )
     assert len(ours.calls) == len(dropped.calls) == 60
@@ -189,7 +189,7 @@ def test_baselines_are_refused_or_cost_more() -> None:
     assert ours.cost is not None
     assert dropped.cost is not None
     assert ours.cost < dropped.cost
-    saved = found.share_saved_against(uncached)
+    saved = replayed.share_saved_against(uncached)
     assert saved is not None
     assert 0 < saved < 1
     ours_then = ours.cost_of_first(len(uncached.calls))
@@ -202,7 +202,7 @@ def test_baselines_are_refused_or_cost_more() -> None:
     assert ours.facts.total == dropped.facts.total > 30
     assert ours.facts.lost == 0
     assert dropped.facts.lost > 10
-    assert json.loads(json.dumps(found.as_dict()))["ways"][0]["answered"] == 60
+    assert json.loads(json.dumps(replayed.as_dict()))["ways"][0]["answered"] == 60
 
 
 def test_continues_after_a_result_larger_than_the_window() -> None:
@@ -211,29 +211,31 @@ def test_continues_after_a_result_larger_than_the_window() -> None:
         **messages[6],
         "content": " ".join(f"huge{number}" for number in range(9_000)),
     }
-    found = replay(messages, model=CLAUDE, window=WINDOW, options=PLAIN)
-    assert found.everthread.refused_call is None
-    assert found.strategy("truncated").refused_call is None
-    assert found.strategy("cached").refused_call == 3
+    replayed = replay(messages, model=CLAUDE, window=WINDOW, options=PLAIN)
+    assert replayed.everthread.refused_call is None
+    assert replayed.strategy("truncated").refused_call is None
+    assert replayed.strategy("cached").refused_call == 3
 
 
 def test_ends_with_a_note_if_compaction_is_disabled() -> None:
-    found = replay(
+    replayed = replay(
         make_history(30),
         model=CLAUDE,
         window=WINDOW,
         options=replace(PLAIN, enabled=False),
         with_baselines=False,
     )
-    assert found.everthread.refused_call == len(found.everthread.calls) < 60
-    assert any("compression is disabled" in note for note in found.notes)
+    assert replayed.everthread.refused_call == len(replayed.everthread.calls) < 60
+    assert any("compression is disabled" in note for note in replayed.notes)
 
 
 def test_reports_no_cost_without_a_price() -> None:
-    found = replay(make_history(2), model="nobodys-model", window=WINDOW, options=PLAIN)
-    assert found.everthread.cost is None
-    assert found.share_saved_by_caching() is None
-    assert found.share_saved_against(found.strategy("uncached")) is None
+    replayed = replay(
+        make_history(2), model="nobodys-model", window=WINDOW, options=PLAIN
+    )
+    assert replayed.everthread.cost is None
+    assert replayed.share_saved_by_caching() is None
+    assert replayed.share_saved_against(replayed.strategy("uncached")) is None
 
 
 def test_refuses_invalid_times() -> None:
@@ -272,9 +274,12 @@ def test_times_come_from_the_log_then_from_usage_then_are_assumed() -> None:
         for read in (800, 0)
     )
     frame = {"messages": messages, "usage": [cold, warm, cold, warm]}
-    told = plan_replay(_read(frame), pause=3_000, ttl=300)
-    assert told.time_source == "usage"
-    gaps = [later.sent_at - earlier.sent_at for earlier, later in pairwise(told.calls)]
+    plan_by_usage = plan_replay(_read(frame), pause=3_000, ttl=300)
+    assert plan_by_usage.time_source == "usage"
+    gaps = [
+        later.sent_at - earlier.sent_at
+        for earlier, later in pairwise(plan_by_usage.calls)
+    ]
     assert gaps == [15.0, 3_000.0, 15.0]
     assert [
         later.sent_at
@@ -341,20 +346,20 @@ def test_finds_facts_as_whole_words() -> None:
 def test_agrees_with_the_recorded_cost_of_a_long_transcript() -> None:
     """Against what the provider really reported: 439 calls, with their cache figures and their price."""
     log = read_log(str(shared_path("transcripts", "coding-long-claude.json")))
-    found = replay(log, options=replace(PLAIN, economics=True), with_baselines=True)
-    cached = found.strategy("cached")
-    assert found.time_source == "usage"
-    assert found.recorded_cost is not None
-    assert float(cached.cost or 0) == pytest.approx(found.recorded_cost, rel=0.08)
-    assert 0.70 < _known(found.share_saved_by_caching()) < 0.85
+    replayed = replay(log, options=replace(PLAIN, economics=True), with_baselines=True)
+    cached = replayed.strategy("cached")
+    assert replayed.time_source == "usage"
+    assert replayed.recorded_cost is not None
+    assert float(cached.cost or 0) == pytest.approx(replayed.recorded_cost, rel=0.08)
+    assert 0.70 < _known(replayed.share_saved_by_caching()) < 0.85
     assert cached.misses[result.EXPIRED_CAUSE] == _forgotten(log)
-    assert found.everthread.peak < cached.peak
-    assert _known(found.share_saved_against(cached)) > 0.3
-    assert found.everthread.facts is not None
-    assert found.everthread.facts.lost <= found.everthread.facts.total * 0.02, (
+    assert replayed.everthread.peak < cached.peak
+    assert _known(replayed.share_saved_against(cached)) > 0.3
+    assert replayed.everthread.facts is not None
+    assert replayed.everthread.facts.lost <= replayed.everthread.facts.total * 0.02, (
         "long commands that a phrase search misses"
     )
-    assert found.everthread.facts.kinds["user messages"][2] == 0
+    assert replayed.everthread.facts.kinds["user messages"][2] == 0
 
 
 def _known(share: float | None) -> float:

@@ -56,20 +56,20 @@ def _factor(number: int) -> float:
     return 0.3 + number * 7 % 10 / 4
 
 
-def _figures(found: Replay) -> list[object]:
+def _figures(result: Replay) -> list[object]:
     return [
-        [call.use for call in found.strategy(name).calls]
+        [call.use for call in result.strategy(name).calls]
         for name in ("everthread", "cached")
     ]
 
 
 def test_reads_system_prompt_cache_and_lifetime_from_the_first_call() -> None:
-    found = replay(_recorded([FIRST, *[WARM] * 9]), options=PLAIN)
-    first = found.strategy("cached").calls[0].use
+    result = replay(_recorded([FIRST, *[WARM] * 9]), options=PLAIN)
+    first = result.strategy("cached").calls[0].use
     assert first.prompt == pytest.approx(15_010, rel=0.01)
     assert first.read == pytest.approx(9_000, rel=0.01)
     assert first.write_1h == first.write > 0
-    assert found.everthread.calls[0].use.prompt == first.prompt
+    assert result.everthread.calls[0].use.prompt == first.prompt
     assert (
         replay(_recorded([FIRST, *[WARM] * 9]), options=PLAIN, ttl="5m")
         .strategy("cached")
@@ -102,8 +102,8 @@ def test_misses_only_at_the_recorded_calls() -> None:
 
 def test_a_part_of_an_uncached_system_prompt_stays_cached_when_a_call_misses() -> None:
     cold = replace(FIRST, cache_read_tokens=0, cache_write_tokens=15_000)
-    found = replay(_recorded([cold, WARM, WARM, MISSED, *[WARM] * 4]), options=PLAIN)
-    calls = found.strategy("cached").calls
+    result = replay(_recorded([cold, WARM, WARM, MISSED, *[WARM] * 4]), options=PLAIN)
+    calls = result.strategy("cached").calls
     assert calls[0].use.read == 0
     assert calls[3].use.read == pytest.approx(0.4 * 15_000, rel=0.05)
 
@@ -144,14 +144,14 @@ def test_agreement_ends_at_the_clients_own_compaction() -> None:
         _recorded([FIRST, *[WARM] * 9]),
         compactions=[ClientCompaction(12, "A summary.")],
     )
-    found = replay(log, options=PLAIN)
-    assert found.agreement is not None
-    assert found.agreement.calls == 6
-    assert [call.use.prompt for call in found.strategy("recorded").calls] == [
+    result = replay(log, options=PLAIN)
+    assert result.agreement is not None
+    assert result.agreement.calls == 6
+    assert [call.use.prompt for call in result.strategy("recorded").calls] == [
         15_010,
         *[20_000] * 9,
     ]
-    assert found.as_dict()["agreement"]["prompt_recorded"] == 15_010 + 5 * 20_000
+    assert result.as_dict()["agreement"]["prompt_recorded"] == 15_010 + 5 * 20_000
     plain = replay(make_history(3), model=CLAUDE, options=PLAIN)
     assert plain.agreement is None
     assert "recorded" not in [way.name for way in plain.strategies]

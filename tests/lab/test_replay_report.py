@@ -31,9 +31,9 @@ class _Page(HTMLParser):
         self.close()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = dict(attrs)
-        self.elements.append((tag, given))
-        name = given.get("id")
+        attributes = dict(attrs)
+        self.elements.append((tag, attributes))
+        name = attributes.get("id")
         if name:
             self.ids.append(name)
         if tag not in VOID:
@@ -49,7 +49,7 @@ class _Page(HTMLParser):
         self.texts.append(data)
 
     def of(self, tag: str) -> list[dict[str, str | None]]:
-        return [given for name, given in self.elements if name == tag]
+        return [attributes for name, attributes in self.elements if name == tag]
 
 
 @pytest.fixture(scope="module")
@@ -66,12 +66,13 @@ def test_the_page_is_self_contained(found: Replay) -> None:
     assert len(read.ids) == len(set(read.ids))
     assert not re.search(r"https?://|@import|url\(", text)
     assert not any(
-        {"src", "onclick", "onload"} & given.keys() for _, given in read.elements
+        {"src", "onclick", "onload"} & attributes.keys()
+        for _, attributes in read.elements
     )
     assert all(
-        str(given["href"]).startswith("#")
-        for _, given in read.elements
-        if "href" in given
+        str(attributes["href"]).startswith("#")
+        for _, attributes in read.elements
+        if "href" in attributes
     )
     assert "alert" not in "".join(
         text
@@ -87,7 +88,11 @@ def test_the_page_is_self_contained(found: Replay) -> None:
 def test_every_chart_has_a_text_and_its_values(found: Replay) -> None:
     text = render_report([found])
     read = _Page(text)
-    charts = [given for given in read.of("svg") if given["class"] == "chart wide"]
+    charts = [
+        attributes
+        for attributes in read.of("svg")
+        if attributes["class"] == "chart wide"
+    ]
     assert [chart["id"] for chart in charts] == ["context-1", "cost-1", "cache-1"]
     for chart in charts:
         assert chart["role"] == "img"
@@ -123,7 +128,7 @@ def test_every_chart_has_a_text_and_its_values(found: Replay) -> None:
         "Notes",
     ):
         assert words in shown
-    assert all(given.get("scope") == "col" for given in read.of("th"))
+    assert all(attributes.get("scope") == "col" for attributes in read.of("th"))
 
 
 def test_the_headline_is_what_continued_then_facts_then_dollars(found: Replay) -> None:

@@ -97,20 +97,20 @@ class TestRecorded:
             for at in turns
         ]
         async with open_clients(provider) as clients:
-            said = []
+            answers = []
             for at in turns:
                 request = Request(CLAUDE, talk[:at], params={"max_tokens": 8000})
                 raw = await clients.claude.messages.with_raw_response.create(
                     **anthropic.encode_request(request)
                 )
                 reply = anthropic.decode_reply(json.loads(raw.http_response.text))
-                said.append(
+                answers.append(
                     (
                         text_of(reply.message),
                         [call.name for call in calls_of(reply.message)],
                     )
                 )
-            assert said == expected
+            assert answers == expected
         assert all(
             record.shared and record.shared.is_extension for record in provider.log[1:]
         )

@@ -24,9 +24,9 @@ from everthread.providers.catalog import (
     ],
 )
 def test_one_model_under_all_its_names(name: str) -> None:
-    known = find_known_model(name)
-    assert known is not None
-    assert (known.family, known.window, known.max_output, known.is_exact) == (
+    model = find_known_model(name)
+    assert model is not None
+    assert (model.family, model.window, model.max_output, model.is_exact) == (
         "claude-sonnet-4",
         200_000,
         64_000,
@@ -56,9 +56,9 @@ def test_one_model_under_all_its_names(name: str) -> None:
     ],
 )
 def test_windows_and_caps(name: str, window: int, max_output: int | None) -> None:
-    known = find_known_model(name)
-    assert known is not None
-    assert (known.window, known.max_output) == (window, max_output)
+    model = find_known_model(name)
+    assert model is not None
+    assert (model.window, model.max_output) == (window, max_output)
 
 
 def test_a_newer_model_of_a_family_has_the_window_of_the_price_table() -> None:
@@ -70,10 +70,10 @@ def test_a_newer_model_of_a_family_has_the_window_of_the_price_table() -> None:
 
 
 def test_a_model_only_the_price_table_knows_is_known() -> None:
-    known = find_known_model("perplexity/sonar-pro") or find_known_model("sonar-pro")
-    assert known is not None
-    assert known.window
-    assert known.max_output is None
+    model = find_known_model("perplexity/sonar-pro") or find_known_model("sonar-pro")
+    assert model is not None
+    assert model.window
+    assert model.max_output is None
 
 
 def test_a_name_begins_at_a_word() -> None:
@@ -96,12 +96,12 @@ def test_how_claude_caches() -> None:
         name: find_known_model(name)
         for name in ("claude-opus-4-5", "claude-sonnet-4-5", "claude-3-haiku")
     }
-    assert {name: known and known.cache_min for name, known in minimums.items()} == {
+    assert {name: model and model.cache_min for name, model in minimums.items()} == {
         "claude-opus-4-5": 4_096,
         "claude-sonnet-4-5": 1_024,
         "claude-3-haiku": 2_048,
     }
-    assert all(known and known.cache == "marks" for known in minimums.values())
+    assert all(model and model.cache == "marks" for model in minimums.values())
 
 
 def test_the_table_is_sound() -> None:

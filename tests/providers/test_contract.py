@@ -235,13 +235,13 @@ async def test_sends_exactly_the_encoded_bytes(api: Api, stream: bool) -> None:
             await (
                 collect_pieces(model, request) if stream else model.complete(request)
             )
-    wanted = CODECS[api].encode_request(request)
+    expected_body = CODECS[api].encode_request(request)
     if stream:
-        wanted |= {"stream": True}
-        wanted |= (
+        expected_body |= {"stream": True}
+        expected_body |= (
             {"stream_options": {"include_usage": True}} if api == "openai_chat" else {}
         )
-    assert server.requests[0].raw == encode_json_body(wanted)
+    assert server.requests[0].raw == encode_json_body(expected_body)
     assert server.requests[0].headers["authorization"] == "Bearer sk-secret-0123456789"
 
 
@@ -349,11 +349,11 @@ async def test_names_an_unreachable_address(api: Api, stream: bool) -> None:
 
 
 async def test_cancelling_a_stream_closes_its_connection(api: Api) -> None:
-    asked = asyncio.Event()
+    arrived = asyncio.Event()
     over = asyncio.Event()
 
     def hang(_request: Request) -> Fault:
-        asked.set()
+        arrived.set()
         return Fault("hang", seconds=60)
 
     async with open_model(api, [hang], listen=lambda _record: over.set()) as (
@@ -361,7 +361,7 @@ async def test_cancelling_a_stream_closes_its_connection(api: Api) -> None:
         provider,
     ):
         task = asyncio.create_task(collect_pieces(model, make_request()))
-        await asked.wait()
+        await arrived.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

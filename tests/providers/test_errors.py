@@ -47,13 +47,13 @@ async def test_classifies_errors_of_the_sdk_like_their_bodies(api: Api) -> None:
     for case, error in zip(cases, errors, strict=True):
         plain = classify_error(status=case["status"], body=_body(case))
         verdict = classify_error(error)
-        told = (
+        stated_facts = (
             verdict.kind,
             verdict.context_limit,
             verdict.input_tokens,
             verdict.available_output,
         )
-        assert told == (
+        assert stated_facts == (
             plain.kind,
             plain.context_limit,
             plain.input_tokens,

@@ -49,10 +49,10 @@ async def test_asks_the_next_model_if_the_first_is_out_of_service(
 ) -> None:
     first, second = pair([[BUSY]], [[make_reply("from the second")]])
     watch = EventRecorder()
-    asked = []
+    fitted_requests = []
 
     async def refit(request: Request, model: StreamingModel) -> Request:
-        asked.append((request.model, model.window))
+        fitted_requests.append((request.model, model.window))
         return Request(
             request.model,
             request.messages[-1:],
@@ -65,7 +65,7 @@ async def test_asks_the_next_model_if_the_first_is_out_of_service(
     assert (model.name, model.window, model.api) == ("first", 1_000, "openai_chat")
     whole = await call_model(model, stream=stream)
     assert text_of(whole.message) == "from the second"
-    assert asked == [("claude-opus-4-1", 200)]
+    assert fitted_requests == [("claude-opus-4-1", 200)]
     assert second.requests[0].params == {"max_tokens": 500, "refitted": True}
     assert (model.name, model.window, model.api) == (
         "claude-opus-4-1",

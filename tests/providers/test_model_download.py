@@ -49,13 +49,13 @@ def test_downloads_the_file_in_place_of_a_damaged_one(
     damaged.parent.mkdir()
     damaged.write_bytes(b"a mode!")
     assert not is_intact(damaged, WANTED)
-    said: list[str] = []
-    path = download_model(tmp_path, report=said.append, model_file=WANTED)
+    progress: list[str] = []
+    path = download_model(tmp_path, report=progress.append, model_file=WANTED)
     assert path == tmp_path / "models" / SMOLLM2.file_name
     assert path.read_bytes() == b"a model"
     assert list(path.parent.iterdir()) == [path]
-    assert download_model(tmp_path, report=said.append, model_file=WANTED) == path
-    assert said[-1].endswith("is there already")
+    assert download_model(tmp_path, report=progress.append, model_file=WANTED) == path
+    assert progress[-1].endswith("is there already")
 
 
 def test_deletes_a_download_with_a_wrong_checksum(tmp_path: Path, index: Path) -> None:

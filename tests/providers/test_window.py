@@ -208,12 +208,12 @@ async def test_does_not_ask_providers_that_state_no_windows() -> None:
 
 
 async def test_sends_the_key_in_the_header_of_the_protocol() -> None:
-    found = json_reply({"id": "m", "max_input_tokens": 9_000})
+    answer = json_reply({"id": "m", "max_input_tokens": 9_000})
     for api, header, value in (
         ("openai_chat", "authorization", "Bearer k"),
         ("anthropic", "x-api-key", "k"),
     ):
-        with recording_server([found]) as server:
+        with recording_server([answer]) as server:
             base = server.url if api == "anthropic" else f"{server.url}/v1"
             report = await ask_endpoint(base, "m", api=api, api_key="k")  # type: ignore[arg-type] # a literal
         assert server.requests[0].headers[header] == value
