@@ -24,7 +24,6 @@ from tests.chat_messages import (
     user_message,
 )
 from tests.wire import openai_strategies as made
-from tests.wire.openai_bodies import completion
 
 PNG = {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}
 
@@ -66,18 +65,6 @@ def test_reasoning_is_sent_only_to_its_author() -> None:
     assert encode(message, model="other") == [
         {"role": "assistant", "content": "", "tool_calls": unsigned}
     ]
-
-
-def test_requested_model_is_the_author_of_reasoning() -> None:
-    body = completion(
-        {"role": "assistant", "content": "x", "reasoning": "hm"}, model="gpt-5-renamed"
-    )
-    message = chat.decode_reply(body, model="alias").message
-    assert "reasoning" in encode(message, model="alias")[0]
-    assert "reasoning" not in encode(message, model="gpt-5-renamed")[0]
-    assert (
-        "reasoning" in encode(chat.decode_reply(body).message, model="gpt-5-renamed")[0]
-    )
 
 
 def test_drops_reasoning_of_another_api() -> None:

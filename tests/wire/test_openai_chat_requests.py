@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -10,7 +9,6 @@ from hypothesis import given
 
 from everthread.core.messages import Message
 from everthread.core.types import Request
-from everthread.errors import WireError
 from everthread.wire import openai_chat as chat
 from tests.chat_messages import user_message
 from tests.wire import openai_strategies as made
@@ -24,16 +22,10 @@ def round_trip(body: dict[str, Any]) -> dict[str, Any]:
 
 @made.few
 @given(made.chat_request)
-def test_restores_requests_verbatim(body: dict[str, Any]) -> None:
-    before = json.dumps(body)
-    assert round_trip(body) == body
-    assert json.dumps(body) == before
-    for message, wire in zip(
-        chat.decode_messages(body["messages"]), body["messages"], strict=True
-    ):
-        assert message is wire or "_native" in message, (
-            "a message that needs nothing is the same object"
-        )
+def test_plain_messages_are_the_same_objects(body: dict[str, Any]) -> None:
+    wire = body["messages"]
+    for message, original in zip(chat.decode_messages(wire), wire, strict=True):
+        assert message is original or "_native" in message
 
 
 @pytest.mark.parametrize("role", ["system", "developer"])
@@ -124,46 +116,3 @@ def test_private_fields_never_cross_the_wire() -> None:
     assert request == Request("m", [user_message("x")], tools=[{"type": "t"}])
     summary: Any = {"role": "user", "content": "x", "_summary": True}
     assert chat.encode_messages([summary]) == [user_message("x")]
-
-
-@pytest.mark.parametrize(
-    ("body", "sentence"),
-    [
-        (None, "the request must be an object, not missing"),
-        ([], "the request must be an object, not list"),
-        ({"messages": []}, "model must be a string, not missing"),
-        ({"model": "m"}, "messages must be a list, not missing"),
-        ({"model": "m", "messages": "hi"}, "messages must be a list, not str"),
-        (
-            {"model": "m", "messages": ["hi"]},
-            r"messages\[0\] must be an object, not str",
-        ),
-        (
-            {"model": "m", "messages": [USER, {"content": "x"}]},
-            r"messages\[1\].role must be a string, not missing",
-        ),
-        (
-            {"model": "m", "messages": [{"role": "system", "content": "s"}, 5]},
-            r"messages\[1\] must be an object, not int",
-        ),
-        (
-            {"model": "m", "messages": [user_message(5)]},
-            r"messages\[0\].content must be a string, a list",
-        ),
-        (
-            {"model": "m", "messages": [{"role": "assistant", "tool_calls": {}}]},
-            r"tool_calls must be a list, not dict",
-        ),
-        (
-            {"model": "m", "messages": [], "tools": {"a": 1}},
-            "tools must be a list, not dict",
-        ),
-        (
-            {"model": "m", "messages": [], "tools": [1]},
-            r"tools\[0\] must be an object, not int",
-        ),
-    ],
-)
-def test_explains_invalid_requests(body: Any, sentence: str) -> None:
-    with pytest.raises(WireError, match=sentence):
-        chat.decode_request(body)

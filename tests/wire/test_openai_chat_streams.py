@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everthread.core.types import Reply, StreamDelta
-from everthread.errors import WireError
 from everthread.wire import openai_chat as chat
 from everthread.wire.openai_chat import encode_stream, stream_decoder
 from everthread.wire.sse import SseEvent, SseParser, encode_event
@@ -409,28 +408,6 @@ def test_reads_usage_in_a_choice_and_null_usage() -> None:
     assert reply.usage == usage
     assert said[-1] == StreamDelta("usage", raw=usage)
     assert read([{**chunk({"content": "a"}), "usage": None}])[1].raw["usage"] is None
-
-
-def test_requested_model_is_the_author_of_reasoning() -> None:
-    _, reply = read([chunk({"reasoning": "hm", "content": "x"})], model="alias")
-    assert "reasoning" in chat.encode_messages([reply.message], model="alias")[0]
-    assert "reasoning" not in chat.encode_messages([reply.message], model="gpt-5")[0]
-
-
-@pytest.mark.parametrize(
-    ("event", "sentence"),
-    [
-        (SseEvent(None, "{"), "an event of the stream is not JSON: '{'"),
-        (SseEvent(None, "[" * 100_000), "is not JSON"),
-        (SseEvent(None, "5"), "the event must be an object, not int"),
-        (None, "the event must be an object, not missing"),
-        ({"choices": [{"delta": 5}]}, r"choices\[0\].delta must be an object, not int"),
-        ({"choices": [{"delta": {"tool_calls": [5]}}]}, "must be an object, not int"),
-    ],
-)
-def test_explains_invalid_chunks(event: Any, sentence: str) -> None:
-    with pytest.raises(WireError, match=sentence):
-        stream_decoder().feed(event)
 
 
 @made.few

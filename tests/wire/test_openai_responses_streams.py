@@ -10,7 +10,6 @@ from hypothesis import given
 
 from everthread.core.messages import calls_of
 from everthread.core.types import Reply, StreamDelta
-from everthread.errors import WireError
 from everthread.wire import openai_responses
 from everthread.wire.openai_responses import encode_stream, stream_decoder
 from everthread.wire.sse import SseEvent
@@ -272,40 +271,6 @@ def test_decodes_an_incomplete_response() -> None:
         "stop", "length", raw={"status": "incomplete", "incomplete_details": details}
     )
     assert (reply.stop, items_of(reply)) == ("length", [MESSAGE])
-
-
-def test_requested_model_is_the_author_of_reasoning() -> None:
-    _, reply = read([*EVENTS, END], model="alias")
-    assert (
-        openai_responses.encode_messages([reply.message], model="alias")[0] == REASONING
-    )
-    assert REASONING not in openai_responses.encode_messages(
-        [reply.message], model="gpt-5"
-    )
-
-
-@pytest.mark.parametrize(
-    ("data", "sentence"),
-    [
-        (SseEvent(None, "{"), "an event of the stream is not JSON"),
-        ([], "the event must be an object, not list"),
-        (
-            event("created"),
-            "the response of response.created must be an object, not missing",
-        ),
-        (
-            event("output_item.added", item=5),
-            "the item of response.output_item.added must be an object, not int",
-        ),
-        (
-            event("content_part.added", part=5),
-            "the part of response.content_part.added must be an object, not int",
-        ),
-    ],
-)
-def test_explains_invalid_events(data: Any, sentence: str) -> None:
-    with pytest.raises(WireError, match=sentence):
-        stream_decoder().feed(data)
 
 
 @made.few
