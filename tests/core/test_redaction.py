@@ -1,4 +1,6 @@
-"""Secrets go, what surrounds them stays. Every credential here is put together from pieces; none is real."""
+"""Secrets are redacted, the text around them is kept. Every credential here is made up, and put
+together from parts so that scanners do not report this file.
+"""
 
 from __future__ import annotations
 
@@ -98,67 +100,73 @@ TOKENS = {
     "facebook": random_text(15, "123456789") + "|" + random_text(27),
 }
 
-KEPT_AROUND = [
-    ("export DB_PASSWORD=hunter2x", f"export DB_PASSWORD={MARK}"),
-    ("db_pass: S3cr3t!", f"db_pass: {MARK}"),
-    (
-        '{"password": "hunter2!", "user": "bob"}',
-        f'{{"password": "{MARK}", "user": "bob"}}',
-    ),
-    (r"{\"password\": \"hunter2!\"}", rf"{{\"password\": \"{MARK}\"}}"),
-    ("password: '12904876'", f"password: '{MARK}'"),
-    ("my password is hunter2", f"my password is {MARK}"),
-    (f"the api key is {KEY}", f"the api key is {MARK}"),
-    (f"API_KEY={KEY}", f"API_KEY={MARK}"),
-    (f"X-Api-Key: {KEY}", f"X-Api-Key: {MARK}"),
-    (f'os.environ["API_TOKEN"] = "{KEY}"', f'os.environ["API_TOKEN"] = "{MARK}"'),
-    (f'headers.set("X-Auth-Token", "{KEY}")', f'headers.set("X-Auth-Token", "{MARK}")'),
-    (f"client_secret = {HEX40}", f"client_secret = {MARK}"),
-    (f"access_token: {UUID}", f"access_token: {MARK}"),
-    (f'key: "{KEY}"', f'key: "{MARK}"'),
-    (f"a:AccountKey={random_text(86)}==;Suffix=x", f"a:AccountKey={MARK};Suffix=x"),
-    (
-        "Server=x;User Id=sa;Password=P@ss-w0rd!;",
-        f"Server=x;User Id=sa;Password={MARK};",
-    ),
-    ("<password>hunter2!</password>", f"<password>{MARK}</password>"),
-    (
-        '<add key="Password" value="hunter2!" />',
-        f'<add key="Password" value="{MARK}" />',
-    ),
-    (f"- name: API_TOKEN\n  value: {KEY}\n", f"- name: API_TOKEN\n  value: {MARK}\n"),
-    ("| password | hunter2x |", f"| password | {MARK} |"),
-    ("密码是hunter2，请记住", f"密码是{MARK}，请记住"),
-    ("パスワードは hunter2x です", f"パスワードは {MARK} です"),
-    ("Passwort: hunter2x", f"Passwort: {MARK}"),
-    ("--password hunter2x --verbose", f"--password {MARK} --verbose"),
-    (f"--api-key={KEY} run", f"--api-key={MARK} run"),
-    (
-        "postgresql://bob:s3cr3t@db.test:5432/app",
-        f"postgresql://bob:{MARK}@db.test:5432/app",
-    ),
-    ("redis://:s3cr3tpw@localhost:6379/0", f"redis://:{MARK}@localhost:6379/0"),
-    (f"https://{KEY}@github.com/a/b.git", f"https://{MARK}@github.com/a/b.git"),
-    (f"https://x.test/a?v=1&sig={KEY}&z=2", f"https://x.test/a?v=1&sig={MARK}&z=2"),
-    (f"https://x.test/a?token={KEY}&z=2", f"https://x.test/a?token={MARK}&z=2"),
-    (
-        f'curl -H "Authorization: Bearer {KEY}" x',
-        f'curl -H "Authorization: Bearer {MARK}" x',
-    ),
-    ("Authorization: Basic dXNlcjpvcGVu", f"Authorization: Basic {MARK}"),
-    (f"send Bearer {KEY} with it", f"send Bearer {MARK} with it"),
-    (f"Set-Cookie: sid={KEY}; theme=dark", f"Set-Cookie: sid={MARK}; theme=dark"),
-    ("curl -u elastic:P@ssw0rd$1 https://x", f"curl -u elastic:{MARK} https://x"),
-    ("curl -u 'bob:s3 cr3t' https://x", f"curl -u 'bob:{MARK}' https://x"),
-    (f'curl --user "{KEY}:" https://x', f'curl --user "{MARK}:" https://x'),
-    (f"datadog = '{random_text(40, BASE36)}'", f"datadog = '{MARK}'"),
-    (f"HEROKU: {UUID}", f"HEROKU: {MARK}"),
-    ("asana => 4829105736418205", f"asana => {MARK}"),
-    (r"log\n" + TOKENS["github"] + r"\n", rf"log\n{MARK}\n"),
-    ("/bot" + TOKENS["telegram"] + "/getMe", f"/bot{MARK}/getMe"),
+SECRETS_IN_TEXT = [
+    ("export DB_PASSWORD=SECRET", "hunter2x"),
+    ("db_pass: SECRET", "S3cr3t!"),
+    ('{"password": "SECRET", "user": "bob"}', "hunter2!"),
+    ('{\\"password\\": \\"SECRET\\"}', "hunter2!"),
+    ("password: 'SECRET'", "12904876"),
+    ("my password is SECRET", "hunter2"),
+    ("the api key is SECRET", KEY),
+    ("API_KEY=SECRET", KEY),
+    ("X-Api-Key: SECRET", KEY),
+    ('os.environ["API_TOKEN"] = "SECRET"', KEY),
+    ('headers.set("X-Auth-Token", "SECRET")', KEY),
+    ("client_secret = SECRET", HEX40),
+    ("access_token: SECRET", UUID),
+    ('key: "SECRET"', KEY),
+    ("a:AccountKey=SECRET;Suffix=x", random_text(86) + "=="),
+    ("Server=x;User Id=sa;Password=SECRET;", "P@ss-w0rd!"),
+    ("<password>SECRET</password>", "hunter2!"),
+    ('<add key="Password" value="SECRET" />', "hunter2!"),
+    ("- name: API_TOKEN\n  value: SECRET\n", KEY),
+    ("| password | SECRET |", "hunter2x"),
+    ("密码是SECRET，请记住", "hunter2"),
+    ("パスワードは SECRET です", "hunter2x"),
+    ("Passwort: SECRET", "hunter2x"),
+    ("--password SECRET --verbose", "hunter2x"),
+    ("--api-key=SECRET run", KEY),
+    ("postgresql://bob:SECRET@db.test:5432/app", "s3cr3t"),
+    ("redis://:SECRET@localhost:6379/0", "s3cr3tpw"),
+    ("https://SECRET@github.com/a/b.git", KEY),
+    ("https://x.test/a?v=1&sig=SECRET&z=2", KEY),
+    ("https://x.test/a?token=SECRET&z=2", KEY),
+    ('curl -H "Authorization: Bearer SECRET" x', KEY),
+    ("Authorization: Basic SECRET", "dXNlcjpvcGVu"),
+    ("send Bearer SECRET with it", KEY),
+    ("Set-Cookie: sid=SECRET; theme=dark", KEY),
+    ("curl -u elastic:SECRET https://x", "P@ssw0rd$1"),
+    ("curl -u 'bob:SECRET' https://x", "s3 cr3t"),
+    ('curl --user "SECRET:" https://x', KEY),
+    ("datadog = 'SECRET'", random_text(40, BASE36)),
+    ("HEROKU: SECRET", UUID),
+    ("asana => SECRET", "4829105736418205"),
+    ("log\\nSECRET\\n", TOKENS["github"]),
+    ("/botSECRET/getMe", TOKENS["telegram"]),
+    ('password: "SECRET"', "Tr0ub4dor and 3 horses"),
+    ("DB_PASS='SECRET' psql", "my dog Rex2019!"),
+    ('密码是:"SECRET"，请记住', "my dog Rex2019!"),
+    ('the passphrase is "SECRET".', "correct horse battery staple"),
+    ('{"password": "SECRET"}', "blue R1ver stone"),
+    ('{"password":"SECRET"}', "Open sesame 42 now"),
+    ("Le mot de passe est « SECRET »", "Vz3!pol88kd"),
+    ("password: SECRET", "Tr0ub4dor&3"),
+    ("curl -d 'password=SECRET&next=/home'", "hunter2xyz"),
+    ("a=1&amp;password=SECRET&amp;next=2", "hunter2xyz"),
+    ("密码是:SECRET", "hunter2Xy9"),
+    ("密码是：SECRET", "hunter2Xy9"),
+    ("the password is: SECRET", "hunter2Xy9"),
+    ("Das Passwort lautet SECRET", "Gx8$kdl29Qa"),
+    ("密钥=SECRET", "n8nOz27vGPuKaGmSaWHGOKxG8pKHBJwJ"),
+    ("访问令牌：SECRET", "q13TcoKBzDPhYD5nlo0Laa8nzFTkmUip"),
+    ("mysql -uroot -pSECRET", "Jx82kd!0aZ"),
+    ("sshpass -p SECRET", "Pq0!28dkw"),
+    ("docker login registry.io -u bob -p SECRET", "Lw9!x02kdQ"),
+    ("machine api.example.com login bob password SECRET", "Wm28!dkqp0"),
+    ("AccountKey=SECRET", "/a9K/" + "Kd93kdKDk3kd93kdq7" * 4 + "aA=="),
 ]
 
-STAYS = [
+TEXTS_WITHOUT_SECRETS = [
     "password = get_password()",
     "relogin --verbose -p Zq8xW2kLm4x",
     "the old.password Zq8xW2kLm4x",
@@ -233,6 +241,39 @@ STAYS = [
     f"postgresql://bob:{MARK}@db.test/app",
     "",
     "short",
+    'password = "Please enter your password"',
+    'password: "must be at least 8 characters"',
+    'password: "Minimum 8 letters or digits"',
+    'password: "The password field is required."',
+    "errors.password = 'is too short'",
+    'password: "too short for this site"',
+    'secret: "blue R1ver stone"',
+    'password: "one two"',
+    'password: "<your own Pa55 word>"',
+    "密码是:不正确",
+    "令牌数：48211",
+    "password is: required",
+    "the password reset2go sent",
+    "mysql -p shop2024 < dump.sql",
+    "ssh login -p 2222",
+    "key_file = /etc/ssl/private/key.pem",
+    "Basic authentication is required; see Authorization: Digest realm=x",
+    "curl -H 'Authorization: Digest realm=x' https://example.com/0123456789abcdef0123456789abcdef",
+    "localhost:5432:mydb",
+    "aa:bb:cc:dd:ee:ff",
+    "host:5432:db:user:$PGPASSWORD",
+    "src/a.py:1234:56:error:unused_variable_x1",
+    "2026:11:17:23:59:59",
+    "kind: Secret\nmetadata:\n  name: db-credentials\n",
+    "kind: ConfigMap\ndata:\n  uri: cG9zdGdyZXM6Ly9hOmJAYy9k\n",
+    "kind: Secret\ndata:\n  password: ${PASSWORD}\n",
+    "+ echo hello world",
+    "echo $TOKEN | docker login --password-stdin",
+    "fw_config_loader_settings and re_compile_pattern, key_error_handling",
+    "pa-systems-and-other-things-we-have-in-stock-now",
+    "fc-cache -f -v; rpa_robotic_process; cog_in_the_machine",
+    "the user must login with their password first",
+    "see https://example.com/ and …sig=" + random_text(40),
 ]
 
 
@@ -246,12 +287,12 @@ def test_redacts_tokens_in_any_context(token: str) -> None:
         assert token[-12:] not in text
 
 
-@pytest.mark.parametrize(("text", "redacted"), KEPT_AROUND)
-def test_keeps_the_surrounding_text(text: str, redacted: str) -> None:
-    assert redact(text) == redacted
+@pytest.mark.parametrize(("text", "secret"), SECRETS_IN_TEXT)
+def test_redacts_only_the_secret(text: str, secret: str) -> None:
+    assert redact(text.replace("SECRET", secret)) == text.replace("SECRET", MARK)
 
 
-@pytest.mark.parametrize("text", STAYS)
+@pytest.mark.parametrize("text", TEXTS_WITHOUT_SECRETS)
 def test_returns_text_without_secrets_unchanged(text: str) -> None:
     assert find_secrets(text) == []
     assert redact(text) is text
@@ -488,8 +529,8 @@ def test_keeps_published_example_keys() -> None:
 PIECES = st.sampled_from(
     [
         *TOKENS.values(),
-        *(text for text, _ in KEPT_AROUND),
-        *STAYS,
+        *(text.replace("SECRET", secret) for text, secret in SECRETS_IN_TEXT),
+        *TEXTS_WITHOUT_SECRETS,
         *"=:\"'`\\/@-_.,;<>{}[]()|&? \n",
         "password",
         "token",
@@ -648,57 +689,6 @@ def test_redacts_a_growing_text() -> None:
     )
 
 
-def test_non_ascii_sign_begins_no_query() -> None:
-    assert find_secrets("see https://example.com/ and …sig=" + random_text(40)) == []
-
-
-@pytest.mark.parametrize(
-    ("text", "kept"),
-    [
-        ("密码是:hunter2Xy9", "密码是:"),
-        ("密码是：hunter2Xy9", "密码是："),
-        ("the password is: hunter2Xy9", "the password is: "),
-        ("Das Passwort lautet Gx8$kdl29Qa", "Das Passwort lautet "),
-        ("密钥=n8nOz27vGPuKaGmSaWHGOKxG8pKHBJwJ", "密钥="),
-        ("访问令牌：q13TcoKBzDPhYD5nlo0Laa8nzFTkmUip", "访问令牌："),
-        ("mysql -uroot -pJx82kd!0aZ", "mysql -uroot -p"),
-        ("sshpass -p Pq0!28dkw", "sshpass -p "),
-        (
-            "docker login registry.io -u bob -p Lw9!x02kdQ",
-            "docker login registry.io -u bob -p ",
-        ),
-        (
-            "machine api.example.com login bob password Wm28!dkqp0",
-            "machine api.example.com login bob password ",
-        ),
-        ("AccountKey=/a9K/" + "Kd93kdKDk3kd93kdq7" * 4 + "aA==", "AccountKey="),
-    ],
-)
-def test_password_after_a_label_and_key_that_looks_like_a_path(
-    text: str, kept: str
-) -> None:
-    assert redact(text) == f"{kept}[REDACTED]"
-
-
-@pytest.mark.parametrize(
-    ("before", "secret", "after"),
-    [
-        ('password: "', "Tr0ub4dor and 3 horses", '"'),
-        ("DB_PASS='", "my dog Rex2019!", "' psql"),
-        ('密码是:"', "my dog Rex2019!", '"，请记住'),
-        ('the passphrase is "', "correct horse battery staple", '".'),
-        ('{"password": "', "blue R1ver stone", '"}'),
-        ('{"password":"', "Open sesame 42 now", '"}'),
-        ("Le mot de passe est « ", "Vz3!pol88kd", " »"),
-        ("password: ", "Tr0ub4dor&3", ""),
-        ("curl -d 'password=", "hunter2xyz", "&next=/home'"),
-        ("a=1&amp;password=", "hunter2xyz", "&amp;next=2"),
-    ],
-)
-def test_redacts_passphrases_completely(before: str, secret: str, after: str) -> None:
-    assert redact(before + secret + after) == before + MARK + after
-
-
 def test_redacts_passphrases_in_password_fields() -> None:
     value = {
         "password": "blue R1ver stone",
@@ -706,40 +696,6 @@ def test_redacts_passphrases_in_password_fields() -> None:
         "pwd": "Enter it here",
     }
     assert redact_value(value) == value | {"password": MARK}
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        'password = "Please enter your password"',
-        'password: "must be at least 8 characters"',
-        'password: "Minimum 8 letters or digits"',
-        'password: "The password field is required."',
-        "errors.password = 'is too short'",
-        'password: "too short for this site"',
-        'secret: "blue R1ver stone"',
-        'password: "one two"',
-        'password: "<your own Pa55 word>"',
-    ],
-)
-def test_keeps_sentences_about_passwords(text: str) -> None:
-    assert redact(text) == text
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "密码是:不正确",
-        "令牌数：48211",
-        "password is: required",
-        "the password reset2go sent",
-        "mysql -p shop2024 < dump.sql",
-        "ssh login -p 2222",
-        "key_file = /etc/ssl/private/key.pem",
-    ],
-)
-def test_keeps_words_and_paths_after_secret_names(text: str) -> None:
-    assert redact(text) == text
 
 
 @pytest.mark.parametrize(
@@ -888,29 +844,3 @@ PLACES = {
 def test_redacts_values_in_secret_contexts(text: str, secret: str) -> None:
     assert secret in text
     assert secret not in redact(text)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "Authorization: Bearer <token>",
-        "Basic authentication is required; see Authorization: Digest realm=x",
-        "curl -H 'Authorization: Digest realm=x' https://example.com/0123456789abcdef0123456789abcdef",
-        "localhost:5432:mydb",
-        "aa:bb:cc:dd:ee:ff",
-        "host:5432:db:user:$PGPASSWORD",
-        "src/a.py:1234:56:error:unused_variable_x1",
-        "2026:11:17:23:59:59",
-        "kind: Secret\nmetadata:\n  name: db-credentials\n",
-        "kind: ConfigMap\ndata:\n  uri: cG9zdGdyZXM6Ly9hOmJAYy9k\n",
-        "kind: Secret\ndata:\n  password: ${PASSWORD}\n",
-        "+ echo hello world",
-        "echo $TOKEN | docker login --password-stdin",
-        "fw_config_loader_settings and re_compile_pattern, key_error_handling",
-        "pa-systems-and-other-things-we-have-in-stock-now",
-        "fc-cache -f -v; rpa_robotic_process; cog_in_the_machine",
-        "the user must login with their password first",
-    ],
-)
-def test_keeps_values_in_similar_contexts(text: str) -> None:
-    assert redact(text) is text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from itertools import pairwise
 from typing import Any
 
@@ -12,9 +11,10 @@ from hypothesis import given
 
 from everthread.core.caching.claude_cache_marks import apply_cache_control
 from everthread.core.message_repair import OPENING_TEXT, repair_messages
-from everthread.core.messages import Message
+from everthread.core.messages import Message, parts_of
 from everthread.core.turns import is_user_message
 from everthread.core.types import Request
+from everthread.core.validation import validate_messages
 from everthread.wire import anthropic
 from everthread.wire.native_values import with_native
 from tests.chat_messages import (
@@ -487,68 +487,22 @@ class TestRules:
 
 
 def problems(body: dict[str, Any]) -> list[str]:
-    """The rules of the API that turn a request down."""
-    found = []
+    """Return the rules of the API that a request breaks."""
     messages = body["messages"]
+    found = [str(problem) for problem in validate_messages(messages, api="anthropic")]
     roles = [message["role"] for message in messages]
-    if roles[:1] == ["assistant"]:
-        found.append("the assistant begins")
+    found += [f"two of {one}" for one, other in pairwise(roles) if one == other]
+    blocks = [block for message in messages for block in parts_of(message)]
+    inner_blocks = [inner for block in blocks for inner in parts_of(block)]
+    system = parts_of({"content": body.get("system")})
     found += [
-        f"two of {one} in a row" for one, other in pairwise(roles) if one == other
+        "blank text"
+        for block in (*blocks, *inner_blocks, *system)
+        if not block.get("text", "x").strip()
     ]
-    seen: set[str] = set()
-    waiting: set[str] = set()
-    for message in messages:
-        blocks = (
-            [text(message["content"])]
-            if isinstance(message["content"], str)
-            else message["content"]
-        )
-        answered = [
-            block["tool_use_id"] for block in blocks if block["type"] == "tool_result"
-        ]
-        called = [block["id"] for block in blocks if block["type"] == "tool_use"]
-        kinds = [block["type"] for block in blocks]
-        found += [] if blocks else ["an empty message"]
-        found += (
-            []
-            if set(answered) == waiting and len(answered) == len(waiting)
-            else ["calls and results differ"]
-        )
-        found += (
-            []
-            if kinds == sorted(kinds, key="tool_result".__ne__)
-            else ["a result after something else"]
-        )
-        found += [
-            f"id {each!r}"
-            for each in called
-            if not re.fullmatch(r"[a-zA-Z0-9_-]+", each) or each in seen
-        ]
-        found += [
-            "input is no object"
-            for block in blocks
-            if not isinstance(block.get("input", {}), dict)
-        ]
-        found += [
-            "blank text"
-            for block in [*blocks, *inner_blocks(blocks)]
-            if not block.get("text", "x").strip()
-        ]
-        seen |= set(called)
-        waiting = set(called)
     found += [
-        "blank system prompt"
-        for block in body.get("system", [])
-        if not block["text"].strip()
-    ]
-    return found + (["calls at the end"] if waiting else [])
-
-
-def inner_blocks(blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [
-        each
+        "input is not an object"
         for block in blocks
-        if isinstance(block.get("content"), list)
-        for each in block["content"]
+        if not isinstance(block.get("input", {}), dict)
     ]
+    return found

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import copy
 import json
-from itertools import pairwise
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.core.caching.cache_lifetimes import (
-    bills_cache_writes,
-    find_cache_lifetime,
-)
 from everthread.core.caching.claude_cache_marks import (
     apply_cache_control,
     find_first_markable_index,
@@ -24,13 +19,10 @@ from everthread.core.caching.claude_cache_marks import (
     place_marks,
     without_cache_control,
 )
-from everthread.core.caching.shared_prefix import compare_prefixes
 from everthread.core.messages import Message
-from everthread.core.types import Request
 from everthread.errors import InputError
 from tests.chat_messages import (
     assistant_message,
-    call_block,
     calls_message,
     image_part,
     result_block,
@@ -38,14 +30,8 @@ from tests.chat_messages import (
     text_part,
     user_message,
 )
+from tests.core.caching.marked_messages import MARK, THINKING, USE, histories, text
 from tests.digest_chains import byte_chain
-from tests.shared_data import shared_path
-
-MARK = {"type": "ephemeral"}
-
-
-def text(words: str, **more: Any) -> dict[str, Any]:
-    return {"type": "text", "text": words, **more}
 
 
 def marked_indices(messages: list[Any]) -> list[int]:
@@ -58,9 +44,6 @@ def marked_indices(messages: list[Any]) -> list[int]:
 
 def markers(value: Any) -> int:
     return json.dumps(value).count('"cache_control"')
-
-
-# Placement
 
 
 def test_marks_system_prompt_and_last_three_messages() -> None:
@@ -99,9 +82,7 @@ def test_chooses_messages_to_mark(roles: str, expected: list[int]) -> None:
     assert marked_indices(apply_cache_control(history)) == expected
 
 
-THINKING = {"type": "thinking", "thinking": "hm", "signature": "s"}
 REDACTED = {"type": "redacted_thinking", "data": "x"}
-USE = call_block("t", "read", {})
 CONTENTS: dict[str, tuple[Any, int | None]] = {
     "one text": ([text("a")], 0),
     "the last block": ([text("a"), text("b")], 1),
@@ -250,9 +231,6 @@ def test_marks_are_separate_objects() -> None:
     assert a is not b
 
 
-# Marks that were there, copies
-
-
 def test_replaces_existing_marks() -> None:
     old = {"type": "ephemeral", "ttl": "1h"}
     result = result_block("t", [text("r", cache_control=old)])
@@ -287,43 +265,6 @@ def test_marked_message_keeps_its_native_value() -> None:
         "_native": {"api": "anthropic", "value": user_message("a")},
     }
     assert apply_cache_control([message])[0]["_native"] == message["_native"]
-
-
-blocks = st.sampled_from(
-    [
-        text("a"),
-        text(""),
-        text("b", cache_control=MARK),
-        THINKING,
-        USE,
-        "stray",
-        None,
-        3,
-    ]
-)
-contents = (
-    st.none()
-    | st.sampled_from(["", "words"])
-    | st.lists(blocks, max_size=4)
-    | st.integers()
-)
-histories = st.lists(
-    st.builds(
-        lambda role, content, more: {"role": role, "content": content, **more},
-        st.sampled_from(["system", "user", "assistant", "tool"]),
-        contents,
-        st.sampled_from(
-            [
-                {},
-                {"cache_control": MARK},
-                {"tool_calls": [{"id": "c"}]},
-                {"tool_calls": None},
-            ]
-        ),
-    )
-    | st.sampled_from([None, "stray", {}]),
-    max_size=12,
-)
 
 
 @given(histories, st.booleans(), st.none() | st.integers(-3, 15))
@@ -375,9 +316,6 @@ def test_changes_only_marks(history: Any, native: bool, previous: int | None) ->
         marked, native_anthropic=native, previous_index=previous
     )
     assert again == marked
-
-
-# The mark of the previous request
 
 
 def long_turn(blocks_since: int) -> list[Any]:
@@ -469,9 +407,6 @@ def test_finds_the_last_marked_message() -> None:
     assert find_last_marked_index([on_message, user_message("c")]) == 0
 
 
-# A system prompt kept apart
-
-
 def test_marks_a_separate_system_prompt() -> None:
     old = {"type": "ephemeral", "ttl": "1h"}
     assert mark_system("Be careful.") == [text("Be careful.", cache_control=MARK)]
@@ -481,9 +416,6 @@ def test_marks_a_separate_system_prompt() -> None:
     assert mark_system(None) is None
     assert mark_system("") == ""
     assert mark_system([]) == []
-
-
-# Who understands marks
 
 
 @pytest.mark.parametrize(
@@ -520,194 +452,13 @@ def test_recognizes_routes_that_accept_marks(
     )
 
 
-# The prefix that the next request repeats
-
-
-def request(*messages: Any, system: Any = "s", tools: Any = ()) -> Request:
-    return Request("claude-opus-4", list(messages), system, list(tools))
-
-
-def tool(name: str, **parameters: Any) -> dict[str, Any]:
-    return {"type": "function", "function": {"name": name, "parameters": parameters}}
-
-
-def test_longer_request_extends_a_shorter_one_regardless_of_marks() -> None:
-    a = request(user_message("a"), user_message("b"), tools=[tool("f")])
-    marked = apply_cache_control([*a.messages, user_message("c")])
-    b = request(
-        *marked, system=mark_system("s"), tools=[{**tool("f"), "cache_control": MARK}]
-    )
-    diff = compare_prefixes(a, b)
-    assert (diff.shared_messages, diff.is_extension, diff.section) == (2, True, None)
-    assert str(diff) == "extends it: all 2 messages are shared"
-    assert compare_prefixes(
-        a, request(*a.messages, user_message("c"), tools=a.tools)
-    ).is_extension
-    assert not compare_prefixes(b, a).is_extension
-    assert compare_prefixes(request(system=None), request(system="")).is_extension
-
-
-CALL = calls_message({"id": "c", "function": {"name": "f", "arguments": "{}"}})
-EDITED = {
-    **CALL,
-    "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "{ }"}}],
-}
-LONG = "x" * 100
-CHANGES: dict[str, tuple[Request, Request, str]] = {
-    "a word in a message": (
-        request(user_message("a"), user_message("fix the test")),
-        request(user_message("a"), user_message("fix the tent")),
-        'messages[1].content[0].text: "fix the test" became "fix the tent"',
-    ),
-    "far into a long text": (
-        request(user_message(f"{LONG}a{LONG}")),
-        request(user_message(f"{LONG}b{LONG}")),
-        f'messages[0].content[0].text: "…{LONG[:20]}a{LONG[:39]}…" became "…{LONG[:20]}b{LONG[:39]}…"',
-    ),
-    "a call's arguments": (
-        request(CALL),
-        request(EDITED),
-        'messages[0].tool_calls[0].function.arguments: "{}" became "{ }"',
-    ),
-    "a field came": (
-        request(user_message("a")),
-        request({**user_message("a"), "name": "x"}),
-        'messages[0].name: nothing became "x"',
-    ),
-    "a field went": (
-        request({"name": "x", **user_message("a")}),
-        request(user_message("a")),
-        'messages[0].name: "x" became nothing',
-    ),
-    "the last field went": (
-        request({**user_message("a"), "name": "x"}),
-        request(user_message("a")),
-        'messages[0].name: "x" became nothing',
-    ),
-    "the order of keys": (
-        request(user_message("a")),
-        request({"content": "a", "role": "user"}),
-        'messages[0]: {"role":"user","content":[{"type":"text"… became {"content":[{"type":"text","text":"a"}],…',
-    ),
-    "a number that only looks equal": (
-        request({**user_message("a"), "n": 1}),
-        request({**user_message("a"), "n": True}),
-        "messages[0].n: 1 became true",
-    ),
-    "another shape": (
-        request(user_message([text("a")])),
-        request(user_message(None)),
-        'messages[0].content: [{"type":"text","text":"a"}] became null',
-    ),
-    "a block came": (
-        request(user_message([text("a")])),
-        request(user_message([text("a"), text("b")])),
-        'messages[0].content[1]: nothing became {"type":"text","text":"b"}',
-    ),
-    "a message went": (
-        request(user_message("a"), user_message("b")),
-        request(user_message("a")),
-        'messages[1]: {"role":"user","content":[{"type":"text"… became nothing',
-    ),
-    "the system prompt": (
-        request(user_message("a"), system="It is noon."),
-        request(user_message("a"), system="It is nine."),
-        'system[0].text: "It is noon." became "It is nine."',
-    ),
-    "a system prompt came": (
-        request(system=None),
-        request(system="s"),
-        'system: null became [{"type":"text","text":"s"}]',
-    ),
-    "a tool's schema, before everything else": (
-        request(user_message("a"), tools=[tool("f", cache_control={"type": "string"})]),
-        request(user_message("b"), tools=[tool("f")], system="other"),
-        'tools[0].function.parameters.cache_control: {"type":"string"} became nothing',
-    ),
-    "a tool came": (
-        request(),
-        request(tools=[{"name": "f"}]),
-        'tools[0]: nothing became {"name":"f"}',
-    ),
-}
-
-
-@pytest.mark.parametrize(("a", "b", "words"), CHANGES.values(), ids=CHANGES.keys())
-def test_explains_the_first_difference(a: Request, b: Request, words: str) -> None:
-    diff = compare_prefixes(a, b)
-    assert str(diff) == words
-    assert not diff.is_extension
-    assert diff.shared_messages == (diff.index or 0)
-    assert (diff.index is not None) == (diff.section == "messages")
-
-
-@given(histories, histories, histories)
-def test_shared_prefix_matches_the_byte_chain(
-    common: Any, one: Any, other: Any
-) -> None:
-    a = request(*common, *one)
-    b = request(*copy.deepcopy(common), *other)
-    before = copy.deepcopy((a, b))
-    chains = zip(byte_chain(a.messages), byte_chain(b.messages), strict=False)
-    equal = sum(x == y for x, y in chains)
-    diff = compare_prefixes(a, b)
-    assert diff.shared_messages == equal >= len(common)
-    assert diff.is_extension == (equal == len(a.messages))
-    assert (a, b) == before
-
-
-def test_a_huge_text_is_compared_in_linear_time() -> None:
-    words = "ab" * 2_000_000
-    diff = compare_prefixes(
-        request(user_message(f"{words}x")), request(user_message(f"{words}y"))
-    )
-    assert (diff.old_excerpt, diff.new_excerpt) == (
-        '"…' + "ab" * 10 + 'x"',
-        '"…' + "ab" * 10 + 'y"',
-    )
-
-
 def test_deep_nesting_does_not_exhaust_the_stack() -> None:
     deep: Any = []
     for _ in range(100_000):
         deep = [deep]
-    history = [user_message(deep), user_message(deep)]
-    assert (
-        markers(
-            apply_cache_control(
-                [
-                    user_message("a"),
-                    *history,
-                    user_message("b"),
-                    user_message("c"),
-                    user_message("d"),
-                ]
-            )[3:]
-        )
-        == 3
-    )
-    assert (
-        compare_prefixes(request(*history), request(user_message("a"))).shared_messages
-        == 0
-    )
-
-
-def test_real_requests_extend_each_other() -> None:
-    for family in ("claude", "deepseek"):
-        files = sorted(
-            path
-            for path in shared_path("requests").glob("*.json")
-            if family in path.name
-        )
-        bodies = [json.loads(path.read_text("utf-8")) for path in files]
-        requests = [
-            Request("m", body["messages"], None, body["tools"] or []) for body in bodies
-        ]
-        for older, newer in pairwise(requests):
-            newer_marked = Request(
-                "m", apply_cache_control(newer.messages), None, newer.tools
-            )
-            assert str(compare_prefixes(older, newer_marked)).startswith("extends")
+    message = user_message(deep)
+    history = [user_message("a"), message, message, *map(user_message, "bcd")]
+    assert markers(apply_cache_control(history)[3:]) == 3
 
 
 def test_first_markable_index() -> None:
@@ -718,25 +469,3 @@ def test_first_markable_index() -> None:
         first = next(at for at, message in enumerate(marked) if message != history[at])
         assert 0 <= begin <= first
     assert find_first_markable_index(2, None) == 0
-
-
-@pytest.mark.parametrize(
-    ("model", "bills"),
-    [
-        ("gpt-5.6", True),
-        ("openai/gpt-5-6-codex", True),
-        ("gpt-6.1", True),
-        ("gpt-5.5", False),
-        ("gpt-5", False),
-        ("gpt-4o", False),
-        ("gpt-5-2025-08-07", False),
-        ("claude-opus-5", False),
-    ],
-)
-def test_openai_cache_billing_and_lifetime(model: str, bills: bool) -> None:
-    assert bills_cache_writes(model) is bills
-    assert find_cache_lifetime(model, "5m", {}) == (1_800 if bills else 300)
-    asked = {"prompt_cache_options": {"ttl": "12h"}}
-    assert find_cache_lifetime(model, "5m", asked) == (43_200 if bills else 300)
-    usual = {"prompt_cache_options": {"mode": "explicit", "ttl": "30m"}}
-    assert find_cache_lifetime(model, "5m", usual) == (1_800 if bills else 300)
