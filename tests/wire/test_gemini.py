@@ -611,6 +611,14 @@ class TestReplies:
         )
 
 
+def test_drops_the_finish_reason_of_an_unfinished_reply() -> None:
+    content = {"role": "model", "parts": [{"text": "Hi"}]}
+    body = {"candidates": [{"content": content, "finishReason": "STOP"}]}
+    reply = gemini.decode_reply(body)
+    unfinished = gemini.encode_reply(Reply(reply.message, None, raw=reply.raw))
+    assert unfinished == {"candidates": [{"content": content}]}
+
+
 def _chunk(*parts: dict[str, Any], **fields: Any) -> dict[str, Any]:
     return {
         "candidates": [
