@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
+
 from everthread.core.types import Api, Reply, Request, StreamDelta, StreamingModel
 from everthread.errors import ModelError
 from everthread.lab.provider import Provider, Record
@@ -28,6 +30,7 @@ CLASSES: dict[Api, type[HttpModel]] = {
     "anthropic": AnthropicModel,
 }
 NAME = "test-model"
+both_ways = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 
 
 def model_at(api: Api, url: str, **options: Any) -> HttpModel:
@@ -89,9 +92,10 @@ async def collect_pieces(
 
 
 async def failure_of(
-    model: StreamingModel, request: Request, *, stream: bool
+    model: StreamingModel, request: Request | None = None, *, stream: bool
 ) -> ModelError:
     """Return the error with which a call ends."""
+    request = request or make_request()
     try:
         if stream:
             await collect_pieces(model, request)
@@ -105,7 +109,7 @@ async def failure_of(
 async def failure_at(api: Api, url: str, *, stream: bool) -> ModelError:
     """Return the error with which a call to this address ends."""
     async with connect_model(api, url) as model:
-        return await failure_of(model, make_request(), stream=stream)
+        return await failure_of(model, stream=stream)
 
 
 def encode_stream(api: Api, reply: Reply) -> list[bytes]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from tests.chat_messages import function_call, result_message
 from tests.providers.http_models import (
     APIS,
     NAME,
+    both_ways,
     collect_pieces,
     connect_model,
     encode_stream,
@@ -32,8 +34,8 @@ from tests.providers.http_models import (
 from tests.wire.recording import Scripted, json_reply, recording_server, sse_reply
 
 pytestmark = pytest.mark.parametrize("api", APIS)
-both_ways = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 
+HTML = "text/html; charset=utf-8"
 TOOL = {
     "type": "function",
     "function": {
@@ -57,74 +59,10 @@ CALLS = Reply(
     },
     stop="tool_calls",
 )
-REASONED: dict[Api, dict[str, Any]] = {
-    "openai_chat": {
-        "id": "c1",
-        "object": "chat.completion",
-        "created": 1,
-        "model": "served",
-        "choices": [
-            {
-                "index": 0,
-                "finish_reason": "stop",
-                "message": {
-                    "role": "assistant",
-                    "reasoning_content": "Hm, 4.",
-                    "content": "Four.",
-                },
-            }
-        ],
-        "usage": {
-            "prompt_tokens": 9,
-            "completion_tokens": 3,
-            "total_tokens": 12,
-            "vendor_figure": 7,
-        },
-    },
-    "openai_responses": {
-        "id": "r1",
-        "object": "response",
-        "created_at": 1,
-        "model": "served",
-        "status": "completed",
-        "output": [
-            {
-                "type": "reasoning",
-                "id": "rs_1",
-                "summary": [{"type": "summary_text", "text": "Hm, 4."}],
-                "encrypted_content": "gAAAA+signed",
-            },
-            {
-                "type": "message",
-                "id": "msg_1",
-                "role": "assistant",
-                "status": "completed",
-                "content": [
-                    {"type": "output_text", "text": "Four.", "annotations": []}
-                ],
-            },
-        ],
-        "usage": {
-            "input_tokens": 9,
-            "output_tokens": 3,
-            "total_tokens": 12,
-            "vendor_figure": 7,
-        },
-    },
-    "anthropic": {
-        "id": "m1",
-        "type": "message",
-        "role": "assistant",
-        "model": "served",
-        "content": [
-            {"type": "thinking", "thinking": "Hm, 4.", "signature": "signed=="},
-            {"type": "text", "text": "Four."},
-        ],
-        "stop_reason": "end_turn",
-        "stop_sequence": None,
-        "usage": {"input_tokens": 9, "output_tokens": 3, "vendor_figure": 7},
-    },
-}
+REASONING_REPLIES: dict[Api, dict[str, Any]] = json.loads(
+    (Path(__file__).parent / "reasoning_replies.json").read_text("utf-8")
+)
+"""A reply of each provider with reasoning, and with a field that is not known."""
 
 
 async def test_completes_with_text_and_usage(api: Api) -> None:
@@ -186,7 +124,7 @@ async def test_returns_calls_and_sends_their_results(api: Api, stream: bool) -> 
 async def test_sends_reasoning_and_unknown_fields_back_verbatim(
     api: Api, stream: bool
 ) -> None:
-    body = REASONED[api]
+    body = REASONING_REPLIES[api]
     answered = CODECS[api].decode_reply(body, model=NAME)
     first_answer = (
         sse_reply(encode_stream(api, answered)) if stream else json_reply(body)
@@ -247,11 +185,9 @@ async def test_sends_exactly_the_encoded_bytes(api: Api, stream: bool) -> None:
 
 @both_ways
 async def test_reports_status_and_wait_of_a_rate_limit(api: Api, stream: bool) -> None:
-    async with open_model(api, [Fault("rate_limit", retry_after=7)]) as (
-        model,
-        provider,
-    ):
-        error = await failure_of(model, make_request(), stream=stream)
+    script = [Fault("rate_limit", retry_after=7)]
+    async with open_model(api, script) as (model, provider):
+        error = await failure_of(model, stream=stream)
     assert (error.status, error.retry_after) == (429, 7.0)
     assert classify_error(error).kind == "rate_limit"
     assert len(provider.log) == 1, "the SDK tried again by itself"
@@ -275,7 +211,7 @@ async def test_an_error_inside_a_stream_keeps_the_partial_answer(
     api: Api, kind: Any
 ) -> None:
     async with open_model(api, [Fault(kind, after=6)]) as (model, _):
-        error = await failure_of(model, make_request(), stream=True)
+        error = await failure_of(model, stream=True)
     assert (classify_error(error).kind == "prompt_too_long") is (
         kind == "stream_overflow"
     )
@@ -288,7 +224,7 @@ async def test_an_error_inside_a_stream_keeps_the_partial_answer(
 @pytest.mark.parametrize("kind", ["truncated", "reset"])
 async def test_a_broken_stream_keeps_the_partial_answer(api: Api, kind: Any) -> None:
     async with open_model(api, [Fault(kind, after=6)]) as (model, _):
-        error = await failure_of(model, make_request(), stream=True)
+        error = await failure_of(model, stream=True)
     assert isinstance(error, ModelUnreachableError)
     assert text_of(error.partial.message)
     assert error.partial.stop is None
@@ -304,7 +240,7 @@ async def test_raises_for_an_unreadable_answer(api: Api, kind: Any) -> None:
             reply = await model.complete(make_request())
             assert text_of(reply.message) == ""
         else:
-            error = await failure_of(model, make_request(), stream=False)
+            error = await failure_of(model, stream=False)
             assert NAME in str(error)
 
 
@@ -314,12 +250,13 @@ async def test_takes_a_stream_without_events_for_an_overflow(api: Api) -> None:
     assert classify_error(error).kind == "prompt_too_long"
 
 
-async def test_names_the_address_that_answers_with_a_web_page(api: Api) -> None:
-    page = Scripted(
-        (b"<html><body>Please log in</body></html>",), content_type="text/html"
-    )
+@both_ways
+async def test_names_the_address_that_answers_with_a_web_page(
+    api: Api, stream: bool
+) -> None:
+    page = Scripted((b"<html><body>Please log in</body></html>",), content_type=HTML)
     with recording_server([page]) as server:
-        error = await failure_at(api, server.url, stream=False)
+        error = await failure_at(api, server.url, stream=stream)
     assert server.url in str(error)
     assert "base_url" in str(error)
     assert classify_error(error).kind == "other"
@@ -383,7 +320,7 @@ async def test_answers_again_after_a_stream_was_closed_early(
 async def test_raises_a_timeout_after_silence(api: Api) -> None:
     script = [Fault("hang", seconds=60)]
     async with open_model(api, script, read_seconds=0.2) as (model, _):
-        error = await failure_of(model, make_request(), stream=True)
+        error = await failure_of(model, stream=True)
     assert isinstance(error, ModelTimeoutError)
     assert classify_error(error).kind == "other"
 

@@ -20,7 +20,7 @@ from everthread.providers.model_errors import (
     make_refusal_error,
 )
 from tests.core.error_cases import CASES
-from tests.providers.http_models import APIS, connect_model, failure_of, make_request
+from tests.providers.http_models import APIS, connect_model, failure_of
 from tests.wire.recording import json_reply, recording_server
 
 ROUTE = ModelAddress("m", "http://here/v1", "A_KEY")
@@ -40,7 +40,7 @@ async def test_classifies_errors_of_the_sdk_like_their_bodies(api: Api) -> None:
     with recording_server(replies) as server:
         async with connect_model(api, server.url) as model:
             errors = [
-                await failure_of(model, make_request(), stream=bool(number % 2))
+                await failure_of(model, stream=bool(number % 2))
                 for number in range(len(cases))
             ]
     assert len(cases) > 20

@@ -28,8 +28,7 @@ from tests.providers.fake_model import (
     make_reply,
     text_delta,
 )
-
-both_ways = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+from tests.providers.http_models import both_ways
 
 
 def pair(first: list[Any], second: list[Any]) -> tuple[ScriptedModel, ScriptedModel]:

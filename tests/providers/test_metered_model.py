@@ -19,8 +19,6 @@ from tests.providers.http_models import (
     collect_pieces,
 )
 
-both_ways = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-
 
 @pytest.mark.parametrize("is_stream", [False, True])
 async def test_sends_no_request_without_permission(*, is_stream: bool) -> None:

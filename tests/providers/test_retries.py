@@ -30,12 +30,11 @@ from tests.providers.fake_model import (
 )
 from tests.providers.http_models import (
     APIS,
+    both_ways,
     collect_pieces,
     make_request,
     open_model,
 )
-
-both_ways = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 
 
 def retrying(

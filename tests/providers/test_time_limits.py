@@ -28,12 +28,11 @@ from tests.providers.fake_model import (
 )
 from tests.providers.http_models import (
     APIS,
+    both_ways,
     failure_of,
     make_request,
     open_model,
 )
-
-both_ways = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 
 
 @pytest.mark.parametrize(

@@ -29,67 +29,63 @@ class Learnt:
     source: str = "the provider stated it"
 
 
-async def resolve(model: str = "gpt-4o", **options: Any) -> tuple[int, str]:
-    window = await resolve_window(model, **options)
-    assert f"{window.tokens:,}" in str(window)
-    return window.tokens, window.source
-
-
-async def says_9000() -> EndpointReport:
+async def report_9000() -> EndpointReport:
     return EndpointReport(9_000, "http://x/v1/models (context_length)")
 
 
-async def says_nothing() -> EndpointReport:
+async def report_nothing() -> EndpointReport:
     return EndpointReport(None, note="The server did not tell the window.")
 
 
-async def must_not_be_asked() -> EndpointReport:
-    raise AssertionError("nobody needs to be asked")
+async def fail_if_asked() -> EndpointReport:
+    raise AssertionError("the server need not be asked")
 
 
-async def test_the_smaller_of_setting_and_learnt_limit_decides() -> None:
-    ask = must_not_be_asked
-    assert await resolve(
-        setting=50_000, learnt_limit=Learnt(40_000), ask_server=ask
-    ) == (
-        40_000,
-        "learnt",
-    )
-    assert await resolve(
-        setting=30_000, learnt_limit=Learnt(40_000), ask_server=ask
-    ) == (
-        30_000,
-        "setting",
-    )
-    assert await resolve(setting=30_000, ask_server=ask) == (30_000, "setting")
-    assert await resolve(learnt_limit=Learnt(40_000), ask_server=ask) == (
-        40_000,
-        "learnt",
-    )
+LONG_CONTEXT = read_window_betas({"Anthropic-Beta": "context-1m-2025-08-07, other"})
+KNOWN_LIMIT = {"learnt_limit": Learnt(40_000), "ask_server": fail_if_asked}
 
 
-async def test_a_long_context_header_beats_the_endpoint() -> None:
-    betas = read_window_betas({"Anthropic-Beta": "context-1m-2025-08-07, other"})
-    assert await resolve("claude-sonnet-4-5", ask_server=says_9000, betas=betas) == (
-        1_000_000,
-        "request",
-    )
-    assert await resolve("claude-sonnet-4-5", setting=50_000, betas=betas) == (
-        50_000,
-        "setting",
-    )
-    assert await resolve("gpt-4o", betas=betas) == (128_000, "catalogue")
+@pytest.mark.parametrize(
+    ("model", "options", "tokens", "source"),
+    [
+        ("gpt-4o", {"setting": 50_000, **KNOWN_LIMIT}, 40_000, "learnt"),
+        ("gpt-4o", {"setting": 30_000, **KNOWN_LIMIT}, 30_000, "setting"),
+        (
+            "gpt-4o",
+            {"setting": 30_000, "ask_server": fail_if_asked},
+            30_000,
+            "setting",
+        ),
+        ("gpt-4o", KNOWN_LIMIT, 40_000, "learnt"),
+        ("gpt-4o", {"ask_server": report_9000}, 9_000, "endpoint"),
+        ("gpt-4o", {"ask_server": report_nothing}, 128_000, "catalogue"),
+        ("gpt-4o", {"betas": LONG_CONTEXT}, 128_000, "catalogue"),
+        ("claude-sonnet-4-5", {}, 200_000, "catalogue"),
+        (
+            "claude-sonnet-4-5",
+            {"ask_server": report_9000, "betas": LONG_CONTEXT},
+            1_000_000,
+            "request",
+        ),
+        (
+            "claude-sonnet-4-5",
+            {"setting": 50_000, "betas": LONG_CONTEXT},
+            50_000,
+            "setting",
+        ),
+        ("nobody-knows-me", {"ask_server": report_nothing}, 128_000, "default"),
+    ],
+)
+async def test_chooses_the_window_by_the_most_reliable_source(
+    model: str, options: dict[str, Any], tokens: int, source: str
+) -> None:
+    window = await resolve_window(model, **options)
+    assert (window.tokens, window.source) == (tokens, source)
+    assert f"{tokens:,}" in str(window)
 
 
-async def test_asks_the_endpoint_then_the_catalogue_then_guesses() -> None:
-    assert await resolve(ask_server=says_9000) == (9_000, "endpoint")
-    assert await resolve(ask_server=says_nothing) == (128_000, "catalogue")
-    assert await resolve("claude-sonnet-4-5") == (200_000, "catalogue")
-    assert await resolve("nobody-knows-me", ask_server=says_nothing) == (
-        128_000,
-        "default",
-    )
-    guess = await resolve_window("nobody-knows-me", ask_server=says_nothing)
+async def test_explains_a_guessed_window() -> None:
+    guess = await resolve_window("nobody-knows-me", ask_server=report_nothing)
     assert "nobody-knows-me" in guess.sentence
     assert "model.context_length" in guess.sentence
     assert guess.note == "The server did not tell the window."

@@ -26,6 +26,7 @@ from everthread.config.sections import (
     StoreOptions,
     ToolOutputOptions,
 )
+from everthread.core.messages import count_noun
 from everthread.core.secrets.redaction import redact
 from everthread.errors import ConfigError
 
@@ -100,8 +101,9 @@ def parse_config(text: str, *, source: str = "config.yaml") -> Config:
         return Config.model_validate(data)
     except ValidationError as error:
         problems = "\n".join(f"  {line}" for line in _describe_problems(error))
+        settings = count_noun(error.error_count(), "setting")
         raise ConfigError(
-            f"{source}: {error.error_count()} setting(s) cannot be used:\n{problems}"
+            f"{source}: {settings} cannot be used:\n{problems}"
         ) from error
 
 
