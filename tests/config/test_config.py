@@ -249,7 +249,11 @@ def test_accepts_allowed_values(text: str) -> None:
         ),
         ("engines: {mine: 3}", "engines.mine = 3", "dictionary"),
         ("compression: 3", "compression = 3", "must hold keys and values"),
-        ("recall: [embeddings]", "recall = ['embeddings']", "must hold keys and values"),
+        (
+            "recall: [embeddings]",
+            "recall = ['embeddings']",
+            "must hold keys and values",
+        ),
         (
             "compression: {keep_important: 0.1}",
             "compression.keep_important",
