@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 
-from everthread.core.types import Reply
 from everthread.lab.provider import Provider, ServedModel
 from everthread.lab.provider.answers import Record
 from everthread.thread.events import CompactionReceipt
+from tests.chat_messages import calls_reply, function_call
 from tests.gateway.gateway_setup import FILLER, GatewaySetup, open_setup_with_models
 from tests.gateway.manager_setup import (
     HistoryClient,
@@ -39,19 +39,31 @@ async def chat_client(setup: GatewaySetup, cap: int) -> Ask:
     return ask
 
 
+def enable_thinking(tokens: int) -> Any:
+    return {"thinking": {"type": "enabled", "budget_tokens": tokens}} if tokens else {}
+
+
 async def claude_client(setup: GatewaySetup, cap: int, thinking: int = 0) -> Ask:
     client = setup.claude(await setup.start(), await setup.key())
-    more: Any = (
-        {"thinking": {"type": "enabled", "budget_tokens": thinking}} if thinking else {}
-    )
+    extra = enable_thinking(thinking)
 
     async def ask(messages: list[Any]) -> str:
         answer = await client.messages.create(
-            model=UNKNOWN, max_tokens=cap, messages=messages, **more
+            model=UNKNOWN, max_tokens=cap, messages=messages, **extra
         )
         return "".join(block.text for block in answer.content if block.type == "text")
 
     return ask
+
+
+@asynccontextmanager
+async def serve_model(
+    folder: Path, dialect: str, window: int = WINDOW, **options: Any
+) -> AsyncIterator[GatewaySetup]:
+    """Open gateways before a model that they do not know."""
+    models = [ServedModel(UNKNOWN, window, dialect, **options)]
+    async with open_setup_with_models(folder, models, lambda _: "Noted.") as setup:
+        yield setup
 
 
 async def hold_conversation(ask: Ask, calls: int = CALLS, about: str = "Entry") -> None:
@@ -80,13 +92,9 @@ def refusals(provider: Provider) -> list[str]:
 async def test_lowers_a_refused_output_cap_for_that_call_only(
     tmp_path: Path, dialect: str, cap: int, tokenizer: str | None
 ) -> None:
-    served = [ServedModel(UNKNOWN, WINDOW, dialect, tokenizer=tokenizer)]
-    async with open_setup_with_models(
-        tmp_path, served, script=lambda _: "Noted."
-    ) as setup:
-        ask = await (claude_client if dialect == "anthropic" else chat_client)(
-            setup, cap
-        )
+    async with serve_model(tmp_path, dialect, tokenizer=tokenizer) as setup:
+        make_client = claude_client if dialect == "anthropic" else chat_client
+        ask = await make_client(setup, cap)
         await hold_conversation(ask)
         await hold_conversation(ask, calls=2, about="Another thread, entry")
         assert len(accepted_records(setup.provider)) == CALLS + 2
@@ -101,10 +109,7 @@ async def test_lowers_a_refused_output_cap_for_that_call_only(
 async def test_remembers_the_maximum_output_that_an_error_states(
     tmp_path: Path,
 ) -> None:
-    served = [ServedModel(UNKNOWN, 64_000, "openai", max_output=2_000)]
-    async with open_setup_with_models(
-        tmp_path, served, script=lambda _: "Noted."
-    ) as setup:
+    async with serve_model(tmp_path, "openai", 64_000, max_output=2_000) as setup:
         await hold_conversation(await chat_client(setup, 9_000), calls=6)
         assert len(refusals(setup.provider)) == 1
         assert {
@@ -117,20 +122,14 @@ async def test_remembers_the_maximum_output_that_an_error_states(
 async def test_does_not_store_the_room_of_one_prompt_as_the_model_s_maximum(
     tmp_path: Path,
 ) -> None:
-    served = [ServedModel(UNKNOWN, WINDOW, "vllm")]
-    async with open_setup_with_models(
-        tmp_path, served, script=lambda _: "Noted."
-    ) as setup:
+    async with serve_model(tmp_path, "vllm") as setup:
         await hold_conversation(await chat_client(setup, 7_900), calls=3)
         limits = await setup.store.limits()
         assert [(limit.kind, limit.limit) for limit in limits] == [("window", WINDOW)]
 
 
 async def test_a_lowered_cap_stays_above_a_thinking_budget(tmp_path: Path) -> None:
-    served = [ServedModel(UNKNOWN, WINDOW, "anthropic")]
-    async with open_setup_with_models(
-        tmp_path, served, script=lambda _: "Noted."
-    ) as setup:
+    async with serve_model(tmp_path, "anthropic") as setup:
         await hold_conversation(await claude_client(setup, cap=7_900, thinking=3_000))
         assert len(accepted_records(setup.provider)) == CALLS
         assert all(record.body["max_tokens"] > 3_000 for record in setup.provider.log)
@@ -143,10 +142,16 @@ def greedy_client(thinking: int = 0) -> HistoryClient:
         "type": "function",
         "function": {"name": "look", "parameters": {"type": "object"}},
     }
-    more: Any = (
-        {"thinking": {"type": "enabled", "budget_tokens": thinking}} if thinking else {}
-    )
-    return HistoryClient("anthropic", tools=[tool], extra={"max_tokens": 6_000, **more})
+    extra = {"max_tokens": 6_000, **enable_thinking(thinking)}
+    return HistoryClient("anthropic", tools=[tool], extra=extra)
+
+
+@pytest.fixture
+async def provider_setup(tmp_path: Path) -> AsyncIterator[ProviderSetup]:
+    async with open_manager_setup(
+        tmp_path, lambda _: "Noted.", window=WINDOW, dialect="anthropic"
+    ) as opened:
+        yield opened
 
 
 async def fill_window(setup: ProviderSetup, client: HistoryClient) -> None:
@@ -159,56 +164,47 @@ async def fill_window(setup: ProviderSetup, client: HistoryClient) -> None:
         prompt = setup.provider.log[-1].prompt_tokens
 
 
-async def test_the_next_process_asks_for_the_remaining_window(tmp_path: Path) -> None:
-    async with open_manager_setup(
-        tmp_path, lambda _: "Noted.", window=WINDOW, dialect="anthropic"
-    ) as setup:
-        client = greedy_client(thinking=3_200)
-        await fill_window(setup, client)
-        refused_before = len(refusals(setup.provider))
-        receipts = len(setup.of(CompactionReceipt))
-        client.add_user_message("And now?")
-        await setup.send(setup.manager(recall=True, background=False), client)
-        last = setup.provider.log[-1]
-        assert len(refusals(setup.provider)) == refused_before
-        assert last.body["max_tokens"] >= 0.8 * (WINDOW - last.prompt_tokens)
-        assert len(setup.of(CompactionReceipt)) == receipts, (
-            "the compaction is not a new one for the next process"
-        )
+async def test_the_next_process_asks_for_the_remaining_window(
+    provider_setup: ProviderSetup,
+) -> None:
+    client = greedy_client(thinking=3_200)
+    await fill_window(provider_setup, client)
+    refused_before = len(refusals(provider_setup.provider))
+    receipts = len(provider_setup.of(CompactionReceipt))
+    client.add_user_message("And now?")
+    await provider_setup.send(
+        provider_setup.manager(recall=True, background=False), client
+    )
+    last = provider_setup.provider.log[-1]
+    assert len(refusals(provider_setup.provider)) == refused_before
+    assert last.body["max_tokens"] >= 0.8 * (WINDOW - last.prompt_tokens)
+    assert len(provider_setup.of(CompactionReceipt)) == receipts, (
+        "the compaction is not a new one for the next process"
+    )
 
 
 async def test_a_recall_round_after_a_refusal_asks_for_the_remaining_window(
-    tmp_path: Path,
+    provider_setup: ProviderSetup,
 ) -> None:
-    async with open_manager_setup(
-        tmp_path, lambda _: "Noted.", window=WINDOW, dialect="anthropic"
-    ) as setup:
-        client = greedy_client()
-        await fill_window(setup, client)
-        await setup.store.forget_limits()
-        manager = setup.manager(recall=True, background=False)
-        client.add_user_message("What was the first entry?")
-        turn = await manager.prepare(client.incoming(setup.provider.url))
-        asked = await post(setup.provider, turn.sent.body)
-        assert asked.status_code == 400
-        lowered = await turn.recover(asked.status_code, asked.content)
-        assert lowered is not None
-        assert (await post(setup.provider, lowered.body)).status_code == 200
-        arguments = json.dumps({"id": "message:1"})
-        call: Any = {
-            "id": "call_1",
-            "type": "function",
-            "function": {"name": "recall", "arguments": arguments},
-        }
-        following = await turn.resume_after_recall(
-            Reply({"role": "assistant", "content": None, "tool_calls": [call]})
-        )
-        assert following is not None
-        answer = await post(setup.provider, following.body)
-        assert answer.status_code == 200, answer.text
-        first, second = setup.provider.log[-2:]
-        assert second.prompt_tokens > first.prompt_tokens
-        assert second.body["max_tokens"] >= 0.8 * (WINDOW - second.prompt_tokens)
+    client = greedy_client()
+    await fill_window(provider_setup, client)
+    await provider_setup.store.forget_limits()
+    manager = provider_setup.manager(recall=True, background=False)
+    client.add_user_message("What was the first entry?")
+    turn = await manager.prepare(client.incoming(provider_setup.provider.url))
+    asked = await post(provider_setup.provider, turn.sent.body)
+    assert asked.status_code == 400
+    lowered = await turn.recover(asked.status_code, asked.content)
+    assert lowered is not None
+    assert (await post(provider_setup.provider, lowered.body)).status_code == 200
+    call = function_call("call_1", "recall", '{"id": "message:1"}')
+    following = await turn.resume_after_recall(calls_reply(call))
+    assert following is not None
+    answer = await post(provider_setup.provider, following.body)
+    assert answer.status_code == 200, answer.text
+    first, second = provider_setup.provider.log[-2:]
+    assert second.prompt_tokens > first.prompt_tokens
+    assert second.body["max_tokens"] >= 0.8 * (WINDOW - second.prompt_tokens)
 
 
 async def post(provider: Provider, body: bytes) -> httpx2.Response:
@@ -220,29 +216,15 @@ async def post(provider: Provider, body: bytes) -> httpx2.Response:
 
 
 async def test_removes_the_oldest_of_too_many_images(tmp_path: Path) -> None:
-    served = [ServedModel(UNKNOWN, 200_000, "openai", max_images=5)]
-    async with open_setup_with_models(
-        tmp_path, served, script=lambda _: "Seen."
-    ) as setup:
-        client = setup.chat(await setup.start(), await setup.key())
+    async with serve_model(tmp_path, "openai", 200_000, max_images=5) as setup:
+        ask = await chat_client(setup, 1_000)
         messages: list[Any] = []
         for turn in range(14):
-            image = {
-                "type": "image_url",
-                "image_url": {"url": f"data:image/png;base64,{'AAAA' * 50}{turn:04}"},
-            }
-            messages.append(
-                {
-                    "role": "user",
-                    "content": [{"type": "text", "text": f"Picture {turn}"}, image],
-                }
-            )
-            reply = await client.chat.completions.create(
-                model=UNKNOWN, messages=messages
-            )
-            messages.append(
-                {"role": "assistant", "content": reply.choices[0].message.content}
-            )
+            url = f"data:image/png;base64,{'AAAA' * 50}{turn:04}"
+            text = {"type": "text", "text": f"Picture {turn}"}
+            image = {"type": "image_url", "image_url": {"url": url}}
+            messages.append({"role": "user", "content": [text, image]})
+            messages.append({"role": "assistant", "content": await ask(messages)})
         last = accepted_records(setup.provider)[-1]
         assert "Picture 0" in str(last.body)
         assert str(last.body).count("data:image") <= 5
