@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api
 from everthread.errors import WireError
-from everthread.gateway.request.body_cache import BodyOrigin, count_shared_bytes
+from everthread.gateway.request.body_cache import BodyOrigin
 from everthread.gateway.request.json_slices import slice_body
 from everthread.gateway.request.request_reader import (
     LocatedBody,
@@ -211,23 +211,6 @@ def test_a_cache_mark_in_a_call_s_arguments_is_content() -> None:
         assert comparable(parsed) == comparable(read_alone("anthropic", body))
         histories.add(parsed.history.digest(3))
     assert len(histories) == 2
-
-
-@given(
-    start=st.binary(max_size=40), one=st.binary(max_size=9), other=st.binary(max_size=9)
-)
-def test_counts_shared_bytes_exactly(start: bytes, one: bytes, other: bytes) -> None:
-    ones = start + one
-    others = start + other
-    expected = next(
-        (
-            index
-            for index, (left, right) in enumerate(zip(ones, others, strict=False))
-            if left != right
-        ),
-        min(len(ones), len(others)),
-    )
-    assert count_shared_bytes(ones, others) == expected
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,6 @@ from everthread.gateway.request.body_reading import (
     MAX_LOOP_BYTES,
     BodyLocator,
     read_request,
-    run_in_thread_if_large,
 )
 from everthread.gateway.request.request_reader import (
     MIN_PROCESS_BYTES,
@@ -164,14 +163,6 @@ async def test_does_not_parse_a_body_of_millions_of_values() -> None:
     read = await read_request(body, "", LIMIT, locator=locator)
     assert (manager.threads, read.located_body, read.model) == ([], None, "m")
     assert read.excess == "it has more than 400,000 objects"
-
-
-async def test_small_work_stays_in_the_same_thread() -> None:
-    assert await run_in_thread_if_large(1, threading.get_ident) == threading.get_ident()
-    assert (
-        await run_in_thread_if_large(MAX_LOOP_BYTES + 1, threading.get_ident)
-        != threading.get_ident()
-    )
 
 
 def test_estimating_tokens_takes_linear_time() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +24,10 @@ from tests.gateway.manager_setup import (
     CODECS,
     HistoryClient,
     ManagerSetup,
+    ask,
     make_text,
     numbered_text,
     open_manager_setup,
-    send_request,
     thread_of,
 )
 
@@ -49,38 +48,27 @@ def answer_or_refuse(request: Request) -> Any:
 async def test_a_too_large_request_loses_old_images_first(
     api: Api, tmp_path: Path
 ) -> None:
-    """Every request is answered, the latest picture is always there, and no summary is written for it."""
+    """Every request is answered, the latest image stays, and no summary is written."""
     async with open_manager_setup(tmp_path, answer_or_refuse, window=100_000) as setup:
-        provider = setup.provider
-        assert provider is not None
-        client = HistoryClient(
-            api, extra={"max_tokens": 500} if api == "anthropic" else {}
-        )
+        extra = {"max_tokens": 500} if api == "anthropic" else {}
+        client = HistoryClient(api, extra=extra)
         manager = setup.manager()
         sent = b""
         for number in range(10):
-            said: Any = {
-                "role": "user",
-                "content": [
-                    {"type": "text", "text": f"Picture {number}"},
-                    image(number),
-                ],
-            }
-            client.messages += CODECS[api].encode_messages([said], model=client.model)
-            exchange = await send_request(manager, client, provider)
-            assert exchange.reply is not None, exchange.error
+            text = {"type": "text", "text": f"Picture {number}"}
+            message: Any = {"role": "user", "content": [text, image(number)]}
+            client.messages += CODECS[api].encode_messages(
+                [message], model=client.model
+            )
+            exchange = await setup.send(manager, client)
             sent = exchange.sent.body
             assert base64.b64encode(bytes([number]) * 30) in sent
             assert exchange.sent.headers["x-everthread-compactions"] == "0"
         assert setup.of(Slimmed)
         assert not setup.of(CompactionDone)
-        refused = [record.status for record in provider.log].count(413)
-        assert 1 <= refused <= 4, (
-            "what was made smaller once is used by the requests that follow"
-        )
-        assert all(b"Picture %d" % number in sent for number in range(10)), (
-            "no word is lost"
-        )
+        refused = [record.status for record in setup.provider.log].count(413)
+        assert 1 <= refused <= 4, "later requests use the smaller form"
+        assert all(b"Picture %d" % number in sent for number in range(10))
 
 
 async def test_a_too_large_result_is_stored_and_cited(tmp_path: Path) -> None:
@@ -90,15 +78,13 @@ async def test_a_too_large_result_is_stored_and_cited(tmp_path: Path) -> None:
         client.add_user_message("Read it.")
         client.messages.append(calls_message(function_call("c1", "read")))
         client.add_result("c1", make_text(16_000, "line"))
-        exchange = await send_request(manager, client, setup.provider)
-        assert exchange.reply is not None
+        exchange = await setup.send(manager, client)
         [made] = setup.of(Slimmed)
         assert made.stored == 1
         [stored] = await setup.store.outputs(thread_of(exchange.sent))
         assert stored.id in exchange.sent.body.decode()
-        assert await setup.store.output(stored.id, tenant="t") == make_text(
-            16_000, "line"
-        )
+        text = await setup.store.output(stored.id, tenant="t")
+        assert text == make_text(16_000, "line")
 
 
 @pytest.mark.parametrize(
@@ -111,41 +97,34 @@ async def test_a_too_large_result_is_stored_and_cited(tmp_path: Path) -> None:
 async def test_the_note_follows_the_system_text_from_the_first_rewrite_on(
     api: Api, system: Any, setup: ManagerSetup
 ) -> None:
-    setup.window = 8000
     client = HistoryClient(api, system=system)
     manager = setup.manager(background=False)
     notes: list[str] = []
     body: dict[str, Any] = {}
-    for turn in range(16):
-        client.add_user_message(numbered_text(turn, 700, "note"))
-        asked = await manager.prepare(client.incoming())
-        sent = asked.sent
-        client.add_assistant_message("Yes.")
-        await asked.record(Outcome(200))
+    for number in range(16):
+        sent = await ask(manager, client, numbered_text(number, 700, "note"))
         body = json.loads(sent.body)
-        prompt = (
-            body.get("system")
-            or body.get("instructions")
-            or body["messages"][0]["content"]
-        )
-        text = (
-            prompt
-            if isinstance(prompt, str)
-            else "|".join(block["text"] for block in prompt)
-        )
+        text = read_system_text(body)
         assert text.startswith("Be brief.")
         notes.append(text.removeprefix("Be brief."))
     assert notes[0] == ""
-    assert len(set(notes)) == 2, (
-        "it comes once and stays the same through every later compaction"
-    )
+    assert len(set(notes)) == 2, "it stays the same through every later compaction"
     assert "compacted" in notes[-1]
     assert notes == sorted(notes, key=len)
     assert len(setup.of(CompactionDone)) >= 3
     if api == "anthropic":
         assert body["system"][0] == {"type": "text", "text": "Be brief."}, (
-            "a block of its own"
+            "the note is a block of its own"
         )
+
+
+def read_system_text(body: dict[str, Any]) -> str:
+    prompt = body.get("system") or body.get("instructions")
+    if prompt is None:
+        prompt = body["messages"][0]["content"]
+    if isinstance(prompt, str):
+        return prompt
+    return "|".join(block["text"] for block in prompt)
 
 
 async def test_pauses_compactions_that_hardly_help(
@@ -153,51 +132,48 @@ async def test_pauses_compactions_that_hardly_help(
 ) -> None:
     """The provider counts what the client sent, as if no rewrite had made anything smaller."""
 
-    setup.window = 8000
     client = HistoryClient("openai_chat")
     manager = setup.manager(background=False)
 
-    async def turn(text: str) -> None:
+    async def send_turn(text: str) -> None:
         client.add_user_message(text)
-        asked = await manager.prepare(incoming := client.incoming())
+        incoming = client.incoming()
+        turn = await manager.prepare(incoming)
         client.add_assistant_message("Yes.")
-        await asked.record(
-            Outcome(200, None, CanonicalUsage(len(incoming.body) // 5, 3))
-        )
+        usage = CanonicalUsage(len(incoming.body) // 5, 3)
+        await turn.record(Outcome(200, None, usage))
 
-    def told() -> int:
+    def count_pauses() -> int:
         return sum("paused" in event.text for event in setup.of(Notice))
 
-    while not told():
+    while not count_pauses():
         assert len(setup.of(CompactionDone)) < 5
-        await turn(make_text(300, f"note {len(client.messages)}"))
+        await send_turn(make_text(300, f"note {len(client.messages)}"))
     made = len(setup.of(CompactionDone))
     for _ in range(3):
-        await turn("And on.")
-    assert (len(setup.of(CompactionDone)), told()) == (made, 1)
-    await turn(make_text(900, "much more"))
+        await send_turn("And on.")
+    assert len(setup.of(CompactionDone)) == made
+    assert count_pauses() == 1
+    await send_turn(make_text(900, "much more"))
     assert len(setup.of(CompactionDone)) > made, "a tenth more ends it"
 
 
-def test_a_pause_ends_with_growth_or_time_and_survives_a_restart() -> None:
+def test_judges_each_compaction_of_a_client_once() -> None:
     pause = CompactionPause()
     assert not pause.judge_compaction(1, 1_000, 950, now=100.0)
     assert pause.judge_compaction(2, 1_000, 950, now=100.0)
-    known = CompactionPause.load(json.loads(json.dumps(asdict(pause))))
-    for each in (pause, known):
-        assert each.is_active(1_000, 399.0)
-    assert not known.is_active(1_045, 399.0), "a tenth more"
-    assert not pause.is_active(1_000, 400.0), "five minutes"
-    assert not pause.judge_compaction(2, 1_000, 999, now=0.0), "each is judged once"
+    assert not pause.judge_compaction(2, 1_000, 999, now=0.0), "judged already"
     assert not pause.judge_compaction(3, 1_000, 900, now=0.0)
     assert not pause.judge_compaction(4, 1_000, 999, now=0.0), "not two in a row"
     pause.skip_judging(9)
     assert not pause.judge_compaction(9, 1_000, 999, now=0.0)
-    assert (
-        CompactionPause.load({"paused_at": "x", "last_judged_number": None})
-        == CompactionPause.load(None)
-        == CompactionPause()
-    )
+
+
+@pytest.mark.parametrize(
+    "state", [None, {"paused_at": "x", "last_judged_number": None}]
+)
+def test_ignores_an_invalid_stored_pause(state: Any) -> None:
+    assert CompactionPause.load(state) == CompactionPause()
 
 
 class PricedSummarizer:
@@ -206,27 +182,18 @@ class PricedSummarizer:
     name = "paid"
 
     async def summarize(self, _request: Any) -> Any:
-        usage = {
-            "model": "claude-sonnet-4-5",
-            "input_tokens": 1_000,
-            "output_tokens": 100,
-        }
+        tokens = {"input_tokens": 1_000, "output_tokens": 100}
+        usage = {"model": "claude-sonnet-4-5", **tokens}
         return SummaryDraft({"Goal": "- settle the ledger"}, self.name, usage=(usage,))
 
 
 async def test_compactions_are_recorded_with_their_cost(setup: ManagerSetup) -> None:
-    setup.window = 8000
     client = HistoryClient("anthropic")
     manager = setup.manager(background=False, summarizer=PricedSummarizer())
     sent = Outgoing(b"")
-    thread = ""
-    for turn in range(12):
-        client.add_user_message(numbered_text(turn, 700, "note"))
-        asked = await manager.prepare(client.incoming())
-        sent = asked.sent
-        thread = thread_of(asked)
-        client.add_assistant_message("Yes.")
-        await asked.record(Outcome(200))
+    for number in range(12):
+        sent = await ask(manager, client, numbered_text(number, 700, "note"))
+    thread = thread_of(sent)
     assert SUMMARY_START in sent.body.decode()
     made = setup.of(CompactionDone)
     records = [entry.record for entry in await setup.store.compactions(thread)]
