@@ -57,7 +57,7 @@ def test_a_line_that_states_an_error_is_taken_verbatim(line: str) -> None:
         "process exited with code 0",
     ],
 )
-def test_code_and_prose_about_errors_is_not(line: str) -> None:
+def test_code_and_prose_about_errors_are_ignored(line: str) -> None:
     assert find_error_lines(f"some output\n{line}\nmore output") == []
 
 
@@ -80,7 +80,7 @@ def test_a_long_line_is_cut() -> None:
     )
 
 
-def test_letters_that_change_length_in_lower_case() -> None:
+def test_finds_errors_after_letters_that_change_length_in_lower_case() -> None:
     assert find_error_lines("İİİ\nfatal: x") == ["fatal: x"]
 
 
@@ -107,12 +107,12 @@ def test_the_last_line_of_a_failed_call_is_its_reason(text: str, line: str) -> N
     assert line not in find_error_lines(text)
 
 
-def test_a_failed_call_that_names_its_error_needs_no_last_words() -> None:
+def test_a_named_error_is_enough() -> None:
     assert find_error_lines("ValueError: x\nbye", failed=True) == ["ValueError: x"]
     assert find_error_lines("", failed=True) == []
 
 
-def test_lines_that_say_nothing() -> None:
+def test_lines_with_only_counts_give_no_reason() -> None:
     assert gives_no_reason("[exit code 1]")
     assert gives_no_reason("Tests  1 failed | 22 passed (23)")
     assert not gives_no_reason("ValueError: x")

@@ -9,7 +9,6 @@ from everthread.compaction.summary.sections import (
     DONE,
     GOAL,
     USER_WORDS,
-    parse_sections,
 )
 from everthread.compaction.summary.user_quotes import parse_quotes
 from everthread.core.messages import Message
@@ -24,7 +23,9 @@ from everthread.testing import ScriptedSummarizer
 from tests.compaction.histories import (
     assistant_message,
     call_with_result,
-    make_engine,
+    compact,
+    flatten,
+    read_sections,
     user_message,
 )
 
@@ -32,24 +33,23 @@ WINDOW = 16_000
 
 
 def chat(about: str, start: int = 0) -> list[Message]:
-    return [
-        one
-        for at in range(start, start + 24)
-        for one in (
+    return flatten(
+        (
             user_message(f"Tell {about} {at}."),
             assistant_message(f"It is told, {about} {at}. " * 60),
         )
-    ]
+        for at in range(start, start + 24)
+    )
 
 
 def failing_command(about: str) -> list[Message]:
     return call_with_result(
-        0, "bash", f'{{"command": "make {about}"}}', f"error: no {about}\nExit code: 1"
+        "bash", f'{{"command": "make {about}"}}', f"error: no {about}\nExit code: 1"
     )
 
 
 async def compact_chat(about: str, opening: str = "Hi!") -> Compaction:
-    return await make_engine(WINDOW).compress(
+    return await compact(
         [
             user_message(f"Start {about}."),
             assistant_message(opening),
@@ -57,7 +57,8 @@ async def compact_chat(about: str, opening: str = "Hi!") -> Compaction:
             *failing_command(about),
             assistant_message("ok"),
             *chat(about),
-        ]
+        ],
+        window=WINDOW,
     )
 
 
@@ -74,32 +75,32 @@ async def test_user_messages_of_two_summaries_stay_in_order() -> None:
     second = await compact_chat("blue")
     joined = recognize_summaries([*first.messages, *second.messages])
     assert sum(map(is_summary, joined)) == 2
-    made = await make_engine(WINDOW).compress([*joined, *chat("green")])
-    told = parse_sections(made.summary)
-    said = [entry.text for entry in parse_quotes(told[USER_WORDS])]
+    result = await compact([*joined, *chat("green")], window=WINDOW)
+    sections = read_sections(result)
+    said = [entry.text for entry in parse_quotes(sections[USER_WORDS])]
     red, blue = (
         [f"Rule {about}.", *(f"Tell {about} {at}." for at in range(24))]
         for about in ("red", "blue")
     )
     assert said[:51] == [*red, "Start blue.", *blue]
-    assert [entry.number for entry in parse_quotes(told[USER_WORDS])] == list(
+    assert [entry.number for entry in parse_quotes(sections[USER_WORDS])] == list(
         range(2, 2 + len(said))
     )
-    assert listed_numbers(told[DONE]) == sorted(listed_numbers(told[DONE]))
-    assert "make red" in told[DONE]
-    assert "make blue" in told[DONE]
-    assert "EVERTHREAD SUMMARY" not in told[DONE]
-    assert "- `make blue` failed (message 28): error: no blue" in told[BLOCKED]
+    assert listed_numbers(sections[DONE]) == sorted(listed_numbers(sections[DONE]))
+    assert "make red" in sections[DONE]
+    assert "make blue" in sections[DONE]
+    assert "EVERTHREAD SUMMARY" not in sections[DONE]
+    assert "- `make blue` failed (message 28): error: no blue" in sections[BLOCKED]
     covered = sum(
         int(one.summary.split(" earlier")[0].rsplit(" ", 1)[1])
         for one in (first, second)
     )
-    assert parse_earlier_summary(made.messages).message_count == covered + len(
-        made.covered
+    assert parse_earlier_summary(result.messages).message_count == covered + len(
+        result.covered
     )
 
 
-async def test_later_ones_count_on_where_the_summary_stands_before_words() -> None:
+async def test_turns_continue_after_a_summary_merged_before_a_request() -> None:
     first = await compact_chat("red")
     second = [
         mark_summary(user_message(f"{(await compact_chat('blue')).summary}\n\nGo on.")),
@@ -109,12 +110,10 @@ async def test_later_ones_count_on_where_the_summary_stands_before_words() -> No
     assert earlier.state is not None
     said = {entry.text: entry.number for entry in earlier.quotes}
     assert said["Rule blue."] == 27
-    made = await make_engine(WINDOW).compress(
-        [*first.messages, *second, *chat("green")]
-    )
+    result = await compact([*first.messages, *second, *chat("green")], window=WINDOW)
     said = {
         entry.text: entry.number
-        for entry in parse_quotes(parse_sections(made.summary)[USER_WORDS])
+        for entry in parse_quotes(read_sections(result)[USER_WORDS])
     }
     assert said["Go on."] == earlier.last_covered_turns[-1] + 1
     assert list(said.values()) == sorted(said.values())
@@ -133,7 +132,7 @@ async def test_a_repeated_summary_is_used_once() -> None:
     assert len(set(earlier.last_covered_turns)) == 1
 
 
-async def test_one_without_a_tag_becomes_background_beside_another() -> None:
+async def test_a_summary_without_a_tag_becomes_background() -> None:
     first = await compact_chat("red")
     text = f"{SUMMARY_START}: 12 earlier messages were compacted]\n\n## Goal\nBuild it.\n\n{SUMMARY_END}]"
     other = mark_summary(user_message(text))
@@ -146,24 +145,28 @@ async def test_one_without_a_tag_becomes_background_beside_another() -> None:
             entry.closing_words for entry in earlier.journal.entries
         ]
         assert "Rule red." in [entry.text for entry in earlier.quotes]
-        made = await make_engine(WINDOW).compress(
-            [*messages, assistant_message("ok"), *chat("green")]
+        result = await compact(
+            [*messages, assistant_message("ok"), *chat("green")], window=WINDOW
         )
-        assert "Rule red." in parse_sections(made.summary)[USER_WORDS]
+        assert "Rule red." in read_sections(result)[USER_WORDS]
 
 
 async def test_a_model_gets_both_summaries() -> None:
     talks = [
         (
-            await make_engine(
-                WINDOW, ScriptedSummarizer({GOAL: f"Paint it {about}."})
-            ).compress([user_message("Go."), *chat(about)])
+            await compact(
+                [user_message("Go."), *chat(about)],
+                window=WINDOW,
+                summarizer=ScriptedSummarizer({GOAL: f"Paint it {about}."}),
+            )
         )
         for about in ("red", "blue")
     ]
     writer = ScriptedSummarizer({GOAL: "Paint."})
-    await make_engine(WINDOW, writer).compress(
-        [*talks[0].messages, *talks[1].messages, *chat("green")]
+    await compact(
+        [*talks[0].messages, *talks[1].messages, *chat("green")],
+        window=WINDOW,
+        summarizer=writer,
     )
     assert writer.requests[0].previous[GOAL] == "Paint it red.\nPaint it blue."
 
@@ -178,11 +181,11 @@ async def test_words_after_a_merged_summary_do_not_move_before_the_next_one() ->
         *failing_command("blue"),
         assistant_message("Done."),
     ]
-    made = await make_engine(4_096).compress(messages)
-    assert made.messages[0]["role"] == "user"
-    assert "First request." in str(made.messages[0]["content"])
-    made = await make_engine(4_096).compress(
-        [*recognize_summaries(made.messages), *chat("green")]
+    result = await compact(messages, window=4_096)
+    assert result.messages[0]["role"] == "user"
+    assert "First request." in str(result.messages[0]["content"])
+    result = await compact(
+        [*recognize_summaries(result.messages), *chat("green")], window=4_096
     )
-    assert is_summary(made.messages[0])
-    assert "First request." in parse_sections(made.summary)[USER_WORDS]
+    assert is_summary(result.messages[0])
+    assert "First request." in read_sections(result)[USER_WORDS]

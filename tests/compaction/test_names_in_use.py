@@ -11,7 +11,6 @@ from everthread.compaction.compaction_result import Compaction
 from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.engine import Services
 from everthread.compaction.history.compaction_history import MessageFacts
-from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.lossless import LosslessEngine
 from everthread.compaction.names.name_shapes import read_names
 from everthread.compaction.names.names_in_use import (
@@ -25,35 +24,35 @@ from everthread.compaction.summary.sections import (
     FILES,
     NAMES,
     TemplateName,
-    parse_sections,
 )
 from everthread.core.messages import Message, text_of
 from everthread.core.summary_marks import recognize_summaries, strip_summary_marks
-from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
 from everthread.testing import ScriptedSummarizer
 from tests.compaction.histories import (
+    COUNTER,
+    JOURNAL,
     assistant_message,
     call_with_result,
+    flatten,
+    read_sections,
     tool_turns,
     user_message,
 )
 
-COUNTER = TokenCounter("gpt-4o")
 WINDOW = 16_000
 MakeEngine = Callable[[Services], PlanningEngine]
 
 
 def services(summarizer: object = None, window: int = WINDOW) -> Services:
-    writer = summarizer or JournalWriter(COUNTER)
+    writer = summarizer or JOURNAL
     return Services(writer, COUNTER, Budget.for_window(window), lambda: 0.0)  # type: ignore[arg-type]
 
 
 def edit_file(number: int, path: str, new: str) -> list[Message]:
     return call_with_result(
-        number,
         "edit",
-        json.dumps({"path": path, "old_string": "a", "new_string": new}),
+        {"path": path, "old_string": "a", "new_string": new},
         "The file was changed",
     )
 
@@ -70,20 +69,16 @@ def a_session() -> list[Message]:
             "def readTokenStream(source): return lexer_state_of(source)",
         ),
         *call_with_result(
-            2,
             "grep",
-            json.dumps({"pattern": "PaymentGateway", "path": "/r/app/src"}),
+            {"pattern": "PaymentGateway", "path": "/r/app/src"},
             "no matches",
         ),
         *call_with_result(
-            3,
             "fetch",
-            json.dumps({"url": "https://api.shop.example/v2/orders"}),
+            {"url": "https://api.shop.example/v2/orders"},
             "HTTP 200",
         ),
-        *call_with_result(
-            4, "bash", json.dumps({"command": "git cherry-pick 4f2a9c1"}), "ok"
-        ),
+        *call_with_result("bash", {"command": "git cherry-pick 4f2a9c1"}, "ok"),
         assistant_message("The stream is read."),
         user_message("And the rest."),
         *tool_turns(100, 60),
@@ -93,7 +88,7 @@ def a_session() -> list[Message]:
 
 
 def names_in(result: Compaction) -> str:
-    return parse_sections(result.summary).get(NAMES, "")
+    return read_sections(result).get(NAMES, "")
 
 
 @pytest.mark.parametrize("make", [ContextCompressor, LosslessEngine])
@@ -114,9 +109,9 @@ async def test_every_engine_and_summariser_lists_typed_names(
         assert name in context
 
 
-async def test_a_name_found_elsewhere_in_the_context_is_not_listed() -> None:
+async def test_a_name_shown_elsewhere_is_not_listed() -> None:
     result = await ContextCompressor(services()).compress(a_session())
-    sections = parse_sections(result.summary)
+    sections = read_sections(result)
     listed = set(read_names(sections.pop(NAMES)))
     assert listed.isdisjoint(read_names("\n".join(sections.values())))
     kept = [
@@ -126,18 +121,17 @@ async def test_a_name_found_elsewhere_in_the_context_is_not_listed() -> None:
 
 
 @pytest.mark.parametrize("window", [4_096, 8_000, WINDOW, 64_000])
-async def test_the_section_stays_within_a_fifth_of_the_summarys_room(
+async def test_the_section_takes_at_most_a_fifth_of_the_budget(
     window: int,
 ) -> None:
-    many = [
-        message
-        for number in range(200)
-        for message in edit_file(
+    many = flatten(
+        edit_file(
             number,
             f"src/part_{number}.py",
             " ".join(f"value_{number}_{at}" for at in range(40)),
         )
-    ]
+        for number in range(200)
+    )
     conversation = [
         user_message("Begin."),
         assistant_message("Yes."),
@@ -148,7 +142,7 @@ async def test_the_section_stays_within_a_fifth_of_the_summarys_room(
         user_message("What now?"),
     ]
     result = await ContextCompressor(services(window=window)).compress(conversation)
-    sections = parse_sections(result.summary)
+    sections = read_sections(result)
     room = next(phase.note for phase in result.phases if phase.name == "summarise")
     budget = int(room.split()[1].replace(",", ""))
     assert 0 < COUNTER.text(sections[NAMES]) <= budget / 5
@@ -168,21 +162,15 @@ def test_a_later_summary_leaves_room_for_earlier_conclusions(
 
 
 async def test_the_newest_and_most_used_names_come_first() -> None:
-    old = [
-        message
-        for at in range(40)
-        for message in edit_file(at, f"src/old_{at}.py", f"old_value_{at:02}")
-    ]
-    often = [
-        message
-        for at in range(40, 46)
-        for message in edit_file(at, "src/often.py", "often_typed_name")
-    ]
-    new = [
-        message
-        for at in range(50, 60)
-        for message in edit_file(at, f"src/new_{at}.py", f"new_value_{at:02}")
-    ]
+    old = flatten(
+        edit_file(at, f"src/old_{at}.py", f"old_value_{at:02}") for at in range(40)
+    )
+    often = flatten(
+        edit_file(at, "src/often.py", "often_typed_name") for at in range(40, 46)
+    )
+    new = flatten(
+        edit_file(at, f"src/new_{at}.py", f"new_value_{at:02}") for at in range(50, 60)
+    )
     conversation = [
         user_message("Begin."),
         assistant_message("Yes."),
@@ -208,9 +196,7 @@ async def test_the_newest_and_most_used_names_come_first() -> None:
 
 @pytest.mark.parametrize("make", [ContextCompressor, LosslessEngine])
 @pytest.mark.parametrize("is_bare", [False, True])
-async def test_names_are_chained_over_compactions(
-    make: MakeEngine, *, is_bare: bool
-) -> None:
+async def test_names_survive_compactions(make: MakeEngine, *, is_bare: bool) -> None:
     """The state travels as JSON; in a bare list the section itself is read back."""
     engine = make(services())
     messages: list[Message] = a_session()
@@ -238,13 +224,13 @@ async def test_names_are_chained_over_compactions(
 
 
 @pytest.mark.parametrize("template", ["handoff", "classic"])
-async def test_in_the_classic_layout_the_names_end_the_files(
+async def test_names_end_the_files_in_the_classic_layout(
     template: TemplateName,
 ) -> None:
     result = await ContextCompressor(services(), template=template).compress(
         a_session()
     )
-    sections = parse_sections(result.summary)
+    sections = read_sections(result)
     if template == "handoff":
         assert "readTokenStream" in sections[DONE] + sections[NAMES]
     else:
@@ -253,17 +239,14 @@ async def test_in_the_classic_layout_the_names_end_the_files(
         assert last.startswith("- used: ")
 
 
-async def test_no_secret_is_a_name() -> None:
+async def test_secrets_are_not_names() -> None:
     secret = "s3cr3t_Pw9xQ2mZ"
     conversation = a_session()
     conversation[4:4] = [
+        *call_with_result("login", {"user": "ann_of_ops", "password": secret}, "ok"),
         *call_with_result(
-            50, "login", json.dumps({"user": "ann_of_ops", "password": secret}), "ok"
-        ),
-        *call_with_result(
-            51,
             "bash",
-            json.dumps({"command": "printenv"}),
+            {"command": "printenv"},
             f"API_TOKEN={secret}x9\nHOME=/r",
         ),
     ]
@@ -275,7 +258,7 @@ async def test_no_secret_is_a_name() -> None:
     assert secret not in json.dumps(engine.dump_state())
 
 
-async def test_reading_it_in_steps_changes_no_byte() -> None:
+async def test_reading_a_history_in_steps_gives_the_same_summary() -> None:
     conversation = a_session()
     grown = ContextCompressor(services())
     for end in range(20, len(conversation), 30):
@@ -285,7 +268,7 @@ async def test_reading_it_in_steps_changes_no_byte() -> None:
     ).summary
 
 
-def test_names_are_known_by_their_shape() -> None:
+def test_names_are_recognised_by_their_shape() -> None:
     text = (
         "The well-known readTokenStream of src/app/main.rs:42 calls os.path.join, see https://a.example/b?c=1 and "
         "commit 4f2a9c1 of PROJ-1234 (order 8JX2WO), mail ann@b.example, host db.local:5432. At 12:30, version 1.2.3."
@@ -309,14 +292,14 @@ def test_names_are_known_by_their_shape() -> None:
     ]
 
 
-def test_of_old_outputs_only_the_files_are_names() -> None:
+def test_only_files_are_read_from_old_outputs() -> None:
     listing = "config/ledger_rules.toml: readLedgerRow is not used"
     call = json.dumps({"command": "make all"})
     spoken = [
         assistant_message(f"Step {number} is done.")
         for number in range(MAX_OUTPUT_AGE_MESSAGES)
     ]
-    messages = [*call_with_result(1, "bash", call, listing), *spoken]
+    messages = [*call_with_result("bash", call, listing), *spoken]
     facts = [MessageFacts(message) for message in messages]
     names = NamesInUse()
     names.add_messages(facts)
@@ -325,7 +308,7 @@ def test_of_old_outputs_only_the_files_are_names() -> None:
     assert "readLedgerRow" not in listed
 
 
-async def test_field_names_of_a_tools_json_are_not_names_of_the_work() -> None:
+async def test_json_field_names_are_not_listed() -> None:
     answer = json.dumps(
         {
             "flight_number": "HAT021",
@@ -334,15 +317,11 @@ async def test_field_names_of_a_tools_json_are_not_names_of_the_work() -> None:
         }
     )
     conversation = a_session()
-    conversation[4:4] = call_with_result(
-        60, "get_flight", json.dumps({"flight_id": "LQ940Q"}), answer
-    )
+    conversation[4:4] = call_with_result("get_flight", {"flight_id": "LQ940Q"}, answer)
     conversation[-2:-2] = [
         assistant_message("Ok."),
         user_message("On."),
-        *call_with_result(
-            61, "get_flight", json.dumps({"flight_id": "LQ940R"}), answer
-        ),
+        *call_with_result("get_flight", {"flight_id": "LQ940R"}, answer),
         *tool_turns(300, 10),
     ]
     listed = read_names(
@@ -362,9 +341,8 @@ async def test_a_name_in_a_part_of_the_tail_that_was_cut_is_listed() -> None:
         *a_session()[:-1],
         user_message("Write it."),
         *call_with_result(
-            900,
             "write",
-            json.dumps({"path": "/r/app/src/folders.py", "content": written}),
+            {"path": "/r/app/src/folders.py", "content": written},
             "ok",
         ),
         *tool_turns(901, 3),
@@ -413,7 +391,7 @@ async def test_a_file_in_the_middle_of_a_long_output_is_listed() -> None:
         assistant_message("Yes."),
         user_message("Go on."),
         *call_with_result(
-            1, "bash", '{"command": "cat log"}', f"{filler}src/shop/cart.py {filler}"
+            "bash", '{"command": "cat log"}', f"{filler}src/shop/cart.py {filler}"
         ),
         *tool_turns(100, 20),
         assistant_message("Ok."),
@@ -433,11 +411,9 @@ def test_a_name_that_an_edit_only_repeats_counts_less() -> None:
         {"old_string": "keep_this = read_old()", "new_string": "keep_this = read_new()"}
         for _ in range(3)
     ]
-    messages = [
-        message
-        for at, edit in enumerate(edits)
-        for message in call_with_result(at, "edit", json.dumps(edit), "Done")
-    ]
+    messages = flatten(
+        call_with_result("edit", edit, "Done") for at, edit in enumerate(edits)
+    )
     names = NamesInUse()
     names.add_messages(map(MessageFacts, messages))
     assert names.ranked_names()[-1] == "keep_this"
@@ -493,13 +469,10 @@ async def test_words_of_a_commit_message_and_links_in_outputs_are_not_listed() -
     conversation = a_session()
     conversation[4:4] = [
         *call_with_result(
-            70,
             "bash",
-            json.dumps(
-                {
-                    "command": "git commit -m 'Fix mid-turn commits' && git push origin fix-turn-ends"
-                }
-            ),
+            {
+                "command": "git commit -m 'Fix mid-turn commits' && git push origin fix-turn-ends"
+            },
             "https://api.example.com/users/ann/followers_page was shown",
         ),
     ]

@@ -107,7 +107,7 @@ def test_the_head_and_the_protected_tail_are_not_touched() -> None:
     assert changed == [3]
 
 
-def test_of_identical_results_only_the_newest_stays() -> None:
+def test_only_the_newest_of_identical_results_stays() -> None:
     messages = [
         call_message("a", path="x.py", name="read"),
         result("a"),
@@ -224,7 +224,7 @@ def test_old_images_become_placeholders() -> None:
     assert in_result[1]["content"] == [*new[:2], empty]
 
 
-def test_images_written_into_old_text_go_too() -> None:
+def test_images_in_old_text_are_removed() -> None:
     text = f"see ![a](data:image/png;base64,{'A' * 8192}) there"
     pruned = prune_all(
         {"role": "user", "content": text},
@@ -266,7 +266,7 @@ def test_long_strings_in_arguments_are_cut_and_the_rest_stays_byte_for_byte() ->
     assert len(value) <= LONG_TEXT_CHARS
 
 
-def test_arguments_that_are_no_json_become_json() -> None:
+def test_arguments_that_are_not_json_become_json() -> None:
     message = call_message()
     cast("Any", message)["tool_calls"][0]["function"]["arguments"] = (
         '{"command": "' + "c" * 900
@@ -450,7 +450,7 @@ def test_real_transcripts_are_pruned_soundly(name: str) -> None:
         )
 
 
-def test_of_an_old_lookup_the_line_with_its_ids_stays() -> None:
+def test_an_old_lookup_keeps_the_line_with_its_ids() -> None:
     pruned = prune_all(
         call_message(name="recall", query="port"),
         result(content="recall 'port': 1 found: message:7\n\n" + OLD),

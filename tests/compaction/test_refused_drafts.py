@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 
 from everthread.compaction.compaction_result import Compaction
-from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.summarizers.chain import SummarizerChain
 from everthread.compaction.summarizers.llm_summarizer import LlmSummarizer
 from everthread.compaction.summary.sections import render_sections
-from tests.compaction.histories import make_engine
+from tests.compaction.histories import JOURNAL, make_engine
 from tests.compaction.summarizers.model_doubles import (
     COUNTER,
     FunctionModel,
@@ -33,7 +32,7 @@ class ChainSetup:
         self.model: FunctionModel = model_that_says(*texts)
         self.chain = SummarizerChain(
             [LlmSummarizer(self.model, COUNTER)],
-            fallback=JournalWriter(COUNTER),
+            fallback=JOURNAL,
             clock=lambda: self.now,
         )
 
@@ -50,7 +49,9 @@ class ChainSetup:
 @pytest.mark.parametrize(
     "text", [INVENTED, "I cannot do that.", ""], ids=["invented", "prose", "empty"]
 )
-async def test_two_calls_at_most_then_the_journal_and_a_rest(text: str) -> None:
+async def test_after_two_bad_answers_the_journal_writes_and_the_model_pauses(
+    text: str,
+) -> None:
     world = ChainSetup(text)
     first = await world.compact()
     assert first.author == "journal"
@@ -65,15 +66,15 @@ async def test_two_calls_at_most_then_the_journal_and_a_rest(text: str) -> None:
     assert world.calls == 4, "a person's wish does not wait"
 
 
-async def test_the_second_question_says_what_was_wrong() -> None:
+async def test_the_second_request_gives_the_reason() -> None:
     world = ChainSetup(INVENTED, GOOD_TEXT)
-    made = await world.compact()
-    assert made.author == "gpt-4o"
+    result = await world.compact()
+    assert result.author == "gpt-4o"
     assert world.calls == 2
     assert "no source says" in str(world.model.requests[1].messages[-1]["content"])
 
 
-async def test_an_answer_that_was_repeated_already_is_not_asked_for_again() -> None:
+async def test_a_repeated_answer_is_not_requested_again() -> None:
     world = ChainSetup("I cannot do that.", INVENTED, GOOD_TEXT)
     assert (await world.compact()).author == "journal"
     assert world.calls == 2

@@ -8,7 +8,6 @@ import sys
 import textwrap
 import threading
 from collections.abc import Iterator, Mapping
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -63,10 +62,10 @@ def services(window: int = 8_000) -> Services:
 
 
 def write_plugin(
-    folder: Path, name: str, code: str = ENGINE.format(said="plugin"), **files: str
+    home: Path, name: str, code: str = ENGINE.format(said="plugin"), **files: str
 ) -> Path:
     """A directory plugin; `files` are written beside its code, `__` standing for a dot."""
-    place = folder / name
+    place = home / registry.PLUGIN_FOLDER / name
     place.mkdir(parents=True)
     for file, text in {
         "__init__.py": code,
@@ -108,11 +107,11 @@ def engine_words(engine: ContextEngine) -> str:
 
 
 class TestPlaces:
-    def test_home_before_packages_and_never_a_project(
+    def test_the_home_comes_before_packages_and_projects_are_ignored(
         self, home: Path, site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         write_plugin(
-            tmp_path / "project" / ".everthread" / registry.PLUGIN_FOLDER,
+            tmp_path / "project" / ".everthread",
             "mine",
             ENGINE.format(said="project"),
         )
@@ -124,7 +123,7 @@ class TestPlaces:
         assert find_engine("mine", home=home).source == "package"
         assert engine_words(create_engine("mine", services(), home=home)) == "package"
 
-        write_plugin(home / registry.PLUGIN_FOLDER, "mine", ENGINE.format(said="home"))
+        write_plugin(home, "mine", ENGINE.format(said="home"))
         found = find_engine("mine", home=home)
         assert (found.source, found.location) == (
             "home",
@@ -140,13 +139,13 @@ class TestPlaces:
         assert listed["package"].problem == f"hidden by {found.location}"
 
     def test_options_reach_the_engine(self, home: Path) -> None:
-        write_plugin(home / registry.PLUGIN_FOLDER, "mine")
+        write_plugin(home, "mine")
         given = {"depth": 3}
         engine = create_engine("mine", services(), given, home=home)
         assert vars(engine)["options"] == given
         assert vars(engine)["options"] is not given
 
-    def test_registered_in_the_process(self, home: Path) -> None:
+    def test_an_engine_registered_in_the_process_is_found(self, home: Path) -> None:
         register_context_engine("test.registered", create)
         register_context_engine("test.registered", create)
         source = find_engine("test.registered", home=home)
@@ -199,9 +198,7 @@ class TestBuiltIns:
 
     def test_a_built_in_name_cannot_be_taken(self, home: Path, site: Path) -> None:
         for name in ("compressor", "lossless", "lcm"):
-            write_plugin(
-                home / registry.PLUGIN_FOLDER, name, "raise SystemExit('never run')"
-            )
+            write_plugin(home, name, "raise SystemExit('never run')")
         write_package(site, "impostor", compressor="installed_impostor:create")
         assert find_engine("compressor", home=home).source == "built-in"
         for info in list_engines(home=home):
@@ -212,22 +209,6 @@ class TestBuiltIns:
             "built-in"
         ]
 
-    @pytest.mark.parametrize(
-        "name", sorted(registry.RESERVED_NAMES - set(registry.BUILT_IN_ENGINES))
-    )
-    def test_a_reserved_name_is_refused_even_if_unused(
-        self, home: Path, name: str
-    ) -> None:
-        write_plugin(home / registry.PLUGIN_FOLDER, name)
-        canonical = registry.ALIASES.get(name, name)
-        if canonical in registry.BUILT_IN_ENGINES:
-            assert find_engine(name, home=home).name == canonical
-        else:
-            with pytest.raises(
-                EngineError, match="built-in that this version does not have"
-            ):
-                find_engine(name, home=home)
-
 
 class TestFailures:
     def test_an_unknown_name_lists_every_place(self, home: Path) -> None:
@@ -235,7 +216,7 @@ class TestFailures:
             find_engine("absent", home=home)
         lines = str(caught.value).split("\n  ")
         places = [
-            home / registry.PLUGIN_FOLDER,
+            home,
             "register_",
             "entry points",
             "built-ins",
@@ -280,7 +261,7 @@ class TestFailures:
     def test_an_unusable_engine_says_why_and_is_not_replaced(
         self, home: Path, site: Path, code: str, words: str
     ) -> None:
-        place = write_plugin(home / registry.PLUGIN_FOLDER, "broken", code)
+        place = write_plugin(home, "broken", code)
         write_package(site, "sound", broken="installed_sound:create")
         (site / "installed_sound.py").write_text(ENGINE.format(said="package"), "utf-8")
         for _ in range(2):
@@ -290,16 +271,14 @@ class TestFailures:
             assert str(place) in str(caught.value)
 
     def test_the_error_names_the_faulty_line(self, home: Path) -> None:
-        place = write_plugin(
-            home / registry.PLUGIN_FOLDER, "broken", "import os\n\n1 / 0\n"
-        )
+        place = write_plugin(home, "broken", "import os\n\n1 / 0\n")
         with pytest.raises(EngineError) as caught:
             create_engine("broken", services(), home=home)
         assert str(caught.value).endswith(f"({place / '__init__.py'}:3)")
 
-    def test_a_plugin_that_was_mended_can_be_loaded(self, home: Path) -> None:
+    def test_a_plugin_can_be_loaded_after_a_repair(self, home: Path) -> None:
         place = write_plugin(
-            home / registry.PLUGIN_FOLDER,
+            home,
             "mended",
             "from . import helper\n1 / 0",
             helper__py="",
@@ -326,7 +305,7 @@ class TestFailures:
     def test_a_wrong_description_is_reported_in_the_list_and_when_used(
         self, home: Path, files: dict[str, str], words: str
     ) -> None:
-        write_plugin(home / registry.PLUGIN_FOLDER, "mine", **files)
+        write_plugin(home, "mine", **files)
         (info,) = [
             info
             for info in list_engines(home=home, active="mine")
@@ -339,14 +318,16 @@ class TestFailures:
         with pytest.raises(EngineError, match=words):
             find_engine("mine", home=home)
 
-    def test_a_directory_without_code(self, home: Path) -> None:
+    def test_a_directory_without_code_is_an_error(self, home: Path) -> None:
         (home / registry.PLUGIN_FOLDER / "hollow").mkdir(parents=True)
         with pytest.raises(
             EngineError, match=r"holds neither __init__\.py nor engine\.py"
         ):
             find_engine("hollow", home=home)
 
-    def test_two_packages_with_one_name(self, home: Path, site: Path) -> None:
+    def test_two_packages_offering_one_name_are_unusable(
+        self, home: Path, site: Path
+    ) -> None:
         write_package(site, "first", same="installed_first:create")
         write_package(site, "second", same="installed_second:create")
         with pytest.raises(EngineError) as caught:
@@ -356,19 +337,21 @@ class TestFailures:
         listed = [info for info in list_engines(home=home) if info.name == "same"]
         assert ["several packages" in info.problem for info in listed] == [True, True]
 
-    def test_an_entry_point_that_leads_nowhere(self, home: Path, site: Path) -> None:
+    def test_an_entry_point_without_a_module_is_an_error(
+        self, home: Path, site: Path
+    ) -> None:
         write_package(site, "hollow", hollow="installed_nowhere:create")
         with pytest.raises(EngineError, match="No module named 'installed_nowhere'"):
             create_engine("hollow", services(), home=home)
 
-    def test_a_folder_that_cannot_be_read(self, home: Path) -> None:
+    def test_an_unreadable_folder_is_an_error(self, home: Path) -> None:
         folder = home / registry.PLUGIN_FOLDER
         folder.parent.mkdir(parents=True)
         folder.symlink_to(folder)
         with pytest.raises(EngineError, match="cannot be read"):
             list_engines(home=home)
 
-    def test_a_file_in_the_folders_place(self, home: Path) -> None:
+    def test_a_file_instead_of_the_folder_is_ignored(self, home: Path) -> None:
         home.mkdir()
         (home / "plugins").write_text("", "utf-8")
         assert [
@@ -377,17 +360,17 @@ class TestFailures:
 
 
 class TestListing:
-    def test_no_code_is_run(self, home: Path, site: Path) -> None:
+    def test_listing_runs_no_code(self, home: Path, site: Path) -> None:
         write_plugin(
-            home / registry.PLUGIN_FOLDER,
+            home,
             "one",
             "raise SystemExit",
             engine__toml="description = 'The first.'",
         )
         write_package(site, "third", three="installed_three:create")
-        write_plugin(home / registry.PLUGIN_FOLDER, "__pycache__")
-        write_plugin(home / registry.PLUGIN_FOLDER, ".git")
-        write_plugin(home / registry.PLUGIN_FOLDER, "bad name")
+        write_plugin(home, "__pycache__")
+        write_plugin(home, ".git")
+        write_plugin(home, "bad name")
         (home / registry.PLUGIN_FOLDER / "README").write_text("no plugin", "utf-8")
         listed = [
             info for info in list_engines(home=home) if info.source != "registered"
@@ -407,24 +390,16 @@ class TestListing:
         assert "installed_three" not in sys.modules
         assert json.loads(json.dumps([dataclasses.asdict(info) for info in listed]))
 
-    def test_nothing_installed_offers_a_reserved_name(self) -> None:
-        assert (
-            not {point.name for point in entry_points(group=registry.ENTRY_POINT_GROUP)}
-            & registry.RESERVED_NAMES
-        )
-
 
 class TestDirectoryPlugins:
     @pytest.mark.parametrize("file", ["__init__.py", "engine.py"])
-    def test_relative_imports_and_no_clash(self, home: Path, file: str) -> None:
+    def test_plugins_import_their_own_files(self, home: Path, file: str) -> None:
         code = ENGINE.replace(
             '"{said}"', "__import__(__name__ + '.helper', fromlist=['word']).word"
         )
         code = f"from .helper import word\nfrom . import helper\nassert helper.word is word\n{code}"
         for name in ("left", "right"):
-            place = write_plugin(
-                home / registry.PLUGIN_FOLDER, name, code, helper__py=f"word = '{name}'"
-            )
+            place = write_plugin(home, name, code, helper__py=f"word = '{name}'")
             (place / "__init__.py").rename(place / file)
         engines = [
             create_engine(name, services(), home=home)
@@ -436,9 +411,9 @@ class TestDirectoryPlugins:
         )
         assert "helper" not in sys.modules
 
-    def test_two_threads_load_it_once(self, home: Path) -> None:
+    def test_threads_load_a_plugin_once(self, home: Path) -> None:
         code = "import time\ntime.sleep(0.05)\n" + ENGINE
-        write_plugin(home / registry.PLUGIN_FOLDER, "slow", code)
+        write_plugin(home, "slow", code)
         made: list[ContextEngine] = []
         threads = [
             threading.Thread(
@@ -478,34 +453,34 @@ class TestExample:
         assert "(../../examples/engine_plugin/recent_turns/__init__.py)" in page
 
     @pytest.mark.parametrize("level", list(CompactionLevel))
-    async def test_a_long_session(self, level: CompactionLevel) -> None:
+    async def test_compacts_a_long_session(self, level: CompactionLevel) -> None:
         messages = example_messages()
         copy = json.dumps(messages)
         engine = create(services(), {"keep_turns": 4})
-        made = await compress_with(engine, messages, level=level, system="Be brief.")
+        result = await compress_with(engine, messages, level=level, system="Be brief.")
         assert json.dumps(messages) == copy
-        assert made.changed
-        assert made.tokens_after < made.tokens_before
+        assert result.changed
+        assert result.tokens_after < result.tokens_before
         assert engine.dump_state()["left_out"] == 0, "compress changes no state"
         for api in ("openai", "anthropic"):
             before = {problem.rule for problem in validate_messages(messages, api=api)}
             assert {
-                problem.rule for problem in validate_messages(made.messages, api=api)
+                problem.rule for problem in validate_messages(result.messages, api=api)
             } <= before
-        assert first_request(made.messages) == first_request(messages)
+        assert first_request(result.messages) == first_request(messages)
         latest = find_latest_user_index(messages)
         assert latest is not None
-        assert messages[latest] in made.messages
-        for message, index in zip(made.messages, made.kept, strict=True):
+        assert messages[latest] in result.messages
+        for message, index in zip(result.messages, result.kept, strict=True):
             assert (
-                message["content"] == made.summary
+                message["content"] == result.summary
                 if index is None
                 else message is messages[index]
             )
         assert sorted(
-            [*made.covered, *(index for index in made.kept if index is not None)]
+            [*result.covered, *(index for index in result.kept if index is not None)]
         ) == [*range(len(messages))]
-        assert f"\n{len(made.covered)} earlier messages" in made.summary
+        assert f"\n{len(result.covered)} earlier messages" in result.summary
 
     async def test_the_count_continues_through_compactions_and_processes(self) -> None:
         messages = example_messages()
@@ -526,7 +501,7 @@ class TestExample:
         ]
         assert [m["content"] for m in notes] == [NOTE.format(len(messages) - kept)]
 
-    def test_when_it_acts(self) -> None:
+    def test_compacts_at_the_threshold(self) -> None:
         engine = create(services(8_000), {})
         assert not engine.should_compress()
         engine.update_from_response(
@@ -539,11 +514,11 @@ class TestExample:
     @pytest.mark.parametrize(
         "messages", [[], [{"role": "user", "content": "Hi."}], [{"role": "system"}]]
     )
-    async def test_nothing_to_leave_out(self, messages: list[Message]) -> None:
-        made = await compress_with(create(services(), {"keep_turns": 1}), messages)
-        assert not made.changed
-        assert made.messages == messages
-        assert made.reason
+    async def test_a_short_history_is_unchanged(self, messages: list[Message]) -> None:
+        result = await compress_with(create(services(), {"keep_turns": 1}), messages)
+        assert not result.changed
+        assert result.messages == messages
+        assert result.reason
 
     @pytest.mark.parametrize(
         "options", [{"keep_turns": 0}, {"keep_turns": "4"}, {"keep": 4}]

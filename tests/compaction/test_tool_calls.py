@@ -178,11 +178,11 @@ LOG = "collecting\n" * 2_998 + "E   ValueError: bad port\nCommand exited with co
         ),
     ],
 )
-def test_lines(made: Call, text: str, line: str) -> None:
+def test_calls_are_described_in_one_line(made: Call, text: str, line: str) -> None:
     assert describe_call(made, text) == line
 
 
-def test_a_failure_the_provider_marks_is_looked_for_further() -> None:
+def test_an_error_is_searched_for_if_the_provider_reports_a_failure() -> None:
     text = "reading\nsomething was denied\nbye"
     assert describe_call(call("read", path="a"), text) == "[read] read a -> 3 lines"
     assert (
@@ -233,20 +233,6 @@ def test_the_target_is_cut_if_room_is_short() -> None:
     assert Action("t", target="x" * 500, detail="d" * 300).format_line("o") == clip(
         f"[t] {'d' * 300} -> o", MAX_LINE_CHARS
     )
-
-
-def test_one_line_has_no_control_characters() -> None:
-    assert one_line("\x1b[31mred\x1b[0m\n\x00 and\tmore") == "red and more"
-
-
-def test_clipping() -> None:
-    assert [clip("abcd", room) for room in (4, 3, 1, 0, -5)] == [
-        "abcd",
-        "ab…",
-        "…",
-        "",
-        "",
-    ]
 
 
 JSON = st.recursive(

@@ -47,7 +47,7 @@ TEXT = join_sources(
         "3. DONE nothing of note",
     ],
 )
-def test_what_a_source_says_is_not_marked(line: str) -> None:
+def test_supported_lines_are_not_marked(line: str) -> None:
     marked, _, unknown = mark_sections({"Goal": line}, TEXT)
     assert (marked["Goal"], unknown) == (line, 0)
 
@@ -63,7 +63,7 @@ def test_what_a_source_says_is_not_marked(line: str) -> None:
         "- the release of the ledger was moved to week 7 by the board in Vienna",
     ],
 )
-def test_what_no_source_says_is_marked_once_at_the_end(line: str) -> None:
+def test_unsupported_lines_are_marked_once(line: str) -> None:
     marked, checked, unknown = mark_sections({"Goal": line}, TEXT)
     assert marked["Goal"] == f"{line} {UNVERIFIED_MARK}"
     assert unknown >= 1
@@ -92,7 +92,7 @@ DEEP = "\n".join(
         "- 3 snapshots",
     ],
 )
-def test_every_place_of_a_figure_counts_and_only_the_words_of_the_sentence(
+def test_every_occurrence_of_a_figure_counts(
     line: str,
 ) -> None:
     marked, _, unknown = mark_sections({"Completed Actions": line}, DEEP)
@@ -156,7 +156,7 @@ def test_a_line_is_marked_if_the_closest_statement_says_otherwise(
     assert marked["Key Decisions"] == f"{true}\n{wrong} {UNVERIFIED_MARK}"
 
 
-def test_an_invention_told_again_is_marked_again() -> None:
+def test_a_repeated_invention_is_marked_again() -> None:
     conversation: list[Message] = [
         {
             "role": role,
@@ -174,7 +174,7 @@ def test_an_invention_told_again_is_marked_again() -> None:
         assert result.summary.count(UNVERIFIED_MARK) == 1
 
 
-def test_a_summary_that_names_too_much_is_refused() -> None:
+def test_a_summary_with_too_many_unknown_names_is_refused() -> None:
     assert not should_refuse(10, 2)
     assert not should_refuse(20, 5)
     assert should_refuse(11, 3)

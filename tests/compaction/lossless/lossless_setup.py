@@ -62,7 +62,7 @@ async def compact_repeatedly(
     rounds: int, *, fresh: bool = False, window: int = WINDOW, **options: Any
 ) -> list[Compaction]:
     """Compact one history repeatedly: each time the last result and new turns."""
-    made = make_lossless_engine(window=window, **options)
+    engine = make_lossless_engine(window=window, **options)
     conversation, turn = extend_history(
         [user_message("Turn 1: begin."), assistant_message("I have begun.")],
         1,
@@ -70,9 +70,9 @@ async def compact_repeatedly(
     )
     done = []
     for _ in range(rounds):
-        made = make_lossless_engine(window=window, **options) if fresh else made
-        result = await made.compress(conversation)
-        made.on_compacted(result)
+        engine = make_lossless_engine(window=window, **options) if fresh else engine
+        result = await engine.compress(conversation)
+        engine.on_compacted(result)
         done.append(result)
         conversation, turn = extend_history(result.messages, turn, window=window)
     return done

@@ -11,6 +11,7 @@ from everthread.compaction.summary.sections import render_sections
 from everthread.core.messages import Message
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import Reply, Request
+from tests.compaction.histories import flatten
 
 COUNTER = TokenCounter("gpt-4o")
 
@@ -32,14 +33,13 @@ def make_history(turns: int = 12, *, words: int = 60) -> list[Message]:
     filler = " ".join(
         ["The parser reads tokens and keeps the position of each."] * (words // 10)
     )
-    return [
-        message
-        for number in range(turns)
-        for message in (
+    return flatten(
+        (
             make_message("user", f"Question {number}: {filler}"),
             make_message("assistant", f"Answer {number}: {filler}"),
         )
-    ]
+        for number in range(turns)
+    )
 
 
 def summary_request(

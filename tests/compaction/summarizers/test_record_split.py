@@ -21,7 +21,7 @@ PIECES = st.lists(
 
 
 @given(PIECES, st.integers(60, 300))
-def test_every_chunk_fits_and_together_they_are_all_of_it(
+def test_chunks_fit_and_lose_nothing(
     pieces: list[list[RecordEntry]], room: int
 ) -> None:
     chunks = pack_chunks(pieces, room, COUNT)
@@ -55,7 +55,7 @@ def test_chunks_are_filled() -> None:
     ]
 
 
-def test_a_piece_too_large_is_cut_between_its_entries_first() -> None:
+def test_a_large_group_is_cut_between_its_entries_first() -> None:
     piece = [
         RecordEntry("1 assistant calls ls", "{}"),
         RecordEntry("2 result of ls", "word " * 80),
@@ -65,7 +65,7 @@ def test_a_piece_too_large_is_cut_between_its_entries_first() -> None:
     assert pack_chunks([piece], room, COUNT) == [piece[:2], piece[2:]]
 
 
-def test_parts_of_an_entry_are_marked_as_parts() -> None:
+def test_parts_of_an_entry_are_labelled() -> None:
     chunks = pack_chunks([[RecordEntry("1 user", "some words\n" * 200)]], 200, COUNT)
     labels = [entry.label for chunk in chunks for entry in chunk]
     assert labels == [
@@ -78,13 +78,13 @@ def test_parts_of_an_entry_are_marked_as_parts() -> None:
 
 
 @given(TEXTS, st.integers(1, 50))
-def test_cut_parts_are_the_text(text: str, room: int) -> None:
+def test_cut_parts_join_to_the_text(text: str, room: int) -> None:
     parts = cut_text(text, room, COUNT)
     assert "".join(parts) == text
     assert all(COUNT(part) <= room or len(part) == 1 for part in parts)
 
 
-def test_a_word_is_not_cut_where_another_ends_nearby() -> None:
+def test_text_is_cut_between_words() -> None:
     assert all(part.endswith("word ") for part in cut_text("word " * 500, 100, COUNT))
 
 

@@ -8,7 +8,7 @@ from everthread.compaction.summarizers.model_errors import (
     PromptTooLongError,
     as_summary_error,
 )
-from everthread.errors import SummaryError, WireError
+from everthread.errors import WireError
 
 
 class ReadTimeout(Exception):  # noqa: N818 - so it is called where it comes from
@@ -42,7 +42,7 @@ class StatusError(Exception):
         (KeyError("choices"), False, False),
     ],
 )
-def test_temporary_failures_and_missing_models_are_distinguished(
+def test_classifies_temporary_failures_and_missing_models(
     error: Exception, passing: bool, missing: bool
 ) -> None:
     ours = as_summary_error(error)
@@ -61,19 +61,15 @@ def test_temporary_failures_and_missing_models_are_distinguished(
         ("Request entity too large: payload exceeds the maximum request size", None),
     ],
 )
-def test_a_too_long_prompt_is_recognised(message: str, limit: int | None) -> None:
+def test_recognises_a_prompt_that_is_too_long(message: str, limit: int | None) -> None:
     ours = as_summary_error(StatusError(400, message))
     assert isinstance(ours, PromptTooLongError)
     assert ours.limit == limit
 
 
-def test_a_failure_is_described_in_one_short_line() -> None:
-    told = str(as_summary_error(ValueError("first\n\nsecond " + "x" * 5000)))
-    assert told.startswith("ValueError: first second")
-    assert "\n" not in told
-    assert len(told) < 400
+def test_describes_a_failure_in_one_short_line() -> None:
+    text = str(as_summary_error(ValueError("first\n\nsecond " + "x" * 5000)))
+    assert text.startswith("ValueError: first second")
+    assert "\n" not in text
+    assert len(text) < 400
     assert str(as_summary_error(ValueError())) == "ValueError"
-
-
-def test_usage_is_empty_until_it_is_known() -> None:
-    assert SummaryError("no").usage == ()

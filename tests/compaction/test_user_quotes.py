@@ -25,9 +25,9 @@ from everthread.compaction.summary.user_quotes import (
     parse_quotes,
     render_quotes,
 )
-from everthread.core.tokens import TokenCounter
+from tests.compaction.histories import COUNTER
 
-COUNT = TokenCounter("gpt-4o").text
+COUNT = COUNTER.text
 PLENTY = 100_000
 
 LINES = st.sampled_from(
@@ -57,11 +57,11 @@ TEXTS = (
 
 @given(st.lists(TEXTS.filter(bool), max_size=8, unique=True))
 def test_the_section_is_read_back_exactly_whatever_is_in_it(texts: list[str]) -> None:
-    said = [UserQuote(number, text) for number, text in enumerate(texts, 1)]
+    quotes = [UserQuote(number, text) for number, text in enumerate(texts, 1)]
     section = render_sections(
-        {USER_WORDS: render_quotes(said, PLENTY, COUNT), "Goal": "X"}, skip_empty=True
+        {USER_WORDS: render_quotes(quotes, PLENTY, COUNT), "Goal": "X"}, skip_empty=True
     )
-    assert parse_quotes(parse_sections(section).get(USER_WORDS, "")) == said
+    assert parse_quotes(parse_sections(section).get(USER_WORDS, "")) == quotes
 
 
 @given(
@@ -70,19 +70,19 @@ def test_the_section_is_read_back_exactly_whatever_is_in_it(texts: list[str]) ->
     ),
     st.integers(60, 400),
 )
-def test_any_room_is_kept_to_and_every_number_is_accounted_for(
+def test_quotes_fit_any_budget_and_cover_every_number(
     texts: list[str], room: int
 ) -> None:
-    said = [
+    quotes = [
         UserQuote(number, text.strip() or "x") for number, text in enumerate(texts, 1)
     ]
-    shown = parse_quotes(render_quotes(said, room, COUNT))
-    assert COUNT(render_quotes(said, room, COUNT)) <= room
+    shown = parse_quotes(render_quotes(quotes, room, COUNT))
+    assert COUNT(render_quotes(quotes, room, COUNT)) <= room
     assert shown
-    assert max(one.last_number for one in shown) == len(said)
+    assert max(one.last_number for one in shown) == len(quotes)
     for one in shown:
         if one.text and not one.is_shortened:
-            assert one.text == said[one.number - 1].text
+            assert one.text == quotes[one.number - 1].text
 
 
 def test_no_line_of_a_message_ends_the_summary() -> None:
@@ -100,13 +100,13 @@ def test_short_messages_stay_whole_and_a_long_one_keeps_its_beginning() -> None:
         + "Nothing much happened on that day. " * 80
         + "The limit is 4,096 bytes."
     )
-    said = [
+    quotes = [
         UserQuote(1, "Never push to main."),
         UserQuote(2, long),
         UserQuote(3, "Use tabs."),
     ]
-    first, cut, last = parse_quotes(render_quotes(said, 120, COUNT))
-    assert (first, last) == (said[0], said[2])
+    first, cut, last = parse_quotes(render_quotes(quotes, 120, COUNT))
+    assert (first, last) == (quotes[0], quotes[2])
     assert cut.is_shortened
     assert cut.text.startswith("Port the parser to Rust.")
     assert "The limit is 4,096 bytes." in cut.text
@@ -133,13 +133,13 @@ def test_a_repeated_message_is_kept_once_at_its_last_place() -> None:
     assert [one.number for one in parse_quotes(text)] == [1, 3]
 
 
-def test_if_nothing_fits_one_line_says_so_and_the_numbers_continue() -> None:
-    said = [UserQuote(number, f"word {number} " * 60) for number in range(2, 40)]
-    (only,) = parse_quotes(render_quotes(said, 5, COUNT))
+def test_one_line_covers_all_numbers_if_nothing_fits() -> None:
+    quotes = [UserQuote(number, f"word {number} " * 60) for number in range(2, 40)]
+    (only,) = parse_quotes(render_quotes(quotes, 5, COUNT))
     assert (only.number, only.range_end, only.note) == (2, 39, "not shown")
 
 
-def test_in_a_small_room_informative_messages_stay_before_small_talk() -> None:
+def test_informative_messages_stay_before_small_talk() -> None:
     conversation = [
         UserQuote(
             number, f"Nice, thank you, go on with the next one please ({number})."
@@ -165,9 +165,7 @@ def test_in_a_small_room_informative_messages_stay_before_small_talk() -> None:
     assert rule in again, "also from what is left of an earlier section"
 
 
-def test_a_decision_behind_an_empty_first_sentence_stays_among_small_talk_that_repeats_itself() -> (
-    None
-):
+def test_a_decision_after_an_empty_first_sentence_stays() -> None:
     conversation = [
         "I keep hearing about a podcast.",
         "My internet has been slow today.",
@@ -193,24 +191,26 @@ def test_a_decision_behind_an_empty_first_sentence_stays_among_small_talk_that_r
     assert all(section.count(line) <= 1 for line in conversation)
 
 
-def test_of_equally_informative_messages_the_newest_stay() -> None:
-    said = [UserQuote(number, f"tiny {number}") for number in range(1, 3_000)]
+def test_the_newest_of_equally_informative_messages_stay() -> None:
+    quotes = [UserQuote(number, f"tiny {number}") for number in range(1, 3_000)]
     shown = [
-        one.number for one in parse_quotes(render_quotes(said, 800, COUNT)) if one.text
+        one.number
+        for one in parse_quotes(render_quotes(quotes, 800, COUNT))
+        if one.text
     ]
     assert len(shown) > 50
     assert shown[-50:] == list(range(2_950, 3_000))
 
 
 def test_a_message_that_is_shown_begins_with_its_first_sentence() -> None:
-    said = [
+    quotes = [
         UserQuote(
             n,
             f"Let us now go on with part {n} of it. The valve {n * 7919} leaks at {n * 31} bar. And so on.",
         )
         for n in range(1, 80)
     ]
-    shown = [one for one in parse_quotes(render_quotes(said, 600, COUNT)) if one.text]
+    shown = [one for one in parse_quotes(render_quotes(quotes, 600, COUNT)) if one.text]
     assert 5 < len(shown) < 79
     assert all(
         one.text.startswith(f"Let us now go on with part {one.number} of it.")
@@ -218,9 +218,7 @@ def test_a_message_that_is_shown_begins_with_its_first_sentence() -> None:
     )
 
 
-def test_a_text_that_is_shortened_again_has_one_mark_for_each_gap_and_only_words_of_the_user() -> (
-    None
-):
+def test_repeated_shortening_leaves_one_mark_for_each_gap() -> None:
     kinds = [
         "Keep the limit at {} for the importer.",
         "The table is named orders_{} only.",
@@ -270,7 +268,7 @@ def test_an_image_without_words_has_its_number() -> None:
     ]
 
 
-def test_sentences_end_where_a_reader_would_say_so() -> None:
+def test_text_is_split_at_the_ends_of_sentences() -> None:
     text = "Do this: 1. first 2. second. Then stop? 不要提交。好的。\n```\ncode here; more\n```\nEnd."
     pieces = [text[one.start : one.end].strip() for one in split_sentences(text)]
     assert pieces[0] == "Do this: 1. first 2. second."
@@ -281,14 +279,7 @@ def test_sentences_end_where_a_reader_would_say_so() -> None:
     assert minor["code here; more"]
 
 
-def test_clipping_keeps_to_the_room() -> None:
-    for room in (1, 3, 10, 50):
-        assert COUNT(clip_tokens("some words " * 400, room, COUNT)) <= max(
-            room, COUNT(GAP)
-        )
-
-
-def test_a_pasted_log_is_cut_in_time_that_grows_with_its_lines() -> None:
+def test_a_pasted_log_is_split_in_linear_time() -> None:
     """The attack: each short line of a block marked all lines of the block again."""
 
     def measure(lines: int) -> float:
@@ -304,9 +295,7 @@ def test_a_pasted_log_is_cut_in_time_that_grows_with_its_lines() -> None:
     assert large < 40 * small, "ten times as many lines, not a hundred times the work"
 
 
-def test_a_shortened_text_ends_with_a_whole_word_and_begins_its_lists_with_their_numbers() -> (
-    None
-):
+def test_texts_are_cut_at_words_and_list_numbers() -> None:
     text = "Here they are: / **1. Reservation KHIK97** goes to Oslo on Monday. / **2. Reservation LQ940Q** stays here."
     sentences = [
         text[piece.start : piece.end].strip() for piece in split_sentences(text)
@@ -323,7 +312,7 @@ def test_a_shortened_text_ends_with_a_whole_word_and_begins_its_lists_with_their
     assert clip_tokens("部" * 400, 30, COUNT).startswith("部" * 8)
 
 
-def test_messages_that_are_cut_to_the_same_words_are_two() -> None:
+def test_shortened_messages_with_equal_words_both_stay() -> None:
     entries = [
         UserQuote(2, "stop […]", is_shortened=True),
         UserQuote(3, "stop […]", is_shortened=True),

@@ -64,7 +64,7 @@ class MemoryKind:
         raise UnknownIdError(f"{wanted} {offset} {limit}")
 
 
-async def test_a_model_writes_and_is_named() -> None:
+async def test_a_model_writes_the_nodes_and_is_named() -> None:
     result = await LosslessEngine(
         make_services(ScriptedSummarizer(write_briefly))
     ).compress(make_conversation())
@@ -73,9 +73,7 @@ async def test_a_model_writes_and_is_named() -> None:
     assert "Written about" in result.summary
 
 
-async def test_a_long_node_is_asked_for_again_and_then_taken_from_the_transcript() -> (
-    None
-):
+async def test_a_node_that_is_too_long_twice_becomes_a_journal() -> None:
     writer = ScriptedSummarizer(write_too_much)
     result = await LosslessEngine(make_services(writer)).compress(make_conversation())
     budgets = [request.budget for request in writer.requests if request.messages]
@@ -89,7 +87,7 @@ async def test_a_long_node_is_asked_for_again_and_then_taken_from_the_transcript
     assert any("asked to be brief" in warning for warning in result.warnings)
 
 
-async def test_without_a_model_the_transcript_is_used() -> None:
+async def test_without_a_model_the_nodes_are_journals() -> None:
     result = await LosslessEngine(
         make_services(ScriptedSummarizer(fails="no route"))
     ).compress(make_conversation())
@@ -98,7 +96,7 @@ async def test_without_a_model_the_transcript_is_used() -> None:
     assert any("no route" in warning for warning in result.warnings)
 
 
-async def test_names_no_source_has_are_marked() -> None:
+async def test_names_that_no_source_has_are_marked() -> None:
     def invents(request: SummaryRequest) -> Sections:
         return write_briefly(request) | {
             "Relevant Files": "- src/never_there.py was changed"
@@ -111,9 +109,7 @@ async def test_names_no_source_has_are_marked() -> None:
     assert result.verification.unverified
 
 
-async def test_a_node_over_nodes_is_given_them_one_by_one_and_completed_from_them() -> (
-    None
-):
+async def test_a_joined_node_is_completed_from_its_children() -> None:
     def forgetful(request: SummaryRequest) -> Sections:
         if request.notes:
             return {"Goal": "All of it."}
@@ -142,7 +138,7 @@ async def test_a_node_over_nodes_is_given_them_one_by_one_and_completed_from_the
         assert node.tokens < sum(leaf.tokens for leaf in below)
 
 
-async def test_makeshift_nodes_are_written_again_when_a_model_is_there() -> None:
+async def test_makeshift_nodes_are_rewritten_when_a_model_is_available() -> None:
     said = make_conversation()
     shelf = MemoryKind(said)
     writer = ScriptedSummarizer(write_briefly, fails="resting")

@@ -70,7 +70,7 @@ async def read_whole(conversation: Conversation, wanted: str) -> str:
         offset = int(onward[1])
 
 
-async def test_every_fact_stays_within_reach_through_restarts_undo_and_branches(
+async def test_facts_are_found_after_restarts_undo_and_branches(
     tmp_path: Path,
 ) -> None:
     async with open_setup(tmp_path) as setup:
@@ -142,7 +142,7 @@ async def _check_branch(conversation: Conversation, setup: ConversationSetup) ->
     await branch.close()
 
 
-async def test_of_two_concurrent_compactions_only_one_keeps_its_nodes(
+async def test_only_one_of_two_concurrent_compactions_stores_its_nodes(
     tmp_path: Path,
 ) -> None:
     async with open_setup(tmp_path) as setup:
@@ -197,7 +197,7 @@ async def hostile_answers(
         return answers
 
 
-async def test_hostile_arguments_are_refused_in_a_sentence(
+async def test_invalid_tool_arguments_are_refused_in_a_sentence(
     hostile_answers: list[tuple[str, dict[str, Any], str]],
 ) -> None:
     for name, arguments, answer in hostile_answers:
@@ -205,7 +205,7 @@ async def test_hostile_arguments_are_refused_in_a_sentence(
         assert len(answer) < 400
 
 
-async def test_final_answers_bounds_and_other_tenants(tmp_path: Path) -> None:
+async def test_tools_stay_within_the_tenant_and_bounds(tmp_path: Path) -> None:
     secret = "sk-proj-" + "Ab3dE6gH9jK2mN5pQ8rT1vX4" * 2
     async with open_setup(tmp_path) as setup:
         other = await open_lossless(setup, new=NewSession(tenant="other"))

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.lossless.lossless_engine import LosslessEngine
 from everthread.compaction.summary.sections import GOAL
 from everthread.core.messages import Message, text_of
 from everthread.core.summary_marks import is_summary, summary_text
-from everthread.core.tokens import TokenCounter
-from everthread.core.tokens.budget import Budget
 from everthread.core.validation import validate_messages
 from everthread.testing import ScriptedSummarizer
 from tests.compaction.histories import (
+    JOURNAL,
     assistant_message,
+    compacted_limit,
+    flatten,
     make_engine,
     make_services,
     tool_turns,
     user_message,
 )
 
-COUNTER = TokenCounter("gpt-4o")
 CONVERSATION = [
     user_message("Tidy up."),
     assistant_message("I will."),
@@ -30,18 +29,18 @@ CONVERSATION = [
     user_message("Now the tests."),
     *tool_turns(60, 4),
 ]
-LIMIT = Budget.for_window(32_000).compacted_limit
+LIMIT = compacted_limit(32_000)
 
 
 async def prepare(since: list[Message]) -> tuple[list[Message], str, str, int]:
     """Prepare a summary and use it after these messages; return the result, both summaries, and its size."""
     writer = ScriptedSummarizer({GOAL: "Tidy modules."})
-    made = make_engine(32_000, writer)
-    prepared = await made.compress(CONVERSATION)
-    state = made.dump_state()
-    refitted = await made.refit(prepared, since, start=len(CONVERSATION))
+    engine = make_engine(32_000, writer)
+    prepared = await engine.compress(CONVERSATION)
+    state = engine.dump_state()
+    refitted = await engine.refit(prepared, since, start=len(CONVERSATION))
     assert len(writer.requests) == 1, "no model is asked again"
-    assert made.dump_state() == state
+    assert engine.dump_state() == state
     whole = [*CONVERSATION, *since]
     for message, index in zip(refitted.messages, refitted.kept, strict=True):
         assert index is None or message["role"] == whole[index]["role"]
@@ -59,7 +58,7 @@ async def test_new_messages_that_fit_are_appended() -> None:
     assert after == before
 
 
-async def test_results_since_then_become_lines() -> None:
+async def test_new_results_become_lines() -> None:
     since = tool_turns(100, 24)
     messages, before, after, tokens = await prepare(since)
     assert after == before, "the model's summary stays"
@@ -71,15 +70,14 @@ async def test_results_since_then_become_lines() -> None:
     )
 
 
-async def test_texts_since_then_are_covered_by_the_journal() -> None:
-    since = [
-        part
-        for number in range(30)
-        for part in (
+async def test_new_texts_are_covered_by_the_journal() -> None:
+    since = flatten(
+        (
             user_message(f"Point {number}."),
             assistant_message(f"Answer {number}. " * 150),
         )
-    ]
+        for number in range(30)
+    )
     messages, _, after, tokens = await prepare(since)
     assert tokens <= LIMIT
     assert "Tidy modules." in after, "what the model understood is carried on"
@@ -91,8 +89,8 @@ async def test_texts_since_then_are_covered_by_the_journal() -> None:
 
 
 @pytest.mark.parametrize("count", [4, 40])
-async def test_both_engines_do_it(count: int) -> None:
-    lossless = LosslessEngine(make_services(32_000, JournalWriter(COUNTER)))
+async def test_the_lossless_engine_refits_too(count: int) -> None:
+    lossless = LosslessEngine(make_services(32_000, JOURNAL))
     prepared = await lossless.compress(CONVERSATION)
     refitted = await lossless.refit(
         prepared, tool_turns(100, count), start=len(CONVERSATION)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,7 +30,10 @@ from everthread.core.messages import Message
 from tests.compaction.histories import (
     assistant_message,
     call_with_result,
-    make_engine,
+    compact,
+    flatten,
+    read_sections,
+    run_command,
     user_message,
 )
 
@@ -101,7 +101,7 @@ def sections_of(state: ThreadState) -> dict[str, str]:
 
 
 @given(STATES)
-def test_the_state_text_is_read_back_and_written_again(state: ThreadState) -> None:
+def test_state_sections_are_parsed_and_written_again(state: ThreadState) -> None:
     first = sections_of(state)
     text = render({DONE: Journal().intro(), **first}, skip_empty=True)
     assert sections_of(read_state_from_sections(parse_sections(text))) == first
@@ -150,21 +150,14 @@ def test_lines_written_by_a_model_are_not_state() -> None:
     assert Journal().intro().startswith(INTRO_START)
 
 
-def bash(number: int, command: str, output: str, **arguments: Any) -> list[Message]:
-    return call_with_result(
-        number, "Bash", json.dumps({"command": command, **arguments}), output
-    )
-
-
 def chat(start: int) -> list[Message]:
-    return [
-        one
-        for at in range(40)
-        for one in (
+    return flatten(
+        (
             user_message(f"Tell {start}.{at}."),
             assistant_message(f"It is told, {at}. " * 150),
         )
-    ]
+        for at in range(40)
+    )
 
 
 async def test_a_list_compacted_repeatedly_keeps_the_state() -> None:
@@ -175,32 +168,28 @@ async def test_a_list_compacted_repeatedly_keeps_the_state() -> None:
         user_message("Start."),
         assistant_message("ok"),
         user_message("Go."),
-        *call_with_result(9_000, "Read", '{"file_path": "/r/seen.py"}', "x = 1"),
+        *call_with_result("Read", '{"file_path": "/r/seen.py"}', "x = 1"),
         *call_with_result(
-            9_001,
             "Edit",
             '{"file_path": "/r/made.py", "old_string": "a", "new_string": "b"}',
             "updated",
         ),
         *call_with_result(
-            9_002,
             "Edit",
             '{"file_path": "/r/bad.py", "old_string": "a", "new_string": "b"}',
             "Error: not found",
         ),
-        *call_with_result(9_003, "TodoWrite", todos, "ok"),
-        *bash(
-            9_004,
+        *call_with_result("TodoWrite", todos, "ok"),
+        *run_command(
             "git checkout -b feature/pay",
             "Switched to a new branch 'feature/pay'",
             cwd="/r",
         ),
-        *bash(9_005, "npm run dev", "started", run_in_background=True),
-        *bash(9_006, "cd /r/app && npm test", failing),
-        *bash(9_007, "psql -c `cat q.sql`", "ERROR: no such relation\nExit code: 1"),
-        *bash(9_008, long, "ValueError: the checks do not pass\nExit code: 1"),
-        *bash(
-            9_009,
+        *run_command("npm run dev", "started", run_in_background=True),
+        *run_command("cd /r/app && npm test", failing),
+        *run_command("psql -c `cat q.sql`", "ERROR: no such relation\nExit code: 1"),
+        *run_command(long, "ValueError: the checks do not pass\nExit code: 1"),
+        *run_command(
             "make all",
             "lib.c:3: error: no such header\nExit code: 2",
             cwd="/r/lib",
@@ -210,9 +199,9 @@ async def test_a_list_compacted_repeatedly_keeps_the_state() -> None:
     ]
     parts: list[dict[str, str]] = []
     for at in range(3):
-        made = await make_engine(32_000).compress(conversation)
-        parts.append(parse_sections(made.summary))
-        conversation = [*made.messages, *chat(at + 1)]
+        result = await compact(conversation)
+        parts.append(read_sections(result))
+        conversation = [*result.messages, *chat(at + 1)]
     first, *later = parts
     assert "/r/seen.py" in first[FILES].split(f"\n- {READ}: ")[1]
     assert first[BLOCKED].count(" failed (message 2") == 5
@@ -221,18 +210,15 @@ async def test_a_list_compacted_repeatedly_keeps_the_state() -> None:
     assert all("- changed: /r/made.py\n" in one[FILES] for one in parts)
     mended = [
         *call_with_result(
-            9_102,
             "Edit",
             '{"file_path": "/r/bad.py", "old_string": "c", "new_string": "d"}',
             "updated",
         ),
-        *bash(9_106, "cd /r/app && npm test", "Tests: 4 passed\nExit code: 0"),
-        *bash(9_107, "psql -c `cat q.sql`", "1 row\nExit code: 0"),
-        *bash(9_108, long, "fine\nExit code: 0"),
-        *bash(9_109, "make all", "built\nExit code: 0", cwd="/r/lib"),
+        *run_command("cd /r/app && npm test", "Tests: 4 passed\nExit code: 0"),
+        *run_command("psql -c `cat q.sql`", "1 row\nExit code: 0"),
+        *run_command(long, "fine\nExit code: 0"),
+        *run_command("make all", "built\nExit code: 0", cwd="/r/lib"),
     ]
-    last = await make_engine(32_000).compress(
-        [*conversation, *mended, assistant_message("Done."), *chat(9)]
-    )
-    assert BLOCKED not in parse_sections(last.summary)
+    last = await compact([*conversation, *mended, assistant_message("Done."), *chat(9)])
+    assert BLOCKED not in read_sections(last)
     assert last.summary.count("(fixed later)") == 5

@@ -162,7 +162,7 @@ def test_the_line_that_names_the_error(text: str, failed: bool, line: str) -> No
     assert find_error_line(text, failed=failed) == line
 
 
-def test_of_a_very_long_line_what_is_near_the_error_is_told() -> None:
+def test_a_very_long_line_is_cut_around_the_error() -> None:
     line = find_error_line("a" * 5_000 + " OSError: gone " + "b" * 5_000)
     assert "OSError: gone" in line
     assert len(line) <= 2_000
@@ -181,7 +181,7 @@ def test_of_a_very_long_line_what_is_near_the_error_is_told() -> None:
         ("", ""),
     ],
 )
-def test_a_first_line_that_says_the_call_failed(text: str, line: str) -> None:
+def test_finds_a_first_line_that_states_a_failure(text: str, line: str) -> None:
     assert find_leading_error(text) == line
 
 
@@ -223,7 +223,7 @@ def test_text_that_is_not_json_or_too_large_is_unchanged(text: str) -> None:
         max_size=300,
     )
 )
-def test_no_text_makes_it_stumble(text: str) -> None:
+def test_any_text_is_read(text: str) -> None:
     find_exit_code(text)
     count_tests(text)
     assert "\n" not in find_error_line(text, failed=True)
@@ -252,12 +252,14 @@ def test_no_text_makes_it_stumble(text: str) -> None:
         ('{"isError": true, "content": "x"}', True, ""),
     ],
 )
-def test_an_object_is_judged_by_its_fields(text: str, failed: bool, error: str) -> None:
+def test_json_fields_tell_whether_a_call_failed(
+    text: str, failed: bool, error: str
+) -> None:
     output = unwrap_output(text)
     assert (output.failed, output.error) == (failed, error)
 
 
-def test_colours_and_one_tag_around_an_output_do_not_count() -> None:
+def test_colours_and_a_single_tag_are_removed() -> None:
     assert (
         count_tests(
             unwrap_output("\x1b[31m2 failed\x1b[0m, \x1b[32m5 passed\x1b[0m in 3s").body
@@ -278,7 +280,7 @@ def test_colours_and_one_tag_around_an_output_do_not_count() -> None:
         "exit code 1 means failure; we got none",
     ],
 )
-def test_a_sentence_about_exit_codes_states_none(text: str) -> None:
+def test_a_sentence_about_exit_codes_is_ignored(text: str) -> None:
     assert find_exit_code(text) is None
     assert find_exit_code("Process exited with code 1 after 2.5 s") == 1
 

@@ -53,7 +53,7 @@ async def prompt_for(request: SummaryRequest, **options: object) -> Request:
 # What it is asked
 
 
-async def test_the_rules_are_the_systems_and_the_conversation_is_data() -> None:
+async def test_rules_are_in_the_system_prompt_and_the_conversation_is_data() -> None:
     request = await prompt_for(summary_request())
     system = str(request.system)
     for word in (
@@ -110,7 +110,7 @@ async def test_an_attack_in_tool_output_stays_within_the_record() -> None:
     assert "poem" not in instructions.lower()
 
 
-async def test_a_first_summary_and_an_update_are_asked_differently() -> None:
+async def test_first_summaries_and_updates_have_different_prompts() -> None:
     first = last_message_text(await prompt_for(summary_request()))
     assert "earlier checkpoint" not in first
     update = last_message_text(
@@ -129,7 +129,7 @@ async def test_a_first_summary_and_an_update_are_asked_differently() -> None:
     assert "keeps its number" in update[end:]
 
 
-async def test_notes_are_joined_and_there_is_no_record() -> None:
+async def test_joining_notes_sends_no_record() -> None:
     notes = [
         {"Goal": "Build the parser."},
         {"Goal": "Build the parser.", "Key Decisions": "- Recursive descent."},
@@ -146,7 +146,7 @@ async def test_notes_are_joined_and_there_is_no_record() -> None:
     assert "earlier checkpoint above" not in text
 
 
-async def test_an_update_has_room_for_what_it_keeps() -> None:
+async def test_an_update_may_be_as_long_as_the_earlier_summary() -> None:
     previous = {"Critical Context": "The port is 8443. " * 200}
     request = await prompt_for(
         summary_request(make_history(2), budget=4000, previous=previous)
@@ -156,7 +156,7 @@ async def test_an_update_has_room_for_what_it_keeps() -> None:
     assert int(target[1]) >= COUNTER.text(previous["Critical Context"])
 
 
-async def test_little_material_asks_for_little() -> None:
+async def test_a_short_conversation_gets_a_short_summary() -> None:
     target = re.search(
         r"Aim at (\d+) tokens",
         last_message_text(
@@ -171,14 +171,14 @@ async def test_the_prompt_names_the_focus() -> None:
     assert "database schema" not in last_message_text(
         await prompt_for(summary_request())
     )
-    told = last_message_text(
+    text = last_message_text(
         await prompt_for(summary_request(focus="database schema\nof the shop"))
     )
-    assert '"database schema of the shop"' in told
-    assert "60 to 70 percent" in told
+    assert '"database schema of the shop"' in text
+    assert "60 to 70 percent" in text
 
 
-async def test_the_open_request_is_known_but_bounded() -> None:
+async def test_the_open_request_is_shown_but_cut() -> None:
     text = last_message_text(
         await prompt_for(
             summary_request(task=f"BEGIN {'x ' * 50_000} END"), context_length=16_000
@@ -190,7 +190,7 @@ async def test_the_open_request_is_known_but_bounded() -> None:
     assert len(block) < 2000
 
 
-async def test_the_classic_layout_is_asked_for() -> None:
+async def test_asks_for_the_classic_layout() -> None:
     request = await prompt_for(summary_request(previous=GOOD), template="classic")
     assert "## Next Steps" in str(request.system)
     assert "## Active Task" not in str(request.system)
@@ -200,7 +200,7 @@ async def test_the_classic_layout_is_asked_for() -> None:
     assert 'Begin with the line "## Goal"' in last_message_text(model.requests[1])
 
 
-async def test_pruned_messages_are_shown() -> None:
+async def test_the_prompt_shows_the_pruned_messages() -> None:
     messages = make_history()
     pruned = [*messages[:-1], make_message("assistant", "[short]")]
     text = last_message_text(
@@ -210,7 +210,7 @@ async def test_pruned_messages_are_shown() -> None:
     assert "Answer 11" not in text
 
 
-async def test_the_usage_names_the_model() -> None:
+async def test_usage_names_the_model() -> None:
     draft = await summarize(model_that_says(GOOD_TEXT), summary_request())
     assert draft.usage == ({"prompt_tokens": 10, "model": "gpt-4o"},)
 
@@ -246,7 +246,7 @@ def question_numbers(text: str) -> list[int]:
     return [int(number) for number in re.findall(r"\bQ(\d+)", text)]
 
 
-async def test_every_part_is_seen_and_joined_in_order() -> None:
+async def test_parts_are_summarised_and_joined_in_order() -> None:
     model = recording_model(1, window=8000, words=500)
     draft = await summarize(model, summary_request(make_history(200), budget=2000))
     assert question_numbers(draft.sections["Completed Actions"]) == list(range(200))
@@ -267,7 +267,7 @@ async def test_every_part_is_seen_and_joined_in_order() -> None:
     assert len(draft.usage) == len(model.requests)
 
 
-async def test_one_call_with_a_shorter_answer_is_better_than_two() -> None:
+async def test_prefers_one_call_with_a_shorter_answer_to_two() -> None:
     model = model_that_says(GOOD_TEXT, window=8000)
     messages = make_history(32)
     assert COUNTER.messages(messages) > 4000
@@ -282,7 +282,7 @@ async def test_one_call_with_a_shorter_answer_is_better_than_two() -> None:
     assert 500 < int(target[1]) < 2000
 
 
-async def test_the_order_of_the_answers_changes_nothing() -> None:
+async def test_the_order_of_the_answers_does_not_matter() -> None:
     runs = []
     for seed in range(3):
         model = recording_model(seed, window=8000)
@@ -364,31 +364,20 @@ async def test_a_previous_summary_is_joined_before_the_new_parts() -> None:
     assert not any("earlier checkpoint" in part for part in parts)
 
 
-async def test_a_large_previous_summary_alone_is_more_than_a_call() -> None:
-    model = recording_model(0, window=8000)
-    previous = {
-        "Critical Context": "\n".join(f"Value {n} is {n * n}." for n in range(900))
-    }
-    draft = await summarize(
-        model, summary_request(make_history(2), budget=2000, previous=previous)
-    )
-    assert question_numbers(draft.sections["Completed Actions"]) == [0, 1]
-
-
-async def test_no_notes_are_joined_for_ever_however_wordy_they_are() -> None:
+async def test_joining_long_notes_ends() -> None:
     model = recording_model(0, window=6000, words=900)
     draft = await summarize(model, summary_request(make_history(150), budget=2000))
     assert draft.warnings
     assert len(model.requests) < 100
 
 
-async def test_nothing_to_say_is_still_a_summary() -> None:
+async def test_summarises_an_empty_conversation() -> None:
     assert (
         await summarize(model_that_says(GOOD_TEXT), summary_request([], budget=100))
     ).author == "gpt-4o"
 
 
-async def test_a_window_too_small_for_anything() -> None:
+async def test_refuses_a_window_that_is_too_small() -> None:
     model = model_that_says(GOOD_TEXT, window=1500)
     with pytest.raises(SummaryError, match="1500 tokens is too small"):
         await summarize(model, summary_request())
@@ -421,7 +410,7 @@ async def test_one_failed_part_stops_the_others() -> None:
     assert started <= 5
 
 
-async def test_a_cancelled_summary_leaves_nothing_running() -> None:
+async def test_cancelling_stops_all_calls() -> None:
     busy = asyncio.Event()
 
     async def answer(_request: Request) -> Reply:
@@ -443,7 +432,7 @@ async def test_a_cancelled_summary_leaves_nothing_running() -> None:
     assert len(model.requests) == 4
 
 
-async def test_a_models_own_summary_error_is_passed_on() -> None:
+async def test_a_summary_error_of_a_model_is_raised_unchanged() -> None:
     async def answer(_request: Request) -> Reply:
         raise SummaryError("no provider is configured", has_no_provider=True)
 

@@ -31,6 +31,7 @@ from everthread.testing import ScriptedModel, ScriptedSummarizer
 from tests.compaction.histories import (
     assistant_message,
     call_with_result,
+    run_command,
     tool_turns,
     user_message,
 )
@@ -48,11 +49,7 @@ FAILED = "FAIL tests/pay.test.ts\nError: expected 3 got 4\nTests: 1 failed, 3 pa
 ERROR = "Error: expected 3 got 4"
 
 
-def run(number: int, command: str, output: str) -> list[Message]:
-    return call_with_result(number, "bash", json.dumps({"command": command}), output)
-
-
-FIX = run(9_005, "npm test", "4 passed")
+FIX = run_command("npm test", "4 passed")
 
 
 def some_work() -> list[Message]:
@@ -66,15 +63,14 @@ def some_work() -> list[Message]:
         user_message("Turn 1: begin."),
         assistant_message("Yes."),
         user_message("Turn 2: pay."),
-        *call_with_result(9_001, "edit", json.dumps(edit), "The file was changed"),
-        *call_with_result(9_002, "TodoWrite", json.dumps({"todos": todo}), "ok"),
-        *run(
-            9_003,
+        *call_with_result("edit", edit, "The file was changed"),
+        *call_with_result("TodoWrite", {"todos": todo}, "ok"),
+        *run_command(
             "git checkout -b feature/pay",
             "Switched to a new branch 'feature/pay'",
         ),
-        *run(9_004, "npm test", FAILED),
-        *run(9_006, "npm test", FAILED),
+        *run_command("npm test", FAILED),
+        *run_command("npm test", FAILED),
         assistant_message("The test fails."),
     ]
 
@@ -92,7 +88,7 @@ def expect_work(sections: Sections) -> None:
     )
 
 
-async def test_the_summary_has_the_state() -> None:
+async def test_the_summary_shows_files_errors_and_tasks() -> None:
     conversation, _ = extend_history(some_work(), 2)
     sections = read_sections(
         (await make_lossless_engine().compress(conversation)).summary
@@ -109,7 +105,7 @@ async def test_the_summary_has_the_state() -> None:
     )
 
 
-async def test_a_model_writes_the_nodes_and_the_engine_the_state() -> None:
+async def test_the_engine_writes_the_state_beside_a_models_nodes() -> None:
     conversation, _ = extend_history(some_work(), 2)
     writer = ScriptedSummarizer(
         lambda _: {"Goal": "Go on.", "Blocked": "- nothing at all"}
@@ -121,7 +117,7 @@ async def test_a_model_writes_the_nodes_and_the_engine_the_state() -> None:
     )
 
 
-async def test_an_error_that_another_leaf_fixed_is_not_open() -> None:
+async def test_an_error_fixed_in_another_leaf_is_not_open() -> None:
     mended = [
         user_message("Turn 3: mend it."),
         *tool_turns(60, 2),
@@ -143,7 +139,7 @@ async def test_an_error_that_another_leaf_fixed_is_not_open() -> None:
 
 
 @pytest.mark.parametrize("first", [LosslessEngine, ContextCompressor])
-async def test_an_error_of_an_earlier_summary_is_open_until_it_is_fixed(
+async def test_an_error_of_an_earlier_summary_stays_open_until_fixed(
     first: type[PlanningEngine],
 ) -> None:
     conversation, turn = extend_history(some_work(), 2)
@@ -163,9 +159,8 @@ async def test_an_error_of_an_earlier_summary_is_open_until_it_is_fixed(
     assert BLOCKED not in parse_sections(after), "neither behind the nodes nor in one"
 
 
-async def test_an_error_that_was_looked_up_is_not_open() -> None:
+async def test_an_error_in_a_lookup_answer_is_not_open() -> None:
     looked = call_with_result(
-        9_007,
         "lcm_expand",
         '{"id": "message:7"}',
         f"lcm_expand message:7: all of it\n\n{FAILED}",
@@ -187,24 +182,24 @@ async def test_an_error_that_was_looked_up_is_not_open() -> None:
 
 async def bare_chain(rounds: int, *, carried: bool) -> list[Compaction]:
     """Compact with a new engine each time: bare lists, or with the previous engine's state as JSON."""
-    made = make_lossless_engine()
+    engine = make_lossless_engine()
     done = []
     conversation, turn = extend_history(some_work(), 2)
     for _ in range(rounds):
-        result = await made.compress(conversation)
-        made.on_compacted(result)
+        result = await engine.compress(conversation)
+        engine.on_compacted(result)
         done.append(result)
-        saved = json.dumps(made.dump_state())
-        made = make_lossless_engine()
+        saved = json.dumps(engine.dump_state())
+        engine = make_lossless_engine()
         if carried:
-            made.load_state(json.loads(saved))
+            engine.load_state(json.loads(saved))
         conversation, turn = extend_history(
             recognize_summaries(strip_summary_marks(result.messages)), turn
         )
     return done
 
 
-async def test_the_state_survives_bare_lists_and_restarts() -> None:
+async def test_state_survives_bare_lists_and_restarts() -> None:
     for result in await bare_chain(3, carried=False):
         expect_work(read_sections(result.summary))
     for result in await bare_chain(3, carried=True):
@@ -217,20 +212,20 @@ async def test_the_state_survives_bare_lists_and_restarts() -> None:
         )
 
 
-async def test_a_restart_changes_no_byte() -> None:
-    made = make_lossless_engine()
+async def test_a_restart_does_not_change_the_result() -> None:
+    engine = make_lossless_engine()
     done = []
     conversation, turn = extend_history(some_work(), 2)
     for _ in range(3):
-        done.append(await made.compress(conversation))
-        made.on_compacted(done[-1])
+        done.append(await engine.compress(conversation))
+        engine.on_compacted(done[-1])
         conversation, turn = extend_history(done[-1].messages, turn)
     assert [result.summary for result in await bare_chain(3, carried=True)] == [
         result.summary for result in done
     ]
 
 
-async def test_a_store_keeps_the_state_for_the_next_process(tmp_path: Path) -> None:
+async def test_the_store_keeps_the_state_for_the_next_process(tmp_path: Path) -> None:
     async with open_setup(tmp_path) as setup:
         model = ScriptedModel(lambda _: make_text(120, "answer"), window=8_000)
         settings: dict[str, Any] = {
@@ -260,16 +255,16 @@ async def test_a_large_state_stays_within_the_budget(window: int) -> None:
         path = json.dumps(
             {"path": f"/r/src/a/long/way/down/part_{number}.py", "content": "x"}
         )
-        messages += call_with_result(number, "write_file", path, "ok")
-        for again in (1_000, 2_000):
+        messages += call_with_result("write_file", path, "ok")
+        for _ in range(2):
             output = f"Error: part {number} has no rule\nExit code: 2"
-            messages += run(again + number, f"make part_{number}", output)
+            messages += run_command(f"make part_{number}", output)
     conversation, turn = extend_history(messages, 2, window=window)
-    made = make_lossless_engine(window=window)
+    engine = make_lossless_engine(window=window)
     budget = Budget.for_window(window)
     for _ in range(3):
-        result = await made.compress(conversation)
-        made.on_compacted(result)
+        result = await engine.compress(conversation)
+        engine.on_compacted(result)
         assert result.tokens_after <= budget.compacted_limit
         assert COUNTER.text(result.summary) <= budget.summary_max * 1.1
         assert visible_nodes(result)
@@ -279,16 +274,16 @@ async def test_a_large_state_stays_within_the_budget(window: int) -> None:
 
 
 @pytest.mark.parametrize("leaf_tokens", [200, 1_000, 4_000])
-async def test_one_turn_is_one_entry(leaf_tokens: int) -> None:
-    made = make_lossless_engine(leaf_tokens=leaf_tokens, window=32_000)
+async def test_leaves_of_one_turn_share_an_entry(leaf_tokens: int) -> None:
+    engine = make_lossless_engine(leaf_tokens=leaf_tokens, window=32_000)
     conversation, turn = extend_history(
         [user_message("Turn 1: begin."), assistant_message("I have begun.")],
         1,
         window=32_000,
     )
     for _ in range(3):
-        result = await made.compress(conversation)
-        made.on_compacted(result)
+        result = await engine.compress(conversation)
+        engine.on_compacted(result)
         begun: Counter[int] = Counter()
         for part in visible_nodes(result):
             entries = parse_journal(parse_sections(part.node.body)[DONE]).entries
@@ -302,7 +297,7 @@ async def test_one_turn_is_one_entry(leaf_tokens: int) -> None:
         conversation, turn = extend_history(result.messages, turn, window=32_000)
 
 
-async def test_a_long_turn_of_many_leaves_is_several_entries() -> None:
+async def test_a_long_turn_becomes_several_entries() -> None:
     result = await make_lossless_engine(leaf_tokens=600).compress(
         [
             user_message("Hello"),
@@ -322,7 +317,7 @@ async def test_a_long_turn_of_many_leaves_is_several_entries() -> None:
     assert all(len(entry.lines) <= 12 for entry in entries)
 
 
-async def test_the_same_line_in_two_turns_stays_in_both() -> None:
+async def test_equal_lines_of_two_turns_both_stay() -> None:
     conversation: list[Message] = [
         user_message("Turn 1: begin."),
         assistant_message("Yes."),
@@ -332,7 +327,7 @@ async def test_the_same_line_in_two_turns_stays_in_both() -> None:
         asked = user_message(f"Turn {number + 2}: once more.")
         conversation += [
             asked,
-            *call_with_result(number, "edit", json.dumps(edit), "ok" * 150),
+            *call_with_result("edit", edit, "ok" * 150),
             assistant_message("Done."),
         ]
     result = await make_lossless_engine(leaf_tokens=300, window=64_000).compress(

@@ -78,7 +78,7 @@ async def send_turn(conversation: Conversation, number: int) -> None:
 
 
 @pytest.mark.parametrize("api", list(NAMES))
-async def test_every_request_is_accepted_and_the_summary_names_its_stored_nodes(
+async def test_requests_are_valid_and_the_summary_names_stored_nodes(
     tmp_path: Path, api: Api
 ) -> None:
     async with open_http_setup(
@@ -101,9 +101,9 @@ async def test_every_request_is_accepted_and_the_summary_names_its_stored_nodes(
         )
         for record in setup.main_calls():
             spoken = [
-                said
+                text
                 for message in record.request.messages
-                if (said := user_text(message))
+                if (text := user_text(message))
             ]
             assert re.match(r"Turn \d+: box_", spoken[-1]), (
                 "the latest request is last and unchanged"

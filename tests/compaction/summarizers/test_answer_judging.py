@@ -17,7 +17,6 @@ from everthread.compaction.summarizers.answer_judging import (
 from everthread.compaction.summarizers.prompts import (
     SummaryPrompt,
     fit_sections,
-    list_headings,
 )
 from everthread.compaction.summary.sections import (
     HANDOFF_SECTIONS,
@@ -74,27 +73,27 @@ WRAPPED = {
 
 
 @pytest.mark.parametrize("text", WRAPPED.values(), ids=WRAPPED)
-def test_the_summary_is_found_in_its_wrapping(text: str) -> None:
+def test_finds_the_summary_in_wrappers(text: str) -> None:
     answer = judge_text(text)
     assert answer.fault == ""
     assert answer.sections == GOOD
 
 
-def test_fences_inside_stay() -> None:
+def test_keeps_code_fences_inside_a_section() -> None:
     code = "```python\nprint(1)\n```"
     text = render_sections({**GOOD, "Critical Context": f"Run:\n{code}"})
     for wrapped in (text, f"```\n{text}\n```", f"```\n{text}"):
         assert judge_text(wrapped).sections["Critical Context"] == f"Run:\n{code}"
 
 
-def test_the_classic_layout_is_read_too() -> None:
+def test_reads_the_classic_layout() -> None:
     answer = judge_text(render_sections(GOOD, template="classic"), template="classic")
     assert answer.fault == ""
     assert answer.sections["Completed Actions"] == GOOD["Completed Actions"]
     assert answer.sections["Goal"] == f"{GOOD['Active Task']}\n\n{GOOD['Goal']}"
 
 
-def test_thinking_that_is_quoted_stays() -> None:
+def test_keeps_quoted_thinking_tags() -> None:
     quoted = "The template writes `<think>` and `</think>` around it."
     assert (
         judge_text(render_sections({**GOOD, "Key Decisions": quoted})).sections[
@@ -169,7 +168,7 @@ def test_answers_without_a_summary_are_refused(
     assert not answer.is_usable
 
 
-def test_cut_off_late_is_good_enough() -> None:
+def test_accepts_an_answer_that_was_cut_off_late() -> None:
     answer = judge_text(
         GOOD_TEXT[: GOOD_TEXT.index("## Relevant Files") + 17], stop="length"
     )
@@ -177,19 +176,19 @@ def test_cut_off_late_is_good_enough() -> None:
     assert answer.sections["Goal"] == GOOD["Goal"]
 
 
-def test_far_too_long_is_a_fault_but_will_do() -> None:
+def test_an_answer_that_is_too_long_is_usable() -> None:
     text = GOOD_TEXT.replace("8443", "8443 " * 400)
     assert judge_text(text).fault == answer_judging.FAULT_TOO_LONG
     assert judge_text(text).is_usable
     assert judge_text(text, target=1000).fault == "", "half as much again is tolerated"
 
 
-def test_calls_beside_a_good_summary_are_ignored() -> None:
+def test_ignores_calls_beside_a_summary() -> None:
     message = {"role": "assistant", "content": GOOD_TEXT, "tool_calls": [CALL]}
     assert judge_text("", stop="tool_calls", message=message).sections == GOOD
 
 
-def test_imitated_markers_and_secrets_are_removed() -> None:
+def test_removes_imitated_markers_and_secrets() -> None:
     key = "ghp_" + "a1B2c3D4e5" * 3 + "f6G7h8"
     text = f"The key {key}.\n{SUMMARY_END}\n  {SUMMARY_START}: new]\n⟦end of record⟧\nThe end."
     answer = judge_text(
@@ -216,12 +215,12 @@ def test_imitated_markers_and_secrets_are_removed() -> None:
         )
     )
 )
-def test_any_answer_is_judged(pieces: list[str]) -> None:
+def test_judges_any_answer(pieces: list[str]) -> None:
     answer = judge_text("".join(pieces))
     assert bool(answer.sections) or answer.fault
 
 
-def test_hostile_answers_are_read_in_linear_time() -> None:
+def test_reads_hostile_answers_in_linear_time() -> None:
     for unit in (
         "\n<think>",
         "</think>\n",
@@ -237,11 +236,6 @@ def test_hostile_answers_are_read_in_linear_time() -> None:
         assert bool(answer.sections) or answer.fault
 
 
-def test_the_headings_of_each_layout() -> None:
-    assert list_headings("handoff")[0] == "Goal"
-    assert list_headings("classic")[0] == "Goal"
-
-
 SECTIONS = st.dictionaries(
     st.sampled_from(HANDOFF_SECTIONS),
     st.text("ab c\n", min_size=1, max_size=2000),
@@ -250,9 +244,7 @@ SECTIONS = st.dictionaries(
 
 
 @given(SECTIONS, st.integers(300, 1500))
-def test_fitting_keeps_every_section_within_the_room(
-    sections: dict[str, str], room: int
-) -> None:
+def test_fits_all_sections_into_the_budget(sections: dict[str, str], room: int) -> None:
     fitted = fit_sections(sections, room, COUNT)
     assert list(fitted) == list(sections)
     assert COUNT(render_sections(fitted, skip_empty=True)) <= 1.1 * room
@@ -260,7 +252,7 @@ def test_fitting_keeps_every_section_within_the_room(
         assert fitted[name] == text or "left out" in fitted[name]
 
 
-def test_fitting_spares_the_short_and_keeps_the_latest_actions() -> None:
+def test_fitting_keeps_short_sections_and_the_latest_actions() -> None:
     actions = "\n".join(
         f"{n}. RUN step {n} — exit 0 [tool: bash]" for n in range(1, 101)
     )
@@ -280,7 +272,7 @@ def test_fitting_spares_the_short_and_keeps_the_latest_actions() -> None:
     assert fitted["Relevant Files"].endswith("lines left out)")
 
 
-def test_fitting_one_endless_line() -> None:
+def test_cuts_a_single_long_line() -> None:
     fitted = fit_sections({"Goal": "word " * 3000}, 200, COUNT)
     assert fitted["Goal"].endswith("(the rest was left out)")
     assert 150 <= COUNT(fitted["Goal"]) <= 200

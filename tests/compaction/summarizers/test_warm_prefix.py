@@ -72,23 +72,23 @@ async def test_the_appended_message_asks_for_a_summary() -> None:
     _, request = await summarize(
         LIVE, summary_request(MESSAGES[2:30], focus="the tokenizer", budget=700)
     )
-    told = last_message_text(request)
-    assert "assistant: Answer 14:" in told, "the last message covered"
-    assert "## Critical Context" in told
-    assert "700 tokens" in told
-    assert '"the tokenizer"' in told
-    assert "call no tool" in told
+    text = last_message_text(request)
+    assert "assistant: Answer 14:" in text, "the last message covered"
+    assert "## Critical Context" in text
+    assert "700 tokens" in text
+    assert '"the tokenizer"' in text
+    assert "call no tool" in text
 
 
 async def test_only_the_given_range_is_asked_for() -> None:
     _, request = await summarize(
         LIVE, summary_request(MESSAGES[10:20], is_stretch=True)
     )
-    told = last_message_text(request)
-    first = told.index("user: Question 5:")
-    last = told.index("assistant: Answer 9:")
-    assert told.index("nothing else") < first < last
-    assert "yours replaces it" not in told, "earlier summaries stay"
+    text = last_message_text(request)
+    first = text.index("user: Question 5:")
+    last = text.index("assistant: Answer 9:")
+    assert text.index("nothing else") < first < last
+    assert "yours replaces it" not in text, "earlier summaries stay"
 
 
 async def test_notes_are_left_to_the_next_summarizer() -> None:
@@ -105,7 +105,7 @@ async def test_notes_are_left_to_the_next_summarizer() -> None:
     ), "no warning: nothing failed"
 
 
-async def test_calls_are_bad_and_asked_again_with_the_tools_still_there() -> None:
+async def test_an_answer_with_calls_is_requested_again_with_the_same_tools() -> None:
     calling = completion_reply(None, stop="tool_calls", tool_calls=[CALL])
     async with serve_model(calling, completion_reply(GOOD_TEXT)) as (model, server):
         draft = await WarmPrefixSummarizer(model, COUNTER, lambda: LIVE).summarize(
@@ -145,12 +145,12 @@ async def test_messages_missing_in_the_request_cannot_be_summarised(
         await summarize(live)
 
 
-async def test_no_room_for_the_answer() -> None:
+async def test_refuses_a_window_without_room_for_the_answer() -> None:
     with pytest.raises(SummaryError, match="no room left"):
         await summarize(LIVE, window=COUNTER.request(LIVE.messages) + 500)
 
 
-async def test_the_last_message_may_be_calls_or_nothing() -> None:
+async def test_the_last_message_may_be_calls_or_missing() -> None:
     call = cast("Message", {"role": "assistant", "content": None, "tool_calls": [CALL]})
     messages = [
         *MESSAGES,
@@ -165,7 +165,7 @@ async def test_the_last_message_may_be_calls_or_nothing() -> None:
     assert "last message covered" in last_message_text(request)
 
 
-def test_its_name_is_not_the_models() -> None:
+def test_the_route_has_a_name_of_its_own() -> None:
     model = model_that_says(GOOD_TEXT, name="claude")
     assert (
         WarmPrefixSummarizer(model, COUNTER, lambda: None).name

@@ -6,14 +6,13 @@ from typing import Any
 
 import pytest
 
-from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.core.messages import Message, kind_of
 from everthread.core.summary_marks import is_summary
-from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api
 from everthread.core.validation import validate_messages
 from everthread.wire.codecs import CODECS
 from tests.compaction.histories import (
+    JOURNAL,
     assistant_message,
     make_engine,
     tool_turns,
@@ -21,19 +20,15 @@ from tests.compaction.histories import (
 )
 from tests.wire.client_shapes import check_anthropic, load_shape, references, rounds
 
-COUNTER = TokenCounter("gpt-4o")
-
 
 async def compact(
     api: Api, values: list[Any], window: int = 16_000
 ) -> tuple[list[Any], str]:
     """Compact a client's request; return the request sent upstream, and the summary."""
     codec = CODECS[api]
-    made = await make_engine(window, JournalWriter(COUNTER)).compress(
-        codec.decode_messages(values)
-    )
-    assert made.changed, made.reason
-    return codec.encode_messages(made.messages), made.summary
+    result = await make_engine(window, JOURNAL).compress(codec.decode_messages(values))
+    assert result.changed, result.reason
+    return codec.encode_messages(result.messages), result.summary
 
 
 class TestClaudeCode:
@@ -59,7 +54,7 @@ class TestClaudeCode:
             "the command beside the search is covered"
         )
 
-    async def test_they_stay_once_over_many_compactions(self) -> None:
+    async def test_instructions_stay_once_over_many_compactions(self) -> None:
         wire = [*load_shape("claude_code")["messages"], *rounds("anthropic", 30)]
         for number in range(4):
             wire, _ = await compact("anthropic", wire)
@@ -91,7 +86,7 @@ class TestClaudeCode:
         wire, _ = await compact("anthropic", [*sent, *before, *again, *after])
         assert references(wire) == ["BerthPlan", "CraneLog", "TideTable"]
 
-    async def test_changes_of_tools_stay_the_newest_of_each(self) -> None:
+    async def test_the_newest_change_of_each_tool_stays(self) -> None:
         def change(kind: str, name: str) -> dict[str, Any]:
             return {"type": kind, "tool": {"type": "tool_reference", "name": name}}
 
@@ -221,7 +216,7 @@ class TestCodex:
         ]
         assert [text.split("\n")[1] for text in said] == ["Write."]
 
-    async def test_instructions_that_the_head_says_too_are_not_repeated(self) -> None:
+    async def test_instructions_in_the_head_are_not_repeated(self) -> None:
         sent = load_shape("codex")["input"]
         conversation = [*sent, sent[1], *rounds("openai_responses", 30)]
         wire, _ = await compact("openai_responses", conversation)
@@ -281,11 +276,13 @@ class TestChat:
             *tool_turns(10, 60),
             user_message("Go on."),
         ]
-        made = await make_engine(16_000, JournalWriter(COUNTER)).compress(conversation)
-        assert made.messages.count(rule) == 1
+        result = await make_engine(16_000, JOURNAL).compress(conversation)
+        assert result.messages.count(rule) == 1
         at = next(
-            index for index, message in enumerate(made.messages) if is_summary(message)
+            index
+            for index, message in enumerate(result.messages)
+            if is_summary(message)
         )
-        assert made.messages.index(rule) < at
-        assert conversation.index(rule) not in made.covered
-        assert validate_messages(made.messages) == []
+        assert result.messages.index(rule) < at
+        assert conversation.index(rule) not in result.covered
+        assert validate_messages(result.messages) == []

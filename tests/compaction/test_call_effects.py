@@ -9,7 +9,7 @@ import pytest
 
 from everthread.compaction.cutting.pruning import prune_messages
 from everthread.compaction.history.compaction_history import MessageFacts
-from everthread.compaction.history.thread_state import ThreadState, build_state
+from everthread.compaction.history.thread_state import build_state
 from everthread.compaction.history.tool_calls import CallFacts, Effect
 from everthread.compaction.journal.journal import parse_journal
 from everthread.compaction.journal.journal_builder import (
@@ -18,7 +18,14 @@ from everthread.compaction.journal.journal_builder import (
 )
 from everthread.compaction.journal.steps import FIXED_NOTE
 from everthread.core.messages import Call, Message
-from tests.compaction.test_journal import call, says, user
+from tests.compaction.histories import (
+    assistant_message,
+    build_journal,
+    call_with_result,
+    flatten,
+    run_command,
+    user_message,
+)
 
 FILLER = "\n".join(
     f"line {number} of an output that is long enough to be replaced"
@@ -52,7 +59,9 @@ def effect_of(name: str, output: str, **arguments: Any) -> Effect:
         ("Bash", {"command": "git remote -v"}),
     ],
 )
-def test_a_call_that_only_looks(name: str, arguments: dict[str, Any]) -> None:
+def test_recognises_calls_that_change_nothing(
+    name: str, arguments: dict[str, Any]
+) -> None:
     assert effect_of(name, "something", **arguments).kind == "looked"
 
 
@@ -75,11 +84,15 @@ def test_a_call_that_only_looks(name: str, arguments: dict[str, Any]) -> None:
         ("browser_click", {"element": "Pay"}),
     ],
 )
-def test_a_call_that_may_change_something_is_named(
+def test_names_calls_that_may_change_something(
     name: str, arguments: dict[str, Any]
 ) -> None:
-    journal, _ = build_journal_and_state(
-        [user("Go."), *call(name, arguments, "done"), says("Ok.")]
+    journal = build_journal(
+        [
+            user_message("Go."),
+            *call_with_result(name, arguments, "done"),
+            assistant_message("Ok."),
+        ]
     )
     assert journal.entries[0].look_count == 0
     assert f"called {name}" in journal.render()
@@ -94,7 +107,7 @@ def test_a_call_that_may_change_something_is_named(
         "awk '{print > \"f\"}' a.txt",
     ],
 )
-def test_a_command_that_shows_things_may_write_too(command: str) -> None:
+def test_options_make_a_reading_command_write(command: str) -> None:
     assert effect_of("Bash", "", command=command).kind == "ran"
 
 
@@ -153,17 +166,21 @@ def dump_state(history: list[Message]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "number", range(len(WORK)), ids=lambda number: str(WORK[number][1])[:30]
 )
-def test_a_call_is_read_alike_from_its_output_and_from_the_line_in_its_place(
+def test_an_output_and_its_replacement_line_are_read_alike(
     number: int,
 ) -> None:
     name, arguments, output = WORK[number]
-    history = [user("Go."), *call(name, arguments, output), says("Ok.")]
+    history = [
+        user_message("Go."),
+        *call_with_result(name, arguments, output),
+        assistant_message("Ok."),
+    ]
     slim = prune_messages(history, protect_from=len(history))
     assert len(str(slim)) < len(str(history))
     assert dump_state(slim) == dump_state(history)
     (once,), (again,) = (
-        build_journal_and_state(history)[0].entries,
-        build_journal_and_state(slim)[0].entries,
+        build_journal(history).entries,
+        build_journal(slim).entries,
     )
     assert (
         again.command_count,
@@ -185,9 +202,9 @@ def test_the_files_of_a_long_patch_are_known_after_it_was_cut() -> None:
         + "*** Add File: src/b.py\n+ y\n*** End Patch"
     )
     history = [
-        user("Go."),
-        *call("apply_patch", {"input": patch}, "Success."),
-        says("Ok."),
+        user_message("Go."),
+        *call_with_result("apply_patch", {"input": patch}, "Success."),
+        assistant_message("Ok."),
     ]
     slim = prune_messages(history, protect_from=len(history))
     assert len(str(slim)) < len(str(history))
@@ -195,14 +212,11 @@ def test_the_files_of_a_long_patch_are_known_after_it_was_cut() -> None:
     assert prune_messages(slim, protect_from=len(slim)) == slim
 
 
-def run(command: str, output: str, key: str, **more: Any) -> list[Message]:
-    return call("Bash", {"command": command, **more}, output, key=key)
-
-
 @pytest.mark.parametrize(
     ("failing", "passing", "is_fixed"),
     [
         ("npm test", "npm test", True),
+        ("npm run check", "cd /a && CI=1 npm run check 2>&1 | grep x | tail -3", True),
         ("npm test -- --grep port", "npm test", True),
         ("cd api && npm test", "npm test", True),
         ("npm test", "cd api && npm test", True),
@@ -231,9 +245,9 @@ def test_a_pass_resolves_only_the_failure_of_the_same_run(
     failing: str, passing: str, is_fixed: bool
 ) -> None:
     history = [
-        user("Go."),
-        *run(failing, "fatal: no port\nexit code: 1", "a"),
-        *run(passing, "exit code: 0", "b"),
+        user_message("Go."),
+        *run_command(failing, "fatal: no port\nexit code: 1"),
+        *run_command(passing, "exit code: 0"),
     ]
     journal, state = build_journal_and_state(history)
     assert (FIXED_NOTE in journal.render()) is is_fixed
@@ -242,29 +256,29 @@ def test_a_pass_resolves_only_the_failure_of_the_same_run(
 
 def test_a_folder_may_be_given_as_an_argument() -> None:
     history = [
-        user("Go."),
-        *run("npm test", "fatal: no port\nexit code: 1", "a", workdir="/r/api"),
-        *run("npm test", "exit code: 0", "b", workdir="/r/web"),
+        user_message("Go."),
+        *run_command("npm test", "fatal: no port\nexit code: 1", workdir="/r/api"),
+        *run_command("npm test", "exit code: 0", workdir="/r/web"),
     ]
-    assert FIXED_NOTE not in build_journal_and_state(history)[0].render()
+    assert FIXED_NOTE not in build_journal(history).render()
 
 
-def test_a_pass_that_states_errors_is_none() -> None:
+def test_a_run_that_states_errors_has_not_passed() -> None:
     """A pipe gives the exit code of its last program."""
     bad = "src/a.ts(3,1): error TS2305: no member\n"
-    history = [user("Go."), *run("npm run check", f"{bad}exit code: 2", "a")]
+    history = [user_message("Go."), *run_command("npm run check", f"{bad}exit code: 2")]
     for command in (
         "npm run check 2>&1 | tail -5",
         "npm run check 2>&1 | grep error | head -3",
     ):
         journal, state = build_journal_and_state(
-            [*history, *run(command, bad, "b"), says("Ok.")]
+            [*history, *run_command(command, bad), assistant_message("Ok.")]
         )
         assert journal.entries[0].failed_count == 2
         assert FIXED_NOTE not in journal.render()
         assert state.errors
     journal, state = build_journal_and_state(
-        [*history, *run("npm run check 2>&1 | tail -5", "done\n", "b")]
+        [*history, *run_command("npm run check 2>&1 | tail -5", "done\n")]
     )
     assert FIXED_NOTE in journal.render()
     assert not state.errors
@@ -281,11 +295,13 @@ def test_a_pass_that_states_errors_is_none() -> None:
         ("make 2>&1 | tail -3", "done"),
     ],
 )
-def test_output_behind_a_pipe_that_is_not_a_failure(command: str, output: str) -> None:
+def test_trimmed_output_without_an_error_is_not_a_failure(
+    command: str, output: str
+) -> None:
     assert not effect_of("Bash", output, command=command).failed
 
 
-def test_errors_of_npm_fail_behind_a_pipe_too() -> None:
+def test_npm_errors_fail_a_trimmed_run() -> None:
     failed = effect_of(
         "Bash",
         "> build\nnpm error code 2\nnpm error path /r\nWaiting...",
@@ -312,61 +328,60 @@ def test_errors_of_npm_fail_behind_a_pipe_too() -> None:
 )
 def test_an_unfinished_run_resolves_nothing(output: str, more: dict[str, Any]) -> None:
     failure = [
-        user("Go."),
-        *run("npm test", "FAIL a | TypeError: q\nexit code: 1", "a"),
+        user_message("Go."),
+        *run_command("npm test", "FAIL a | TypeError: q\nexit code: 1"),
     ]
-    for again in (run("npm test", output, "b", **more), run("npm test", "", "b")[:1]):
+    for again in (
+        run_command("npm test", output, **more),
+        run_command("npm test", "")[:1],
+    ):
         journal, state = build_journal_and_state([*failure, *again])
         assert FIXED_NOTE not in journal.render()
         assert state.errors
 
 
 def test_an_edit_without_a_result_changed_nothing() -> None:
-    edit = call(
+    edit = call_with_result(
         "Edit", {"file_path": "a.py", "old_string": "x", "new_string": "y"}, "ok"
     )[:1]
-    journal, state = build_journal_and_state([user("Go."), *edit])
+    journal, state = build_journal_and_state([user_message("Go."), *edit])
     assert not state.files
     assert journal.entries[0].changed_file_count == 0
 
 
-def test_the_end_of_a_session_is_the_end_of_its_command() -> None:
+def test_the_end_of_a_session_ends_its_command() -> None:
     head = "Chunk ID: 1\nWall time: 1 s\nProcess running with session ID 5\nOutput:\n"
     end = "Chunk ID: 2\nWall time: 1 s\nProcess exited with code 1\nOutput:\nError: expected 1\n1 failed, 3 passed"
-    history = [user("Go."), *call("exec_command", {"cmd": "npm test"}, head, key="a")]
-    history += call("write_stdin", {"session_id": 5, "chars": ""}, end, key="b")
+    history = [
+        user_message("Go."),
+        *call_with_result("exec_command", {"cmd": "npm test"}, head),
+    ]
+    history += call_with_result("write_stdin", {"session_id": 5, "chars": ""}, end)
     journal, state = build_journal_and_state(history)
     assert list(state.errors) == ["npm test"]
     assert state.commands["npm test"].is_test
     assert FIXED_NOTE not in journal.render()
     assert not build_state(
-        [*history, *call("exec_command", {"cmd": "npm test"}, "exit code: 0", key="c")]
-    ).errors
-
-
-def test_a_step_that_passes_alone_does_not_answer_the_steps_before_it() -> None:
-    history = [
-        user("Go."),
-        *run(
-            "npm run lint && npm test",
-            "src/a.ts(1,1): error TS1: bad\nexit code: 1",
-            "a",
-        ),
-    ]
-    assert build_state(
-        [*history, *run("npm test", "4 passed\nexit code: 0", "b")]
+        [
+            *history,
+            *call_with_result("exec_command", {"cmd": "npm test"}, "exit code: 0"),
+        ]
     ).errors
 
 
 def test_an_earlier_entry_is_marked_fixed_for_the_whole_error_only() -> None:
     first = [
-        user("Go."),
-        *run("make one", "Error: missing header\nexit code: 2", "a"),
-        *run("make two", "Error: missing header file foo.h of two\nexit code: 2", "b"),
+        user_message("Go."),
+        *run_command("make one", "Error: missing header\nexit code: 2"),
+        *run_command(
+            "make two", "Error: missing header file foo.h of two\nexit code: 2"
+        ),
     ]
     journal, state = build_journal_and_state(first)
     parsed = parse_journal(journal.render())
-    facts = [MessageFacts(message) for message in run("make one", "exit code: 0", "c")]
+    facts = [
+        MessageFacts(message) for message in run_command("make one", "exit code: 0")
+    ]
     lines = (
         JournalBuilder(parsed, state)
         .extend(facts, [1] * len(facts))
@@ -381,21 +396,22 @@ def test_an_earlier_entry_is_marked_fixed_for_the_whole_error_only() -> None:
 
 def test_a_failed_run_with_figures_only_is_open() -> None:
     assert build_state(
-        [user("Go."), *run("pytest", "2 failed, 5 passed\nexit code: 1", "a")]
+        [
+            user_message("Go."),
+            *run_command("pytest", "2 failed, 5 passed\nexit code: 1"),
+        ]
     ).errors
 
 
-def test_an_error_is_not_fixed_because_there_were_many() -> None:
-    many = [
-        message
-        for number in range(60)
-        for message in run(
+def test_a_forgotten_error_is_not_marked_as_fixed() -> None:
+    many = flatten(
+        run_command(
             f"make -C pkg{number}",
             f"fatal: no header h{number}.h\nexit code: 2",
-            f"k{number}",
         )
-    ]
-    journal, state = build_journal_and_state([user("Build all."), *many])
+        for number in range(60)
+    )
+    journal, state = build_journal_and_state([user_message("Build all."), *many])
     assert len(state.errors) < 60
     assert FIXED_NOTE not in journal.render()
 
@@ -403,39 +419,38 @@ def test_an_error_is_not_fixed_because_there_were_many() -> None:
 def test_an_error_that_another_call_still_states_is_not_fixed() -> None:
     bad = "src/a.ts(3,1): error TS2305: no member\nexit code: 2"
     history = [
-        user("Go."),
-        *run("npm run check", bad, "a"),
-        *run("npx tsc", bad, "b"),
-        *run("npm run check", "exit code: 0", "c"),
+        user_message("Go."),
+        *run_command("npm run check", bad),
+        *run_command("npx tsc", bad),
+        *run_command("npm run check", "exit code: 0"),
     ]
     journal, state = build_journal_and_state(history)
     assert list(state.errors) == ["npx tsc"]
     assert FIXED_NOTE not in journal.render()
 
 
-def test_a_file_that_could_not_be_read_blocks_nothing_and_one_that_was_written_is_no_error() -> (
+def test_a_failed_read_is_not_an_open_error_and_a_write_resolves_a_failed_edit() -> (
     None
 ):
     history = [
-        user("Go."),
-        *call("Read", {"file_path": "no.py"}, "Error: no such file", key="a"),
-        *call(
+        user_message("Go."),
+        *call_with_result("Read", {"file_path": "no.py"}, "Error: no such file"),
+        *call_with_result(
             "Edit",
             {"file_path": "a.py", "old_string": "x", "new_string": "y"},
             "Error: no match",
-            key="b",
         ),
     ]
     assert [error.source for error in build_state(history).errors.values()] == [
         "Edit a.py"
     ]
-    history += call(
-        "Write", {"file_path": "a.py", "content": "y"}, "Wrote it.", key="c"
+    history += call_with_result(
+        "Write", {"file_path": "a.py", "content": "y"}, "Wrote it."
     )
     assert not build_state(history).errors
 
 
-def test_the_name_of_a_created_object_is_read_from_the_answer() -> None:
+def test_the_outcome_names_a_created_object() -> None:
     assert effect_of(
         "Bash",
         "[main 1a2b3c4] Fix the port\n 2 files changed",
@@ -449,10 +464,15 @@ def test_the_name_of_a_created_object_is_read_from_the_answer() -> None:
     assert effect_of("Bash", FILLER, command="make all").outcome == ""
 
 
-def test_edits_written_into_an_answer_are_changes() -> None:
+def test_edit_blocks_in_an_answer_are_changes() -> None:
     text = "I set it.\n\nsrc/pay.py\n```python\n<<<<<<< SEARCH\na=1\n=======\na=2\n>>>>>>> REPLACE\n```"
     journal, state = build_journal_and_state(
-        [user("Set a."), says(text), user("Thanks."), says("Ok.")]
+        [
+            user_message("Set a."),
+            assistant_message(text),
+            user_message("Thanks."),
+            assistant_message("Ok."),
+        ]
     )
     assert list(state.files) == ["src/pay.py"]
     assert journal.entries[0].changed_file_count == 1
@@ -462,8 +482,8 @@ def test_edits_written_into_an_answer_are_changes() -> None:
 def test_a_running_process_is_listed_until_it_ends() -> None:
     head = "Chunk ID: 7a1\nWall time: 1 seconds\nProcess running with session ID 31\nOutput:\nready"
     history = [
-        user("Serve."),
-        *call("exec_command", {"cmd": "npm run dev"}, head, key="a"),
+        user_message("Serve."),
+        *call_with_result("exec_command", {"cmd": "npm run dev"}, head),
     ]
     journal, state = build_journal_and_state(history)
     assert state.processes == ["npm run dev (session 31)"]
@@ -475,47 +495,21 @@ def test_a_running_process_is_listed_until_it_ends() -> None:
         build_state(
             [
                 *history,
-                *call("write_stdin", {"session_id": 31, "chars": ""}, end, key="b"),
+                *call_with_result("write_stdin", {"session_id": 31, "chars": ""}, end),
             ]
         ).processes
         == []
     )
 
 
-def test_a_note_may_be_a_message_of_its_own() -> None:
-    history = [
-        user("Go."),
-        says("The port is taken."),
-        *run("make port", "exit code: 0", "a"),
-        says("Done."),
-    ]
-    assert (
-        "The port is taken. — ran `make port`"
-        in build_journal_and_state(history)[0].render()
-    )
-    journal = build_journal_and_state(
-        [user("Go."), *run("make port", "exit code: 0", "a"), says("Done.")]
-    )[0]
-    assert journal.render().count("Done.") == 1
-
-
 def test_a_removed_file_is_not_listed_as_changed() -> None:
     history = [
-        user("Go."),
-        *call("Write", {"file_path": "/r/a.json", "content": "{}"}, "ok", key="a"),
-        *call("Write", {"file_path": "/r/b.json", "content": "{}"}, "ok", key="b"),
-        *run("cd /r && rm -f a.json", "", "c"),
+        user_message("Go."),
+        *call_with_result("Write", {"file_path": "/r/a.json", "content": "{}"}, "ok"),
+        *call_with_result("Write", {"file_path": "/r/b.json", "content": "{}"}, "ok"),
+        *run_command("cd /r && rm -f a.json", ""),
     ]
     assert list(build_state(history).files) == ["/r/b.json"]
-
-
-def test_a_to_do_list_is_told_with_the_state() -> None:
-    todo = {"todos": [{"content": "Write docs", "status": "in_progress"}]}
-    journal, state = build_journal_and_state(
-        [user("Go."), *call("TodoWrite", todo, "Todos were changed."), says("Ok.")]
-    )
-    assert "TodoWrite" not in journal.render()
-    assert state.todo_items("in_progress") == ["Write docs"]
 
 
 def test_a_checked_out_file_is_not_a_branch() -> None:
@@ -526,7 +520,7 @@ def test_a_checked_out_file_is_not_a_branch() -> None:
     )
 
 
-def test_code_is_told_by_the_comment_it_begins_with_or_its_first_statement() -> None:
+def test_code_is_described_by_its_comment_or_first_statement() -> None:
     assert (
         effect_of("python", "", code="# Count the rows\nprint(1)").target
         == "Count the rows"
@@ -537,7 +531,3 @@ def test_code_is_told_by_the_comment_it_begins_with_or_its_first_statement() -> 
         ).target
         == "x = f(1)"
     )
-
-
-def test_an_old_state_without_new_fields_is_read() -> None:
-    assert ThreadState.load({"files": {}, "errors": {}, "todo": []}) == ThreadState()

@@ -42,46 +42,33 @@ class PricedSummarizer:
         return SummaryDraft({"Goal": "None."}, self.name)
 
 
-async def find_author(*routes: PricedSummarizer) -> str:
-    chain = SummarizerChain(routes, fallback=JournalWriter(COUNTER), clock=lambda: 0.0)
-    return (
-        await chain.summarize(SummaryRequest(CONVERSATION, CONVERSATION, 500))
-    ).author
+CHEAP = PricedSummarizer("cheap", 0.1)
+DEAR = PricedSummarizer("dear", 0.3)
+UNPRICED = PricedSummarizer("unpriced", None)
+REQUEST = SummaryRequest(CONVERSATION, CONVERSATION, 500)
 
 
-async def test_the_cheapest_is_asked_first_where_every_price_is_known() -> None:
-    assert (
-        await find_author(PricedSummarizer("dear", 0.3), PricedSummarizer("cheap", 0.1))
-        == "cheap"
-    )
-    assert (
-        await find_author(
-            PricedSummarizer("dear", 0.3), PricedSummarizer("unknown", None)
-        )
-        == "dear"
-    )
+def make_chain(*routes: PricedSummarizer) -> SummarizerChain:
+    return SummarizerChain(routes, fallback=JournalWriter(COUNTER), clock=lambda: 0.0)
 
 
-def test_a_chain_quotes_the_price_of_its_cheapest_route() -> None:
-    def chain(*routes: PricedSummarizer) -> SummarizerChain:
-        return SummarizerChain(
-            routes, fallback=JournalWriter(COUNTER), clock=lambda: 0.0
-        )
+@pytest.mark.parametrize(
+    ("second", "author"), [(CHEAP, "cheap"), (UNPRICED, "dear")], ids=str
+)
+async def test_the_cheapest_is_asked_first_if_every_price_is_known(
+    second: PricedSummarizer, author: str
+) -> None:
+    assert (await make_chain(DEAR, second).summarize(REQUEST)).author == author
 
-    assert (
-        chain(
-            PricedSummarizer("dear", 0.3), PricedSummarizer("cheap", 0.1)
-        ).quote_price(1, 1)
-        == 0.1
-    )
-    assert (
-        chain(
-            PricedSummarizer("dear", 0.3), PricedSummarizer("unknown", None)
-        ).quote_price(1, 1)
-        == 0.3
-    )
-    assert chain(PricedSummarizer("unknown", None)).quote_price(1, 1) is None
-    assert chain().quote_price(1, 1) == 0.0
+
+@pytest.mark.parametrize(
+    ("routes", "price"),
+    [((DEAR, CHEAP), 0.1), ((DEAR, UNPRICED), 0.3), ((UNPRICED,), None), ((), 0.0)],
+)
+def test_a_chain_quotes_the_price_of_its_cheapest_route(
+    routes: tuple[PricedSummarizer, ...], price: float | None
+) -> None:
+    assert make_chain(*routes).quote_price(1, 1) == price
 
 
 @pytest.mark.parametrize(("warm", "cheaper"), [(True, "main"), (False, "auxiliary")])
@@ -90,7 +77,6 @@ def test_a_warm_prefix_beats_a_cheap_model_and_a_cold_one_does_not(
 ) -> None:
     main = ScriptedModel(name="claude-sonnet-4-5", window=200_000, api="anthropic")
     small = ScriptedModel(name="claude-haiku-4-5", window=200_000, api="anthropic")
-    request = SummaryRequest(CONVERSATION, CONVERSATION, 500)
     on_prefix = WarmPrefixSummarizer(
         main,
         COUNTER,
@@ -102,8 +88,8 @@ def test_a_warm_prefix_beats_a_cheap_model_and_a_cold_one_does_not(
         small, COUNTER, price=CallPrice(small.name, clock=lambda: NOW)
     )
     quotes = {
-        "main": on_prefix.quote_request_price(request),
-        "auxiliary": aside.quote_request_price(request),
+        "main": on_prefix.quote_request_price(REQUEST),
+        "auxiliary": aside.quote_request_price(REQUEST),
     }
     assert None not in quotes.values()
     assert min(quotes, key=lambda name: quotes[name] or 0.0) == cheaper
@@ -115,10 +101,7 @@ def test_a_route_without_a_price_has_no_quote() -> None:
     unsent = WarmPrefixSummarizer(
         ScriptedModel(), COUNTER, lambda: None, price=CallPrice("gpt-4o")
     )
-    assert (
-        unsent.quote_request_price(SummaryRequest(CONVERSATION, CONVERSATION, 500))
-        is None
-    )
+    assert unsent.quote_request_price(REQUEST) is None
     assert (
         WarmPrefixSummarizer(ScriptedModel(), COUNTER, lambda: None).quote_price(
             1_000, 100

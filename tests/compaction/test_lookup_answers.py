@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from everthread.compaction.compressor import ContextCompressor
@@ -62,13 +60,11 @@ def part(tool: str) -> str:
 
 
 @pytest.mark.parametrize("tool", TOOLS)
-def test_of_an_old_page_the_ids_stay_and_of_an_old_part_its_place(tool: str) -> None:
+def test_old_lookup_answers_keep_their_ids(tool: str) -> None:
     conversation: list[Message] = [
         user_message("Where is it?"),
-        *call_with_result(1, tool, json.dumps({"query": QUERY}), page(TOOLS[tool])),
-        *call_with_result(
-            2, "lcm_expand", '{"id": "n0123456789ab"}', part("lcm_expand")
-        ),
+        *call_with_result(tool, {"query": QUERY}, page(TOOLS[tool])),
+        *call_with_result("lcm_expand", '{"id": "n0123456789ab"}', part("lcm_expand")),
         assistant_message("On shelf 4."),
         user_message("Good."),
     ]
@@ -83,7 +79,7 @@ def test_of_an_old_page_the_ids_stay_and_of_an_old_part_its_place(tool: str) -> 
 
 
 @pytest.mark.parametrize("make", [ContextCompressor, LosslessEngine])
-async def test_a_summariser_is_given_that_line(
+async def test_a_summariser_gets_the_shortened_answer(
     make: type[ContextCompressor | LosslessEngine],
 ) -> None:
     writer = ScriptedSummarizer()
@@ -91,9 +87,7 @@ async def test_a_summariser_is_given_that_line(
         writer, TokenCounter("gpt-4o"), Budget.for_window(16_000), lambda: 0.0
     )
     engine: ContextEngine = make(services)
-    looked = call_with_result(
-        900, "lcm_grep", json.dumps({"pattern": QUERY}), page("lcm_grep")
-    )
+    looked = call_with_result("lcm_grep", {"pattern": QUERY}, page("lcm_grep"))
     conversation = [
         user_message("Hi."),
         assistant_message("Hi."),
@@ -120,7 +114,7 @@ async def test_a_summariser_is_given_that_line(
 
 
 @pytest.mark.parametrize("make", [ContextCompressor, LosslessEngine])
-async def test_in_the_kept_end_it_is_not_stored_and_cited(
+async def test_a_lookup_answer_in_the_tail_is_not_stored(
     make: type[ContextCompressor | LosslessEngine],
 ) -> None:
     services = Services(
@@ -132,8 +126,8 @@ async def test_in_the_kept_end_it_is_not_stored_and_cited(
     large = "\n".join(
         f"line {number}: value {number * 7919}" for number in range(2_500)
     )
-    looked = call_with_result(900, "lcm_grep", "{}", page("lcm_grep"))
-    ran = call_with_result(901, "terminal", '{"command": "dump"}', large)
+    looked = call_with_result("lcm_grep", "{}", page("lcm_grep"))
+    ran = call_with_result("terminal", '{"command": "dump"}', large, call_id="call_901")
     asked: Message = {
         **looked[0],
         "tool_calls": [*looked[0]["tool_calls"], *ran[0]["tool_calls"]],

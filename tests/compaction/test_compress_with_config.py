@@ -37,7 +37,7 @@ async def test_the_configured_engine_compacts() -> None:
         await compress_with("context: {engine: nothere}")
 
 
-async def test_the_configured_layout_is_used_unless_another_is_given() -> None:
+async def test_an_argument_overrides_the_configured_layout() -> None:
     assert (
         "## Progress"
         in (await compress_with("compression: {template: classic}")).summary

@@ -6,17 +6,17 @@ from everthread.compaction.compaction_result import Compaction
 from everthread.compaction.history.thread_state import ThreadState
 from everthread.compaction.history.tool_calls import Effect
 from everthread.compaction.journal.conclusions import join_statements, score_statements
-from everthread.compaction.journal.journal_builder import build_journal_and_state
-from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.summary.earlier_summary import read_state_from_sections
 from everthread.compaction.summary.sections import FILES
 from everthread.compaction.summary.sentences import WordRarity
 from everthread.compaction.summary.state_sections import write_state_sections
 from everthread.core.messages import Message, text_of
-from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
 from tests.compaction.histories import (
+    COUNTER,
+    JOURNAL,
     assistant_message,
+    build_journal,
     call_with_result,
     make_engine,
     tool_turns,
@@ -25,7 +25,6 @@ from tests.compaction.histories import (
 
 WINDOW = 32_000
 BUDGET = Budget.for_window(WINDOW)
-COUNTER = TokenCounter("gpt-4o")
 
 
 def finding(number: int) -> str:
@@ -50,12 +49,12 @@ def investigation(numbers: range) -> list[Message]:
 def long_result(number: int, tokens: int) -> list[Message]:
     """Return a call that waits for an answer to its long result."""
     text = " ".join(f"value_{number}_{at}" for at in range(tokens // 4))
-    return call_with_result(number, "read_file", '{"path": "data.txt"}', text)
+    return call_with_result("read_file", '{"path": "data.txt"}', text)
 
 
 async def compact(messages: list[Message]) -> Compaction:
     """Return the compaction of a list that no engine has seen before."""
-    engine = make_engine(WINDOW, JournalWriter(COUNTER))
+    engine = make_engine(WINDOW, JOURNAL)
     return await engine.compress(messages)
 
 
@@ -64,7 +63,7 @@ def findings_in(messages: list[Message], numbers: range) -> set[int]:
     return {number for number in numbers if finding(number) in text}
 
 
-async def test_a_long_result_at_the_end_takes_no_room_from_conclusions() -> None:
+async def test_a_long_result_at_the_end_does_not_displace_conclusions() -> None:
     numbers = range(1, 31)
     first = await compact(investigation(numbers))
     kept = findings_in(first.messages, numbers)
@@ -93,7 +92,7 @@ async def test_a_few_new_messages_do_not_shorten_the_summary() -> None:
     assert findings_in(second.messages, numbers) == findings_in(first.messages, numbers)
 
 
-def test_listed_files_are_read_back_whatever_the_next_root_is() -> None:
+def test_listed_files_are_read_back_under_another_root() -> None:
     state = ThreadState()
     for name in ("orders/cart.py", "orders/bill.py", "users/login.py"):
         path = f"/home/me/shop/src/{name}"
@@ -105,7 +104,7 @@ def test_listed_files_are_read_back_whatever_the_next_root_is() -> None:
     assert again.files.keys() == state.files.keys()
 
 
-def test_a_conclusion_that_is_told_again_and_again_leaves_room_for_others() -> None:
+def test_a_repeated_conclusion_leaves_room_for_others() -> None:
     numbers = range(1, 31)
     messages: list[Message] = []
     for number in numbers:
@@ -117,7 +116,7 @@ def test_a_conclusion_that_is_told_again_and_again_leaves_room_for_others() -> N
                 f"gate-7.example.org is renewed by the platform team in step {number} of the runbook."
             )
         )
-    whole, _ = build_journal_and_state(messages)
+    whole = build_journal(messages)
     short = whole.shorten_to(
         COUNTER.text(whole.render()) * 6 // 10, COUNTER.text
     ).render()
@@ -134,7 +133,7 @@ def weigh(text: str, *, is_note: bool = False) -> dict[str, float]:
     return {piece.text: worth for piece, worth in zip(pieces, worths, strict=True)}
 
 
-def test_a_line_that_leads_to_others_counts_if_it_names_something() -> None:
+def test_an_announcing_line_counts_if_it_names_something() -> None:
     worths = weigh(
         "It is settled now and written down. / The path stays the same after `git worktree move`: / "
         "Here is the list of them all:"
@@ -143,8 +142,8 @@ def test_a_line_that_leads_to_others_counts_if_it_names_something() -> None:
     assert worths["Here is the list of them all:"] == 0
 
 
-def test_what_the_agent_emphasised_and_said_first_counts_more() -> None:
-    said = "Worker 7 holds lock 12 for two minutes."
+def test_emphasised_and_first_statements_count_more() -> None:
+    text = "Worker 7 holds lock 12 for two minutes."
     worths = weigh(
         "Worker 3 holds lock 15 for two minutes. / Queue 4 frees slot 19 after two hours. / "
         "Queue 8 frees slot 16 after **two** hours."
@@ -152,16 +151,16 @@ def test_what_the_agent_emphasised_and_said_first_counts_more() -> None:
     first, plain, bold = worths.values()
     assert first > plain
     assert bold > plain
-    assert weigh(f"{said} I look at `queue.py` next.", is_note=True)[said] > 0
+    assert weigh(f"{text} I look at `queue.py` next.", is_note=True)[text] > 0
 
 
-def test_the_last_sentence_before_calls_is_dropped_once_only() -> None:
-    said = "The lock is held by worker 7 for two minutes."
-    note = f"{said} Next I look at `queue.py`, which frees it."
+def test_the_last_sentence_before_calls_is_dropped_only_once() -> None:
+    text = "The lock is held by worker 7 for two minutes."
+    note = f"{text} Next I look at `queue.py`, which frees it."
     pieces, worths, _ = score_statements(
         note, COUNTER.text, WordRarity([note]), is_note=True
     )
     assert worths[-1] == 0
     shortened = join_statements(pieces, [0])
-    assert shortened == f"{said} […]"
-    assert weigh(shortened, is_note=True)[said] > 0
+    assert shortened == f"{text} […]"
+    assert weigh(shortened, is_note=True)[text] > 0

@@ -45,18 +45,18 @@ async def test_compress_with_a_configuration_uses_the_key_of_its_store(
     store = open_store(url)
     key = await store.shared_secret("summary")
     await store.close()
-    made = await acompress(CONVERSATION, window=16_000, config=config)
-    assert recognized_text(made.messages, key)
-    assert not recognized_text(made.messages), (
+    result = await acompress(CONVERSATION, window=16_000, config=config)
+    assert recognized_text(result.messages, key)
+    assert not recognized_text(result.messages), (
         "who has no key cannot tell it from a forged one"
     )
-    again = await acompress(
-        [*made.messages, *tool_turns(70, 60), user_message("Well?")],
+    second = await acompress(
+        [*result.messages, *tool_turns(70, 60), user_message("Well?")],
         window=16_000,
         config=config,
     )
-    assert again.summary.count(SUMMARY_START) == 1
-    assert "] Never push to main." in again.summary
+    assert second.summary.count(SUMMARY_START) == 1
+    assert "] Never push to main." in second.summary
 
 
 async def test_a_summary_from_before_the_key_becomes_background(tmp_path: Path) -> None:

@@ -139,7 +139,7 @@ def test_text_added_by_a_client_is_not_the_users() -> None:
     ]
 
 
-def test_a_call_and_its_results_are_one_piece() -> None:
+def test_a_call_and_its_results_are_one_group() -> None:
     call = {
         "id": "c1",
         "type": "function",
@@ -175,7 +175,7 @@ def test_secrets_do_not_enter_the_record() -> None:
     assert sum("[REDACTED]" in entry.text for entry in entries) == 3
 
 
-def test_material_cannot_leave_the_record() -> None:
+def test_messages_cannot_imitate_marker_lines() -> None:
     hostile = [
         {"role": "user", "content": ATTACK},
         {
@@ -209,7 +209,7 @@ def test_material_cannot_leave_the_record() -> None:
 
 
 @given(histories())
-def test_markers_are_only_on_lines_of_the_record(messages: list[Message]) -> None:
+def test_no_message_holds_marker_signs(messages: list[Message]) -> None:
     for entry in record_entries(*(_add_attack(message) for message in messages)):
         assert OPEN not in entry.label + entry.text
         assert CLOSE not in entry.label + entry.text
@@ -235,7 +235,7 @@ def test_inert_text_stays_readable(text: str) -> None:
     assert not {OPEN, CLOSE} & set(to_inert_text(text))
 
 
-def test_garbage_is_survived() -> None:
+def test_malformed_messages_do_no_harm() -> None:
     odd = record_entries(
         {"role": None, "content": 7},
         {"role": "assistant", "tool_calls": "x"},
