@@ -27,14 +27,15 @@ from everthread.compaction.summary.sections import (
 )
 from everthread.core.messages import Message, text_of
 from everthread.core.summary_marks import recognize_summaries, strip_summary_marks
-from everthread.core.tokens.budget import Budget
 from everthread.testing import ScriptedSummarizer
 from tests.compaction.histories import (
     COUNTER,
     JOURNAL,
     assistant_message,
     call_with_result,
+    compact,
     flatten,
+    make_services,
     read_sections,
     tool_turns,
     user_message,
@@ -44,12 +45,7 @@ WINDOW = 16_000
 MakeEngine = Callable[[Services], PlanningEngine]
 
 
-def services(summarizer: object = None, window: int = WINDOW) -> Services:
-    writer = summarizer or JOURNAL
-    return Services(writer, COUNTER, Budget.for_window(window), lambda: 0.0)  # type: ignore[arg-type]
-
-
-def edit_file(number: int, path: str, new: str) -> list[Message]:
+def edit_file(path: str, new: str) -> list[Message]:
     return call_with_result(
         "edit",
         {"path": path, "old_string": "a", "new_string": new},
@@ -57,14 +53,13 @@ def edit_file(number: int, path: str, new: str) -> list[Message]:
     )
 
 
-def a_session() -> list[Message]:
+def make_session() -> list[Message]:
     """Return a session that ends with much reading, so that earlier messages are covered."""
     return [
         user_message("Begin with the parser."),
         assistant_message("Yes."),
         user_message("Go on."),
         *edit_file(
-            1,
             "/r/app/src/parser.py",
             "def readTokenStream(source): return lexer_state_of(source)",
         ),
@@ -96,7 +91,9 @@ def names_in(result: Compaction) -> str:
 async def test_every_engine_and_summariser_lists_typed_names(
     make: MakeEngine, summarizer: ScriptedSummarizer | None
 ) -> None:
-    result = await make(services(summarizer)).compress(a_session())
+    result = await make(make_services(WINDOW, summarizer or JOURNAL)).compress(
+        make_session()
+    )
     context = "\n".join(map(text_of, result.messages))
     assert names_in(result)
     for name in (
@@ -110,7 +107,7 @@ async def test_every_engine_and_summariser_lists_typed_names(
 
 
 async def test_a_name_shown_elsewhere_is_not_listed() -> None:
-    result = await ContextCompressor(services()).compress(a_session())
+    result = await compact(make_session(), window=WINDOW, summarizer=JOURNAL)
     sections = read_sections(result)
     listed = set(read_names(sections.pop(NAMES)))
     assert listed.isdisjoint(read_names("\n".join(sections.values())))
@@ -126,7 +123,6 @@ async def test_the_section_takes_at_most_a_fifth_of_the_budget(
 ) -> None:
     many = flatten(
         edit_file(
-            number,
             f"src/part_{number}.py",
             " ".join(f"value_{number}_{at}" for at in range(40)),
         )
@@ -141,7 +137,7 @@ async def test_the_section_takes_at_most_a_fifth_of_the_budget(
         assistant_message("Done."),
         user_message("What now?"),
     ]
-    result = await ContextCompressor(services(window=window)).compress(conversation)
+    result = await compact(conversation, window=window, summarizer=JOURNAL)
     sections = read_sections(result)
     room = next(phase.note for phase in result.phases if phase.name == "summarise")
     budget = int(room.split()[1].replace(",", ""))
@@ -163,13 +159,13 @@ def test_a_later_summary_leaves_room_for_earlier_conclusions(
 
 async def test_the_newest_and_most_used_names_come_first() -> None:
     old = flatten(
-        edit_file(at, f"src/old_{at}.py", f"old_value_{at:02}") for at in range(40)
+        edit_file(f"src/old_{at}.py", f"old_value_{at:02}") for at in range(40)
     )
     often = flatten(
-        edit_file(at, "src/often.py", "often_typed_name") for at in range(40, 46)
+        edit_file("src/often.py", "often_typed_name") for at in range(40, 46)
     )
     new = flatten(
-        edit_file(at, f"src/new_{at}.py", f"new_value_{at:02}") for at in range(50, 60)
+        edit_file(f"src/new_{at}.py", f"new_value_{at:02}") for at in range(50, 60)
     )
     conversation = [
         user_message("Begin."),
@@ -182,7 +178,7 @@ async def test_the_newest_and_most_used_names_come_first() -> None:
         assistant_message("Ok."),
         user_message("Now?"),
     ]
-    result = await ContextCompressor(services(window=8_000)).compress(conversation)
+    result = await compact(conversation, window=8_000, summarizer=JOURNAL)
     identifiers = [name for name in read_names(names_in(result)) if "." not in name]
     assert identifiers[0] == "often_typed_name"
     numbers = [
@@ -198,8 +194,8 @@ async def test_the_newest_and_most_used_names_come_first() -> None:
 @pytest.mark.parametrize("is_bare", [False, True])
 async def test_names_survive_compactions(make: MakeEngine, *, is_bare: bool) -> None:
     """The state travels as JSON; in a bare list the section itself is read back."""
-    engine = make(services())
-    messages: list[Message] = a_session()
+    engine = make(make_services(WINDOW, JOURNAL))
+    messages: list[Message] = make_session()
     for turn in range(3):
         result = await engine.compress(messages)
         engine.on_compacted(result)
@@ -207,7 +203,7 @@ async def test_names_survive_compactions(make: MakeEngine, *, is_bare: bool) -> 
             f"compaction {turn + 1}"
         )
         carried = json.loads(json.dumps(engine.dump_state()))
-        engine = make(services())
+        engine = make(make_services(WINDOW, JOURNAL))
         messages = result.messages
         if is_bare:
             messages = recognize_summaries(strip_summary_marks(messages))
@@ -227,9 +223,9 @@ async def test_names_survive_compactions(make: MakeEngine, *, is_bare: bool) -> 
 async def test_names_end_the_files_in_the_classic_layout(
     template: TemplateName,
 ) -> None:
-    result = await ContextCompressor(services(), template=template).compress(
-        a_session()
-    )
+    result = await ContextCompressor(
+        make_services(WINDOW, JOURNAL), template=template
+    ).compress(make_session())
     sections = read_sections(result)
     if template == "handoff":
         assert "readTokenStream" in sections[DONE] + sections[NAMES]
@@ -241,7 +237,7 @@ async def test_names_end_the_files_in_the_classic_layout(
 
 async def test_secrets_are_not_names() -> None:
     secret = "s3cr3t_Pw9xQ2mZ"
-    conversation = a_session()
+    conversation = make_session()
     conversation[4:4] = [
         *call_with_result("login", {"user": "ann_of_ops", "password": secret}, "ok"),
         *call_with_result(
@@ -250,7 +246,7 @@ async def test_secrets_are_not_names() -> None:
             f"API_TOKEN={secret}x9\nHOME=/r",
         ),
     ]
-    engine = ContextCompressor(services())
+    engine = ContextCompressor(make_services(WINDOW, JOURNAL))
     result = await engine.compress(conversation)
     engine.on_compacted(result)
     assert "ann_of_ops" in result.summary
@@ -259,12 +255,12 @@ async def test_secrets_are_not_names() -> None:
 
 
 async def test_reading_a_history_in_steps_gives_the_same_summary() -> None:
-    conversation = a_session()
-    grown = ContextCompressor(services())
+    conversation = make_session()
+    grown = ContextCompressor(make_services(WINDOW, JOURNAL))
     for end in range(20, len(conversation), 30):
         await grown.compress(conversation[:end])
     assert (await grown.compress(conversation)).summary == (
-        await ContextCompressor(services()).compress(conversation)
+        await compact(conversation, window=WINDOW, summarizer=JOURNAL)
     ).summary
 
 
@@ -316,7 +312,7 @@ async def test_json_field_names_are_not_listed() -> None:
             "seat_class": "basic_fare",
         }
     )
-    conversation = a_session()
+    conversation = make_session()
     conversation[4:4] = call_with_result("get_flight", {"flight_id": "LQ940Q"}, answer)
     conversation[-2:-2] = [
         assistant_message("Ok."),
@@ -325,7 +321,7 @@ async def test_json_field_names_are_not_listed() -> None:
         *tool_turns(300, 10),
     ]
     listed = read_names(
-        names_in(await ContextCompressor(services()).compress(conversation))
+        names_in(await compact(conversation, window=WINDOW, summarizer=JOURNAL))
     )
     assert {"flight_number", "departs_at_est", "seat_class", "flight_id"}.isdisjoint(
         listed
@@ -338,7 +334,7 @@ async def test_a_name_in_a_part_of_the_tail_that_was_cut_is_listed() -> None:
     body = "\n".join(f"filler line number {at} of the file" for at in range(800))
     written = f"{body}\n{'-' * 20}\ndef resolveSessionFolder(): ...\n{body}"
     conversation = [
-        *a_session()[:-1],
+        *make_session()[:-1],
         user_message("Write it."),
         *call_with_result(
             "write",
@@ -347,7 +343,7 @@ async def test_a_name_in_a_part_of_the_tail_that_was_cut_is_listed() -> None:
         ),
         *tool_turns(901, 3),
     ]
-    result = await ContextCompressor(services()).compress(conversation)
+    result = await compact(conversation, window=WINDOW, summarizer=JOURNAL)
     assert "resolveSessionFolder" in "\n".join(map(text_of, result.messages))
 
 
@@ -397,7 +393,7 @@ async def test_a_file_in_the_middle_of_a_long_output_is_listed() -> None:
         assistant_message("Ok."),
         user_message("Now?"),
     ]
-    result = await ContextCompressor(services()).compress(conversation)
+    result = await compact(conversation, window=WINDOW, summarizer=JOURNAL)
     assert "cart.py" in read_names(names_in(result))
 
 
@@ -466,7 +462,7 @@ def test_text_that_only_looks_like_a_name_is_not_listed() -> None:
 
 
 async def test_words_of_a_commit_message_and_links_in_outputs_are_not_listed() -> None:
-    conversation = a_session()
+    conversation = make_session()
     conversation[4:4] = [
         *call_with_result(
             "bash",
@@ -476,7 +472,7 @@ async def test_words_of_a_commit_message_and_links_in_outputs_are_not_listed() -
             "https://api.example.com/users/ann/followers_page was shown",
         ),
     ]
-    result = await ContextCompressor(services()).compress(conversation)
+    result = await compact(conversation, window=WINDOW, summarizer=JOURNAL)
     listed = names_in(result)
     assert "mid-turn" not in listed
     assert "followers_page" not in listed

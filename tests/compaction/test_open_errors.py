@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.history.thread_state import build_state
 from everthread.compaction.journal.journal_builder import build_journal_and_state
 from everthread.compaction.summary.sections import (
@@ -21,7 +20,7 @@ from tests.compaction.histories import (
     assistant_message,
     build_journal,
     call_with_result,
-    make_services,
+    compact,
     make_turn,
     read_sections,
     run_command,
@@ -201,8 +200,9 @@ async def test_the_state_includes_the_tail() -> None:
         assistant_message("It passes."),
         user_message("What now?"),
     ]
-    services = make_services(16_000, JOURNAL)
-    sections = read_sections(await ContextCompressor(services).compress(conversation))
+    sections = read_sections(
+        await compact(conversation, window=16_000, summarizer=JOURNAL)
+    )
     assert "last test run: `npm test` → exit 0, 9 passed" in sections[STATE]
     assert BLOCKED not in sections
 
@@ -256,8 +256,7 @@ async def test_a_failure_of_an_earlier_summary_is_marked_when_the_run_fails_diff
         *tool_turns(100, 60),
         user_message("Go on."),
     ]
-    services = make_services(16_000, JOURNAL)
-    first = await ContextCompressor(services).compress(engine_input)
+    first = await compact(engine_input, window=16_000, summarizer=JOURNAL)
     assert read_sections(first)[DONE].endswith("error: Error: no rates")
     later = [
         *first.messages,
@@ -267,7 +266,7 @@ async def test_a_failure_of_an_earlier_summary_is_marked_when_the_run_fails_diff
         *tool_turns(200, 60),
         user_message("Next."),
     ]
-    second = await ContextCompressor(services).compress(later)
+    second = await compact(later, window=16_000, summarizer=JOURNAL)
     text = read_sections(second)[DONE]
     assert "Error: no rates (failed differently later)" in text
     assert text.endswith("error: Error: no disk")

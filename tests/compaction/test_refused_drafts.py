@@ -52,29 +52,29 @@ class ChainSetup:
 async def test_after_two_bad_answers_the_journal_writes_and_the_model_pauses(
     text: str,
 ) -> None:
-    world = ChainSetup(text)
-    first = await world.compact()
+    setup = ChainSetup(text)
+    first = await setup.compact()
     assert first.author == "journal"
-    assert world.calls == 2
+    assert setup.calls == 2
     assert len({line for line in first.warnings if "gpt-4o" in line}) == len(
         first.warnings
     )
-    world.now += 599
-    second = await world.compact()
-    assert (second.author, second.warnings, world.calls) == ("journal", (), 2)
-    await world.compact(manual=True)
-    assert world.calls == 4, "a person's wish does not wait"
+    setup.now += 599
+    second = await setup.compact()
+    assert (second.author, second.warnings, setup.calls) == ("journal", (), 2)
+    await setup.compact(manual=True)
+    assert setup.calls == 4, "a person's wish does not wait"
 
 
 async def test_the_second_request_gives_the_reason() -> None:
-    world = ChainSetup(INVENTED, GOOD_TEXT)
-    result = await world.compact()
+    setup = ChainSetup(INVENTED, GOOD_TEXT)
+    result = await setup.compact()
     assert result.author == "gpt-4o"
-    assert world.calls == 2
-    assert "no source says" in str(world.model.requests[1].messages[-1]["content"])
+    assert setup.calls == 2
+    assert "no source says" in str(setup.model.requests[1].messages[-1]["content"])
 
 
 async def test_a_repeated_answer_is_not_requested_again() -> None:
-    world = ChainSetup("I cannot do that.", INVENTED, GOOD_TEXT)
-    assert (await world.compact()).author == "journal"
-    assert world.calls == 2
+    setup = ChainSetup("I cannot do that.", INVENTED, GOOD_TEXT)
+    assert (await setup.compact()).author == "journal"
+    assert setup.calls == 2

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.summary.sections import (
     BLOCKED,
     DONE,
     USER_WORDS,
+    Sections,
 )
 from everthread.compaction.summary.user_quotes import parse_quotes
 from everthread.core.messages import Message
@@ -18,9 +18,9 @@ from tests.compaction.histories import (
     JOURNAL,
     assistant_message,
     call_with_result,
-    make_services,
+    compact,
+    long_history,
     read_sections,
-    tool_turns,
     user_message,
 )
 
@@ -30,24 +30,13 @@ REFUSED = (
 )
 
 
-async def summarize(middle: list[Message]) -> dict[str, str]:
-    conversation = [
-        user_message("Begin."),
-        assistant_message("Yes."),
-        user_message("Go on."),
-        *middle,
-        *tool_turns(100, 60),
-        assistant_message("Done."),
-        user_message("What now?"),
-    ]
-    services = make_services(16_000, JOURNAL)
-    return read_sections(await ContextCompressor(services).compress(conversation))
+async def summarize(middle: list[Message]) -> Sections:
+    conversation = long_history([user_message("Go on.")], middle)
+    return read_sections(await compact(conversation, window=16_000, summarizer=JOURNAL))
 
 
 def refuse(name: str, arguments: dict[str, Any], result: str) -> list[Message]:
-    asked, answer = call_with_result(name, arguments, result)
-    failed: Any = {**answer, "is_error": True}
-    return [asked, failed]
+    return call_with_result(name, arguments, result, is_error=True)
 
 
 async def test_words_typed_into_a_refused_call_are_the_users() -> None:

@@ -7,29 +7,35 @@ from typing import Any
 
 from everthread.compaction.compaction_result import Compaction
 from everthread.compaction.engine import Services
-from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.lossless import LosslessEngine, LosslessOptions
 from everthread.compaction.lossless.graph import VisibleNode, read_visible_nodes
 from everthread.compaction.summarizers.summarizer import Summarizer
 from everthread.core.messages import Message
-from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
-from tests.compaction.histories import assistant_message, tool_turns, user_message
+from tests.compaction.histories import (
+    COUNTER,
+    JOURNAL,
+    assistant_message,
+    tool_turns,
+    user_message,
+)
 
-COUNTER = TokenCounter("gpt-4o")
 WINDOW = 16_000
 THOUGHT = (
     "The part was read with care, compared with its neighbours and found to be in order. "
     * 6
 )
+OPENING = [user_message("Turn 1: begin."), assistant_message("I have begun.")]
+TURN = re.compile(r"Turn (\d+)")
 NODE = re.compile(r"^\[node (n[0-9a-f]{12}): ", re.MULTILINE)
 
 
 def make_services(
     summarizer: Summarizer | None = None, *, window: int = WINDOW, **more: Any
 ) -> Services:
-    writer = summarizer or JournalWriter(COUNTER)
-    return Services(writer, COUNTER, Budget.for_window(window), lambda: 0.0, **more)
+    return Services(
+        summarizer or JOURNAL, COUNTER, Budget.for_window(window), lambda: 0.0, **more
+    )
 
 
 def make_lossless_engine(
@@ -40,42 +46,48 @@ def make_lossless_engine(
     )
 
 
-def extend_history(
-    conversation: list[Message], turn: int, *, window: int = WINDOW
-) -> tuple[list[Message], int]:
-    """Extend the history until it is time to compact; return it and its number of turns."""
-    conversation = list(conversation)
-    while COUNTER.messages(conversation) < Budget.for_window(window).threshold:
+def extend_history(messages: list[Message], *, window: int = WINDOW) -> list[Message]:
+    """Return the history with as many turns more as it takes until it is time to compact."""
+    messages = list(messages)
+    turn = max(map(int, TURN.findall(str(messages))), default=0)
+    while COUNTER.messages(messages) < Budget.for_window(window).threshold:
         turn += 1
-        asked = user_message(f"Turn {turn}: look at part {turn}.")
-        conversation += [
-            asked,
+        messages += [
+            user_message(f"Turn {turn}: look at part {turn}."),
             *tool_turns(turn * 3, 3),
             assistant_message(
                 f"Turn {turn} is done; its code is K-{turn}77. {THOUGHT}"
             ),
         ]
-    return conversation, turn
+    return messages
+
+
+async def compact_lossless(
+    messages: list[Message],
+    *,
+    summarizer: Summarizer | None = None,
+    window: int = WINDOW,
+    **options: Any,
+) -> Compaction:
+    """Compact a history with a new engine with these options."""
+    engine = make_lossless_engine(summarizer, window=window, **options)
+    return await engine.compress(messages)
 
 
 async def compact_repeatedly(
-    rounds: int, *, fresh: bool = False, window: int = WINDOW, **options: Any
+    rounds: int, *, fresh: bool = False, window: int = WINDOW
 ) -> list[Compaction]:
-    """Compact one history repeatedly: each time the last result and new turns."""
-    engine = make_lossless_engine(window=window, **options)
-    conversation, turn = extend_history(
-        [user_message("Turn 1: begin."), assistant_message("I have begun.")],
-        1,
-        window=window,
-    )
-    done = []
+    """Compact one history repeatedly, each time with new turns. `fresh`: each time with a new engine."""
+    engine = make_lossless_engine(window=window)
+    messages = OPENING
+    results = []
     for _ in range(rounds):
-        engine = make_lossless_engine(window=window, **options) if fresh else engine
-        result = await engine.compress(conversation)
+        engine = make_lossless_engine(window=window) if fresh else engine
+        result = await engine.compress(extend_history(messages, window=window))
         engine.on_compacted(result)
-        done.append(result)
-        conversation, turn = extend_history(result.messages, turn, window=window)
-    return done
+        results.append(result)
+        messages = result.messages
+    return results
 
 
 def visible_nodes(result: Compaction) -> list[VisibleNode]:

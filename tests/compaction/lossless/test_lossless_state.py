@@ -38,6 +38,7 @@ from tests.compaction.histories import (
 from tests.compaction.lossless.lossless_setup import (
     COUNTER,
     WINDOW,
+    compact_lossless,
     extend_history,
     make_lossless_engine,
     make_services,
@@ -89,10 +90,8 @@ def expect_work(sections: Sections) -> None:
 
 
 async def test_the_summary_shows_files_errors_and_tasks() -> None:
-    conversation, _ = extend_history(some_work(), 2)
-    sections = read_sections(
-        (await make_lossless_engine().compress(conversation)).summary
-    )
+    conversation = extend_history(some_work())
+    sections = read_sections((await compact_lossless(conversation)).summary)
     expect_work(sections)
     assert sections[FILES].startswith("- changed: /r/src/pay.py\n- read: ")
     assert (
@@ -106,14 +105,12 @@ async def test_the_summary_shows_files_errors_and_tasks() -> None:
 
 
 async def test_the_engine_writes_the_state_beside_a_models_nodes() -> None:
-    conversation, _ = extend_history(some_work(), 2)
+    conversation = extend_history(some_work())
     writer = ScriptedSummarizer(
         lambda _: {"Goal": "Go on.", "Blocked": "- nothing at all"}
     )
     expect_work(
-        read_sections(
-            (await make_lossless_engine(writer).compress(conversation)).summary
-        )
+        read_sections((await compact_lossless(conversation, summarizer=writer)).summary)
     )
 
 
@@ -124,12 +121,10 @@ async def test_an_error_fixed_in_another_leaf_is_not_open() -> None:
         *FIX,
         assistant_message("Done."),
     ]
-    conversation, _ = extend_history(
-        [*some_work(), *tool_turns(50, 1), *mended], 3, window=64_000
+    conversation = extend_history(
+        [*some_work(), *tool_turns(50, 1), *mended], window=64_000
     )
-    result = await make_lossless_engine(leaf_tokens=1_300, window=64_000).compress(
-        conversation
-    )
+    result = await compact_lossless(conversation, leaf_tokens=1_300, window=64_000)
     assert BLOCKED not in read_sections(result.summary)
     failed = [
         line for node in result.nodes for line in node.body.split("\n") if ERROR in line
@@ -142,20 +137,13 @@ async def test_an_error_fixed_in_another_leaf_is_not_open() -> None:
 async def test_an_error_of_an_earlier_summary_stays_open_until_fixed(
     first: type[PlanningEngine],
 ) -> None:
-    conversation, turn = extend_history(some_work(), 2)
+    conversation = extend_history(some_work())
     earlier = (await first(make_services()).compress(conversation)).messages
-    unfixed, _ = extend_history(earlier, turn)
-    assert (
-        ERROR
-        in read_sections((await make_lossless_engine().compress(unfixed)).summary)[
-            BLOCKED
-        ]
-    )
-    fixed, turn = extend_history([*earlier, user_message("Mend it."), *FIX], turn)
-    covered, _ = extend_history(
-        (await make_lossless_engine().compress(fixed)).messages, turn
-    )
-    after = (await make_lossless_engine().compress(covered)).summary
+    unfixed = extend_history(earlier)
+    assert ERROR in read_sections((await compact_lossless(unfixed)).summary)[BLOCKED]
+    fixed = extend_history([*earlier, user_message("Mend it."), *FIX])
+    covered = extend_history((await compact_lossless(fixed)).messages)
+    after = (await compact_lossless(covered)).summary
     assert BLOCKED not in parse_sections(after), "neither behind the nodes nor in one"
 
 
@@ -165,7 +153,7 @@ async def test_an_error_in_a_lookup_answer_is_not_open() -> None:
         '{"id": "message:7"}',
         f"lcm_expand message:7: all of it\n\n{FAILED}",
     )
-    conversation, _ = extend_history(
+    conversation = extend_history(
         [
             user_message("Turn 1: begin."),
             assistant_message("Yes."),
@@ -173,18 +161,15 @@ async def test_an_error_in_a_lookup_answer_is_not_open() -> None:
             *looked,
             assistant_message("So."),
         ],
-        2,
     )
-    assert BLOCKED not in read_sections(
-        (await make_lossless_engine().compress(conversation)).summary
-    )
+    assert BLOCKED not in read_sections((await compact_lossless(conversation)).summary)
 
 
 async def bare_chain(rounds: int, *, carried: bool) -> list[Compaction]:
     """Compact with a new engine each time: bare lists, or with the previous engine's state as JSON."""
     engine = make_lossless_engine()
     done = []
-    conversation, turn = extend_history(some_work(), 2)
+    conversation = extend_history(some_work())
     for _ in range(rounds):
         result = await engine.compress(conversation)
         engine.on_compacted(result)
@@ -193,8 +178,8 @@ async def bare_chain(rounds: int, *, carried: bool) -> list[Compaction]:
         engine = make_lossless_engine()
         if carried:
             engine.load_state(json.loads(saved))
-        conversation, turn = extend_history(
-            recognize_summaries(strip_summary_marks(result.messages)), turn
+        conversation = extend_history(
+            recognize_summaries(strip_summary_marks(result.messages))
         )
     return done
 
@@ -215,11 +200,11 @@ async def test_state_survives_bare_lists_and_restarts() -> None:
 async def test_a_restart_does_not_change_the_result() -> None:
     engine = make_lossless_engine()
     done = []
-    conversation, turn = extend_history(some_work(), 2)
+    conversation = extend_history(some_work())
     for _ in range(3):
         done.append(await engine.compress(conversation))
         engine.on_compacted(done[-1])
-        conversation, turn = extend_history(done[-1].messages, turn)
+        conversation = extend_history(done[-1].messages)
     assert [result.summary for result in await bare_chain(3, carried=True)] == [
         result.summary for result in done
     ]
@@ -259,7 +244,7 @@ async def test_a_large_state_stays_within_the_budget(window: int) -> None:
         for _ in range(2):
             output = f"Error: part {number} has no rule\nExit code: 2"
             messages += run_command(f"make part_{number}", output)
-    conversation, turn = extend_history(messages, 2, window=window)
+    conversation = extend_history(messages, window=window)
     engine = make_lossless_engine(window=window)
     budget = Budget.for_window(window)
     for _ in range(3):
@@ -270,15 +255,14 @@ async def test_a_large_state_stays_within_the_budget(window: int) -> None:
         assert visible_nodes(result)
         assert STATE in read_sections(result.summary)
         assert BLOCKED in read_sections(result.summary) or window < WINDOW
-        conversation, turn = extend_history(result.messages, turn, window=window)
+        conversation = extend_history(result.messages, window=window)
 
 
 @pytest.mark.parametrize("leaf_tokens", [200, 1_000, 4_000])
 async def test_leaves_of_one_turn_share_an_entry(leaf_tokens: int) -> None:
     engine = make_lossless_engine(leaf_tokens=leaf_tokens, window=32_000)
-    conversation, turn = extend_history(
+    conversation = extend_history(
         [user_message("Turn 1: begin."), assistant_message("I have begun.")],
-        1,
         window=32_000,
     )
     for _ in range(3):
@@ -294,17 +278,18 @@ async def test_leaves_of_one_turn_share_an_entry(leaf_tokens: int) -> None:
                 entry.first_turn for entry in entries if not entry.is_continued
             )
         assert max(begun.values()) == 1, "the next node says that it continues the turn"
-        conversation, turn = extend_history(result.messages, turn, window=32_000)
+        conversation = extend_history(result.messages, window=32_000)
 
 
 async def test_a_long_turn_becomes_several_entries() -> None:
-    result = await make_lossless_engine(leaf_tokens=600).compress(
+    result = await compact_lossless(
         [
             user_message("Hello"),
             assistant_message("Hello."),
             user_message("Go."),
             *tool_turns(0, 160),
-        ]
+        ],
+        leaf_tokens=600,
     )
     entries = [
         entry
@@ -330,9 +315,7 @@ async def test_equal_lines_of_two_turns_both_stay() -> None:
             *call_with_result("edit", edit, "ok" * 150),
             assistant_message("Done."),
         ]
-    result = await make_lossless_engine(leaf_tokens=300, window=64_000).compress(
-        conversation
-    )
+    result = await compact_lossless(conversation, leaf_tokens=300, window=64_000)
     joined = next(node for node in result.nodes if node.level)
     entries = parse_journal(parse_sections(joined.body)[DONE]).entries
     assert len(entries) > 1

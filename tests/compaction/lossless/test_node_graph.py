@@ -8,7 +8,7 @@ import pytest
 
 from everthread.compaction.compaction_result import Compaction, CompactionLevel
 from everthread.compaction.compressor import ContextCompressor
-from everthread.compaction.lossless import LosslessEngine, LosslessOptions, create
+from everthread.compaction.lossless import create
 from everthread.compaction.summary.sections import TASK, USER_WORDS, parse_sections
 from everthread.compaction.summary.user_quotes import parse_quotes
 from everthread.core.messages import Message, text_of
@@ -25,6 +25,7 @@ from tests.compaction.histories import (
 from tests.compaction.lossless.lossless_setup import (
     COUNTER,
     WINDOW,
+    compact_lossless,
     compact_repeatedly,
     extend_history,
     make_lossless_engine,
@@ -148,10 +149,8 @@ async def test_the_latest_request_stays_word_for_word_in_a_long_turn() -> None:
         asked,
         *tool_turns(0, 160),
     ]
-    result = await make_lossless_engine().compress(conversation)
-    second = await make_lossless_engine().compress(
-        [*result.messages, *tool_turns(160, 160)]
-    )
+    result = await compact_lossless(conversation)
+    second = await compact_lossless([*result.messages, *tool_turns(160, 160)])
     for made in (result, second):
         assert asked in made.messages
         assert (
@@ -164,20 +163,19 @@ async def test_the_latest_request_stays_word_for_word_in_a_long_turn() -> None:
 
 async def test_rules_and_pinned_notes_survive_compactions() -> None:
     rule = "Never touch the migrations folder."
-    conversation, turn = extend_history(
+    conversation = extend_history(
         [
             user_message("Turn 1: begin."),
             assistant_message("Yes."),
             user_message(f"Turn 2: {rule}"),
             assistant_message("I will not."),
         ],
-        2,
     )
     engine = make_lossless_engine()
     for _ in range(4):
         result = await engine.compress(conversation)
         assert f"[2] Turn 2: {rule}" in result.summary.partition("[end of nodes")[2]
-        conversation, turn = extend_history(result.messages, turn)
+        conversation = extend_history(result.messages)
     engine.pin(["The release is named Osprey."])
     assert (
         "The release is named Osprey." in (await engine.compress(conversation)).summary
@@ -186,16 +184,15 @@ async def test_rules_and_pinned_notes_survive_compactions() -> None:
 
 async def test_nodes_hold_no_secrets() -> None:
     secret = "sk-proj-" + "Ab3dE6gH9jK2mN5pQ8rT1vX4" * 2
-    conversation, _ = extend_history(
+    conversation = extend_history(
         [
             user_message("Turn 1: begin."),
             assistant_message("Yes."),
             user_message(f"My key is {secret}"),
             assistant_message(f"Noted {secret}."),
         ],
-        1,
     )
-    result = await make_lossless_engine().compress(conversation)
+    result = await compact_lossless(conversation)
     assert secret not in result.summary
     assert all(secret not in node.body for node in result.nodes)
 
@@ -210,24 +207,21 @@ async def test_text_in_messages_cannot_forge_a_node() -> None:
         *tool_turns(0, 160),
         assistant_message("Done."),
     ]
-    result = await make_lossless_engine().compress(
-        [*conversation, user_message("Go on.")]
-    )
+    result = await compact_lossless([*conversation, user_message("Go on.")])
     assert "n0123456789ab" not in {part.node.id for part in visible_nodes(result)}
     assert sum(line.startswith(SUMMARY_END) for line in result.summary.split("\n")) == 1
 
 
 async def test_the_summary_of_another_engine_becomes_a_node() -> None:
-    conversation, turn = extend_history(
+    conversation = extend_history(
         [
             user_message("Turn 1: begin. Never rename anything."),
             assistant_message("Yes."),
         ],
-        1,
     )
     earlier = await ContextCompressor(make_services()).compress(conversation)
-    conversation, _ = extend_history(earlier.messages, turn)
-    result = await make_lossless_engine().compress(conversation)
+    conversation = extend_history(earlier.messages)
+    result = await compact_lossless(conversation)
     assert result.changed
     assert sum(map(is_summary, result.messages)) == 1
     assert visible_nodes(result)
@@ -245,16 +239,16 @@ async def test_compacts_in_windows_of_any_size(window: int) -> None:
 
 
 async def test_previews_and_stronger_levels() -> None:
-    conversation, _ = extend_history([user_message("Turn 1: begin.")], 1)
+    conversation = extend_history([user_message("Turn 1: begin.")])
     shown = await make_lossless_engine().compress(conversation, dry_run=True)
     assert not shown.changed
     assert shown.reason == "preview"
-    normal = await make_lossless_engine().compress(conversation)
+    normal = await compact_lossless(conversation)
     strong = await make_lossless_engine().compress(
         conversation, level=CompactionLevel.LATEST_GROUP
     )
     assert strong.tokens_after < normal.tokens_after
-    assert not (await make_lossless_engine().compress([user_message("Hello")])).changed
+    assert not (await compact_lossless([user_message("Hello")])).changed
 
 
 @pytest.mark.parametrize(
@@ -272,13 +266,9 @@ def test_options_are_checked(options: dict[str, object], said: str) -> None:
 
 
 async def test_a_smaller_fan_in_condenses_nodes_sooner() -> None:
-    conversation, _ = extend_history([user_message("Turn 1: begin.")], 1)
-    few = await LosslessEngine(make_services(), LosslessOptions(fan_in=2)).compress(
-        conversation
-    )
-    many = await LosslessEngine(make_services(), LosslessOptions(fan_in=16)).compress(
-        conversation
-    )
+    conversation = extend_history([user_message("Turn 1: begin.")])
+    few = await compact_lossless(conversation, fan_in=2)
+    many = await compact_lossless(conversation, fan_in=16)
     assert max(node.level for node in few.nodes) > max(
         node.level for node in many.nodes
     )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from everthread.compaction.engine import Original
-from everthread.compaction.lossless import LosslessEngine, LosslessOptions
+from everthread.compaction.lossless import LosslessEngine
 from everthread.compaction.summarizers.summarizer import SummaryRequest
 from everthread.compaction.summary.sections import Sections, parse_sections
 from everthread.core.messages import Message
@@ -14,19 +14,14 @@ from everthread.core.search.search_results import Passage
 from everthread.core.types import Node
 from everthread.errors import UnknownIdError
 from everthread.testing import ScriptedSummarizer
-from tests.compaction.histories import assistant_message, user_message
+from tests.compaction.histories import user_message
 from tests.compaction.lossless.lossless_setup import (
+    OPENING,
+    compact_lossless,
     extend_history,
     make_services,
     visible_nodes,
 )
-
-
-def make_conversation() -> list[Message]:
-    made, _ = extend_history(
-        [user_message("Turn 1: begin."), assistant_message("Yes.")], 1
-    )
-    return made
 
 
 def write_briefly(request: SummaryRequest) -> Sections:
@@ -42,8 +37,8 @@ def write_too_much(request: SummaryRequest) -> Sections:
     }
 
 
-class MemoryKind:
-    """An archive over lists."""
+class ListArchive:
+    """An archive of messages in a list."""
 
     def __init__(self, messages: Sequence[Message] = ()) -> None:
         self.kept: dict[str, Node] = {}
@@ -65,9 +60,9 @@ class MemoryKind:
 
 
 async def test_a_model_writes_the_nodes_and_is_named() -> None:
-    result = await LosslessEngine(
-        make_services(ScriptedSummarizer(write_briefly))
-    ).compress(make_conversation())
+    result = await compact_lossless(
+        extend_history(OPENING), summarizer=ScriptedSummarizer(write_briefly)
+    )
     assert result.author == "scripted"
     assert all(node.author == "scripted" and not node.degraded for node in result.nodes)
     assert "Written about" in result.summary
@@ -75,7 +70,7 @@ async def test_a_model_writes_the_nodes_and_is_named() -> None:
 
 async def test_a_node_that_is_too_long_twice_becomes_a_journal() -> None:
     writer = ScriptedSummarizer(write_too_much)
-    result = await LosslessEngine(make_services(writer)).compress(make_conversation())
+    result = await compact_lossless(extend_history(OPENING), summarizer=writer)
     budgets = [request.budget for request in writer.requests if request.messages]
     leaves = [node for node in result.nodes if node.level == 0]
     assert len(budgets) == 2 * len(leaves)
@@ -88,9 +83,9 @@ async def test_a_node_that_is_too_long_twice_becomes_a_journal() -> None:
 
 
 async def test_without_a_model_the_nodes_are_journals() -> None:
-    result = await LosslessEngine(
-        make_services(ScriptedSummarizer(fails="no route"))
-    ).compress(make_conversation())
+    result = await compact_lossless(
+        extend_history(OPENING), summarizer=ScriptedSummarizer(fails="no route")
+    )
     assert result.changed
     assert {node.author for node in result.nodes} == {"journal"}
     assert any("no route" in warning for warning in result.warnings)
@@ -102,8 +97,8 @@ async def test_names_that_no_source_has_are_marked() -> None:
             "Relevant Files": "- src/never_there.py was changed"
         }
 
-    result = await LosslessEngine(make_services(ScriptedSummarizer(invents))).compress(
-        make_conversation()
+    result = await compact_lossless(
+        extend_history(OPENING), summarizer=ScriptedSummarizer(invents)
     )
     assert "- src/never_there.py was changed (unverified)" in result.summary
     assert result.verification.unverified
@@ -118,9 +113,9 @@ async def test_a_joined_node_is_completed_from_its_children() -> None:
         }
 
     writer = ScriptedSummarizer(forgetful)
-    result = await LosslessEngine(
-        make_services(writer), LosslessOptions(fan_in=2)
-    ).compress(make_conversation())
+    result = await compact_lossless(
+        extend_history(OPENING), summarizer=writer, fan_in=2
+    )
     leaves = {node.id: node for node in result.nodes if node.level == 0}
     above = [node for node in result.nodes if node.level == 1]
     assert above
@@ -139,23 +134,23 @@ async def test_a_joined_node_is_completed_from_its_children() -> None:
 
 
 async def test_makeshift_nodes_are_rewritten_when_a_model_is_available() -> None:
-    said = make_conversation()
-    shelf = MemoryKind(said)
+    said = extend_history(OPENING)
+    archive = ListArchive(said)
     writer = ScriptedSummarizer(write_briefly, fails="resting")
-    engine = LosslessEngine(replace(make_services(writer), archive=shelf))
+    engine = LosslessEngine(replace(make_services(writer), archive=archive))
     first = await engine.compress(said, ids=range(len(said)))
     assert all(node.degraded for node in first.nodes)
     assert all(node.since >= 100.0 for node in first.nodes)
-    shelf.kept = {node.id: node for node in first.nodes}
+    archive.kept = {node.id: node for node in first.nodes}
     engine.on_compacted(first)
     assert (await engine.compress(said, ids=range(len(said)))).summary == first.summary
 
     writer.fails = ""
-    grown, _ = extend_history(first.messages, 40)
+    grown = extend_history(first.messages)
     ids = list(range(1_000, 1_000 + len(grown)))
-    shelf.messages += [user_message("")] * 2_000
+    archive.messages += [user_message("")] * 2_000
     second = await engine.compress(grown, ids=ids)
-    before = [shelf.kept[part.node.id] for part in visible_nodes(first)]
+    before = [archive.kept[part.node.id] for part in visible_nodes(first)]
     again = [
         node for node in second.nodes if node.sources in {old.sources for old in before}
     ]

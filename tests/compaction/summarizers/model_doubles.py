@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from everthread.compaction.summarizers.summarizer import SummaryRequest
+from everthread.compaction.summarizers.llm_summarizer import LlmSummarizer
+from everthread.compaction.summarizers.summarizer import SummaryDraft, SummaryRequest
 from everthread.compaction.summary.sections import render_sections
 from everthread.core.messages import Message
 from everthread.core.tokens import TokenCounter
@@ -87,3 +88,9 @@ def make_reply(text: str, **fields: Any) -> Reply:
 def last_message_text(request: Request) -> str:
     """Return the last message of a request, which asks for the summary."""
     return str(request.messages[-1]["content"])
+
+
+async def summarize(
+    model: FunctionModel, request: SummaryRequest, **options: object
+) -> SummaryDraft:
+    return await LlmSummarizer(model, COUNTER, **options).summarize(request)  # type: ignore[arg-type] # one test varies each

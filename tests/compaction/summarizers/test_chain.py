@@ -86,23 +86,24 @@ def empty_answer_error() -> SummaryError:
 
 
 async def test_the_first_route_writes_the_draft() -> None:
-    world = ChainSetup()
-    draft = await world.draft()
+    setup = ChainSetup()
+    draft = await setup.draft()
     assert (draft.author, draft.warnings, draft.usage) == (
         "aux",
         ("its own",),
         ({"model": "aux"},),
     )
-    assert world.main.asked == world.floor.asked == 0
-    assert world.events == []
-    assert world.chain.name == "aux, then main, then journal"
+    assert setup.main.asked == setup.floor.asked == 0
+    assert setup.events == []
+    assert setup.chain.name == "aux, then main, then journal"
 
 
 async def test_failures_are_reported_with_their_usage() -> None:
-    world = ChainSetup()
-    world.aux.error, world.main.error = rate_limit_error(), empty_answer_error()
-    world.aux.error.usage = ({"model": "aux", "prompt_tokens": 5},)
-    draft = await world.draft()
+    setup = ChainSetup()
+    setup.aux.error = rate_limit_error()
+    setup.main.error = empty_answer_error()
+    setup.aux.error.usage = ({"model": "aux", "prompt_tokens": 5},)
+    draft = await setup.draft()
     assert draft.author == "journal"
     assert draft.warnings == (
         "aux wrote no summary: rate limited",
@@ -110,7 +111,7 @@ async def test_failures_are_reported_with_their_usage() -> None:
         "its own",
     )
     assert draft.usage == ({"model": "aux", "prompt_tokens": 5}, {"model": "journal"})
-    assert world.events == [
+    assert setup.events == [
         (
             "summary_failed",
             {
@@ -142,28 +143,28 @@ async def test_failures_are_reported_with_their_usage() -> None:
 async def test_a_failed_route_is_paused_and_used_again_later(
     error: SummaryError, seconds: int
 ) -> None:
-    world = ChainSetup()
-    world.aux.error = error
-    assert (await world.author()) == "main"
-    world.now += seconds - 1
-    draft = await world.draft()
+    setup = ChainSetup()
+    setup.aux.error = error
+    assert (await setup.author()) == "main"
+    setup.now += seconds - 1
+    draft = await setup.draft()
     assert draft.author == "main"
     assert draft.warnings == ("its own",), "it was told when it failed"
-    assert world.events[-1] == ("summary_skipped", {"route": "aux", "seconds": 1.0})
-    assert world.aux.asked == 1
-    world.now += 1
-    world.aux.error = None
-    assert (await world.author()) == "aux"
-    assert world.aux.asked == 2
+    assert setup.events[-1] == ("summary_skipped", {"route": "aux", "seconds": 1.0})
+    assert setup.aux.asked == 1
+    setup.now += 1
+    setup.aux.error = None
+    assert (await setup.author()) == "aux"
+    assert setup.aux.asked == 2
 
 
 async def test_another_session_reports_once_that_a_route_is_paused() -> None:
-    world = ChainSetup()
-    rest_until = {"aux": world.now + 30}
+    setup = ChainSetup()
+    rest_until = {"aux": setup.now + 30}
     chain = SummarizerChain(
-        [world.aux],
-        fallback=world.floor,
-        clock=lambda: world.now,
+        [setup.aux],
+        fallback=setup.floor,
+        clock=lambda: setup.now,
         paused_until=rest_until,
     )
     first = await chain.summarize(summary_request())
@@ -176,24 +177,24 @@ async def test_another_session_reports_once_that_a_route_is_paused() -> None:
 
 
 async def test_a_route_is_paused_when_its_second_draft_is_refused() -> None:
-    world = ChainSetup()
+    setup = ChainSetup()
     refused = [
         RefusedDraft("aux", "named too much", is_route_exhausted=False),
         RefusedDraft("aux", "again", is_route_exhausted=True),
     ]
     assert (
-        await world.chain.summarize(
+        await setup.chain.summarize(
             replace(summary_request(), refused=tuple(refused[:1]))
         )
     ).route == "aux"
-    draft = await world.chain.summarize(
+    draft = await setup.chain.summarize(
         replace(summary_request(), refused=tuple(refused))
     )
     assert draft.route == "main"
     assert draft.warnings[0] == "aux is not asked for the next 10 minutes"
-    world.now += 599
-    assert await world.author() == "main"
-    assert await world.author(manual=True) == "aux", "a person's wish does not wait"
+    setup.now += 599
+    assert await setup.author() == "main"
+    assert await setup.author(manual=True) == "aux", "a person's wish does not wait"
 
 
 async def test_a_route_that_takes_too_long_is_paused() -> None:
@@ -202,35 +203,35 @@ async def test_a_route_that_takes_too_long_is_paused() -> None:
             await asyncio.Event().wait()
             return await super().summarize(request)
 
-    world = ChainSetup(aux=Silent("aux"))
-    task = asyncio.create_task(world.draft())
+    setup = ChainSetup(aux=Silent("aux"))
+    task = asyncio.create_task(setup.draft())
     await asyncio.sleep(0)
     task.cancel()
     await asyncio.wait({task})
-    assert world.chain.pause_interrupted() == "aux wrote no summary: it took too long"
-    assert world.floor.asked == 0
-    assert await world.author() == "main"
-    assert world.chain.pause_interrupted() == ""
+    assert setup.chain.pause_interrupted() == "aux wrote no summary: it took too long"
+    assert setup.floor.asked == 0
+    assert await setup.author() == "main"
+    assert setup.chain.pause_interrupted() == ""
 
 
 async def test_a_manual_compaction_tries_paused_routes() -> None:
-    world = ChainSetup()
-    world.aux.error = rate_limit_error()
-    (await world.author())
-    draft = await world.draft(manual=True)
-    assert world.aux.asked == 2
+    setup = ChainSetup()
+    setup.aux.error = rate_limit_error()
+    (await setup.author())
+    draft = await setup.draft(manual=True)
+    assert setup.aux.asked == 2
     assert draft.warnings[0] == "aux wrote no summary: rate limited"
-    world.aux.error = None
-    assert (await world.author(manual=True)) == "aux"
-    assert (await world.author()) == "aux", "a success ends the rest"
+    setup.aux.error = None
+    assert (await setup.author(manual=True)) == "aux"
+    assert (await setup.author()) == "aux", "a success ends the rest"
 
 
 async def test_a_route_listed_twice_is_asked_once() -> None:
-    world = ChainSetup(main=FailingSummarizer("aux"))
-    world.aux.error = world.main.error = empty_answer_error()
-    assert (await world.author(manual=True)) == "journal"
-    assert world.main.asked == 0
-    assert world.chain.name == "aux, then journal"
+    setup = ChainSetup(main=FailingSummarizer("aux"))
+    setup.aux.error = setup.main.error = empty_answer_error()
+    assert (await setup.author(manual=True)) == "journal"
+    assert setup.main.asked == 0
+    assert setup.chain.name == "aux, then journal"
 
 
 async def test_the_fallback_writes_if_no_route_can() -> None:

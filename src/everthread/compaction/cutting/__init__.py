@@ -1,1 +1,1 @@
-"""Make a history smaller: what is kept, what is cut, what is shortened."""
+"""Make a history smaller: choose the messages to keep, to cut and to shorten."""

@@ -277,7 +277,7 @@ class TailChooser:
 def _explain_user_message(
     user_index: int | None, head_end: int, tail_start: int
 ) -> str:
-    """Return a sentence on where the latest user message is kept."""
+    """Return a sentence that says in which part the latest user message is kept."""
     if user_index is None:
         return "There is no user message to keep."
     if user_index < head_end:

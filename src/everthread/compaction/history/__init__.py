@@ -1,1 +1,1 @@
-"""Read a history: its messages, tool calls and their outcomes, and what they say about the work."""
+"""Read a history: its messages, tool calls and outcomes, and the state of the work."""

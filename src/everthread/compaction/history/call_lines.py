@@ -233,7 +233,7 @@ _MAX_SHORT_LINES = 6
 
 
 def find_finding(text: str) -> str:
-    """Return the line that tells most of a text: of a report the first with a figure, a path or a name."""
+    """Return the most informative line of a text: of a report, the first with a figure, a path or a name."""
     if text.count("\n") >= _MAX_SHORT_LINES:
         for line in _list_statements(text):
             if _SPECIFIC.search(line):

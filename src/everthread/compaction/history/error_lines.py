@@ -325,11 +325,11 @@ def _is_announced(text: str, start: int, line: str) -> bool:
 _LOCATED_MESSAGE = re.compile(
     r"^[\w./\\-]{1,200}\.\w{1,8}:\d{1,7}(?::\d{1,7})?:? +\S.{0,1000}", re.MULTILINE
 )
-"""What a linter says about a place in a file, without a word for an error."""
+"""A linter's message about a line of a file, without a word for an error."""
 
 
 def _find_diagnostics(text: str) -> list[str]:
-    """Return what a program that failed says about places in files, near the end of its output."""
+    """Return the messages of a failed program about lines of files, near the end of its output."""
     return [
         match[0].rstrip()
         for match in _LOCATED_MESSAGE.finditer(text[-_MAX_DIAGNOSTICS_CHARS:])

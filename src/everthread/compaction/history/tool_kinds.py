@@ -67,7 +67,7 @@ class ToolTable:
     test_words: frozenset[str]
     """Words of a command that runs tests."""
     value_options: Mapping[str, frozenset[str]]
-    """Options of such a program that take a value and may stand before its subcommand."""
+    """Options of such a program that take a value and may come before its subcommand."""
     no_run_options: Mapping[str, frozenset[str]]
     """Options with which a test program runs no test, but only compiles or lists tests."""
 

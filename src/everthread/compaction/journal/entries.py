@@ -62,7 +62,7 @@ class JournalEntry:
 
     @property
     def is_silent(self) -> bool:
-        """Whether the entry tells of no action and no conclusion."""
+        """Whether the entry has neither an action nor a conclusion."""
         return not (
             self.lines
             or self.closing_words

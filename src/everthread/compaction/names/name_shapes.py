@@ -26,7 +26,7 @@ _LETTER = re.compile("[A-Za-z]")
 _CASE_CHANGE = re.compile(r"[a-z0-9][A-Z]|[A-Z]{2}[a-z]")
 _EDGE_CHARS = ".-+@$~/"
 _ABSOLUTE_PATH = re.compile(r"~?(?:/[\w.@+-]+){3,}")
-"""An absolute path; its shape does not tell whether it is a file or a folder."""
+"""An absolute path; whether it is a file or a folder cannot be seen from its shape."""
 _EXTENSION = re.compile(r"[a-z][a-z0-9]{0,6}")
 """The form of an extension of a file in a folder. Without a folder, only known extensions count."""
 _HEX = re.compile(r"[0-9a-f]{7,64}|[0-9A-F]{7,64}")

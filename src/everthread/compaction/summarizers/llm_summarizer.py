@@ -346,7 +346,7 @@ class _SummaryJob:
         )
 
     def _open_request_blocks(self) -> list[str]:
-        """Return the user's open request as a block, cut to a small part of the window, as it is quoted elsewhere."""
+        """Return the user's open request as a block, cut short because it is quoted elsewhere."""
         text = to_inert_text(self.request.task.strip())
         half_chars = self.window // 32
         if len(text) > 2 * half_chars:
