@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.shared import HALVES, find_shared, half_of
 from benchmarks.table import Row, make_absent_row
-from everthread.agent.tools.conversation_tools import RECALL_SCHEMA
+from everthread.agent.tools.recall import RECALL_SCHEMA
 from everthread.compaction.engine import ContextEngine, Services
 from everthread.compaction.registry import create_engine
 from everthread.config import Config, home_directory

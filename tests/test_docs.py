@@ -52,7 +52,7 @@ NOT_RUN = {
             "everthread continue",
             "everthread statusline",
         ),
-        "reads a person's own logs; tests/cli/test_own_sessions.py",
+        "reads a person's own logs; tests/cli/test_replay_latest.py",
     ),
     "everthread init": "asks a person",
     "everthread chat": "needs a person and a model",

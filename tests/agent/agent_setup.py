@@ -15,7 +15,7 @@ from everthread.agent.tool_interface import Permission, ToolContext, ToolReply
 from everthread.config import parse_config
 from everthread.core.types import Reply
 from everthread.store.store import Store
-from everthread.testing import PrefixWatch
+from everthread.testing import PrefixWatch, ScriptedModel
 from everthread.thread.events import CompactionDone, Event
 from tests.chat_messages import calls_reply, function_call
 from tests.conversation.conversation_setup import numbered_text
@@ -86,16 +86,15 @@ def text_tool(name: str, text: str = "done", **more: Any) -> FakeTool:
 
 
 def call_reply(
-    *wanted: tuple[str, Any] | tuple[str, Any, str], text: str | None = None
+    *calls: tuple[str, Any] | tuple[str, Any, str], text: str | None = None
 ) -> Reply:
-    """An answer that asks for tools; arguments as a value, or as the text a model wrote."""
-    made: list[Any] = []
-    for number, (name, arguments, *rest) in enumerate(wanted):
-        written = arguments if isinstance(arguments, str) else json.dumps(arguments)
-        made.append(
-            function_call(rest[0] if rest else f"call_{number}_{name}", name, written)
-        )
-    return calls_reply(*made, text=text)
+    """Return an answer that calls tools: name, arguments (a value, or text as a model wrote it), and perhaps an id."""
+    messages: list[Any] = []
+    for number, (name, arguments, *rest) in enumerate(calls):
+        call_id = rest[0] if rest else f"call_{number}_{name}"
+        encoded = arguments if isinstance(arguments, str) else json.dumps(arguments)
+        messages.append(function_call(call_id, name, encoded))
+    return calls_reply(*messages, text=text)
 
 
 class AgentSetup:
@@ -123,6 +122,12 @@ class AgentSetup:
         self.opened.append(agent)
         return agent
 
+    async def run_calls(self, *calls: Any, **options: Any) -> Agent:
+        """Open an agent whose model makes these calls in one turn and then answers; run that turn."""
+        agent = await self.open(ScriptedModel([call_reply(*calls), "Done."]), **options)
+        await agent.send("Go.")
+        return agent
+
     def events_of(self, kind: type[Event]) -> list[Any]:
         return self.watch.of(kind)
 
@@ -141,14 +146,14 @@ class AgentSetup:
 async def open_setup(folder: Path) -> AsyncIterator[AgentSetup]:
     """Open a setup. At its end, check that no request broke its session's prefix."""
     store = open_store(folder / "store.db")
-    made = AgentSetup(folder, store)
+    setup = AgentSetup(folder, store)
     try:
-        yield made
+        yield setup
     finally:
-        for agent in made.opened:
+        for agent in setup.opened:
             await agent.close()
         await store.close()
-    assert not made.watch.broken, [str(found) for found in made.watch.broken]
+    assert not setup.watch.broken, list(map(str, setup.watch.broken))
 
 
 def tool_results(agent: Agent) -> list[str]:

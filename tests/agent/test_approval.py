@@ -132,7 +132,7 @@ def test_write_rules_match(rule: str, path: str, allowed: bool) -> None:
     assert rule_allows(f"write: {rule}", path, "write") is allowed
 
 
-def test_a_rule_is_for_its_kind() -> None:
+def test_a_rule_applies_to_its_kind_only() -> None:
     assert not rule_allows("write: **", "pytest")
     assert not rule_allows("command: pytest *", "pytest", "write")
 
@@ -170,11 +170,11 @@ def test_plain_words_agree_with_the_shell(tail: str) -> None:
     if words is None:
         return
     script = f"set -f; pytest() {{ printf '%s\\0' \"$@\"; }}; HOME='~' ; pytest {tail}"
-    said = subprocess.run(["bash", "-c", script], capture_output=True, check=False)
-    got = said.stdout.decode().split("\0")[:-1] if words[1:] else []
+    result = subprocess.run(["bash", "-c", script], capture_output=True, check=False)
+    shell_words = result.stdout.decode().split("\0")[:-1] if words[1:] else []
     if not any(word.startswith("~") for word in words):
-        assert got == words[1:]
-    assert not said.stderr
+        assert shell_words == words[1:]
+    assert not result.stderr
 
 
 @given(st.text(max_size=80))
@@ -185,7 +185,7 @@ def test_an_allowed_command_is_always_one_program(text: str) -> None:
         assert not set(";&|<>()`$\n\r\0") & set(permission.target)
 
 
-def test_rules_from_the_home(tmp_path: Path) -> None:
+def test_rules_are_read_from_the_home(tmp_path: Path) -> None:
     assert read_rules(tmp_path) == ()
     (tmp_path / "approvals.txt").write_text(
         "# mine\n\ncommand: git status\nwrite: src/**\n"
@@ -208,76 +208,55 @@ class ScriptedUser:
     def __init__(self, *answers: ApprovalAnswer) -> None:
         self.answers = list(answers)
         self.asked: list[str] = []
-        self.at_once = self.most = 0
+        self.at_once = 0
+        self.most_at_once = 0
 
     async def __call__(self, permission: Permission) -> ApprovalAnswer:
         self.asked.append(permission.target)
         self.at_once += 1
-        self.most = max(self.most, self.at_once)
+        self.most_at_once = max(self.most_at_once, self.at_once)
         await asyncio.sleep(0)
         self.at_once -= 1
         return self.answers.pop(0)
 
 
 async def test_only_what_no_rule_allows_is_asked() -> None:
-    person = ScriptedUser(True, False)
-
-    async def work() -> list[bool]:
-        approvals = Approvals(parse_rules(["command: ls *"]), person)
-        return [
-            await approvals(Permission("command", target))
-            for target in ("ls -l", "make", "make")
-        ]
-
-    assert await work() == [True, True, False]
-    assert person.asked == ["make", "make"]
+    user = ScriptedUser(True, False)
+    approvals = Approvals(parse_rules(["command: ls *"]), user)
+    assert await approvals(Permission("command", "ls -l"))
+    assert await approvals(Permission("command", "make"))
+    assert not await approvals(Permission("command", "make"))
+    assert user.asked == ["make", "make"]
 
 
-async def test_always_holds_for_the_same_thing_only() -> None:
-    person = ScriptedUser("always", False, "always", True)
-
-    async def work() -> list[bool]:
-        approvals = Approvals((), person)
-        asked = [
-            Permission("command", "make; ls"),
-            Permission("command", "make; ls"),
-            Permission("command", "make; ls", "in sub"),
-            Permission("write", "a.py", "-1"),
-            Permission("write", "a.py", "-2"),
-            Permission("write", "b.py"),
-        ]
-        return [await approvals(one) for one in asked]
-
-    assert await work() == [True, True, False, True, True, True]
-    assert person.asked == ["make; ls", "make; ls", "a.py", "b.py"]
+async def test_always_applies_to_the_same_action_only() -> None:
+    user = ScriptedUser("always", False, "always", True)
+    approvals = Approvals((), user)
+    assert await approvals(Permission("command", "make; ls"))
+    assert await approvals(Permission("command", "make; ls"))
+    assert not await approvals(Permission("command", "make; ls", "in sub"))
+    assert await approvals(Permission("write", "a.py", "-1"))
+    assert await approvals(Permission("write", "a.py", "-2"))
+    assert await approvals(Permission("write", "b.py"))
+    assert user.asked == ["make; ls", "make; ls", "a.py", "b.py"]
 
 
-async def test_questions_come_one_at_a_time_and_one_answer_settles_those_that_wait() -> (
-    None
-):
-    person = ScriptedUser("always", True)
-
-    async def work() -> list[bool]:
-        approvals = Approvals((), person)
-        asked = [
-            Permission("command", "make"),
-            Permission("command", "make"),
-            Permission("command", "tox"),
-        ]
-        return list(await asyncio.gather(*(approvals(one) for one in asked)))
-
-    assert await work() == [True, True, True]
-    assert (person.asked, person.most) == (["make", "tox"], 1)
+async def test_questions_come_one_at_a_time_and_an_answer_may_decide_others() -> None:
+    user = ScriptedUser("always", True)
+    approvals = Approvals((), user)
+    permissions = [Permission("command", name) for name in ("make", "make", "tox")]
+    assert await asyncio.gather(*map(approvals, permissions)) == [True, True, True]
+    assert (user.asked, user.most_at_once) == (["make", "tox"], 1)
 
 
 async def test_without_a_user_the_rest_is_refused() -> None:
     approvals = Approvals(["command: ls"])
     assert await approvals(Permission("command", "ls"))
     assert not await approvals(Permission("command", "pytest -q"))
-    said = approvals.explain_refusal(Permission("command", "pytest -q"))
-    assert "nobody is there to approve" in said
-    assert "`command: pytest -q` in approvals.txt" in said
-    assert "--yes" in said
+    explanation = approvals.explain_refusal(Permission("command", "pytest -q"))
+    assert "nobody is there to approve" in explanation
+    assert "`command: pytest -q` in approvals.txt" in explanation
+    assert "--yes" in explanation
     assert "compound" in approvals.explain_refusal(Permission("command", "a && b"))
     assert "`write: src/a.py`" in approvals.explain_refusal(
         Permission("write", "src/a.py")
@@ -291,8 +270,8 @@ async def test_yes_allows_everything() -> None:
 @pytest.mark.parametrize("target", ["a*b.py", "x[1].py", "pytest -q", "a\nb"])
 def test_the_suggested_rule_allows_the_refused_call(target: str) -> None:
     permission = Permission("write", target)
-    said = Approvals().explain_refusal(permission)
-    rule = said.partition("`")[2].partition("`")[0]
+    explanation = Approvals().explain_refusal(permission)
+    rule = explanation.partition("`")[2].partition("`")[0]
     assert parse_rule(rule).allows(permission) if target.isprintable() else not rule
 
 
@@ -305,11 +284,9 @@ def test_a_rule_holds_at_the_top_of_the_workspace_only() -> None:
     assert "top of the workspace" in Approvals([rule]).explain_refusal(elsewhere)
 
 
-async def test_always_writes_a_rule_where_one_fits(tmp_path: Path) -> None:
-    person = ScriptedUser("always", "always", "always")
-    approvals = Approvals(
-        (), person, store_rule=lambda rule: write_rule(tmp_path, rule)
-    )
+async def test_always_writes_a_rule_if_one_can_express_it(tmp_path: Path) -> None:
+    user = ScriptedUser("always", "always", "always")
+    approvals = Approvals((), user, store_rule=lambda rule: write_rule(tmp_path, rule))
     for permission in (
         Permission("command", "pytest tests"),
         Permission("command", "a; b"),
@@ -327,7 +304,7 @@ async def test_always_writes_a_rule_where_one_fits(tmp_path: Path) -> None:
     assert (tmp_path / "approvals.txt").read_text("utf-8").count("pytest") == 1
 
 
-async def test_a_no_tells_the_model_why() -> None:
+async def test_the_reason_of_a_denial_is_passed_to_the_model() -> None:
     approvals = Approvals((), ScriptedUser(Denial("use the staging database"), False))
     permission = Permission("command", "psql prod")
     assert not await approvals(permission)
@@ -338,7 +315,7 @@ async def test_a_no_tells_the_model_why() -> None:
     assert "The user says" not in approvals.explain_refusal(permission)
 
 
-ENDING_IN_A_STAR = [
+COMMANDS_WITH_WILDCARDS = [
     (
         "tar cf b.tar *",
         "tar cf b.tar --checkpoint=1 --checkpoint-action=exec=sh\\ evil.sh x",
@@ -355,7 +332,7 @@ ENDING_IN_A_STAR = [
 ]
 
 
-@pytest.mark.parametrize(("approved", "other"), ENDING_IN_A_STAR)
+@pytest.mark.parametrize(("approved", "other"), COMMANDS_WITH_WILDCARDS)
 async def test_always_on_a_command_with_a_wildcard_allows_that_command_only(
     approved: str, other: str, tmp_path: Path
 ) -> None:
@@ -375,7 +352,7 @@ async def test_always_on_a_command_with_a_wildcard_allows_that_command_only(
     assert not await later(Permission("write", approved))
 
 
-def test_a_wildcard_that_a_person_types_as_a_rule_is_one() -> None:
+def test_a_wildcard_in_a_typed_rule_matches() -> None:
     assert rule_allows("command: tar cf b.tar *", "tar cf b.tar x y")
     assert rule_allows("exactly: tar cf b.tar *", "tar cf b.tar *")
     assert not rule_allows("exactly: tar cf b.tar *", "tar cf b.tar x")

@@ -82,8 +82,8 @@ async def test_a_subagent_works_in_a_child_session_and_only_its_answer_comes_bac
     child = next(s for s in await setup.store.list_sessions(kind="subagent"))
     assert child.parent == agent.conversation.session.id
     assert child.end_reason == "answered"
-    said = [text_of(item.body) for item in await setup.store.history(child.id)]
-    assert said[0] == "Look into the cellar.\n\nContext:\nThe light is broken."
+    texts = [text_of(item.body) for item in await setup.store.history(child.id)]
+    assert texts[0] == "Look into the cellar.\n\nContext:\nThe light is broken."
     offered = [
         tool["function"]["name"]
         for tool in next(r for r in model.requests if is_sub(r)).tools
@@ -98,7 +98,7 @@ async def test_a_subagent_works_in_a_child_session_and_only_its_answer_comes_bac
     assert usage.data["sums"]["all"]["calls"] == 4
 
 
-async def test_several_work_at_the_same_time(setup: AgentSetup) -> None:
+async def test_several_subagents_work_at_the_same_time(setup: AgentSetup) -> None:
     both = asyncio.Event()
     inside: list[str] = []
 
@@ -130,12 +130,12 @@ async def test_several_work_at_the_same_time(setup: AgentSetup) -> None:
     ]
 
 
-async def test_its_rounds_are_bounded(setup: AgentSetup) -> None:
+async def test_the_rounds_of_a_subagent_are_limited(setup: AgentSetup) -> None:
     def sub(request: Request) -> ScriptStep:
-        told = text_of(request.messages[-1])
+        last_text = text_of(request.messages[-1])
         return (
             "Half done."
-            if "limit of" in told
+            if "limit of" in last_text
             else call_reply(("look", {}, f"c{len(request.messages)}"))
         )
 
@@ -150,10 +150,10 @@ async def test_its_rounds_are_bounded(setup: AgentSetup) -> None:
 
 
 async def test_a_subagents_calls_need_approval(setup: AgentSetup) -> None:
-    asked: list[str] = []
+    questions: list[str] = []
 
     async def approve(permission: Permission) -> bool:
-        asked.append(permission.target)
+        questions.append(permission.target)
         return False
 
     def sub(request: Request) -> ScriptStep:
@@ -172,11 +172,11 @@ async def test_a_subagents_calls_need_approval(setup: AgentSetup) -> None:
         approve,
     )
     await agent.send("Clean.")
-    assert asked == ["rm"]
+    assert questions == ["rm"]
     assert not shell.seen
 
 
-async def test_it_is_stopped_with_its_parent(setup: AgentSetup) -> None:
+async def test_a_subagent_is_stopped_with_its_parent(setup: AgentSetup) -> None:
     slow = EndlessWork()
     agent, _ = await open_delegating_agent(
         setup,
@@ -203,7 +203,7 @@ async def test_it_is_stopped_with_its_parent(setup: AgentSetup) -> None:
     assert last["content"] == INTERRUPTED_CALL_TEXT
 
 
-async def test_one_that_fails_is_a_result(setup: AgentSetup) -> None:
+async def test_a_failing_subagent_is_a_result(setup: AgentSetup) -> None:
     main: list[ScriptStep] = [
         call_reply(("delegate", {"task": "try"}), ("delegate", {"job": "x"}, "b")),
         "It failed.",
@@ -220,7 +220,7 @@ async def test_one_that_fails_is_a_result(setup: AgentSetup) -> None:
     assert (await setup.store.list_sessions(kind="subagent"))[0].end_reason == "failed"
 
 
-async def test_the_built_in_agent_has_it_and_its_subagents_have_not(
+async def test_only_the_main_agent_can_delegate(
     setup: AgentSetup,
 ) -> None:
     lines: Any = iter(

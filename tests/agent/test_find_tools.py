@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
+
+import pytest
 
 from everthread.agent import commands
 from everthread.agent.approval import Approvals
@@ -17,7 +18,6 @@ from tests.agent.agent_setup import (
     AgentSetup,
     FakeTool,
     call_reply,
-    open_setup,
     text_tool,
     tool_results,
 )
@@ -40,11 +40,11 @@ class DescribedTool(FakeTool):
 
     @property
     def schema(self) -> dict[str, Any]:
-        made = super().schema
-        made["function"]["description"] = f"{self.name}: " + " ".join(
+        schema = super().schema
+        schema["function"]["description"] = f"{self.name}: " + " ".join(
             f"{self.name} word {n}" for n in range(40)
         )
-        return made
+        return schema
 
 
 def tools() -> list[FakeTool]:
@@ -57,7 +57,7 @@ def offered_names(request: Request) -> list[str]:
     return [str(entry["function"]["name"]) for entry in request.tools]
 
 
-async def asked(setup: AgentSetup, script: list[Any], **more: Any) -> Any:
+async def open_and_ask(setup: AgentSetup, script: list[Any], **more: Any) -> Any:
     model = ScriptedModel(
         script, name="claude-sonnet-4-5", api="anthropic", window=16_000
     )
@@ -67,55 +67,47 @@ async def asked(setup: AgentSetup, script: list[Any], **more: Any) -> Any:
 
 
 async def test_a_tool_left_out_still_works_and_is_counted(setup: AgentSetup) -> None:
-    agent, model = await asked(setup, [call_reply(("payroll", {})), "paid"])
+    agent, model = await open_and_ask(setup, [call_reply(("payroll", {})), "paid"])
     assert FIND_TOOLS in offered_names(model.requests[0])
     assert "payroll" not in offered_names(model.requests[0])
     assert tool_results(agent) == ["payroll done"]
-    shown = await commands.run(agent, setup.store, "/usage")
+    usage = await commands.run(agent, setup.store, "/usage")
     out = agent.conversation.toolbox.left_out
-    assert f"{len(out)} of 8 tools are left out: {', '.join(out)}." in shown.text
-    assert shown.data["tools_left_out"] == list(out)
+    assert f"{len(out)} of 8 tools are left out: {', '.join(out)}." in usage.text
+    assert usage.data["tools_left_out"] == list(out)
 
 
-async def test_at_once_needs_leave_and_the_price_is_shown(tmp_path: Path) -> None:
-    seen: list[Permission] = []
+@pytest.mark.parametrize("is_allowed", [False, True])
+async def test_showing_tools_at_once_needs_approval_of_the_price(
+    setup: AgentSetup, is_allowed: bool
+) -> None:
+    permissions: list[Permission] = []
 
-    async def story(*, said: bool) -> None:
-        async def ask(permission: Permission) -> bool:
-            seen.append(permission)
-            return said
+    async def ask(permission: Permission) -> bool:
+        permissions.append(permission)
+        return is_allowed
 
-        script = [
-            "ok",
-            call_reply((FIND_TOOLS, {"query": "telephone", "now": True})),
-            "ringing",
-        ]
-        async with open_setup(tmp_path) as setup:
-            agent, model = await asked(
-                setup, script, yes=False, approve=Approvals((), ask)
-            )
-            await agent.send("Ring him.")
-            [told] = tool_results(agent)
-            assert told.startswith("Tools that match 'telephone':\n- telephone:")
-            assert ("telephone" in offered_names(model.requests[-1])) == said
-            assert ("did not allow to show them at once" in told) != said
-            assert ("next compaction" in told) != said
-            assert setup.events_of(ToolFinished)[-1].refused != said
-            assert [event.now for event in setup.events_of(ToolsChanged)] == (
-                [False, True] if said else [False]
-            )
-
-    for said in (False, True):
-        await story(said=said)
-    assert {permission.kind for permission in seen} == {"cache"}
-    assert all(
-        permission.target == "show these tools at once: telephone"
-        for permission in seen
-    )
-    assert all(
-        permission.detail.startswith("about $0.0") and "tokens" in permission.detail
-        for permission in seen
-    )
+    script = [
+        "ok",
+        call_reply((FIND_TOOLS, {"query": "telephone", "now": True})),
+        "ringing",
+    ]
+    approvals = Approvals((), ask)
+    agent, model = await open_and_ask(setup, script, yes=False, approve=approvals)
+    await agent.send("Ring him.")
+    [result] = tool_results(agent)
+    assert result.startswith("Tools that match 'telephone':\\n- telephone:")
+    assert ("telephone" in offered_names(model.requests[-1])) == is_allowed
+    assert ("did not allow to show them at once" in result) != is_allowed
+    assert ("next compaction" in result) != is_allowed
+    assert setup.events_of(ToolFinished)[-1].refused != is_allowed
+    changes = [event.now for event in setup.events_of(ToolsChanged)]
+    assert changes == ([False, True] if is_allowed else [False])
+    [permission] = permissions
+    assert permission.kind == "cache"
+    assert permission.target == "show these tools at once: telephone"
+    assert permission.detail.startswith("about $0.0")
+    assert "tokens" in permission.detail
 
 
 async def test_a_query_without_matches_asks_nothing_and_bad_arguments_are_refused(
@@ -129,7 +121,7 @@ async def test_a_query_without_matches_asks_nothing_and_bad_arguments_are_refuse
         ),
         "hm",
     ]
-    agent, _ = await asked(setup, script, yes=False)
+    agent, _ = await open_and_ask(setup, script, yes=False)
     await agent.send("Find something.")
     first, second = tool_results(agent)
     assert "No tool that is left out matches 'quantum'" in first

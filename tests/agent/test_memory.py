@@ -67,7 +67,7 @@ async def test_an_entry_that_is_not_clear_is_refused(tmp_path: Path) -> None:
     assert len(memory.entries("memory")) == 2
 
 
-async def test_it_is_bounded_and_nothing_is_cut_to_fit(tmp_path: Path) -> None:
+async def test_an_entry_beyond_the_limit_is_refused(tmp_path: Path) -> None:
     memory = MemoryFiles(tmp_path)
     await memory.add("user", "x" * (MAX_USER_CHARS - 10))
     with pytest.raises(InputError, match=f"{MAX_USER_CHARS:,} are the limit"):
@@ -112,19 +112,14 @@ def test_a_tenant_has_a_folder_of_its_own_inside_the_home(
     assert find_tenant_memory_folder(tmp_path, "default") == tmp_path
 
 
-async def test_the_model_keeps_something_and_the_next_session_knows_it(
+async def test_the_next_session_sees_what_the_model_stored(
     setup: AgentSetup, home: Path
 ) -> None:
     add = ("memory", {"action": "add", "target": "user", "text": "Is called Ines."})
     secret = ("memory", {"action": "add", "text": f"The token is {TOKEN}"})
     wrong = ("memory", {"action": "forget"})
-    script: list[Any] = [
-        call_reply(
-            add, secret, wrong, ("memory", {"action": "list", "target": "user"})
-        ),
-        "Kept.",
-    ]
-    model = ScriptedModel(script)
+    entries = ("memory", {"action": "list", "target": "user"})
+    model = ScriptedModel([call_reply(add, secret, wrong, entries), "Kept."])
     agent = await setup.open(model)
     await agent.send("I am Ines.")
     assert "Is called Ines." in (home / "USER.md").read_text("utf-8")
@@ -185,15 +180,9 @@ async def test_after_a_compaction_the_prompt_has_the_new_memory_and_the_open_tas
 
 
 async def test_a_list_of_tasks_survives_a_restart(setup: AgentSetup) -> None:
+    good = {"items": [{"text": "Water the plants"}]}
     bad = {"items": [{"text": "x", "status": "half"}]}
-    script: list[Any] = [
-        call_reply(
-            ("todo", {"items": [{"text": "Water the plants"}]}), ("todo", bad, "bad")
-        ),
-        "ok",
-    ]
-    agent = await setup.open(ScriptedModel(script))
-    await agent.send("Plan.")
+    agent = await setup.run_calls(("todo", good), ("todo", bad, "bad"))
     assert "status 'half'" in tool_results(agent)[1]
     again = await setup.open(
         ScriptedModel([call_reply(("todo", {})), "Still the plants."]),
@@ -264,12 +253,10 @@ async def test_an_unusable_memory_file_is_reported_and_survived(
     home: Path, setup: AgentSetup
 ) -> None:
     (home / "MEMORY.md").mkdir(parents=True)
-    wanted = call_reply(
+    agent = await setup.run_calls(
         ("memory", {"action": "list"}),
         ("memory", {"action": "add", "text": "A fact."}),
     )
-    agent = await setup.open(ScriptedModel([wanted, "It is a folder."]))
     assert "MEMORY.md cannot be read" in str(agent.conversation.session.system)
-    await agent.send("What do you know?")
     assert all("MEMORY.md cannot be " in said for said in tool_results(agent))
     assert not list(home.glob(".MEMORY.md*")), "nothing half written is left"

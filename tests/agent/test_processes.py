@@ -7,6 +7,7 @@ import os
 import shlex
 import signal
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -25,9 +26,15 @@ from everthread.errors import InputError
 ENVIRONMENT = {"PATH": os.environ["PATH"]}
 
 
-async def run_shell(command: str, folder: Path, *, seconds: float = 60) -> ProcessExit:
+async def run_shell(
+    command: str,
+    folder: Path,
+    *,
+    seconds: float = 60,
+    environment: Mapping[str, str] = ENVIRONMENT,
+) -> ProcessExit:
     return await run_program(
-        ["bash", "-c", command], folder=folder, environment=ENVIRONMENT, seconds=seconds
+        ["bash", "-c", command], folder=folder, environment=environment, seconds=seconds
     )
 
 
@@ -52,30 +59,29 @@ async def are_gone(*pids: int) -> bool:
 
 async def wait_for_pids(folder: Path, *, wanted: int) -> list[int]:
     """Wait for this number of process ids in the file `pids`."""
+    file = folder / "pids"
     for _ in range(1_000):
-        found = (
-            (folder / "pids").read_text().split() if (folder / "pids").exists() else []
-        )
-        if len(found) == wanted:
-            return [int(pid) for pid in found]
+        pids = file.read_text().split() if file.exists() else []
+        if len(pids) == wanted:
+            return [int(pid) for pid in pids]
         await asyncio.sleep(0.02)
     raise AssertionError(f"{wanted} processes did not start")
 
 
 async def test_output_comes_in_order_with_the_exit_code(tmp_path: Path) -> None:
-    done = await run_shell("echo one; echo two >&2; echo three; exit 3", tmp_path)
-    assert (done.exit_code, done.output, done.running_processes) == (
+    result = await run_shell("echo one; echo two >&2; echo three; exit 3", tmp_path)
+    assert (result.exit_code, result.output, result.running_processes) == (
         3,
         "one\ntwo\nthree\n",
         (),
     )
 
 
-async def test_it_has_no_input_and_no_terminal(tmp_path: Path) -> None:
-    done = await run_shell(
+async def test_a_program_has_no_input_and_no_terminal(tmp_path: Path) -> None:
+    result = await run_shell(
         "read x; echo got:$?; (: < /dev/tty) 2>/dev/null || echo no tty", tmp_path
     )
-    assert done.output == "got:1\nno tty\n"
+    assert result.output == "got:1\nno tty\n"
 
 
 async def test_bytes_are_shown_as_text(tmp_path: Path) -> None:
@@ -87,14 +93,14 @@ async def test_a_signal_is_reported(tmp_path: Path) -> None:
 
 
 async def test_fifty_megabytes_are_read_in_bounded_memory(tmp_path: Path) -> None:
-    done = await run_shell(
+    result = await run_shell(
         "echo first; head -c 50000000 /dev/zero | tr '\\0' 'x'; echo; echo last",
         tmp_path,
     )
-    assert len(done.output) < 2 * MAX_OUTPUT_BYTES + 200
-    assert done.output.startswith("first\n")
-    assert done.output.endswith("\nlast\n")
-    assert "48,000,012 of 50,000,012 bytes are left out here" in done.output
+    assert len(result.output) < 2 * MAX_OUTPUT_BYTES + 200
+    assert result.output.startswith("first\n")
+    assert result.output.endswith("\nlast\n")
+    assert "48,000,012 of 50,000,012 bytes are left out here" in result.output
 
 
 SLEEPER = "echo $$ >> pids; sleep 100"
@@ -115,53 +121,35 @@ STUBBORN = "trap '' TERM; echo $BASHPID >> pids; for n in {1..60}; do sleep 1; d
     ],
 )
 @pytest.mark.parametrize("how", ["timeout", "cancelled"])
-async def test_all_of_it_ends(tmp_path: Path, command: str, how: str) -> None:
+async def test_a_timeout_or_a_cancellation_ends_all_descendants(
+    tmp_path: Path, command: str, how: str
+) -> None:
     """On a timeout and on cancelling, whatever the command started is ended with it."""
 
-    async def work() -> list[int]:
-        seconds = 3 if how == "timeout" else 60
-        task = asyncio.create_task(
-            run_program(
-                ["bash", "-c", command],
-                folder=tmp_path,
-                environment=ENVIRONMENT,
-                seconds=seconds,
-            )
-        )
-        started = await wait_for_pids(tmp_path, wanted=3)
-        if how == "cancelled":
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-        else:
-            assert (await task).exit_code is None
-        return started
-
-    assert await are_gone(*await work())
-
-
-async def test_cancelled_twice_it_still_ends(tmp_path: Path) -> None:
-    async def work() -> list[int]:
-        task = asyncio.create_task(
-            run_program(
-                ["bash", "-c", STUBBORN],
-                folder=tmp_path,
-                environment=ENVIRONMENT,
-                seconds=60,
-            )
-        )
-        started = await wait_for_pids(tmp_path, wanted=1)
-        task.cancel()
-        await asyncio.sleep(0)
+    seconds = 3 if how == "timeout" else 60
+    task = asyncio.create_task(run_shell(command, tmp_path, seconds=seconds))
+    pids = await wait_for_pids(tmp_path, wanted=3)
+    if how == "cancelled":
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        return started
+    else:
+        assert (await task).exit_code is None
+    assert await are_gone(*pids)
 
-    assert await are_gone(*await work())
+
+async def test_a_program_that_is_cancelled_twice_ends(tmp_path: Path) -> None:
+    task = asyncio.create_task(run_shell(STUBBORN, tmp_path))
+    pids = await wait_for_pids(tmp_path, wanted=1)
+    task.cancel()
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await are_gone(*pids)
 
 
-async def test_a_child_with_children_of_its_own_sessions(tmp_path: Path) -> None:
+async def test_programs_started_by_a_program_end_with_it(tmp_path: Path) -> None:
     """A program that runs others the same way: ended from outside, theirs end, too."""
     program = (
         "import asyncio, os, pathlib\n"
@@ -171,27 +159,21 @@ async def test_a_child_with_children_of_its_own_sessions(tmp_path: Path) -> None
         "asyncio.run(work)\n"
     )
 
-    async def work() -> list[int]:
-        argv = [
-            sys.executable,
-            "-c",
-            f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{program}",
-        ]
-        task = asyncio.create_task(
-            run_program(argv, folder=tmp_path, environment=ENVIRONMENT, seconds=60)
-        )
-        started = await wait_for_pids(tmp_path, wanted=1)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        return started
-
-    assert await are_gone(*await work())
+    stubborn = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    argv = [sys.executable, "-c", stubborn + program]
+    task = asyncio.create_task(
+        run_program(argv, folder=tmp_path, environment=ENVIRONMENT, seconds=60)
+    )
+    pids = await wait_for_pids(tmp_path, wanted=1)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await are_gone(*pids)
 
 
 async def test_output_before_a_timeout_is_returned(tmp_path: Path) -> None:
-    done = await run_shell("echo working; sleep 100", tmp_path, seconds=1)
-    assert (done.exit_code, done.output) == (None, "working\n")
+    result = await run_shell("echo working; sleep 100", tmp_path, seconds=1)
+    assert (result.exit_code, result.output) == (None, "working\n")
 
 
 @pytest.mark.parametrize("redirected", ["", " > /dev/null 2>&1"])
@@ -200,11 +182,11 @@ async def test_a_background_process_neither_hangs_it_nor_is_ended(
 ) -> None:
     ticking = "for n in {1..600}; do [ -e stop ] && break; echo tick; sleep 0.05; done"
     command = f"(echo $BASHPID >> pids; {ticking}; touch ended){redirected} &"
-    done = await run_shell(f"{command} echo started", tmp_path)
+    result = await run_shell(f"{command} echo started", tmp_path)
     (pid,) = await wait_for_pids(tmp_path, wanted=1)
-    assert done.exit_code == 0
-    assert "started\n" in done.output
-    assert pid in done.running_processes
+    assert result.exit_code == 0
+    assert "started\n" in result.output
+    assert pid in result.running_processes
     assert is_running(pid), "it prints into a pipe nobody waits for, and lives on"
     (tmp_path / "stop").touch()
     assert await are_gone(pid)
@@ -215,9 +197,9 @@ async def test_a_background_process_without_environment_is_named(
     tmp_path: Path,
 ) -> None:
     """A program shows no environment while it starts, either."""
-    done = await run_shell("env -i sleep 60 > /dev/null 2>&1 & echo $!", tmp_path)
-    pid = int(done.output)
-    assert done.running_processes == (pid,)
+    result = await run_shell("env -i sleep 60 > /dev/null 2>&1 & echo $!", tmp_path)
+    pid = int(result.output)
+    assert result.running_processes == (pid,)
     os.kill(pid, signal.SIGKILL)
     assert await are_gone(pid)
 
@@ -232,62 +214,44 @@ async def test_a_program_that_cannot_start_is_reported(tmp_path: Path) -> None:
             await run_program(argv, folder=folder, environment=ENVIRONMENT, seconds=5)
 
 
-async def test_many_at_once(tmp_path: Path) -> None:
-    async def work() -> list[ProcessExit]:
-        each = (["bash", "-c", f"echo {number}"] for number in range(12))
-        return await asyncio.gather(
-            *(
-                run_program(argv, folder=tmp_path, environment=ENVIRONMENT, seconds=60)
-                for argv in each
-            )
-        )
-
-    assert [done.output for done in await work()] == [
-        f"{number}\n" for number in range(12)
-    ]
+async def test_many_programs_run_at_once(tmp_path: Path) -> None:
+    exits = await asyncio.gather(
+        *(run_shell(f"echo {number}", tmp_path) for number in range(12))
+    )
+    assert [one.output for one in exits] == [f"{number}\n" for number in range(12)]
 
 
-@given(chunks=st.lists(st.binary(max_size=40), max_size=20), kept=st.integers(1, 50))
-def test_start_and_end_of_an_output_are_kept(chunks: list[bytes], kept: int) -> None:
-    output = ProcessOutput(kept)
+@given(chunks=st.lists(st.binary(max_size=40), max_size=20), limit=st.integers(1, 50))
+def test_start_and_end_of_an_output_are_kept(chunks: list[bytes], limit: int) -> None:
+    output = ProcessOutput(limit)
     whole = b"".join(chunks)
     for chunk in chunks:
         output.feed(chunk)
-    said = output.read_text()
-    if len(whole) <= 2 * kept:
-        assert said == whole.decode("utf-8", "replace")
+    text = output.read_text()
+    if len(whole) <= 2 * limit:
+        assert text == whole.decode("utf-8", "replace")
     else:
-        assert said.startswith(whole[:kept].decode("utf-8", "replace"))
-        assert said.endswith(whole[-kept:].decode("utf-8", "replace"))
-        assert f"[{len(whole) - 2 * kept:,} of {len(whole):,} bytes" in said
+        assert text.startswith(whole[:limit].decode("utf-8", "replace"))
+        assert text.endswith(whole[-limit:].decode("utf-8", "replace"))
+        assert f"[{len(whole) - 2 * limit:,} of {len(whole):,} bytes" in text
 
 
-async def test_only_the_family_is_ended(tmp_path: Path) -> None:
+async def test_ending_a_family_spares_other_processes(tmp_path: Path) -> None:
     family = ProcessFamily(ENVIRONMENT)
     other = ProcessFamily(ENVIRONMENT)
     stubborn = "trap '' TERM; echo $BASHPID >> pids; while :; do sleep 0.1; done"
     command = f"setsid bash -c {shlex.quote(stubborn)} & (echo $BASHPID >> pids; exec sleep 60) &"
-    await run_program(
-        ["bash", "-c", command],
-        folder=tmp_path,
-        environment=family.environment,
-        seconds=60,
-    )
-    theirs = tmp_path / "theirs"
-    theirs.mkdir()
+    await run_shell(command, tmp_path, environment=family.environment)
+    other_folder = tmp_path / "other"
+    other_folder.mkdir()
     command = "(echo $BASHPID >> pids; exec sleep 60) &"
-    await run_program(
-        ["bash", "-c", command],
-        folder=theirs,
-        environment=other.environment,
-        seconds=60,
-    )
-    mine = await wait_for_pids(tmp_path, wanted=2)
-    others = await wait_for_pids(theirs, wanted=1)
-    assert all(map(is_running, mine))
+    await run_shell(command, other_folder, environment=other.environment)
+    family_pids = await wait_for_pids(tmp_path, wanted=2)
+    other_pids = await wait_for_pids(other_folder, wanted=1)
+    assert all(map(is_running, family_pids))
     await family.end()
-    left = [pid for pid in others if is_running(pid)]
+    spared_pids = [pid for pid in other_pids if is_running(pid)]
     await other.end()
     await family.end()
-    assert left == others
-    assert await are_gone(*mine, *others)
+    assert spared_pids == other_pids
+    assert await are_gone(*family_pids, *other_pids)

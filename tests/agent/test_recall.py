@@ -8,7 +8,7 @@ from typing import Any
 from everthread import Agent
 from everthread.agent import MAX_RECALL_CHARS
 from everthread.agent.tool_interface import ToolContext
-from everthread.agent.tools.conversation_tools import Recall
+from everthread.agent.tools.recall import Recall
 from everthread.core.messages import text_of
 from everthread.core.secrets.redaction import redact_part
 from everthread.store.search.snippets import RAW_SECRET_MARGIN
@@ -52,9 +52,9 @@ async def test_messages_in_the_context_are_left_out_unless_nothing_else_matches(
     agent = await open_compacted_agent(setup, first=detail)
     question = "Which torque did I name for the hinge of gate 14?"
     await agent.send(question)
-    said = await ask(agent, query=question)
-    assert detail in said
-    assert question not in said.partition("\n\n")[2]
+    answer = await ask(agent, query=question)
+    assert detail in answer
+    assert question not in answer.partition("\n\n")[2]
     only_in_context = await ask(agent, query="torque")
     assert question in only_in_context
 
@@ -67,29 +67,26 @@ async def test_summarised_messages_are_found_word_for_word(setup: AgentSetup) ->
     await agent.send("Let us begin.")
     await agent.send(f"{make_text(700, 'row')}. {detail} {make_text(700, 'line')}")
     await setup.send_until_compacted(agent, 1_500, times=3)
-    said = await ask(agent, query="Okonkwo hinge")
-    assert detail in said
+    answer = await ask(agent, query="Okonkwo hinge")
+    assert detail in answer
     assert re.match(
         r"recall 'Okonkwo hinge': \d found: (message:\d+) ?.*\n\n\[\1\] user, turn 2, ",
-        said,
+        answer,
     )
-    assert re.search(r"turn 2, \d{4}-\d\d-\d\d \d\d:\d\d UTC:\n", said)
-    number = re.findall(r"message:(\d+)", said)[0]
+    assert re.search(r"turn 2, \d{4}-\d\d-\d\d \d\d:\d\d UTC:\n", answer)
+    number = re.findall(r"message:(\d+)", answer)[0]
     whole = await ask(agent, id=f"message:{number}")
     stored = await setup.store.message(int(number))
     assert text_of(stored.body)[:1_000] in whole
 
 
 async def test_nothing_found_is_final(setup: AgentSetup) -> None:
-    script: list[Any] = [
-        call_reply(("recall", {"query": "zeppelin"}, f"c{n}")) for n in range(12)
-    ]
-    script.append("Never.")
-    agent = await setup.open(ScriptedModel(script))
+    rounds = [call_reply(("recall", {"query": "zeppelin"}, f"c{n}")) for n in range(12)]
+    agent = await setup.open(ScriptedModel([*rounds, "Never."]))
     await agent.send("Did I ever tell you of that airship?")
-    for said in tool_results(agent):
-        assert said.startswith("recall 'zeppelin': nothing was found."), (
-            "a search is no finding"
+    for result in tool_results(agent):
+        assert result.startswith("recall 'zeppelin': nothing was found."), (
+            "an earlier search is not a finding"
         )
     assert (
         "Not searched: other conversations. Do not repeat this search."
@@ -104,10 +101,10 @@ async def test_answers_are_bounded_and_paged_to_the_end(setup: AgentSetup) -> No
     seen: list[str] = []
     offset = 0
     while True:
-        said = await ask(agent, query="invoice number", offset=offset)
-        assert len(said) <= MAX_RECALL_CHARS
-        seen += re.findall(r"\[message:(\d+)\]", said)
-        more = re.search(r"go on with offset (\d+)", said)
+        answer = await ask(agent, query="invoice number", offset=offset)
+        assert len(answer) <= MAX_RECALL_CHARS
+        seen += re.findall(r"\[message:(\d+)\]", answer)
+        more = re.search(r"go on with offset (\d+)", answer)
         if more is None:
             break
         assert int(more[1]) > offset
@@ -137,9 +134,9 @@ async def test_stored_outputs_are_found_and_read_in_parts(setup: AgentSetup) -> 
     whole = ""
     offset = 0
     for _ in range(3):
-        said = await ask(agent, id=cited, offset=offset)
-        assert len(said) <= MAX_RECALL_CHARS
-        part, _, rest = said.rpartition("\n\n[")
+        answer = await ask(agent, id=cited, offset=offset)
+        assert len(answer) <= MAX_RECALL_CHARS
+        part, _, rest = answer.rpartition("\n\n[")
         whole += part.partition("\n\n")[2]
         offset = int(rest.rpartition(" ")[2].rstrip("]"))
     assert "\n".join(lines).startswith(whole)
@@ -158,20 +155,17 @@ async def test_secrets_are_taken_out_wherever_a_part_begins(setup: AgentSetup) -
                 ), (start, end)
     agent = await setup.open(ScriptedModel(["Careful."]))
     await agent.send(f"Deploy with GITHUB_TOKEN={TOKEN} please, to the staging host.")
-    said = await ask(agent, query="staging")
-    assert "staging host" in said
-    assert TOKEN not in said
-    number = re.findall(r"message:(\d+)", said)[0]
+    answer = await ask(agent, query="staging")
+    assert "staging host" in answer
+    assert TOKEN not in answer
+    number = re.findall(r"message:(\d+)", answer)[0]
     assert TOKEN not in await ask(agent, id=number)
 
 
-async def test_other_threads_are_none_of_its_business(setup: AgentSetup) -> None:
+async def test_other_threads_are_not_searched(setup: AgentSetup) -> None:
     other = await setup.open(ScriptedModel(["ok"]))
     answer = await other.send("The vault is behind the mirror.")
-    agent = await setup.open(
-        ScriptedModel([call_reply(("recall", {"id": f"message:{answer.id}"})), "No."])
-    )
-    await agent.send("Where is it?")
+    agent = await setup.run_calls(("recall", {"id": f"message:{answer.id}"}))
     assert "nothing was found" in await ask(agent, query="vault mirror")
     assert tool_results(agent)[0].startswith("Failed: this conversation has no message")
 
@@ -179,19 +173,17 @@ async def test_other_threads_are_none_of_its_business(setup: AgentSetup) -> None
 async def test_a_branch_recalls_shared_messages(setup: AgentSetup) -> None:
     agent = await setup.open(ScriptedModel(lambda _: "ok"))
     first = await agent.send("The vault is behind the mirror.")
-    made = await agent.conversation.branch()
-    await agent.switch(made.id)
+    branch = await agent.conversation.branch()
+    await agent.switch(branch.id)
     assert "ok" in await ask(agent, id=f"message:{first.id}")
 
 
 async def test_bad_arguments_are_refused(setup: AgentSetup) -> None:
-    wanted: list[Any] = [
+    agent = await setup.run_calls(
         ("recall", {}),
         ("recall", {"id": "../../etc/passwd"}, "b"),
         ("recall", {"id": "output:" + "0" * 16}, "c"),
-    ]
-    agent = await setup.open(ScriptedModel([call_reply(*wanted), "ok"]))
-    await agent.send("Go.")
+    )
     assert "give a query" in tool_results(agent)[0]
     assert "is no id" in tool_results(agent)[1]
     assert tool_results(agent)[2].startswith("Failed: ")

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everthread.agent.tool_interface import ToolContext
-from everthread.agent.tools.files import MAX_ANSWER_CHARS
+from everthread.agent.tools.read_file import MAX_ANSWER_CHARS
 from everthread.errors import InputError
 from tests.agent.tool_use import (
     call_tool,
@@ -64,26 +64,22 @@ async def test_all_pages_together_are_the_file(
 ) -> None:
     (context.workspace / "a.txt").write_text("\n".join([*lines, "end"]))
 
-    async def work() -> list[str]:
-        read = []
-        offset = 1
-        while True:
-            text = (
-                await call_tool(
-                    context, "read_file", path="a.txt", offset=offset, limit=limit
-                )
-            ).text
-            read += [
-                line.partition("\t")[2]
-                for line in text.split("\n")
-                if not line.startswith("[lines")
-            ]
-            more = re.search(r"go on with offset (\d+)\]$", text)
-            if more is None:
-                return read
-            offset = int(more[1])
-
-    assert await work() == [*lines, "end"]
+    read_lines = []
+    offset = 1
+    while True:
+        reply = await call_tool(
+            context, "read_file", path="a.txt", offset=offset, limit=limit
+        )
+        read_lines += [
+            line.partition("\t")[2]
+            for line in reply.text.split("\n")
+            if not line.startswith("[lines")
+        ]
+        more = re.search(r"go on with offset (\d+)\]$", reply.text)
+        if more is None:
+            break
+        offset = int(more[1])
+    assert read_lines == [*lines, "end"]
 
 
 async def test_one_reading_is_bounded_and_nothing_is_lost(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ async def test_lines_are_found_by_pattern(project: Path) -> None:
         ("readme*", ".", []),
     ],
 )
-async def test_files_by_name(
+async def test_files_are_found_by_name(
     project: Path, name: str, path: str, wanted: list[str]
 ) -> None:
     first, *rest = await search_lines(project, name=name, path=path)
@@ -67,7 +67,7 @@ async def test_files_by_name(
     )
 
 
-async def test_both_and_one_file_alone(project: Path) -> None:
+async def test_pattern_and_name_or_one_file(project: Path) -> None:
     assert (await search_lines(project, pattern="pay", name="test_*"))[1:] == [
         "tests/test_pay.py:1:from billing import pay"
     ]
@@ -76,7 +76,7 @@ async def test_both_and_one_file_alone(project: Path) -> None:
     ]
 
 
-async def test_page_by_page(tmp_path: Path) -> None:
+async def test_matches_are_paged(tmp_path: Path) -> None:
     write_files(tmp_path, a_txt="".join(f"hit {number}\n" for number in range(25)))
     first = await search_lines(tmp_path, pattern="hit", limit=10)
     assert (first[0], first[1], first[-1]) == (
@@ -158,7 +158,7 @@ async def test_tabs_stay_so_that_a_line_can_be_patched(tmp_path: Path) -> None:
         )
 
 
-async def test_a_flood_of_matches_ends(tmp_path: Path) -> None:
+async def test_a_search_ends_after_many_matches(tmp_path: Path) -> None:
     write_files(tmp_path, a_txt="hit\n" * 20_000)
     text = (await call_tool_in(tmp_path, "search_files", pattern="hit", limit=500)).text
     assert text.startswith("more than 5,000 matches")
@@ -190,7 +190,7 @@ async def test_patterns_python_warns_of_work(tmp_path: Path) -> None:
     assert (await search_lines(tmp_path, name="[[a--b].txt"))[0] == "no files"
 
 
-async def test_nothing_to_look_for(tmp_path: Path) -> None:
+async def test_a_search_for_nothing_is_refused(tmp_path: Path) -> None:
     for arguments, why in (
         ({}, "give a pattern"),
         ({"pattern": "x", "path": "none"}, "does not exist"),
@@ -199,7 +199,7 @@ async def test_nothing_to_look_for(tmp_path: Path) -> None:
             await call_tool_in(tmp_path, "search_files", **arguments)
 
 
-async def test_the_outcome_is_understood_where_it_is_summed_up(project: Path) -> None:
+async def test_a_compaction_understands_the_outcome(project: Path) -> None:
     line = describe_call(
         Call("c", "search_files", '{"pattern": "pay"}'),
         (await call_tool_in(project, "search_files", pattern="pay")).text,

@@ -35,16 +35,16 @@ async def test_the_exit_code_comes_first(tmp_path: Path) -> None:
     ).text.startswith("exit code: 137 (ended by SIGKILL)")
 
 
-async def test_the_outcome_is_understood_where_it_is_summed_up(tmp_path: Path) -> None:
+async def test_a_compaction_understands_the_outcome(tmp_path: Path) -> None:
     """A compaction reads the outcome from the text of the result."""
-    for command, wanted in (("echo hi; exit 3", "exit 3"), ("sleep 50", "timed out")):
+    for command, outcome in (("echo hi; exit 3", "exit 3"), ("sleep 50", "timed out")):
         arguments = {"command": command, "timeout": 1}
         reply = await call_tool_in(tmp_path, "terminal", **arguments)
         line = describe_call(
             Call("call_1", "terminal", json.dumps(arguments)), reply.text
         )
         assert line is not None
-        assert wanted in line
+        assert outcome in line
 
 
 async def test_it_runs_in_the_workspace_or_below(tmp_path: Path) -> None:
@@ -88,29 +88,20 @@ async def test_background_processes_are_reported(tmp_path: Path) -> None:
 
 
 async def test_a_command_needs_permission(tmp_path: Path) -> None:
-    async def work() -> list[Permission | None]:
-        async with open_tool_context(tmp_path) as context:
-            (context.workspace / "sub").mkdir()
-            each = (
-                {"command": "make  x"},
-                {"command": "make", "workdir": "./sub/../sub"},
-            )
-            return [TOOLS["terminal"].needs(arguments, context) for arguments in each]
-
-    assert await work() == [
-        Permission("command", "make  x"),
-        Permission("command", "make", "in sub"),
-    ]
+    terminal = TOOLS["terminal"]
+    async with open_tool_context(tmp_path) as context:
+        (context.workspace / "sub").mkdir()
+        at_top = terminal.needs({"command": "make  x"}, context)
+        arguments = {"command": "make", "workdir": "./sub/../sub"}
+        in_folder = terminal.needs(arguments, context)
+    assert at_top == Permission("command", "make  x")
+    assert in_folder == Permission("command", "make", "in sub")
 
 
-async def test_no_commands_where_there_is_no_environment(tmp_path: Path) -> None:
-    async def work() -> str:
-        async with open_tool_context(tmp_path) as context:
-            reply = await call_tool(
-                replace(context, environment=None), "terminal", command="touch made"
-            )
-            assert reply.failed
-            return reply.text
-
-    assert "cannot be run here" in await work()
+async def test_without_an_environment_no_command_runs(tmp_path: Path) -> None:
+    async with open_tool_context(tmp_path) as context:
+        without_environment = replace(context, environment=None)
+        reply = await call_tool(without_environment, "terminal", command="touch made")
+    assert reply.failed
+    assert "cannot be run here" in reply.text
     assert not (tmp_path / "work" / "made").exists()

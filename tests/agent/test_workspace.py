@@ -105,7 +105,7 @@ def test_any_text_is_a_path_inside_or_an_input_error(
         "/proc/self/environ",
     ],
 )
-def test_ways_out_are_refused(linked_workspace: Path, path: str) -> None:
+def test_paths_outside_are_refused(linked_workspace: Path, path: str) -> None:
     with pytest.raises(InputError, match="outside the workspace"):
         Workspace(linked_workspace / "work").resolve(path)
 
@@ -130,7 +130,7 @@ def test_a_long_chain_of_links_is_no_crash(tmp_path: Path) -> None:
     assert real.is_relative_to(space.root)
 
 
-def test_ways_inside_are_followed(linked_workspace: Path) -> None:
+def test_links_inside_are_followed(linked_workspace: Path) -> None:
     space = Workspace(linked_workspace / "work")
     assert space.relative_name(space.resolve("in/x.py")) == "a/b/x.py"
     assert (
@@ -240,6 +240,6 @@ def test_the_home_inside_a_workspace_is_not_written(tmp_path: Path) -> None:
 
 @given(text=st.text(st.characters(), max_size=300))
 def test_any_name_can_be_shown(text: str) -> None:
-    shown = quote_name(text)
-    shown.encode()
-    assert shown.isprintable()
+    printable = quote_name(text)
+    printable.encode()
+    assert printable.isprintable()

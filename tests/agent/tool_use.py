@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from everthread.agent.processes import make_child_environment
+from everthread.agent.child_environment import make_child_environment
 from everthread.agent.tool_interface import Tool, ToolContext, ToolReply
 from everthread.agent.tools import file_tools
 from tests.conversation.conversation_setup import open_setup, scripted_model
@@ -25,9 +25,9 @@ async def open_tool_context(
     (folder / "home").mkdir(exist_ok=True)
     async with open_setup(folder / "home") as setup:
         conversation = await setup.open(scripted_model())
-        given = make_child_environment({**os.environ, **environment})
+        variables = make_child_environment({**os.environ, **environment})
         yield ToolContext(
-            folder / "work", folder / "home", conversation, "call_1", given
+            folder / "work", folder / "home", conversation, "call_1", variables
         )
         await conversation.close()
 

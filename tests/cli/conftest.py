@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import pty
+import shlex
 import subprocess
 import tempfile
 from collections.abc import Awaitable, Callable
@@ -17,13 +18,14 @@ import pytest
 
 from everthread.factory import open_store
 from everthread.store.store import Store
+from tests.cli.claude_code_session import write_session
 from tests.cli.fork_server import ForkServer
 from tests.providers.conftest import local_file
 
 __all__ = ["local_file"]
 
 T = TypeVar("T")
-Answer = subprocess.CompletedProcess[str]
+CommandResult = subprocess.CompletedProcess[str]
 STORE = "everthread.db"
 
 
@@ -44,57 +46,76 @@ def environment(home: Path, columns: int = 160) -> dict[str, str]:
     }
 
 
+def configure(home: Path, text: str) -> None:
+    """Write the configuration of a home."""
+    home.mkdir(exist_ok=True)
+    (home / "config.yaml").write_text(text, "utf-8")
+
+
+def split_command_line(*parts: str | Path) -> list[str]:
+    """Split each text into words as a shell does; a path is one word."""
+    return [
+        word
+        for part in parts
+        for word in ([str(part)] if isinstance(part, Path) else shlex.split(part))
+    ]
+
+
 @dataclass(frozen=True)
 class Command:
-    """The command `everthread`, run without a terminal."""
+    """The command `everthread`, run without a terminal.
+
+    Its arguments are parts of a command line, split into words as a shell does: `everthread("sessions show", thread)`.
+    """
 
     home: Path
     server: ForkServer
 
     def __call__(
         self,
-        *arguments: str,
-        given: bytes = b"",
+        *command_line: str | Path,
+        stdin: bytes = b"",
         columns: int = 160,
         env: dict[str, str] | None = None,
-    ) -> Answer:
-        """Run it, whatever it answers."""
+    ) -> CommandResult:
+        """Run the command and return its output and exit code."""
+        arguments = split_command_line(*command_line)
         with (
-            tempfile.TemporaryFile() as typed,
-            tempfile.TemporaryFile() as out,
-            tempfile.TemporaryFile() as err,
+            tempfile.TemporaryFile() as stdin_file,
+            tempfile.TemporaryFile() as stdout_file,
+            tempfile.TemporaryFile() as stderr_file,
         ):
-            typed.write(given)
-            typed.seek(0)
-            code = self.server.run(
+            stdin_file.write(stdin)
+            stdin_file.seek(0)
+            exit_code = self.server.run(
                 arguments,
                 environment(self.home, columns) | (env or {}),
-                [typed.fileno(), out.fileno(), err.fileno()],
+                [stdin_file.fileno(), stdout_file.fileno(), stderr_file.fileno()],
             )
-            for stream in (out, err):
-                stream.seek(0)
-            return Answer(
-                ["everthread", *arguments],
-                code,
-                out.read().decode(),
-                err.read().decode(),
+            stdout_file.seek(0)
+            stderr_file.seek(0)
+            return CommandResult(
+                arguments,
+                exit_code,
+                stdout_file.read().decode(),
+                stderr_file.read().decode(),
             )
 
-    def succeeds(self, *arguments: str, **more: Any) -> str:
-        """Run it and return what it printed."""
-        done = self(*arguments, **more)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+    def succeeds(self, *command_line: str | Path, **options: Any) -> str:
+        """Run the command, check that it succeeds, and return its output."""
+        result = self(*command_line, **options)
+        assert result.returncode == 0, result.stderr
+        return result.stdout
 
-    def refuses(self, *arguments: str, **more: Any) -> str:
-        """Run it and return its error: it exits with 2 and prints no result."""
-        done = self(*arguments, **more)
-        assert (done.returncode, done.stdout) == (2, "")
-        return done.stderr
+    def refuses(self, *command_line: str | Path, **options: Any) -> str:
+        """Run the command, check that it exits with 2 and prints nothing, and return its error."""
+        result = self(*command_line, **options)
+        assert (result.returncode, result.stdout) == (2, "")
+        return result.stderr
 
-    def json(self, *arguments: str, **more: Any) -> Any:
-        """Run it with `--json` and return the report."""
-        return json.loads(self.succeeds(*arguments, "--json", **more))
+    def json(self, *command_line: str | Path, **options: Any) -> Any:
+        """Run the command with `--json` and return the report."""
+        return json.loads(self.succeeds(*command_line, "--json", **options))
 
 
 @pytest.fixture
@@ -106,19 +127,24 @@ def everthread(home: Path, fork_server: ForkServer) -> Command:
 def at_terminal(home: Path, fork_server: ForkServer) -> Any:
     """Run the command at a terminal, type the input, and return the exit code and everything shown."""
 
-    def run(*arguments: str, typed: bytes = b"") -> tuple[int, str]:
-        ours, theirs = pty.openpty()
-        fork_server.start(arguments, environment(home), [theirs] * 3, terminal=True)
-        os.close(theirs)
-        os.write(ours, typed)
-        shown = b""
+    def run(command_line: str, typed: bytes = b"") -> tuple[int, str]:
+        screen, terminal = pty.openpty()
+        fork_server.start(
+            split_command_line(command_line),
+            environment(home),
+            [terminal] * 3,
+            terminal=True,
+        )
+        os.close(terminal)
+        os.write(screen, typed)
+        output = b""
         try:
-            while some := os.read(ours, 65536):
-                shown += some
+            while chunk := os.read(screen, 65536):
+                output += chunk
         except OSError:
             pass  # the terminal is gone with the process that used it
-        os.close(ours)
-        return fork_server.wait(), shown.decode()
+        os.close(screen)
+        return fork_server.wait(), output.decode()
 
     return run
 
@@ -128,14 +154,14 @@ def fill(home: Path) -> Any:
     """Run a coroutine on the store in the home, or on another store; return its result."""
 
     def run(work: Callable[[Store], Awaitable[T]], url: str | Path | None = None) -> T:
-        async def inside() -> T:
+        async def run_and_close() -> T:
             store = open_store(url or home / STORE)
             try:
                 return await work(store)
             finally:
                 await store.close()
 
-        return asyncio.run(inside())
+        return asyncio.run(run_and_close())
 
     return run
 
@@ -145,3 +171,16 @@ def workspace(tmp_path: Path) -> Path:
     folder = tmp_path / "work"
     folder.mkdir()
     return folder
+
+
+@pytest.fixture
+def user_environment(tmp_path: Path) -> dict[str, str]:
+    """Return the environment of a user whose home holds one session and no Everthread files."""
+    folder = tmp_path / "person"
+    write_session(folder)
+    return {
+        "HOME": str(folder),
+        "XDG_DATA_HOME": "",
+        "CLAUDE_CONFIG_DIR": "",
+        "CODEX_HOME": "",
+    }

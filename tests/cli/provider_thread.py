@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from anyio.from_thread import start_blocking_portal
+
 from everthread.core.types import Reply
 from everthread.lab.provider import Provider, ServedModel
 from tests.chat_messages import calls_reply, function_call
+from tests.cli.conftest import configure
 
 MODEL = "gpt-4o"
 
@@ -20,59 +21,41 @@ MODEL = "gpt-4o"
 @contextmanager
 def provider_in_thread(script: Any = None, models: Any = None) -> Iterator[Provider]:
     """Start a provider. At the end, raise the error that its script raised, if any."""
-    made: list[Provider] = []
-    failures: list[BaseException] = []
-    ready = threading.Event()
-    stop = list[Callable[[], object]]()
-
-    async def serve() -> None:
-        done = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        stop.append(lambda: loop.call_soon_threadsafe(done.set))
-        async with Provider(
-            models or [ServedModel(MODEL, 64_000, shows="max_model_len")], script
-        ) as served:
-            made.append(served)
-            ready.set()
-            await done.wait()
-
-    def run() -> None:
-        try:
-            asyncio.run(serve())
-        except BaseException as error:  # noqa: BLE001 - raised again below
-            failures.append(error)
-            ready.set()
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    ready.wait(20)
-    try:
-        yield made[0]
-    finally:
-        stop[0]()
-        thread.join()
-    if failures:
-        raise failures[0]
+    models = models or [ServedModel(MODEL, 64_000, shows="max_model_len")]
+    with (
+        start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(Provider(models, script)) as provider,
+    ):
+        yield provider
 
 
-def configure(home: Path, text: str) -> None:
-    home.mkdir(exist_ok=True)
-    (home / "config.yaml").write_text(text, "utf-8")
+@contextmanager
+def configured_provider(
+    home: Path,
+    script: Any = None,
+    models: Any = None,
+    *,
+    model: str = MODEL,
+    config: str = "",
+) -> Iterator[Provider]:
+    """Start a provider and configure the home for it, without a key."""
+    with provider_in_thread(script, models) as provider:
+        configure_provider(home, provider, model=model, config=config)
+        yield provider
 
 
 def configure_provider(
-    home: Path, served: Provider, model: str = MODEL, extra: str = ""
+    home: Path, provider: Provider, *, model: str = MODEL, config: str = ""
 ) -> None:
     """Configure the home for this provider, without a key."""
-    configure(
-        home, f"model: {{default: {model}, base_url: '{served.url}/v1'}}\n{extra}"
-    )
+    route = f"model: {{default: {model}, base_url: '{provider.url}/v1'}}"
+    configure(home, f"{route}\n{config}")
 
 
-def call_reply(*wanted: tuple[str, dict[str, Any]], say: str | None = None) -> Reply:
+def call_reply(*calls: tuple[str, dict[str, Any]], say: str | None = None) -> Reply:
     """Return an answer that calls tools."""
-    made: Any = [
-        function_call(f"call_{at}", name, json.dumps(arguments))
-        for at, (name, arguments) in enumerate(wanted)
+    encoded_calls: Any = [
+        function_call(f"call_{number}", name, json.dumps(arguments))
+        for number, (name, arguments) in enumerate(calls)
     ]
-    return calls_reply(*made, text=say)
+    return calls_reply(*encoded_calls, text=say)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import re
+import shlex
 import termios
 import time
 from types import TracebackType
@@ -16,9 +17,9 @@ from pexpect.fdpexpect import fdspawn
 from tests.cli.fork_server import ForkServer
 
 SIZE = (30, 110)
-WAIT = 120.0
-WHERE = "\x1b[6n"
-"""`Where is the cursor?` A terminal answers; a person never sees it."""
+WAIT_SECONDS = 120.0
+CURSOR_QUERY = "\x1b[6n"
+"""Asks where the cursor is. A terminal answers; a person never sees it."""
 _ESCAPES = re.compile(
     r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07]*\x07|[()][A-B0-2]|[=>78])"
 )
@@ -34,23 +35,25 @@ class Terminal:
     """A keyboard and a screen with the command in it."""
 
     def __init__(
-        self, fork_server: ForkServer, *arguments: str, environment: dict[str, str]
+        self, fork_server: ForkServer, command_line: str, environment: dict[str, str]
     ) -> None:
-        ours, theirs = pty.openpty()
-        termios.tcsetwinsize(theirs, SIZE)
-        given = {
+        screen, terminal = pty.openpty()
+        termios.tcsetwinsize(terminal, SIZE)
+        variables = {
             key: value
             for key, value in environment.items()
             if key not in ("COLUMNS", "LINES")
         }
-        fork_server.start(arguments, given, [theirs] * 3, terminal=True)
-        os.close(theirs)
-        self._zygote = fork_server
-        self._screen = fdspawn(ours, encoding="utf-8", codec_errors="replace")
-        self._left = False
+        fork_server.start(
+            shlex.split(command_line), variables, [terminal] * 3, terminal=True
+        )
+        os.close(terminal)
+        self._fork_server = fork_server
+        self._screen = fdspawn(screen, encoding="utf-8", codec_errors="replace")
+        self._has_ended = False
         self.raw = ""
-        self._asked = 0
-        self._at = 0
+        self._answered_queries = 0
+        self._position = 0
 
     def __enter__(self) -> Self:
         return self
@@ -61,7 +64,7 @@ class Terminal:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if not self._left:
+        if not self._has_ended:
             self._end()
 
     @property
@@ -73,44 +76,44 @@ class Terminal:
         """Type keys at the speed of a machine."""
         self._screen.send(text + end)
 
-    def say(self, text: str, *words: str, end: str = ENTER) -> str:
+    def enter(self, text: str, *words: str, end: str = ENTER) -> str:
         """Type a text and wait for these words, in order."""
         self.type(text, end)
-        return self.see(*words)
+        return self.wait_for(*words)
 
-    def see(self, *words: str) -> str:
+    def wait_for(self, *words: str) -> str:
         """Wait for new words, in order; return the screen up to the last of them."""
-        return [self._see(some) for some in words][-1]
+        return [self._wait_for_text(text) for text in words][-1]
 
-    def _see(self, words: str) -> str:
-        until = time.monotonic() + WAIT
-        while words not in self.shown[self._at :]:
-            alive = self._read()
-            if not alive and words not in self.shown[self._at :]:
+    def _wait_for_text(self, text: str) -> str:
+        deadline = time.monotonic() + WAIT_SECONDS
+        while text not in self.shown[self._position :]:
+            is_running = self._read()
+            is_shown = text in self.shown[self._position :]
+            if not is_running and not is_shown:
                 raise AssertionError(
-                    f"it ended, and {words!r} was never shown:\n{self.shown}"
+                    f"it ended, and {text!r} was never shown:\n{self.shown}"
                 )
-            if time.monotonic() > until:
+            if time.monotonic() > deadline:
                 raise AssertionError(
-                    f"{words!r} was not shown within {WAIT} s:\n{self.shown}"
+                    f"{text!r} was not shown within {WAIT_SECONDS} s:\n{self.shown}"
                 )
-        found = self.shown.index(words, self._at) + len(words)
-        text = self.shown[self._at : found]
-        self._at = found
-        return text
+        start = self._position
+        self._position = self.shown.index(text, start) + len(text)
+        return self.shown[start : self._position]
 
-    def leave(self) -> int:
+    def wait_for_exit(self) -> int:
         """Wait for the program to end; return its exit code."""
-        until = time.monotonic() + WAIT
+        deadline = time.monotonic() + WAIT_SECONDS
         while self._read():
-            assert time.monotonic() < until, f"it did not end:\n{self.shown}"
+            assert time.monotonic() < deadline, f"it did not end:\n{self.shown}"
         return self._end()
 
     def _end(self) -> int:
         """Close the terminal, which ends every program in it."""
-        self._left = True
+        self._has_ended = True
         self._screen.close()
-        return self._zygote.wait()
+        return self._fork_server.wait()
 
     def _read(self) -> bool:
         try:
@@ -119,7 +122,7 @@ class Terminal:
             return True
         except pexpect.EOF:
             return False
-        for _ in range(self.raw.count(WHERE) - self._asked):
-            self._asked += 1
+        for _ in range(self.raw.count(CURSOR_QUERY) - self._answered_queries):
+            self._answered_queries += 1
             self._screen.send("\x1b[1;1R")
         return True

@@ -33,20 +33,20 @@ def programs(tmp_path: Path) -> Path:
 
 
 def test_the_command_on_the_path_is_used(programs: Path) -> None:
-    done = run_script(PATH=f"{programs}:{SYSTEM_PATH}")
-    assert done.stdout == "everthread hook claude-code\n"
+    result = run_script(PATH=f"{programs}:{SYSTEM_PATH}")
+    assert result.stdout == "everthread hook claude-code\n"
 
 
 def test_a_command_that_is_named_wins(programs: Path) -> None:
     command = f"{programs}/another --quiet"
-    done = run_script(PATH=f"{programs}:{SYSTEM_PATH}", EVERTHREAD_COMMAND=command)
-    assert done.stdout == "another --quiet hook claude-code\n"
+    result = run_script(PATH=f"{programs}:{SYSTEM_PATH}", EVERTHREAD_COMMAND=command)
+    assert result.stdout == "another --quiet hook claude-code\n"
 
 
 def test_a_missing_command_is_reported_with_how_to_install_it(programs: Path) -> None:
     (programs / "everthread").unlink()
-    done = run_script(PATH=f"{programs}:{SYSTEM_PATH}")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "there is no command `everthread` on the PATH" in done.stderr
-    assert "git clone https://github.com/everthread/everthread" in done.stderr
-    assert "uv tool install './everthread[mcp]'" in done.stderr
+    result = run_script(PATH=f"{programs}:{SYSTEM_PATH}")
+    assert (result.returncode, result.stdout) == (1, "")
+    assert "there is no command `everthread` on the PATH" in result.stderr
+    assert "git clone https://github.com/everthread/everthread" in result.stderr
+    assert "uv tool install './everthread[mcp]'" in result.stderr

@@ -16,6 +16,7 @@ from everthread.errors import InputError
 from everthread.factory.stores import STORE_FILE
 from everthread.testing import ScriptedSummarizer
 from tests.chat_messages import calls_message, function_call, result_message
+from tests.cli.conftest import configure
 from tests.compaction.histories import assistant_message, tool_turns, user_message
 
 TALK = [
@@ -25,7 +26,7 @@ TALK = [
     assistant_message("Done."),
     user_message("Now the tests."),
 ]
-SMALL_WINDOW = ("--window", "16000")
+SMALL_WINDOW = "--window 16000"
 
 
 def write(path: Path, value: Any) -> str:
@@ -35,12 +36,12 @@ def write(path: Path, value: Any) -> str:
 
 def test_a_table_and_the_compacted_messages(everthread: Any, tmp_path: Path) -> None:
     out = tmp_path / "small.json"
-    shown = everthread.succeeds(
-        "compress", write(tmp_path / "talk.json", TALK), *SMALL_WINDOW, "-o", str(out)
+    output = everthread.succeeds(
+        "compress", write(tmp_path / "talk.json", TALK), f"{SMALL_WINDOW} -o {out}"
     )
     for words in ("prune", "boundaries", "summarise", "tokens", "by the journal"):
-        assert words in shown
-    assert "verification" not in shown, (
+        assert words in output
+    assert "verification" not in output, (
         "a journal has nothing to verify, and no table of zeros says so"
     )
     messages = json.loads(out.read_text("utf-8"))
@@ -58,7 +59,7 @@ async def test_the_summary_tag_uses_the_key_of_the_home(
     key = await store.shared_secret("summary")
     await store.close()
     everthread.succeeds(
-        "compress", write(tmp_path / "talk.json", TALK), *SMALL_WINDOW, "-o", str(out)
+        "compress", write(tmp_path / "talk.json", TALK), f"{SMALL_WINDOW} -o {out}"
     )
     messages = json.loads(out.read_text("utf-8"))
     assert sum(map(is_summary, recognize_summaries(messages, key))) == 1
@@ -94,7 +95,7 @@ def test_an_anthropic_file_is_written_back_as_anthropic(
         ]
     out = tmp_path / "small.json"
     everthread.succeeds(
-        "compress", write(tmp_path / "talk.json", body), *SMALL_WINDOW, "-o", str(out)
+        "compress", write(tmp_path / "talk.json", body), f"{SMALL_WINDOW} -o {out}"
     )
     small = json.loads(out.read_text("utf-8"))
     assert small["max_tokens"] == 500
@@ -105,13 +106,13 @@ def test_an_anthropic_file_is_written_back_as_anthropic(
 
 def test_json_preview_and_times(everthread: Any, tmp_path: Path) -> None:
     path = write(tmp_path / "talk.json", TALK)
-    (planned,) = everthread.json("compress", path, *SMALL_WINDOW, "--preview")[
+    (planned,) = everthread.json(f"compress {path} {SMALL_WINDOW} --preview")[
         "compactions"
     ]
     assert not planned["changed"]
     assert planned["covered"]
     assert planned["summary"] == ""
-    reports = everthread.json("compress", path, *SMALL_WINDOW, "--times", "3")[
+    reports = everthread.json(f"compress {path} {SMALL_WINDOW} --times 3")[
         "compactions"
     ]
     assert reports[0]["changed"]
@@ -119,22 +120,22 @@ def test_json_preview_and_times(everthread: Any, tmp_path: Path) -> None:
     assert not reports[-1]["changed"], "there is nothing more to take out"
     assert (
         "would be summarised"
-        in everthread("compress", path, *SMALL_WINDOW, "--preview").stdout
+        in everthread(f"compress {path} {SMALL_WINDOW} --preview").stdout
     )
 
 
-def test_nothing_to_do_and_bad_requests(everthread: Any, tmp_path: Path) -> None:
+def test_nothing_to_do_and_bad_options(everthread: Any, tmp_path: Path) -> None:
     short = write(
         tmp_path / "short.json", [user_message("Hi"), assistant_message("Hello!")]
     )
-    assert "nothing was changed" in everthread("compress", short).stdout
+    assert "nothing was changed" in everthread(f"compress {short}").stdout
     for wrong in (
-        ["--summarizer", "magic"],
-        ["--template", "modern"],
-        ["--window", "0"],
+        "--summarizer magic",
+        "--template modern",
+        "--window 0",
     ):
-        assert everthread("compress", short, *wrong).returncode == 2
-    assert everthread("compress", "-", given=b"[1]").returncode == 2
+        assert everthread(f"compress {short}", wrong).returncode == 2
+    assert everthread("compress -", stdin=b"[1]").returncode == 2
 
 
 @pytest.mark.parametrize("template", ["handoff", "classic"])
@@ -145,7 +146,7 @@ def test_the_library_gives_the_same_result(template: Any) -> None:
     assert result.author == "journal"
 
 
-async def test_inside_a_running_loop() -> None:
+async def test_compress_works_inside_a_running_loop() -> None:
     inside = compress(TALK, window=16_000)
     outside = await acompress(TALK, window=16_000)
     assert inside.messages == outside.messages
@@ -161,11 +162,10 @@ def test_a_custom_summariser() -> None:
 def test_disabled_compression_compacts_no_file(
     everthread: Any, home: Path, tmp_path: Path
 ) -> None:
-    home.mkdir()
-    (home / "config.yaml").write_text("compression: {enabled: false}\n", "utf-8")
+    configure(home, "compression: {enabled: false}\n")
     out = tmp_path / "small.json"
     assert "compression.enabled: false" in everthread.refuses(
-        "compress", write(tmp_path / "talk.json", TALK), *SMALL_WINDOW, "-o", str(out)
+        "compress", write(tmp_path / "talk.json", TALK), f"{SMALL_WINDOW} -o {out}"
     )
     assert not out.exists()
 
@@ -173,14 +173,13 @@ def test_disabled_compression_compacts_no_file(
 def test_the_configured_layout_is_used(
     everthread: Any, home: Path, tmp_path: Path
 ) -> None:
-    home.mkdir()
-    (home / "config.yaml").write_text("compression: {template: classic}\n", "utf-8")
+    configure(home, "compression: {template: classic}\n")
     talk = write(tmp_path / "talk.json", TALK)
-    assert "## Progress" in everthread("compress", talk, *SMALL_WINDOW, "--show").stdout
+    assert "## Progress" in everthread(f"compress {talk} {SMALL_WINDOW} --show").stdout
     assert (
         "## Progress"
         not in everthread(
-            "compress", talk, *SMALL_WINDOW, "--show", "--template=handoff"
+            f"compress {talk} {SMALL_WINDOW} --show --template=handoff"
         ).stdout
     )
 
@@ -197,7 +196,7 @@ def test_cited_outputs_are_saved_beside_the_file_and_no_tool_is_named(
     ]
     path = write(tmp_path / "talk.json", talk)
     out = tmp_path / "small.json"
-    everthread("compress", path, *SMALL_WINDOW, "-o", str(out))
+    everthread(f"compress {path} {SMALL_WINDOW} -o {out}")
     text = out.read_text("utf-8")
     [cited] = re.findall(r"Stored as output:([0-9a-f]{16})\.", text)
     assert (tmp_path / "small.json.outputs" / f"{cited}.txt").read_text(
@@ -206,5 +205,35 @@ def test_cited_outputs_are_saved_beside_the_file_and_no_tool_is_named(
     assert "call read_file" not in text
     assert (
         "1 output cited there can be read nowhere"
-        in everthread("compress", path, *SMALL_WINDOW, "-o", "-").stderr
+        in everthread(f"compress {path} {SMALL_WINDOW} -o -").stderr
+    )
+
+
+@pytest.mark.parametrize("command", ["compress", "tokens"])
+def test_a_window_that_holds_no_conversation_is_refused(
+    everthread: Any, tmp_path: Path, command: str
+) -> None:
+    file = tmp_path / "talk.json"
+    file.write_text(
+        '[{"role": "user", "content": "Hi"}, {"role": "narrator", "content": "x"}]',
+        "utf-8",
+    )
+    assert "at least 1,000" in everthread.refuses(f"{command} --window 5 {file}")
+
+
+def test_unknown_roles_are_named_and_plurals_are_right(
+    everthread: Any, tmp_path: Path
+) -> None:
+    file = tmp_path / "talk.json"
+    file.write_text(
+        '[{"role": "user", "content": "Hi"}, {"role": "narrator", "content": "x"}]',
+        "utf-8",
+    )
+    assert (
+        "warning: unknown role narrator; known: assistant"
+        in everthread(f"compress {file}").stderr
+    )
+    assert (
+        "2 messages (openai_chat), 1 turn, 0 tool groups, 0 summaries"
+        in everthread(f"inspect {file}").stdout
     )

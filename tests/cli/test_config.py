@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.cli.conftest import configure
+
 
 @pytest.mark.parametrize(
     ("text", "words"),
@@ -40,20 +42,47 @@ import pytest
 def test_check_lists_settings_that_would_fail_at_start(
     everthread: Any, home: Path, text: str, words: str
 ) -> None:
-    home.mkdir(exist_ok=True)
-    (home / "config.yaml").write_text(text, "utf-8")
-    error = everthread.refuses("config", "check")
+    configure(home, text)
+    error = everthread.refuses("config check")
     assert "would fail at start" in error
     assert words in error
 
 
-def test_set(everthread: Any) -> None:
-    assert everthread("config", "set", "compression.threshold", "0.4").returncode == 0
-    assert everthread("config", "check").stderr == ""
-    wrong = everthread("config", "set", "compression.threshold", "7")
-    assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1)
+def test_show_check_and_path(everthread: Any, home: Path) -> None:
+    config_file = home / "config.yaml"
+    assert everthread("config path").stdout.strip() == str(config_file)
+    assert "not there, using defaults" in everthread("config check").stdout
+    configure(home, "compression: {threshold: 0.6}")
+    assert "fine" in everthread("config check").stdout
+    changed_settings = everthread("config show --changed").stdout
+    assert changed_settings == "compression:\n  threshold: 0.6\n"
+    assert everthread.json("config show")["compression"]["threshold"] == 0.6
 
 
-def test_a_search_on_a_new_home_finds_nothing(everthread: Any) -> None:
-    for command in (["sessions", "search", "anything"], ["sessions", "list"]):
-        assert everthread(*command).returncode == 0
+def test_a_key_is_set_if_it_is_valid(everthread: Any) -> None:
+    assert everthread("config set compression.threshold 0.4").returncode == 0
+    assert everthread("config check").stderr == ""
+    result = everthread("config set compression.threshold 7")
+    assert (result.returncode, result.stderr.count("\n")) == (2, 1)
+
+
+def test_one_value_of_the_configuration(everthread: Any) -> None:
+    assert everthread("config get compression.threshold").stdout == "0.5\n"
+    assert "threshold: 0.5" in everthread("config get compression").stdout
+    assert everthread.json("config get gateway.upstreams") == []
+    assert "known here: enabled, threshold" in everthread.refuses(
+        "config get compression.nope"
+    )
+
+
+def test_a_setting_that_cannot_work_is_refused_or_named(
+    everthread: Any, home: Path
+) -> None:
+    assert "there is no context engine 'nope'" in everthread.refuses(
+        "config set context.engine nope"
+    )
+    assert not (home / "config.yaml").exists()
+    everthread("config set gateway.auth none")
+    result = everthread("config set gateway.host 0.0.0.0")
+    assert result.returncode == 0
+    assert "Needs attention: gateway.host" in result.stderr

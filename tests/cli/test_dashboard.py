@@ -12,11 +12,11 @@ from tests.cli.test_serve import start_server
 
 def test_a_link_opens_the_pages_of_a_store(tmp_path: Path) -> None:
     with start_server(tmp_path, "dashboard", "--port", "0", "--json") as (_, line):
-        told = json.loads(line)
+        report = json.loads(line)
         with httpx2.Client(follow_redirects=True) as browser:
-            assert "opens by a link" in browser.get(told["url"]).text
-            assert "You are in." in browser.get(told["link"]).text
-            assert "No conversation yet" in browser.get(told["url"]).text
-            assert browser.get(f"{told['url']}/v1/models").status_code == 404, (
+            assert "opens by a link" in browser.get(report["url"]).text
+            assert "You are in." in browser.get(report["link"]).text
+            assert "No conversation yet" in browser.get(report["url"]).text
+            assert browser.get(f"{report['url']}/v1/models").status_code == 404, (
                 "there is no gateway here"
             )

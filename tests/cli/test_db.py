@@ -16,6 +16,7 @@ import pytest
 
 from everthread.store.records import NewMessage, NewSession
 from everthread.store.store import Store
+from tests.cli.conftest import configure
 
 FILE = "everthread.db"
 
@@ -45,11 +46,11 @@ def execute_sql(file: Path, sql: str) -> None:
 
 class TestCheck:
     def test_a_sound_store(self, everthread: Any, file: Path) -> None:
-        shown = everthread.succeeds("db", "check")
-        assert shown.startswith(f"{file}: sqlite, schema ")
-        assert "1 session, 300 messages" in shown
-        assert shown.endswith("\nsound\n")
-        health = everthread.json("db", "check")
+        output = everthread.succeeds("db check")
+        assert output.startswith(f"{file}: sqlite, schema ")
+        assert "1 session, 300 messages" in output
+        assert output.endswith("\nsound\n")
+        health = everthread.json("db check")
         assert (health["sessions"], health["messages"], health["problems"]) == (
             1,
             300,
@@ -57,34 +58,31 @@ class TestCheck:
         )
         assert health["size"] >= file.stat().st_size
 
-    def test_a_store_that_is_not(self, everthread: Any, file: Path) -> None:
+    def test_an_unsound_store_is_reported(self, everthread: Any, file: Path) -> None:
         execute_sql(file, "DELETE FROM messages WHERE id = 7")
-        done = everthread("db", "check")
-        assert done.returncode == 1
-        assert "problem: 1 " in done.stdout
-        assert "not sound" in done.stdout
-        done = everthread("db", "check", "--json")
-        assert done.returncode == 1
-        assert len(json.loads(done.stdout)["problems"]) >= 1
+        result = everthread("db check")
+        assert result.returncode == 1
+        assert "problem: 1 " in result.stdout
+        assert "not sound" in result.stdout
+        result = everthread("db check --json")
+        assert result.returncode == 1
+        assert len(json.loads(result.stdout)["problems"]) >= 1
 
     def test_a_damaged_file(self, everthread: Any, file: Path) -> None:
         content = bytearray(file.read_bytes())
         content[4_096 * 3 : 4_096 * 30] = os.urandom(4_096 * 27)
         file.write_bytes(content)
-        done = everthread("db", "check")
-        assert done.returncode == 1
-        assert "Traceback" not in done.stderr
-        assert done.stdout or done.stderr.count("\n") == 1
+        result = everthread("db check")
+        assert result.returncode == 1
+        assert "Traceback" not in result.stderr
+        assert result.stdout or result.stderr.count("\n") == 1
 
     def test_the_configured_store(
         self, everthread: Any, fill: Any, home: Path, tmp_path: Path
     ) -> None:
         fill(store_thread, tmp_path / "elsewhere.db")
-        home.mkdir()
-        (home / "config.yaml").write_text(
-            f"store: {{url: 'sqlite:///{tmp_path / 'elsewhere.db'}'}}", "utf-8"
-        )
-        assert "300 messages" in everthread("db", "check").stdout
+        configure(home, f"store: {{url: 'sqlite:///{tmp_path / 'elsewhere.db'}'}}")
+        assert "300 messages" in everthread("db check").stdout
         assert not (home / FILE).exists()
 
 
@@ -119,7 +117,7 @@ class TestNoStore:
         ):
             assert re.fullmatch(
                 r"everthread: there is no store at .*\.db; .*\n",
-                everthread.refuses(*command, "--store", place),
+                everthread.refuses(*command, f"--store {place}"),
             )
         assert list(tmp_path.iterdir()) == [empty]
         assert empty.stat().st_size == 0
@@ -127,71 +125,64 @@ class TestNoStore:
     def test_a_missing_configured_store_is_an_error(
         self, everthread: Any, home: Path, tmp_path: Path
     ) -> None:
-        home.mkdir()
-        (home / "config.yaml").write_text(
-            f"store: {{url: 'sqlite:///{tmp_path / 'typo.db'}'}}", "utf-8"
-        )
-        for command in ("sessions", "list"), ("usage",), ("insights",):
+        configure(home, f"store: {{url: 'sqlite:///{tmp_path / 'typo.db'}'}}")
+        for command in "sessions list", "usage", "insights":
             assert f"there is no store at {tmp_path / 'typo.db'}" in everthread.refuses(
-                *command
+                command
             )
         assert not (tmp_path / "typo.db").exists()
 
-    def test_before_the_first_conversation(self, everthread: Any, home: Path) -> None:
-        for command, told in (
-            (("sessions", "list"), "no sessions yet"),
-            (("usage",), "no calls to a model are recorded"),
-            (("insights",), "no calls to a model are recorded"),
+    def test_reading_commands_work_before_the_first_conversation(
+        self, everthread: Any, home: Path
+    ) -> None:
+        for command, words in (
+            ("sessions list", "no sessions yet"),
+            ("usage", "no calls to a model are recorded"),
+            ("insights", "no calls to a model are recorded"),
         ):
-            done = everthread(*command)
-            assert (done.returncode, done.stderr) == (0, "")
-            assert told in done.stdout
-            assert everthread.json(*command)
-        assert everthread("usage", "x").returncode == 2
-        assert everthread("db", "check").returncode == 2
+            result = everthread(command)
+            assert (result.returncode, result.stderr) == (0, "")
+            assert words in result.stdout
+            assert everthread.json(command)
+        assert everthread("usage x").returncode == 2
+        assert everthread("db check").returncode == 2
         assert not home.exists()
 
 
 class TestMigrate:
-    def test_from_nothing_then_nothing_to_do(
-        self, everthread: Any, tmp_path: Path
-    ) -> None:
+    def test_migrate_makes_a_store_once(self, everthread: Any, tmp_path: Path) -> None:
         new = str(tmp_path / "new.db")
-        assert (
-            f"{new}: schema 0 -> " in everthread("db", "migrate", "--store", new).stdout
+        assert f"{new}: schema 0 -> " in everthread(f"db migrate --store {new}").stdout
+        assert everthread(f"db migrate --store sqlite:///{new}").stdout.endswith(
+            "nothing to do\n"
         )
-        assert everthread(
-            "db", "migrate", "--store", f"sqlite:///{new}"
-        ).stdout.endswith("nothing to do\n")
-        report = everthread.json("db", "migrate", "--store", new)
+        report = everthread.json(f"db migrate --store {new}")
         assert report["before"] == report["after"] > 0
 
     def test_a_newer_schema_is_refused(self, everthread: Any, file: Path) -> None:
         execute_sql(file, "INSERT INTO schema_version VALUES (9999, 'future')")
-        done = everthread("db", "migrate")
-        assert done.returncode == 1
-        assert "9999" in done.stderr
-        assert done.stderr.count("\n") == 1
+        result = everthread("db migrate")
+        assert result.returncode == 1
+        assert "9999" in result.stderr
+        assert result.stderr.count("\n") == 1
 
 
 class TestBackup:
-    def test_a_copy_that_works(
+    def test_a_backup_can_be_used_as_a_store(
         self, everthread: Any, file: Path, tmp_path: Path
     ) -> None:
         copy = tmp_path / "copy.db"
-        everthread.succeeds("db", "backup", str(copy))
+        everthread.succeeds(f"db backup {copy}")
         assert stat.S_IMODE(copy.stat().st_mode) == 0o600
-        exported = everthread("sessions", "export", "--all").stdout
+        exported = everthread("sessions export --all").stdout
         assert (
-            everthread("sessions", "export", "--all", "--store", str(copy)).stdout
-            == exported
-            != ""
+            everthread(f"sessions export --all --store {copy}").stdout == exported != ""
         )
         assert file.exists()
 
-    def test_for_programs(self, everthread: Any, file: Path, tmp_path: Path) -> None:
+    def test_backup_as_json(self, everthread: Any, file: Path, tmp_path: Path) -> None:
         copy = tmp_path / "copy.db"
-        report = everthread.json("db", "backup", str(copy))
+        report = everthread.json(f"db backup {copy}")
         assert report == {"file": str(copy), "size": copy.stat().st_size}
         assert file.exists()
 
@@ -199,31 +190,29 @@ class TestBackup:
         self, everthread: Any, file: Path, tmp_path: Path
     ) -> None:
         before = file.read_bytes()
-        done = everthread("db", "backup", str(file))
-        assert done.returncode in (1, 2)
-        assert "exists" in done.stderr
+        result = everthread(f"db backup {file}")
+        assert result.returncode in (1, 2)
+        assert "exists" in result.stderr
         assert file.read_bytes() == before
-        done = everthread("db", "backup", str(tmp_path / "no" / "copy.db"))
-        assert done.returncode in (1, 2)
-        assert done.stderr.count("\n") == 1
+        result = everthread(f"db backup {tmp_path / 'no' / 'copy.db'}")
+        assert result.returncode in (1, 2)
+        assert result.stderr.count("\n") == 1
 
 
 class TestVacuum:
     def test_vacuum_frees_deleted_space(self, everthread: Any, file: Path) -> None:
-        everthread("sessions", "delete", "s", "--yes")
-        report = everthread.json("db", "vacuum")
+        everthread("sessions delete s --yes")
+        report = everthread.json("db vacuum")
         assert report["after"] < report["before"]
-        assert " -> " in everthread("db", "vacuum").stdout
-        assert everthread("db", "check").returncode == 0
+        assert " -> " in everthread("db vacuum").stdout
+        assert everthread("db check").returncode == 0
         assert file.exists()
 
-    def test_a_store_that_is_not_sound_is_left(
-        self, everthread: Any, file: Path
-    ) -> None:
+    def test_an_unsound_store_is_not_changed(self, everthread: Any, file: Path) -> None:
         execute_sql(file, "DELETE FROM messages WHERE id = 7")
-        done = everthread("db", "vacuum")
-        assert done.returncode == 1
-        assert "not sound" in done.stderr
+        result = everthread("db vacuum")
+        assert result.returncode == 1
+        assert "not sound" in result.stderr
 
 
 def test_help_loads_no_store() -> None:

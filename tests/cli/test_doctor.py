@@ -13,8 +13,8 @@ import pytest
 from everthread.lab.provider import ServedModel
 from everthread.providers.local import SMOLLM2
 from everthread.store.store import Store
-from tests.cli.conftest import environment
-from tests.cli.provider_thread import configure, provider_in_thread
+from tests.cli.conftest import configure, environment
+from tests.cli.provider_thread import provider_in_thread
 from tests.wire.recording import json_reply, recording_server
 
 KEYS = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "OPENROUTER_API_KEY")
@@ -27,14 +27,14 @@ def _no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run_doctor(everthread: Any, code: int) -> dict[str, dict[str, str]]:
-    answer = everthread("doctor", "--json")
-    assert answer.returncode == code, answer.stdout + answer.stderr
-    told = json.loads(answer.stdout)
-    assert told["healthy"] is (code == 0)
-    return {finding["what"]: finding for finding in told["findings"]}
+    result = everthread("doctor --json")
+    assert result.returncode == code, result.stdout + result.stderr
+    report = json.loads(result.stdout)
+    assert report["healthy"] is (code == 0)
+    return {finding["what"]: finding for finding in report["findings"]}
 
 
-def test_where_everything_is_in_order(
+def test_a_working_setup_is_healthy(
     everthread: Any, home: Path, fill: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_KEY", "sk-lab-0123456789abcdef")
@@ -45,14 +45,14 @@ def test_where_everything_is_in_order(
     fill(nothing)
     with provider_in_thread(
         models=[ServedModel("mine", 12_345, shows="max_model_len")]
-    ) as served:
+    ) as provider:
         configure(
             home,
-            f"model: {{default: mine, base_url: '{served.url}/v1', api_key_env: MY_KEY}}\n",
+            f"model: {{default: mine, base_url: '{provider.url}/v1', api_key_env: MY_KEY}}\n",
         )
-        found = run_doctor(everthread, 0)
-        printed = everthread("doctor")
-    assert {name: item["state"] for name, item in found.items()} == {
+        report = run_doctor(everthread, 0)
+        result = everthread("doctor")
+    assert {name: item["state"] for name, item in report.items()} == {
         "home": "good",
         "configuration": "good",
         "keys": "good",
@@ -66,27 +66,27 @@ def test_where_everything_is_in_order(
         "gateway": "good",
         "local model": "note",
     }
-    assert "written by the built-in journal" in found["gateway"]["text"]
-    assert "paid like its answers" in found["summaries"]["text"]
-    assert "12,345 tokens, as the server says" in found["window"]["text"]
-    assert found["keys"]["text"] == "MY_KEY"
-    assert "✓ endpoint" in printed.stdout
-    assert "Everything needed is in order." in printed.stdout
-    assert "sk-lab" not in printed.stdout + json.dumps(found), (
+    assert "written by the built-in journal" in report["gateway"]["text"]
+    assert "paid like its answers" in report["summaries"]["text"]
+    assert "12,345 tokens, as the server says" in report["window"]["text"]
+    assert report["keys"]["text"] == "MY_KEY"
+    assert "✓ endpoint" in result.stdout
+    assert "Everything needed is in order." in result.stdout
+    assert "sk-lab" not in result.stdout + json.dumps(report), (
         "keys are named, never shown"
     )
 
 
 def test_without_configuration_doctor_gives_advice(everthread: Any, home: Path) -> None:
-    found = run_doctor(everthread, 1)
-    assert found["model"]["state"] == "broken"
-    assert found["model"]["advice"] == "everthread init"
-    assert found["store"]["state"] == "good", "no store yet is no fault"
+    report = run_doctor(everthread, 1)
+    assert report["model"]["state"] == "broken"
+    assert report["model"]["advice"] == "everthread init"
+    assert report["store"]["state"] == "good", "no store yet is no fault"
     assert not home.exists(), "who only looks makes nothing"
-    printed = everthread("doctor")
-    assert printed.returncode == 1
-    assert "✗ model" in printed.stdout
-    assert "Needs attention: model." in printed.stdout
+    result = everthread("doctor")
+    assert result.returncode == 1
+    assert "✗ model" in result.stdout
+    assert "Needs attention: model." in result.stdout
 
 
 def test_a_missing_key_is_named(everthread: Any, home: Path) -> None:
@@ -95,31 +95,31 @@ def test_a_missing_key_is_named(everthread: Any, home: Path) -> None:
             home,
             f"model: {{default: mine, base_url: '{server.url}', api_key_env: MISSING_KEY}}\n",
         )
-    found = run_doctor(everthread, 1)
-    assert "MISSING_KEY is not set" in found["model"]["text"]
-    assert found["endpoint"]["state"] == "broken"
-    assert "ConnectError" in found["endpoint"]["text"]
-    assert "base_url" in found["endpoint"]["advice"]
+    report = run_doctor(everthread, 1)
+    assert "MISSING_KEY is not set" in report["model"]["text"]
+    assert report["endpoint"]["state"] == "broken"
+    assert "ConnectError" in report["endpoint"]["text"]
+    assert "base_url" in report["endpoint"]["advice"]
 
 
 @pytest.mark.parametrize(
     ("status", "words"),
     [(401, "refuses the key (401)"), (503, "answers with an error (503)")],
 )
-def test_a_server_that_refuses(
+def test_a_server_that_refuses_is_reported(
     everthread: Any, home: Path, status: int, words: str
 ) -> None:
     with recording_server([json_reply({}, status=status)] * 6) as server:
         configure(home, f"model: {{default: mine, base_url: '{server.url}'}}\n")
-        found = run_doctor(everthread, 1)
-    assert words in found["endpoint"]["text"]
+        report = run_doctor(everthread, 1)
+    assert words in report["endpoint"]["text"]
 
 
 def test_a_bad_setting_is_reported_with_its_path(everthread: Any, home: Path) -> None:
     configure(home, "compression: {threshold: 7}\n")
-    found = run_doctor(everthread, 1)
-    assert "compression.threshold" in found["configuration"]["text"]
-    assert "config check" in found["configuration"]["advice"]
+    report = run_doctor(everthread, 1)
+    assert "compression.threshold" in report["configuration"]["text"]
+    assert "config check" in report["configuration"]["advice"]
 
 
 def test_a_damaged_store_an_unknown_engine_and_a_missing_model_are_reported(
@@ -129,16 +129,16 @@ def test_a_damaged_store_an_unknown_engine_and_a_missing_model_are_reported(
     (home / "everthread.db").write_bytes(
         b"this is no database, however long it may be" * 100
     )
-    found = run_doctor(everthread, 1)
+    report = run_doctor(everthread, 1)
     assert (
-        found["store"]["state"]
-        == found["engine"]["state"]
-        == found["local model"]["state"]
+        report["store"]["state"]
+        == report["engine"]["state"]
+        == report["local model"]["state"]
         == "broken"
     )
-    assert "there is no context engine 'nobody'" in found["engine"]["text"]
-    assert found["local model"]["advice"] == "everthread models pull"
-    assert "endpoint" not in found, "a local model has none"
+    assert "there is no context engine 'nobody'" in report["engine"]["text"]
+    assert report["local model"]["advice"] == "everthread models pull"
+    assert "endpoint" not in report, "a local model has none"
 
 
 def test_a_store_that_cannot_be_created_is_reported_with_its_cure(
@@ -159,9 +159,9 @@ def test_a_present_local_model_is_reported(everthread: Any, home: Path) -> None:
     path = SMOLLM2.path(home)
     path.parent.mkdir(parents=True)
     path.touch()
-    found = run_doctor(everthread, 0)
-    assert found["local model"]["text"] == str(path)
-    assert "8,192" in found["window"]["text"]
+    report = run_doctor(everthread, 0)
+    assert report["local model"]["text"] == str(path)
+    assert "8,192" in report["window"]["text"]
 
 
 @pytest.mark.parametrize(
@@ -172,22 +172,31 @@ def test_a_present_local_model_is_reported(everthread: Any, home: Path) -> None:
         ("model: who-is-this", "note", "not clear who serves"),
     ],
 )
-def test_the_model_for_summaries_where_one_is_named(
+def test_a_named_model_for_summaries_is_checked(
     everthread: Any, home: Path, settings: str, state: str, words: str
 ) -> None:
     main = "model: {default: mine, base_url: 'http://127.0.0.1:9/v1', context_length: 9000}\n"
     configure(home, f"{main}auxiliary: {{compression: {{{settings}}}}}\n")
-    found = run_doctor(everthread, 1)["summaries"]
-    assert found["state"] == state
-    assert words in found["text"]
+    report = run_doctor(everthread, 1)["summaries"]
+    assert report["state"] == state
+    assert words in report["text"]
 
 
-def test_a_terminal_that_lacks_the_marks(home: Path) -> None:
-    given = environment(home) | {"PYTHONIOENCODING": "ascii"}
+def test_a_terminal_without_unicode_gets_question_marks(home: Path) -> None:
+    variables = environment(home) | {"PYTHONIOENCODING": "ascii"}
     command = [sys.executable, "-m", "everthread", "doctor"]
-    done = subprocess.run(
-        command, env=given, capture_output=True, text=True, check=False
+    result = subprocess.run(
+        command, env=variables, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 1, "no model is configured"
-    assert "? configuration" in done.stdout
-    assert not done.stderr
+    assert result.returncode == 1, "no model is configured"
+    assert "? configuration" in result.stdout
+    assert not result.stderr
+
+
+def test_doctor_names_the_command_that_cures(everthread: Any) -> None:
+    everthread("init --provider local --no-check")
+    report = json.loads(everthread("doctor --json").stdout)["findings"]
+    cures = {
+        item["what"]: item["advice"] for item in report if item["state"] == "broken"
+    }
+    assert cures == {"local model": "everthread models pull"}

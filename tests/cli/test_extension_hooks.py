@@ -15,21 +15,21 @@ RULE = "Never push to main."
 SECRET = "The vault is behind the mirror."
 
 
-def ask(everthread: Any, client: str, **given: Any) -> Any:
+def ask(everthread: Any, client: str, **hook_input: Any) -> Any:
     """Return the answer to a plug-in; None if it is empty."""
-    stdin = json.dumps({"session": "s1", **given}).encode()
-    done = everthread("hook", client, given=stdin)
-    assert (done.returncode, done.stderr) == (0, ""), done.stderr
-    return json.loads(done.stdout) if done.stdout else None
+    stdin = json.dumps({"session": "s1", **hook_input}).encode()
+    result = everthread(f"hook {client}", stdin=stdin)
+    assert (result.returncode, result.stderr) == (0, ""), result.stderr
+    return json.loads(result.stdout) if result.stdout else None
 
 
 def opencode_session(turns: int = 30) -> dict[str, Any]:
     """A session as opencode's client returns it."""
     messages: list[Any] = []
     for turn in range(turns):
-        said = f"{RULE} {SECRET}" if turn == 0 else f"Wish {turn}"
+        message = f"{RULE} {SECRET}" if turn == 0 else f"Wish {turn}"
         messages += [
-            {"info": {"role": "user"}, "parts": [{"type": "text", "text": said}]},
+            {"info": {"role": "user"}, "parts": [{"type": "text", "text": message}]},
             {
                 "info": {"role": "assistant", "modelID": "claude-sonnet-5"},
                 "parts": [
@@ -51,7 +51,7 @@ def opencode_session(turns: int = 30) -> dict[str, Any]:
 
 def pi_log(folder: Path) -> Path:
     file = folder / "session.jsonl"
-    said = {"role": "user", "content": [{"type": "text", "text": SECRET}]}
+    message = {"role": "user", "content": [{"type": "text", "text": SECRET}]}
     answer = {
         "role": "assistant",
         "content": [{"type": "text", "text": "Noted."}],
@@ -59,7 +59,7 @@ def pi_log(folder: Path) -> Path:
     }
     lines = [
         {"type": "session", "version": 3, "id": "s1", "cwd": "/work"},
-        {"type": "message", "id": "a", "parentId": None, "message": said},
+        {"type": "message", "id": "a", "parentId": None, "message": message},
         {"type": "message", "id": "b", "parentId": "a", "message": answer},
     ]
     file.write_text("".join(f"{json.dumps(line)}\n" for line in lines), "utf-8")
@@ -83,28 +83,30 @@ def test_opencode_gets_the_words_and_the_work_and_can_recall(everthread: Any) ->
     assert "make part29" in text
     short = {**session, "messages": session["messages"][:1]}
     assert ask(everthread, "opencode", event="compact", transcript=short) is None
-    found = ask(
+    recalled = ask(
         everthread, "opencode", event="recall", arguments={"query": "vault mirror"}
     )
-    assert SECRET in found["text"]
+    assert SECRET in recalled["text"]
 
 
 def test_pi_gets_a_summary_and_the_messages_of_the_next_one(
     everthread: Any, tmp_path: Path
 ) -> None:
-    given = {
+    hook_input = {
         "event": "compact",
         "transcript_path": str(pi_log(tmp_path)),
         "model": "gpt-5",
         "window": 20_000,
     }
-    made = ask(everthread, "pi", **given, messages=pi_messages())
-    assert RULE in made["summary"]
-    assert made["tokens_after"] < made["tokens_before"]
-    again = [*made["messages"], *pi_messages()[1:]]
-    assert RULE in ask(everthread, "pi", **given, messages=again)["summary"]
-    found = ask(everthread, "pi", event="recall", arguments={"query": "vault mirror"})
-    assert SECRET in found["text"]
+    result = ask(everthread, "pi", **hook_input, messages=pi_messages())
+    assert RULE in result["summary"]
+    assert result["tokens_after"] < result["tokens_before"]
+    again = [*result["messages"], *pi_messages()[1:]]
+    assert RULE in ask(everthread, "pi", **hook_input, messages=again)["summary"]
+    recalled = ask(
+        everthread, "pi", event="recall", arguments={"query": "vault mirror"}
+    )
+    assert SECRET in recalled["text"]
 
 
 @pytest.mark.parametrize(
@@ -114,11 +116,11 @@ def test_a_large_result_becomes_a_preview_that_can_be_read(
     everthread: Any, client: str, reader: str
 ) -> None:
     output = make_text(20_000, "the log of a build")
-    given = {"event": "tool_result", "tool": "bash", "call": "c1"}
-    preview = ask(everthread, client, **given, text=output)["text"]
+    hook_input = {"event": "tool_result", "tool": "bash", "call": "c1"}
+    preview = ask(everthread, client, **hook_input, text=output)["text"]
     assert len(preview) < 4_000
     assert reader in preview
-    assert ask(everthread, client, **given, text="short") is None
+    assert ask(everthread, client, **hook_input, text="short") is None
     start = preview.index("output:")
     whole = ask(
         everthread,
@@ -130,7 +132,7 @@ def test_a_large_result_becomes_a_preview_that_can_be_read(
 
 
 @pytest.mark.parametrize(
-    ("given", "why"),
+    ("hook_input", "why"),
     [
         ({"event": "compact"}, "no transcript"),
         ({"event": "sing"}, "unknown"),
@@ -138,9 +140,9 @@ def test_a_large_result_becomes_a_preview_that_can_be_read(
     ],
 )
 def test_a_bad_event_is_one_line_and_exit_code_1(
-    everthread: Any, given: dict[str, Any], why: str
+    everthread: Any, hook_input: dict[str, Any], why: str
 ) -> None:
-    done = everthread("hook", "pi", given=json.dumps(given).encode())
-    assert done.returncode == 1
-    [line] = done.stderr.splitlines()
+    result = everthread("hook pi", stdin=json.dumps(hook_input).encode())
+    assert result.returncode == 1
+    [line] = result.stderr.splitlines()
     assert why in line

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import environment
+from tests.cli.conftest import configure, environment
 
 ABSENT = ("openai", "anthropic", "prompt_toolkit", "mcp", "xllamacpp", "psycopg")
 BARE = (
@@ -46,29 +46,28 @@ def run_bare(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_a_missing_package_is_one_line_with_the_command_that_installs_it(
     home: Path, arguments: list[str], command: str
 ) -> None:
-    ran = run_bare(home, *arguments)
-    assert ran.returncode == 1
-    [line] = ran.stderr.splitlines()
+    result = run_bare(home, *arguments)
+    assert result.returncode == 1
+    [line] = result.stderr.splitlines()
     assert line.endswith(command)
 
 
 def test_serve_refuses_an_auxiliary_model_that_it_could_not_call(home: Path) -> None:
-    home.mkdir()
-    (home / "config.yaml").write_text(AUXILIARY, "utf-8")
-    ran = run_bare(home, "serve", "--port", "0")
-    assert ran.returncode == 1
-    [line] = ran.stderr.splitlines()
+    configure(home, AUXILIARY)
+    result = run_bare(home, "serve", "--port", "0")
+    assert result.returncode == 1
+    [line] = result.stderr.splitlines()
     assert line == f"everthread: anthropic is not installed. Install it with: {MODELS}"
 
 
 @pytest.mark.parametrize("name", ["init", "doctor"])
 def test_set_up_names_the_command_beside_the_model(home: Path, name: str) -> None:
     options = ["--provider", "openai", "--model", "gpt-5"] if name == "init" else []
-    ran = run_bare(home, name, *options)
-    assert ran.returncode == 1
-    assert "openai is not installed" in ran.stdout
-    assert f"→ {MODELS}" in ran.stdout
-    assert ran.stderr == ""
+    result = run_bare(home, name, *options)
+    assert result.returncode == 1
+    assert "openai is not installed" in result.stdout
+    assert f"→ {MODELS}" in result.stdout
+    assert result.stderr == ""
 
 
 def test_own_sessions_need_no_extra(home: Path) -> None:

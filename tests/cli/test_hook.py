@@ -99,12 +99,12 @@ def codex_log(folder: Path, turns: int = 40) -> Path:
     return file
 
 
-def call(everthread: Any, client: str, **given: Any) -> Any:
-    done = everthread(
-        "hook", client, given=json.dumps({"session_id": "s1", **given}).encode()
+def call(everthread: Any, client: str, **hook_input: Any) -> Any:
+    result = everthread(
+        f"hook {client}", stdin=json.dumps({"session_id": "s1", **hook_input}).encode()
     )
-    assert (done.returncode, done.stderr) == (0, ""), done.stderr
-    return json.loads(done.stdout)["hookSpecificOutput"] if done.stdout else None
+    assert (result.returncode, result.stderr) == (0, ""), result.stderr
+    return json.loads(result.stdout)["hookSpecificOutput"] if result.stdout else None
 
 
 @pytest.mark.parametrize(
@@ -113,15 +113,21 @@ def call(everthread: Any, client: str, **given: Any) -> Any:
 def test_the_context_comes_back_after_a_compaction(
     client: str, write_log: Any, everthread: Any, fill: Any, tmp_path: Path
 ) -> None:
-    given = {"transcript_path": str(write_log(tmp_path))}
+    hook_input = {"transcript_path": str(write_log(tmp_path))}
     assert (
-        call(everthread, client, **given, hook_event_name="PreCompact", trigger="auto")
+        call(
+            everthread,
+            client,
+            **hook_input,
+            hook_event_name="PreCompact",
+            trigger="auto",
+        )
         is None
     )
-    start = {**given, "hook_event_name": "SessionStart"}
+    start = {**hook_input, "hook_event_name": "SessionStart"}
     assert call(everthread, client, **start, source="startup") is None
-    told = call(everthread, client, **start, source="compact")
-    text = told["additionalContext"]
+    output = call(everthread, client, **start, source="compact")
+    text = output["additionalContext"]
     assert LIMIT / 3 < count_utf16_units(text) < LIMIT
     assert text.index("Wish 39") < text.index(RULE) < 3_000, (
         "the most useful part comes first"
@@ -137,12 +143,12 @@ def test_the_context_comes_back_after_a_compaction(
 def test_the_context_comes_back_without_a_hook_before(
     everthread: Any, tmp_path: Path
 ) -> None:
-    given = {
+    hook_input = {
         "transcript_path": str(claude_code_log(tmp_path)),
         "hook_event_name": "SessionStart",
         "source": "compact",
     }
-    assert RULE in call(everthread, "claude-code", **given)["additionalContext"]
+    assert RULE in call(everthread, "claude-code", **hook_input)["additionalContext"]
 
 
 def test_a_large_result_becomes_a_preview_that_can_be_read(
@@ -150,42 +156,41 @@ def test_a_large_result_becomes_a_preview_that_can_be_read(
 ) -> None:
     output = make_text(20_000, "the log of a build")
     response = {"stdout": output, "stderr": "", "interrupted": False, "isImage": False}
-    given = {
+    hook_input = {
         "hook_event_name": "PostToolUse",
         "tool_name": "Bash",
         "tool_use_id": "t1",
         "tool_input": {},
     }
-    told = call(everthread, "claude-code", **given, tool_response=response)[
+    shortened = call(everthread, "claude-code", **hook_input, tool_response=response)[
         "updatedToolOutput"
     ]
-    assert {**told, "stdout": output} == response, "the same shape"
-    assert len(told["stdout"]) < 4_000
+    assert {**shortened, "stdout": output} == response, "the same shape"
+    assert len(shortened["stdout"]) < 4_000
     assert (
-        told["stdout"].count(output[:500]) == told["stdout"].count(output[-500:]) == 1
+        shortened["stdout"].count(output[:500])
+        == shortened["stdout"].count(output[-500:])
+        == 1
     )
 
     async def read(store: Store) -> str:
         thread = make_thread_id(Log("", "claude-code", [], session="s1"))
         stored = (await store.outputs(thread))[0]
-        assert stored.id in told["stdout"]
+        assert stored.id in shortened["stdout"]
         return await store.output(stored.id)
 
     assert fill(read) == output
-    for tool, answer in (
+    for tool, tool_response in (
         ("Bash", {**response, "stdout": "short"}),
         ("Read", response),
         ("mcp__everthread__expand", output),
     ):
-        assert (
-            call(
-                everthread,
-                "claude-code",
-                **{**given, "tool_name": tool},
-                tool_response=answer,
-            )
-            is None
-        )
+        other_input = {
+            **hook_input,
+            "tool_name": tool,
+            "tool_response": tool_response,
+        }
+        assert call(everthread, "claude-code", **other_input) is None
 
 
 def test_a_failing_hook_does_not_block_the_client(everthread: Any) -> None:
@@ -196,11 +201,11 @@ def test_a_failing_hook_does_not_block_the_client(everthread: Any) -> None:
             "transcript_path": "/nowhere",
         }
     ).encode()
-    for arguments, given in (
-        (("hook", "claude-code"), missing),
-        (("hook", "claude-code"), b"{"),
-        (("hook", "vim"), b"{}"),
+    for arguments, hook_input in (
+        ("hook claude-code", missing),
+        ("hook claude-code", b"{"),
+        ("hook vim", b"{}"),
     ):
-        done = everthread(*arguments, given=given)
-        assert done.returncode == 1
-        assert done.stderr.startswith("everthread: ")
+        result = everthread(arguments, stdin=hook_input)
+        assert result.returncode == 1
+        assert result.stderr.startswith("everthread: ")

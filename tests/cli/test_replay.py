@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from everthread.core.costs.prices import format_dollars
+from tests.cli.conftest import configure
 from tests.lab.recorded_histories import make_history
 
 
@@ -29,10 +30,10 @@ def test_a_table_and_a_page(everthread: Any, file: Path, tmp_path: Path) -> None
         "utf-8",
     )
     target = tmp_path / "report.html"
-    chosen = ("--window", "12000", "--no-recall", "--uncached", "--html", str(target))
-    answer = everthread("replay", str(file), str(spoilt), *chosen)
-    assert answer.returncode == 0, answer.stderr
-    assert answer.stderr == ""
+    chosen = f"--window 12000 --no-recall --uncached --html {target}"
+    result = everthread(f"replay {file} {spoilt}", chosen)
+    assert result.returncode == 0, result.stderr
+    assert result.stderr == ""
     for words in (
         "24 calls, claude-sonnet-4-5, window 12,000",
         "no management, no caching",
@@ -48,7 +49,7 @@ def test_a_table_and_a_page(everthread: Any, file: Path, tmp_path: Path) -> None
         "assumed are 60 s before each message of a person",
         "All 2 conversations",
     ):
-        assert words in answer.stdout
+        assert words in result.stdout
     written = target.read_text("utf-8")
     assert written.startswith("<!doctype html>")
     assert written.count("<section") == 2
@@ -58,27 +59,11 @@ def test_a_table_and_a_page(everthread: Any, file: Path, tmp_path: Path) -> None
 
 
 def test_json_and_every_setting(everthread: Any, file: Path) -> None:
-    answer = everthread(
-        "replay",
-        str(file),
-        "--window",
-        "40000",
-        "--model",
-        "claude-opus-4-1",
-        "--engine",
-        "compressor",
-        "--threshold",
-        "0.2",
-        "--ttl",
-        "1h",
-        "--pause",
-        "4000",
-        "--step",
-        "1",
-        "--no-recall",
-        "--json",
+    result = everthread(
+        f"replay {file} --window 40000 --model claude-opus-4-1 --engine compressor",
+        "--threshold 0.2 --ttl 1h --pause 4000 --step 1 --no-recall --json",
     )
-    [found] = json.loads(answer.stdout)["replays"]
+    [found] = json.loads(result.stdout)["replays"]
     assert (found["model"], found["window"], found["threshold"]) == (
         "claude-opus-4-1",
         40_000,
@@ -100,28 +85,18 @@ def test_json_and_every_setting(everthread: Any, file: Path) -> None:
 def test_the_window_of_the_configured_model_is_its_own(
     everthread: Any, file: Path, home: Path
 ) -> None:
-    home.mkdir(exist_ok=True)
-    (home / "config.yaml").write_text(
-        "model: {default: mine, context_length: 9000}\n", "utf-8"
-    )
-    others = everthread.json("replay", str(file), "--model", "gpt-4o")
-    own = everthread.json("replay", str(file), "--model", "mine")
+    configure(home, "model: {default: mine, context_length: 9000}\n")
+    others = everthread.json(f"replay {file} --model gpt-4o")
+    own = everthread.json(f"replay {file} --model mine")
     assert others["replays"][0]["window"] == 128_000
     assert own["replays"][0]["window"] == 9_000
 
 
 def test_thresholds_side_by_side(everthread: Any, file: Path) -> None:
-    given = (
-        "replay",
-        str(file),
-        "--window",
-        "24000",
-        "--no-recall",
-        "--no-economics",
-        "--thresholds",
-        "15,50",
+    command = (
+        f"replay {file} --window 24000 --no-recall --no-economics --thresholds 15,50"
     )
-    low, high = everthread.json(*given)["thresholds"]
+    low, high = everthread.json(command)["thresholds"]
     assert (low["threshold"], high["threshold"]) == (0.15, 0.5)
     assert low["compactions"] > high["compactions"]
     assert low["mean_context"] < high["mean_context"]
@@ -131,28 +106,18 @@ def test_thresholds_side_by_side(everthread: Any, file: Path) -> None:
         assert row["in_context"] + row["by_recall"] + row["lost"] == pytest.approx(
             1, abs=0.001
         )
-    shown = everthread(*given).stdout
-    assert format_dollars(low["dollars"]) in shown
-    assert "1 conversation, claude-sonnet-4-5, window 24,000" in shown
-    assert "15%, fixed" in shown
-    assert "15%, weighed" not in shown
+    output = everthread(command).stdout
+    assert format_dollars(low["dollars"]) in output
+    assert "1 conversation, claude-sonnet-4-5, window 24,000" in output
+    assert "15%, fixed" in output
+    assert "15%, weighed" not in output
 
 
 def test_each_threshold_is_shown_fixed_and_weighed(everthread: Any, file: Path) -> None:
-    given = (
-        "replay",
-        str(file),
-        "--window",
-        "24000",
-        "--no-recall",
-        "--thresholds",
-        "25,40",
-        "--pause",
-        "400",
-    )
-    found = everthread.json(*given)
-    rows = found["thresholds"]
-    assert found["windows"] == [24_000]
+    command = f"replay {file} --window 24000 --no-recall --thresholds 25,40 --pause 400"
+    report = everthread.json(command)
+    rows = report["thresholds"]
+    assert report["windows"] == [24_000]
     named = [(row["threshold"], row["economics"], row["tokens"]) for row in rows]
     assert named == [
         (0.25, False, [6_000]),
@@ -166,22 +131,14 @@ def test_each_threshold_is_shown_fixed_and_weighed(everthread: Any, file: Path) 
             "the cache is cold after each pause"
         )
     assert {
-        row["economics"] for row in everthread.json(*given, "--economics")["thresholds"]
+        row["economics"]
+        for row in everthread.json(f"{command} --economics")["thresholds"]
     } == {True}
 
 
 def test_thresholds_without_prices_are_not_weighed(everthread: Any, file: Path) -> None:
-    given = (
-        "--model",
-        "nobodys-model",
-        "--window",
-        "24000",
-        "--no-recall",
-        "--thresholds",
-        "25",
-        "--json",
-    )
-    [row] = json.loads(everthread("replay", str(file), str(file), *given).stdout)[
+    command = "--model nobodys-model --window 24000 --no-recall --thresholds 25 --json"
+    [row] = json.loads(everthread(f"replay {file} {file}", command).stdout)[
         "thresholds"
     ]
     assert (row["economics"], row["dollars"]) == (False, None)
@@ -191,30 +148,30 @@ def test_thresholds_without_prices_are_not_weighed(everthread: Any, file: Path) 
 def test_bad_replay_options_are_one_line(
     everthread: Any, file: Path, tmp_path: Path
 ) -> None:
-    for arguments, told in (
+    for arguments, problem in (
         (
-            [str(tmp_path / "absent.json")],
+            f"{tmp_path / 'absent.json'}",
             "absent.json: cannot be read: No such file or directory",
         ),
-        ([str(file), "--ttl", "2h"], "--ttl '2h' is not allowed; it must be 5m or 1h"),
-        ([str(file), "--engine", "nobodys"], "nobodys"),
-        ([str(file), "--thresholds", "15,x"], "give per cent from 5 to 95"),
-        ([str(file), "--thresholds", "0.3"], "give per cent from 5 to 95"),
+        (f"{file} --ttl 2h", "--ttl '2h' is not allowed; it must be 5m or 1h"),
+        (f"{file} --engine nobodys", "nobodys"),
+        (f"{file} --thresholds 15,x", "give per cent from 5 to 95"),
+        (f"{file} --thresholds 0.3", "give per cent from 5 to 95"),
         (
-            [str(file), "--no-recall", "--html", str(tmp_path / "no" / "page.html")],
+            f"{file} --no-recall --html {tmp_path / 'no' / 'page.html'}",
             "page.html: cannot be written",
         ),
     ):
-        answer = everthread("replay", *arguments)
-        assert answer.returncode in (1, 2)
-        assert told in answer.stderr
-        assert "Traceback" not in answer.stderr
+        result = everthread(f"replay {arguments}")
+        assert result.returncode in (1, 2)
+        assert problem in result.stderr
+        assert "Traceback" not in result.stderr
 
 
-def test_a_bar_at_a_terminal(at_terminal: Any, tmp_path: Path) -> None:
+def test_a_terminal_shows_a_progress_bar(at_terminal: Any, tmp_path: Path) -> None:
     long = tmp_path / "long.json"
     long.write_text(json.dumps(make_history(40, words=400)), "utf-8")
-    code, shown = at_terminal("replay", str(long), "--window", "16000", "--no-recall")
+    code, screen = at_terminal(f"replay {long} --window 16000 --no-recall")
     assert code == 0
-    assert "%" in shown.split("long.json: ")[0]
-    assert "calls, claude-sonnet-4-5" in shown
+    assert "%" in screen.split("long.json: ")[0]
+    assert "calls, claude-sonnet-4-5" in screen

@@ -17,12 +17,11 @@ from everthread.cli.main import COMMANDS, load_command
 from everthread.core.messages import text_of
 from everthread.lab.provider import Fault, ServedModel
 from tests.agent.test_processes import are_gone
-from tests.cli.conftest import environment
+from tests.cli.conftest import configure, environment
 from tests.cli.fork_server import ForkServer
 from tests.cli.provider_thread import (
     call_reply,
-    configure,
-    configure_provider,
+    configured_provider,
     provider_in_thread,
 )
 from tests.cli.terminal import CTRL_C, Terminal
@@ -34,7 +33,7 @@ ECHO = ("terminal", {"command": "echo hi"})
 @pytest.fixture
 def run_task(everthread: Any, workspace: Path) -> Any:
     def run(*arguments: str, **more: Any) -> Any:
-        return everthread("run", "-w", str(workspace), *arguments, **more)
+        return everthread(f"run -w {workspace}", *arguments, **more)
 
     return run
 
@@ -43,18 +42,17 @@ def json_lines(answer: Any) -> list[dict[str, Any]]:
     return [json.loads(line) for line in answer.stdout.splitlines()]
 
 
-def test_the_answer_is_all_that_is_printed(
+def test_only_the_answer_is_printed_on_standard_output(
     run_task: Any, home: Path, workspace: Path
 ) -> None:
-    with provider_in_thread(
-        [call_reply(WRITE, say="I write."), "It is **written**."]
-    ) as served:
-        configure_provider(home, served)
-        answer = run_task("write hello", "--yes")
-    assert (answer.returncode, answer.stdout) == (0, "It is **written**.\n"), (
-        answer.stderr
+    with configured_provider(
+        home, [call_reply(WRITE, say="I write."), "It is **written**."]
+    ):
+        result = run_task("'write hello' --yes")
+    assert (result.returncode, result.stdout) == (0, "It is **written**.\n"), (
+        result.stderr
     )
-    assert "✓ write_file a.txt" in answer.stderr, (
+    assert "✓ write_file a.txt" in result.stderr, (
         "what tools do is told where it disturbs nobody"
     )
     assert (workspace / "a.txt").read_text("utf-8") == "hello\n"
@@ -62,11 +60,10 @@ def test_the_answer_is_all_that_is_printed(
 
 def test_a_resumed_thread_keeps_its_model(run_task: Any, home: Path) -> None:
     models = [ServedModel("first", 64_000), ServedModel("second", 64_000)]
-    with provider_in_thread(["One.", "Two."], models) as served:
-        configure_provider(home, served, "first")
-        assert run_task("begin", "-m", "second").stdout == "One.\n"
-        assert run_task("go on", "--continue").stdout == "Two.\n"
-    assert [entry.request.model for entry in served.log if entry.request] == [
+    with configured_provider(home, ["One.", "Two."], models, model="first") as provider:
+        assert run_task("begin -m second").stdout == "One.\n"
+        assert run_task("'go on' --continue").stdout == "Two.\n"
+    assert [entry.request.model for entry in provider.log if entry.request] == [
         "second",
         "second",
     ]
@@ -77,44 +74,41 @@ def test_a_thread_whose_model_cannot_be_reached_names_it_and_the_way_back(
 ) -> None:
     with provider_in_thread(
         ["One.", *[Fault("server_error")] * 4], [ServedModel("gpt-4o", 64_000)]
-    ) as served:
-        url = f"{served.url}/v1"
-        route = ("--base-url", url)
-        assert run_task("begin", "-m", "gpt-4o", *route).stdout == "One.\n"
-        failure = run_task("go on", "--continue", *route)
+    ) as provider:
+        url = f"{provider.url}/v1"
+        route = f"--base-url {url}"
+        assert run_task(f"begin -m gpt-4o {route}").stdout == "One.\n"
+        failure = run_task("'go on' --continue", route)
     assert f"--base-url {url}" in failure.stderr, (
         "the command to go on with has the server's address"
     )
     retries, _, rest = failure.stderr.partition("no more retries, tried 4 times.")
     assert retries.count("retry in") == 3
     assert rest.count("status 500") == 1, "the error itself is printed once"
-    lost = run_task("go on", "--continue")
-    assert lost.returncode == 2
-    assert lost.stderr.startswith("everthread: gpt-4o needs a key"), lost.stderr
-    assert "--base-url http" in lost.stderr
+    result = run_task("'go on' --continue")
+    assert result.returncode == 2
+    assert result.stderr.startswith("everthread: gpt-4o needs a key"), result.stderr
+    assert "--base-url http" in result.stderr
 
 
-def test_quiet_is_quiet(run_task: Any, home: Path) -> None:
-    with provider_in_thread([call_reply(ECHO), "Done."]) as served:
-        configure_provider(home, served)
-        answer = run_task("do", "--yes", "--quiet")
-    assert (answer.stdout, answer.stderr) == ("Done.\n", "")
+def test_quiet_prints_the_answer_only(run_task: Any, home: Path) -> None:
+    with configured_provider(home, [call_reply(ECHO), "Done."]):
+        result = run_task("do --yes --quiet")
+    assert (result.stdout, result.stderr) == ("Done.\n", "")
 
 
 def test_the_task_comes_from_standard_input(run_task: Any, home: Path) -> None:
-    with provider_in_thread() as served:
-        configure_provider(home, served)
-        answer = run_task("-", given="Grüße\nan alle\n".encode())
+    with configured_provider(home) as provider:
+        answer = run_task("-", stdin="Grüße\nan alle\n".encode())
         assert answer.stdout == "You said: Grüße\nan alle\n"
-        request = served.log[0].request
+        request = provider.log[0].request
     assert request is not None
     assert text_of(request.messages[-1]) == "Grüße\nan alle"
 
 
 def test_every_event_is_a_line_of_json(run_task: Any, home: Path) -> None:
-    with provider_in_thread([call_reply(ECHO), "Done."]) as served:
-        configure_provider(home, served)
-        told = json_lines(run_task("do", "--yes", "--json"))
+    with configured_provider(home, [call_reply(ECHO), "Done."]):
+        told = json_lines(run_task("do --yes --json"))
     kinds = [line["event"] for line in told]
     assert kinds[0] == "start"
     assert kinds[-1] == "answer"
@@ -139,33 +133,31 @@ def test_without_a_terminal_only_rules_approve(
     run_task: Any, home: Path, workspace: Path
 ) -> None:
     both = call_reply(ECHO, WRITE)
-    with provider_in_thread([both, "Refused.", both, "Half.", both, "All."]) as served:
-        configure_provider(home, served)
+    with configured_provider(home, [both, "Refused.", both, "Half.", both, "All."]):
         refused = [
             line["refused"]
-            for line in json_lines(run_task("do", "--json"))
+            for line in json_lines(run_task("do --json"))
             if line["event"] == "tool_finished"
         ]
         assert refused == [True, True]
         (home / "approvals.txt").write_text("command: echo *\n", "utf-8")
         told = {
             line["tool"]: line["refused"]
-            for line in json_lines(run_task("do", "--json"))
+            for line in json_lines(run_task("do --json"))
             if "refused" in line
         }
         assert told == {"terminal": False, "write_file": True}
         assert not (workspace / "a.txt").exists()
-        assert run_task("do", "--yes").returncode == 0
+        assert run_task("do --yes").returncode == 0
         assert (workspace / "a.txt").exists()
 
 
 def test_a_thread_is_continued(run_task: Any, home: Path) -> None:
-    with provider_in_thread() as served:
-        configure_provider(home, served)
-        first = json_lines(run_task("remember the harbour", "--json"))
-        run_task("by its id", "--resume", first[0]["thread"][:10])
-        run_task("the last", "--continue")
-        request = served.log[-1].request
+    with configured_provider(home) as provider:
+        first = json_lines(run_task("'remember the harbour' --json"))
+        run_task("'by its id' --resume", first[0]["thread"][:10])
+        run_task("'the last' --continue")
+        request = provider.log[-1].request
     assert request is not None
     users = [
         text_of(message) for message in request.messages if message["role"] == "user"
@@ -174,95 +166,83 @@ def test_a_thread_is_continued(run_task: Any, home: Path) -> None:
 
 
 def test_a_provider_that_fails_is_exit_code_1(run_task: Any, home: Path) -> None:
-    with provider_in_thread(
-        [Fault("stream_error", message="the cellar is flooded")]
-    ) as served:
-        configure_provider(home, served)
-        answer = run_task("do", "--json")
-    assert answer.returncode == 1
-    assert json_lines(answer)[-1]["event"] == "error"
-    assert "the cellar is flooded" in json_lines(answer)[-1]["error"]
+    with configured_provider(
+        home, [Fault("stream_error", message="the cellar is flooded")]
+    ):
+        result = run_task("do --json")
+    assert result.returncode == 1
+    assert json_lines(result)[-1]["event"] == "error"
+    assert "the cellar is flooded" in json_lines(result)[-1]["error"]
 
 
 def test_rounds_without_end_are_exit_code_1(run_task: Any, home: Path) -> None:
-    with provider_in_thread(lambda _request: call_reply(ECHO)) as served:
-        configure_provider(home, served, extra="agent: {max_rounds: 2}\n")
-        answer = run_task("do", "--yes")
-    assert answer.returncode == 1
-    assert "stopped after 2 rounds" in answer.stderr
+    with configured_provider(
+        home, lambda _request: call_reply(ECHO), config="agent: {max_rounds: 2}\n"
+    ):
+        result = run_task("do --yes")
+    assert result.returncode == 1
+    assert "stopped after 2 rounds" in result.stderr
 
 
 @pytest.mark.parametrize(
     ("arguments", "given", "words"),
     [
-        (("",), b"", "the task is empty"),
-        (("-",), b" \n", "the task is empty"),
-        (("-",), b"\xff\xfe", "not UTF-8"),
-        (("do", "--workspace", "/nowhere"), b"", "there is no such directory"),
-        (("do", "--resume", "feed"), b"", "feed"),
-        (("do", "--continue"), b"", "no thread to continue"),
+        ("''", b"", "the task is empty"),
+        ("-", b" \n", "the task is empty"),
+        ("-", b"\xff\xfe", "not UTF-8"),
+        ("do --workspace /nowhere", b"", "there is no such directory"),
+        ("do --resume feed", b"", "feed"),
+        ("do --continue", b"", "no thread to continue"),
     ],
 )
 def test_bad_input_is_exit_code_2(
-    everthread: Any, home: Path, arguments: tuple[str, ...], given: bytes, words: str
+    everthread: Any, home: Path, arguments: str, given: bytes, words: str
 ) -> None:
     configure(
         home,
         "model: {default: mine, base_url: 'http://127.0.0.1:9/v1', context_length: 9000}\n",
     )
-    answer = everthread("run", *arguments, given=given)
-    assert answer.returncode == 2
-    assert words in answer.stderr
-    assert answer.stdout == ""
-
-
-def test_without_a_model_it_says_how_to_get_one(everthread: Any) -> None:
-    assert "everthread init" in everthread.refuses("run", "do")
+    result = everthread(f"run {arguments}", stdin=given)
+    assert result.returncode == 2
+    assert words in result.stderr
+    assert result.stdout == ""
 
 
 class TestAtATerminal:
     def test_a_user_at_a_terminal_is_asked(
         self, home: Path, workspace: Path, fork_server: ForkServer
     ) -> None:
-        with provider_in_thread([call_reply(WRITE), "Written."]) as served:
-            configure_provider(home, served)
-            with Terminal(
-                fork_server,
-                "run",
-                "write",
-                "-w",
-                str(workspace),
-                environment=environment(home),
-            ) as terminal:
-                assert "+hello" in terminal.see("[a]lways")
-                terminal.type("y")
-                terminal.see("Written.")
-                assert terminal.leave() == 0
+        with (
+            configured_provider(home, [call_reply(WRITE), "Written."]),
+            Terminal(
+                fork_server, f"run write -w {workspace}", environment(home)
+            ) as terminal,
+        ):
+            assert "+hello" in terminal.wait_for("[a]lways")
+            terminal.type("y")
+            terminal.wait_for("Written.")
+            assert terminal.wait_for_exit() == 0
         assert (workspace / "a.txt").exists()
 
     def test_ctrl_c_is_exit_code_1_and_shows_the_resume_command(
         self, home: Path, workspace: Path, fork_server: ForkServer
     ) -> None:
-        with provider_in_thread(
-            [call_reply(("terminal", {"command": "echo began; sleep 60"}))]
-        ) as served:
-            configure_provider(home, served)
-            arguments = ("run", "wait", "-w", str(workspace), "--yes", "--json")
-            with Terminal(
-                fork_server, *arguments, environment=environment(home)
-            ) as terminal:
-                terminal.see("tool_started")
+        with configured_provider(
+            home, [call_reply(("terminal", {"command": "echo began; sleep 60"}))]
+        ):
+            command = f"run wait -w {workspace} --yes --json"
+            with Terminal(fork_server, command, environment(home)) as terminal:
+                terminal.wait_for("tool_started")
                 terminal.type("", CTRL_C)
-                terminal.see("stopped by Ctrl-C")
-                assert terminal.leave() == 1
+                terminal.wait_for("stopped by Ctrl-C")
+                assert terminal.wait_for_exit() == 1
 
 
 def test_a_signal_ends_running_tools_and_is_reported(
     home: Path, workspace: Path
 ) -> None:
     command = {"command": "(sleep 60 & echo $!) > pid; sleep 60"}
-    with provider_in_thread([call_reply(("terminal", command))]) as served:
-        configure_provider(home, served)
+    with configured_provider(home, [call_reply(("terminal", command))]):
         arguments = [
             sys.executable,
             "-m",
@@ -305,13 +285,32 @@ class TestStart:
             "ours = {name for name in sys.modules if name.startswith('everthread.')}\n"
             "print(sorted(loaded), sorted(ours), file=sys.stderr)"
         )
-        done = subprocess.run(
+        result = subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=True
         )
-        assert done.stderr.strip() == (
+        assert result.stderr.strip() == (
             "[] ['everthread._version', 'everthread.cli', 'everthread.cli.main', 'everthread.errors']"
         )
 
     @pytest.mark.parametrize("name", COMMANDS)
     def test_the_command_list_matches_each_commands_help(self, name: str) -> None:
         assert " ".join(load_command(name).help.split()).startswith(COMMANDS[name])
+
+
+def test_the_first_run_says_once_what_to_do(everthread: Any) -> None:
+    error = everthread.refuses("run hello")
+    lines = error.strip().splitlines()
+    assert len(lines) == 2
+    assert error.count("everthread init") == 1
+    named = everthread("run --model gpt-5 hello").stderr
+    assert "gpt-5 needs a key, and OPENAI_API_KEY is not set" in named
+
+
+def test_an_unknown_engine_leaves_no_thread_behind(everthread: Any, home: Path) -> None:
+    configure(home, "context: {engine: nope}\nmodel: {default: gpt-4o}\n")
+    result = everthread(
+        "run hello",
+        env={"OPENAI_API_KEY": "x", "OPENAI_BASE_URL": "http://127.0.0.1:9/v1"},
+    )
+    assert result.returncode == everthread("plugins use nope").returncode == 2
+    assert everthread.json("sessions list --all")["sessions"] == []

@@ -45,12 +45,12 @@ def start_server(
         yield process, process.stdout.readline()
     finally:
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
-    assert process.returncode == 0, said
-    assert "Traceback" not in (said or "")
+        _, log_text = process.communicate(timeout=60)
+    assert process.returncode == 0, log_text
+    assert "Traceback" not in (log_text or "")
 
 
-def test_a_client_talks_through_it(tmp_path: Path) -> None:
+def test_a_client_talks_through_the_gateway(tmp_path: Path) -> None:
     with start_server(
         tmp_path / "lab", "lab", "provider", "--model", "gpt-4o=128000", "--json"
     ) as (_, line):
@@ -105,13 +105,13 @@ def test_the_start_text_names_the_variables_for_clients(tmp_path: Path) -> None:
 def test_an_address_that_means_every_address_is_not_shown_as_one(
     tmp_path: Path,
 ) -> None:
-    made = subprocess.run(
+    key = subprocess.run(
         [*COMMAND, "keys", "create"],
         env={**os.environ, "EVERTHREAD_HOME": str(tmp_path)},
         check=True,
         capture_output=True,
     )
-    assert made.stdout
+    assert key.stdout
     words = (
         "serve",
         "--port",
@@ -135,8 +135,8 @@ def test_an_address_that_means_every_address_is_not_shown_as_one(
 
 
 @pytest.mark.parametrize("quiet", [False, True])
-def test_a_line_for_each_request(tmp_path: Path, quiet: bool) -> None:
-    said = tmp_path / "said"
+def test_each_request_is_a_log_line_unless_quiet(tmp_path: Path, quiet: bool) -> None:
+    log_text = tmp_path / "said"
     with start_server(
         tmp_path / "lab", "lab", "provider", "--model", "gpt-4o=128000", "--json"
     ) as (_, line):
@@ -150,7 +150,7 @@ def test_a_line_for_each_request(tmp_path: Path, quiet: bool) -> None:
             *(["--quiet"] if quiet else []),
         ]
         with (
-            said.open("w") as file,
+            log_text.open("w") as file,
             start_server(tmp_path, *words, errors=file) as (_, first),
         ):
             url = first.split()[3]
@@ -160,7 +160,7 @@ def test_a_line_for_each_request(tmp_path: Path, quiet: bool) -> None:
                 client.chat.completions.create(
                     model="gpt-4o", messages=[{"role": "user", "content": "Hello"}]
                 )
-    line = said.read_text("utf-8")
+    line = log_text.read_text("utf-8")
     if quiet:
         assert line == ""
     else:
@@ -184,7 +184,7 @@ def test_bad_serve_options_are_refused(
     words: tuple[str, ...], reason: str, tmp_path: Path
 ) -> None:
     environment = {**os.environ, "EVERTHREAD_HOME": str(tmp_path)}
-    done = subprocess.run(
+    result = subprocess.run(
         [*COMMAND, "serve", "--port", "0", *words],
         capture_output=True,
         text=True,
@@ -192,9 +192,9 @@ def test_bad_serve_options_are_refused(
         env=environment,
         timeout=60,
     )
-    assert done.returncode == 2
-    assert reason in done.stderr
-    assert "secret" not in done.stderr
+    assert result.returncode == 2
+    assert reason in result.stderr
+    assert "secret" not in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,9 @@ def test_bad_serve_options_are_refused(
         ),
     ],
 )
-def test_who_writes_and_pays_in_a_chat(settings: str, model: str, words: str) -> None:
+def test_the_writer_of_summaries_in_a_chat_is_described(
+    settings: str, model: str, words: str
+) -> None:
     assert words in describe_own_writer(parse_config(settings), model)
 
 

@@ -62,19 +62,20 @@ async def store_month(store: Store) -> None:
         "tool_call_id": "c",
         "content": "done",
     }
-    found: Any = {
+    lookup: Any = {
         "role": "tool",
         "name": "recall",
         "tool_call_id": "d",
         "content": "here",
     }
-    asked = NewMessage({"role": "user", "content": "Go."})
-    kept = await store.append(
-        "thread", [asked, NewMessage(result, tokens=90), NewMessage(found, tokens=10)]
+    request = NewMessage({"role": "user", "content": "Go."})
+    stored_messages = await store.append(
+        "thread",
+        [request, NewMessage(result, tokens=90), NewMessage(lookup, tokens=10)],
     )
     record = NewCompaction(tokens_before=5_000, tokens_after=1_000)
     await store.continue_session(
-        "thread", [kept[0].id], seen_count=3, compaction=record
+        "thread", [stored_messages[0].id], seen_count=3, compaction=record
     )
 
 
@@ -84,8 +85,8 @@ def stored_month(fill: Any) -> None:
 
 
 def read_report(everthread: Any, *arguments: str) -> Any:
-    shown = everthread.succeeds(*arguments, "--json")
-    return json.loads(shown)
+    output = everthread.succeeds(*arguments, "--json")
+    return json.loads(output)
 
 
 def test_a_model_that_costs_nothing_is_free_not_unknown(
@@ -97,16 +98,16 @@ def test_a_model_that_costs_nothing_is_free_not_unknown(
         await store.record_usage(usage)
 
     fill(talk_locally)
-    shown = everthread("usage").stdout
-    cost = next(line for line in shown.splitlines() if line.split()[:1] == ["cost"])
+    output = everthread("usage").stdout
+    cost = next(line for line in output.splitlines() if line.split()[:1] == ["cost"])
     assert cost.split() == ["cost", "free", "free"]
-    assert "without a known price" not in shown
+    assert "without a known price" not in output
     assert "cost free" in everthread("insights").stdout
 
 
 @pytest.mark.usefixtures("stored_month")
 class TestUsage:
-    def test_of_a_thread(self, everthread: Any) -> None:
+    def test_usage_of_a_thread(self, everthread: Any) -> None:
         sums = read_report(everthread, "usage", "thr")["sums"]
         assert {task: row["calls"] for task, row in sums.items()} == {
             "main": 2,
@@ -135,15 +136,17 @@ class TestUsage:
             1,
         )
         assert (sums["all"]["cost"], sums["all"]["known_cost"]) == (None, 0.75)
-        shown = everthread("usage", "thread").stdout
-        cost = next(line for line in shown.splitlines() if line.split()[:1] == ["cost"])
+        output = everthread("usage thread").stdout
+        cost = next(
+            line for line in output.splitlines() if line.split()[:1] == ["cost"]
+        )
         assert cost.split(maxsplit=1)[1].split("  ")[0] == "$0.5000"
         assert "unknown" in cost
         assert "$0.7500 + unknown" in cost
-        assert "$0.00" not in shown
-        assert "1 of 4 calls without a known price" in shown
+        assert "$0.00" not in output
+        assert "1 of 4 calls without a known price" in output
 
-    def test_of_all_threads(self, everthread: Any) -> None:
+    def test_usage_of_all_threads(self, everthread: Any) -> None:
         sums = read_report(everthread, "usage")["sums"]
         assert {task: row["calls"] for task, row in sums.items()} == {
             "main": 5,
@@ -156,7 +159,7 @@ class TestUsage:
             == 2.0
         )
 
-    def test_since_a_time(self, everthread: Any) -> None:
+    def test_usage_of_a_period(self, everthread: Any) -> None:
         assert (
             read_report(everthread, "usage", "--since", "30d")["sums"]["all"]["calls"]
             == 5
@@ -168,12 +171,12 @@ class TestUsage:
             == 1
         )
         assert (
-            everthread("usage", "--until", "90d").stdout
+            everthread("usage --until 90d").stdout
             == "no calls to a model are recorded\n"
         )
-        assert "is not a time" in everthread.refuses("usage", "--since", "when?")
+        assert "is not a time" in everthread.refuses("usage --since 'when?'")
 
-    def test_every_call(self, everthread: Any) -> None:
+    def test_calls_of_a_thread_are_listed(self, everthread: Any) -> None:
         calls = read_report(everthread, "usage", "thread", "--calls")["calls"]
         assert [(one["model"], one["task"], one["cost"]) for one in calls] == [
             ("big", "main", 0.25),
@@ -181,7 +184,7 @@ class TestUsage:
             ("small [x]", "auxiliary", None),
         ]
         assert [one["estimated"] for one in calls] == [False, False, True]
-        shown = everthread("usage", "thread", "--calls").stdout
+        output = everthread("usage thread --calls").stdout
         for words in (
             "2 d ago",
             "small [x]",
@@ -189,60 +192,60 @@ class TestUsage:
             "3,000",
             "1 of 3 calls estimated",
         ):
-            assert words in shown
+            assert words in output
 
     def test_figures_keep_their_digits_on_a_narrow_terminal(
         self, everthread: Any
     ) -> None:
-        wide = everthread("usage", "thread", "--calls").stdout
+        wide = everthread("usage thread --calls").stdout
         for word in ("1,000", "3,000", "$0.2500"):
             assert word in wide
-        narrow = everthread("usage", "thread", "--calls", columns=40).stdout
+        narrow = everthread("usage thread --calls", columns=40).stdout
         assert narrow.count("3,000") == wide.count("3,000")
         assert narrow.count("$0.2500") == wide.count("$0.2500")
 
     def test_bad_requests(self, everthread: Any) -> None:
         for arguments, words in (
-            (["--calls"], "give its id"),
-            (["nobody"], "begins with 'nobody'"),
+            ("--calls", "give its id"),
+            ("nobody", "begins with 'nobody'"),
         ):
-            error = everthread.refuses("usage", *arguments)
+            error = everthread.refuses(f"usage {arguments}")
             assert words in error
             assert error.count("\n") == 1
 
 
 @pytest.mark.usefixtures("stored_month")
 class TestInsights:
-    def test_figures(self, everthread: Any) -> None:
-        found = read_report(everthread, "insights", "--days", "30")
+    def test_insights_count_calls_tools_and_compactions(self, everthread: Any) -> None:
+        report = read_report(everthread, "insights", "--days", "30")
         assert (
-            found["total"]["calls"],
-            found["total"]["cost"],
-            found["total"]["known_cost"],
+            report["total"]["calls"],
+            report["total"]["cost"],
+            report["total"]["known_cost"],
         ) == (5, None, 1.75)
-        assert found["total"]["cache_hit_share"] == pytest.approx(3 / 4.5)
-        assert {model: row["calls"] for model, row in found["by_model"].items()} == {
+        assert report["total"]["cache_hit_share"] == pytest.approx(3 / 4.5)
+        assert {model: row["calls"] for model, row in report["by_model"].items()} == {
             "big": 4,
             "small [x]": 1,
         }
-        assert {name: row["calls"] for name, row in found["by_platform"].items()} == {
+        assert {name: row["calls"] for name, row in report["by_platform"].items()} == {
             "cli": 4,
             "gateway": 1,
         }
-        assert {task: row["calls"] for task, row in found["by_task"].items()} == {
+        assert {task: row["calls"] for task, row in report["by_task"].items()} == {
             "main": 4,
             "auxiliary": 1,
         }
-        assert found["by_tool"] == {
+        assert report["by_tool"] == {
             "terminal": {"results": 1, "tokens": 90},
             "recall": {"results": 1, "tokens": 10},
         }
-        assert (found["compactions"], found["tokens_saved"]) == (1, 4_000)
-        assert found["lookups"] == 1
-        assert sum(row["calls"] for row in found["by_day"].values()) == 5
-        assert datetime.now(UTC).date().isoformat() in found["by_day"]
+        assert (report["compactions"], report["tokens_saved"]) == (1, 4_000)
+        assert report["lookups"] == 1
+        assert sum(row["calls"] for row in report["by_day"].values()) == 5
+        assert datetime.now(UTC).date().isoformat() in report["by_day"]
 
-    def test_a_longer_or_narrower_look(self, everthread: Any) -> None:
+    def test_options_narrow_the_insights(self, everthread: Any) -> None:
         assert (
             read_report(everthread, "insights", "--days", "60")["total"]["calls"] == 6
         )
@@ -256,8 +259,8 @@ class TestInsights:
             == 4
         )
 
-    def test_a_chart(self, everthread: Any) -> None:
-        shown = everthread("insights").stdout
+    def test_insights_are_printed_with_a_chart(self, everthread: Any) -> None:
+        output = everthread("insights").stdout
         again = "1 lookup of what had left the context"
         for words in (
             again,
@@ -268,10 +271,10 @@ class TestInsights:
             "terminal",
             "4,000 tokens saved",
         ):
-            assert words in shown
+            assert words in output
         bars = {
             line[4:14]: line.count("█")
-            for line in shown.splitlines()
+            for line in output.splitlines()
             if line[8:9] == line[11:12] == "-"
         }
         assert len(bars) == 5
@@ -281,13 +284,13 @@ class TestInsights:
         assert 0 in bars.values()
 
     def test_days_out_of_range(self, everthread: Any) -> None:
-        assert everthread("insights", "--days", "0").returncode == 2
+        assert everthread("insights --days 0").returncode == 2
 
 
 def test_an_empty_store(everthread: Any) -> None:
     assert everthread("usage").stdout == "no calls to a model are recorded\n"
-    shown = everthread("insights")
-    assert shown.returncode == 0
-    assert "no calls to a model are recorded" in shown.stdout
+    result = everthread("insights")
+    assert result.returncode == 0
+    assert "no calls to a model are recorded" in result.stdout
     assert read_report(everthread, "insights")["total"]["cost"] == 0.0
     assert read_report(everthread, "usage")["sums"]["all"]["cache_hit_share"] is None

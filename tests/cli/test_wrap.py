@@ -16,11 +16,12 @@ from typing import Any
 
 import pytest
 
-from everthread.cli.passive_watch import uses_subscription
-from everthread.cli.wrap_receipt import ReceiptFigures, write_receipt
-from everthread.cli.wrapped_clients import CLIENTS, format_settings
+from everthread.cli.commands.wrap.notices import uses_subscription
+from everthread.cli.commands.wrap.receipt import ReceiptFigures, write_receipt
+from everthread.cli.commands.wrap.wrapped_clients import CLIENTS, format_settings
 from everthread.gateway.dashboard.savings import CostComparison, PricedCall
 from everthread.store.usage_records import CallRow, Insights, UsageRow
+from tests.cli.conftest import configure
 from tests.cli.provider_thread import provider_in_thread
 
 AGENT = """#!{python}
@@ -46,7 +47,7 @@ def wrap(everthread: Any, tmp_path: Path) -> Any:
 
 def print_settings(wrap: Any, client: str) -> Any:
     return json.loads(
-        wrap(client, "--print", "--json", "--gateway", "http://127.0.0.1:7").stdout
+        wrap(f"{client} --print --json --gateway http://127.0.0.1:7").stdout
     )
 
 
@@ -63,19 +64,14 @@ def test_a_client_runs_through_its_own_gateway_and_a_receipt_is_printed(
     wrap: Any, tmp_path: Path
 ) -> None:
     path = install_fake_client(tmp_path)
-    with provider_in_thread() as served:
-        done = wrap(
-            "qwen",
-            "--upstream",
-            f"lab={served.url}",
-            "--",
-            "--yolo",
-            "do it",
+    with provider_in_thread() as provider:
+        result = wrap(
+            f"qwen --upstream lab={provider.url} -- --yolo 'do it'",
             PATH=path,
         )
-    assert done.returncode == 3, done.stderr
-    assert "You said: Hello ['--yolo', 'do it']" in done.stdout
-    assert "made 1 call." in done.stderr
+    assert result.returncode == 3, result.stderr
+    assert "You said: Hello ['--yolo', 'do it']" in result.stdout
+    assert "made 1 call." in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -90,13 +86,15 @@ def test_a_running_gateway_is_asked_for_the_receipt(
 ) -> None:
     path = install_fake_client(tmp_path)
     with (
-        provider_in_thread() as served,
-        run_gateway(tmp_path, "--auth", auth, "--upstream", f"lab={served.url}") as url,
+        provider_in_thread() as provider,
+        run_gateway(
+            tmp_path, "--auth", auth, "--upstream", f"lab={provider.url}"
+        ) as url,
     ):
-        done = wrap("qwen", "--gateway", f"{url}/", PATH=path)
-    assert done.returncode == 3, done.stderr
-    assert "You said: Hello []" in done.stdout
-    assert words in done.stderr
+        result = wrap(f"qwen --gateway {url}/", PATH=path)
+    assert result.returncode == 3, result.stderr
+    assert "You said: Hello []" in result.stdout
+    assert words in result.stderr
 
 
 @contextmanager
@@ -152,36 +150,34 @@ def test_one_person_has_one_thread_whatever_the_login_and_the_command(
     )
     program.chmod(0o755)
     path = f"{program.parent}{os.pathsep}{os.environ['PATH']}"
-    with provider_in_thread() as served:
-        upstream = ("--upstream", f"lab={served.url}")
-        for words, token in (((), "first"), ((), "renewed"), (("--mcp",), "renewed")):
-            done = wrap("codex", *words, *upstream, PATH=path, TOKEN=token)
+    with provider_in_thread() as provider:
+        upstream = f"--upstream lab={provider.url}"
+        for words, token in (("", "first"), ("", "renewed"), ("--mcp", "renewed")):
+            done = wrap(f"codex {words} {upstream}", PATH=path, TOKEN=token)
             assert done.returncode == 0, done.stderr
         with run_gateway(tmp_path, *upstream) as url:
-            done = wrap("codex", "--gateway", url, PATH=path, TOKEN="another")
+            done = wrap(f"codex --gateway {url}", PATH=path, TOKEN="another")
             assert done.returncode == 0, done.stderr
-    listed = everthread.json("sessions", "list")["sessions"]
-    assert [(row["tenant"], row["messages"]) for row in listed] == [("default", 8)]
-    found = everthread("sessions", "search", "Question")
-    assert "Question 6" in found.stdout
+    report = everthread.json("sessions list")["sessions"]
+    assert [(row["tenant"], row["messages"]) for row in report] == [("default", 8)]
+    result = everthread("sessions search Question")
+    assert "Question 6" in result.stdout
 
 
 @pytest.mark.parametrize(
     "client", [row.name for row in CLIENTS.values() if row.variables or row.arguments]
 )
 def test_settings_of_a_client_name_the_gateway(client: str, wrap: Any) -> None:
-    found = print_settings(wrap, client)
-    assert "http://127.0.0.1:7" in json.dumps(found)
+    settings = print_settings(wrap, client)
+    assert "http://127.0.0.1:7" in json.dumps(settings)
 
 
 @pytest.mark.parametrize("client", ["claude", "codex", "opencode"])
 def test_the_mcp_server_is_attached_on_request(client: str, wrap: Any) -> None:
-    found = wrap(
-        client, "--mcp", "--print", "--json", "--gateway", "http://127.0.0.1:7"
-    )
-    assert "http://127.0.0.1:7/mcp" in found.stdout
+    result = wrap(f"{client} --mcp --print --json --gateway http://127.0.0.1:7")
+    assert "http://127.0.0.1:7/mcp" in result.stdout
     assert "/mcp" not in json.dumps(print_settings(wrap, client))
-    refused = wrap("aider", "--mcp")
+    refused = wrap("aider --mcp")
     assert "these do: claude, codex, opencode" in refused.stderr
 
 
@@ -235,9 +231,9 @@ def test_the_recipe_shows_the_settings(
 
 
 def test_pi_gets_an_extension_and_keeps_its_folder(wrap: Any) -> None:
-    found = print_settings(wrap, "pi")
-    assert found["arguments"][0] == "-e"
-    assert "PI_CODING_AGENT_DIR" not in found["variables"]
+    settings = print_settings(wrap, "pi")
+    assert settings["arguments"][0] == "-e"
+    assert "PI_CODING_AGENT_DIR" not in settings["variables"]
 
 
 def test_the_provider_settings_of_cline_are_copied(wrap: Any, tmp_path: Path) -> None:
@@ -246,14 +242,14 @@ def test_the_provider_settings_of_cline_are_copied(wrap: Any, tmp_path: Path) ->
     known.write_text(
         '{"version": 1, "providers": {"anthropic": {"settings": {"apiKey": "K"}}}}'
     )
-    found = print_settings(wrap, "cline")
-    assert found["variables"]["CLINE_PROVIDER_SETTINGS_PATH"] != str(known)
+    settings = print_settings(wrap, "cline")
+    assert settings["variables"]["CLINE_PROVIDER_SETTINGS_PATH"] != str(known)
     assert "baseUrl" not in known.read_text()
 
 
 def test_every_client_is_listed(wrap: Any) -> None:
-    listed = json.loads(wrap("--list", "--json").stdout)
-    assert [row["client"] for row in listed] == list(CLIENTS)
+    report = json.loads(wrap("--list --json").stdout)
+    assert [row["client"] for row in report] == list(CLIENTS)
 
 
 LONG_AGENT = """#!{python}
@@ -275,26 +271,27 @@ def test_a_passive_run_changes_no_request_and_reports_possible_compactions(
     path = install_fake_client(tmp_path)
     (tmp_path / "bin" / "qwen").write_text(LONG_AGENT.format(python=sys.executable))
     home = tmp_path / "home"
-    home.mkdir()
-    (home / "config.yaml").write_text("compression: {threshold_tokens: 8000}\n")
-    with provider_in_thread() as served:
-        done = wrap(
-            *("qwen", "--passive", "--upstream", f"lab={served.url}"),
+    configure(home, "compression: {threshold_tokens: 8000}\n")
+    with provider_in_thread() as provider:
+        result = wrap(
+            *("qwen", "--passive", "--upstream", f"lab={provider.url}"),
             PATH=path,
             EVERTHREAD_HOME=str(home),
         )
-        sent = [len(record.body["messages"]) for record in served.log]
-    assert done.returncode == 0, done.stderr
+        sent = [len(record.body["messages"]) for record in provider.log]
+    assert result.returncode == 0, result.stderr
     assert sent == list(range(1, 28, 2)), "every request is whole"
-    assert "watching only, no request is changed" in done.stderr
-    assert re.search(r"would have had [1-9]\d* compaction", done.stderr), done.stderr
+    assert "watching only, no request is changed" in result.stderr
+    assert re.search(r"would have had [1-9]\d* compaction", result.stderr), (
+        result.stderr
+    )
 
 
 def test_idle_and_passive_are_settings_of_a_gateway_of_its_own(wrap: Any) -> None:
     for option in ("--idle", "--passive"):
-        done = wrap("qwen", option, "--gateway", "http://127.0.0.1:7")
-        assert done.returncode == 2
-        assert "settings of the gateway that runs" in done.stderr
+        result = wrap(f"qwen {option} --gateway http://127.0.0.1:7")
+        assert result.returncode == 2
+        assert "settings of the gateway that runs" in result.stderr
 
 
 def test_subscribers_are_warned_that_requests_are_changed(tmp_path: Path) -> None:

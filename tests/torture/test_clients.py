@@ -23,7 +23,7 @@ import pytest
 
 from benchmarks.peers import PeerAbsentError, create_environment
 from everthread import estimate_request_tokens, open_store
-from everthread.cli.wrapped_clients import CLIENTS, format_settings
+from everthread.cli.commands.wrap.wrapped_clients import CLIENTS, format_settings
 from everthread.core.provider_errors.classification import classify_error
 from everthread.core.types import Api, Reply, Request
 from everthread.lab.provider import Provider, ServedModel

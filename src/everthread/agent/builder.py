@@ -11,13 +11,10 @@ from everthread.agent.memory import MemoryFiles
 from everthread.agent.system_prompt import SystemPrompt
 from everthread.agent.tool_interface import Approver, Tool
 from everthread.agent.tools import file_tools
-from everthread.agent.tools.conversation_tools import (
-    MemoryTool,
-    Recall,
-    Todo,
-    load_todo,
-)
 from everthread.agent.tools.delegate import Delegate
+from everthread.agent.tools.memory_tool import MemoryTool
+from everthread.agent.tools.recall import Recall
+from everthread.agent.tools.todo import Todo, load_todo
 from everthread.providers.resilience import ModelEvent
 from everthread.store.store import Store
 from everthread.thread.events import Event

@@ -13,14 +13,9 @@ from everthread.agent import MAX_PARALLEL_TOOLS, MAX_ROUNDS, MAX_TOOL_SECONDS
 from everthread.agent.cache_misses import CacheMissLog
 from everthread.agent.call_runner import CallRunner, make_result_message
 from everthread.agent.memory import MemoryFiles
-from everthread.agent.tool_interface import (
-    Approver,
-    Tool,
-    ToolContext,
-    ToolReply,
-    load_prompt_text,
-)
-from everthread.agent.tools.conversation_tools import FindTools
+from everthread.agent.prompt_texts import load_prompt_text
+from everthread.agent.tool_interface import Approver, Tool, ToolContext, ToolReply
+from everthread.agent.tools.find_tools import FindTools
 from everthread.agent.turn_events import (
     EndReason,
     TurnEnded,

@@ -10,11 +10,8 @@ from pathlib import Path
 
 from everthread.agent import MAX_INSTRUCTIONS_CHARS, MAX_INSTRUCTIONS_SHARE
 from everthread.agent.memory import FILE_NAMES, MEMORY_KINDS, MemoryFiles
-from everthread.agent.tool_interface import load_prompt_text
-from everthread.agent.tools.conversation_tools import (
-    format_todo,
-    has_open_items,
-)
+from everthread.agent.prompt_texts import load_prompt_text
+from everthread.agent.tools.todo import format_todo, has_open_items
 from everthread.core.tokens import TokenCounter
 from everthread.errors import InputError
 

@@ -1,11 +1,9 @@
-"""The interface of a tool, the permission it may need, its context; the texts of the system prompt."""
+"""The interface of a tool, the permission it may need, and its context."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -84,14 +82,3 @@ class FreeTool:
         context: ToolContext,  # noqa: ARG002
     ) -> Permission | None:
         return None
-
-
-@functools.cache
-def load_prompt_text(name: str) -> str:
-    """Load a text from `texts/`."""
-    return (
-        resources.files("everthread.agent")
-        .joinpath("texts", f"{name}.txt")
-        .read_text("utf-8")
-        .strip()
-    )

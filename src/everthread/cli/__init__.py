@@ -1,1 +1,1 @@
-"""The command line: `main`, shared options and output, the chat, and one file a command."""
+"""The command line: `main`, the commands, the chat, and what several commands share."""

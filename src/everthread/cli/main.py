@@ -68,12 +68,6 @@ COMMANDS = {
     for commands in COMMAND_GROUPS.values()
     for name, text in commands.items()
 }
-COMMAND_MODULES = {
-    "chat": "run",
-    "insights": "usage",
-    "tokens": "inspect",
-}
-"""Commands that share another command's file; every other has its own."""
 KEYWORD_COMMANDS = {"continue": "continue_"}
 """Commands whose name is a keyword of Python: the name of their function and file."""
 EXAMPLES = """Examples:
@@ -89,8 +83,6 @@ everthread serve (a URL that gives any client an unlimited conversation)
 everthread sessions import --from claude-code (make past sessions searchable)
 """
 HELP_OPTION_NAMES = ["-h", "--help"]
-
-
 _LINE_BREAK = re.compile(r"(?<!\n)\n(?!\n)")
 """A line break within a paragraph."""
 
@@ -111,20 +103,18 @@ class LazyGroup(TyperGroup):
 
 
 def load_command(name: str) -> Any:
-    """Load a command: its module's `app` if it has one, else the function of that name.
+    """Load a command: the `app` of its module or package if it has one, else the function of that name.
 
-    A module's `COMMAND` holds further arguments for Typer.
+    A module's `TYPER_OPTIONS` holds further arguments for Typer.
     """
-    module_name = COMMAND_MODULES.get(name, name)
-    module = import_module(
-        f"everthread.cli.commands.{KEYWORD_COMMANDS.get(module_name, module_name)}"
-    )
+    function_name = KEYWORD_COMMANDS.get(name, name)
+    module = import_module(f"everthread.cli.commands.{function_name}")
     parent_app = typer.Typer()
     if hasattr(module, "app"):
         parent_app.add_typer(module.app, name=name)
     else:
-        parent_app.command(name, **getattr(module, "COMMAND", {}))(
-            getattr(module, KEYWORD_COMMANDS.get(name, name))
+        parent_app.command(name, **getattr(module, "TYPER_OPTIONS", {}))(
+            getattr(module, function_name)
         )
         parent_app.callback()(_do_nothing)
     command = get_group(parent_app).commands[name]

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import typer
-from typer.core import TyperCommand
 
 from everthread.config import load_config
-
-if TYPE_CHECKING:
-    from everthread.config import Config
-
 
 StoreUrl = Annotated[
     str | None,
@@ -59,90 +54,49 @@ Offset = Annotated[int, number_option(help_text="Skip the first N.")]
 SessionId = Annotated[
     str, typer.Argument(metavar="ID", help="A session's id or its first characters.")
 ]
-
-
-PLATFORM = "terminal"
-"""The platform of these sessions in usage and insights."""
-RESUME_WITHOUT_ID = "?"
-"""The value of `--resume` without an id. No real id looks like this."""
-
-ResumeOption = Annotated[
-    str | None,
+Port = Annotated[
+    int, number_option(maximum=65535, help_text="Where to listen; 0 finds a free one.")
+]
+LogFile = Annotated[
+    Path | None,
     typer.Option(
-        "--resume",
-        "-r",
-        metavar="[ID]",
-        help="Continue a thread; without an id, one of the last.",
+        "--log",
+        metavar="FILE",
+        help="Write a JSON line there for each request and compaction.",
     ),
 ]
-ContinueOption = Annotated[
-    bool,
-    typer.Option("--continue", "-c", help="Continue the thread that was used last."),
-]
-Model = Annotated[
-    str | None,
+UpstreamUrls = Annotated[
+    list[str] | None,
     typer.Option(
-        "--model", "-m", help="The model's name. Default: the configured one."
+        "--upstream",
+        metavar="NAME=URL",
+        help="A provider, instead of the configured ones; `local`: the small model here. Repeatable.",
     ),
 ]
-BaseUrl = Annotated[
-    str | None,
+GatewayMode = Annotated[
+    Literal["managed", "observe", "off"] | None,
     typer.Option(
-        "--base-url",
-        metavar="URL",
-        help="Where the model's API is, such as http://localhost:8000/v1.",
+        "--mode",
+        metavar="MODE",
+        help="Instead of the configured mode: `managed` compacts, `observe` only records, `off` does neither.",
     ),
 ]
-Workspace = Annotated[
-    str, typer.Option("--workspace", "-w", help="Where its tools work.")
-]
-YesOption = Annotated[
-    bool,
-    typer.Option(
-        "--yes", "-y", help="Allow every command and every write without asking."
-    ),
-]
-
-
-def with_base_url(config: Config, base_url: str | None) -> Config:
-    """Return the configuration with another address of the model; the address determines the provider."""
-    if base_url is None:
-        return config
-    from everthread.config import parse_config
-
-    checked_url = parse_config(
-        f"model: {{base_url: {json.dumps(base_url)}}}", source="--base-url"
-    ).model.base_url
-    model = config.model.model_copy(
-        update={"base_url": checked_url, "provider": "auto"}
-    )
-    return config.model_copy(update={"model": model})
-
-
-class ResumeCommand(TyperCommand):
-    """A command whose `--resume` may be given without an id. Typer has no option with an optional value."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, fill_missing_ids(args))
-
-
-def fill_missing_ids(args: list[str]) -> list[str]:
-    """Insert `RESUME_WITHOUT_ID` after every `--resume` that no id follows."""
-    result: list[str] = []
-    for index, argument in enumerate(args):
-        result.append(argument)
-        if argument == "--":
-            return [*result, *args[index + 1 :]]
-        if argument in ("--resume", "-r") and (
-            index + 1 == len(args) or args[index + 1].startswith("-")
-        ):
-            result.append(RESUME_WITHOUT_ID)
-    return result
-
 
 DEFAULT_WINDOW = 128_000
 MIN_WINDOW = 1_000
 """A smaller window holds no conversation."""
+
+
+WindowOption = Annotated[
+    int | None,
+    number_option(minimum=MIN_WINDOW, help_text="The model's window, in tokens."),
+]
+CountingModel = Annotated[
+    str | None,
+    typer.Option(
+        "--model", help="Count as this model does. Default: the one in the file."
+    ),
+]
 
 
 def resolve_window_option(option: int | None) -> tuple[int, str]:

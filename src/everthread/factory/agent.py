@@ -111,8 +111,9 @@ def _make_agent(
 ) -> Agent:
     """Build the agent of an open conversation. Add the callback that ends its processes to `close_callbacks`."""
     from everthread.agent.cache_misses import CacheMissLog
+    from everthread.agent.child_environment import make_child_environment
     from everthread.agent.loop import Agent
-    from everthread.agent.processes import ProcessFamily, make_child_environment
+    from everthread.agent.processes import ProcessFamily
     from everthread.agent.tool_interface import ToolContext
 
     children = ProcessFamily(
@@ -249,7 +250,9 @@ def make_agent_opener(
 ) -> OpenAgent:
     """Return a function that opens agents as configured. `fixed_model`: use this model for every thread."""
     from everthread.agent.memory import MemoryFiles, find_tenant_memory_folder
-    from everthread.agent.tools.conversation_tools import MemoryTool, Recall, Todo
+    from everthread.agent.tools.memory_tool import MemoryTool
+    from everthread.agent.tools.recall import Recall
+    from everthread.agent.tools.todo import Todo
 
     async def open_thread_agent(
         *,

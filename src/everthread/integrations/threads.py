@@ -17,7 +17,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar, Unpack
 
-from everthread.agent.tools.conversation_tools import RECALL_SCHEMA, answer_recall
+from everthread.agent.tools.recall import RECALL_SCHEMA, answer_recall
 from everthread.compaction.summarizers.summarizer import Summarizer
 from everthread.config import Config, load_config
 from everthread.core.costs.canonical_usage import normalize_usage

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from everthread.agent.tools.conversation_tools import Recall, answer_recall
+from everthread.agent.tools.recall import Recall, answer_recall
 from everthread.core.messages import Message, calls_of, text_of
 from everthread.core.tool_outputs import make_persisted_block, replace_reader_name
 from everthread.errors import InputError, TranscriptError

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from everthread.cli.wrapped_clients import CLIENTS
+from everthread.cli.commands.wrap.wrapped_clients import CLIENTS
 from everthread.core.caching.shared_prefix import compare_prefixes
 from everthread.core.messages import tool_names
 from everthread.core.types import Reply, Request

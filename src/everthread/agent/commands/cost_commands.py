@@ -11,7 +11,6 @@ from everthread.agent.commands.dispatch import (
     command,
     join_paragraphs,
 )
-from everthread.core.costs.prices import format_dollars
 from everthread.core.messages import count_noun
 from everthread.errors import InputError
 from everthread.store.usage_records import (
@@ -134,18 +133,4 @@ def _format_usage(row: UsageRow) -> str:
         "" if row.cache_share is None else f" ({row.cache_share:.0%} from the cache)"
     )
     prompt = f"{row.prompt:,} tokens read{cache_note}, {row.output:,} written"
-    return f"{row.key or '(none)'}: {count_noun(row.calls, 'call')}, {prompt}, {_format_cost(row)}"
-
-
-def _format_cost(row: UsageRow) -> str:
-    """Return a cost as text; a missing price is unknown, never zero."""
-    if row.unpriced_calls == row.calls and row.calls:
-        return "cost unknown"
-    if row.calls and not row.cost and not row.unpriced_calls:
-        return "free"
-    cost = format_dollars(row.cost)
-    return (
-        f"{cost} + {count_noun(row.unpriced_calls, 'call')} without a known price"
-        if row.unpriced_calls
-        else cost
-    )
+    return f"{row.key or '(none)'}: {count_noun(row.calls, 'call')}, {prompt}, cost {row.cost_text}"

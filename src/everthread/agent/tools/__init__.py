@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from everthread.agent.tool_interface import Tool
-from everthread.agent.tools.files import Patch, ReadFile, WriteFile
+from everthread.agent.tools.patch import Patch
+from everthread.agent.tools.read_file import ReadFile
 from everthread.agent.tools.search_files import SearchFiles
 from everthread.agent.tools.terminal import Terminal
+from everthread.agent.tools.write_file import WriteFile
 
 
 def file_tools() -> list[Tool]:

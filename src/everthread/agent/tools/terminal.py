@@ -7,7 +7,8 @@ import signal
 from collections.abc import Mapping
 from typing import Any
 
-from everthread.agent import processes
+from everthread.agent.child_environment import hide_environment
+from everthread.agent.processes import ProcessExit, run_program
 from everthread.agent.tool_interface import Permission, ToolContext, ToolReply
 from everthread.agent.tools import arguments as args
 from everthread.agent.workspace import Workspace, explain_os_errors, quote_name
@@ -83,9 +84,9 @@ class Terminal:
         with explain_os_errors(workdir):
             if not folder.is_dir():
                 raise InputError(f"the workdir {quote_name(workdir)} is no folder")
-        processes.hide_environment(context.environment)
+        hide_environment(context.environment)
         shell = shutil.which("bash") or "/bin/sh"
-        process_exit = await processes.run_program(
+        process_exit = await run_program(
             [shell, "-c", command],
             folder=folder,
             environment=context.environment,
@@ -114,7 +115,7 @@ def _read_command(arguments: Mapping[str, Any]) -> str:
     return command
 
 
-def _describe_exit(process_exit: processes.ProcessExit, seconds: int) -> str:
+def _describe_exit(process_exit: ProcessExit, seconds: int) -> str:
     if process_exit.exit_code is None:
         exit_line = f"exit code: none; it timed out after {seconds} s and was ended with everything it had started"
     elif process_exit.exit_code < 0:

@@ -37,11 +37,7 @@ if TYPE_CHECKING:
 from everthread.cli.chat.status_line import format_thousands
 
 DIM_STYLE = "dim"
-
-
 ACCENT_STYLE = "cyan"
-
-
 WARNING_STYLE = "yellow"
 
 

@@ -7,9 +7,10 @@ from datetime import UTC, datetime
 
 from rich.text import Text
 
-from everthread.cli.output import escape_controls, format_cost, format_share, shorten_id
+from everthread.cli.formats import format_cost, format_share, shorten_id
+from everthread.cli.output import escape_controls
+from everthread.cli.start_options import StartOptions
 from everthread.cli.summary_writer import describe_own_writer
-from everthread.cli.terminal_agent import StartOptions
 from everthread.conversation.conversation import Conversation
 from everthread.core.caching.claude_cache_marks import make_caching_notice
 from everthread.core.costs.prices import prices_for

@@ -1,4 +1,4 @@
-"""The user's input: lines, questions for approval, Ctrl-C and signals while a turn runs."""
+"""Read the user's input: the interface of a reader, and a reader of lines."""
 
 from __future__ import annotations
 
@@ -6,20 +6,12 @@ import asyncio
 import codecs
 import contextlib
 import os
-import signal
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Iterator
-from typing import Any, Protocol, TypeVar
+from typing import Protocol
 
-import typer
-from rich.console import Console, Group, RenderableType
+from rich.console import Console
 from rich.text import Text
-
-from everthread.agent.approval import ApprovalAnswer, Denial
-from everthread.agent.tool_interface import Permission
-from everthread.cli.chat.screen import Screen
-from everthread.cli.output import escape_controls
 
 PROMPT = "› "
 CONTINUATION_PROMPT = "… "
@@ -126,189 +118,3 @@ def _read_bytes() -> bytes:
 
 def is_at_terminal() -> bool:
     return sys.stdin.isatty() and sys.stdout.isatty()
-
-
-T = TypeVar("T")
-FORCED_STOP_INTERRUPTS = 3
-"""The first Ctrl-C stops the turn and waits for its tools to end; the Ctrl-C with this number does not wait."""
-
-
-END_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
-
-
-class StoppedError(Exception):
-    """The work was stopped by Ctrl-C."""
-
-
-class Interrupts:
-    """Send a Ctrl-C to the running work, or to the keyboard reader if nothing runs."""
-
-    def __init__(
-        self, on_idle: Callable[[], None], print_notice: Callable[[str], None]
-    ) -> None:
-        self._on_idle = on_idle
-        self._print_notice = print_notice
-        self._task: asyncio.Task[Any] | None = None
-        self._interrupt_count = 0
-        self._on_stop: Callable[[], None] | None = None
-
-    @contextlib.contextmanager
-    def handle_signals(self) -> Iterator[None]:
-        """Inside the block, Ctrl-C calls `interrupt`; SIGTERM and SIGHUP cancel this task, so that children end too."""
-        loop = asyncio.get_running_loop()
-        task = asyncio.current_task()
-        # Leave alone a signal that is ignored, as under nohup.
-        end_signals = [
-            signal_number
-            for signal_number in END_SIGNALS
-            if signal.getsignal(signal_number) is not signal.SIG_IGN
-        ]
-        handlers = {
-            signal_number: signal.getsignal(signal_number)
-            for signal_number in (signal.SIGINT, *end_signals)
-        }
-        received_signals: list[int] = []
-
-        def on_end_signal(signal_number: int) -> None:
-            received_signals.append(signal_number)
-            if task is not None and len(received_signals) == 1:
-                task.cancel()
-
-        loop.add_signal_handler(signal.SIGINT, self.interrupt)
-        for signal_number in end_signals:
-            loop.add_signal_handler(signal_number, on_end_signal, signal_number)
-        try:
-            yield
-        except asyncio.CancelledError:
-            if received_signals:
-                raise typer.Exit(128 + received_signals[0]) from None
-            raise
-        finally:
-            for signal_number, handler in handlers.items():
-                loop.remove_signal_handler(signal_number)
-                signal.signal(
-                    signal_number, signal.SIG_DFL if handler is None else handler
-                )
-
-    async def run(
-        self, work: Coroutine[Any, Any, T], on_stop: Callable[[], None] | None = None
-    ) -> T:
-        """Do the work; raise `StoppedError` if Ctrl-C stopped it. `on_stop` is called at the first Ctrl-C."""
-        task: asyncio.Task[T] = asyncio.create_task(work)
-        self._task = task
-        self._interrupt_count = 0
-        self._on_stop = on_stop
-        try:
-            await asyncio.wait([task])
-        except asyncio.CancelledError:
-            task.cancel()
-            await asyncio.wait([task])
-            raise
-        finally:
-            self._task = None
-        if task.cancelled():
-            raise StoppedError
-        return task.result()
-
-    def interrupt(self) -> None:
-        """Handle one Ctrl-C."""
-        if self._task is None:
-            self._on_idle()
-            return
-        self._interrupt_count += 1
-        if self._interrupt_count == 1 and self._on_stop is not None:
-            self._on_stop()
-        if (
-            self._interrupt_count == 1
-            or self._interrupt_count >= FORCED_STOP_INTERRUPTS
-        ):
-            self._task.cancel()
-        else:
-            self._print_notice("stopping; waiting for the running tools to end")
-
-
-APPROVAL_QUESTION = "Allow it? [y]es, [n]o (or: n REASON), [a]lways: "
-APPROVAL_ANSWERS: dict[str, ApprovalAnswer] = {
-    "y": True,
-    "yes": True,
-    "n": False,
-    "no": False,
-    "": False,
-    "a": "always",
-    "always": "always",
-}
-MAX_PREVIEW_LINES = 60
-"""Lines of a change that are shown; the rest is only counted."""
-_DIFF_STYLES = (
-    ("+++", "bold"),
-    ("---", "bold"),
-    ("@@", "cyan"),
-    ("+", "green"),
-    ("-", "red"),
-)
-
-
-class ApprovalPrompt:
-    """Asks the user for approval. The end of the input is a no; Ctrl-C stops the whole turn."""
-
-    def __init__(
-        self, screen: Screen, reader: InputReader, stop: Callable[[], None]
-    ) -> None:
-        self._screen = screen
-        self._reader = reader
-        self._stop = stop
-
-    async def __call__(self, permission: Permission) -> ApprovalAnswer:
-        self._screen.flush()
-        self._screen.print(render_permission(permission))
-        while True:
-            try:
-                reply_text = await self._reader.ask(APPROVAL_QUESTION)
-            except EOFError:
-                return False
-            except KeyboardInterrupt:
-                # A KeyboardInterrupt that leaves this task would end the event loop.
-                self._stop()
-                raise asyncio.CancelledError from None
-            first_word, _, reason = reply_text.strip().partition(" ")
-            if first_word.lower() in ("n", "no", "n:", "no:", "no,") and reason.strip():
-                return Denial(reason.strip())
-            answer = APPROVAL_ANSWERS.get(reply_text.strip().lower())
-            if answer is not None:
-                return answer
-            self._screen.print(Text("Answer y, n or a; Ctrl-C stops the turn.", "dim"))
-
-
-def render_permission(permission: Permission) -> RenderableType:
-    """Show the whole action that the model asks for, with every control character visible."""
-    verb = {
-        "command": "run",
-        "write": "write",
-        "cache": "give up the provider's cache",
-    }[permission.kind]
-    heading = Text.assemble(("⚠ The model wants to ", "yellow"), (verb, "bold yellow"))
-    body = Text(
-        "\n".join(
-            f"  {line}" for line in escape_controls(permission.target).split("\n")
-        ),
-        "bold",
-    )
-    return (
-        Group(heading, body, _render_change(permission.detail))
-        if permission.detail.strip()
-        else Group(heading, body)
-    )
-
-
-def _render_change(detail: str) -> Text:
-    rows = escape_controls(detail).rstrip("\n").split("\n")
-    text = Text()
-    for row in rows[:MAX_PREVIEW_LINES]:
-        style = next(
-            (style for start, style in _DIFF_STYLES if row.startswith(start)), "dim"
-        )
-        text.append(f"  {row}\n", style)
-    if len(rows) > MAX_PREVIEW_LINES:
-        text.append(f"  … {len(rows) - MAX_PREVIEW_LINES:,} more lines\n", "dim")
-    text.rstrip()
-    return text

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from everthread.agent.turn_events import Delegated
-from everthread.cli.output import escape_controls, format_cost
+from everthread.cli.formats import format_cost
+from everthread.cli.output import escape_controls
 from everthread.core.messages import count_noun
 from everthread.store.records import CompactionRecord
 from everthread.store.usage_records import (
@@ -23,9 +23,6 @@ from everthread.thread.events import (
     LimitLearnt,
     UsageRecorded,
 )
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(slots=True)

@@ -1,1 +1,1 @@
-"""One file a command; loaded when it is called."""
+"""A file for each command, or a folder with its parts; loaded when the command is called."""

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from everthread.cli.output import print_json, print_table, print_text, show_progress
+from everthread.cli.file_errors import explain_write_errors
+from everthread.cli.output import print_json, print_text
+from everthread.cli.progress import show_progress
 from everthread.cli.shared_options import AsJson, number_option
-from everthread.errors import InputError
+from everthread.cli.tables import print_table
 
 if TYPE_CHECKING:
     from everthread.lab.summary_comparison import ComparedCompaction, Comparison
@@ -149,11 +151,6 @@ def _write_page(file: str, comparisons: list[Comparison], sentence: str) -> None
         row for comparison in comparisons for row in _list_rows(comparison)
     ]
     headings = [column.rstrip(">") for column in COLUMNS]
-    try:
-        Path(file).write_text(
-            render_table_page("Summaries compared", sentence, headings, rows), "utf-8"
-        )
-    except OSError as error:
-        raise InputError(
-            f"{file}: cannot be written: {error.strerror or error}"
-        ) from error
+    page = render_table_page("Summaries compared", sentence, headings, rows)
+    with explain_write_errors(file):
+        Path(file).write_text(page, "utf-8")

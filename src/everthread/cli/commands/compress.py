@@ -11,19 +11,21 @@ from typing import Annotated, Any, cast
 import typer
 from rich.console import Console
 
+from everthread.cli.file_errors import explain_write_errors
 from everthread.cli.output import (
     print_json,
     print_notes,
-    print_table,
     print_text,
     print_unknown_roles,
 )
 from everthread.cli.shared_options import (
-    MIN_WINDOW,
     AsJson,
+    CountingModel,
+    WindowOption,
     number_option,
     resolve_window_option,
 )
+from everthread.cli.tables import print_table
 from everthread.compaction.compaction_result import Compaction
 from everthread.compaction.journal.journal import describe_author
 from everthread.compaction.summary.sections import TemplateName
@@ -31,7 +33,7 @@ from everthread.config import load_config
 from everthread.core.messages import count_noun, excerpt
 from everthread.core.tool_outputs import replace_reader_name
 from everthread.core.types import Request
-from everthread.errors import ConfigError, InputError
+from everthread.errors import ConfigError
 from everthread.lab.importers.conversation_file import (
     FILE_HELP,
     ConversationFile,
@@ -40,13 +42,7 @@ from everthread.lab.importers.conversation_file import (
 from everthread.wire import anthropic, openai_chat, openai_responses
 
 CODECS = {codec.API: codec for codec in (anthropic, openai_chat, openai_responses)}
-
-
 FileArgument = Annotated[str, typer.Argument(help=FILE_HELP)]
-WindowOption = Annotated[
-    int | None,
-    number_option(minimum=MIN_WINDOW, help_text="The model's window, in tokens."),
-]
 FocusOption = Annotated[
     str | None, typer.Option(help="Keep full detail for this topic.")
 ]
@@ -78,10 +74,6 @@ OutOption = Annotated[
 TimesOption = Annotated[
     int, number_option(minimum=1, maximum=100, help_text="Compact N times in a row.")
 ]
-ModelOption = Annotated[
-    str | None,
-    typer.Option(help="Count as this model does. Default: the one in the file."),
-]
 
 
 def compress(
@@ -94,7 +86,7 @@ def compress(
     show: ShowOption = False,
     out: OutOption = None,
     times: TimesOption = 1,
-    model: ModelOption = None,
+    model: CountingModel = None,
     as_json: AsJson = False,
 ) -> None:
     """Compact a conversation: prune, cut, summarise, verify, assemble."""
@@ -171,14 +163,8 @@ def _write_conversation(
     )
     outputs = {item.id: item.text for result in results for item in result.to_store}
     outputs |= {node.id: node.body for result in results for node in result.nodes}
-    text = (
-        json.dumps(
-            body["messages"] if recording.is_message_list else body,
-            ensure_ascii=False,
-            indent=1,
-        )
-        + "\n"
-    )
+    value = body["messages"] if recording.is_message_list else body
+    text = f"{json.dumps(value, ensure_ascii=False, indent=1)}\n"
     if target == "-":
         typer.echo(text, nl=False)
         if outputs:
@@ -187,17 +173,13 @@ def _write_conversation(
                 f"{cited_outputs} can be read nowhere; `--out FILE` writes them beside it"
             )
         return
-    try:
+    folder = Path(f"{target}.outputs")
+    with explain_write_errors(target):
         Path(target).write_text(text, "utf-8")
-        folder = Path(f"{target}.outputs")
         if outputs:
             folder.mkdir(exist_ok=True)
         for name, content in outputs.items():
             (folder / f"{name.rpartition(':')[2]}.txt").write_text(content, "utf-8")
-    except OSError as error:
-        raise InputError(
-            f"{target}: cannot be written: {error.strerror or error}"
-        ) from error
 
 
 def _result_as_json(result: Compaction) -> dict[str, Any]:
@@ -253,13 +235,9 @@ def _print_result(recording: ConversationFile, result: Compaction) -> None:
             f"  {count_noun(output_count, 'output')} cited; `--out FILE` writes them to FILE.outputs"
         )
     covered_count = len(result.covered)
-    verb = (
-        "would be"
-        if result.reason == "preview"
-        else "is"
-        if covered_count == 1
-        else "are"
-    )
+    verb = "is" if covered_count == 1 else "are"
+    if result.reason == "preview":
+        verb = "would be"
     author = f" by {describe_author(result.author)}" if result.author else ""
     change = (
         f"{count_noun(covered_count, 'message')} {verb} summarised{author}"

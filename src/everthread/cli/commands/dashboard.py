@@ -8,7 +8,7 @@ import typer
 
 from everthread.cli.end_signals import leave_on_interrupt, watch_end_signals
 from everthread.cli.output import encode_json, escape_controls
-from everthread.cli.shared_options import StoreUrl, number_option
+from everthread.cli.shared_options import AsJson, Port, StoreUrl
 from everthread.cli.store_access import with_store
 from everthread.config import load_config
 
@@ -18,15 +18,11 @@ if TYPE_CHECKING:
 
 def dashboard(
     store_url: StoreUrl = None,
-    port: Annotated[
-        int, number_option(maximum=65535, help_text="0 finds a free one.")
-    ] = 8485,
+    port: Port = 8485,
     open_browser: Annotated[
         bool, typer.Option("--open", help="Open the page in a browser.")
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the address as JSON.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """See your context: threads, windows, calls, compactions and their cost, as pages in a browser.
 

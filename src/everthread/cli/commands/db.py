@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich import filesize
 
-from everthread.cli.output import format_size, print_json, print_text
+from everthread.cli.file_errors import explain_write_errors
+from everthread.cli.output import print_json, print_text
 from everthread.cli.shared_options import AsJson, StoreUrl
 from everthread.cli.store_access import store_address, with_store
 from everthread.core.messages import count_noun
-from everthread.errors import InputError, StoreError
+from everthread.errors import StoreError
 
 if TYPE_CHECKING:
     from everthread.store.records import StoreHealth
@@ -34,7 +36,7 @@ def check(store_url: StoreUrl = None, as_json: AsJson = False) -> None:
         facts = [
             health.backend,
             f"schema {health.schema}",
-            format_size(health.size),
+            filesize.decimal(health.size),
             count_noun(health.sessions, "session"),
             count_noun(health.messages, "message"),
         ]
@@ -84,17 +86,13 @@ def backup(
     as_json: AsJson = False,
 ) -> None:
     """Copy the whole store to a file, while other processes may use it."""
-    try:
+    with explain_write_errors(file):
         with_store(store_url, lambda store: store.backup(file))
         size = Path(file).stat().st_size
-    except OSError as error:
-        raise InputError(
-            f"{file}: cannot be written: {error.strerror or error}"
-        ) from error
     if as_json:
         print_json({"file": file, "size": size})
     else:
-        print_text(f"{file}: {format_size(size)}")
+        print_text(f"{file}: {filesize.decimal(size)}")
 
 
 @app.command()
@@ -121,5 +119,5 @@ def vacuum(store_url: StoreUrl = None, as_json: AsJson = False) -> None:
         )
     else:
         print_text(
-            f"{health_after.location}: {format_size(health_before.size)} -> {format_size(health_after.size)}"
+            f"{health_after.location}: {filesize.decimal(health_before.size)} -> {filesize.decimal(health_after.size)}"
         )

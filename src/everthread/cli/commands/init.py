@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from everthread.cli.commands.doctor import doctor
+from everthread.cli.commands.doctor.doctor_command import doctor
 from everthread.cli.output import indent_further_lines, print_text
 from everthread.cli.summary_writer import describe_own_writer
 from everthread.config import config_path, home_directory, load_config
@@ -40,21 +40,15 @@ MODEL_HINTS = {
 
 
 NO_KEY = "none"
-
-
 ProviderOption = Annotated[
     str | None,
     typer.Option(
         help="openai, anthropic, openrouter, gemini, local, or custom (with --base-url)."
     ),
 ]
-
-
 ModelOption = Annotated[
     str | None, typer.Option("--model", "-m", help="The model's name there.")
 ]
-
-
 ApiKeyEnvOption = Annotated[
     str | None,
     typer.Option(
@@ -63,13 +57,9 @@ ApiKeyEnvOption = Annotated[
         help="The environment variable that holds the key.",
     ),
 ]
-
-
 BaseUrlOption = Annotated[
     str | None, typer.Option("--base-url", metavar="URL", help="Where its API is.")
 ]
-
-
 GatewayOption = Annotated[
     bool | None,
     typer.Option(
@@ -77,8 +67,6 @@ GatewayOption = Annotated[
         help="Also put the gateway (`everthread serve`) in front of it.",
     ),
 ]
-
-
 CheckOption = Annotated[
     bool,
     typer.Option("--check/--no-check", help="Run `everthread doctor` afterwards."),

@@ -5,13 +5,20 @@ from __future__ import annotations
 import dataclasses
 import time
 from decimal import Decimal, InvalidOperation
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from everthread.cli.output import escape_controls, print_json, print_table, print_text
-from everthread.cli.shared_options import AsJson, StoreUrl, Tenant, number_option
+from everthread.cli.output import escape_controls, print_json, print_text
+from everthread.cli.shared_options import (
+    AsJson,
+    GatewayMode,
+    StoreUrl,
+    Tenant,
+    number_option,
+)
 from everthread.cli.store_access import with_store
+from everthread.cli.tables import print_table
 from everthread.cli.times import format_age, format_iso
 from everthread.core.costs.prices import format_dollars
 from everthread.errors import InputError
@@ -29,8 +36,6 @@ DailyLimitOption = Annotated[
     int | None,
     number_option(maximum=10**15, help_text="Most in a UTC day. Default: no limit."),
 ]
-
-
 TenantOption = Annotated[
     str,
     typer.Option(
@@ -50,13 +55,6 @@ DollarsPerDayOption = Annotated[
         help="Most in a UTC day, such as 2.50. Default: no limit.",
     ),
 ]
-ModeOption = Annotated[
-    Literal["managed", "observe", "off"] | None,
-    typer.Option(
-        metavar="MODE",
-        help="Instead of the configured mode: `managed` compacts, `observe` only records, `off` does neither.",
-    ),
-]
 NameOption = Annotated[str, typer.Option(help="A name for the list.")]
 
 
@@ -67,7 +65,7 @@ def create(
     requests_per_day: DailyLimitOption = None,
     tokens_per_day: DailyLimitOption = None,
     dollars_per_day: DollarsPerDayOption = None,
-    mode: ModeOption = None,
+    mode: GatewayMode = None,
     name: NameOption = "",
     store_url: StoreUrl = None,
     as_json: AsJson = False,

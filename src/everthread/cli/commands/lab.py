@@ -11,7 +11,7 @@ import typer
 
 from everthread.cli.end_signals import watch_end_signals
 from everthread.cli.output import encode_json, escape_controls
-from everthread.cli.shared_options import number_option
+from everthread.cli.shared_options import Port, number_option
 from everthread.core.messages import excerpt
 from everthread.errors import InputError
 from everthread.lab.importers.conversation_file import read_conversation
@@ -31,9 +31,6 @@ def _lab() -> None:
     pass
 
 
-PortOption = Annotated[
-    int, number_option(maximum=65535, help_text="Where to listen; 0 finds a free one.")
-]
 ModelOption = Annotated[
     list[str] | None,
     typer.Option(metavar="NAME=WINDOW[:DIALECT]", help="A model to serve; repeatable."),
@@ -93,7 +90,7 @@ AsJsonOption = Annotated[
 
 @app.command()
 def provider(
-    port: PortOption = 0,
+    port: Port = 0,
     model: ModelOption = None,
     shows: ShowsOption = None,
     compaction: CompactionOption = True,

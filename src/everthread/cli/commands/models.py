@@ -15,11 +15,11 @@ from everthread.cli.output import (
     escape_controls,
     indent_further_lines,
     print_json,
-    print_table,
     print_text,
 )
 from everthread.cli.shared_options import AsJson, StoreUrl
 from everthread.cli.store_access import with_store
+from everthread.cli.tables import print_table
 from everthread.config import home_directory, load_config
 from everthread.core.messages import count_noun
 

@@ -8,13 +8,8 @@ from typing import Annotated
 
 import typer
 
-from everthread.cli.output import (
-    console,
-    indent_further_lines,
-    print_json,
-    print_text,
-    shorten_path,
-)
+from everthread.cli.formats import shorten_path
+from everthread.cli.output import console, indent_further_lines, print_json, print_text
 from everthread.cli.shared_options import AsJson
 from everthread.compaction import registry
 from everthread.config import config_path, home_directory, load_config

@@ -1,13 +1,11 @@
-"""`everthread run TASK`: one task, its answer on standard output as text or JSON lines; `everthread chat`."""
+"""`everthread run TASK`: one task, its answer on standard output as text or JSON lines."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import shlex
 import signal
 import sys
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -17,40 +15,29 @@ from rich.text import Text
 from everthread.agent.approval import Approvals, read_rules
 from everthread.agent.loop import Agent
 from everthread.agent.turn_events import TurnEnded
-from everthread.cli.chat.chat_session import run_chat
-from everthread.cli.chat.input import (
-    ApprovalPrompt,
-    Interrupts,
-    LineReader,
-    StoppedError,
-    is_at_terminal,
-)
+from everthread.cli.chat.approval_prompt import ApprovalPrompt
+from everthread.cli.chat.input import LineReader
+from everthread.cli.chat.interrupts import Interrupts, StoppedError
 from everthread.cli.chat.screen import Screen
-from everthread.cli.output import (
-    encode_json,
-    escape_controls,
-    log_unexpected_error,
-    shorten_id,
-)
-from everthread.cli.shared_options import (
+from everthread.cli.error_log import log_unexpected_error
+from everthread.cli.formats import shorten_id
+from everthread.cli.output import encode_json, escape_controls
+from everthread.cli.shared_options import StoreUrl
+from everthread.cli.start_options import (
     RESUME_WITHOUT_ID,
     BaseUrl,
     ContinueOption,
     Model,
     ResumeCommand,
     ResumeOption,
-    StoreUrl,
+    StartOptions,
     Workspace,
     YesOption,
-    with_base_url,
+    read_start_options,
 )
 from everthread.cli.store_access import find_latest_thread, store_address
-from everthread.cli.terminal_agent import (
-    StartOptions,
-    choose_model,
-    open_terminal_agent,
-)
-from everthread.config import home_directory, load_config
+from everthread.cli.terminal_agent import open_terminal_agent
+from everthread.config import home_directory
 from everthread.conversation.answer_recorder import ModelAnswer
 from everthread.conversation.conversation import Conversation
 from everthread.core.types import StreamDelta
@@ -140,7 +127,7 @@ class JsonOutput:
 
 
 Output = TextOutput | JsonOutput
-COMMAND = {"cls": ResumeCommand}
+TYPER_OPTIONS = {"cls": ResumeCommand}
 
 
 def run(
@@ -169,8 +156,13 @@ def run(
     Without a terminal, what needs approval is refused, unless --yes or a rule in approvals.txt allows it.
     """
     text = _read_task(task)
-    start_options = _read_options(
-        workspace, base_url, resume, continue_, model, ask=False
+    start_options = read_start_options(
+        model=model,
+        base_url=base_url,
+        resume=resume,
+        continue_=continue_,
+        workspace=workspace,
+        can_ask=False,
     )
     output: Output = (
         JsonOutput()
@@ -180,32 +172,6 @@ def run(
     store = open_store(store_address(store_url))
     if not asyncio.run(_run(start_options, store, output, text, yes=yes)):
         raise typer.Exit(1)
-
-
-def _read_options(
-    workspace: str,
-    base_url: str | None,
-    resume: str | None,
-    continue_: bool,
-    model: str | None,
-    *,
-    ask: bool,
-) -> StartOptions:
-    directory = Path(workspace).expanduser().resolve()
-    if not directory.is_dir():
-        raise InputError(f"--workspace {workspace}: there is no such directory")
-    config = with_base_url(load_config(), base_url)
-    thread = RESUME_WITHOUT_ID if continue_ and resume is None else resume
-    model = model if thread else choose_model(config, model, ask=ask)
-    resume_options = "" if base_url is None else f" --base-url {shlex.quote(base_url)}"
-    return StartOptions(
-        config,
-        model,
-        thread=thread,
-        workspace=directory,
-        can_ask=ask,
-        resume_options=resume_options,
-    )
 
 
 def _read_task(argument: str) -> str:
@@ -285,24 +251,3 @@ async def _stream_turn(
                 turn_end = item
             output.show_item(item)
     raise AssertionError("a turn ends with its answer or an error")
-
-
-def chat(
-    model: Model = None,
-    base_url: BaseUrl = None,
-    resume: ResumeOption = None,
-    continue_: ContinueOption = False,
-    workspace: Workspace = ".",
-    yes: YesOption = False,
-    store_url: StoreUrl = None,
-) -> None:
-    """Talk with a model that has tools, in this directory. Threads are stored and outgrow the model's window."""
-    start_options = _read_options(
-        workspace, base_url, resume, continue_, model, ask=is_at_terminal()
-    )
-    store = open_store(store_address(store_url))
-    asyncio.run(
-        run_chat(
-            start_options, store, let_user_pick=not continue_, allow_everything=yes
-        )
-    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from everthread.agent.tools.conversation_tools import answer_recall
+from everthread.agent.tools.recall import answer_recall
 from everthread.core.messages import Call, Message, calls_of
 from everthread.core.secrets.redaction import redact
 from everthread.core.types import Reply

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from everthread.agent.tools.conversation_tools import RECALL_SCHEMA
+from everthread.agent.tools.recall import RECALL_SCHEMA
 from everthread.compaction.summary.summary_message import find_reading_tools
 from everthread.core.messages import tool_names
 from everthread.core.recent_dict import RecentDict

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from everthread.agent.tools.conversation_tools import RECALL_SCHEMA
+from everthread.agent.tools.recall import RECALL_SCHEMA
 from everthread.core.types import Api
 from everthread.gateway.request.json_slices import Change, SlicedBody
 from everthread.thread.wire_messages import encode_value

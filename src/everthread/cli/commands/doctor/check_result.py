@@ -1,0 +1,33 @@
+"""The result of one check of the setup."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+State = Literal["good", "note", "broken"]
+
+
+STATE_MARKS: dict[State, tuple[str, str]] = {
+    "good": ("✓", "green"),
+    "note": ("·", "dim"),
+    "broken": ("✗", "bold red"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """The result of one check. A `note` is neither good nor bad; `advice` says what to do."""
+
+    name: str
+    state: State
+    text: str
+    advice: str = ""
+
+    def as_json(self) -> dict[str, str]:
+        return {
+            "what": self.name,
+            "state": self.state,
+            "text": self.text,
+            "advice": self.advice,
+        }

@@ -1,0 +1,176 @@
+"""`everthread sessions list`: threads, or every session."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from everthread.cli.formats import shorten_id
+from everthread.cli.output import print_json, print_next_page_hint, print_text
+from everthread.cli.session_texts import describe_state, load_short_title
+from everthread.cli.shared_options import (
+    AsJson,
+    Limit,
+    Offset,
+    StoreUrl,
+    Tenant,
+)
+from everthread.cli.store_access import with_store
+from everthread.cli.tables import print_one_line_rows
+from everthread.cli.times import format_age, format_iso
+from everthread.core.messages import count_noun, excerpt
+
+if TYPE_CHECKING:
+    from everthread.store.records import Session, ThreadRow
+    from everthread.store.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class ListRow:
+    """A row of the list: a thread with its first session, or with `--all` any session."""
+
+    session: Session
+    state: str
+    messages: int
+    last_used: float
+    title: str
+    tokens: int | None = None
+    compactions: int | None = None
+    """None for a session: tokens and compactions are counted for threads only."""
+    side_calls: int = 0
+
+    @property
+    def kind(self) -> str:
+        """The thread's kind, with the number of side calls that are folded into it."""
+        if not self.side_calls:
+            return self.session.shown_kind
+        return f"{self.session.shown_kind} +{count_noun(self.side_calls, 'side call')}"
+
+    def as_json(self) -> dict[str, Any]:
+        session = self.session
+        names = (
+            "id",
+            "thread",
+            "parent",
+            "kind",
+            "tenant",
+            "platform",
+            "user",
+            "model",
+            "client",
+            "client_session",
+        )
+        return {name: getattr(session, name) for name in names} | {
+            "title": self.title,
+            "messages": self.messages,
+            "tokens": self.tokens,
+            "compactions": self.compactions,
+            "side_calls": self.side_calls,
+            "state": self.state,
+            "started": format_iso(session.started),
+            "last": format_iso(self.last_used),
+        }
+
+
+def list_threads(
+    show_all: Annotated[
+        bool,
+        typer.Option(
+            "--all", help="Every session, continuations and reverted ones too."
+        ),
+    ] = False,
+    limit: Limit = 20,
+    offset: Offset = 0,
+    tenant: Tenant = None,
+    store_url: StoreUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """List threads, the last used first, with their messages, tokens and compactions."""
+
+    async def load_rows(store: Store) -> list[ListRow]:
+        if show_all:
+            sessions = await store.list_sessions(
+                tenant=tenant, limit=limit + 1, offset=offset
+            )
+            return [await _make_session_row(store, session) for session in sessions]
+        threads = await store.list_threads(
+            tenant=tenant, limit=limit + 1, offset=offset
+        )
+        return [await _make_thread_row(store, row) for row in threads]
+
+    rows = with_store(store_url, load_rows, empty_if_missing=True)
+    has_more = len(rows) > limit
+    rows = rows[:limit]
+    if as_json:
+        print_json(
+            {
+                "sessions": [row.as_json() for row in rows],
+                "offset": offset,
+                "more": has_more,
+            }
+        )
+        return
+    if not rows:
+        print_text("no sessions" if offset else "no sessions yet")
+        return
+    _print_list(rows, time.time(), show_all=show_all)
+    if has_more:
+        print_next_page_hint(offset + limit)
+
+
+def _print_list(rows: list[ListRow], now: float, *, show_all: bool) -> None:
+    """Print one line for each row, always in the same form, so that other programs can read it."""
+    columns: dict[str, Callable[[ListRow], object]] = {
+        "title…": lambda row: excerpt(row.title, 70) or "(no title)",
+        "id": lambda row: shorten_id(row.session.id),
+        "last used": lambda row: format_age(row.last_used, now),
+        "messages>": lambda row: row.messages,
+    }
+    if show_all:
+        columns |= {
+            "kind": lambda row: row.session.shown_kind,
+            "state": lambda row: row.state,
+        }
+    else:
+        columns |= {
+            "tokens>": lambda row: row.tokens,
+            "compactions>": lambda row: row.compactions,
+            "kind": lambda row: row.kind,
+        }
+    columns["model"] = lambda row: excerpt(row.session.model, 30)
+    values = [[value(row) for value in columns.values()] for row in rows]
+    print_one_line_rows("sessions" if show_all else "threads", list(columns), values)
+
+
+async def _make_thread_row(store: Store, row: ThreadRow) -> ListRow:
+    title = await load_short_title(store, row.first)
+    return ListRow(
+        row.first,
+        describe_state(row.tip),
+        messages=row.messages,
+        last_used=row.last_active,
+        title=title,
+        tokens=row.tokens,
+        compactions=row.compactions,
+        side_calls=row.side_calls,
+    )
+
+
+async def _make_session_row(store: Store, session: Session) -> ListRow:
+    last_messages = (
+        await store.messages(session.id, start=session.messages - 1, limit=1)
+        if session.messages
+        else []
+    )
+    last_used = last_messages[0].created if last_messages else session.started
+    return ListRow(
+        session,
+        describe_state(session),
+        session.messages,
+        last_used,
+        await load_short_title(store, session),
+    )

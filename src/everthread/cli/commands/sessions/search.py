@@ -1,0 +1,220 @@
+"""`everthread sessions search`: search all stored messages."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.text import Text
+
+from everthread.cli.formats import shorten_id
+from everthread.cli.output import (
+    console,
+    escape_controls,
+    print_json,
+    print_next_page_hint,
+    print_text,
+)
+from everthread.cli.shared_options import (
+    AsJson,
+    Limit,
+    Offset,
+    SinceOption,
+    StoreUrl,
+    Tenant,
+    UntilOption,
+)
+from everthread.cli.store_access import with_store
+from everthread.cli.times import format_age, format_iso, parse_time
+from everthread.core.messages import excerpt
+from everthread.core.search.terms import phrase_terms
+
+if TYPE_CHECKING:
+    from everthread.core.search.search_results import Neighbour
+    from everthread.store.records import Session
+    from everthread.store.search_records import HitPage, SearchHit
+    from everthread.store.store import Store
+
+
+HIGHLIGHT_STYLE = "bold reverse"
+TextArgument = Annotated[
+    str,
+    typer.Argument(help='Words, "phrases", prefix*; anything else is taken literally.'),
+]
+RoleOption = Annotated[
+    str | None,
+    typer.Option(help="Only messages of this role: user, assistant, tool."),
+]
+ToolOption = Annotated[
+    str | None, typer.Option(help="Only calls and results of this tool.")
+]
+PathOption = Annotated[
+    str | None,
+    typer.Option(help="Only calls with this path, or a part of one, and results."),
+]
+ThreadOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ID", help="Only this thread and the others of its client session."
+    ),
+]
+SessionOption = Annotated[
+    str | None, typer.Option(metavar="ID", help="Only this session.")
+]
+
+
+def search(
+    text: TextArgument,
+    role: RoleOption = None,
+    tool: ToolOption = None,
+    path: PathOption = None,
+    thread: ThreadOption = None,
+    session: SessionOption = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
+    limit: Limit = 20,
+    offset: Offset = 0,
+    tenant: Tenant = None,
+    store_url: StoreUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Search messages and tool outputs, the best match first, each with the message before and after."""
+    from everthread.store.search_records import SearchQuery
+
+    now = time.time()
+    since_time = parse_time(since, now)
+    until_time = parse_time(until, now)
+
+    async def find(store: Store) -> tuple[HitPage, str]:
+        in_thread = await _resolve_optional(store, thread, tenant)
+        in_session = await _resolve_optional(store, session, tenant)
+        scope = in_session or in_thread
+        query = SearchQuery(
+            text,
+            tenant=tenant or (scope.tenant if scope else None),
+            thread=in_thread.thread if in_thread else None,
+            include_family=in_thread is not None,
+            session=in_session.id if in_session else None,
+            role=role,
+            tool=tool,
+            path=path,
+            since=since_time,
+            until=until_time,
+            limit=limit,
+            offset=offset,
+        )
+        page = await store.find(query)
+        return page, "" if page.hits else await _describe_scope(store, tenant, scope)
+
+    page, scope_text = with_store(store_url, find, empty_if_missing=True)
+    if as_json:
+        rows = [_hit_as_json(hit) for hit in page.hits]
+        print_json(
+            {
+                "hits": rows,
+                "offset": offset,
+                "more": page.has_more,
+                "near": page.is_approximate,
+            }
+        )
+        return
+    if not page.hits:
+        print_text(f"nothing found {scope_text}")
+    _print_hits(page, text)
+    if page.has_more:
+        print_next_page_hint(offset + limit)
+
+
+def _print_hits(page: HitPage, query: str) -> None:
+    if page.is_approximate:
+        print_text(("No message holds every word. The closest:", "dim"))
+    hit_ids = {hit.message for hit in page.hits}
+    for hit in page.hits:
+        _print_hit(hit, query, hit_ids)
+
+
+def _print_hit(hit: SearchHit, query: str, hit_ids: Collection[int | None]) -> None:
+    number = f"#{hit.message}" if hit.message is not None else hit.output
+    facts = (
+        shorten_id(hit.session),
+        number,
+        hit.role,
+        hit.tool,
+        format_age(hit.created, time.time()),
+    )
+    print_text((" · ".join(filter(None, facts)), "dim"))
+    _print_neighbour("before", hit.before, hit_ids)
+    print_text(_highlight(Text(f"  {excerpt(hit.snippet, 400)}"), query))
+    _print_neighbour("after", hit.after, hit_ids)
+
+
+async def _resolve_optional(
+    store: Store, session_id: str | None, tenant: str | None
+) -> Session | None:
+    if session_id is None:
+        return None
+    return await store.resolve(session_id, tenant=tenant)
+
+
+async def _describe_scope(
+    store: Store, tenant: str | None, scope: Session | None
+) -> str:
+    """Describe which threads a search covered, and which it left out."""
+    total = await store.count_threads()
+    if not total:
+        return "(there are no threads yet)"
+    if scope is not None:
+        return f"in thread {shorten_id(scope.thread)}; other threads were not searched"
+    count = await store.count_threads(tenant=tenant)
+    threads = f"in {count:,} thread{'' if count == 1 else 's'}"
+    if tenant is None:
+        return f"{threads} of {store.database.location}"
+    return f"{threads} of tenant {tenant}; {total - count:,} of other tenants were not searched"
+
+
+def _hit_as_json(hit: SearchHit) -> dict[str, Any]:
+    names = (
+        "message",
+        "output",
+        "thread",
+        "session",
+        "role",
+        "tool",
+        "snippet",
+        "score",
+    )
+    neighbours = {
+        "before": hit.before and asdict(hit.before),
+        "after": hit.after and asdict(hit.after),
+    }
+    return (
+        {name: getattr(hit, name) for name in names}
+        | {"created": format_iso(hit.created)}
+        | neighbours
+    )
+
+
+def _print_neighbour(
+    side: str, neighbour: Neighbour | None, hit_ids: Collection[int | None]
+) -> None:
+    """Print a neighbouring message in one line, cut at the edge of a terminal."""
+    if neighbour is not None:
+        line = escape_controls(f"    {side} {neighbour.as_line(hit_ids)}")
+        console.print(
+            Text(line, "dim"),
+            no_wrap=True,
+            overflow="ellipsis" if console.is_terminal else "ignore",
+        )
+
+
+def _highlight(snippet: Text, query: str) -> Text:
+    """Highlight the words of the query in the snippet: as typed, or else each of a word's terms."""
+    for word in query.replace('"', " ").replace("*", " ").split():
+        if not snippet.highlight_words([word], HIGHLIGHT_STYLE, case_sensitive=False):
+            snippet.highlight_words(
+                phrase_terms(word), HIGHLIGHT_STYLE, case_sensitive=False
+            )
+    return snippet

@@ -1,0 +1,197 @@
+"""`everthread sessions tree`: the sessions of a thread, its branches and its subagents."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rich.text import Text
+from rich.tree import Tree
+
+from everthread.cli.formats import format_share, shorten_id
+from everthread.cli.output import WrappingConsole, console, print_json
+from everthread.cli.session_texts import describe_state, load_short_title
+from everthread.cli.shared_options import (
+    AsJson,
+    SessionId,
+    StoreUrl,
+    Tenant,
+)
+from everthread.cli.store_access import with_store
+from everthread.cli.times import format_age, format_iso
+from everthread.compaction.journal.journal import describe_author
+from everthread.core.messages import (
+    count_noun,
+    excerpt,
+)
+
+if TYPE_CHECKING:
+    from everthread.store.records import (
+        CompactionRecord,
+        Session,
+    )
+    from everthread.store.store import Store
+
+
+MAX_LINE_CHARS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class FamilySession:
+    """A session of a thread's family, and the compaction that started it."""
+
+    session: Session
+    compaction: CompactionRecord | None
+    title: str
+
+
+def tree(
+    session_id: SessionId,
+    tenant: Tenant = None,
+    store_url: StoreUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show a thread's continuations, reverted sessions, branches and subagents, with what compactions saved."""
+
+    async def load(store: Store) -> list[FamilySession]:
+        return await load_family(
+            store, (await store.resolve(session_id, tenant=tenant)).thread
+        )
+
+    members = with_store(store_url, load)
+    if as_json:
+        print_json(
+            {
+                "thread": members[0].session.thread,
+                "sessions": [_member_as_json(member) for member in members],
+            }
+        )
+    else:
+        # Wrapped on a terminal; elsewhere each session is one whole line.
+        target_console = (
+            console
+            if console.is_terminal
+            else WrappingConsole(highlight=False, emoji=False, width=MAX_LINE_CHARS)
+        )
+        target_console.print(_draw_tree(members, time.time()))
+
+
+async def load_family(store: Store, thread: str) -> list[FamilySession]:
+    """Return every session of a thread and of the threads that began in it, recursively."""
+    members: list[FamilySession] = []
+    threads = {thread}
+    queue = [thread]
+    while queue:
+        next_thread = queue.pop()
+        compactions = {
+            record.session: record for record in await store.compactions(next_thread)
+        }
+        sessions = await store.thread_sessions(next_thread)
+        title = await load_short_title(store, sessions[0])
+        members += [
+            FamilySession(session, compactions.get(session.id), title)
+            for session in sessions
+        ]
+        children = [
+            child.id
+            for child in await store.threads_started_by(next_thread)
+            if child.id not in threads
+        ]
+        threads |= set(children)
+        queue += children
+    return members
+
+
+def _member_as_json(member: FamilySession) -> dict[str, Any]:
+    session = member.session
+    compaction = member.compaction
+    names = (
+        "id",
+        "thread",
+        "parent",
+        "kind",
+        "model",
+        "messages",
+        "end_reason",
+        "branched_at",
+    )
+    values = {name: getattr(session, name) for name in names} | {
+        "title": member.title,
+        "compaction": None,
+    }
+    values |= {
+        "started": format_iso(session.started),
+        "ended": format_iso(session.ended),
+    }
+    if compaction is not None:
+        record = compaction.record
+        figures = (
+            "tokens_before",
+            "tokens_after",
+            "author",
+            "reason",
+            "focus",
+            "duration",
+        )
+        values["compaction"] = {name: getattr(record, name) for name in figures} | {
+            "covered": len(record.covered),
+            "cost": None if record.cost is None else float(record.cost),
+            "warnings": list(record.warnings),
+            "reverted": format_iso(compaction.reverted),
+        }
+    return values
+
+
+def _draw_tree(members: list[FamilySession], now: float) -> Tree:
+    """Draw continuations below each other: a hundred compactions are a list, not a staircase."""
+    root = Tree(Text())
+    threads: dict[str, Tree] = {}
+    nodes: dict[str, Tree] = {}
+    for member in members:
+        session = member.session
+        parent = nodes.get(session.parent or "")
+        if not threads:
+            root.label = Text(
+                f"thread {shorten_id(session.thread)}  {member.title}", "bold"
+            )
+            threads[session.thread] = root
+        elif session.thread not in threads:
+            label = Text(
+                f"{session.kind} {shorten_id(session.thread)}  {member.title}", "bold"
+            )
+            threads[session.thread] = (parent or root).add(label)
+        parent_node = (
+            parent if session.kind == "reverted" and parent else threads[session.thread]
+        )
+        nodes[session.id] = parent_node.add(_render_label(member, now))
+    return root
+
+
+def _render_label(member: FamilySession, now: float) -> Text:
+    session = member.session
+    facts = [
+        count_noun(session.messages, "message"),
+        describe_state(session),
+        format_age(session.started, now),
+    ]
+    label = Text.assemble(
+        (shorten_id(session.id), "cyan"),
+        f" {session.kind}",
+        ("  " + " · ".join(facts), "dim"),
+    )
+    if member.compaction is not None:
+        record = member.compaction.record
+        label.append(
+            f"  {record.tokens_before:,} → {record.tokens_after:,} tokens", "green"
+        )
+        saved = format_share(
+            record.tokens_before - record.tokens_after, record.tokens_before
+        )
+        author = (
+            f", by {excerpt(describe_author(record.author), 30)}"
+            if record.author
+            else ""
+        )
+        label.append(f" ({saved} saved{author}, {record.duration:.1f} s)", "dim")
+    return label
