@@ -7,11 +7,11 @@ from pathlib import Path
 
 import httpx2
 
-from tests.cli.test_serve import start_server
+from tests.cli.server_process import start_server
 
 
 def test_a_link_opens_the_pages_of_a_store(tmp_path: Path) -> None:
-    with start_server(tmp_path, "dashboard", "--port", "0", "--json") as (_, line):
+    with start_server(tmp_path, "dashboard --port 0 --json") as (_, line):
         report = json.loads(line)
         with httpx2.Client(follow_redirects=True) as browser:
             assert "opens by a link" in browser.get(report["url"]).text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import subprocess
 import sys
@@ -18,9 +19,16 @@ from openai import OpenAI
 
 
 @contextmanager
-def run_lab(*options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def run_lab(options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Run the command, yield it and the address it printed, and end it."""
-    command = [sys.executable, "-m", "everthread", "lab", "provider", *options]
+    command = [
+        sys.executable,
+        "-m",
+        "everthread",
+        "lab",
+        "provider",
+        *shlex.split(options),
+    ]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -47,7 +55,7 @@ def ask(url: str, text: str) -> str | None:
 
 
 def test_the_provider_serves_until_ctrl_c() -> None:
-    with run_lab("--model", "gpt-5=4_000:vllm", "--model", "other=9000") as (
+    with run_lab("--model gpt-5=4_000:vllm --model other=9000") as (
         process,
         url,
     ):
@@ -73,7 +81,7 @@ def test_a_script_faults_and_json(tmp_path: Path) -> None:
         json.dumps(["First.", {"fault": "server_error"}, {"content": "Third."}]),
         "utf-8",
     )
-    with run_lab("--script", str(script), "--json", "--requests", "3") as (
+    with run_lab(f"--script {script} --json --requests 3") as (
         process,
         url,
     ):
@@ -100,9 +108,10 @@ def test_a_transcript_and_a_plan_of_faults(tmp_path: Path) -> None:
     ]
     file = tmp_path / "talk.json"
     file.write_text(json.dumps(talk), "utf-8")
-    with run_lab(
-        "--transcript", str(file), "--fault", "no_usage=1", "--requests", "1"
-    ) as (process, url):
+    with run_lab(f"--transcript {file} --fault no_usage=1 --requests 1") as (
+        process,
+        url,
+    ):
         assert ask(url, "How old?") == "Forty-two."
         out, _ = process.communicate(timeout=120)
     assert process.returncode == 0
@@ -110,9 +119,10 @@ def test_a_transcript_and_a_plan_of_faults(tmp_path: Path) -> None:
 
 
 def test_windows_are_listed_and_compactions_refused_on_request() -> None:
-    with run_lab(
-        "--model", "gpt-5=4000", "--shows", "context_length", "--no-compaction"
-    ) as (_, url):
+    with run_lab("--model gpt-5=4000 --shows context_length --no-compaction") as (
+        _,
+        url,
+    ):
         listed = httpx2.get(f"{url}/v1/models", timeout=60).json()["data"]
         assert [model["context_length"] for model in listed] == [4_000]
         body = {"model": "gpt-5", "input": [{"role": "user", "content": "hi"}]}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,21 +9,13 @@ import pytest
 
 from everthread.providers.local import SMOLLM2
 from everthread.store.store import Store
+from tests.cli.conftest import configure
 from tests.wire.recording import json_reply, recording_server
 
 
-def list_models(everthread: Any, *arguments: str) -> Any:
-    output = everthread.succeeds("models", *arguments, "--json")
-    return json.loads(output)
-
-
-def configure(home: Path, text: str) -> None:
-    configure(home, text)
-
-
 def test_the_catalogue_is_listed(everthread: Any) -> None:
-    everything = list_models(everthread, "list")["models"]
-    claudes = list_models(everthread, "list", "Claude")["models"]
+    everything = everthread.json("models list")["models"]
+    claudes = everthread.json("models list Claude")["models"]
     assert len(everything) > len(claudes) > 5
     assert all("claude" in entry["family"] for entry in claudes)
     result = everthread("models list gpt-4.1")
@@ -32,7 +23,7 @@ def test_the_catalogue_is_listed(everthread: Any) -> None:
 
 
 def test_a_model_is_shown_without_network(everthread: Any) -> None:
-    facts = list_models(everthread, "show", "claude-sonnet-4-5", "--offline")
+    facts = everthread.json("models show claude-sonnet-4-5 --offline")
     assert (facts["provider"], facts["protocol"], facts["window"]) == (
         "anthropic",
         "anthropic",
@@ -56,7 +47,7 @@ def test_the_configured_model_is_shown_as_its_server_reports_it(
         [json_reply({"id": "mine", "max_model_len": 12_345})]
     ) as server:
         configure(home, f"model: {{default: mine, base_url: '{server.url}'}}\n")
-        facts = list_models(everthread, "show")
+        facts = everthread.json("models show")
     assert facts["window"] == 12_345
     assert "max_model_len" in facts["window_source"]
     assert facts["prices"] is None
@@ -68,7 +59,7 @@ def test_an_unreachable_server_is_noted_and_is_no_failure(
 ) -> None:
     with recording_server([]) as server:
         configure(home, f"model: {{default: mine, base_url: '{server.url}'}}\n")
-    facts = list_models(everthread, "show")
+    facts = everthread.json("models show")
     assert facts["window"] == 128_000
     assert "assumed" in facts["window_source"]
     assert "ConnectError" in facts["window_note"]
@@ -91,11 +82,11 @@ def test_learnt_limits_are_shown_and_forgotten(
         )
 
     fill(learn)
-    facts = list_models(everthread, "show")
+    facts = everthread.json("models show")
     assert (facts["window"], len(facts["learnt_limits"])) == (9_000, 1)
     assert "it said so" in facts["window_source"]
     assert everthread("models forget mine").stdout == "1 learnt limit forgotten\n"
-    assert list_models(everthread, "show")["window"] == 50_000
+    assert everthread.json("models show")["window"] == 50_000
     assert everthread("models forget").stdout == "1 learnt limit forgotten\n"
     assert everthread("models forget").stdout == "0 learnt limits forgotten\n"
 
@@ -105,12 +96,12 @@ def test_the_local_model_shows_whether_its_file_exists(
 ) -> None:
     assert (
         "everthread models pull"
-        in list_models(everthread, "show", "local/smollm2-135m")["address"]
+        in everthread.json("models show local/smollm2-135m")["address"]
     )
     path = SMOLLM2.path(home)
     path.parent.mkdir(parents=True)
     path.touch()
-    facts = list_models(everthread, "show", "local/smollm2-135m")
+    facts = everthread.json("models show local/smollm2-135m")
     assert facts["address"] == str(path)
     assert facts["window"] == 8_192
 
@@ -138,6 +129,6 @@ def test_a_configured_price_is_shown_with_its_source(
         "model: {default: nobody-knows, provider: custom, base_url: 'http://127.0.0.1:9'}\n"
         "prices: {nobody-knows: {input: 2, output: 8, cache_read: 0.5}}\n",
     )
-    facts = list_models(everthread, "show", "--offline")
+    facts = everthread.json("models show --offline")
     assert facts["prices"] == {"input": 2.0, "output": 8.0, "cache_read": 0.5}
     assert facts["price_source"] == "the configuration (prices)"

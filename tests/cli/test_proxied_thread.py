@@ -34,9 +34,9 @@ RUN: Any = {
 @contextmanager
 def killed_gateway(home: Path, provider: str) -> Iterator[str]:
     """Yield the address of `everthread serve` in this home; kill it at the end."""
-    words = ("serve", "--port", "0", "--upstream", f"lab={provider}", "--json")
+    options = ("--port", "0", "--upstream", f"lab={provider}", "--json")
     with subprocess.Popen(
-        [sys.executable, "-m", "everthread", *words],
+        [sys.executable, "-m", "everthread", "serve", *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,

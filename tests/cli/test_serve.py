@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,59 +17,34 @@ from everthread.cli.summary_writer import (
     describe_own_writer,
 )
 from everthread.config import parse_config
+from tests.cli.provider_thread import provider_in_thread
+from tests.cli.server_process import start_server
 
-COMMAND = [sys.executable, "-m", "everthread"]
 
-
-@contextmanager
-def start_server(
-    folder: Path, *words: str, errors: Any = subprocess.PIPE
-) -> Iterator[tuple[Any, str]]:
-    """Yield the process and its first line; then end it by Ctrl-C and check its exit code."""
-    environment = {**os.environ, "EVERTHREAD_HOME": str(folder)}
-    process = subprocess.Popen(
-        [*COMMAND, *words],
-        stdout=subprocess.PIPE,
-        stderr=errors,
-        text=True,
-        env=environment,
-    )
-    assert process.stdout
-    try:
-        yield process, process.stdout.readline()
-    finally:
-        process.send_signal(signal.SIGINT)
-        _, log_text = process.communicate(timeout=60)
-    assert process.returncode == 0, log_text
-    assert "Traceback" not in (log_text or "")
+def say_hello(url: str) -> Any:
+    with openai.OpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0) as client:
+        return client.chat.completions.create(
+            model="gpt-4o", messages=[{"role": "user", "content": "Hello"}]
+        )
 
 
 def test_a_client_talks_through_the_gateway(tmp_path: Path) -> None:
-    with start_server(
-        tmp_path / "lab", "lab", "provider", "--model", "gpt-4o=128000", "--json"
-    ) as (_, line):
-        provider = json.loads(line)["url"]
-        words = ("serve", "--port", "0", "--upstream", f"lab={provider}", "--json")
-        with start_server(tmp_path, *words) as (_, told):
-            url = json.loads(told)["url"]
-            assert json.loads(told)["upstreams"] == [
-                {"name": "lab", "url": provider, "mode": "managed"}
+    with provider_in_thread() as provider:
+        command = f"serve --port 0 --upstream lab={provider.url} --json"
+        with start_server(tmp_path, command) as (_, line):
+            report = json.loads(line)
+            url = report["url"]
+            assert report["upstreams"] == [
+                {"name": "lab", "url": provider.url, "mode": "managed"}
             ]
-            client = openai.OpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0)
-            with client:
-                answer = client.chat.completions.create(
-                    model="gpt-4o", messages=[{"role": "user", "content": "Hello"}]
-                )
-            assert answer.choices[0].message.content
+            assert say_hello(url).choices[0].message.content
             assert httpx2.get(f"{url}/readyz", timeout=60).status_code == 200
             assert 'status="200"} 1' in httpx2.get(f"{url}/metrics", timeout=60).text
 
 
 def test_the_start_text_names_the_variables_for_clients(tmp_path: Path) -> None:
-    with start_server(tmp_path, "serve", "--port", "0", "--mode", "observe") as (
-        process,
-        first,
-    ):
+    command = "serve --port 0 --mode observe"
+    with start_server(tmp_path, command) as (process, first):
         assert first.startswith("Everthread listens on http://127.0.0.1:")
         url = first.split()[3]
         lines = [process.stdout.readline().strip() for _ in range(11)]
@@ -103,27 +72,13 @@ def test_the_start_text_names_the_variables_for_clients(tmp_path: Path) -> None:
 
 
 def test_an_address_that_means_every_address_is_not_shown_as_one(
-    tmp_path: Path,
+    everthread: Any, home: Path
 ) -> None:
-    key = subprocess.run(
-        [*COMMAND, "keys", "create"],
-        env={**os.environ, "EVERTHREAD_HOME": str(tmp_path)},
-        check=True,
-        capture_output=True,
+    everthread.succeeds("keys create")
+    command = (
+        "serve --port 0 --host 0.0.0.0 --auth keys --upstream lab=http://127.0.0.1:9"
     )
-    assert key.stdout
-    words = (
-        "serve",
-        "--port",
-        "0",
-        "--host",
-        "0.0.0.0",  # noqa: S104
-        "--auth",
-        "keys",
-        "--upstream",
-        "lab=http://127.0.0.1:9",
-    )
-    with start_server(tmp_path, *words) as (process, first):
+    with start_server(home, command) as (process, first):
         assert re.fullmatch(
             r"Everthread listens on port \d+ of every address of this machine in front of\n",
             first,
@@ -136,31 +91,15 @@ def test_an_address_that_means_every_address_is_not_shown_as_one(
 
 @pytest.mark.parametrize("quiet", [False, True])
 def test_each_request_is_a_log_line_unless_quiet(tmp_path: Path, quiet: bool) -> None:
-    log_text = tmp_path / "said"
-    with start_server(
-        tmp_path / "lab", "lab", "provider", "--model", "gpt-4o=128000", "--json"
-    ) as (_, line):
-        upstream = f"lab={json.loads(line)['url']}"
-        words = [
-            "serve",
-            "--port",
-            "0",
-            "--upstream",
-            upstream,
-            *(["--quiet"] if quiet else []),
-        ]
+    log = tmp_path / "log"
+    with provider_in_thread() as provider:
+        options = f"--upstream lab={provider.url} {'--quiet' if quiet else ''}"
         with (
-            log_text.open("w") as file,
-            start_server(tmp_path, *words, errors=file) as (_, first),
+            log.open("w") as stderr,
+            start_server(tmp_path, f"serve --port 0 {options}", stderr) as (_, line),
         ):
-            url = first.split()[3]
-            with openai.OpenAI(
-                base_url=f"{url}/v1", api_key="any", max_retries=0
-            ) as client:
-                client.chat.completions.create(
-                    model="gpt-4o", messages=[{"role": "user", "content": "Hello"}]
-                )
-    line = log_text.read_text("utf-8")
+            say_hello(url=line.split()[3])
+    line = log.read_text("utf-8")
     if quiet:
         assert line == ""
     else:
@@ -172,29 +111,20 @@ def test_each_request_is_a_log_line_unless_quiet(tmp_path: Path, quiet: bool) ->
 
 
 @pytest.mark.parametrize(
-    ("words", "reason"),
+    ("options", "reason"),
     [
-        (("--host", "192.0.2.1"), "without API keys"),
-        (("--upstream", "nothing"), "NAME=URL"),
-        (("--upstream", "a=http://me:secret@x"), "NAME=URL"),
-        (("--mode", "some"), "managed"),
+        ("--host 192.0.2.1", "without API keys"),
+        ("--upstream nothing", "NAME=URL"),
+        ("--upstream a=http://me:secret@x", "NAME=URL"),
+        ("--mode some", "managed"),
     ],
 )
 def test_bad_serve_options_are_refused(
-    words: tuple[str, ...], reason: str, tmp_path: Path
+    everthread: Any, options: str, reason: str
 ) -> None:
-    environment = {**os.environ, "EVERTHREAD_HOME": str(tmp_path)}
-    result = subprocess.run(
-        [*COMMAND, "serve", "--port", "0", *words],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment,
-        timeout=60,
-    )
-    assert result.returncode == 2
-    assert reason in result.stderr
-    assert "secret" not in result.stderr
+    error = everthread.refuses(f"serve --port 0 {options}")
+    assert reason in error
+    assert "secret" not in error
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -84,11 +83,6 @@ def stored_month(fill: Any) -> None:
     fill(store_month)
 
 
-def read_report(everthread: Any, *arguments: str) -> Any:
-    output = everthread.succeeds(*arguments, "--json")
-    return json.loads(output)
-
-
 def test_a_model_that_costs_nothing_is_free_not_unknown(
     everthread: Any, fill: Any
 ) -> None:
@@ -108,7 +102,7 @@ def test_a_model_that_costs_nothing_is_free_not_unknown(
 @pytest.mark.usefixtures("stored_month")
 class TestUsage:
     def test_usage_of_a_thread(self, everthread: Any) -> None:
-        sums = read_report(everthread, "usage", "thr")["sums"]
+        sums = everthread.json("usage thr")["sums"]
         assert {task: row["calls"] for task, row in sums.items()} == {
             "main": 2,
             "auxiliary": 1,
@@ -130,7 +124,7 @@ class TestUsage:
         assert (main["cost"], main["cache_hit_share"]) == (0.5, pytest.approx(6 / 9))
 
     def test_a_missing_price_is_unknown_not_zero(self, everthread: Any) -> None:
-        sums = read_report(everthread, "usage", "thread")["sums"]
+        sums = everthread.json("usage thread")["sums"]
         assert (sums["auxiliary"]["cost"], sums["auxiliary"]["unpriced_calls"]) == (
             None,
             1,
@@ -147,27 +141,21 @@ class TestUsage:
         assert "1 of 4 calls without a known price" in output
 
     def test_usage_of_all_threads(self, everthread: Any) -> None:
-        sums = read_report(everthread, "usage")["sums"]
+        sums = everthread.json("usage")["sums"]
         assert {task: row["calls"] for task, row in sums.items()} == {
             "main": 5,
             "auxiliary": 1,
             "all": 6,
         }
         assert next(iter(sums)) == "main"
-        assert (
-            read_report(everthread, "usage", "--tenant", "two")["sums"]["all"]["cost"]
-            == 2.0
-        )
+        assert everthread.json("usage --tenant two")["sums"]["all"]["cost"] == 2.0
 
     def test_usage_of_a_period(self, everthread: Any) -> None:
+        assert everthread.json("usage --since 30d")["sums"]["all"]["calls"] == 5
         assert (
-            read_report(everthread, "usage", "--since", "30d")["sums"]["all"]["calls"]
-            == 5
-        )
-        assert (
-            read_report(
-                everthread, "usage", "thread", "--since", "3d", "--until", "1d"
-            )["sums"]["all"]["calls"]
+            everthread.json("usage thread --since 3d --until 1d")["sums"]["all"][
+                "calls"
+            ]
             == 1
         )
         assert (
@@ -177,7 +165,7 @@ class TestUsage:
         assert "is not a time" in everthread.refuses("usage --since 'when?'")
 
     def test_calls_of_a_thread_are_listed(self, everthread: Any) -> None:
-        calls = read_report(everthread, "usage", "thread", "--calls")["calls"]
+        calls = everthread.json("usage thread --calls")["calls"]
         assert [(one["model"], one["task"], one["cost"]) for one in calls] == [
             ("big", "main", 0.25),
             ("big", "main", 0.25),
@@ -217,7 +205,7 @@ class TestUsage:
 @pytest.mark.usefixtures("stored_month")
 class TestInsights:
     def test_insights_count_calls_tools_and_compactions(self, everthread: Any) -> None:
-        report = read_report(everthread, "insights", "--days", "30")
+        report = everthread.json("insights --days 30")
         assert (
             report["total"]["calls"],
             report["total"]["cost"],
@@ -246,18 +234,10 @@ class TestInsights:
         assert datetime.now(UTC).date().isoformat() in report["by_day"]
 
     def test_options_narrow_the_insights(self, everthread: Any) -> None:
-        assert (
-            read_report(everthread, "insights", "--days", "60")["total"]["calls"] == 6
-        )
-        assert read_report(everthread, "insights", "--days", "1")["total"]["calls"] == 3
-        assert (
-            read_report(everthread, "insights", "--tenant", "two")["total"]["calls"]
-            == 1
-        )
-        assert (
-            read_report(everthread, "insights", "--platform", "cli")["total"]["calls"]
-            == 4
-        )
+        assert everthread.json("insights --days 60")["total"]["calls"] == 6
+        assert everthread.json("insights --days 1")["total"]["calls"] == 3
+        assert everthread.json("insights --tenant two")["total"]["calls"] == 1
+        assert everthread.json("insights --platform cli")["total"]["calls"] == 4
 
     def test_insights_are_printed_with_a_chart(self, everthread: Any) -> None:
         output = everthread("insights").stdout
@@ -292,5 +272,5 @@ def test_an_empty_store(everthread: Any) -> None:
     result = everthread("insights")
     assert result.returncode == 0
     assert "no calls to a model are recorded" in result.stdout
-    assert read_report(everthread, "insights")["total"]["cost"] == 0.0
-    assert read_report(everthread, "usage")["sums"]["all"]["cache_hit_share"] is None
+    assert everthread.json("insights")["total"]["cost"] == 0.0
+    assert everthread.json("usage")["sums"]["all"]["cache_hit_share"] is None

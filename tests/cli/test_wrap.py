@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from everthread.gateway.dashboard.savings import CostComparison, PricedCall
 from everthread.store.usage_records import CallRow, Insights, UsageRow
 from tests.cli.conftest import configure
 from tests.cli.provider_thread import provider_in_thread
+from tests.cli.server_process import start_server
 
 AGENT = """#!{python}
 import json, os, sys, urllib.request
@@ -87,9 +87,7 @@ def test_a_running_gateway_is_asked_for_the_receipt(
     path = install_fake_client(tmp_path)
     with (
         provider_in_thread() as provider,
-        run_gateway(
-            tmp_path, "--auth", auth, "--upstream", f"lab={provider.url}"
-        ) as url,
+        run_gateway(tmp_path, f"--auth {auth} --upstream lab={provider.url}") as url,
     ):
         result = wrap(f"qwen --gateway {url}/", PATH=path)
     assert result.returncode == 3, result.stderr
@@ -98,30 +96,10 @@ def test_a_running_gateway_is_asked_for_the_receipt(
 
 
 @contextmanager
-def run_gateway(folder: Path, *words: str) -> Iterator[str]:
+def run_gateway(folder: Path, options: str) -> Iterator[str]:
     """Yield the address of a gateway that already runs."""
-    command = [
-        sys.executable,
-        "-m",
-        "everthread",
-        "serve",
-        "--port",
-        "0",
-        "--json",
-        *words,
-    ]
-    environment = {**os.environ, "EVERTHREAD_HOME": str(folder / "home")}
-    with subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        text = ""
-        while '"url"' not in text or not text.rstrip().endswith("}"):
-            text += process.stdout.readline()
-        try:
-            yield json.loads(text)["url"]
-        finally:
-            process.terminate()
+    with start_server(folder / "home", f"serve --port 0 --json {options}") as (_, line):
+        yield json.loads(line)["url"]
 
 
 TALKING_AGENT = """#!{python}
@@ -153,11 +131,11 @@ def test_one_person_has_one_thread_whatever_the_login_and_the_command(
     with provider_in_thread() as provider:
         upstream = f"--upstream lab={provider.url}"
         for words, token in (("", "first"), ("", "renewed"), ("--mcp", "renewed")):
-            done = wrap(f"codex {words} {upstream}", PATH=path, TOKEN=token)
-            assert done.returncode == 0, done.stderr
-        with run_gateway(tmp_path, *upstream) as url:
-            done = wrap(f"codex --gateway {url}", PATH=path, TOKEN="another")
-            assert done.returncode == 0, done.stderr
+            result = wrap(f"codex {words} {upstream}", PATH=path, TOKEN=token)
+            assert result.returncode == 0, result.stderr
+        with run_gateway(tmp_path, upstream) as url:
+            result = wrap(f"codex --gateway {url}", PATH=path, TOKEN="another")
+            assert result.returncode == 0, result.stderr
     report = everthread.json("sessions list")["sessions"]
     assert [(row["tenant"], row["messages"]) for row in report] == [("default", 8)]
     result = everthread("sessions search Question")
