@@ -16,7 +16,7 @@ from tests.agent.agent_setup import (
     text_tool,
     tool_results,
 )
-from tests.agent.test_processes import are_gone, is_running
+from tests.agent.process_checks import are_gone, is_running
 
 
 async def test_approval_time_is_not_tool_time_and_blocks_no_other_call(

@@ -88,7 +88,7 @@ async def test_a_subagent_works_in_a_child_session_and_only_its_answer_comes_bac
         tool["function"]["name"]
         for tool in next(r for r in model.requests if is_sub(r)).tools
     ]
-    assert offered == ["look"], "a subagent has none of its own"
+    assert offered == ["look"], "a subagent cannot delegate"
     assert any(
         isinstance(event.event, ToolFinished) for event in setup.events_of(Delegated)
     )

@@ -156,7 +156,7 @@ async def test_a_turn_stopped_anywhere_leaves_a_valid_history(
         ScriptedModel(["Still here."]), resume=agent.conversation.id, tools=[]
     )
     assert again.conversation.messages == agent.conversation.messages, (
-        "what is in view is what is stored"
+        "the context equals the stored context"
     )
     history = [item.body for item in await setup.store.history(agent.conversation.id)]
     assert not validate_messages(history)

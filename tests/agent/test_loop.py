@@ -74,7 +74,7 @@ async def test_at_its_round_limit_a_turn_must_answer(setup: AgentSetup) -> None:
         for item in await setup.store.history(agent.conversation.id)
     ]
     assert not any("limit of 3 rounds" in text for text in stored), (
-        "it was for that call only"
+        "the note is not stored"
     )
     await agent.send("Go on.")
     assert has_valid_messages(agent)

@@ -97,7 +97,7 @@ async def test_concurrent_changes_are_all_stored(tmp_path: Path) -> None:
         *((some, other)[n % 2].add("memory", f"fact {n}") for n in range(30))
     )
     assert sorted(some.entries("memory")) == sorted(f"fact {n}" for n in range(30))
-    assert not list(tmp_path.glob(".MEMORY.md.*")), "nothing half written is left"
+    assert not list(tmp_path.glob(".MEMORY.md.*")), "no temporary file is left"
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ async def test_the_next_session_sees_what_the_model_stored(
     assert "there is no action 'forget'" in tool_results(agent)[2]
     assert "1. Is called Ines." in tool_results(agent)[3]
     assert "Ines" not in content_text(model.requests[-1].system), (
-        "the prompt of a running session stays"
+        "the prompt of a running session does not change"
     )
     after = ScriptedModel(["Hello, Ines."])
     await (await setup.open(after)).send("Hello.")
@@ -206,7 +206,7 @@ def test_the_prompt_is_the_same_bytes_for_the_same_files(tmp_path: Path) -> None
     assert "AGENTS.md is longer" in prompt()
     assert len(prompt()) < 5_000
     assert prompt().index("Use tabs.") < prompt().index("a fact"), (
-        "what changes more often stands later"
+        "parts that change often come last"
     )
 
 
@@ -230,7 +230,7 @@ def test_instructions_take_no_more_than_a_tenth_of_the_window(
         prompt = SystemPrompt(tmp_path, window=partial(int, window))()
         spent = counter.text(prompt) - counter.text(bare)
         assert window * 0.05 < spent < window * 0.1 + 40, (
-            "its heading and its note are not counted"
+            "heading and note are not counted"
         )
         assert "AGENTS.md is longer" in prompt
 
@@ -259,4 +259,4 @@ async def test_an_unusable_memory_file_is_reported_and_survived(
     )
     assert "MEMORY.md cannot be read" in str(agent.conversation.session.system)
     assert all("MEMORY.md cannot be " in said for said in tool_results(agent))
-    assert not list(home.glob(".MEMORY.md*")), "nothing half written is left"
+    assert not list(home.glob(".MEMORY.md*")), "no temporary file is left"

@@ -1,4 +1,4 @@
-"""Child processes: ended whole, read within bounds, never waited for in vain."""
+"""Child processes: ended with their descendants, read within bounds, never waited for in vain."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from everthread.agent.processes import (
     run_program,
 )
 from everthread.errors import InputError
+from tests.agent.process_checks import are_gone, is_running, wait_for_pids
 
 ENVIRONMENT = {"PATH": os.environ["PATH"]}
 
@@ -36,36 +37,6 @@ async def run_shell(
     return await run_program(
         ["bash", "-c", command], folder=folder, environment=environment, seconds=seconds
     )
-
-
-def is_running(pid: int) -> bool:
-    """Whether a process runs; one that only waits to be collected does not."""
-    try:
-        return (
-            Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-        )
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-async def are_gone(*pids: int) -> bool:
-    """Whether processes are gone, now or a little later: the system takes them away in its own time."""
-    for _ in range(1_000):
-        if not any(map(is_running, pids)):
-            return True
-        await asyncio.sleep(0.02)
-    return False
-
-
-async def wait_for_pids(folder: Path, *, wanted: int) -> list[int]:
-    """Wait for this number of process ids in the file `pids`."""
-    file = folder / "pids"
-    for _ in range(1_000):
-        pids = file.read_text().split() if file.exists() else []
-        if len(pids) == wanted:
-            return [int(pid) for pid in pids]
-        await asyncio.sleep(0.02)
-    raise AssertionError(f"{wanted} processes did not start")
 
 
 async def test_output_comes_in_order_with_the_exit_code(tmp_path: Path) -> None:
@@ -104,6 +75,8 @@ async def test_fifty_megabytes_are_read_in_bounded_memory(tmp_path: Path) -> Non
 
 
 SLEEPER = "echo $$ >> pids; sleep 100"
+
+
 STUBBORN = "trap '' TERM; echo $BASHPID >> pids; for n in {1..60}; do sleep 1; done"
 
 
@@ -187,10 +160,10 @@ async def test_a_background_process_neither_hangs_it_nor_is_ended(
     assert result.exit_code == 0
     assert "started\n" in result.output
     assert pid in result.running_processes
-    assert is_running(pid), "it prints into a pipe nobody waits for, and lives on"
+    assert is_running(pid), "it continues after the command has ended"
     (tmp_path / "stop").touch()
     assert await are_gone(pid)
-    assert (tmp_path / "ended").exists(), "it came to its own end"
+    assert (tmp_path / "ended").exists(), "it was not killed"
 
 
 async def test_a_background_process_without_environment_is_named(

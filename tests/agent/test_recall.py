@@ -130,7 +130,7 @@ async def test_stored_outputs_are_found_and_read_in_parts(setup: AgentSetup) -> 
     assert f"[{cited}] output of dump" in tool_results(agent)[1]
     assert (
         "line 17000: PUMP_FAILURE code E-7731\nline 17001" in tool_results(agent)[1]
-    ), "the text as it stands there"
+    ), "the text is quoted exactly"
     whole = ""
     offset = 0
     for _ in range(3):

@@ -207,7 +207,7 @@ async def test_approvals_are_asked_one_by_one_and_a_refusal_is_a_result(
         True,
         True,
     ]
-    assert len(setup.events_of(ToolStarted)) == 1, "what was refused never began"
+    assert len(setup.events_of(ToolStarted)) == 1, "a refused call does not start"
 
 
 async def test_without_a_user_calls_that_need_approval_are_refused(

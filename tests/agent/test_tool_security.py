@@ -58,7 +58,7 @@ HARMLESS = [name for name in TOOLS if name not in ("terminal", "search_files")]
 @pytest.fixture(scope="module")
 def context(tmp_path_factory: pytest.TempPathFactory) -> ToolContext:
     folder = tmp_path_factory.mktemp("escapes")
-    write_files(folder, a_txt="one\ntwo\n")
+    write_files(folder, {"a.txt": "one\ntwo\n"})
     return asyncio.run(closed_tool_context(folder))
 
 
@@ -249,7 +249,7 @@ async def test_an_allowed_command_does_not_allow_a_second_one(
 
 async def test_a_write_rule_does_not_follow_links(tmp_path: Path) -> None:
     """`src/**` may be written; `src/hooks` is a link to a forbidden place."""
-    work = write_files(tmp_path, src__a_py="", other__b_py="")
+    work = write_files(tmp_path, {"src/a.py": "", "other/b.py": ""})
     (work / "src" / "hooks").symlink_to("../other")
 
     approvals = Approvals(["write: src/**"])
@@ -290,7 +290,7 @@ async def test_file_names_that_imitate_messages_stay_one_line(
     tmp_path: Path, text: str
 ) -> None:
     """A name is one line among others, control characters spelt out."""
-    work = write_files(tmp_path, z_txt="x")
+    work = write_files(tmp_path, {"z.txt": "x"})
     (work / f"a\n{text.replace('/', '_')}").write_text("x")
     for reply in (
         await call_tool_in(tmp_path, "read_file", path="."),

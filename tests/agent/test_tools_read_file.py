@@ -30,7 +30,7 @@ from tests.conversation.conversation_setup import (
 
 
 async def test_lines_have_numbers(tmp_path: Path) -> None:
-    work = write_files(tmp_path, a_txt="one\ntwo\r\n\nfour")
+    work = write_files(tmp_path, {"a.txt": "one\ntwo\r\n\nfour"})
     assert (
         await call_tool_in(tmp_path, "read_file", path="a.txt")
     ).text == "1\tone\n2\ttwo\n3\t\n4\tfour"
@@ -40,7 +40,9 @@ async def test_lines_have_numbers(tmp_path: Path) -> None:
 
 
 async def test_a_part_names_the_next_offset(tmp_path: Path) -> None:
-    write_files(tmp_path, a_txt="".join(f"line {number}\n" for number in range(1, 101)))
+    write_files(
+        tmp_path, {"a.txt": "".join(f"line {number}\n" for number in range(1, 101))}
+    )
     first = await call_tool_in(tmp_path, "read_file", path="a.txt", limit=2)
     assert first.text == "1\tline 1\n2\tline 2\n[lines 1-2 of 100; go on with offset 3]"
     last = await call_tool_in(tmp_path, "read_file", path="a.txt", offset=100, limit=5)
@@ -84,7 +86,8 @@ async def test_all_pages_together_are_the_file(
 
 async def test_one_reading_is_bounded_and_nothing_is_lost(tmp_path: Path) -> None:
     write_files(
-        tmp_path, a_txt="".join(f"{number} {'x' * 500}\n" for number in range(1, 1_001))
+        tmp_path,
+        {"a.txt": "".join(f"{number} {'x' * 500}\n" for number in range(1, 1_001))},
     )
     seen = 0
     offset = 1
@@ -103,7 +106,8 @@ async def test_one_reading_is_bounded_and_nothing_is_lost(tmp_path: Path) -> Non
 
 async def test_a_very_long_line_is_cut_and_the_rest_follows(tmp_path: Path) -> None:
     write_files(
-        tmp_path, a_txt="x" * 3_000_000 + "\nsecond\n" + "y" * 2_500_000 + "\nfourth"
+        tmp_path,
+        {"a.txt": "x" * 3_000_000 + "\nsecond\n" + "y" * 2_500_000 + "\nfourth"},
     )
     text = (await call_tool_in(tmp_path, "read_file", path="a.txt")).text
     assert "[cut: the line has 3,000,001 bytes]\n2\tsecond\n3\tyyy" in text
@@ -115,7 +119,7 @@ async def test_a_very_long_line_is_cut_and_the_rest_follows(tmp_path: Path) -> N
 
 
 async def test_binary_files_are_not_read(tmp_path: Path) -> None:
-    work = write_files(tmp_path, empty_txt="")
+    work = write_files(tmp_path, {"empty.txt": ""})
     (work / "image.png").write_bytes(b"\x89PNG\0\0\0")
     (work / "latin.txt").write_bytes(b"caf\xe9")
     os.mkfifo(work / "pipe")
@@ -133,7 +137,7 @@ async def test_binary_files_are_not_read(tmp_path: Path) -> None:
 
 
 async def test_folders_are_listed(tmp_path: Path) -> None:
-    work = write_files(tmp_path, b_txt="", a__c_txt="")
+    work = write_files(tmp_path, {"b.txt": "", "a/c.txt": ""})
     (work / "new\nline\x1b[31m").touch()
     (work / os.fsdecode(b"bad\xff")).touch()
     assert (await call_tool_in(tmp_path, "read_file", path=".")).text.split("\n") == [
@@ -152,7 +156,7 @@ async def test_folders_are_listed(tmp_path: Path) -> None:
 
 
 async def test_a_missing_file_suggests_near_names(tmp_path: Path) -> None:
-    write_files(tmp_path, src__billing_py="")
+    write_files(tmp_path, {"src/billing.py": ""})
     near, far = [
         await call_tool_in(tmp_path, "read_file", path=path)
         for path in ("src/biling.py", "src/x/y/z")

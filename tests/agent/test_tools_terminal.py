@@ -48,7 +48,7 @@ async def test_a_compaction_understands_the_outcome(tmp_path: Path) -> None:
 
 
 async def test_it_runs_in_the_workspace_or_below(tmp_path: Path) -> None:
-    work = write_files(tmp_path, sub__a_txt="x")
+    work = write_files(tmp_path, {"sub/a.txt": "x"})
     assert (await call_tool_in(tmp_path, "terminal", command="pwd")).text.endswith(
         str(work)
     )

@@ -33,7 +33,7 @@ async def test_a_file_is_written_with_its_folders(tmp_path: Path) -> None:
 
 
 async def test_a_link_inside_stays_a_link(tmp_path: Path) -> None:
-    work = write_files(tmp_path, real_txt="old")
+    work = write_files(tmp_path, {"real.txt": "old"})
     (work / "link.txt").symlink_to("real.txt")
     assert (
         await call_tool_in(tmp_path, "write_file", path="link.txt", content="new")
@@ -43,7 +43,7 @@ async def test_a_link_inside_stays_a_link(tmp_path: Path) -> None:
 
 
 async def test_a_patch_keeps_the_mode_of_a_file(tmp_path: Path) -> None:
-    work = write_files(tmp_path, run_sh="echo old\n")
+    work = write_files(tmp_path, {"run.sh": "echo old\n"})
     (work / "run.sh").chmod(0o755)
     await call_tool_in(tmp_path, "patch", path="run.sh", old_text="old", new_text="new")
     assert stat.S_IMODE((work / "run.sh").stat().st_mode) == 0o755
@@ -53,7 +53,7 @@ async def test_a_patch_keeps_the_mode_of_a_file(tmp_path: Path) -> None:
     "path", ["..", "../x", "a/../../x", "/etc/motd", "out/x", "gone", "~/x"]
 )
 async def test_nothing_is_written_outside(tmp_path: Path, path: str) -> None:
-    work = write_files(tmp_path, a__b_txt="")
+    work = write_files(tmp_path, {"a/b.txt": ""})
     (work / "out").symlink_to(tmp_path / "home")
     (work / "gone").symlink_to(tmp_path / "made")
     before = sorted(tmp_path.iterdir())
@@ -70,7 +70,7 @@ async def test_nothing_is_written_outside(tmp_path: Path, path: str) -> None:
 
 
 async def test_a_refused_write_says_why(tmp_path: Path) -> None:
-    write_files(tmp_path, a_txt="x")
+    write_files(tmp_path, {"a.txt": "x"})
     for path, why in (
         (".", "folder"),
         ("a.txt/b", "cannot be used: Not a directory"),
@@ -82,7 +82,7 @@ async def test_a_refused_write_says_why(tmp_path: Path) -> None:
 
 async def test_writes_need_permission(tmp_path: Path) -> None:
     """The permission shows the resolved path and the change; an impossible patch does not ask."""
-    work = write_files(tmp_path, src__a_py="a = 1\n")
+    work = write_files(tmp_path, {"src/a.py": "a = 1\n"})
     (work / "link").symlink_to("src")
     async with open_tool_context(tmp_path) as context:
         with pytest.raises(InputError, match="nowhere"):
@@ -105,7 +105,7 @@ async def test_writes_need_permission(tmp_path: Path) -> None:
 
 
 async def test_an_ambiguous_patch_is_refused(tmp_path: Path) -> None:
-    work = write_files(tmp_path, a_py="x = 1\ny = 1\nz = 1\n")
+    work = write_files(tmp_path, {"a.py": "x = 1\ny = 1\nz = 1\n"})
     with pytest.raises(
         InputError, match=r"occurs 3 times in a\.py, at lines 1, 2, 3; give more lines"
     ):
@@ -138,7 +138,9 @@ async def test_an_ambiguous_patch_is_refused(tmp_path: Path) -> None:
 async def test_a_patch_without_a_match_shows_the_nearest_lines(
     tmp_path: Path, old: str, hint: str
 ) -> None:
-    write_files(tmp_path, a_py="import os\n\ndef pay(amount):\n    return amount\n")
+    write_files(
+        tmp_path, {"a.py": "import os\n\ndef pay(amount):\n    return amount\n"}
+    )
     with pytest.raises(InputError) as refused:
         await call_tool_in(tmp_path, "patch", path="a.py", old_text=old, new_text="")
     assert hint in str(refused.value)
@@ -155,7 +157,7 @@ async def test_windows_line_ends_and_odd_bytes_stay(tmp_path: Path) -> None:
 
 
 async def test_bad_patches_are_refused(tmp_path: Path) -> None:
-    work = write_files(tmp_path, a_txt="x")
+    work = write_files(tmp_path, {"a.txt": "x"})
     (work / "b.bin").write_bytes(b"x\0y")
     each = (
         ({"path": "a.txt", "old_text": "", "new_text": "y"}, "old_text is empty"),
@@ -170,7 +172,9 @@ async def test_bad_patches_are_refused(tmp_path: Path) -> None:
 
 
 async def test_concurrent_patches_are_all_applied(tmp_path: Path) -> None:
-    work = write_files(tmp_path, a_txt="".join(f"<{number}>" for number in range(20)))
+    work = write_files(
+        tmp_path, {"a.txt": "".join(f"<{number}>" for number in range(20))}
+    )
     async with open_tool_context(tmp_path) as context:
         each = (
             {"path": "a.txt", "old_text": f"<{number}>", "new_text": f"[{number}]"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ TOOLS = {tool.name: tool for tool in file_tools()}
 async def open_tool_context(
     folder: Path, **environment: str
 ) -> AsyncIterator[ToolContext]:
-    """Where tools work: `work` in the folder, which is made; beside it is the home."""
+    """Open a context for tools: the workspace is `work` in the folder, the home is beside it."""
     (folder / "work").mkdir(exist_ok=True)
     (folder / "home").mkdir(exist_ok=True)
     async with open_setup(folder / "home") as setup:
@@ -51,13 +51,11 @@ async def call_tool_in(folder: Path, name: str, /, **arguments: Any) -> ToolRepl
         return await call_tool(context, name, **arguments)
 
 
-def write_files(folder: Path, **contents: str) -> Path:
-    """Files in the workspace: `a__b_py="..."` is `a/b.py`."""
+def write_files(folder: Path, contents: Mapping[str, str]) -> Path:
+    """Write files, given by their paths, in the workspace of a folder; return the workspace."""
     work = folder / "work"
-    for name, text in contents.items():
-        file = work / (
-            name.replace("__", "/").rpartition("_")[0] + "." + name.rpartition("_")[2]
-        )
+    for path, text in contents.items():
+        file = work / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
     return work

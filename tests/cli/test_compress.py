@@ -41,9 +41,7 @@ def test_a_table_and_the_compacted_messages(everthread: Any, tmp_path: Path) -> 
     )
     for words in ("prune", "boundaries", "summarise", "tokens", "by the journal"):
         assert words in output
-    assert "verification" not in output, (
-        "a journal has nothing to verify, and no table of zeros says so"
-    )
+    assert "verification" not in output, "there is no table without anything to verify"
     messages = json.loads(out.read_text("utf-8"))
     assert isinstance(messages, list), "a list comes back as a list"
     assert validate_messages(messages) == []
@@ -117,7 +115,7 @@ def test_json_preview_and_times(everthread: Any, tmp_path: Path) -> None:
     ]
     assert reports[0]["changed"]
     assert reports[0]["tokens_after"] < reports[0]["tokens_before"]
-    assert not reports[-1]["changed"], "there is nothing more to take out"
+    assert not reports[-1]["changed"], "nothing more can be compacted"
     assert (
         "would be summarised"
         in everthread(f"compress {path} {SMALL_WINDOW} --preview").stdout

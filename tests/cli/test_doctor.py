@@ -81,8 +81,8 @@ def test_without_configuration_doctor_gives_advice(everthread: Any, home: Path) 
     report = run_doctor(everthread, 1)
     assert report["model"]["state"] == "broken"
     assert report["model"]["advice"] == "everthread init"
-    assert report["store"]["state"] == "good", "no store yet is no fault"
-    assert not home.exists(), "who only looks makes nothing"
+    assert report["store"]["state"] == "good", "a missing store is not an error"
+    assert not home.exists(), "doctor creates no files"
     result = everthread("doctor")
     assert result.returncode == 1
     assert "✗ model" in result.stdout

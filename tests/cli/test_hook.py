@@ -165,7 +165,7 @@ def test_a_large_result_becomes_a_preview_that_can_be_read(
     shortened = call(everthread, "claude-code", **hook_input, tool_response=response)[
         "updatedToolOutput"
     ]
-    assert {**shortened, "stdout": output} == response, "the same shape"
+    assert {**shortened, "stdout": output} == response, "only the output differs"
     assert len(shortened["stdout"]) < 4_000
     assert (
         shortened["stdout"].count(output[:500])

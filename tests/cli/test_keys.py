@@ -27,7 +27,7 @@ def test_a_key_is_shown_once_listed_and_revoked(
     assert token.startswith(f"{new_key['id']}_")
     second = everthread("keys create")
     assert second.stdout.startswith("et_")
-    assert second.stdout.count("\n") == 1, "what a script takes is the key alone"
+    assert second.stdout.count("\n") == 1, "standard output has the key alone"
 
     async def use(store: Store) -> Any:
         stored_key = await store.find_key(digest_of(token), "2026-01-31")
@@ -50,7 +50,7 @@ def test_a_key_is_shown_once_listed_and_revoked(
         "tokens": 2000,
         "dollars": "2.5",
     }
-    assert listed["id"] == new_key["id"], "the list names a key as its creation does"
+    assert listed["id"] == new_key["id"], "list and create print the same id"
     assert listed["last_used"]
     table = everthread("keys list").stdout
     assert key_id in table

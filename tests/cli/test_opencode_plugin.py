@@ -99,7 +99,9 @@ async def test_the_users_words_follow_opencodes_own_summary(
     assert summary.startswith("Parts were made.\n\n")
     assert "Now part 2." in summary
     assert "make part2" in summary
-    assert "Continue if you have" not in summary, "opencode says it in the user's name"
+    assert "Continue if you have" not in summary, (
+        "the message is opencode's, not the user's"
+    )
     printed, problem = await run(*command, program="/no/such/program", home=tmp_path)
     assert json.loads(printed) == ["Parts were made."] * 3
     assert "the command /no/such/program is not found" in problem

@@ -154,7 +154,7 @@ class TestTheExample:
             found["location"] == "recent_turns:create of everthread-recent-turns 0.1.0"
         )
         assert everthread("plugins use recent_turns").returncode == 2, (
-            "it is installed elsewhere only"
+            "it is not on this path"
         )
         result = everthread("plugins use recent_turns", path=site)
         assert result.returncode == 0, result.stderr

@@ -104,7 +104,7 @@ def test_undo_branch_state_and_preview(everthread: Any, fill: Any, home: Path) -
         report = everthread.json("sessions list")
         assert {one["title"] for one in report["sessions"]} >= {"Aside"}
         with killed_gateway(home, provider.url) as url:
-            assert client.ask(url, "And now?") == "1", "nothing of that changed it"
+            assert client.ask(url, "And now?") == "1", "the thread is unchanged"
             assert client.headers["x-everthread-thread"] == thread
         everthread.succeeds(f"sessions undo {thread} --json")
         with killed_gateway(home, provider.url) as url:
@@ -113,7 +113,7 @@ def test_undo_branch_state_and_preview(everthread: Any, fill: Any, home: Path) -
             assert len(provider.log[-1].body["messages"]) == len(client.messages) - 1
             texts = stored_texts(fill, thread, len(client.messages))
         assert texts == [text_of(message) for message in client.messages], (
-            "whatever a kill lost was stored with the next request, once"
+            "the next request stores what the kill lost, once"
         )
 
 

@@ -16,7 +16,7 @@ import pytest
 from everthread.cli.main import COMMANDS, load_command
 from everthread.core.messages import text_of
 from everthread.lab.provider import Fault, ServedModel
-from tests.agent.test_processes import are_gone
+from tests.agent.process_checks import are_gone
 from tests.cli.conftest import configure, environment
 from tests.cli.fork_server import ForkServer
 from tests.cli.provider_thread import (
@@ -53,7 +53,7 @@ def test_only_the_answer_is_printed_on_standard_output(
         result.stderr
     )
     assert "✓ write_file a.txt" in result.stderr, (
-        "what tools do is told where it disturbs nobody"
+        "tool lines are printed on standard error"
     )
     assert (workspace / "a.txt").read_text("utf-8") == "hello\n"
 
@@ -80,7 +80,7 @@ def test_a_thread_whose_model_cannot_be_reached_names_it_and_the_way_back(
         assert run_task(f"begin -m gpt-4o {route}").stdout == "One.\n"
         failure = run_task("'go on' --continue", route)
     assert f"--base-url {url}" in failure.stderr, (
-        "the command to go on with has the server's address"
+        "the resume command has the server's address"
     )
     retries, _, rest = failure.stderr.partition("no more retries, tried 4 times.")
     assert retries.count("retry in") == 3

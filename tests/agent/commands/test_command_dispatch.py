@@ -113,7 +113,7 @@ async def test_commands_work_on_a_conversation_without_an_agent(
         for c in COMMANDS
         if (await run_command(agent.conversation, f"/{c.name}")).failed
     }
-    assert failed == {"pin", "memory", "search"}, "what lacks an argument or an agent"
+    assert failed == {"pin", "memory", "search"}, "they need an argument or an agent"
     fresh = await setup.open(ScriptedModel())
     assert (await run_command(fresh.conversation, "/context")).data["kinds"][
         "user"

@@ -25,7 +25,7 @@ async def test_compress_preview_and_undo(setup: AgentSetup) -> None:
     preview = await run_command(agent, "/compress --preview page 3")
     assert "would be replaced by a summary" in preview.text
     assert "- user: Turn 2: page 2 0 is settled" in preview.text, (
-        "it shows what would go"
+        "it lists messages that would be replaced"
     )
     assert agent.conversation.messages == before
     assert agent.conversation.session.id == session

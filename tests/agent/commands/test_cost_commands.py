@@ -86,7 +86,7 @@ async def test_model_shows_and_switches(
         agent = await setup.open(None, config=f"{address}\n{SMALL}")
         assert (await agent.send("Who?")).text == "I am gpt-4o."
         assert agent.conversation.window == 60_000, (
-            "the configured window is that of the configured model alone"
+            "the configured window applies to the configured model only"
         )
         await send_texts(agent, 6, 1_000, "row")
         assert "gpt-4o" in (await run_command(agent, "/model")).text

@@ -66,5 +66,5 @@ async def test_memory_is_shown_and_changed(setup: AgentSetup, home: Path) -> Non
     assert (await run_command(agent, "/memory remove nothing")).failed
     assert (await run_command(agent, "/memory eat it")).failed
     assert (await run_command(agent.conversation, "/memory")).failed, (
-        "a bare conversation has none"
+        "a conversation without an agent has no memory"
     )

@@ -39,7 +39,7 @@ async def test_new_resume_branch_and_sessions(setup: AgentSetup) -> None:
     await agent.send("A fresh start.")
     assert [text_of(m) for m in model.requests[-1].messages] == ["A fresh start."]
     assert model.requests[-1].system == model.requests[0].system, (
-        "it has its system prompt"
+        "the new conversation has a system prompt"
     )
     assert model.requests[-1].tools == model.requests[0].tools
     listed = await run_command(agent, "/sessions")
@@ -53,7 +53,7 @@ async def test_new_resume_branch_and_sessions(setup: AgentSetup) -> None:
     await other.add("Count the files.")
     await other.close()
     assert (await run_command(agent, "/sessions")).data == listed.data, (
-        "a subagent's thread is nobody's conversation"
+        "threads of subagents are not listed"
     )
     assert "/resume ID" in (await run_command(agent, "/resume")).text
     back = await run_command(agent, f"/resume {first[:8]}")

@@ -24,7 +24,9 @@ class TestCompleting:
     def test_commands(self, tmp_path: Path) -> None:
         assert self.offered("/co", tmp_path) == ["/compress", "/context"]
         assert self.offered("/compress", tmp_path) == ["/compress"]
-        assert self.offered("say /compr", tmp_path) == [], "only where a message begins"
+        assert self.offered("say /compr", tmp_path) == [], (
+            "commands are completed at the start of a message only"
+        )
 
     def test_paths(self, tmp_path: Path) -> None:
         (tmp_path / "src").mkdir()

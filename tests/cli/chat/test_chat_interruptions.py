@@ -11,7 +11,7 @@ import pytest
 from everthread.core.messages import text_of
 from everthread.core.validation import validate_messages
 from everthread.lab.provider import Fault
-from tests.agent.test_processes import are_gone, is_running
+from tests.agent.process_checks import are_gone, is_running
 from tests.cli.chat.chat_checks import LONG, PROMPT, last_thread, wait_for_pids
 from tests.cli.provider_thread import (
     call_reply,
@@ -176,6 +176,4 @@ def test_ctrl_c_at_the_prompt_warns_once_then_ends(chat: Any, fill: Any) -> None
         terminal.type("", CTRL_C)
         assert terminal.wait_for_exit() == 0
         assert not provider.log
-    assert fill(lambda store: store.list_threads()) == [], (
-        "where nothing was said nothing is kept"
-    )
+    assert fill(lambda store: store.list_threads()) == [], "an empty thread is deleted"

@@ -66,7 +66,7 @@ class TestWithoutATerminal:
                 stdin=b"hello \\\nthere\n/usage\nmake it\n",
             )
         assert result.returncode == 0, result.stderr
-        assert "**Hello.**\n" in result.stdout, "a pipe gets the text as it is"
+        assert "**Hello.**\n" in result.stdout, "a pipe gets unrendered text"
         assert "1 call" in result.stdout
         assert "refused" in result.stdout
         assert "\x1b" not in result.stdout

@@ -56,7 +56,7 @@ def test_several_lines_history_and_completion(
             terminal.enter("", "look at ledger.py", end=UP)
     kept = home / "chat_history"
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600, (
-        "what was typed is nobody else's business"
+        "only the user can read the history"
     )
 
 
@@ -77,7 +77,7 @@ def test_slash_commands_never_reach_the_model(chat: Any) -> None:
         terminal.enter("again", "You said: again")
         assert len(provider.log) == 2
         assert len(received_request(provider).messages) == 1, (
-            "the new conversation knows nothing of the old one"
+            "the new conversation starts empty"
         )
 
 
@@ -95,7 +95,7 @@ def test_after_an_error_the_chat_continues(chat: Any) -> None:
             for message in received_request(provider).messages
             if message["role"] == "user"
         ]
-        assert said[0].startswith("hello"), "what failed is not forgotten"
+        assert said[0].startswith("hello"), "the failed message stays in the history"
 
 
 def test_a_command_is_answered_once(chat: Any) -> None:
@@ -110,12 +110,12 @@ def test_a_command_is_answered_once(chat: Any) -> None:
             terminal.enter(f"Month {number} please", "Noted.", PROMPT)
         told = terminal.enter("/compress", "1 compaction")
         assert told.count("Compacted: ") == 1
-        assert "◆ Compacted" not in told, "the answer says it all"
+        assert "◆ Compacted" not in told, "the answer replaces the event's line"
         told = terminal.enter("/undo", "in the prompt again.")
         assert told.count("The last compaction was undone") == 1
         terminal.wait_for(PROMPT)
         assert "compaction" not in terminal.wait_for("of 12K").rpartition(PROMPT)[2], (
-            "and the line below knows"
+            "the status line is updated"
         )
 
 

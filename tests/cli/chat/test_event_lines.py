@@ -163,7 +163,7 @@ class TestToolLines:
         assert failed.plain.startswith("✗ read_file")
         assert refused is not None
         assert refused.plain == "✗ terminal rm x  refused", (
-            "also what was never begun says what it was"
+            "a refused call is named too"
         )
 
     def test_a_subagent_is_indented_and_control_characters_are_shown(self) -> None:

@@ -60,7 +60,9 @@ async def test_a_hangup_ends_the_chat_unless_it_is_ignored(
             await run()
         except typer.Exit as ended:
             left = ended.exit_code
-        assert signal.getsignal(signal.SIGHUP) == before, "as it was found"
+        assert signal.getsignal(signal.SIGHUP) == before, (
+            "the former handler is restored"
+        )
     finally:
         signal.signal(signal.SIGHUP, former)
     assert (left, cleanups) == (code, ["in order"])

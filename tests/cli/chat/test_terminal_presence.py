@@ -34,5 +34,5 @@ def test_two_terminals_on_one_thread_warn_each_other_once(tmp_path: Path) -> Non
             assert mine.enter("thread") == ""
             assert mine.enter("another") == ""
             other.stdin.close()
-        assert mine.enter("thread") == "", "the other has ended"
+        assert mine.enter("thread") == "", "the other terminal has exited"
     assert list((tmp_path / "terminals").iterdir()) == []

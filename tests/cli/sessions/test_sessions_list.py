@@ -20,7 +20,7 @@ def test_each_thread_is_one_line(everthread: Any, thread: StoredThread) -> None:
     }
     assert set(lines) == set(ids)
     assert f" {thread.tip[:8]} " not in output
-    assert "state" not in output, "all are live"
+    assert "state" not in output, "every thread is live"
     for words in (
         "just now",
         "main",

@@ -92,7 +92,7 @@ def test_the_closest_are_shown_if_no_message_holds_every_word(
     )
     phrase = everthread("sessions search '\"harbour port\"'").stdout
     assert phrase.startswith("nothing found in 1 thread of /"), (
-        "a phrase is meant as typed"
+        "a phrase must match exactly"
     )
 
 
