@@ -96,7 +96,7 @@ async def test_showing_tools_at_once_needs_approval_of_the_price(
     agent, model = await open_and_ask(setup, script, yes=False, approve=approvals)
     await agent.send("Ring him.")
     [result] = tool_results(agent)
-    assert result.startswith("Tools that match 'telephone':\\n- telephone:")
+    assert result.startswith("Tools that match 'telephone':\n- telephone:")
     assert ("telephone" in offered_names(model.requests[-1])) == is_allowed
     assert ("did not allow to show them at once" in result) != is_allowed
     assert ("next compaction" in result) != is_allowed
