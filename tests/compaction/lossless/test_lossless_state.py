@@ -29,6 +29,7 @@ from everthread.core.summary_marks import recognize_summaries, strip_summary_mar
 from everthread.core.tokens.budget import Budget
 from everthread.testing import ScriptedModel, ScriptedSummarizer
 from tests.compaction.histories import (
+    COUNTER,
     assistant_message,
     call_with_result,
     run_command,
@@ -36,7 +37,6 @@ from tests.compaction.histories import (
     user_message,
 )
 from tests.compaction.lossless.lossless_setup import (
-    COUNTER,
     WINDOW,
     compact_lossless,
     extend_history,

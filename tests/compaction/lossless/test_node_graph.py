@@ -17,13 +17,13 @@ from everthread.core.tokens.budget import Budget
 from everthread.core.validation import validate_messages
 from everthread.errors import ConfigError
 from tests.compaction.histories import (
+    COUNTER,
     assistant_message,
     read_sections,
     tool_turns,
     user_message,
 )
 from tests.compaction.lossless.lossless_setup import (
-    COUNTER,
     WINDOW,
     compact_lossless,
     compact_repeatedly,
