@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,27 +23,40 @@ from tests.gateway.raw_http import (
     RawUpstream,
     encode_chunk,
     open_raw_gateway,
-    post_request,
     response_head,
-    send_bytes,
     send_post,
     whole_answer,
 )
 
 HOST = "localhost"
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 BODY = b'{"model": "gpt-4o",  "messages": [{"role": "user", "content": "caf\\u00e9"}]}'
+
+
+@pytest.fixture(autouse=True)
+def _no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
 
 
 @pytest.fixture
 def authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> trustme.CA:
-    """One that is trusted here, and nothing of the environment between."""
-    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.upper(), raising=False)
+    """An authority whose certificates are trusted."""
     made = trustme.CA()
     made.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
     return made
+
+
+@asynccontextmanager
+async def listen(serve: Serve, tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
+    """Serve on a free port and yield it."""
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
 
 
 @dataclass
@@ -51,7 +64,7 @@ class TlsUpstream:
     """An upstream with TLS, and the host names requested from it."""
 
     upstream: RawUpstream
-    port: int
+    port: int = 0
     names: list[str | None] = field(default_factory=list)
     connections: int = 0
 
@@ -59,31 +72,28 @@ class TlsUpstream:
     def url(self) -> str:
         return f"https://{HOST}:{self.port}"
 
+    async def serve(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self.connections += 1
+        await self.upstream.serve(reader, writer)
+
+    def note_name(
+        self, _socket: ssl.SSLObject, name: str | None, _context: ssl.SSLContext
+    ) -> None:
+        self.names.append(name)
+
 
 @asynccontextmanager
 async def serve_tls(
-    authority: trustme.CA, upstream: RawUpstream, *names: str
+    authority: trustme.CA, upstream: RawUpstream, name: str = HOST
 ) -> AsyncIterator[TlsUpstream]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert(*(names or (HOST,))).configure_cert(context)
-    here = TlsUpstream(upstream, 0)
-
-    def asked(
-        _socket: ssl.SSLObject, name: str | None, _context: ssl.SSLContext
-    ) -> None:
-        here.names.append(name)
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        here.connections += 1
-        await upstream.serve(reader, writer)
-
-    context.sni_callback = asked
-    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
-    here.port = server.sockets[0].getsockname()[1]
-    try:
-        yield here
-    finally:
-        server.close()
+    authority.issue_cert(name).configure_cert(context)
+    made = TlsUpstream(upstream)
+    context.sni_callback = made.note_name
+    async with listen(made.serve, context) as made.port:
+        yield made
 
 
 async def test_relays_requests_answers_and_streams_over_tls(
@@ -126,41 +136,41 @@ async def test_relays_requests_answers_and_streams_over_tls(
         assert there.upstream.received[0].names["host"] == f"{HOST}:{there.port}"
 
 
+@pytest.mark.parametrize("is_stranger", [False, True], ids=["other name", "stranger"])
 async def test_explains_an_invalid_certificate(
-    authority: trustme.CA,
+    is_stranger: bool, authority: trustme.CA
 ) -> None:
-    async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    upstream = RawUpstream(whole_answer(200, JSON, b"{}"))
+    issuer = trustme.CA() if is_stranger else authority
+    name = HOST if is_stranger else "elsewhere.example"
+    async with (
+        serve_tls(issuer, upstream, name) as there,
+        open_raw_gateway(there.url) as (url, _),
+    ):
+        answer = await send_post(url, "/v1/chat/completions", BODY, *JSON)
+    error = json.loads(answer.body)["error"]
+    assert (answer.status, error["code"]) == (502, "upstream_unreachable")
+    assert "certificate" in error["message"]
+    assert "SSL_CERT_FILE" in error["message"]
+    assert not upstream.received, "not a byte of the request was shown"
+
+
+async def test_explains_that_an_upstream_has_no_tls() -> None:
+    async def answer(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         await reader.read(1)
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         writer.close()
 
-    stranger = trustme.CA()
-    door = await asyncio.start_server(plain, "127.0.0.1", 0)
-    for issuer, name in ((authority, "elsewhere.example"), (stranger, HOST)):
-        upstream = RawUpstream(whole_answer(200, JSON, b"{}"))
-        async with (
-            serve_tls(issuer, upstream, name) as there,
-            open_raw_gateway(there.url) as (url, _),
-        ):
-            heard = await send_post(url, "/v1/chat/completions", BODY, *JSON)
-            told = json.loads(heard.body)["error"]
-            assert (heard.status, told["code"]) == (502, "upstream_unreachable")
-            assert "certificate" in told["message"]
-            assert "SSL_CERT_FILE" in told["message"]
-            assert not upstream.received, "not a byte of the request was shown"
-    async with open_raw_gateway(
-        f"https://{HOST}:{door.sockets[0].getsockname()[1]}"
-    ) as (
-        url,
-        _,
+    async with (
+        listen(answer) as port,
+        open_raw_gateway(f"https://{HOST}:{port}") as (url, _),
     ):
-        heard = await send_post(url, "/v1/messages", BODY, *JSON)
-        assert (heard.status, json.loads(heard.body)["error"]["type"]) == (
-            502,
-            "api_error",
-        )
-        assert "TLS" in json.loads(heard.body)["error"]["message"]
-    door.close()
+        refused = await send_post(url, "/v1/messages", BODY, *JSON)
+    error = json.loads(refused.body)["error"]
+    assert (refused.status, error["type"]) == (502, "api_error")
+    assert "TLS" in error["message"]
 
 
 class TunnelProxy:
@@ -168,7 +178,6 @@ class TunnelProxy:
 
     def __init__(self) -> None:
         self.lines: list[bytes] = []
-        self.port = 0
 
     async def serve(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -195,69 +204,71 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         writer.close()
 
 
-@asynccontextmanager
-async def run_proxy(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[TunnelProxy]:
-    proxy = TunnelProxy()
-    server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
-    proxy.port = server.sockets[0].getsockname()[1]
-    for name in ("HTTP_PROXY", "HTTPS_PROXY"):
-        monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.port}")
-    try:
-        yield proxy
-    finally:
-        server.close()
+@pytest.fixture
+async def proxy(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[TunnelProxy]:
+    """A proxy that the environment names."""
+    made = TunnelProxy()
+    async with listen(made.serve) as port:
+        for name in ("HTTP_PROXY", "HTTPS_PROXY"):
+            monkeypatch.setenv(name, f"http://127.0.0.1:{port}")
+        yield made
 
 
-async def test_uses_the_proxy_of_the_environment_except_for_no_proxy(
-    authority: trustme.CA, monkeypatch: pytest.MonkeyPatch
+CREDENTIAL = (b"Authorization", b"Bearer sk-1")
+
+
+async def test_uses_the_proxy_of_the_environment(
+    authority: trustme.CA, proxy: TunnelProxy
 ) -> None:
-    upstream = RawUpstream(
-        whole_answer(200, [*JSON, (b"x-upstream", b"1")], b'{"id": 1}')
-    )
-    plain = await asyncio.start_server(upstream.serve, "127.0.0.1", 0)
-    port = plain.sockets[0].getsockname()[1]
-    async with run_proxy(monkeypatch) as proxy, serve_tls(authority, upstream) as there:
-        asked = post_request(
-            "/v1/chat/completions?a=%2f",
-            BODY,
-            *JSON,
-            (b"Authorization", b"Bearer sk-1"),
-        )
-        for address, line in (
-            (there.url, b"CONNECT localhost:%d HTTP/1.1" % there.port),
-            (
-                f"http://127.0.0.1:{port}",
-                b"POST http://127.0.0.1:%d/v1/chat/completions?a=%%2f HTTP/1.1" % port,
-            ),
-        ):
+    path = "/v1/chat/completions?a=%2f"
+    relayed = whole_answer(200, [*JSON, (b"x-upstream", b"1")], b'{"id": 1}')
+    upstream = RawUpstream(relayed)
+    async with listen(upstream.serve) as port, serve_tls(authority, upstream) as there:
+        plain = f"http://127.0.0.1:{port}"
+        lines = {
+            there.url: f"CONNECT localhost:{there.port} HTTP/1.1",
+            plain: f"POST {plain}{path} HTTP/1.1",
+        }
+        for address, line in lines.items():
             async with open_raw_gateway(address) as (url, _):
-                heard = await send_bytes(url, asked)
-            assert (heard.status, heard.body, heard.names["x-upstream"]) == (
-                200,
-                b'{"id": 1}',
-                "1",
-            )
-            got = upstream.received[-1]
-            assert (got.body, got.names["authorization"]) == (BODY, "Bearer sk-1")
-            assert "user-agent" not in got.names, "nothing of ours is added"
-            assert proxy.lines[-1] == line
-        through = len(proxy.lines)
-        for spared in ("localhost", f"localhost:{there.port}", "*"):
-            monkeypatch.setenv("NO_PROXY", spared)
-            async with open_raw_gateway(there.url) as (url, _):
-                assert (await send_bytes(url, asked)).status == 200
-        assert len(proxy.lines) == through
-        monkeypatch.setenv("NO_PROXY", "other.example")
-        async with (
-            serve_tls(trustme.CA(), upstream) as stranger,
-            open_raw_gateway(stranger.url) as (url, _),
-        ):
-            heard = await send_bytes(url, asked)
-            assert heard.status == 502
-            assert b"certificate" in heard.body, (
-                "who is behind the proxy is looked at too"
-            )
-    plain.close()
+                answer = await send_post(url, path, BODY, *JSON, CREDENTIAL)
+            assert (answer.status, answer.body) == (200, b'{"id": 1}')
+            assert answer.names["x-upstream"] == "1"
+            received = upstream.received[-1]
+            assert received.body == BODY
+            assert received.names["authorization"] == "Bearer sk-1"
+            assert "user-agent" not in received.names, "the gateway adds nothing"
+            assert proxy.lines[-1] == line.encode()
+
+
+@pytest.mark.parametrize("excluded", [HOST, f"{HOST}:PORT", "*"])
+async def test_uses_no_proxy_for_excluded_hosts(
+    excluded: str,
+    authority: trustme.CA,
+    proxy: TunnelProxy,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    upstream = RawUpstream(whole_answer(200, JSON, b"{}"))
+    async with serve_tls(authority, upstream) as there:
+        monkeypatch.setenv("NO_PROXY", excluded.replace("PORT", str(there.port)))
+        async with open_raw_gateway(there.url) as (url, _):
+            answer = await send_post(url, "/v1/chat/completions", BODY, *JSON)
+    assert answer.status == 200
+    assert proxy.lines == []
+
+
+async def test_checks_the_certificate_of_an_upstream_behind_a_proxy(
+    proxy: TunnelProxy,
+) -> None:
+    upstream = RawUpstream(whole_answer(200, JSON, b"{}"))
+    async with (
+        serve_tls(trustme.CA(), upstream) as stranger,
+        open_raw_gateway(stranger.url) as (url, _),
+    ):
+        answer = await send_post(url, "/v1/chat/completions", BODY, *JSON)
+    assert answer.status == 502
+    assert b"certificate" in answer.body
+    assert len(proxy.lines) == 1
 
 
 async def test_does_not_use_a_connection_that_was_closed(
