@@ -43,7 +43,7 @@ from tests.gateway.dashboard_setup import (
     open_dashboard_setup,
 )
 from tests.gateway.manager_setup import HistoryClient, ManagerSetup
-from tests.store.test_proxied import extend, point
+from tests.store.test_client_histories import extend, new_link
 
 
 def test_a_compaction_that_was_made_ahead_counts_from_the_call_that_it_makes_smaller() -> (
@@ -316,7 +316,9 @@ async def test_a_proxied_thread_shows_what_stands_for_its_beginning(
     for number in range(1, 5):
         await extend(
             dashboard.store,
-            point(f"d{number}", f"d{number - 1}" if number > 1 else "", length=number),
+            new_link(
+                f"d{number}", f"d{number - 1}" if number > 1 else "", length=number
+            ),
         )
     rewrite = Rewrite(
         "t", "e", "d3", 0, 3, "s3", "", "A", b'{"role":"user","content":"said d1"}'

@@ -126,16 +126,10 @@ async def test_the_page_takes_it_back(tmp_path: Path) -> None:
             await me.post(f"/dashboard/threads/{thread}/undo", page.form("/undo"))
         ).status == 303
         assert "undone" in (await me.get(f"/dashboard/threads/{thread}")).words
-        assert (
-            await setup.store.find_rewrites("default", "chat compressor", ["digest"])
-            == []
+        matches, *_ = await setup.store.match_rewrites(
+            "default", ["chat compressor"], ["digest"], ["skeleton"] * len(said)
         )
-        assert (
-            await setup.store.find_similar_rewrites(
-                "default", "chat compressor", ["skeleton"]
-            )
-            == []
-        )
+        assert matches == [([], [])]
         assert [one.id for one in await setup.store.history(thread)] == [
             one.id for one in said
         ]

@@ -11,7 +11,7 @@ import pytest
 
 from everthread.errors import StoreError
 from everthread.store.database import Database
-from everthread.store.search.index_process import index_waiting
+from everthread.store.search.indexing import index_waiting
 from everthread.store.search_records import SearchQuery
 from everthread.store.sqlite import SqliteDatabase
 from everthread.store.store import Store
@@ -124,7 +124,7 @@ async def test_an_error_is_explained_and_the_next_try_indexes(
     def refuse(*_given: object) -> None:
         raise OSError("input/output error")
 
-    module = "everthread.store.search.index_process.prepare_index"
+    module = "everthread.store.search.indexing.prepare_index"
     with monkeypatch.context() as patch:
         patch.setattr(module, refuse)
         with pytest.raises((StoreError, OSError), match="input/output error"):

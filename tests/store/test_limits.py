@@ -12,7 +12,7 @@ from everthread.store.store import Store
 from tests.chat_messages import calls_message, function_call
 from tests.store.conftest import Clock
 from tests.store.messages import new_thread, numbered_messages
-from tests.store.test_proxied import extend
+from tests.store.test_client_histories import extend
 
 DAY = 86_400.0
 URL = "https://api.example.test/v1"

@@ -29,7 +29,7 @@ from everthread.store.key_records import KeyUse, NewKey
 from everthread.store.postgres import POOL_CONNECTIONS, PostgresDatabase, PostgresWriter
 from everthread.store.reader_pool import UNRESPONSIVE_PAUSE_SECONDS
 from everthread.store.records import NewSession
-from everthread.store.search.index_process import index_waiting
+from everthread.store.search.indexing import index_waiting
 from everthread.store.search_records import SearchQuery
 from everthread.store.store import Store
 from everthread.store.turn_records import NewQueuedTurn

@@ -29,7 +29,7 @@ from everthread.store.database import Tx
 from everthread.store.postgres import PostgresDatabase
 from everthread.store.reader_pool import ReaderPool
 from everthread.store.records import NewMessage, NewSession
-from everthread.store.sql.thread_state import put_state
+from everthread.store.sql.session_state import put_state
 from everthread.store.sqlite import SqliteDatabase
 from everthread.store.store import Store
 from everthread.store.usage_records import NewUsage

@@ -45,8 +45,7 @@ from everthread.store.search import recall_passages as recall_sql
 from everthread.store.search import search_pages as page_sql
 from everthread.store.search import text_search as search_sql
 from everthread.store.search.background_indexing import BackgroundIndexing
-from everthread.store.search.index_process import IndexInOtherProcess
-from everthread.store.search.indexing import has_waiting_entries
+from everthread.store.search.indexing import IndexInOtherProcess, has_waiting_entries
 from everthread.store.search_records import (
     HitPage,
     RecallPassage,
@@ -64,15 +63,15 @@ from everthread.store.sql import consistency as consistency_sql
 from everthread.store.sql import deletion as deletion_sql
 from everthread.store.sql import export_lines as export_sql
 from everthread.store.sql import import_lines as import_sql
+from everthread.store.sql import learnt_limits as limit_sql
 from everthread.store.sql import leases as lease_sql
-from everthread.store.sql import message_rows as message_sql
-from everthread.store.sql import model_limits as limit_sql
 from everthread.store.sql import overview as overview_sql
 from everthread.store.sql import session_rows as session_sql
+from everthread.store.sql import session_state as state_sql
 from everthread.store.sql import side_calls as side_call_sql
+from everthread.store.sql import stored_messages as message_sql
 from everthread.store.sql import stored_outputs as output_sql
 from everthread.store.sql import thread_rows as thread_sql
-from everthread.store.sql import thread_state as state_sql
 from everthread.store.sql import turn_queue as turn_sql
 from everthread.store.turn_records import (
     NewQueuedTurn,
@@ -575,8 +574,6 @@ class Store:
         self._indexing.start()
         return rewrite
 
-    find_rewrites = make_read_method(rewrite_sql.find_rewrites)
-
     async def match_rewrites(
         self,
         tenant: str,
@@ -608,7 +605,6 @@ class Store:
         read = self._readers.read if is_long else self._readers.read_short
         return await read(work)
 
-    find_similar_rewrites = make_read_method(rewrite_sql.find_similar_rewrites)
     list_rewrite_engines = make_read_method(rewrite_sql.list_rewrite_engines)
 
     # Keys of the gateway. A day is written 2026-01-31.

@@ -10,10 +10,10 @@ import time
 from everthread.errors import EverthreadError, StoreClosedError
 from everthread.store.database import Database
 from everthread.store.reader_pool import ReaderPool
-from everthread.store.search.index_process import IndexInOtherProcess
 from everthread.store.search.indexing import (
     BACKGROUND_BATCH_CHARS,
     MAX_BATCH_CHARS,
+    IndexInOtherProcess,
     index_parts,
     prepare_index,
 )

@@ -1,17 +1,28 @@
 """Index stored messages and outputs.
 
-The transaction that stores a message queues it; it is indexed in a later batch.
+The transaction that stores a message queues it; it is indexed in a later batch. Redaction and the extraction of terms
+are pure Python and would delay the requests of a gateway, so `index_waiting` may run in another process. The queue is
+in the store: that process may be killed at any moment.
 """
 
 from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import closing
 from typing import NamedTuple
 
 from everthread.errors import StoreDamagedError
-from everthread.store.database import Row, Tx, placeholders, read_ids, split_batches
+from everthread.store.database import (
+    Database,
+    Row,
+    Tx,
+    placeholders,
+    read_ids,
+    split_batches,
+)
 from everthread.store.search.text_chunks import (
     PART_OF_LONG_TEXT,
     IndexChunk,
@@ -284,3 +295,42 @@ def _make_filter_names(
         make_filter_name("role", role),
         *(make_filter_name("tool", tool_name) for tool_name in tools),
     )
+
+
+IndexInOtherProcess = Callable[[Database, float], Awaitable[bool]]
+"""Calls `index_waiting` in another process."""
+
+
+def index_waiting(database: Database, max_seconds: float) -> bool:
+    """Index waiting entries for at most `max_seconds`, a few in each transaction; return whether entries still wait.
+
+    Only one process at a time prepares the texts of a SQLite file, so that no text is prepared twice.
+    """
+    try:
+        with database.lock_indexing() as has_lock:
+            return not has_lock or _index_until(
+                database, time.monotonic() + max_seconds
+            )
+    except Exception as error:
+        raise database.explain(error) from error
+    finally:
+        database.close()
+
+
+def _index_until(database: Database, deadline: float) -> bool:
+    database.prepare(create=False)
+    with (
+        closing(database.connect_reader()) as reader,
+        closing(database.connect_writer()) as writer,
+    ):
+        while time.monotonic() < deadline:
+            reader.begin()
+            batches = prepare_index(reader, BACKGROUND_BATCH_CHARS)
+            reader.rollback()
+            if not batches:
+                return False
+            for parts in batches:
+                writer.begin()
+                index_parts(writer, parts, wait=False)
+                writer.commit()
+    return True

@@ -12,7 +12,7 @@ from everthread.errors import StoreDamagedError
 from everthread.store.database import Tx
 from everthread.store.search.snippets import RAW_SECRET_MARGIN
 from everthread.store.search.text_chunks import searchable_text
-from everthread.store.sql.message_rows import ORIGINAL_PLACE_FIRST
+from everthread.store.sql.stored_messages import ORIGINAL_PLACE_FIRST
 from everthread.store.value_encoding import decode_body
 
 NEIGHBOUR_CHARS = 100

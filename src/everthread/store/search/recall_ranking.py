@@ -68,7 +68,12 @@ def rank_chunks(tx: Tx, search: RecallSearch) -> RecallRanking:
     """Load the chunks that may answer the question, score them with their neighbours, and rank them."""
     query = search.query
     candidates = load_candidates(tx, search)
-    texts = _group_texts(candidates.chunks)
+    texts = [
+        list(chunks)
+        for _, chunks in itertools.groupby(
+            candidates.chunks, key=lambda chunk: chunk.text_key
+        )
+    ]
     scores = _score_with_neighbours(
         texts, candidates.word_scores, candidates.day_chunks
     )
@@ -188,22 +193,13 @@ def _weigh_roles(
     chunks: Sequence[StoredChunk], word_scores: Mapping[int, WordScores]
 ) -> Mapping[int, WordScores]:
     return {
-        chunk.id: _scale_scores(word_scores[chunk.id], get_role_weight(chunk))
+        chunk.id: {
+            number: get_role_weight(chunk) * score
+            for number, score in word_scores[chunk.id].items()
+        }
         for chunk in chunks
         if chunk.id in word_scores
     }
-
-
-def _scale_scores(scores: WordScores, factor: float) -> WordScores:
-    return {number: factor * score for number, score in scores.items()}
-
-
-def _group_texts(chunks: Sequence[StoredChunk]) -> list[list[StoredChunk]]:
-    """Group the chunks by the text they are part of."""
-    return [
-        list(group)
-        for _, group in itertools.groupby(chunks, key=lambda chunk: chunk.text_key)
-    ]
 
 
 def _score_with_neighbours(

@@ -31,7 +31,7 @@ from everthread.store.search.stored_chunks import (
 )
 from everthread.store.search.text_chunks import PART_OF_LONG_TEXT, make_filter_name
 from everthread.store.search_records import RecallPassage, SearchHit, SearchQuery
-from everthread.store.sql.message_rows import ORIGINAL_PLACE_FIRST
+from everthread.store.sql.stored_messages import ORIGINAL_PLACE_FIRST
 
 MATCHES_PER_BATCH = 500
 """Matches to rank at a time, the newest first: a very frequent word finds recent texts first."""

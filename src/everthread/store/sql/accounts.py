@@ -210,27 +210,7 @@ def sum_calls_by(
     """Return the sums of calls for each key. `from_clause`: the SQL after FROM."""
     rows = []
     for row in tx.all(f"SELECT {key_column}, {USAGE_SUMS} FROM {from_clause}", values):
-        (
-            calls,
-            uncached_input,
-            output,
-            cache_read,
-            cache_write,
-            reasoning,
-            pico_dollars,
-            unpriced_calls,
-        ) = map(int, row[1:])
-        rows.append(
-            UsageRow(
-                str(row[0]),
-                calls,
-                input=uncached_input,
-                output=output,
-                cache_read=cache_read,
-                cache_write=cache_write,
-                reasoning=reasoning,
-                cost=pico_dollars / PICO_DOLLARS_PER_DOLLAR,
-                unpriced_calls=unpriced_calls,
-            )
-        )
+        *counts, pico_dollars, unpriced_calls = map(int, row[1:])
+        cost = pico_dollars / PICO_DOLLARS_PER_DOLLAR
+        rows.append(UsageRow(str(row[0]), *counts, cost, unpriced_calls))
     return rows

@@ -10,15 +10,15 @@ from everthread.errors import InputError, UnknownIdError
 from everthread.store.database import MAX_ID, Tx, placeholders, split_batches
 from everthread.store.records import NewSession, Session
 from everthread.store.sql.compactions import place_messages
-from everthread.store.sql.message_rows import FROM_SESSION_HISTORY
 from everthread.store.sql.session_rows import (
     insert_session,
     list_session_chain,
     load_session,
     lock_thread,
 )
+from everthread.store.sql.session_state import copy_pins, list_nodes, put_nodes
+from everthread.store.sql.stored_messages import FROM_SESSION_HISTORY
 from everthread.store.sql.thread_rows import recount_thread
-from everthread.store.sql.thread_state import copy_pins, list_nodes, put_nodes
 from everthread.store.value_encoding import decode_json, unpack_body
 
 OUTPUT_ID_PATTERN = re.compile(r"output:[0-9a-f]{16}")

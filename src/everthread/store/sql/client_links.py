@@ -8,7 +8,7 @@ contents, separated by blanks: they distinguish a cleared result from a result o
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 from everthread.errors import InputError
@@ -21,8 +21,8 @@ from everthread.store.rewrite_records import (
 )
 from everthread.store.sql.accounts import insert_usage, record_usage
 from everthread.store.sql.branches import branch_thread
-from everthread.store.sql.message_rows import AppendRequest, append_messages
 from everthread.store.sql.session_rows import create_session, load_session
+from everthread.store.sql.session_state import put_state
 from everthread.store.sql.side_calls import (
     adopt_side_calls,
     find_conversation,
@@ -30,7 +30,7 @@ from everthread.store.sql.side_calls import (
     place_side_call,
     promote_side_call,
 )
-from everthread.store.sql.thread_state import put_state
+from everthread.store.sql.stored_messages import AppendRequest, append_messages
 from everthread.store.usage_records import NewUsage
 from everthread.store.value_encoding import decode_body
 
@@ -84,8 +84,7 @@ class ThreadExtension:
 
 
 INSERT_LINK = (
-    "INSERT INTO links (tenant, scope, digest, previous, follows, skeleton, thread_id, length, message_id, results) "
-    "SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, ? "
+    f"INSERT INTO links ({LINK_COLUMNS}, follows) SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, ? "
     "WHERE ? = '' OR EXISTS (SELECT 1 FROM links WHERE digest = ? AND thread_id = ?) "
     "ON CONFLICT DO NOTHING RETURNING digest"
 )
@@ -144,22 +143,7 @@ def extend_thread(
 
 def _make_link_row(new: NewThreadLink) -> Row:
     """Return the values of `INSERT_LINK`."""
-    link = new.link
-    return (
-        link.tenant,
-        link.scope,
-        link.digest,
-        link.previous,
-        new.follows,
-        link.skeleton,
-        link.thread,
-        link.length,
-        link.message,
-        link.results,
-        new.follows,
-        new.follows,
-        link.thread,
-    )
+    return (*astuple(new.link), *[new.follows] * 3, new.link.thread)
 
 
 def _open_thread(tx: Tx, new: NewThreadLink, row: Row | None, now: float) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
+from typing import Literal
 
 from everthread.errors import StoreDamagedError
 from everthread.store.database import Row, Tx, placeholders
@@ -25,21 +26,7 @@ MAX_REWRITES = 4
 
 def put_rewrite(tx: Tx, now: float, new: Rewrite) -> Rewrite:
     """Store a rewrite; return the stored one, which another process may have made first."""
-    values = (
-        new.tenant,
-        new.engine,
-        new.digest,
-        new.strength,
-        new.length,
-        new.skeleton,
-        new.results,
-        new.thread,
-        new.replacement,
-        new.session,
-        new.depth,
-        encode_json(dict(new.state)),
-        now,
-    )
+    values = (*astuple(new)[:-1], encode_json(dict(new.state)), now)
     tx.run(
         f"INSERT INTO rewrites ({REWRITE_COLUMNS}, created) VALUES ({placeholders(values)}) ON CONFLICT DO NOTHING",
         values,
@@ -171,13 +158,6 @@ def resolve_stored_context(
     return entries, replace(new.record, covered=covered_ids)
 
 
-def find_rewrites(
-    tx: Tx, tenant: str, engine: str, digests: Sequence[str]
-) -> list[Rewrite]:
-    """Return a few rewrites that cover one of these beginnings, the longest and strongest first."""
-    return _find_rewrites(tx, "chain", tenant, engine, digests)
-
-
 RewriteMatches = list[tuple[list[Rewrite], list[Rewrite]]]
 """For each engine, the rewrites of an exact beginning, and those of a beginning with the same skeleton."""
 
@@ -247,9 +227,10 @@ def _match_rewrites(
     """Return the matches of each engine. `searched_length`: skip the skeletons up to this length, searched before."""
     matches = []
     for engine in engines:
-        exact_matches = find_rewrites(tx, tenant, engine, digests)
         exact_matches = [
-            rewrite for rewrite in exact_matches if rewrite.length <= len(skeletons)
+            rewrite
+            for rewrite in _find_rewrites(tx, "chain", tenant, engine, digests)
+            if rewrite.length <= len(skeletons)
         ]
         longer_skeletons = [
             skeleton
@@ -258,9 +239,10 @@ def _match_rewrites(
             ]
             if skeleton
         ]
-        matches.append(
-            (exact_matches, find_similar_rewrites(tx, tenant, engine, longer_skeletons))
+        similar_matches = _find_rewrites(
+            tx, "skeleton", tenant, engine, longer_skeletons
         )
+        matches.append((exact_matches, similar_matches))
         if exact_matches:
             break
     return matches
@@ -299,16 +281,14 @@ def _remember_search(
     )
 
 
-def find_similar_rewrites(
-    tx: Tx, tenant: str, engine: str, skeletons: Sequence[str]
-) -> list[Rewrite]:
-    """Return a few rewrites that cover one of these skeletons, the longest first."""
-    return _find_rewrites(tx, "skeleton", tenant, engine, skeletons)
-
-
 def _find_rewrites(
-    tx: Tx, column: str, tenant: str, engine: str, digests: Sequence[str]
+    tx: Tx,
+    column: Literal["chain", "skeleton"],
+    tenant: str,
+    engine: str,
+    digests: Sequence[str],
 ) -> list[Rewrite]:
+    """Return a few rewrites that cover one of these beginnings, the longest and strongest first."""
     rewrites: list[Rewrite] = []
     for batch in batch_longest_first(digests):
         rows = tx.all(

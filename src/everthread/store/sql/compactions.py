@@ -21,12 +21,6 @@ from everthread.store.records import (
 )
 from everthread.store.rewrite_records import UNDONE_PREFIX, UNDONE_STATE_KEY
 from everthread.store.sql.leases import require_lease
-from everthread.store.sql.message_rows import (
-    AppendRequest,
-    append_messages,
-    insert_message,
-    prepare_message,
-)
 from everthread.store.sql.session_rows import (
     ThreadTip,
     find_thread,
@@ -34,8 +28,14 @@ from everthread.store.sql.session_rows import (
     load_session,
     lock_tip,
 )
+from everthread.store.sql.session_state import put_nodes, put_state
+from everthread.store.sql.stored_messages import (
+    AppendRequest,
+    append_messages,
+    insert_message,
+    prepare_message,
+)
 from everthread.store.sql.thread_rows import copy_activity
-from everthread.store.sql.thread_state import put_nodes, put_state
 from everthread.store.value_encoding import decode_json, encode_json
 
 

@@ -12,8 +12,8 @@ from everthread.store.database import Database, Row, Tx
 from everthread.store.records import Session
 from everthread.store.sql.compactions import list_compactions
 from everthread.store.sql.session_rows import find_thread, load_session
+from everthread.store.sql.session_state import list_nodes, list_pins
 from everthread.store.sql.stored_outputs import list_outputs, load_output
-from everthread.store.sql.thread_state import list_nodes, list_pins
 from everthread.store.value_encoding import decode_body, decode_json
 
 P = ParamSpec("P")

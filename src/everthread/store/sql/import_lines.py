@@ -24,20 +24,25 @@ from everthread.store.sql.export_lines import (
     MALFORMED_LINE_ERRORS,
     ExportLine,
 )
-from everthread.store.sql.message_rows import (
-    insert_message,
-    map_calls_to_tools,
-    name_tool,
-    prepare_message,
-)
 from everthread.store.sql.session_rows import (
     insert_session,
     list_session_chain,
     lock_thread,
 )
+from everthread.store.sql.session_state import (
+    decode_node,
+    put_nodes,
+    put_pin,
+    put_state,
+)
+from everthread.store.sql.stored_messages import (
+    insert_message,
+    map_calls_to_tools,
+    name_tool,
+    prepare_message,
+)
 from everthread.store.sql.stored_outputs import compress_output, put_output
 from everthread.store.sql.thread_rows import recount_thread, refresh_activity
-from everthread.store.sql.thread_state import decode_node, put_nodes, put_pin, put_state
 from everthread.store.usage_records import NewUsage
 from everthread.store.value_encoding import clean_text, from_pico_dollars
 

@@ -14,8 +14,8 @@ from everthread.store.database import (
 from everthread.store.records import CompactionRecord, StoredMessage
 from everthread.store.sql.accounts import make_period_condition, sum_calls_by
 from everthread.store.sql.compactions import decode_compaction_row
-from everthread.store.sql.message_rows import MESSAGE_COLUMNS, decode_message
 from everthread.store.sql.session_rows import find_thread
+from everthread.store.sql.stored_messages import MESSAGE_COLUMNS, decode_message
 from everthread.store.sql.thread_rows import IS_LISTED_TIP
 from everthread.store.usage_records import CallRow, MessageSize, ThreadFigures, UsageRow
 from everthread.store.value_encoding import (

@@ -381,19 +381,11 @@ class _ThreadAppend:
     stored_by_event: dict[str, StoredMessage] = field(default_factory=dict)
     rows: list[Row] = field(default_factory=list)
     """The rows of new messages."""
-    places: list[tuple[str, int, int]] = field(default_factory=list)
-    message_count: int = field(init=False)
-    token_count: int = field(init=False)
-    last_active: float = field(init=False)
+    added_messages: list[StoredMessage] = field(default_factory=list)
     tools_by_call: dict[str, str] = field(default_factory=dict)
     """The tool of each call, by call id: calls of the batch, and stored calls as far back as needed."""
     first_read_seq: int | None = MAX_ID
     """The session's stored calls were read back to this position; None if all were read."""
-
-    def __post_init__(self) -> None:
-        self.message_count = self.tip.message_count
-        self.token_count = self.tip.token_count
-        self.last_active = self.tip.last_active
 
     def add(self, message: PreparedMessage, now: float) -> StoredMessage:
         """Add a message, or return the stored one of the same event.
@@ -428,56 +420,56 @@ class _ThreadAppend:
 
     def _place_message(self, message: PreparedMessage, now: float) -> StoredMessage:
         new = message.new
-        message_id = next(self.locked_threads.new_ids)
-        seq = self.tip.next_seq + len(self.places)
-        created = now if new.created is None else new.created
-        self.rows.append((message_id, *message.make_row(self.tip.thread, now)))
-        self.places.append((self.tip.id, seq, message_id))
-        if new.kind == "message":
-            self.message_count += 1
-            self.token_count += new.tokens or 0
-            self.last_active = created
-        return StoredMessage(
-            message_id,
+        added_message = StoredMessage(
+            next(self.locked_threads.new_ids),
             self.tip.id,
-            seq=seq,
+            seq=self.tip.next_seq + len(self.added_messages),
             kind=new.kind,
             body=new.body,
             event=new.event,
             tokens=new.tokens,
-            created=created,
+            created=now if new.created is None else new.created,
             origin=new.origin,
         )
+        self.added_messages.append(added_message)
+        self.rows.append((added_message.id, *message.make_row(self.tip.thread, now)))
+        return added_message
+
+    def make_session_values(self) -> Row:
+        """Return the values of `UPDATE_ACTIVITY`."""
+        history = [each for each in self.added_messages if each.kind == "message"]
+        return (
+            self.tip.next_seq + len(self.added_messages),
+            history[-1].created if history else self.tip.last_active,
+            self.tip.message_count + len(history),
+            self.tip.token_count + sum(each.tokens or 0 for each in history),
+            self.tip.id,
+        )
+
+
+UPDATE_ACTIVITY = (
+    "UPDATE sessions SET next_seq = ?, active = ?, said = ?, said_tokens = ?, ended = NULL, end_reason = NULL "
+    "WHERE id = ?"
+)
 
 
 def _write_new_rows(tx: Tx, threads: Sequence[_ThreadAppend]) -> None:
     changed_threads = [thread for thread in threads if thread.rows]
     if not changed_threads:
         return
-    rows = [row for thread in changed_threads for row in thread.rows]
     tx.run_many(
         f"INSERT INTO messages (id, {INSERT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        rows,
+        [row for thread in changed_threads for row in thread.rows],
     )
+    messages = [each for thread in changed_threads for each in thread.added_messages]
     tx.run_many(
         "INSERT INTO unindexed (message_id) VALUES (?)",
-        [(row[0],) for row in rows if row[3] == "message"],
+        [(message.id,) for message in messages if message.kind == "message"],
     )
     tx.run_many(
         "INSERT INTO places (session_id, seq, message_id) VALUES (?, ?, ?)",
-        [place_row for thread in changed_threads for place_row in thread.places],
+        [(message.session, message.seq, message.id) for message in messages],
     )
     tx.run_many(
-        "UPDATE sessions SET next_seq = ?, active = ?, said = ?, said_tokens = ?, ended = NULL, end_reason = NULL "
-        "WHERE id = ?",
-        [
-            (
-                thread.tip.next_seq + len(thread.places),
-                thread.last_active,
-                thread.message_count,
-                thread.token_count,
-                thread.tip.id,
-            )
-            for thread in changed_threads
-        ],
+        UPDATE_ACTIVITY, [thread.make_session_values() for thread in changed_threads]
     )

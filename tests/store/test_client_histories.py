@@ -1,0 +1,455 @@
+"""Histories of clients that send them whole: links of one chain, and the rewrites of its beginning."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from decimal import Decimal
+
+import pytest
+
+from everthread.core.costs.canonical_usage import CanonicalUsage
+from everthread.store.records import NewCompaction, NewSession
+from everthread.store.rewrite_records import (
+    UNDONE_STATE_KEY,
+    ContextEntry,
+    NewRewrite,
+    NewThreadLink,
+    ProxiedContext,
+    Rewrite,
+    ThreadLink,
+)
+from everthread.store.sql.stored_messages import AppendRequest
+from everthread.store.store import MAX_PREPARED_BY_WRITER, Store
+from everthread.store.usage_records import NewUsage
+from tests.store.conftest import Clock, close_sound, open_at
+from tests.store.messages import context_texts, texts_of, user_message
+from tests.store.tables import transaction
+
+REWRITE = Rewrite(
+    tenant="t",
+    engine="e",
+    digest="d3",
+    strength=0,
+    length=3,
+    skeleton="s3",
+    results="r1 r2",
+    thread="A",
+    replacement=b'{"role":"user"},\x00\xff',
+    depth=2,
+    state={"seen": 3},
+)
+RECORD = NewCompaction([], 900, 300, summary="They said things.", warnings=[])
+
+
+def new_link(
+    digest: str,
+    previous: str = "",
+    *,
+    thread: str = "A",
+    length: int = 1,
+    tenant: str = "t",
+) -> NewThreadLink:
+    link = ThreadLink(
+        tenant,
+        scope="",
+        digest=digest,
+        previous=previous,
+        skeleton=f"s{digest}",
+        thread=thread,
+        length=length,
+        message=None,
+        results=f"r{digest}",
+    )
+    session = NewSession(id=thread, tenant=tenant, platform="gateway")
+    messages = [user_message(f"said {digest}", event=digest)]
+    return NewThreadLink(link, previous, session, messages=messages)
+
+
+def new_chain(length: int) -> list[NewThreadLink]:
+    """Return links with the digests `d1`, `d2` …, each of which follows the one before."""
+    first = new_link("d1")
+    return [
+        first,
+        *(new_link(f"d{n}", f"d{n - 1}", length=n) for n in range(2, length + 1)),
+    ]
+
+
+def new_rewrite(rewrite: Rewrite = REWRITE) -> NewRewrite:
+    """Return a first compaction of four messages whose summary covers the first three."""
+    summary = ContextEntry(None, {"role": "user", "content": RECORD.summary})
+    context = ProxiedContext(
+        [summary, ContextEntry(3)], range(3), compacted_count=4, inherited_count=0
+    )
+    return NewRewrite(
+        rewrite, RECORD, context, scope="", digest="d4", digests=[rewrite.digest]
+    )
+
+
+async def extend(store: Store, new: NewThreadLink) -> ThreadLink | None:
+    """Store one link; return the stored one, or None if its thread does not end at the link that it follows."""
+    [link] = await store.extend_thread(new.link.thread, [new])
+    return link
+
+
+async def store_link(store: Store, new: NewThreadLink) -> ThreadLink:
+    link = await extend(store, new)
+    assert link is not None
+    return link
+
+
+async def match_rewrites(
+    store: Store,
+    digests: Sequence[str],
+    skeletons: Sequence[str],
+    *,
+    tenant: str = "t",
+    engine: str = "e",
+) -> tuple[list[Rewrite], list[Rewrite]]:
+    """Return the rewrites of an exact beginning, and those of a beginning with the same skeleton."""
+    [matches], *_ = await store.match_rewrites(tenant, [engine], digests, skeletons)
+    return matches
+
+
+async def test_stores_links_with_their_messages_usage_and_state(store: Store) -> None:
+    first, *new_links = new_chain(3)
+    await extend(store, first)
+    usage = NewUsage("A", "m", CanonicalUsage(input_tokens=5))
+    links = await store.extend_thread("A", new_links, [usage], ("key", {"a": 1}))
+    stored_ids = [message.id for message in await store.messages("A")]
+    assert [link and link.message for link in links] == stored_ids[1:]
+    [record] = await store.usage("A")
+    assert record.thread == "A"
+    assert record.usage.input_tokens == 5
+    assert await store.get_state("A", "key") == {"a": 1}
+
+
+async def test_stores_nothing_if_another_link_follows_already(store: Store) -> None:
+    await store.extend_thread("A", new_chain(2))
+    late_links = [
+        new_link("other", "d1", length=2),
+        new_link("answer", "other", length=3),
+    ]
+    usage = NewUsage("A", "m", CanonicalUsage(input_tokens=5))
+    links = await store.extend_thread("A", late_links, [usage], ("key", 1))
+    assert links == [None]
+    assert len(await store.messages("A")) == 2
+    assert await store.usage("A") == []
+    assert await store.get_state("A", "key") is None
+
+
+async def test_usage_goes_to_the_thread_that_has_the_link_already(
+    store: Store,
+) -> None:
+    await extend(store, new_link("d1"))
+    usage = NewUsage("B", "m", CanonicalUsage(input_tokens=5))
+    new_links = [new_link("d1", thread="B"), new_link("d2", "d1", thread="B")]
+    [link] = await store.extend_thread("B", new_links, [usage])
+    assert link is not None
+    assert link.thread == "A"
+    [record] = await store.usage("A")
+    assert record.session == "A"
+
+
+async def test_repeated_link_is_stored_once(store: Store) -> None:
+    links = await store.extend_thread("A", new_chain(2))
+    assert await extend(store, new_chain(2)[-1]) == links[-1]
+    assert len(await store.messages("A")) == 2
+
+
+async def test_only_one_link_follows_another_in_a_thread(store: Store) -> None:
+    first, _ = await store.extend_thread("A", new_chain(2))
+    assert await extend(store, new_link("other", "d1", length=2)) is None
+    assert len(await store.messages("A")) == 2
+    assert first is not None
+    assert first.message is not None
+    branch = replace(
+        new_link("other", "d1", thread="B", length=2),
+        follows="",
+        branch_of=("A", first.message),
+    )
+    await store_link(store, branch)
+    assert await context_texts(store, "B") == ["said d1", "said other"]
+    assert (await store.session("B")).kind == "branch"
+
+
+async def test_link_follows_only_the_stored_end_of_its_thread(store: Store) -> None:
+    await extend(store, new_link("d1"))
+    not_stored = new_link("d3", "d2", length=3)
+    assert await extend(store, not_stored) is None
+    await extend(store, new_link("x1", thread="B"))
+    in_other_thread = new_link("d2", "x1", length=2)
+    assert await extend(store, in_other_thread) is None
+    assert await context_texts(store, "A") == ["said d1"]
+    await extend(store, new_link("d2", "d1", length=2))
+    last = await store.last_link("A")
+    assert last is not None
+    assert last.digest == "d2"
+    assert await store.last_link("unknown") is None
+    other_history = replace(new_link("n1"), follows="d2")
+    await store_link(store, other_history)
+    assert await extend(store, replace(new_link("n2"), follows="d2")) is None
+    assert await context_texts(store, "A") == ["said d1", "said d2", "said n1"]
+
+
+@pytest.mark.parametrize(
+    ("damage", "problem"),
+    [
+        ("follows = 'gone'", "1 link(s) follow a link that is not in their thread"),
+        ("message_id = 0", "1 link(s) have older messages than the link they follow"),
+    ],
+)
+async def test_check_reports_broken_links(
+    url: str, clock: Clock, damage: str, problem: str
+) -> None:
+    store = open_at(url, clock)
+    await store.extend_thread("A", new_chain(2))
+    with transaction(store) as tx:
+        tx.run(f"UPDATE links SET {damage} WHERE digest = 'd2'")  # noqa: S608 - from this test
+    assert (await store.check()).problems == (problem,)
+    await store.close()
+
+
+async def test_finds_the_longest_stored_beginning(store: Store) -> None:
+    await store.extend_thread("A", new_chain(3))
+    digests = [f"d{length}" for length in range(1, 900)]
+    match = await store.find_link("t", "", digests)
+    assert match is not None
+    assert match.link.digest == "d3"
+    assert match.next_digest is None
+    assert match.results == "rd1 rd2 rd3"
+    match = await store.find_link("t", "", digests[:2])
+    assert match is not None
+    assert match.link.digest == "d2"
+    assert match.next_digest == "d3"
+    matches = await store.find_links_by_skeleton("t", "", ["sd1", "sd2"])
+    assert [match.link.digest for match in matches] == ["d2", "d1"]
+    for tenant, scope in (("other", ""), ("t", "scope")):
+        assert await store.find_link(tenant, scope, digests) is None
+        assert await store.find_links_by_skeleton(tenant, scope, ["sd1"]) == []
+
+
+async def test_first_rewrite_of_a_beginning_stays(store: Store) -> None:
+    assert await store.put_rewrite(REWRITE) == REWRITE
+    late = replace(REWRITE, replacement=b"late", depth=9)
+    assert await store.put_rewrite(late) == REWRITE
+    stronger = replace(REWRITE, strength=1, replacement=b"stronger")
+    longer = replace(REWRITE, digest="d5", skeleton="s5", length=5)
+    for new in (stronger, longer):
+        assert await store.put_rewrite(new) == new
+    digests = [f"d{length}" for length in range(1, 900)]
+    unknown = ["x"] * 900
+    assert await match_rewrites(store, digests, unknown) == (
+        [longer, stronger, REWRITE],
+        [],
+    )
+    assert await match_rewrites(store, digests[:4], unknown) == (
+        [stronger, REWRITE],
+        [],
+    )
+    skeletons = ["s1", "s3"]
+    assert await match_rewrites(store, [], skeletons) == ([], [stronger, REWRITE])
+    for other in ({"tenant": "other"}, {"engine": "other"}):
+        assert await match_rewrites(store, digests, ["s3"], **other) == ([], [])
+
+
+async def test_lists_the_engines_of_a_threads_rewrites(store: Store) -> None:
+    for engine in ("e with recall", "e"):
+        await store.put_rewrite(replace(REWRITE, engine=engine))
+        await store.put_rewrite(replace(REWRITE, engine=engine, strength=1))
+    assert await store.list_rewrite_engines("A") == ["e", "e with recall"]
+    assert await store.list_rewrite_engines("another") == []
+
+
+async def test_resumed_search_finds_the_same_as_a_full_one(store: Store) -> None:
+    """Also if rewrites were stored, undone or deleted between the two, by this process or another."""
+    await extend(store, new_link("d1"))
+    chance = random.Random(7)  # noqa: S311 - the same each time
+    engines = ["e", "f"]
+    search = None
+    rewrites: list[Rewrite] = []
+    for length in range(1, 120):
+        digests = [f"d{n}" for n in range(1, length + 1)]
+        skeletons = [f"s{n}" for n in range(1, length + 1)]
+        step = chance.random()
+        if step < 0.2:
+            position = chance.randint(1, length)
+            new = replace(
+                REWRITE,
+                engine=chance.choice(engines),
+                digest=chance.choice([f"d{position}", "x"]),
+                skeleton=chance.choice([f"s{position}", ""]),
+                length=position,
+                strength=len(rewrites),
+            )
+            rewrites.append(await store.put_rewrite(new))
+        elif step < 0.3 and rewrites:
+            removed = rewrites.pop(chance.randrange(len(rewrites)))
+            delete = "DELETE FROM rewrites"
+            undo = "UPDATE rewrites SET chain = 'undone:' || chain, skeleton = ''"
+            with transaction(store) as tx:
+                sql = chance.choice([delete, undo])
+                tx.run(f"{sql} WHERE strength = ?", (removed.strength,))
+        full, *_ = await store.match_rewrites("t", engines, digests, skeletons)
+        resumed, search, _ = await store.match_rewrites(
+            "t", engines, digests, skeletons, search
+        )
+        assert [(exact[:1], similar) for exact, similar in resumed] == [
+            (exact[:1], similar) for exact, similar in full
+        ]
+        if chance.random() < 0.1:  # the client continued from an earlier message
+            digests[-1] = "other"
+            full, *_ = await store.match_rewrites("t", engines, digests, skeletons)
+            resumed, *_ = await store.match_rewrites(
+                "t", engines, digests, skeletons, search
+            )
+            assert resumed == full
+
+
+async def test_compaction_continues_its_thread_once(store: Store) -> None:
+    await store.extend_thread("A", new_chain(4))
+    history = await store.history("A")
+    new = replace(
+        new_rewrite(),
+        record=replace(RECORD, author="journal", cost=Decimal("0.25")),
+    )
+    rewrite = await store.commit_rewrite(new)
+    assert await store.commit_rewrite(new) == rewrite, "another process made the same"
+    [compaction] = await store.compactions("A")
+    covered = [message.id for message in history[:3]]
+    assert compaction.record == replace(new.record, covered=covered)
+    assert compaction.parent == "A"
+    assert compaction.session == await store.get_compression_tip("A") == rewrite.session
+    summary, kept = await store.messages(rewrite.session)
+    assert summary.kind == "summary"
+    assert kept.id == history[3].id, "each message is stored once"
+    await extend(store, new_link("d5", "d4", length=5))
+    assert len(await store.messages(rewrite.session)) == 3
+    assert texts_of((await store.history("A"))[:4]) == texts_of(history)
+    insights = await store.insights(since=0, until=1e12, platform="gateway")
+    assert insights.compactions == 1
+    assert insights.tokens_saved == 600
+    [thread] = await store.list_threads()
+    assert thread.compactions == 1
+
+
+async def test_second_compaction_keeps_the_result_of_the_first(store: Store) -> None:
+    await store.extend_thread("A", new_chain(6))
+    history = await store.history("A")
+    first = await store.commit_rewrite(new_rewrite())
+    entries = [
+        ContextEntry(None, {"role": "user", "content": "Two."}),
+        ContextEntry(1, {"role": "user", "content": "cut"}, is_changed=True),
+        ContextEntry(3),
+    ]
+    context = ProxiedContext(entries, [2], compacted_count=4, inherited_count=1)
+    new = NewRewrite(
+        replace(REWRITE, digest="d5", length=5),
+        RECORD,
+        context,
+        scope="",
+        digest="d6",
+        base_session=first.session,
+        digests=["d3", "d5"],
+    )
+    second = await store.commit_rewrite(new)
+    summary, shortened, kept = await store.messages(second.session)
+    assert summary.kind == "summary"
+    assert shortened.kind == "derived"
+    assert shortened.origin == history[3].id
+    assert kept.id == history[5].id
+    assert await store.commit_rewrite(new) == second
+    assert len(await store.compactions("A")) == 2
+
+
+async def test_undone_rewrite_is_not_used_again(store: Store) -> None:
+    await store.extend_thread("A", new_chain(4))
+    await store.commit_rewrite(new_rewrite())
+    await extend(store, new_link("d5", "d4", length=5))
+    assert (await store.undo("A")).id == "A"
+    assert len(await store.messages("A")) == 5, "later messages stay"
+    assert await match_rewrites(store, ["d3"], ["s1", "s2", "s3"]) == ([], [])
+    undone = await store.get_state("A", UNDONE_STATE_KEY)
+    assert undone is not None
+    assert undone["until"] > 0
+
+
+async def test_links_and_rewrites_are_deleted_with_their_thread(store: Store) -> None:
+    await extend(store, new_link("d1"))
+    await extend(store, new_link("d1", thread="B", tenant="u"))
+    for tenant, thread in (("t", "A"), ("u", "B")):
+        await store.put_rewrite(replace(REWRITE, tenant=tenant, thread=thread))
+    await store.delete_thread("A")
+    skeletons = ["x"] * 3
+    assert await store.find_link("t", "", ["d1"]) is None
+    assert await match_rewrites(store, ["d3"], skeletons) == ([], [])
+    assert await store.find_link("u", "", ["d1"]) is not None
+    exact, _ = await match_rewrites(store, ["d3"], skeletons, tenant="u")
+    assert len(exact) == 1
+
+
+async def test_one_of_two_stores_that_race_wins(url: str, clock: Clock) -> None:
+    stores = [open_at(url, clock) for _ in range(2)]
+    await extend(stores[0], new_link("d1"))
+    previous = "d1"
+    for turn in range(20):
+        links = await asyncio.gather(
+            *(
+                extend(store, new_link(f"{name}{turn}", previous, length=turn + 2))
+                for store, name in zip(stores, "ab", strict=True)
+            )
+        )
+        [winner] = [link for link in links if link is not None]
+        previous = winner.digest
+        rewrites = await asyncio.gather(
+            *(
+                store.put_rewrite(replace(REWRITE, digest=f"c{turn}", replacement=name))
+                for store, name in zip(stores, (b"a", b"b"), strict=True)
+            )
+        )
+        assert rewrites[0] == rewrites[1]
+    for store in stores:
+        await close_sound(store)
+
+
+async def test_long_history_keeps_no_other_write_waiting(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    has_begun = threading.Event()
+    may_end = threading.Event()
+    prepare = AppendRequest.prepare
+
+    def wait(request: AppendRequest) -> None:
+        if len(request.new) > MAX_PREPARED_BY_WRITER:
+            has_begun.set()
+            may_end.wait(60)
+        prepare(request)
+
+    monkeypatch.setattr(AppendRequest, "prepare", wait)
+    messages = [user_message(f"said {number}") for number in range(100)]
+    long = replace(new_link("d1", length=100), messages=messages)
+    writing = asyncio.create_task(store_link(store, long))
+    await asyncio.to_thread(has_begun.wait, 60)
+    await store_link(store, new_link("e1", thread="B"))
+    assert not writing.done()
+    may_end.set()
+    await writing
+    assert len(await store.history("A")) == 100
+
+
+async def test_client_session_is_the_name_of_one_platform(store: Store) -> None:
+    platforms = {"first": "langchain", "second": "langchain", "other": "google-adk"}
+    for thread, platform in platforms.items():
+        await store.create_session(
+            NewSession(id=thread, platform=platform, client_session="support")
+        )
+    assert set(await store.family("first")) == {"first", "second"}
+    assert await store.family("other") == ["other"]
+    find_conversation = store.find_conversation
+    assert await find_conversation("default", "support", "google-adk") == "other"
+    assert await find_conversation("default", "support", "gateway") is None
+    end = await store.conversation_end("default", "support", "gateway", 4)
+    assert end is None, "a client of the gateway continues no framework's conversation"
