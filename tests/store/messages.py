@@ -71,14 +71,15 @@ async def append_texts(
     return await store.append(session.id, user_messages(*texts), **more)
 
 
-async def context_texts(store: Store, session_id: str) -> list[str]:
-    """Return the texts of the current context."""
-    return texts_of(await store.messages(await store.get_compression_tip(session_id)))
+async def read_context(store: Store, session_id: str) -> str:
+    """Return the texts of a thread's current context, separated by commas."""
+    tip = await store.get_compression_tip(session_id)
+    return ", ".join(texts_of(await store.messages(tip)))
 
 
-async def history_texts(store: Store, session_id: str) -> list[str]:
-    """Return the texts of the whole history."""
-    return texts_of(await store.history(session_id))
+async def read_history(store: Store, session_id: str) -> str:
+    """Return the texts of a thread's whole history, separated by commas."""
+    return ", ".join(texts_of(await store.history(session_id)))
 
 
 async def compact_session(

@@ -11,8 +11,8 @@ from everthread.errors import NothingToUndoError, UnknownIdError
 from everthread.store.records import NewCompaction, NewMessage, NewSession
 from everthread.store.store import Store
 from tests.store.messages import (
-    context_texts,
-    history_texts,
+    read_context,
+    read_history,
     summary_message,
     texts_of,
     user_message,
@@ -196,8 +196,10 @@ class Model:
         for thread in self.threads:
             for key in thread.every_id:
                 assert await store.get_compression_tip(key) == thread.tip.id
-            assert await context_texts(store, thread.id) == thread.tip.shows
-            assert await history_texts(store, thread.every_id[-1]) == thread.history
+            assert await read_context(store, thread.id) == ", ".join(thread.tip.shows)
+            assert await read_history(store, thread.every_id[-1]) == ", ".join(
+                thread.history
+            )
             assert (await store.session(thread.tip.id)).is_live is not thread.ended
 
 

@@ -20,12 +20,12 @@ from tests.store.conftest import open_database
 from tests.store.messages import (
     append_texts,
     compact_session,
-    context_texts,
-    history_texts,
     new_thread,
     numbered_messages,
     numbered_texts,
     numbered_thread,
+    read_context,
+    read_history,
     texts_of,
     user_message,
     user_messages,
@@ -53,7 +53,7 @@ async def test_many_appends_to_many_threads(store: Store) -> None:
     )
     for thread in threads:
         expected = [text for each, text in calls if each == thread]
-        assert await history_texts(store, thread) == expected
+        assert texts_of(await store.history(thread)) == expected
         placed = [
             stored
             for (each, _), [stored] in zip(calls, results, strict=True)
@@ -85,10 +85,8 @@ async def test_only_the_faulty_caller_gets_the_error(store: Store) -> None:
         for result in results
     ]
     assert wrong == [None, UnknownIdError, LeaseLostError, InputError, InputError, None]
-    assert (await history_texts(store, one.id), await history_texts(store, two.id)) == (
-        ["a"],
-        ["f"],
-    )
+    assert await read_history(store, one.id) == "a"
+    assert await read_history(store, two.id) == "f"
 
 
 async def test_one_event_from_several_callers_is_one_message(store: Store) -> None:
@@ -113,11 +111,7 @@ async def test_one_event_from_several_callers_is_one_message(store: Store) -> No
     )[0]
     assert late[1].id == results[0][0].id
     assert [message.session for message in late] == [made.session.id] * 2
-    assert await history_texts(store, session.id) == [
-        *numbered_texts(1, 5),
-        "once",
-        "new",
-    ]
+    assert await read_history(store, session.id) == "m1, m2, m3, m4, m5, once, new"
 
 
 async def test_appends_around_a_compaction_keep_their_order(store: Store) -> None:
@@ -132,20 +126,13 @@ async def test_appends_around_a_compaction_keep_their_order(store: Store) -> Non
         append_texts(store, session, "late"),
         append_texts(store, session, "later"),
     )
-    assert await context_texts(store, session.id) == [
-        "m5",
-        "m6",
-        "early",
-        "also early",
-        "late",
-        "later",
-    ]
-    assert (await history_texts(store, session.id))[6:] == [
-        "early",
-        "also early",
-        "late",
-        "later",
-    ]
+    assert (
+        await read_context(store, session.id)
+        == "m5, m6, early, also early, late, later"
+    )
+    assert (await read_history(store, session.id)).endswith(
+        "m6, early, also early, late, later"
+    )
 
 
 @pytest.mark.parametrize("count", [0, 1, 1_200])

@@ -10,12 +10,12 @@ from everthread.store.store import Store
 from tests.store.messages import (
     append_texts,
     compact_session,
-    context_texts,
-    history_texts,
     new_thread,
     numbered_messages,
     numbered_texts,
     numbered_thread,
+    read_context,
+    read_history,
     summary_message,
     user_messages,
 )
@@ -50,9 +50,9 @@ async def test_a_branch_shares_everything_through_a_message(store: Store) -> Non
     assert branch.branched_at == ids["m3"]
     await append_texts(store, branch, "b1")
     await append_texts(store, session, "m6")
-    assert await context_texts(store, branch.id) == ["m1", "m2", "m3", "b1"]
-    assert await history_texts(store, branch.id) == ["m1", "m2", "m3", "b1"]
-    assert await history_texts(store, session.id) == numbered_texts(1, 6)
+    assert await read_context(store, branch.id) == "m1, m2, m3, b1"
+    assert await read_history(store, branch.id) == "m1, m2, m3, b1"
+    assert await read_history(store, session.id) == "m1, m2, m3, m4, m5, m6"
     assert count_rows(store, "messages") == 7, "shared messages are stored once"
 
 
@@ -83,17 +83,15 @@ async def test_a_branch_off_a_continuation_takes_its_context_and_the_whole_histo
     await store.append(session.id, numbered_messages(9, 10))
     ids = await ids_of(store, session.id)
     for name, context in (
-        ("m9", ["m1", "summary", "m7", "m8", "m9"]),
-        ("m7", ["m1", "summary", "m7"]),
-        ("m4", ["m1", "m2", "m3", "m4"]),
+        ("m9", "m1, summary, m7, m8, m9"),
+        ("m7", "m1, summary, m7"),
+        ("m4", "m1, m2, m3, m4"),
     ):
         branch = await store.branch(session.id, ids[name])
         await append_texts(store, branch, "b")
-        assert await context_texts(store, branch.id) == [*context, "b"]
-        assert await history_texts(store, branch.id) == [
-            *numbered_texts(1, int(name[1:])),
-            "b",
-        ]
+        assert await read_context(store, branch.id) == f"{context}, b"
+        shared = ", ".join(numbered_texts(1, int(name[1:])))
+        assert await read_history(store, branch.id) == f"{shared}, b"
     assert (await store.branch(session.id, ids["m9"])).parent == made.session.id
     assert (await store.branch(session.id, ids["m4"])).parent == session.id
 
@@ -108,22 +106,15 @@ async def test_a_branch_has_no_summary_of_later_messages(store: Store) -> None:
         seen_count=8,
         compaction=NewCompaction(covered=[ids[f"m{n}"] for n in (2, 4, 5, 6, 7)]),
     )
-    assert await context_texts(store, made.session.id) == ["m1", "summary", "m3", "m8"]
-    assert await context_texts(
-        store, (await store.branch(session.id, ids["m3"])).id
-    ) == [
-        "m1",
-        "m2",
-        "m3",
-    ]
-    assert await context_texts(
-        store, (await store.branch(session.id, ids["m8"])).id
-    ) == [
-        "m1",
-        "summary",
-        "m3",
-        "m8",
-    ]
+    assert await read_context(store, made.session.id) == "m1, summary, m3, m8"
+    assert (
+        await read_context(store, (await store.branch(session.id, ids["m3"])).id)
+        == "m1, m2, m3"
+    )
+    assert (
+        await read_context(store, (await store.branch(session.id, ids["m8"])).id)
+        == "m1, summary, m3, m8"
+    )
 
 
 async def test_a_branch_continues_and_is_undone_on_its_own(store: Store) -> None:
@@ -133,17 +124,13 @@ async def test_a_branch_continues_and_is_undone_on_its_own(store: Store) -> None
     await store.append(branch.id, numbered_messages(1, 3, "b"))
     made = await compact_session(store, branch.id)
     await append_texts(store, branch, "b4")
-    assert await context_texts(store, branch.id) == ["m1", "summary", "b2", "b3", "b4"]
-    assert await history_texts(store, made.session.id) == [
-        *numbered_texts(1, 4),
-        *numbered_texts(1, 4, "b"),
-    ]
+    assert await read_context(store, branch.id) == "m1, summary, b2, b3, b4"
+    assert (
+        await read_history(store, made.session.id) == "m1, m2, m3, m4, b1, b2, b3, b4"
+    )
     assert await store.get_compression_tip(session.id) == session.id
     await store.undo(branch.id)
-    assert await context_texts(store, branch.id) == [
-        *numbered_texts(1, 4),
-        *numbered_texts(1, 4, "b"),
-    ]
+    assert await read_context(store, branch.id) == "m1, m2, m3, m4, b1, b2, b3, b4"
     with pytest.raises(NothingToUndoError):
         await store.undo(branch.id)
 
@@ -159,17 +146,17 @@ async def test_a_branch_of_a_branch_of_a_continuation(store: Store) -> None:
     ids = await ids_of(store, one.id)
     two = await store.branch(one.id, ids["b4"])
     await append_texts(store, two, "c1")
-    everything = [*numbered_texts(1, 9), *numbered_texts(1, 4, "b"), "c1"]
-    assert await history_texts(store, two.id) == everything
-    assert await context_texts(store, two.id) == ["m1", "summary", "b3", "b4", "c1"]
+    history = ", ".join([*numbered_texts(1, 9), *numbered_texts(1, 4, "b")])
+    assert await read_history(store, two.id) == f"{history}, c1"
+    assert await read_context(store, two.id) == "m1, summary, b3, b4, c1"
     old = await store.branch(two.id, ids["m5"])
     assert (
-        await history_texts(store, old.id)
-        == await context_texts(store, old.id)
-        == numbered_texts(1, 5)
+        await read_history(store, old.id)
+        == await read_context(store, old.id)
+        == "m1, m2, m3, m4, m5"
     )
     shared = await store.branch(two.id, ids["b1"])
-    assert await history_texts(store, shared.id) == everything[:10]
+    assert await read_history(store, shared.id) == history.removesuffix(", b2, b3, b4")
 
 
 async def test_a_branch_is_not_touched_by_an_undo_in_its_parent(store: Store) -> None:
@@ -178,8 +165,8 @@ async def test_a_branch_is_not_touched_by_an_undo_in_its_parent(store: Store) ->
     await append_texts(store, session, "m7", "m8")
     branch = await store.branch(session.id, (await ids_of(store, session.id))["m7"])
     await store.undo(session.id)
-    assert await history_texts(store, branch.id) == numbered_texts(1, 7)
-    assert await context_texts(store, branch.id) == ["m1", "summary", "m5", "m6", "m7"]
+    assert await read_history(store, branch.id) == "m1, m2, m3, m4, m5, m6, m7"
+    assert await read_context(store, branch.id) == "m1, summary, m5, m6, m7"
 
 
 async def test_a_branch_point_must_be_a_message_of_the_thread(store: Store) -> None:

@@ -26,7 +26,7 @@ from everthread.store.sql.stored_messages import AppendRequest
 from everthread.store.store import MAX_PREPARED_BY_WRITER, Store
 from everthread.store.usage_records import NewUsage
 from tests.store.conftest import Clock, close_sound, open_at
-from tests.store.messages import context_texts, texts_of, user_message
+from tests.store.messages import read_context, texts_of, user_message
 from tests.store.tables import transaction
 
 REWRITE = Rewrite(
@@ -172,7 +172,7 @@ async def test_only_one_link_follows_another_in_a_thread(store: Store) -> None:
         branch_of=("A", first.message),
     )
     await store_link(store, branch)
-    assert await context_texts(store, "B") == ["said d1", "said other"]
+    assert await read_context(store, "B") == "said d1, said other"
     assert (await store.session("B")).kind == "branch"
 
 
@@ -183,7 +183,7 @@ async def test_link_follows_only_the_stored_end_of_its_thread(store: Store) -> N
     await extend(store, new_link("x1", thread="B"))
     in_other_thread = new_link("d2", "x1", length=2)
     assert await extend(store, in_other_thread) is None
-    assert await context_texts(store, "A") == ["said d1"]
+    assert await read_context(store, "A") == "said d1"
     await extend(store, new_link("d2", "d1", length=2))
     last = await store.last_link("A")
     assert last is not None
@@ -192,7 +192,7 @@ async def test_link_follows_only_the_stored_end_of_its_thread(store: Store) -> N
     other_history = replace(new_link("n1"), follows="d2")
     await store_link(store, other_history)
     assert await extend(store, replace(new_link("n2"), follows="d2")) is None
-    assert await context_texts(store, "A") == ["said d1", "said d2", "said n1"]
+    assert await read_context(store, "A") == "said d1, said d2, said n1"
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,11 @@ from tests.store.conftest import Clock, open_at
 from tests.store.messages import (
     append_texts,
     compact_session,
-    context_texts,
-    history_texts,
     new_thread,
     numbered_texts,
     numbered_thread,
+    read_context,
+    read_history,
     summary_message,
     texts_of,
     user_message,
@@ -63,10 +63,9 @@ async def test_a_continuation(store: Store, clock: Clock) -> None:
         *numbered_texts(1, 8),
         "pending",
     ]
-    assert await history_texts(store, old.id) == [
-        *numbered_texts(1, 8),
-        "pending",
-    ]
+    assert (
+        await read_history(store, old.id) == "m1, m2, m3, m4, m5, m6, m7, m8, pending"
+    )
 
 
 async def test_the_tip_is_found_from_every_id(store: Store) -> None:
@@ -118,9 +117,9 @@ async def test_messages_that_arrive_meanwhile_are_in_the_continuation_once(
         "pending",
     ]
     await store.append(session.id, [*late, user_message("after")])
-    expected = [*numbered_texts(1, 6), "late 1", "late 2", "pending", "after"]
-    assert await history_texts(store, session.id) == expected
-    assert await history_texts(store, made.session.id) == expected
+    expected = "m1, m2, m3, m4, m5, m6, late 1, late 2, pending, after"
+    assert await read_history(store, session.id) == expected
+    assert await read_history(store, made.session.id) == expected
 
 
 async def test_the_second_of_two_gets_the_firsts_tip(store: Store) -> None:
@@ -131,7 +130,7 @@ async def test_the_second_of_two_gets_the_firsts_tip(store: Store) -> None:
         store, session.id, pending=user_messages("not mine to store")
     )
     assert (second.is_committed, second.session) == (False, third.session)
-    assert await history_texts(store, session.id) == numbered_texts(1, 6)
+    assert await read_history(store, session.id) == "m1, m2, m3, m4, m5, m6"
     assert len(await store.compactions(session.id)) == 2
 
 
@@ -247,9 +246,9 @@ async def test_undo_restores_the_parent_with_messages_added_since(
         "reverted",
     )
     assert await store.get_compression_tip(made.session.id) == session.id
-    everything = [*numbered_texts(1, 6), "after 1", "after 2"]
-    assert await context_texts(store, session.id) == everything
-    assert await history_texts(store, made.session.id) == everything
+    everything = "m1, m2, m3, m4, m5, m6, after 1, after 2"
+    assert await read_context(store, session.id) == everything
+    assert await read_history(store, made.session.id) == everything
     again = await compact_session(store, session.id)
     assert again.is_committed
     assert again.session.id != made.session.id
@@ -263,20 +262,9 @@ async def test_undo_goes_back_step_by_step(store: Store) -> None:
     second = await compact_session(store, first.session.id)
     await append_texts(store, session, "b")
     assert (await store.undo(session.id)).id == first.session.id
-    assert await context_texts(store, session.id) == [
-        "m1",
-        "summary",
-        "m5",
-        "m6",
-        "a",
-        "b",
-    ]
+    assert await read_context(store, session.id) == "m1, summary, m5, m6, a, b"
     assert (await store.undo(second.session.id)).id == session.id
-    assert await context_texts(store, session.id) == [
-        *numbered_texts(1, 6),
-        "a",
-        "b",
-    ]
+    assert await read_context(store, session.id) == "m1, m2, m3, m4, m5, m6, a, b"
     with pytest.raises(NothingToUndoError):
         await store.undo(session.id)
 
@@ -290,7 +278,7 @@ async def test_two_undos_at_once_take_back_two_compactions_at_most(
     await compact_session(store, first.session.id)
     await asyncio.gather(*(one.undo(session.id) for one in (store, other)))
     assert await store.get_compression_tip(session.id) == session.id
-    assert await history_texts(store, session.id) == numbered_texts(1, 6)
+    assert await read_history(store, session.id) == "m1, m2, m3, m4, m5, m6"
     await other.close()
 
 

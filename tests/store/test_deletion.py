@@ -17,11 +17,11 @@ from tests.store.conftest import Clock, open_at
 from tests.store.messages import (
     append_texts,
     compact_session,
-    context_texts,
-    history_texts,
     new_thread,
     numbered_messages,
     numbered_thread,
+    read_context,
+    read_history,
     user_message,
     user_messages,
 )
@@ -128,15 +128,15 @@ async def test_a_branch_keeps_shared_history_in_reading_and_search(
     two = await store.branch(one.id, messages[3].id)
     sibling = await store.branch(session.id, messages[1].id)
     histories = {
-        key: await history_texts(store, key) for key in (one.id, two.id, sibling.id)
+        key: await read_history(store, key) for key in (one.id, two.id, sibling.id)
     }
     contexts = {
-        key: await context_texts(store, key) for key in (one.id, two.id, sibling.id)
+        key: await read_context(store, key) for key in (one.id, two.id, sibling.id)
     }
     await store.delete_thread(session.id)
     for key in (one.id, two.id, sibling.id):
-        assert await history_texts(store, key) == histories[key]
-        assert await context_texts(store, key) == contexts[key]
+        assert await read_history(store, key) == histories[key]
+        assert await read_context(store, key) == contexts[key]
         assert {
             h.message
             for h in await store.search(SearchQuery("shared", thread=key, limit=50))
@@ -146,7 +146,7 @@ async def test_a_branch_keeps_shared_history_in_reading_and_search(
     assert await found_threads(store, "shared") <= {one.id, two.id, sibling.id}
     await append_texts(store, two, "goes on")
     await store.delete_thread(one.id)
-    assert await history_texts(store, two.id) == [*histories[two.id], "goes on"]
+    assert await read_history(store, two.id) == f"{histories[two.id]}, goes on"
     assert await found_threads(store, "word3") == {two.id}
     assert await found_threads(store, "word8") == set()
     await store.delete_thread(sibling.id)
@@ -161,9 +161,9 @@ async def test_a_branch_that_used_the_same_event_loses_nothing(store: Store) -> 
     branch = await store.branch(session.id, (await store.messages(session.id))[1].id)
     await store.append(branch.id, [user_message("mine", event="e")])
     await store.delete_thread(session.id)
-    assert await history_texts(store, branch.id) == ["first", "second", "mine"]
+    assert await read_history(store, branch.id) == "first, second, mine"
     await store.append(branch.id, [user_message("mine", event="e")])
-    assert await history_texts(store, branch.id) == ["first", "second", "mine"]
+    assert await read_history(store, branch.id) == "first, second, mine"
 
 
 async def test_an_output_goes_with_the_last_that_cites_it(store: Store) -> None:

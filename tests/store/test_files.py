@@ -27,11 +27,12 @@ from everthread.store.search_records import SearchQuery
 from tests.store.conftest import Clock, close_sound, open_at
 from tests.store.killed_processes import ForkServer
 from tests.store.messages import (
-    history_texts,
     new_thread,
     numbered_messages,
     numbered_texts,
     numbered_thread,
+    read_history,
+    texts_of,
     user_message,
     user_messages,
 )
@@ -70,8 +71,9 @@ async def test_a_backup_is_a_whole_store(tmp_path: Path) -> None:
     await store.backup(str(tmp_path / "copy.db"))
     await writing
     copy = open_at(f"sqlite:///{tmp_path}/copy.db", Clock())
-    assert (await history_texts(copy, session.id))[:500] == numbered_texts(1, 500)
-    assert len(await history_texts(copy, session.id)) in (500, 900)
+    copied_texts = texts_of(await copy.history(session.id))
+    assert copied_texts[:500] == numbered_texts(1, 500)
+    assert len(copied_texts) in (500, 900)
     assert (await copy.check()).problems == ()
     for target in (tmp_path / "copy.db", tmp_path / "no" / "folder.db"):
         with pytest.raises(StoreError, match=str(target)):
@@ -89,7 +91,7 @@ async def test_vacuum_gives_room_back(tmp_path: Path) -> None:
     before = (await store.check()).size
     await store.vacuum()
     assert (await store.check()).size < before / 2
-    assert await history_texts(store, keep.id) == ["kept words"]
+    assert await read_history(store, keep.id) == "kept words"
     assert len(await store.search(SearchQuery("kept"))) == 1
     await store.close()
 
@@ -288,7 +290,7 @@ async def test_a_file_that_cannot_be_written(open_folder: Path) -> None:
     open_folder.chmod(0o755)
     path.chmod(0o600)
     again = open_at(f"sqlite:///{path}", Clock())
-    assert await history_texts(again, session.id) == ["kept"]
+    assert await read_history(again, session.id) == "kept"
     await close_sound(again)
 
 

@@ -15,9 +15,9 @@ from tests.store.conftest import Clock, open_at
 from tests.store.messages import (
     append_texts,
     compact_session,
-    history_texts,
     new_thread,
     numbered_thread,
+    read_history,
     user_messages,
 )
 
@@ -85,7 +85,7 @@ async def test_an_expired_lease_is_taken_and_its_late_write_refused(
     await store.release(mine)
     assert await store.export(session.id) == before
     await append_texts(store, session, "in time", lease=yours)
-    assert (await history_texts(store, session.id))[-1] == "in time"
+    assert (await read_history(store, session.id)).endswith(", in time")
 
 
 async def test_a_late_undo_is_refused(store: Store) -> None:
@@ -126,7 +126,7 @@ async def test_the_holder_may_take_it_anew(store: Store) -> None:
     with pytest.raises(LeaseLostError):
         await append_texts(store, session, "old", lease=old)
     await append_texts(store, session, "new", lease=new)
-    assert await history_texts(store, session.id) == ["new"]
+    assert await read_history(store, session.id) == "new"
 
 
 async def test_a_lease_is_for_its_thread_only(store: Store) -> None:

@@ -18,11 +18,11 @@ from tests.store.conftest import Clock
 from tests.store.messages import (
     append_texts,
     compact_session,
-    context_texts,
-    history_texts,
     new_thread,
     numbered_messages,
     numbered_thread,
+    read_context,
+    read_history,
     texts_of,
     tool_result,
     user_message,
@@ -113,7 +113,7 @@ async def test_ten_megabytes(store: Store) -> None:
     session = await new_thread(
         store, user_message(text, kind="derived"), *user_messages("after")
     )
-    assert await context_texts(store, session.id) == [text, "after"]
+    assert await read_context(store, session.id) == f"{text}, after"
 
 
 @pytest.mark.parametrize(
@@ -173,13 +173,14 @@ async def test_a_derived_message_names_its_origin_and_is_not_in_the_history(
     store: Store,
 ) -> None:
     session = await new_thread(store)
-    [whole] = await store.append(session.id, [tool_result("read", "long " * 100)])
+    long = "long " * 100
+    [whole] = await store.append(session.id, [tool_result("read", long)])
     [small] = await store.append(
         session.id, [tool_result("read", "short", kind="derived", origin=whole.id)]
     )
     assert (await store.message(small.id)).origin == whole.id
-    assert await context_texts(store, session.id) == ["long " * 100, "short"]
-    assert await history_texts(store, session.id) == ["long " * 100]
+    assert await read_context(store, session.id) == f"{long}, short"
+    assert await read_history(store, session.id) == long
 
 
 async def test_a_repeated_event_is_stored_once(store: Store) -> None:
@@ -198,7 +199,7 @@ async def test_a_repeated_event_is_stored_once(store: Store) -> None:
         [user_message("other words", event="2"), user_message("c", event="3")],
     )
     assert [message.id for message in again] == [first[1].id, again[1].id]
-    assert await context_texts(store, session.id) == ["a", "b", "c"]
+    assert await read_context(store, session.id) == "a, b, c"
 
 
 async def test_events_are_a_threads_own(store: Store) -> None:
@@ -206,7 +207,7 @@ async def test_events_are_a_threads_own(store: Store) -> None:
     two = await new_thread(store)
     for session in (one, two):
         await store.append(session.id, [user_message(session.id, event="1")])
-    assert await context_texts(store, two.id) == [two.id]
+    assert await read_context(store, two.id) == two.id
 
 
 async def test_a_repeated_event_is_found_where_the_thread_shows_it_now(
@@ -229,8 +230,8 @@ async def test_order_is_the_order_of_asking(store: Store) -> None:
     await asyncio.gather(
         *(append_texts(store, session, f"{n}a", f"{n}b") for n in range(40))
     )
-    expected = [f"{n}{letter}" for n in range(40) for letter in "ab"]
-    assert await context_texts(store, session.id) == expected
+    expected = ", ".join(f"{n}a, {n}b" for n in range(40))
+    assert await read_context(store, session.id) == expected
     assert [message.seq for message in await store.messages(session.id)] == list(
         range(80)
     )
@@ -244,9 +245,8 @@ async def test_an_append_to_any_id_of_a_thread_lands_at_its_tip(store: Store) ->
     for number, key in enumerate(ids):
         [stored] = await store.append(key, user_messages(f"late {number}"))
         assert stored.session == ids[-1]
-    assert (await context_texts(store, session.id))[-5:] == [
-        f"late {number}" for number in range(5)
-    ]
+    context = await read_context(store, session.id)
+    assert context.endswith(", late 0, late 1, late 2, late 3, late 4")
 
 
 async def test_pages_of_a_session_and_of_a_history(store: Store) -> None:

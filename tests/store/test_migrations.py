@@ -20,7 +20,7 @@ from everthread.store.sqlite import SqliteDatabase
 from everthread.store.store import Store
 from tests.store.conftest import BACKENDS, Clock, Postgres, as_url, close_sound, open_at
 from tests.store.killed_processes import LATER, ForkServer
-from tests.store.messages import history_texts, new_thread
+from tests.store.messages import new_thread, read_history
 
 
 def file_of(url: str) -> Path:
@@ -96,7 +96,7 @@ async def test_a_migration_that_is_killed_is_done_by_the_next(
     store = open_later(url)
     assert (await store.check()).schema == latest_of(store)
     session = await new_thread(store, "works")
-    assert await history_texts(store, session.id) == ["works"]
+    assert await read_history(store, session.id) == "works"
     await close_sound(store)
 
 
@@ -109,7 +109,7 @@ async def test_a_later_version_brings_the_store_up_to_date_and_an_older_one_refu
     await store.close()
     later = open_later(url)
     assert (await later.check()).schema == LATER.number
-    assert await history_texts(later, session.id) == ["kept"]
+    assert await read_history(later, session.id) == "kept"
     await close_sound(later)
     number = LATER.number
     with pytest.raises(
@@ -157,7 +157,7 @@ async def test_opening_again_changes_nothing(
     await first.close()
     for _ in range(2):
         again = open_store(url)
-        assert await history_texts(again, session.id) == ["kept"]
+        assert await read_history(again, session.id) == "kept"
         await again.close()
 
 

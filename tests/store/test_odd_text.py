@@ -8,7 +8,7 @@ from everthread.store.records import NewMessage
 from everthread.store.search_records import SearchQuery
 from everthread.store.store import Store
 from tests.chat_messages import calls_message, function_call
-from tests.store.messages import history_texts, new_thread, tool_result, user_message
+from tests.store.messages import new_thread, texts_of, tool_result, user_message
 
 SECRET = "ghp_" + "a1B2c3D4e5F6" * 3
 ODD = ("\ud800", "\udfff", "\0", "a\ud83d", "\udc00b", "你\ud800好", "\ud83d \ude00")
@@ -40,7 +40,7 @@ async def test_a_message_with_odd_text_is_kept_and_found(
     snippets = []
     for each in (store, other_store):
         session = await new_thread(each, *messages, id="s")
-        assert (await history_texts(each, session.id))[:3] == texts
+        assert texts_of(await each.history(session.id))[:3] == texts
         await each.put_output(
             session.id, f"walnut {odd} {SECRET}", call_id=odd, tool=f"t{odd}"
         )

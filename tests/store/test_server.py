@@ -37,10 +37,10 @@ from tests.store.conftest import Clock, close_sound, open_at
 from tests.store.messages import (
     append_texts,
     compact_session,
-    history_texts,
     new_thread,
-    numbered_texts,
     numbered_thread,
+    read_history,
+    texts_of,
 )
 from tests.store.postgres_server import Server
 from tests.store.tables import count_rows, stop_background_indexing
@@ -70,7 +70,7 @@ async def test_the_server_is_restarted_under_the_store(own_server: Server) -> No
         await asyncio.to_thread(end)
         waiting: list[asyncio.Future[object]] = [
             asyncio.ensure_future(append_texts(store, session, end.__name__)),
-            asyncio.ensure_future(history_texts(store, session.id)),
+            asyncio.ensure_future(read_history(store, session.id)),
             asyncio.ensure_future(store.create_session(NewSession())),
         ]
         await asyncio.sleep(0.3)
@@ -78,11 +78,7 @@ async def test_the_server_is_restarted_under_the_store(own_server: Server) -> No
         await asyncio.to_thread(own_server.start)
         await asyncio.gather(*waiting)
         await compact_session(store, await store.get_compression_tip(session.id))
-    assert await history_texts(store, session.id) == [
-        *numbered_texts(1, 5),
-        "stop",
-        "crash",
-    ]
+    assert await read_history(store, session.id) == "m1, m2, m3, m4, m5, stop, crash"
     assert (await store.check()).problems == ()
     await store.close()
 
@@ -123,10 +119,9 @@ async def test_a_crash_before_the_commit_is_not_taken_for_success(
     database.armed = True
     await append_texts(store, session, "asked for twice, there once")
     assert not database.armed
-    assert await history_texts(store, session.id) == [
-        "before",
-        "asked for twice, there once",
-    ]
+    assert (
+        await read_history(store, session.id) == "before, asked for twice, there once"
+    )
     assert (await store.check()).problems == ()
     await store.close()
 
@@ -239,7 +234,7 @@ async def test_an_unavailable_server_is_reported(own_server: Server) -> None:
             await call
     await asyncio.to_thread(own_server.start)
     await append_texts(store, session, "later")
-    assert await history_texts(store, session.id) == ["kept", "later"]
+    assert await read_history(store, session.id) == "kept, later"
     await store.close()
 
 
@@ -364,14 +359,14 @@ async def test_an_unavailable_server_is_reported_at_once_to_callers_that_do_not_
     session = await numbered_thread(store, 2)
     await asyncio.to_thread(own_server.stop)
     with pytest.raises(StoreUnreachableError, match="does not answer"):
-        await history_texts(store, session.id)
+        await read_history(store, session.id)
     assert store.is_unresponsive
     written = asyncio.ensure_future(append_texts(store, session, "later"))
     await asyncio.to_thread(own_server.start)
     await written
     await asyncio.sleep(UNRESPONSIVE_PAUSE_SECONDS)
     assert not store.is_unresponsive
-    assert await history_texts(store, session.id) == ["m1", "m2", "later"]
+    assert await read_history(store, session.id) == "m1, m2, later"
     await store.close()
 
 
@@ -386,7 +381,7 @@ async def test_closing_does_not_wait_for_a_server_that_hangs(
         waiting = [
             asyncio.ensure_future(work)
             for work in (
-                history_texts(store, session.id),
+                read_history(store, session.id),
                 append_texts(store, session, "lost"),
             )
         ]
@@ -448,7 +443,7 @@ async def test_leases_and_appends_of_two_processes_never_wait_in_a_circle(
     assert not [
         record for record in caplog.records if "tried again" in record.getMessage()
     ]
-    assert len(await history_texts(one, session.id)) == 2 + 4 * 20
+    assert len(await one.history(session.id)) == 2 + 4 * 20
     for each in (one, two):
         await each.close()
 
@@ -527,6 +522,7 @@ async def test_many_rows_are_inserted_by_few_statements_in_their_order(
     for count in (0, 1, 3, 4, 5, 49, 130):
         texts = [f"{count} {number}" for number in range(count)]
         await append_texts(store, session, *texts)
-        assert (await history_texts(store, session.id))[-count:] == texts or not count
+        history = texts_of(await store.history(session.id))
+        assert history[len(history) - count :] == texts
     assert len(await store.search(SearchQuery("130", limit=500))) == 130
     await close_sound(store)

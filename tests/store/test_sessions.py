@@ -13,10 +13,10 @@ from tests.store.conftest import Clock
 from tests.store.messages import (
     append_texts,
     compact_session,
-    context_texts,
-    history_texts,
     new_thread,
     numbered_thread,
+    read_context,
+    read_history,
     user_messages,
 )
 from tests.store.tables import count_rows
@@ -99,7 +99,7 @@ async def test_a_subagent_is_a_thread_of_its_own(store: Store) -> None:
     assert (agent.kind, agent.parent, agent.thread) == ("subagent", main.id, agent.id)
     assert await store.get_compression_tip(main.id) == main.id
     assert await store.threads_started_by(main.id) == [agent]
-    assert await history_texts(store, main.id) == ["go"]
+    assert await read_history(store, main.id) == "go"
 
 
 async def test_a_missing_parent_is_refused(store: Store) -> None:
@@ -182,7 +182,7 @@ async def test_a_session_ends_and_an_append_reopens_it(
     assert await store.end_session(session.id, "again") == ended, "the first end stands"
     await append_texts(store, session, "two")
     assert (await store.session(session.id)).is_live
-    assert await context_texts(store, session.id) == ["one", "two"]
+    assert await read_context(store, session.id) == "one, two"
 
 
 async def test_only_something_new_reopens(store: Store) -> None:

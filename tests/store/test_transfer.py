@@ -19,12 +19,11 @@ from tests.store.conftest import Clock
 from tests.store.messages import (
     append_texts,
     compact_session,
-    context_texts,
-    history_texts,
     new_thread,
     numbered_messages,
-    numbered_texts,
     numbered_thread,
+    read_context,
+    read_history,
     texts_of,
     tool_result,
     user_message,
@@ -139,12 +138,8 @@ async def test_export_and_import_keep_everything(
     assert as_text == lines, "lines are JSON and nothing else"
     assert await other_store.import_lines(as_text) == [thread]
     assert await other_store.export(thread) == lines
-    assert await context_texts(other_store, thread) == await context_texts(
-        store, thread
-    )
-    assert await history_texts(other_store, thread) == await history_texts(
-        store, thread
-    )
+    assert await read_context(other_store, thread) == await read_context(store, thread)
+    assert await read_history(other_store, thread) == await read_history(store, thread)
     assert [u.cost for u in await other_store.usage(thread)] == [
         u.cost for u in await store.usage(thread)
     ]
@@ -161,9 +156,7 @@ async def test_export_and_import_keep_everything(
     )
     await other_store.undo(thread)
     await store.undo(thread)
-    assert await context_texts(other_store, thread) == await context_texts(
-        store, thread
-    )
+    assert await read_context(other_store, thread) == await read_context(store, thread)
 
 
 async def test_a_branch_is_exported_with_the_history_it_shares(
@@ -177,17 +170,11 @@ async def test_a_branch_is_exported_with_the_history_it_shares(
     lines = await store.export(branch.id)
     await other_store.import_lines(lines)
     assert await other_store.export(branch.id) == lines
-    assert await history_texts(other_store, branch.id) == [
-        *numbered_texts(1, 8),
-        "b1",
-    ]
-    assert await context_texts(other_store, branch.id) == [
-        "m1",
-        "summary",
-        "m7",
-        "m8",
-        "b1",
-    ]
+    assert (
+        await read_history(other_store, branch.id)
+        == "m1, m2, m3, m4, m5, m6, m7, m8, b1"
+    )
+    assert await read_context(other_store, branch.id) == "m1, summary, m7, m8, b1"
 
 
 async def test_several_threads_in_one_file(store: Store, other_store: Store) -> None:
@@ -195,7 +182,7 @@ async def test_several_threads_in_one_file(store: Store, other_store: Store) -> 
     two = await new_thread(store, *numbered_messages(4, 6))
     lines = [*await store.export(one.id), *await store.export(two.id)]
     assert await other_store.import_lines(lines) == [one.id, two.id]
-    assert await history_texts(other_store, two.id) == ["m4", "m5", "m6"]
+    assert await read_history(other_store, two.id) == "m4, m5, m6"
 
 
 async def test_existing_threads_are_refused_and_nothing_changes(
@@ -312,10 +299,8 @@ async def test_sessions_without_kinds(store: Store) -> None:
     for name in ("early", "second", "of user"):
         assert await store.get_compression_tip(name) == name
         assert (await store.session(name)).kind == "subagent"
-    assert (await history_texts(store, "a"), await history_texts(store, "early")) == (
-        ["one", "two"],
-        ["three"],
-    )
+    assert await read_history(store, "a") == "one, two"
+    assert await read_history(store, "early") == "three"
     [stored] = await store.append("a", user_messages("four"))
     assert stored.session == "last"
     assert await store.append("early", [user_message("e")])
@@ -348,7 +333,7 @@ async def test_a_thread_cut_off_at_a_compaction_can_be_continued(
     )
     await store.append("a", numbered_messages(1, 6))
     assert (await compact_session(store, "a")).is_committed
-    assert await history_texts(store, "a") == numbered_texts(1, 6)
+    assert await read_history(store, "a") == "m1, m2, m3, m4, m5, m6"
 
 
 @pytest.mark.parametrize(

@@ -38,10 +38,10 @@ from tests.store.conftest import Clock, open_at, open_database
 from tests.store.messages import (
     append_texts,
     compact_session,
-    context_texts,
-    history_texts,
     new_thread,
     numbered_messages,
+    read_context,
+    read_history,
     user_message,
     user_messages,
 )
@@ -70,7 +70,7 @@ async def test_the_event_loop_and_readers_are_free_while_a_transaction_waits(
 ) -> None:
     session = await new_thread(store, "before")
     async with keep_busy(store):
-        assert await history_texts(store, session.id) == ["before"]
+        assert await read_history(store, session.id) == "before"
 
 
 async def test_a_cancelled_waiter_still_commits(store: Store) -> None:
@@ -82,7 +82,7 @@ async def test_a_cancelled_waiter_still_commits(store: Store) -> None:
         with pytest.raises(asyncio.CancelledError):
             await waiting
     await append_texts(store, session, "after")
-    assert await history_texts(store, session.id) == ["kept", "after"]
+    assert await read_history(store, session.id) == "kept, after"
 
 
 async def test_a_failing_call_does_not_fail_its_neighbours(store: Store) -> None:
@@ -104,7 +104,7 @@ async def test_a_failing_call_does_not_fail_its_neighbours(store: Store) -> None
         InputError,
         InputError,
     ]
-    assert await history_texts(store, session.id) == ["one", "two", "three"]
+    assert await read_history(store, session.id) == "one, two, three"
 
 
 async def test_a_write_that_fails_half_way_leaves_nothing_behind(
@@ -225,7 +225,7 @@ def test_an_event_loop_that_is_gone_does_not_stop_the_writer(
     asyncio.run(leave())
     database.writer_may_begin.set()
     asyncio.run(append_texts(store, session, "after"))
-    assert asyncio.run(history_texts(store, session.id)) == ["first", "second", "after"]
+    assert asyncio.run(read_history(store, session.id)) == "first, second, after"
 
 
 @pytest.fixture
@@ -246,7 +246,7 @@ async def test_a_file_that_is_locked_for_a_while(file: SqliteDatabase) -> None:
     other.rollback()
     other.close()
     await waiting
-    assert await history_texts(store, session.id) == ["in the end"]
+    assert await read_history(store, session.id) == "in the end"
     await store.close()
 
 
@@ -481,6 +481,6 @@ async def test_a_commit_whose_answer_is_lost_is_done_once(
     assert await cut(store.delete_thread(session.id)) == 3
     assert await cut(store.import_lines(lines)) == [session.id]
     assert await store.export(session.id) == lines
-    assert await context_texts(store, session.id) == ["m1", "summary", "m5", "m6"]
+    assert await read_context(store, session.id) == "m1, summary, m5, m6"
     assert database.lost == 7
     await store.close()
