@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from everthread.store.records import (
     Continuation,
-    Lease,
     NewCompaction,
     NewMessage,
     NewSession,
-    Session,
     StoredMessage,
 )
 from everthread.store.store import Store
@@ -47,28 +45,26 @@ def texts_of(messages: Iterable[StoredMessage]) -> list[str]:
     return [str(message.body.get("content")) for message in messages]
 
 
-async def new_thread(store: Store, *messages: NewMessage | str, **more: Any) -> Session:
-    """Create a thread; a text is a message of the user."""
-    session = await store.create_session(NewSession(**more))
-    await store.append(
-        session.id,
-        [
-            user_message(message) if isinstance(message, str) else message
-            for message in messages
-        ],
-    )
-    return await store.session(session.id)
+async def new_thread(store: Store, *messages: NewMessage | str, **more: Any) -> str:
+    """Create a thread and return its id; a text is a message of the user."""
+    thread = (await store.create_session(NewSession(**more))).id
+    new = [
+        user_message(message) if isinstance(message, str) else message
+        for message in messages
+    ]
+    await store.append(thread, new)
+    return thread
 
 
-async def numbered_thread(store: Store, count: int, **more: Any) -> Session:
-    """Create a thread of the messages `m1`, `m2` …"""
+async def numbered_thread(store: Store, count: int, **more: Any) -> str:
+    """Create a thread of the messages `m1`, `m2` …, and return its id."""
     return await new_thread(store, *numbered_texts(1, count), **more)
 
 
 async def append_texts(
-    store: Store, session: Session, *texts: str, **more: Any
+    store: Store, thread: str, *texts: str, **more: Any
 ) -> list[StoredMessage]:
-    return await store.append(session.id, user_messages(*texts), **more)
+    return await store.append(thread, user_messages(*texts), **more)
 
 
 async def read_context(store: Store, session_id: str) -> str:
@@ -82,35 +78,30 @@ async def read_history(store: Store, session_id: str) -> str:
     return ", ".join(texts_of(await store.history(session_id)))
 
 
-async def compact_session(
+async def commit_compaction(
     store: Store,
     session_id: str,
     *,
     head: int = 1,
     tail: int = 2,
-    pending: Sequence[NewMessage] = (),
     words: str = "summary",
-    lease: Lease | None = None,
-    new: str | None = None,
+    **options: Any,
 ) -> Continuation:
     """Compact as an engine does: keep the first and the last messages, and summarise the others."""
     messages = await store.messages(session_id)
-    tail = min(tail, len(messages) - head)
-    middle = messages[head : len(messages) - tail]
-    kept: list[int | NewMessage] = [message.id for message in messages[:head]]
-    kept += [
-        summary_message(words),
-        *(message.id for message in messages[len(messages) - tail :]),
-    ]
-    record = NewCompaction(
-        covered=[message.id for message in middle], tokens_before=100, tokens_after=40
-    )
+    tail_start = max(head, len(messages) - tail)
+    head_ids = [message.id for message in messages[:head]]
+    tail_ids = [message.id for message in messages[tail_start:]]
+    covered = [message.id for message in messages[head:tail_start]]
     return await store.continue_session(
         session_id,
-        kept,
+        [*head_ids, summary_message(words), *tail_ids],
         seen_count=len(messages),
-        pending=pending,
-        compaction=record,
-        lease=lease,
-        new=new,
+        compaction=NewCompaction(covered=covered, tokens_before=100, tokens_after=40),
+        **options,
     )
+
+
+async def compact_session(store: Store, session_id: str, **options: Any) -> str:
+    """Compact like `commit_compaction`, and return the id of the session that continues."""
+    return (await commit_compaction(store, session_id, **options)).session.id

@@ -38,10 +38,10 @@ async def test_a_call_is_recorded_unchanged(store: Store, clock: Clock) -> None:
     }
     usage = normalize_usage(raw)
     session = await numbered_thread(store, 6)
-    made = await compact_session(store, session.id)
+    made = await compact_session(store, session)
     clock.now += 7
     new = NewUsage(
-        made.session.id,
+        made,
         "m",
         usage,
         "auxiliary",
@@ -51,10 +51,10 @@ async def test_a_call_is_recorded_unchanged(store: Store, clock: Clock) -> None:
     )
     for _ in range(2):
         await store.record_usage(new)
-    [stored] = await store.usage(session.id)
+    [stored] = await store.usage(session)
     assert (stored.session, stored.thread, stored.model, stored.task) == (
-        made.session.id,
-        session.id,
+        made,
+        session,
         "m",
         "auxiliary",
     )
@@ -75,7 +75,7 @@ async def test_an_event_counts_once_in_its_thread(store: Store) -> None:
     two = await new_thread(store, tenant="b")
     for session in (one, one, two):
         await store.record_usage(
-            NewUsage(session.id, "m", CanonicalUsage(input_tokens=1), event="same")
+            NewUsage(session, "m", CanonicalUsage(input_tokens=1), event="same")
         )
     assert (await store.insights(since=0, until=1e12)).total.calls == 2
 
@@ -86,10 +86,10 @@ async def test_an_event_counts_once_in_its_thread(store: Store) -> None:
 async def test_an_invalid_cost_is_refused(store: Store, cost: Decimal) -> None:
     session = await new_thread(store)
     with pytest.raises(InputError):
-        await store.record_usage(NewUsage(session.id, "m", CanonicalUsage(), cost=cost))
+        await store.record_usage(NewUsage(session, "m", CanonicalUsage(), cost=cost))
     with pytest.raises(InputError):
         await store.record_usage(
-            NewUsage(session.id, "m", CanonicalUsage(input_tokens=10**20))
+            NewUsage(session, "m", CanonicalUsage(input_tokens=10**20))
         )
     with pytest.raises(UnknownIdError):
         await store.record_usage(NewUsage("nobody", "m", CanonicalUsage()))
@@ -120,7 +120,7 @@ async def busy_month(store: Store, clock: Clock) -> list[dict[str, Any]]:
         platform = ("cli", "web", "")[number % 3]
         session = await new_thread(store, tenant=tenant, platform=platform)
         await store.append(
-            session.id,
+            session,
             [
                 user_message("x", tokens=3),
                 tool_result(f"tool{number % 2}", "out", tokens=number),
@@ -143,14 +143,14 @@ async def busy_month(store: Store, clock: Clock) -> list[dict[str, Any]]:
             "usage": usage,
             "cost": None if number % 6 == 0 else Decimal(number).scaleb(-5),
             "tool": number,
-            "session": session.id,
+            "session": session,
         }
         rows.append(row)
         await store.record_usage(
-            NewUsage(session.id, row["model"], usage, row["task"], row["cost"])
+            NewUsage(session, row["model"], usage, row["task"], row["cost"])
         )
         if number % 4 == 0:
-            await compact_session(store, session.id)
+            await compact_session(store, session)
     return rows
 
 
@@ -222,9 +222,9 @@ async def test_insights_equal_a_count_by_hand(store: Store, clock: Clock) -> Non
 
 async def test_a_compaction_that_was_undone_saved_nothing(store: Store) -> None:
     session = await numbered_thread(store, 6)
-    made = await compact_session(store, session.id)
-    await compact_session(store, made.session.id)
-    await store.undo(session.id)
+    made = await compact_session(store, session)
+    await compact_session(store, made)
+    await store.undo(session)
     found = await store.insights(since=0, until=1e12)
     assert (found.compactions, found.tokens_saved) == (1, 60)
 
@@ -233,7 +233,7 @@ async def test_days_are_utc_and_in_order(store: Store, clock: Clock) -> None:
     session = await new_thread(store)
     for moment in (86_400.0 * 365 - 0.001, 86_400.0 * 365, 1_700_000_000.0):
         await store.record_usage(
-            NewUsage(session.id, "m", CanonicalUsage(input_tokens=1), created=moment)
+            NewUsage(session, "m", CanonicalUsage(input_tokens=1), created=moment)
         )
     days = (await store.insights(since=0, until=1e12)).by_day
     assert [(row.key, row.calls) for row in days] == [
@@ -247,5 +247,5 @@ async def test_the_share_read_from_the_cache(store: Store) -> None:
     session = await new_thread(store)
     assert (await store.insights(since=0, until=1e12)).total.cache_share is None
     usage = CanonicalUsage(input_tokens=10, cache_read_tokens=30, cache_write_tokens=20)
-    await store.record_usage(NewUsage(session.id, "m", usage))
+    await store.record_usage(NewUsage(session, "m", usage))
     assert (await store.insights(since=0, until=1e12)).total.cache_share == 0.5

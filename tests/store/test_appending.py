@@ -46,7 +46,7 @@ async def call_together(store: Store, *calls: Any) -> list[Any]:
 
 
 async def test_many_appends_to_many_threads(store: Store) -> None:
-    threads = [(await new_thread(store)).id for _ in range(4)]
+    threads = [await new_thread(store) for _ in range(4)]
     calls = [(thread, f"{thread} {n}") for n in range(20) for thread in threads]
     results = await call_together(
         store, *(store.append(thread, user_messages(text)) for thread, text in calls)
@@ -68,16 +68,16 @@ async def test_many_appends_to_many_threads(store: Store) -> None:
 async def test_only_the_faulty_caller_gets_the_error(store: Store) -> None:
     one = await new_thread(store)
     two = await new_thread(store)
-    lease = await store.acquire(one.id, "me", 60)
+    lease = await store.acquire(one, "me", 60)
     assert lease is not None
-    lost = Lease(two.id, "nobody", 7, 0.0)
+    lost = Lease(two, "nobody", 7, 0.0)
     results = await call_together(
         store,
         append_texts(store, one, "a", lease=lease),
         store.append("nowhere", user_messages("b")),
         append_texts(store, two, "c", lease=lost),
-        store.append(two.id, [user_message("d", tokens=-1)]),
-        store.append(two.id, [user_message("e", event="\ud800")]),
+        store.append(two, [user_message("d", tokens=-1)]),
+        store.append(two, [user_message("e", event="\ud800")]),
         append_texts(store, two, "f"),
     )
     wrong = [
@@ -85,8 +85,8 @@ async def test_only_the_faulty_caller_gets_the_error(store: Store) -> None:
         for result in results
     ]
     assert wrong == [None, UnknownIdError, LeaseLostError, InputError, InputError, None]
-    assert await read_history(store, one.id) == "a"
-    assert await read_history(store, two.id) == "f"
+    assert await read_history(store, one) == "a"
+    assert await read_history(store, two) == "f"
 
 
 async def test_one_event_from_several_callers_is_one_message(store: Store) -> None:
@@ -94,43 +94,42 @@ async def test_one_event_from_several_callers_is_one_message(store: Store) -> No
     other = await new_thread(store)
     again = user_message("once", event="e")
     results = await call_together(
-        store, *(store.append(each, [again]) for each in [session.id, other.id] * 3)
+        store, *(store.append(each, [again]) for each in [session, other] * 3)
     )
     assert (
         len({result[0].id for result in results[::2]})
         == len({result[0].id for result in results[1::2]})
         == 1
     )
-    made = await compact_session(store, session.id)
+    made = await compact_session(store, session)
     late = (
         await call_together(
             store,
-            store.append(session.id, [user_message("new"), again]),
-            store.append(other.id, [again]),
+            store.append(session, [user_message("new"), again]),
+            store.append(other, [again]),
         )
     )[0]
     assert late[1].id == results[0][0].id
-    assert [message.session for message in late] == [made.session.id] * 2
-    assert await read_history(store, session.id) == "m1, m2, m3, m4, m5, once, new"
+    assert [message.session for message in late] == [made] * 2
+    assert await read_history(store, session) == "m1, m2, m3, m4, m5, once, new"
 
 
 async def test_appends_around_a_compaction_keep_their_order(store: Store) -> None:
     session = await numbered_thread(store, 6)
-    before = await store.messages(session.id)
+    before = await store.messages(session)
     kept = [message.id for message in before[-2:]]
     await call_together(
         store,
         append_texts(store, session, "early"),
         append_texts(store, session, "also early"),
-        store.continue_session(session.id, kept, seen_count=6),
+        store.continue_session(session, kept, seen_count=6),
         append_texts(store, session, "late"),
         append_texts(store, session, "later"),
     )
     assert (
-        await read_context(store, session.id)
-        == "m5, m6, early, also early, late, later"
+        await read_context(store, session) == "m5, m6, early, also early, late, later"
     )
-    assert (await read_history(store, session.id)).endswith(
+    assert (await read_history(store, session)).endswith(
         "m6, early, also early, late, later"
     )
 
@@ -138,16 +137,16 @@ async def test_appends_around_a_compaction_keep_their_order(store: Store) -> Non
 @pytest.mark.parametrize("count", [0, 1, 1_200])
 async def test_any_number_of_messages_in_one_append(store: Store, count: int) -> None:
     session = await new_thread(store, "first")
-    stored = await store.append(session.id, numbered_messages(1, count))
+    stored = await store.append(session, numbered_messages(1, count))
     again = await store.append(
-        session.id,
+        session,
         [
             *(user_message(str(n), event=m.event) for n, m in enumerate(stored)),
             user_message("x"),
         ],
     )
     assert [message.id for message in again[:-1]] == [message.id for message in stored]
-    assert texts_of(await store.messages(session.id)) == [
+    assert texts_of(await store.messages(session)) == [
         "first",
         *numbered_texts(1, count),
         "x",

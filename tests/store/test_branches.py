@@ -33,11 +33,11 @@ async def test_a_branch_shares_everything_through_a_message(store: Store) -> Non
     session = await numbered_thread(
         store, 5, title="T", system="S", model="m", tenant="a", user="ann"
     )
-    ids = await ids_of(store, session.id)
-    branch = await store.branch(session.id, ids["m3"])
+    ids = await ids_of(store, session)
+    branch = await store.branch(session, ids["m3"])
     assert (branch.kind, branch.parent, branch.thread, branch.tenant) == (
         "branch",
-        session.id,
+        session,
         branch.id,
         "a",
     )
@@ -48,21 +48,21 @@ async def test_a_branch_shares_everything_through_a_message(store: Store) -> Non
         "ann",
     )
     assert branch.branched_at == ids["m3"]
-    await append_texts(store, branch, "b1")
+    await append_texts(store, branch.id, "b1")
     await append_texts(store, session, "m6")
     assert await read_context(store, branch.id) == "m1, m2, m3, b1"
     assert await read_history(store, branch.id) == "m1, m2, m3, b1"
-    assert await read_history(store, session.id) == "m1, m2, m3, m4, m5, m6"
+    assert await read_history(store, session) == "m1, m2, m3, m4, m5, m6"
     assert count_rows(store, "messages") == 7, "shared messages are stored once"
 
 
 async def test_a_branch_with_a_name_is_made_once(store: Store) -> None:
     session = await numbered_thread(store, 5)
-    ids = await ids_of(store, session.id)
+    ids = await ids_of(store, session)
     new = NewSession(id="mine", title="Mine", tenant="ignored")
-    first = await store.branch(session.id, ids["m2"], new=new)
+    first = await store.branch(session, ids["m2"], new=new)
     await store.append("mine", user_messages("b1"))
-    again = await store.branch(session.id, ids["m2"], new=new)
+    again = await store.branch(session, ids["m2"], new=new)
     assert (first.title, first.tenant, again.id, again.messages) == (
         "Mine",
         "default",
@@ -70,65 +70,63 @@ async def test_a_branch_with_a_name_is_made_once(store: Store) -> None:
         3,
     )
     with pytest.raises(InputError, match="taken"):
-        await store.branch(session.id, ids["m3"], new=new)
+        await store.branch(session, ids["m3"], new=new)
     with pytest.raises(InputError, match="taken"):
-        await store.branch(session.id, ids["m2"], new=NewSession(id=session.id))
+        await store.branch(session, ids["m2"], new=NewSession(id=session))
 
 
 async def test_a_branch_off_a_continuation_takes_its_context_and_the_whole_history(
     store: Store,
 ) -> None:
     session = await numbered_thread(store, 8)
-    made = await compact_session(store, session.id)
-    await store.append(session.id, numbered_messages(9, 10))
-    ids = await ids_of(store, session.id)
+    made = await compact_session(store, session)
+    await store.append(session, numbered_messages(9, 10))
+    ids = await ids_of(store, session)
     for name, context in (
         ("m9", "m1, summary, m7, m8, m9"),
         ("m7", "m1, summary, m7"),
         ("m4", "m1, m2, m3, m4"),
     ):
-        branch = await store.branch(session.id, ids[name])
-        await append_texts(store, branch, "b")
+        branch = await store.branch(session, ids[name])
+        await append_texts(store, branch.id, "b")
         assert await read_context(store, branch.id) == f"{context}, b"
         shared = ", ".join(numbered_texts(1, int(name[1:])))
         assert await read_history(store, branch.id) == f"{shared}, b"
-    assert (await store.branch(session.id, ids["m9"])).parent == made.session.id
-    assert (await store.branch(session.id, ids["m4"])).parent == session.id
+    assert (await store.branch(session, ids["m9"])).parent == made
+    assert (await store.branch(session, ids["m4"])).parent == session
 
 
 async def test_a_branch_has_no_summary_of_later_messages(store: Store) -> None:
     """If a message is kept although the summary covers later ones, the context of its own time is used."""
     session = await numbered_thread(store, 8)
-    ids = await ids_of(store, session.id)
+    ids = await ids_of(store, session)
     made = await store.continue_session(
-        session.id,
+        session,
         [ids["m1"], summary_message(), ids["m3"], ids["m8"]],
         seen_count=8,
         compaction=NewCompaction(covered=[ids[f"m{n}"] for n in (2, 4, 5, 6, 7)]),
     )
     assert await read_context(store, made.session.id) == "m1, summary, m3, m8"
     assert (
-        await read_context(store, (await store.branch(session.id, ids["m3"])).id)
+        await read_context(store, (await store.branch(session, ids["m3"])).id)
         == "m1, m2, m3"
     )
     assert (
-        await read_context(store, (await store.branch(session.id, ids["m8"])).id)
+        await read_context(store, (await store.branch(session, ids["m8"])).id)
         == "m1, summary, m3, m8"
     )
 
 
 async def test_a_branch_continues_and_is_undone_on_its_own(store: Store) -> None:
     session = await numbered_thread(store, 6)
-    ids = await ids_of(store, session.id)
-    branch = await store.branch(session.id, ids["m4"])
+    ids = await ids_of(store, session)
+    branch = await store.branch(session, ids["m4"])
     await store.append(branch.id, numbered_messages(1, 3, "b"))
     made = await compact_session(store, branch.id)
-    await append_texts(store, branch, "b4")
+    await append_texts(store, branch.id, "b4")
     assert await read_context(store, branch.id) == "m1, summary, b2, b3, b4"
-    assert (
-        await read_history(store, made.session.id) == "m1, m2, m3, m4, b1, b2, b3, b4"
-    )
-    assert await store.get_compression_tip(session.id) == session.id
+    assert await read_history(store, made) == "m1, m2, m3, m4, b1, b2, b3, b4"
+    assert await store.get_compression_tip(session) == session
     await store.undo(branch.id)
     assert await read_context(store, branch.id) == "m1, m2, m3, m4, b1, b2, b3, b4"
     with pytest.raises(NothingToUndoError):
@@ -137,15 +135,15 @@ async def test_a_branch_continues_and_is_undone_on_its_own(store: Store) -> None
 
 async def test_a_branch_of_a_branch_of_a_continuation(store: Store) -> None:
     session = await numbered_thread(store, 8)
-    await compact_session(store, session.id)
+    await compact_session(store, session)
     await append_texts(store, session, "m9")
-    ids = await ids_of(store, session.id)
-    one = await store.branch(session.id, ids["m9"])
+    ids = await ids_of(store, session)
+    one = await store.branch(session, ids["m9"])
     await store.append(one.id, numbered_messages(1, 4, "b"))
     await compact_session(store, one.id)
     ids = await ids_of(store, one.id)
     two = await store.branch(one.id, ids["b4"])
-    await append_texts(store, two, "c1")
+    await append_texts(store, two.id, "c1")
     history = ", ".join([*numbered_texts(1, 9), *numbered_texts(1, 4, "b")])
     assert await read_history(store, two.id) == f"{history}, c1"
     assert await read_context(store, two.id) == "m1, summary, b3, b4, c1"
@@ -161,10 +159,10 @@ async def test_a_branch_of_a_branch_of_a_continuation(store: Store) -> None:
 
 async def test_a_branch_is_not_touched_by_an_undo_in_its_parent(store: Store) -> None:
     session = await numbered_thread(store, 6)
-    await compact_session(store, session.id)
+    await compact_session(store, session)
     await append_texts(store, session, "m7", "m8")
-    branch = await store.branch(session.id, (await ids_of(store, session.id))["m7"])
-    await store.undo(session.id)
+    branch = await store.branch(session, (await ids_of(store, session))["m7"])
+    await store.undo(session)
     assert await read_history(store, branch.id) == "m1, m2, m3, m4, m5, m6, m7"
     assert await read_context(store, branch.id) == "m1, summary, m5, m6, m7"
 
@@ -172,16 +170,14 @@ async def test_a_branch_is_not_touched_by_an_undo_in_its_parent(store: Store) ->
 async def test_a_branch_point_must_be_a_message_of_the_thread(store: Store) -> None:
     session = await numbered_thread(store, 6)
     other = await new_thread(store, "elsewhere")
-    made = await compact_session(store, session.id)
-    summary = next(
-        m for m in await store.messages(made.session.id) if m.kind == "summary"
-    )
+    made = await compact_session(store, session)
+    summary = next(m for m in await store.messages(made) if m.kind == "summary")
     for wrong in (
-        (await ids_of(store, other.id))["elsewhere"],
+        (await ids_of(store, other))["elsewhere"],
         summary.id,
         0,
         -1,
         10**9,
     ):
         with pytest.raises(UnknownIdError):
-            await store.branch(session.id, wrong)
+            await store.branch(session, wrong)

@@ -14,6 +14,7 @@ from everthread.store.store import Store
 from tests.store.conftest import Clock, open_at
 from tests.store.messages import (
     append_texts,
+    commit_compaction,
     compact_session,
     new_thread,
     numbered_texts,
@@ -33,13 +34,13 @@ async def test_a_continuation(store: Store, clock: Clock) -> None:
         store, 8, title="T", platform="cli", user="ann", model="m", system="S"
     )
     clock.now += 5
-    made = await compact_session(store, old.id, pending=user_messages("pending"))
+    made = await commit_compaction(store, old, pending=user_messages("pending"))
     new = made.session
     assert made.is_committed
     assert (new.kind, new.parent, new.thread, new.is_live, new.started) == (
         "continuation",
-        old.id,
-        old.id,
+        old,
+        old,
         True,
         clock.now,
     )
@@ -57,53 +58,51 @@ async def test_a_continuation(store: Store, clock: Clock) -> None:
         "m8",
         "pending",
     ]
-    ended = await store.session(old.id)
+    ended = await store.session(old)
     assert (ended.ended, ended.end_reason) == (clock.now, "compression")
-    assert texts_of(await store.messages(old.id)) == [
+    assert texts_of(await store.messages(old)) == [
         *numbered_texts(1, 8),
         "pending",
     ]
-    assert (
-        await read_history(store, old.id) == "m1, m2, m3, m4, m5, m6, m7, m8, pending"
-    )
+    assert await read_history(store, old) == "m1, m2, m3, m4, m5, m6, m7, m8, pending"
 
 
 async def test_the_tip_is_found_from_every_id(store: Store) -> None:
     session = await numbered_thread(store, 4)
-    ids = [session.id]
+    ids = [session]
     for _ in range(5):
-        ids.append((await compact_session(store, ids[-1])).session.id)
+        ids.append(await compact_session(store, ids[-1]))
         assert {await store.get_compression_tip(key) for key in ids} == {ids[-1]}
-    [message, *_] = await store.messages(session.id)
-    branch = await store.branch(session.id, message.id)
+    [message, *_] = await store.messages(session)
+    branch = await store.branch(session, message.id)
     agent = await new_thread(store, kind="subagent", parent=ids[-1])
     assert {await store.get_compression_tip(key) for key in ids} == {ids[-1]}, (
         "branches and subagents are other kinds"
     )
     assert await store.get_compression_tip(branch.id) == branch.id
-    assert await store.get_compression_tip(agent.id) == agent.id
+    assert await store.get_compression_tip(agent) == agent
     assert [s.id for s in await store.thread_sessions(ids[3]) if s.is_live] == [ids[-1]]
 
 
 async def test_the_system_prompt_may_be_rebuilt(store: Store) -> None:
     session = await numbered_thread(store, 4, system="old")
-    kept = [message.id for message in await store.messages(session.id)]
+    kept = [message.id for message in await store.messages(session)]
     made = await store.continue_session(
-        session.id, kept, seen_count=4, system=[{"type": "text", "text": "new"}]
+        session, kept, seen_count=4, system=[{"type": "text", "text": "new"}]
     )
     assert made.session.system == [{"type": "text", "text": "new"}]
-    assert (await store.session(session.id)).system == "old"
+    assert (await store.session(session)).system == "old"
 
 
 async def test_messages_that_arrive_meanwhile_are_in_the_continuation_once(
     store: Store,
 ) -> None:
     session = await numbered_thread(store, 6)
-    seen = await store.messages(session.id)
+    seen = await store.messages(session)
     late = user_messages("late 1", "late 2")
-    await store.append(session.id, late)
+    await store.append(session, late)
     made = await store.continue_session(
-        session.id,
+        session,
         [seen[0].id, summary_message(), seen[5].id],
         seen_count=6,
         pending=[late[1], user_message("pending")],
@@ -116,32 +115,32 @@ async def test_messages_that_arrive_meanwhile_are_in_the_continuation_once(
         "late 2",
         "pending",
     ]
-    await store.append(session.id, [*late, user_message("after")])
+    await store.append(session, [*late, user_message("after")])
     expected = "m1, m2, m3, m4, m5, m6, late 1, late 2, pending, after"
-    assert await read_history(store, session.id) == expected
+    assert await read_history(store, session) == expected
     assert await read_history(store, made.session.id) == expected
 
 
 async def test_the_second_of_two_gets_the_firsts_tip(store: Store) -> None:
     session = await numbered_thread(store, 6)
-    first = await compact_session(store, session.id)
-    third = await compact_session(store, first.session.id)
-    second = await compact_session(
-        store, session.id, pending=user_messages("not mine to store")
+    first = await compact_session(store, session)
+    third = await commit_compaction(store, first)
+    second = await commit_compaction(
+        store, session, pending=user_messages("not mine to store")
     )
     assert (second.is_committed, second.session) == (False, third.session)
-    assert await read_history(store, session.id) == "m1, m2, m3, m4, m5, m6"
-    assert len(await store.compactions(session.id)) == 2
+    assert await read_history(store, session) == "m1, m2, m3, m4, m5, m6"
+    assert len(await store.compactions(session)) == 2
 
 
 async def test_a_continuation_asked_for_again_is_the_same(store: Store) -> None:
     session = await numbered_thread(store, 6)
     first, again = [
-        await compact_session(store, session.id, new="mine") for _ in range(2)
+        await commit_compaction(store, session, new="mine") for _ in range(2)
     ]
     assert first == again
     assert (again.is_committed, again.session.id) == (True, "mine")
-    assert len(await store.compactions(session.id)) == 1
+    assert len(await store.compactions(session)) == 1
 
 
 async def test_of_many_that_compact_at_once_one_wins(
@@ -150,11 +149,11 @@ async def test_of_many_that_compact_at_once_one_wins(
     session = await numbered_thread(store, 6)
     others = [open_at(url, clock) for _ in range(3)]
     made = await asyncio.gather(
-        *(compact_session(one, session.id) for one in [store, *others] * 3)
+        *(commit_compaction(one, session) for one in [store, *others] * 3)
     )
     assert sum(continuation.is_committed for continuation in made) == 1
     assert len({continuation.session.id for continuation in made}) == 1
-    assert len(await store.thread_sessions(session.id)) == 2
+    assert len(await store.thread_sessions(session)) == 2
     for other in others:
         await other.close()
 
@@ -162,9 +161,9 @@ async def test_of_many_that_compact_at_once_one_wins(
 async def test_a_continuation_that_fails_changes_nothing(store: Store) -> None:
     session = await numbered_thread(store, 4)
     stranger = await new_thread(store, "stranger")
-    before = await store.export(session.id)
-    [foreign] = await store.messages(stranger.id)
-    [first, *_] = await store.messages(session.id)
+    before = await store.export(session)
+    [foreign] = await store.messages(stranger)
+    [first, *_] = await store.messages(session)
     attempts: tuple[tuple[list[int | NewMessage], int, type[Exception]], ...] = (
         ([foreign.id], 4, UnknownIdError),
         ([first.id, 10**9], 4, UnknownIdError),
@@ -175,18 +174,16 @@ async def test_a_continuation_that_fails_changes_nothing(store: Store) -> None:
     for compacted, seen, error in attempts:
         with pytest.raises(error):
             await store.continue_session(
-                session.id, compacted, seen_count=seen, pending=user_messages("pending")
+                session, compacted, seen_count=seen, pending=user_messages("pending")
             )
     with pytest.raises(InputError, match="taken"):
-        await store.continue_session(
-            session.id, [first.id], seen_count=4, new=stranger.id
-        )
-    assert await store.export(session.id) == before
+        await store.continue_session(session, [first.id], seen_count=4, new=stranger)
+    assert await store.export(session) == before
 
 
 async def test_the_record_of_a_compaction(store: Store, clock: Clock) -> None:
     session = await numbered_thread(store, 4)
-    ids = [message.id for message in await store.messages(session.id)]
+    ids = [message.id for message in await store.messages(session)]
     record = NewCompaction(
         covered=ids[1:3],
         tokens_before=1000,
@@ -201,19 +198,19 @@ async def test_the_record_of_a_compaction(store: Store, clock: Clock) -> None:
         cost=Decimal("0.000000000125"),
     )
     made = await store.continue_session(
-        session.id, [ids[0], summary_message(), ids[3]], seen_count=4, compaction=record
+        session, [ids[0], summary_message(), ids[3]], seen_count=4, compaction=record
     )
     [stored] = await store.compactions(made.session.id)
     assert (stored.thread, stored.parent, stored.session) == (
-        session.id,
-        session.id,
+        session,
+        session,
         made.session.id,
     )
     assert (stored.created, stored.reverted) == (clock.now, None)
     assert stored.record == record
     clock.now += 3
-    await store.undo(session.id)
-    [undone] = await store.compactions(session.id)
+    await store.undo(session)
+    [undone] = await store.compactions(session)
     assert undone.reverted == clock.now
 
 
@@ -221,12 +218,12 @@ async def test_a_thread_that_has_ended_stays_so_through_a_compaction(
     store: Store,
 ) -> None:
     session = await numbered_thread(store, 6)
-    await store.end_session(session.id, "user")
-    made = await compact_session(store, session.id)
+    await store.end_session(session, "user")
+    made = await commit_compaction(store, session)
     assert made.session.end_reason == "user"
-    undone = await store.undo(session.id)
+    undone = await store.undo(session)
     assert undone.end_reason == "user"
-    made = await compact_session(store, session.id, pending=user_messages("more"))
+    made = await commit_compaction(store, session, pending=user_messages("more"))
     assert made.session.is_live
 
 
@@ -234,39 +231,39 @@ async def test_undo_restores_the_parent_with_messages_added_since(
     store: Store, clock: Clock
 ) -> None:
     session = await numbered_thread(store, 6)
-    made = await compact_session(store, session.id)
+    made = await compact_session(store, session)
     await append_texts(store, session, "after 1", "after 2")
     clock.now += 1
-    undone = await store.undo(made.session.id)
-    assert (undone.id, undone.is_live, undone.end_reason) == (session.id, True, None)
-    reverted = await store.session(made.session.id)
+    undone = await store.undo(made)
+    assert (undone.id, undone.is_live, undone.end_reason) == (session, True, None)
+    reverted = await store.session(made)
     assert (reverted.kind, reverted.ended, reverted.end_reason) == (
         "reverted",
         clock.now,
         "reverted",
     )
-    assert await store.get_compression_tip(made.session.id) == session.id
+    assert await store.get_compression_tip(made) == session
     everything = "m1, m2, m3, m4, m5, m6, after 1, after 2"
-    assert await read_context(store, session.id) == everything
-    assert await read_history(store, made.session.id) == everything
-    again = await compact_session(store, session.id)
+    assert await read_context(store, session) == everything
+    assert await read_history(store, made) == everything
+    again = await commit_compaction(store, session)
     assert again.is_committed
-    assert again.session.id != made.session.id
-    assert await store.get_compression_tip(made.session.id) == again.session.id
+    assert again.session.id != made
+    assert await store.get_compression_tip(made) == again.session.id
 
 
 async def test_undo_goes_back_step_by_step(store: Store) -> None:
     session = await numbered_thread(store, 6)
-    first = await compact_session(store, session.id)
+    first = await compact_session(store, session)
     await append_texts(store, session, "a")
-    second = await compact_session(store, first.session.id)
+    second = await compact_session(store, first)
     await append_texts(store, session, "b")
-    assert (await store.undo(session.id)).id == first.session.id
-    assert await read_context(store, session.id) == "m1, summary, m5, m6, a, b"
-    assert (await store.undo(second.session.id)).id == session.id
-    assert await read_context(store, session.id) == "m1, m2, m3, m4, m5, m6, a, b"
+    assert (await store.undo(session)).id == first
+    assert await read_context(store, session) == "m1, summary, m5, m6, a, b"
+    assert (await store.undo(second)).id == session
+    assert await read_context(store, session) == "m1, m2, m3, m4, m5, m6, a, b"
     with pytest.raises(NothingToUndoError):
-        await store.undo(session.id)
+        await store.undo(session)
 
 
 async def test_two_undos_at_once_take_back_two_compactions_at_most(
@@ -274,11 +271,11 @@ async def test_two_undos_at_once_take_back_two_compactions_at_most(
 ) -> None:
     other = open_at(url, clock)
     session = await numbered_thread(store, 6)
-    first = await compact_session(store, session.id)
-    await compact_session(store, first.session.id)
-    await asyncio.gather(*(one.undo(session.id) for one in (store, other)))
-    assert await store.get_compression_tip(session.id) == session.id
-    assert await read_history(store, session.id) == "m1, m2, m3, m4, m5, m6"
+    first = await compact_session(store, session)
+    await compact_session(store, first)
+    await asyncio.gather(*(one.undo(session) for one in (store, other)))
+    assert await store.get_compression_tip(session) == session
+    assert await read_history(store, session) == "m1, m2, m3, m4, m5, m6"
     await other.close()
 
 
@@ -303,9 +300,9 @@ async def test_a_continuation_adds_little(store: Store) -> None:
     await store.search(SearchQuery("words"))  # indexed from here on
     before = stored_bytes(store)
     made = await compact_session(
-        store, session.id, head=2, tail=100, words="summary " * 500
+        store, session, head=2, tail=100, words="summary " * 500
     )
     added = stored_bytes(store) - before
-    assert len(await store.messages(made.session.id)) == 103
+    assert len(await store.messages(made)) == 103
     assert added < 0.1 * (before - empty)
     assert count_rows(store, "messages") == 1001

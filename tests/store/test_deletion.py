@@ -16,6 +16,7 @@ from everthread.store.usage_records import NewUsage
 from tests.store.conftest import Clock, open_at
 from tests.store.messages import (
     append_texts,
+    commit_compaction,
     compact_session,
     new_thread,
     numbered_messages,
@@ -54,20 +55,18 @@ async def full_thread(store: Store, word: str) -> str:
     session = await new_thread(
         store, *numbered_messages(1, 6, word), system=f"prompt {word}"
     )
-    await compact_session(store, session.id, words=f"summary of {word}")
-    await store.undo(session.id)
-    await compact_session(store, session.id)
+    await compact_session(store, session, words=f"summary of {word}")
+    await store.undo(session)
+    await compact_session(store, session)
     await append_texts(store, session, f"{word} after")
-    await store.put_output(session.id, f"output of {word}", call_id="c", tool="t")
-    await store.record_usage(
-        NewUsage(session.id, "model", CanonicalUsage(input_tokens=5))
-    )
-    await store.put_state(session.id, "engine", {"word": word})
-    agent = await new_thread(store, f"{word} agent", kind="subagent", parent=session.id)
-    inner = await new_thread(store, f"{word} inner", kind="subagent", parent=agent.id)
-    await store.put_output(inner.id, f"inner output of {word}")
-    assert await store.acquire(session.id, "me", 10)
-    return session.id
+    await store.put_output(session, f"output of {word}", call_id="c", tool="t")
+    await store.record_usage(NewUsage(session, "model", CanonicalUsage(input_tokens=5)))
+    await store.put_state(session, "engine", {"word": word})
+    agent = await new_thread(store, f"{word} agent", kind="subagent", parent=session)
+    inner = await new_thread(store, f"{word} inner", kind="subagent", parent=agent)
+    await store.put_output(inner, f"inner output of {word}")
+    assert await store.acquire(session, "me", 10)
+    return session
 
 
 async def found_threads(store: Store, text: str) -> set[str]:
@@ -109,10 +108,10 @@ async def test_deletion_removes_everything_except_usage(store: Store) -> None:
 
 async def test_any_id_of_a_thread_deletes_it(store: Store) -> None:
     session = await numbered_thread(store, 6)
-    made = await compact_session(store, session.id)
-    assert await store.delete_thread(made.session.id) == 2
+    made = await compact_session(store, session)
+    assert await store.delete_thread(made) == 2
     with pytest.raises(UnknownIdError):
-        await store.session(session.id)
+        await store.session(session)
 
 
 async def test_a_branch_keeps_shared_history_in_reading_and_search(
@@ -121,19 +120,19 @@ async def test_a_branch_keeps_shared_history_in_reading_and_search(
     session = await new_thread(
         store, *(user_message(f"word{n} shared") for n in range(1, 9)), system="S"
     )
-    await compact_session(store, session.id)
+    await compact_session(store, session)
     await append_texts(store, session, "word9 shared", "word10 later")
-    messages = await store.history(session.id)
-    one = await store.branch(session.id, messages[8].id)
+    messages = await store.history(session)
+    one = await store.branch(session, messages[8].id)
     two = await store.branch(one.id, messages[3].id)
-    sibling = await store.branch(session.id, messages[1].id)
+    sibling = await store.branch(session, messages[1].id)
     histories = {
         key: await read_history(store, key) for key in (one.id, two.id, sibling.id)
     }
     contexts = {
         key: await read_context(store, key) for key in (one.id, two.id, sibling.id)
     }
-    await store.delete_thread(session.id)
+    await store.delete_thread(session)
     for key in (one.id, two.id, sibling.id):
         assert await read_history(store, key) == histories[key]
         assert await read_context(store, key) == contexts[key]
@@ -144,7 +143,7 @@ async def test_a_branch_keeps_shared_history_in_reading_and_search(
     assert (await store.session(one.id)).system == "S"
     assert await found_threads(store, "later") == set()
     assert await found_threads(store, "shared") <= {one.id, two.id, sibling.id}
-    await append_texts(store, two, "goes on")
+    await append_texts(store, two.id, "goes on")
     await store.delete_thread(one.id)
     assert await read_history(store, two.id) == f"{histories[two.id]}, goes on"
     assert await found_threads(store, "word3") == {two.id}
@@ -158,9 +157,9 @@ async def test_a_branch_that_used_the_same_event_loses_nothing(store: Store) -> 
     session = await new_thread(
         store, user_message("first", event="e"), *user_messages("second")
     )
-    branch = await store.branch(session.id, (await store.messages(session.id))[1].id)
+    branch = await store.branch(session, (await store.messages(session))[1].id)
     await store.append(branch.id, [user_message("mine", event="e")])
-    await store.delete_thread(session.id)
+    await store.delete_thread(session)
     assert await read_history(store, branch.id) == "first, second, mine"
     await store.append(branch.id, [user_message("mine", event="e")])
     assert await read_history(store, branch.id) == "first, second, mine"
@@ -169,13 +168,13 @@ async def test_a_branch_that_used_the_same_event_loses_nothing(store: Store) -> 
 async def test_an_output_goes_with_the_last_that_cites_it(store: Store) -> None:
     one = await new_thread(store)
     two = await new_thread(store)
-    key = (await store.put_output(one.id, "the same unusual output")).id
-    await store.put_output(two.id, "the same unusual output")
+    key = (await store.put_output(one, "the same unusual output")).id
+    await store.put_output(two, "the same unusual output")
     await store.search(SearchQuery("unusual"))
-    await store.delete_thread(one.id)
+    await store.delete_thread(one)
     assert await store.output(key) == "the same unusual output"
-    assert await found_threads(store, "unusual") == {two.id}
-    await store.delete_thread(two.id)
+    assert await found_threads(store, "unusual") == {two}
+    await store.delete_thread(two)
     with pytest.raises(UnknownIdError):
         await store.output(key)
     assert await found_threads(store, "unusual") == set()
@@ -188,13 +187,13 @@ async def test_a_branch_cites_the_outputs_its_shared_messages_cite(
     early = "early log " * 9
     late = "late log " * 9
     for text in (early, late):
-        stored = await store.put_output(session.id, text, call_id="c", tool="run")
+        stored = await store.put_output(session, text, call_id="c", tool="run")
         await append_texts(store, session, f"see {stored.id} for it")
-    branch = await store.branch(session.id, (await store.messages(session.id))[0].id)
+    branch = await store.branch(session, (await store.messages(session))[0].id)
     assert [stored.id for stored in await store.outputs(branch.id)] == [
         output_id(early)
     ]
-    await store.delete_thread(session.id)
+    await store.delete_thread(session)
     assert await store.output(output_id(early)) == early
     with pytest.raises(UnknownIdError):
         await store.output(output_id(late))
@@ -208,16 +207,16 @@ async def test_a_thread_is_deleted_while_others_write_to_it(
     others = [open_at(url, clock) for _ in range(2)]
     for _ in range(12):
         session = await numbered_thread(store, 6, system="the only prompt")
-        messages = await store.messages(session.id)
+        messages = await store.messages(session)
         fresh = NewSession(system="the only prompt")
         results = await asyncio.gather(
-            store.delete_thread(session.id),
+            store.delete_thread(session),
             *(append_texts(other, session, "more") for other in others),
-            others[0].branch(session.id, messages[3].id),
-            others[1].put_output(session.id, "an output"),
+            others[0].branch(session, messages[3].id),
+            others[1].put_output(session, "an output"),
             others[0].create_session(fresh),
-            compact_session(others[1], session.id),
-            others[1].create_session(NewSession(kind="subagent", parent=session.id)),
+            commit_compaction(others[1], session),
+            others[1].create_session(NewSession(kind="subagent", parent=session)),
             return_exceptions=True,
         )
         assert all(

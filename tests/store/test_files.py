@@ -65,13 +65,11 @@ async def test_files_are_private_to_the_user(tmp_path: Path) -> None:
 async def test_a_backup_is_a_whole_store(tmp_path: Path) -> None:
     store = open_at(f"sqlite:///{tmp_path}/a.db", Clock())
     session = await numbered_thread(store, 500)
-    writing = asyncio.ensure_future(
-        store.append(session.id, numbered_messages(501, 900))
-    )
+    writing = asyncio.ensure_future(store.append(session, numbered_messages(501, 900)))
     await store.backup(str(tmp_path / "copy.db"))
     await writing
     copy = open_at(f"sqlite:///{tmp_path}/copy.db", Clock())
-    copied_texts = texts_of(await copy.history(session.id))
+    copied_texts = texts_of(await copy.history(session))
     assert copied_texts[:500] == numbered_texts(1, 500)
     assert len(copied_texts) in (500, 900)
     assert (await copy.check()).problems == ()
@@ -87,11 +85,11 @@ async def test_vacuum_gives_room_back(tmp_path: Path) -> None:
     keep = await new_thread(store, "kept words")
     gone = await new_thread(store, *(user_message("padding " * 50) for _ in range(500)))
     await store.search(SearchQuery("padding"))
-    await store.delete_thread(gone.id)
+    await store.delete_thread(gone)
     before = (await store.check()).size
     await store.vacuum()
     assert (await store.check()).size < before / 2
-    assert await read_history(store, keep.id) == "kept words"
+    assert await read_history(store, keep) == "kept words"
     assert len(await store.search(SearchQuery("kept"))) == 1
     await store.close()
 
@@ -120,7 +118,7 @@ async def damage(tmp_path: Path) -> tuple[Path, str]:
     )
     await store.search(SearchQuery("words"))
     await store.close()
-    return path, session.id
+    return path, session
 
 
 DAMAGED_MESSAGES = 800
@@ -282,7 +280,7 @@ async def test_a_file_that_cannot_be_written(open_folder: Path) -> None:
     before = path.read_bytes()
     with ForkServer() as nursery:
         child = nursery.start(
-            "write_as_nobody", url=f"sqlite:///{path}", log=str(log), session=session.id
+            "write_as_nobody", url=f"sqlite:///{path}", log=str(log), session=session
         )
         assert nursery.wait(child) == 0
     assert outcome(log)["error"] == "StoreReadOnlyError"
@@ -290,7 +288,7 @@ async def test_a_file_that_cannot_be_written(open_folder: Path) -> None:
     open_folder.chmod(0o755)
     path.chmod(0o600)
     again = open_at(f"sqlite:///{path}", Clock())
-    assert await read_history(again, session.id) == "kept"
+    assert await read_history(again, session) == "kept"
     await close_sound(again)
 
 

@@ -230,7 +230,7 @@ async def test_two_stores_index_the_same_only_once(
     second = prepare(other)
     for parts in first:
         index(store, parts)
-    await store.delete_thread(thread.id)
+    await store.delete_thread(thread)
     await new_thread(store, user_message("needle left"))
     for parts in second:
         index(other, parts)
@@ -254,7 +254,7 @@ async def test_messages_deleted_meanwhile_are_not_indexed(store: Store) -> None:
     stop_background_indexing(store)
     thread = await new_thread(store, "one", "two")
     batches = prepare(store)
-    await store.delete_thread(thread.id)
+    await store.delete_thread(thread)
     index(store, batches[0])
     assert await store.search(SearchQuery("one")) == []
     assert count_rows(store, "pieces") == 0
@@ -265,7 +265,7 @@ async def test_a_damaged_output_stops_no_search(
     store: Store, indexed: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     thread = await new_thread(store, "needle one")
-    await store.put_output(thread.id, "needle two", tool="terminal")
+    await store.put_output(thread, "needle two", tool="terminal")
     if indexed:
         assert len(await store.search(SearchQuery("needle"))) == 2
     with transaction(store) as tx:
@@ -273,4 +273,4 @@ async def test_a_damaged_output_stops_no_search(
     hits = await store.search(SearchQuery("needle"))
     assert [hit.snippet for hit in hits if hit.message is not None] == ["needle one"]
     assert "cannot be read" in caplog.text
-    await store.delete_thread(thread.id)
+    await store.delete_thread(thread)

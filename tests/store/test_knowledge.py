@@ -105,13 +105,12 @@ async def test_state_has_scopes_and_is_replaced(store: Store) -> None:
 
 async def test_state_of_a_session_goes_with_it(store: Store) -> None:
     session = await numbered_thread(store, 6)
-    made = await compact_session(store, session.id)
-    for scope in (session.id, made.session.id, "everybody"):
+    made = await compact_session(store, session)
+    for scope in (session, made, "everybody"):
         await store.put_state(scope, "k", 1)
-    await store.delete_thread(session.id)
+    await store.delete_thread(session)
     states = [
-        await store.get_state(scope, "k")
-        for scope in (session.id, made.session.id, "everybody")
+        await store.get_state(scope, "k") for scope in (session, made, "everybody")
     ]
     assert states == [None, None, 1]
 
@@ -138,20 +137,20 @@ def node(name: str, thread: str, level: int = 0, first: int = 1, **more: Any) ->
 
 async def test_nodes_of_a_thread_in_order(store: Store) -> None:
     session = await numbered_thread(store, 6)
-    made = await compact_session(store, session.id)
+    made = await compact_session(store, session)
     nodes = [
-        node("b", session.id, 0, 5),
-        node("a", session.id, 0, 1),
-        node("c", session.id, 1, 1, degraded=True),
+        node("b", session, 0, 5),
+        node("a", session, 0, 1),
+        node("c", session, 1, 1, degraded=True),
     ]
     await store.put_nodes(nodes)
-    assert await store.nodes(made.session.id) == [nodes[1], nodes[0], nodes[2]]
+    assert await store.nodes(made) == [nodes[1], nodes[0], nodes[2]]
     better = replace(nodes[2], degraded=False, body="rebuilt")
     await store.put_nodes([better])
-    assert await store.nodes(session.id) == [nodes[1], nodes[0], better]
-    await store.delete_thread(session.id)
+    assert await store.nodes(session) == [nodes[1], nodes[0], better]
+    await store.delete_thread(session)
     with pytest.raises(UnknownIdError):
-        await store.nodes(session.id)
+        await store.nodes(session)
     with pytest.raises(UnknownIdError):
         await store.put_nodes(nodes)
 
@@ -159,8 +158,8 @@ async def test_nodes_of_a_thread_in_order(store: Store) -> None:
 async def test_a_nodes_id_is_its_threads_own(store: Store) -> None:
     one = await new_thread(store, tenant="a")
     two = await new_thread(store, tenant="b")
-    mine = node("same", one.id)
-    yours = node("same", two.id, 2, 7)
+    mine = node("same", one)
+    yours = node("same", two, 2, 7)
     await store.put_nodes([mine])
     await store.put_nodes([yours])
-    assert (await store.nodes(one.id), await store.nodes(two.id)) == ([mine], [yours])
+    assert (await store.nodes(one), await store.nodes(two)) == ([mine], [yours])

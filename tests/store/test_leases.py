@@ -14,6 +14,7 @@ from everthread.store.store import Store
 from tests.store.conftest import Clock, open_at
 from tests.store.messages import (
     append_texts,
+    commit_compaction,
     compact_session,
     new_thread,
     numbered_thread,
@@ -33,83 +34,83 @@ async def acquire_lease(
 async def test_one_holds_a_thread(store: Store) -> None:
     session = await new_thread(store)
     other = await new_thread(store)
-    mine = await acquire_lease(store, session.id, "me")
-    assert (mine.thread, mine.holder) == (session.id, "me")
-    assert await store.acquire(session.id, "you", 60) is None
-    assert await store.acquire(other.id, "you", 60) is not None, (
+    mine = await acquire_lease(store, session, "me")
+    assert (mine.thread, mine.holder) == (session, "me")
+    assert await store.acquire(session, "you", 60) is None
+    assert await store.acquire(other, "you", 60) is not None, (
         "another thread is another lease"
     )
     await store.release(mine)
-    yours = await acquire_lease(store, session.id, "you")
+    yours = await acquire_lease(store, session, "you")
     assert yours.fence > mine.fence
 
 
 async def test_any_id_of_a_thread_names_the_same_lease(store: Store) -> None:
     session = await numbered_thread(store, 6)
-    made = await compact_session(store, session.id)
-    mine = await acquire_lease(store, made.session.id, "me")
-    assert mine.thread == session.id
-    assert await store.acquire(session.id, "you", 60) is None
-    await append_texts(store, made.session, "fine", lease=mine)
+    made = await compact_session(store, session)
+    mine = await acquire_lease(store, made, "me")
+    assert mine.thread == session
+    assert await store.acquire(session, "you", 60) is None
+    await append_texts(store, made, "fine", lease=mine)
 
 
 async def test_the_databases_clock_decides(store: Store, clock: Clock) -> None:
     """The process's own clock may be wrong by years."""
     session = await new_thread(store)
     clock.now = 0.0
-    mine = await acquire_lease(store, session.id, "me", 60)
+    mine = await acquire_lease(store, session, "me", 60)
     assert abs(mine.expires - (time.time() + 60)) < 30
     clock.now = 1e12
-    assert await store.acquire(session.id, "you", 60) is None
+    assert await store.acquire(session, "you", 60) is None
 
 
 async def test_an_expired_lease_is_taken_and_its_late_write_refused(
     store: Store,
 ) -> None:
     session = await numbered_thread(store, 6)
-    mine = await acquire_lease(store, session.id, "me", 0.05)
+    mine = await acquire_lease(store, session, "me", 0.05)
     await asyncio.sleep(0.1)
-    yours = await acquire_lease(store, session.id, "you")
+    yours = await acquire_lease(store, session, "you")
     assert yours.fence > mine.fence
-    node = Node("n", session.id, 0, "b", 1, 1, "a", 1, 1, 0, 0, 0.0, 0.0, ("1",))
-    before = await store.export(session.id)
+    node = Node("n", session, 0, "b", 1, 1, "a", 1, 1, 0, 0, 0.0, 0.0, ("1",))
+    before = await store.export(session)
     for late in (
         append_texts(store, session, "late", lease=mine),
-        compact_session(store, session.id, pending=user_messages("late"), lease=mine),
-        store.end_session(session.id, "late", lease=mine),
+        commit_compaction(store, session, pending=user_messages("late"), lease=mine),
+        store.end_session(session, "late", lease=mine),
         store.put_nodes([node], lease=mine),
         store.renew(mine, 60),
     ):
         with pytest.raises(LeaseLostError):
             await late
     await store.release(mine)
-    assert await store.export(session.id) == before
+    assert await store.export(session) == before
     await append_texts(store, session, "in time", lease=yours)
-    assert (await read_history(store, session.id)).endswith(", in time")
+    assert (await read_history(store, session)).endswith(", in time")
 
 
 async def test_a_late_undo_is_refused(store: Store) -> None:
     session = await numbered_thread(store, 6)
-    mine = await acquire_lease(store, session.id, "me", 0.0)
-    made = await compact_session(store, session.id, lease=mine)
-    await acquire_lease(store, session.id, "you")
+    mine = await acquire_lease(store, session, "me", 0.0)
+    made = await compact_session(store, session, lease=mine)
+    await acquire_lease(store, session, "you")
     with pytest.raises(LeaseLostError):
-        await store.undo(session.id, lease=mine)
-    assert await store.get_compression_tip(session.id) == made.session.id
+        await store.undo(session, lease=mine)
+    assert await store.get_compression_tip(session) == made
 
 
 async def test_an_expired_lease_that_was_not_taken_still_counts(store: Store) -> None:
     session = await new_thread(store)
-    mine = await acquire_lease(store, session.id, "me", 0.0)
+    mine = await acquire_lease(store, session, "me", 0.0)
     await append_texts(store, session, "fine", lease=mine)
     longer = await store.renew(mine, 60)
     assert (longer.fence, longer.expires > mine.expires) == (mine.fence, True)
-    assert await store.acquire(session.id, "you", 60) is None
+    assert await store.acquire(session, "you", 60) is None
 
 
 async def test_a_released_lease_allows_no_write(store: Store) -> None:
     session = await new_thread(store)
-    mine = await acquire_lease(store, session.id, "me")
+    mine = await acquire_lease(store, session, "me")
     await store.release(mine)
     await store.release(mine)
     with pytest.raises(LeaseLostError):
@@ -121,19 +122,19 @@ async def test_a_released_lease_allows_no_write(store: Store) -> None:
 async def test_the_holder_may_take_it_anew(store: Store) -> None:
     """A process restarted under the same name may write; late writes of the old one are refused."""
     session = await new_thread(store)
-    old = await acquire_lease(store, session.id, "me")
-    new = await acquire_lease(store, session.id, "me")
+    old = await acquire_lease(store, session, "me")
+    new = await acquire_lease(store, session, "me")
     with pytest.raises(LeaseLostError):
         await append_texts(store, session, "old", lease=old)
     await append_texts(store, session, "new", lease=new)
-    assert await read_history(store, session.id) == "new"
+    assert await read_history(store, session) == "new"
 
 
 async def test_a_lease_is_for_its_thread_only(store: Store) -> None:
     one = await new_thread(store)
     two = await new_thread(store)
-    mine = await acquire_lease(store, one.id, "me")
-    await acquire_lease(store, two.id, "me")
+    mine = await acquire_lease(store, one, "me")
+    await acquire_lease(store, two, "me")
     with pytest.raises(LeaseLostError):
         await append_texts(store, two, "wrong thread", lease=mine)
 
@@ -146,7 +147,7 @@ async def test_one_of_many_concurrent_callers_gets_the_lease(
         session = await new_thread(store)
         leases = await asyncio.gather(
             *(
-                one.acquire(session.id, f"p{n}", 60)
+                one.acquire(session, f"p{n}", 60)
                 for n, one in enumerate([store, *others])
             )
         )

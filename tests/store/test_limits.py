@@ -106,36 +106,36 @@ async def test_a_success_disproves_a_smaller_window_of_its_tenant(
 
 async def test_a_text_is_pinned_once_and_unpinned_by_its_id(store: Store) -> None:
     thread = await new_thread(store, *numbered_messages(0, 1))
-    first = await store.put_pin(thread.id, "Never push to main.")
-    assert await store.put_pin(thread.id, "Never push to main.") == first
-    assert [pin.text for pin in await store.pins(thread.id)] == ["Never push to main."]
-    await store.put_pin(thread.id, "note", max_pins=2)
+    first = await store.put_pin(thread, "Never push to main.")
+    assert await store.put_pin(thread, "Never push to main.") == first
+    assert [pin.text for pin in await store.pins(thread)] == ["Never push to main."]
+    await store.put_pin(thread, "note", max_pins=2)
     with pytest.raises(InputError, match="2 texts are pinned"):
-        await store.put_pin(thread.id, "one more", max_pins=2)
-    await store.delete_pin(thread.id, first.id)
+        await store.put_pin(thread, "one more", max_pins=2)
+    await store.delete_pin(thread, first.id)
     with pytest.raises(UnknownIdError, match="nothing is pinned"):
-        await store.delete_pin(thread.id, first.id)
+        await store.delete_pin(thread, first.id)
 
 
 async def test_a_branch_begins_with_the_pins_of_its_parent_and_keeps_them(
     store: Store,
 ) -> None:
     thread = await new_thread(store, *numbered_messages(0, 3))
-    kept = await store.put_pin(thread.id, "Never push to main.")
-    history = await store.history(thread.id)
-    branch = await store.branch(thread.id, history[-1].id)
-    await store.delete_pin(thread.id, kept.id)
-    assert await store.pins(thread.id) == []
+    kept = await store.put_pin(thread, "Never push to main.")
+    history = await store.history(thread)
+    branch = await store.branch(thread, history[-1].id)
+    await store.delete_pin(thread, kept.id)
+    assert await store.pins(thread) == []
     assert await store.pins(branch.id) == [kept]
-    await store.delete_thread(thread.id)
+    await store.delete_thread(thread)
     assert await store.pins(branch.id) == [kept]
 
 
 async def test_pins_go_with_an_export(store: Store, other_store: Store) -> None:
     thread = await new_thread(store, *numbered_messages(0, 1))
-    kept = await store.put_pin(thread.id, "Never push to main.")
-    await other_store.import_lines(await store.export(thread.id))
-    assert await other_store.pins(thread.id) == [kept]
+    kept = await store.put_pin(thread, "Never push to main.")
+    await other_store.import_lines(await store.export(thread))
+    assert await other_store.pins(thread) == [kept]
 
 
 async def test_failures_are_counted_by_tenant_and_kind(
@@ -143,7 +143,7 @@ async def test_failures_are_counted_by_tenant_and_kind(
 ) -> None:
     thread = await new_thread(store, *numbered_messages(0, 1))
     await store.add_failures(
-        {("acme", "", "it failed"): 2, ("", thread.id, "a compaction failed"): 1}
+        {("acme", "", "it failed"): 2, ("", thread, "a compaction failed"): 1}
     )
     await store.add_failures(
         {("acme", "", "it failed"): 1, ("", "nobody", "it failed"): 1}

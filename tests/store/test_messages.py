@@ -86,7 +86,7 @@ async def test_names_the_model_makes_up_never_stop_a_message(
         "content": "x",
     }
     session = await new_thread(store, NewMessage(body), NewMessage(answer))
-    assert [message.body for message in await store.messages(session.id)] == [
+    assert [message.body for message in await store.messages(session)] == [
         body,
         answer,
     ]
@@ -113,7 +113,7 @@ async def test_ten_megabytes(store: Store) -> None:
     session = await new_thread(
         store, user_message(text, kind="derived"), *user_messages("after")
     )
-    assert await read_context(store, session.id) == f"{text}, after"
+    assert await read_context(store, session) == f"{text}, after"
 
 
 @pytest.mark.parametrize(
@@ -125,8 +125,8 @@ async def test_invalid_messages_are_refused_and_nothing_is_stored(
 ) -> None:
     session = await new_thread(store)
     with pytest.raises(InputError):
-        await store.append(session.id, [user_message("fine"), NewMessage(body)])
-    assert await store.messages(session.id) == []
+        await store.append(session, [user_message("fine"), NewMessage(body)])
+    assert await store.messages(session) == []
 
 
 async def test_a_too_deeply_nested_message_is_refused(store: Store) -> None:
@@ -137,7 +137,7 @@ async def test_a_too_deeply_nested_message_is_refused(store: Store) -> None:
         inner = inner[0]
     session = await new_thread(store)
     with pytest.raises(EverthreadError):
-        await store.append(session.id, [NewMessage(body)])
+        await store.append(session, [NewMessage(body)])
     await append_texts(store, session, "still works")
 
 
@@ -147,8 +147,8 @@ async def test_values_no_database_takes_are_refused_as_input(
 ) -> None:
     session = await new_thread(store)
     with pytest.raises(InputError):
-        await store.append(session.id, [user_message("x", **more)])
-    assert await store.messages(session.id) == []
+        await store.append(session, [user_message("x", **more)])
+    assert await store.messages(session) == []
 
 
 async def test_a_message_is_returned_with_its_metadata(
@@ -156,16 +156,16 @@ async def test_a_message_is_returned_with_its_metadata(
 ) -> None:
     new = user_message("hello", tokens=7, event="e-1")
     session = await new_thread(store)
-    [stored] = await store.append(session.id, [new])
+    [stored] = await store.append(session, [new])
     assert (stored.session, stored.seq, stored.kind, stored.tokens, stored.event) == (
-        session.id,
+        session,
         0,
         "message",
         7,
         "e-1",
     )
     assert (stored.created, stored.origin, stored.body) == (clock.now, None, new.body)
-    assert await store.messages(session.id) == [stored]
+    assert await store.messages(session) == [stored]
     assert await store.message(stored.id) == stored
 
 
@@ -174,19 +174,19 @@ async def test_a_derived_message_names_its_origin_and_is_not_in_the_history(
 ) -> None:
     session = await new_thread(store)
     long = "long " * 100
-    [whole] = await store.append(session.id, [tool_result("read", long)])
+    [whole] = await store.append(session, [tool_result("read", long)])
     [small] = await store.append(
-        session.id, [tool_result("read", "short", kind="derived", origin=whole.id)]
+        session, [tool_result("read", "short", kind="derived", origin=whole.id)]
     )
     assert (await store.message(small.id)).origin == whole.id
-    assert await read_context(store, session.id) == f"{long}, short"
-    assert await read_history(store, session.id) == long
+    assert await read_context(store, session) == f"{long}, short"
+    assert await read_history(store, session) == long
 
 
 async def test_a_repeated_event_is_stored_once(store: Store) -> None:
     session = await new_thread(store)
     first = await store.append(
-        session.id,
+        session,
         [
             user_message("a", event="1"),
             user_message("b", event="2"),
@@ -195,19 +195,19 @@ async def test_a_repeated_event_is_stored_once(store: Store) -> None:
     )
     assert [message.seq for message in first] == [0, 1, 0]
     again = await store.append(
-        session.id,
+        session,
         [user_message("other words", event="2"), user_message("c", event="3")],
     )
     assert [message.id for message in again] == [first[1].id, again[1].id]
-    assert await read_context(store, session.id) == "a, b, c"
+    assert await read_context(store, session) == "a, b, c"
 
 
 async def test_events_are_a_threads_own(store: Store) -> None:
     one = await new_thread(store)
     two = await new_thread(store)
     for session in (one, two):
-        await store.append(session.id, [user_message(session.id, event="1")])
-    assert await read_context(store, two.id) == two.id
+        await store.append(session, [user_message(session, event="1")])
+    assert await read_context(store, two) == two
 
 
 async def test_a_repeated_event_is_found_where_the_thread_shows_it_now(
@@ -215,14 +215,12 @@ async def test_a_repeated_event_is_found_where_the_thread_shows_it_now(
 ) -> None:
     events = [user_message(f"m{number}", event=str(number)) for number in range(6)]
     session = await new_thread(store, *events)
-    continued = (await compact_session(store, session.id, head=1, tail=2)).session
-    covered, carried = await store.append(session.id, [events[2], events[5]])
-    assert (covered.session, covered.seq) == (session.id, 2)
-    assert (carried.session, carried.seq) == (continued.id, 3)
-    await store.undo(session.id)
-    assert [m.session for m in await store.append(session.id, events)] == [
-        session.id
-    ] * 6
+    continued = await compact_session(store, session, head=1, tail=2)
+    covered, carried = await store.append(session, [events[2], events[5]])
+    assert (covered.session, covered.seq) == (session, 2)
+    assert (carried.session, carried.seq) == (continued, 3)
+    await store.undo(session)
+    assert [m.session for m in await store.append(session, events)] == [session] * 6
 
 
 async def test_order_is_the_order_of_asking(store: Store) -> None:
@@ -231,46 +229,44 @@ async def test_order_is_the_order_of_asking(store: Store) -> None:
         *(append_texts(store, session, f"{n}a", f"{n}b") for n in range(40))
     )
     expected = ", ".join(f"{n}a, {n}b" for n in range(40))
-    assert await read_context(store, session.id) == expected
-    assert [message.seq for message in await store.messages(session.id)] == list(
-        range(80)
-    )
+    assert await read_context(store, session) == expected
+    assert [message.seq for message in await store.messages(session)] == list(range(80))
 
 
 async def test_an_append_to_any_id_of_a_thread_lands_at_its_tip(store: Store) -> None:
     session = await numbered_thread(store, 6)
-    ids = [session.id]
+    ids = [session]
     for _ in range(4):
-        ids.append((await compact_session(store, ids[-1])).session.id)
+        ids.append(await compact_session(store, ids[-1]))
     for number, key in enumerate(ids):
         [stored] = await store.append(key, user_messages(f"late {number}"))
         assert stored.session == ids[-1]
-    context = await read_context(store, session.id)
+    context = await read_context(store, session)
     assert context.endswith(", late 0, late 1, late 2, late 3, late 4")
 
 
 async def test_pages_of_a_session_and_of_a_history(store: Store) -> None:
     session = await numbered_thread(store, 6)
-    continued = (await compact_session(store, session.id)).session
-    await store.append(session.id, numbered_messages(7, 9))
-    whole = await store.history(session.id)
+    continued = await compact_session(store, session)
+    await store.append(session, numbered_messages(7, 9))
+    whole = await store.history(session)
     for start in range(11):
         for limit in (0, 1, 3, 20):
             assert (
-                await store.history(session.id, start=start, limit=limit)
+                await store.history(session, start=start, limit=limit)
                 == whole[start : start + limit]
             )
-        assert await store.history(session.id, start=start) == whole[start:]
-    assert texts_of(await store.messages(continued.id, start=1, limit=2)) == [
+        assert await store.history(session, start=start) == whole[start:]
+    assert texts_of(await store.messages(continued, start=1, limit=2)) == [
         "summary",
         "m5",
     ]
-    assert texts_of(await store.messages(continued.id, start=-5, limit=1)) == ["m1"]
+    assert texts_of(await store.messages(continued, start=-5, limit=1)) == ["m1"]
 
 
 async def test_a_message_is_read_by_its_tenant_only(store: Store) -> None:
     session = await new_thread(store, "private", tenant="a")
-    [message] = await store.messages(session.id)
+    [message] = await store.messages(session)
     assert (await store.message(message.id, tenant="a")).id == message.id
     with pytest.raises(UnknownIdError):
         await store.message(message.id, tenant="b")

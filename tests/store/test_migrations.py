@@ -96,7 +96,7 @@ async def test_a_migration_that_is_killed_is_done_by_the_next(
     store = open_later(url)
     assert (await store.check()).schema == latest_of(store)
     session = await new_thread(store, "works")
-    assert await read_history(store, session.id) == "works"
+    assert await read_history(store, session) == "works"
     await close_sound(store)
 
 
@@ -109,7 +109,7 @@ async def test_a_later_version_brings_the_store_up_to_date_and_an_older_one_refu
     await store.close()
     later = open_later(url)
     assert (await later.check()).schema == LATER.number
-    assert await read_history(later, session.id) == "kept"
+    assert await read_history(later, session) == "kept"
     await close_sound(later)
     number = LATER.number
     with pytest.raises(
@@ -157,7 +157,7 @@ async def test_opening_again_changes_nothing(
     await first.close()
     for _ in range(2):
         again = open_store(url)
-        assert await read_history(again, session.id) == "kept"
+        assert await read_history(again, session) == "kept"
         await again.close()
 
 

@@ -40,9 +40,9 @@ async def test_a_message_with_odd_text_is_kept_and_found(
     snippets = []
     for each in (store, other_store):
         session = await new_thread(each, *messages, id="s")
-        assert texts_of(await each.history(session.id))[:3] == texts
+        assert texts_of(await each.history(session))[:3] == texts
         await each.put_output(
-            session.id, f"walnut {odd} {SECRET}", call_id=odd, tool=f"t{odd}"
+            session, f"walnut {odd} {SECRET}", call_id=odd, tool=f"t{odd}"
         )
         hits = await each.search(SearchQuery("walnut"))
         assert SECRET not in "".join(hit.snippet for hit in hits)

@@ -27,22 +27,22 @@ from tests.store.tables import transaction
 )
 async def test_any_text_comes_back(store: Store, text: str, call: str) -> None:
     session = await new_thread(store)
-    stored = await store.put_output(session.id, text, call_id=call, tool=call)
+    stored = await store.put_output(session, text, call_id=call, tool=call)
     assert (stored.id, stored.size) == (output_id(text), len(text))
     assert await store.output(stored.id) == text
-    assert await store.outputs(session.id) == [stored]
+    assert await store.outputs(session) == [stored]
 
 
 async def test_equal_outputs_are_stored_once(store: Store, clock: Clock) -> None:
     one = await new_thread(store)
     two = await new_thread(store)
     text = "line\n" * 100_000
-    first = await store.put_output(one.id, text, call_id="c1", tool="run")
-    await store.put_output(one.id, text, call_id="c1", tool="run")
+    first = await store.put_output(one, text, call_id="c1", tool="run")
+    await store.put_output(one, text, call_id="c1", tool="run")
     clock.now += 1
-    await store.put_output(one.id, text, call_id="c2", tool="run")
-    await store.put_output(two.id, text, call_id="c3", tool="run")
-    assert [cited.call_id for cited in await store.outputs(one.id)] == ["c1", "c2"]
+    await store.put_output(one, text, call_id="c2", tool="run")
+    await store.put_output(two, text, call_id="c3", tool="run")
+    assert [cited.call_id for cited in await store.outputs(one)] == ["c1", "c2"]
     assert first.size == len(text)
     with transaction(store) as tx:
         [(key, stored_length)] = tx.all("SELECT id, LENGTH(content) FROM outputs")
@@ -52,22 +52,22 @@ async def test_equal_outputs_are_stored_once(store: Store, clock: Clock) -> None
 
 async def test_an_output_belongs_to_its_thread_under_any_id(store: Store) -> None:
     session = await numbered_thread(store, 6)
-    made = await compact_session(store, session.id)
-    stored = await store.put_output(made.session.id, "text")
-    assert stored.thread == session.id
-    assert await store.outputs(session.id) == [stored]
+    made = await compact_session(store, session)
+    stored = await store.put_output(made, "text")
+    assert stored.thread == session
+    assert await store.outputs(session) == [stored]
 
 
 async def test_tenants_share_no_outputs(store: Store) -> None:
     one = await new_thread(store, tenant="a")
-    key = (await store.put_output(one.id, "secret of a")).id
+    key = (await store.put_output(one, "secret of a")).id
     assert await store.output(key, tenant="a") == "secret of a"
     for tenant in ("b", "default"):
         with pytest.raises(UnknownIdError):
             await store.output(key, tenant=tenant)
     two = await new_thread(store, tenant="b")
-    await store.put_output(two.id, "secret of a")
-    await store.delete_thread(one.id)
+    await store.put_output(two, "secret of a")
+    await store.delete_thread(one)
     assert await store.output(key, tenant="b") == "secret of a"
 
 
@@ -76,15 +76,15 @@ async def test_a_damaged_output_is_reported_and_never_cited(
     store: Store, damage: bytes
 ) -> None:
     session = await new_thread(store)
-    key = (await store.put_output(session.id, "good")).id
+    key = (await store.put_output(session, "good")).id
     with transaction(store) as tx:
         tx.run("UPDATE outputs SET content = ?", (damage,))
     with pytest.raises(StoreDamagedError, match=key):
         await store.output(key)
     with pytest.raises(StoreDamagedError, match=key):
-        await store.put_output(session.id, "good", call_id="again")
-    assert len(await store.outputs(session.id)) == 1
-    await store.delete_thread(session.id)
+        await store.put_output(session, "good", call_id="again")
+    assert len(await store.outputs(session)) == 1
+    await store.delete_thread(session)
 
 
 async def test_an_output_is_deleted_while_another_thread_cites_it(
@@ -95,10 +95,8 @@ async def test_an_output_is_deleted_while_another_thread_cites_it(
     for number in range(15):
         text = f"output {number}"
         gone = await new_thread(store)
-        await store.put_output(gone.id, text)
-        await asyncio.gather(
-            store.delete_thread(gone.id), other.put_output(keep.id, text)
-        )
+        await store.put_output(gone, text)
+        await asyncio.gather(store.delete_thread(gone), other.put_output(keep, text))
         assert await store.output(output_id(text)) == text
-    assert len(await store.outputs(keep.id)) == 15
+    assert len(await store.outputs(keep)) == 15
     await other.close()

@@ -24,15 +24,15 @@ async def test_figures_of_a_list_of_threads(store: Store, clock: Clock) -> None:
     two = await numbered_thread(store, 6, tenant="b")
     empty = await new_thread(store, tenant="a")
     await store.record_usage(
-        NewUsage(one.id, "m1", CanonicalUsage(100, 10, 50, 5), cost=Decimal("0.25"))
+        NewUsage(one, "m1", CanonicalUsage(100, 10, 50, 5), cost=Decimal("0.25"))
     )
     await store.record_usage(
-        NewUsage(one.id, "m2", CanonicalUsage(10, 1), "auxiliary", cost=Decimal("0.5"))
+        NewUsage(one, "m2", CanonicalUsage(10, 1), "auxiliary", cost=Decimal("0.5"))
     )
-    await store.record_usage(NewUsage(two.id, "m3", CanonicalUsage(7, 1)))
-    made = (await compact_session(store, one.id)).session
-    found = await store.thread_figures([one.id, two.id, empty.id])
-    first = found[one.id]
+    await store.record_usage(NewUsage(two, "m3", CanonicalUsage(7, 1)))
+    made = await compact_session(store, one)
+    found = await store.thread_figures([one, two, empty])
+    first = found[one]
     assert (first.calls, first.cost, first.last_prompt_tokens, first.last_model) == (
         1,
         Decimal("0.75"),
@@ -40,17 +40,17 @@ async def test_figures_of_a_list_of_threads(store: Store, clock: Clock) -> None:
         "m1",
     )
     assert (first.compactions, first.last_compacted) == (1, clock.now)
-    assert (found[two.id].cost, found[two.id].unpriced_calls) == (None, 1)
-    assert empty.id not in found
-    calls = await store.call_rows([one.id])
+    assert (found[two].cost, found[two].unpriced_calls) == (None, 1)
+    assert empty not in found
+    calls = await store.call_rows([one])
     assert [(call.model, call.task, call.prompt, call.tenant) for call in calls] == [
         ("m1", "main", 155, "a"),
         ("m2", "auxiliary", 10, "a"),
     ]
     records = await store.recent_compactions(tenant="a")
-    assert [record.session for record in records] == [made.id]
+    assert [record.session for record in records] == [made]
     assert await store.recent_compactions(tenant="b") == []
-    assert await store.recent_compactions(threads=[two.id]) == []
+    assert await store.recent_compactions(threads=[two]) == []
     assert await store.recent_compactions(threads=[]) == []
     sums = await store.sum_usage_by("tenant", since=0, until=clock.now + 1)
     assert [(row.key, row.calls, row.prompt, row.cost) for row in sums] == [
@@ -71,31 +71,31 @@ async def test_the_heaviest_messages_and_tools(store: Store) -> None:
         tool_result("terminal", "y" * 800),
         tool_result("terminal", "z", tokens=9_000),
     )
-    sizes = await store.heaviest_messages(thread.id, limit=2)
+    sizes = await store.heaviest_messages(thread, limit=2)
     assert [size.tokens for size in sizes] == [
         9_000,
         (len('{"role":"user","content":""}') + 4_003) // 4,
     ]
-    ((tool, count, tokens),) = await store.tool_sizes(thread.id)
+    ((tool, count, tokens),) = await store.tool_sizes(thread)
     assert (tool, count) == ("terminal", 2)
     assert tokens > 9_200
 
 
 async def test_a_change_is_seen(store: Store, clock: Clock) -> None:
     thread = await numbered_thread(store, 6, tenant="a")
-    seen = {await store.last_change(thread=thread.id)}
+    seen = {await store.last_change(thread=thread)}
     listed = {await store.last_change(tenant="a"), await store.last_change()}
-    assert await store.last_change(thread=thread.id) in seen
+    assert await store.last_change(thread=thread) in seen
     clock.now += 1
-    await store.append(thread.id, numbered_messages(7, 7))
-    seen.add(await store.last_change(thread=thread.id))
+    await store.append(thread, numbered_messages(7, 7))
+    seen.add(await store.last_change(thread=thread))
     listed.add(await store.last_change(tenant="a"))
-    made = (await compact_session(store, thread.id)).session
-    seen.add(await store.last_change(thread=thread.id))
-    await store.record_usage(NewUsage(made.id, "m", CanonicalUsage(1, 1)))
-    seen.add(await store.last_change(thread=thread.id))
-    await store.undo(made.id)
-    seen.add(await store.last_change(thread=thread.id))
+    made = await compact_session(store, thread)
+    seen.add(await store.last_change(thread=thread))
+    await store.record_usage(NewUsage(made, "m", CanonicalUsage(1, 1)))
+    seen.add(await store.last_change(thread=thread))
+    await store.undo(made)
+    seen.add(await store.last_change(thread=thread))
     listed.add(await store.last_change(tenant="a"))
     assert len(seen) == 5
     assert len(listed) == 3
@@ -106,11 +106,11 @@ async def test_a_search_of_all_tenants(store: Store) -> None:
     one = await new_thread(store, "an apple", tenant="a")
     two = await new_thread(store, "two apples, one apple", tenant="b")
     hits = await store.search(SearchQuery("apple", tenant=None))
-    assert {hit.thread for hit in hits} == {one.id, two.id}
+    assert {hit.thread for hit in hits} == {one, two}
     assert [
         hit.thread
-        for hit in await store.search(SearchQuery("apple", tenant=None, thread=two.id))
-    ] == [two.id]
+        for hit in await store.search(SearchQuery("apple", tenant=None, thread=two))
+    ] == [two]
 
 
 async def test_messages_of_a_session_are_summed_and_looked_up(
@@ -119,18 +119,18 @@ async def test_messages_of_a_session_are_summed_and_looked_up(
     thread = await new_thread(
         store, *numbered_messages(1, 6), tool_result("terminal", "x" * 400)
     )
-    ids = [message.id for message in await store.messages(thread.id)]
-    made = (await compact_session(store, thread.id, words="in short")).session
-    row = await store.thread_row(thread.id)
+    ids = [message.id for message in await store.messages(thread)]
+    made = await compact_session(store, thread, words="in short")
+    row = await store.thread_row(thread)
     assert (row.first.id, row.tip.id, row.messages, row.compactions) == (
-        thread.id,
-        made.id,
+        thread,
+        made,
         7,
         1,
     )
     sizes = {
         (kind, role, is_tool): tokens
-        for kind, role, is_tool, tokens in await store.context_sizes(made.id)
+        for kind, role, is_tool, tokens in await store.context_sizes(made)
     }
     assert sizes.keys() == {
         ("message", "user", False),
@@ -138,9 +138,9 @@ async def test_messages_of_a_session_are_summed_and_looked_up(
         ("summary", "user", False),
     }
     assert sizes["message", "tool", True] > 100
-    assert len(await store.context_sizes(made.id, start=3)) == 1
-    whole, shortened = await store.shown_messages(made.id, ids)
+    assert len(await store.context_sizes(made, start=3)) == 1
+    whole, shortened = await store.shown_messages(made, ids)
     assert (whole, shortened) == ({ids[0], *ids[-2:]}, set())
     assert [
-        message.body["content"] for message in await store.session_summaries(made.id)
+        message.body["content"] for message in await store.session_summaries(made)
     ] == ["in short"]

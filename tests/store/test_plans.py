@@ -108,7 +108,7 @@ async def fill(store: Store) -> str:
             )
             for at in range(400)
         ]
-        threads.append((await new_thread(store, *new)).id)
+        threads.append(await new_thread(store, *new))
     await store.search(SearchQuery("ledger"))
     await store.vacuum()
     return threads[3]

@@ -40,12 +40,12 @@ async def test_best_text_need_not_hold_every_word_nor_the_same_form(
         *numbered_texts(1, 30, "Melanie: Work was busy again, week "),
     )
     best, *_ = await recall_texts(
-        store, "When did Melanie paint a sunrise?", thread=thread.id
+        store, "When did Melanie paint a sunrise?", thread=thread
     )
     assert "lake sunrise" in best
     only_common_words = "When was that, and what is it?"
     for question in (only_common_words, "zebra quantum?", ""):
-        assert await recall_texts(store, question, thread=thread.id) == []
+        assert await recall_texts(store, question, thread=thread) == []
 
 
 async def test_answer_is_found_by_its_question_in_the_same_conversation(
@@ -63,9 +63,9 @@ async def test_answer_is_found_by_its_question_in_the_same_conversation(
         user_message("Which pet did she adopt?", created=clock.now + 5 * DAY),
         user_message("Good morning.", created=clock.now + 6 * DAY),
     )
-    best_texts = await recall_texts(store, "pet adopted", thread=thread.id, limit=3)
+    best_texts = await recall_texts(store, "pet adopted", thread=thread, limit=3)
     assert "A golden retriever!" in best_texts
-    texts = await recall_texts(store, "pet adopted", thread=thread.id, limit=30)
+    texts = await recall_texts(store, "pet adopted", thread=thread, limit=30)
     assert "Good morning." not in texts
 
 
@@ -84,10 +84,10 @@ async def test_named_day_counts_and_identifiers_count_more_than_words(
         tool_result("read_file", "def run(): # src/app/main.py", created=day),
     )
     best, *_ = await recall_texts(
-        store, "How was the meeting on May 23, 2023?", thread=thread.id
+        store, "How was the meeting on May 23, 2023?", thread=thread
     )
     assert best == "The meeting went well, take 0."
-    best, *_ = await recall_texts(store, "what is in src/app/main.py", thread=thread.id)
+    best, *_ = await recall_texts(store, "what is in src/app/main.py", thread=thread)
     assert "def run" in best
 
 
@@ -96,12 +96,12 @@ async def test_leaves_out_visible_foreign_and_distant_texts(store: Store) -> Non
     again = "Crane again, at the harbour."
     bought = "The harbour crane was bought in Rostock."
     thread = await new_thread(store, yellow, again)
-    visible = frozenset({(await store.messages(thread.id))[1].id})
+    visible = frozenset({(await store.messages(thread))[1].id})
     await new_thread(store, "The harbour crane is blue.", tenant="other")
     await new_thread(store, bought)
 
     async def recall_in_thread(question: str, **bounds: Any) -> list[str]:
-        return await recall_texts(store, question, thread=thread.id, **bounds)
+        return await recall_texts(store, question, thread=thread, **bounds)
 
     assert await recall_in_thread("harbour crane", visible_messages=visible) == [yellow]
     assert set(await recall_texts(store, "harbour crane")) == {yellow, again, bought}
@@ -114,8 +114,8 @@ async def test_leaves_out_visible_foreign_and_distant_texts(store: Store) -> Non
 
 async def test_branch_recalls_shared_messages_and_no_later_ones(store: Store) -> None:
     parent = await new_thread(store, "The lighthouse keeper is Odd.", "Fine.")
-    last = (await store.messages(parent.id))[1]
-    branch = await store.branch(parent.id, last.id, new=NewSession(kind="branch"))
+    last = (await store.messages(parent))[1]
+    branch = await store.branch(parent, last.id, new=NewSession(kind="branch"))
     await append_texts(
         store, parent, "He moved away.", "The lighthouse keeper is now Ingrid."
     )
@@ -131,12 +131,12 @@ async def test_finds_outputs_and_cuts_them_to_the_matching_part(
     clock.now += 60
     noise = "noise line\n" * 400
     log = f"{noise}Traceback: the FluxCapacitor overheated in bay seven\n{noise}"
-    stored = await store.put_output(thread.id, log, call_id="c1", tool="terminal")
+    stored = await store.put_output(thread, log, call_id="c1", tool="terminal")
     clock.now += 60
     secret = "ghp_" + "x7Kq2LmN9pRs4TuV6wYz" + "A1b2C3d4E5f6G7h8"
     await append_texts(store, thread, f"token {secret} of the FluxCapacitor")
     query = RecallQuery(
-        "why did the FluxCapacitor overheat", "default", thread=thread.id, max_chars=200
+        "why did the FluxCapacitor overheat", "default", thread=thread, max_chars=200
     )
     passages = await store.recall(query)
     [passage] = [passage for passage in passages if passage.output]
@@ -147,7 +147,7 @@ async def test_finds_outputs_and_cuts_them_to_the_matching_part(
     assert len(passage.text) <= 202
     assert not any(secret in passage.text for passage in passages)
     lookup = tool_result("recall", "FluxCapacitor overheated, says message:7")
-    await store.append(thread.id, [lookup])
+    await store.append(thread, [lookup])
     assert len(await store.recall(query)) == len(passages), "a lookup is not recalled"
     speech = await store.recall(replace(query, speech_only=True))
     assert not any(passage.tool for passage in speech)
@@ -165,8 +165,8 @@ async def test_neighbours_and_turns_are_of_the_thread_despite_other_writers(
         answer = "A golden retriever!" if number == 4 else f"Here it is, {number}."
         await append_texts(store, thread, question)
         await append_texts(store, other, f"Ledger {number} is settled.")
-        await store.append(thread.id, [assistant_message(answer)])
-    query = RecallQuery("pet adopted", "default", thread=thread.id, limit=4)
+        await store.append(thread, [assistant_message(answer)])
+    query = RecallQuery("pet adopted", "default", thread=thread, limit=4)
     turns = {passage.text: passage.turn for passage in await store.recall(query)}
     assert turns["A golden retriever!"] == turns["Which pet did you adopt?"] == 5
     assert not any("Ledger" in text for text in turns)
@@ -179,9 +179,9 @@ async def test_neighbours_and_turns_are_of_the_thread_despite_other_writers(
 async def test_branch_continues_the_turns_of_its_parent(store: Store) -> None:
     parent = await new_thread(store)
     questions = user_messages(*numbered_texts(0, 4, "Read page "))
-    stored = await store.append(parent.id, questions)
-    branch = await store.branch(parent.id, stored[2].id)
-    await append_texts(store, branch, "Which pet did you adopt?")
+    stored = await store.append(parent, questions)
+    branch = await store.branch(parent, stored[2].id)
+    await append_texts(store, branch.id, "Which pet did you adopt?")
     query = RecallQuery("pet adopted", "default", thread=branch.id, limit=1)
     [passage] = await store.recall(query)
     assert passage.turn == 4
@@ -199,7 +199,7 @@ async def test_long_message_is_searched_by_its_distinctive_words(store: Store) -
         + "about anything whatsoever concerning Quayside zebra floods"
         + " and many furthermore unrelated considerations"
     )
-    texts = await recall_texts(store, question, thread=thread.id, limit=1)
+    texts = await recall_texts(store, question, thread=thread, limit=1)
     assert texts == [answer]
 
 
@@ -219,7 +219,7 @@ async def test_search_finds_results_by_the_path_of_their_call(store: Store) -> N
         tool_result("read_file", "[stored]", "c3"),
     )
     log = "rate limited\n" * 50
-    stored = await store.put_output(thread.id, log, call_id="c3", tool="read_file")
+    stored = await store.put_output(thread, log, call_id="c3", tool="read_file")
 
     async def search_path(path: str, **bounds: Any) -> list[str]:
         hits = await store.search(SearchQuery("rate", path=path, **bounds))
@@ -228,7 +228,7 @@ async def test_search_finds_results_by_the_path_of_their_call(store: Store) -> N
     tax_result = "def rate(): return 7"
     assert await search_path("src/billing/tax.py") == [tax_result]
     assert await search_path("tax.py", tool="read_file") == [tax_result]
-    assert await search_path("logs/tax.log", thread=thread.id) == [stored.id]
+    assert await search_path("logs/tax.log", thread=thread) == [stored.id]
     assert await search_path("src/other.py") == []
     assert await search_path("tax.py", tenant="other") == []
 
@@ -253,7 +253,7 @@ async def test_finds_frequent_words_together_in_an_old_text(store: Store) -> Non
     ]
     thread = await new_thread(store, together, *apart)
     for question in ("which lamp is at the harbour door", "green harbour"):
-        texts = await recall_texts(store, question, thread=thread.id, limit=1)
+        texts = await recall_texts(store, question, thread=thread, limit=1)
         assert texts == [together]
 
 
@@ -265,7 +265,7 @@ async def test_words_of_an_identifier_do_not_count_again(store: Store) -> None:
     error = tool_result("bash", "src/markdown.test.ts: error, type undefined given")
     thread = await new_thread(store, error, *edits)
     [best] = await recall_texts(
-        store, "which type error did markdown.test.ts give", thread=thread.id, limit=1
+        store, "which type error did markdown.test.ts give", thread=thread, limit=1
     )
     assert "type undefined" in best
 
@@ -284,7 +284,7 @@ async def test_named_speaker_comes_before_others_who_say_the_same(
         "Ben: I liked the soup.",
     )
     best, *_ = await recall_texts(
-        store, f"Which boat has {speaker}?", thread=thread.id, for_page=for_page
+        store, f"Which boat has {speaker}?", thread=thread, for_page=for_page
     )
     assert best.startswith(f"{speaker}: The boat")
 
@@ -305,7 +305,7 @@ async def test_conversation_with_more_of_the_question_comes_first(
         user_message("The ticket cost four euros.", created=DAY),
     )
     texts = await recall_texts(
-        store, "What did the ticket cost in Genoa at the harbour?", thread=thread.id
+        store, "What did the ticket cost in Genoa at the harbour?", thread=thread
     )
     tickets = [text for text in texts if "ticket" in text]
     assert tickets == ["The ticket cost nine euros.", "The ticket cost four euros."]

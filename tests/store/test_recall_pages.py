@@ -49,15 +49,13 @@ async def test_shows_a_call_with_its_result_as_one_passage(store: Store) -> None
     question = "why did the release commit fail"
     [text] = [
         text
-        for text in await recall_page(store, question, thread.id)
+        for text in await recall_page(store, question, thread)
         if "script failed" in text
     ]
     assert text.startswith('bash {"command": "git commit -m "Release v7""}\n→ husky: ')
-    query = RecallQuery(
-        question, "default", thread=thread.id, role="tool", for_page=True
-    )
+    query = RecallQuery(question, "default", thread=thread, role="tool", for_page=True)
     assert {passage.role for passage in await store.recall(query)} == {"tool"}
-    assert await recall_page(store, question, thread.id, tool="other") == []
+    assert await recall_page(store, question, thread, tool="other") == []
 
 
 async def test_shows_nearly_equal_texts_once(store: Store) -> None:
@@ -71,10 +69,10 @@ async def test_shows_nearly_equal_texts_once(store: Store) -> None:
     ]
     error = "grep: parentheses not balanced"
     thread = await new_thread(store, tool_result("bash", error), *calls)
-    texts = await recall_page(store, "grep", thread.id)
+    texts = await recall_page(store, "grep", thread)
     assert error in texts
     assert sum("packages/billing" in text for text in texts) == 1
-    texts = await recall_texts(store, "grep", thread=thread.id, limit=8)
+    texts = await recall_texts(store, "grep", thread=thread, limit=8)
     assert len(texts) == 8, "each text is a passage of its own without a page"
 
 
@@ -99,7 +97,7 @@ async def test_shows_a_call_and_its_result_without_a_shared_word(
         *NOISE,
     )
     best, *_ = await recall_page(
-        store, "where is the parent folder of walnut.py", thread.id
+        store, "where is the parent folder of walnut.py", thread
     )
     assert best.startswith(
         "The parent folder of walnut.py must be somewhere.\n→ …line 2"
@@ -107,7 +105,7 @@ async def test_shows_a_call_and_its_result_without_a_shared_word(
     assert best.endswith("line 299 of it\nNo such pattern"), (
         "the end of a long result is shown"
     )
-    best, *_ = await recall_page(store, "is the bakery oven cold", thread.id)
+    best, *_ = await recall_page(store, "is the bakery oven cold", thread)
     assert best == 'bash {"command": "make bread"}\n→ The oven of the bakery is cold.'
 
 
@@ -120,7 +118,7 @@ async def test_shows_short_texts_that_differ_in_a_figure_together(
     ]
     thread = await new_thread(store, *results, *NOISE)
     best, *_ = await recall_page(
-        store, "how many characters has the README", thread.id, limit=4
+        store, "how many characters has the README", thread, limit=4
     )
     texts = best.split("\n≈ ")
     assert len(texts) == len(set(texts)) == 3
@@ -137,7 +135,7 @@ async def test_neighbours_with_the_same_word_come_before_newer_texts(
         grep = f'{{"command": "grep -rn name{number} src"}}'
         messages += (call("bash", grep, f"d{number}"), "Nothing new.")
     thread = await new_thread(store, *messages)
-    texts = await recall_page(store, "what did grep complain about", thread.id, limit=4)
+    texts = await recall_page(store, "what did grep complain about", thread, limit=4)
     assert any("not balanced" in text for text in texts)
 
 
@@ -149,7 +147,7 @@ async def test_long_passages_use_the_characters_that_short_ones_leave(
         store, tool_result("look_up", record), "I have reservation LQ940Q."
     )
     question = "what was paid for reservation LQ940Q"
-    bounds = {"thread": thread.id, "limit": 8, "max_chars": 300}
+    bounds = {"thread": thread, "limit": 8, "max_chars": 300}
     texts = await recall_texts(store, question, **bounds)
     assert not any("amount 533" in text for text in texts)
     texts = await recall_texts(store, question, for_page=True, **bounds)
@@ -176,7 +174,7 @@ async def test_has_passages_with_the_identifier_of_the_question(store: Store) ->
     noise = [words(8) for _ in range(200)]
     thread = await new_thread(store, *records, *noise, *messages)
     question = "which outbound flight was booked instead of KLM204?"
-    texts = await recall_page(store, question, thread.id)
+    texts = await recall_page(store, question, thread)
     assert sum("KLM204" in text for text in texts) >= 2
 
 
@@ -190,7 +188,7 @@ async def test_shows_the_differences_of_nearly_equal_long_texts(store: Store) ->
         for name in ("walnut", "hazelnut")
     ]
     thread = await new_thread(store, *errors, *NOISE)
-    texts = await recall_page(store, "which import was not allowed?", thread.id)
+    texts = await recall_page(store, "which import was not allowed?", thread)
     [text] = [text for text in texts if "import of" in text]
     assert "walnut is not" in text
     assert "hazelnut is not" in text
@@ -214,7 +212,7 @@ async def test_calls_of_a_tool_named_like_the_question_leave_room_for_other_text
     messages += [f"Page {number}, please." for number in range(1_300)]
     thread = await new_thread(store, *messages)
     question = "how was new Editor() replaced in the tests?"
-    texts = await recall_page(store, question, thread.id)
+    texts = await recall_page(store, question, thread)
     assert any("Editor(theme)" in text for text in texts)
 
 
@@ -235,7 +233,7 @@ async def test_named_month_counts_although_the_text_does_not_mention_it(
     query = RecallQuery(
         "where was Odd in May 2023",
         "default",
-        thread=thread.id,
+        thread=thread,
         limit=2,
         min_closeness=0.15,
         for_page=True,
@@ -254,11 +252,11 @@ async def test_numbered_text_comes_before_others_of_its_kind(
     rules = [f"Rule {n}: never {word} on a Friday." for n, word in enumerate(words, 1)]
     others = ["The number of rules is 6.", "3 rules are new.", "Rule numbers are ours."]
     thread = await new_thread(store, *rules, *others, "Noted.", "Fine.")
-    page = await store.find(SearchQuery(query, thread=thread.id))
+    page = await store.find(SearchQuery(query, thread=thread))
     assert page.hits[0].snippet == rules[2]
     repeat = "Please remember rule number 3."
     await append_texts(store, thread, repeat)
-    page = await store.find(SearchQuery("what was rule number 3?", thread=thread.id))
+    page = await store.find(SearchQuery("what was rule number 3?", thread=thread))
     assert [hit.snippet for hit in page.hits[:2]] == [repeat, rules[2]]
 
 
@@ -268,7 +266,7 @@ async def test_question_whose_rare_words_are_absent_finds_its_frequent_words(
     question = "which is the third rule?"
     rules = [f"The rule of week {number} is kept." for number in range(12)]
     thread = await new_thread(store, *rules)
-    page = await store.find(SearchQuery(question, thread=thread.id))
+    page = await store.find(SearchQuery(question, thread=thread))
     assert page.hits
     assert page.is_approximate
     assert await recall_texts(store, question, min_closeness=0.2) == []

@@ -86,13 +86,13 @@ async def test_tenants_do_not_see_each_other(store: Store, other: str) -> None:
     )
     for bound in ("thread", "session"):
         with pytest.raises(UnknownIdError):
-            await search_texts(store, "needle", tenant=other, **{bound: thread.id})
+            await search_texts(store, "needle", tenant=other, **{bound: thread})
 
 
 async def test_searches_a_period(store: Store) -> None:
     thread = await new_thread(store)
     messages = [user_message(f"needle {day}", created=float(day)) for day in range(10)]
-    await store.append(thread.id, messages)
+    await store.append(thread, messages)
     await assert_bounds_find(
         store,
         "needle",
@@ -106,10 +106,10 @@ async def test_searches_a_period(store: Store) -> None:
 async def test_searches_a_thread_by_any_of_its_ids(store: Store) -> None:
     thread = await new_thread(store, *numbered_messages(1, 6, "needle "))
     await new_thread(store, "needle elsewhere")
-    tip = (await compact_session(store, thread.id)).session
+    tip = await compact_session(store, thread)
     texts = set(numbered_texts(1, 6, "needle "))
     await assert_bounds_find(
-        store, "needle", ({"thread": thread.id}, texts), ({"thread": tip.id}, texts)
+        store, "needle", ({"thread": thread}, texts), ({"thread": tip}, texts)
     )
     with pytest.raises(UnknownIdError):
         await search_texts(store, "needle", thread="unknown")
@@ -119,33 +119,33 @@ async def test_searches_the_messages_and_outputs_of_a_session(
     store: Store, clock: Clock
 ) -> None:
     thread = await new_thread(store, *numbered_messages(1, 6, "needle "))
-    await store.put_output(thread.id, "needle output", tool="terminal")
+    await store.put_output(thread, "needle output", tool="terminal")
     clock.now += 10
-    tip = (await compact_session(store, thread.id, head=1, tail=2)).session
+    tip = await compact_session(store, thread, head=1, tail=2)
     await append_texts(store, thread, "needle 7")
     of_tip = {"needle 1", "needle 5", "needle 6", "needle 7"}
     await assert_bounds_find(
         store,
         "needle",
-        ({"session": thread.id}, set(numbered_texts(1, 6, "needle "))),
-        ({"session": tip.id}, of_tip),
+        ({"session": thread}, set(numbered_texts(1, 6, "needle "))),
+        ({"session": tip}, of_tip),
     )
-    hits = await store.search(SearchQuery("needle", session=tip.id))
-    assert {hit.session for hit in hits} == {tip.id}
-    assert len(await store.search(SearchQuery("output", session=thread.id))) == 1
-    assert await store.search(SearchQuery("output", session=tip.id)) == []
+    hits = await store.search(SearchQuery("needle", session=tip))
+    assert {hit.session for hit in hits} == {tip}
+    assert len(await store.search(SearchQuery("output", session=thread))) == 1
+    assert await store.search(SearchQuery("output", session=tip)) == []
 
 
 async def test_searches_the_messages_that_a_branch_shares(store: Store) -> None:
     thread = await new_thread(store, *numbered_messages(1, 3, "needle "))
-    stored = await store.put_output(thread.id, "needle haystack", tool="terminal")
+    stored = await store.put_output(thread, "needle haystack", tool="terminal")
     citation = f"needle cites {stored.id}"
-    [cited] = await store.append(thread.id, [tool_result("terminal", citation)])
-    branch = await store.branch(thread.id, cited.id)
+    [cited] = await store.append(thread, [tool_result("terminal", citation)])
+    branch = await store.branch(thread, cited.id)
     late_output = "needle haystack after the branch"
-    await store.put_output(thread.id, late_output, tool="terminal")
+    await store.put_output(thread, late_output, tool="terminal")
     await append_texts(store, thread, "needle of the trunk")
-    await append_texts(store, branch, "needle of the branch")
+    await append_texts(store, branch.id, "needle of the branch")
     twig = await store.branch(branch.id, (await store.messages(branch.id))[1].id)
     shared = {*numbered_texts(1, 3, "needle "), citation}
 
@@ -160,10 +160,10 @@ async def test_searches_the_messages_that_a_branch_shares(store: Store) -> None:
         assert hit.output == stored.id
 
     of_trunk = {*shared, "needle of the trunk"}
-    await assert_finds(store, {"needle": of_trunk}, thread=thread.id)
+    await assert_finds(store, {"needle": of_trunk}, thread=thread)
     await check_branches()
     assert len(await search_texts(store, "needle")) == 6
-    await store.delete_thread(thread.id)
+    await store.delete_thread(thread)
     await check_branches()
     hits = await store.search(SearchQuery("needle"))
     assert {hit.thread for hit in hits} <= {branch.id, twig.id}
@@ -171,12 +171,12 @@ async def test_searches_the_messages_that_a_branch_shares(store: Store) -> None:
 
 async def test_hits_after_an_undo_name_the_reopened_session(store: Store) -> None:
     thread = await new_thread(store, *numbered_messages(1, 5, "needle "))
-    await compact_session(store, thread.id)
+    await compact_session(store, thread)
     await append_texts(store, thread, "needle 6")
-    await store.undo(thread.id)
-    assert len(await store.search(SearchQuery("needle", session=thread.id))) == 6
+    await store.undo(thread)
+    assert len(await store.search(SearchQuery("needle", session=thread))) == 6
     hits = await store.search(SearchQuery("needle"))
-    assert {hit.session for hit in hits} == {thread.id}
+    assert {hit.session for hit in hits} == {thread}
 
 
 async def test_finds_everything_in_an_index_with_many_chunks(
@@ -203,7 +203,7 @@ async def test_finds_everything_in_an_index_with_many_chunks(
     texts = numbered_texts(0, 9, "needle ")
     for number, chunk_id in enumerate(ids):
         message = user_message(texts[number], created=float(number))
-        await store.append(thread.id, [message])
+        await store.append(thread, [message])
         await search_texts(store, "needle")
         with transaction(store) as tx:
             tx.run(skip_ids[kind], (chunk_id,))

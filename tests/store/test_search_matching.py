@@ -39,7 +39,7 @@ async def test_long_query_needs_every_word_however_old_the_text(store: Store) ->
     thread = await new_thread(store, old, "motor", "crane")
     # Later messages than those in which the rarity of words is measured.
     later = numbered_messages(1, RARITY_SAMPLE_CHUNKS + 10)
-    await store.append(thread.id, later)
+    await store.append(thread, later)
     expected = {
         "monday failed motor crane harbour": {old},
         "monday failed motor crane harbour gantry": set(),
@@ -225,12 +225,12 @@ async def test_searches_the_messages_of_every_role(store: Store) -> None:
 async def test_searches_stored_outputs_to_their_end(store: Store) -> None:
     thread = await new_thread(store, "hello")
     text = FILLER * 400 + "the needle at the end " + FILLER * 10
-    stored = await store.put_output(thread.id, text, call_id="c1", tool="terminal")
-    await store.put_output(thread.id, text, call_id="c2", tool="terminal")
+    stored = await store.put_output(thread, text, call_id="c1", tool="terminal")
+    await store.put_output(thread, text, call_id="c2", tool="terminal")
     [hit] = await store.search(SearchQuery("needle"))
     assert hit.output == stored.id
     assert hit.message is None
-    assert hit.thread == thread.id
+    assert hit.thread == thread
     assert hit.role == "tool"
     assert hit.tool == "terminal"
     assert "the needle at the end" in hit.snippet
@@ -244,7 +244,7 @@ async def test_secrets_are_neither_found_nor_shown(store: Store) -> None:
     message = FILLER * 200 + f"the token {secret} is in the drawer, behind the spoon"
     thread = await new_thread(store, message, "password = hunter2hunter2X9")
     output = f"export GITHUB_TOKEN={secret}\nspoon output"
-    await store.put_output(thread.id, output, tool="terminal")
+    await store.put_output(thread, output, tool="terminal")
     quoted = f'"{secret}"'
     prefix = secret[:12] + "*"
     for query in (secret, quoted, prefix, secret[4:], "hunter2hunter2X9"):
@@ -258,21 +258,21 @@ async def test_secrets_are_neither_found_nor_shown(store: Store) -> None:
 
 async def test_summaries_are_not_searched(store: Store) -> None:
     thread = await new_thread(store, "first", "second needle", "third", "fourth")
-    await compact_session(store, thread.id, words="a summary of the needle")
+    await compact_session(store, thread, words="a summary of the needle")
     await assert_finds(store, {"needle": {"second needle"}})
 
 
 async def test_message_is_found_once_through_compactions(store: Store) -> None:
     thread = await new_thread(store, *numbered_messages(1, 8, "needle "))
     for _ in range(3):
-        tip = await store.get_compression_tip(thread.id)
+        tip = await store.get_compression_tip(thread)
         await compact_session(store, tip, tail=3)
         await append_texts(store, thread, "needle more")
     hits = await store.search(SearchQuery("needle", limit=100))
     assert len(hits) == 11
     [hit] = [hit for hit in hits if hit.snippet == "needle 7"]
-    assert hit.session == thread.id
-    assert hit.thread == thread.id
+    assert hit.session == thread
+    assert hit.thread == thread
 
 
 async def test_appended_message_is_found_at_once(store: Store) -> None:
@@ -311,7 +311,7 @@ asyncio.run(main())
 async def test_finds_a_message_of_a_dead_process(store: Store, url: str) -> None:
     thread = await new_thread(store)
     child = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", APPEND_AND_DIE, url, thread.id
+        sys.executable, "-c", APPEND_AND_DIE, url, thread
     )
     assert await child.wait() == 0
     await assert_finds(store, {"another process": {"from another process"}})
@@ -322,7 +322,7 @@ async def test_finds_words_in_different_chunks_of_a_long_text(store: Store) -> N
     pair = "apricot and banana"
     await new_thread(store, long, "apricot alone", pair, "cherry and apricot")
     thread = await new_thread(store, "other")
-    await store.put_output(thread.id, long, tool="terminal")
+    await store.put_output(thread, long, tool="terminal")
     hits = await store.search(SearchQuery("apricot banana cherry"))
     assert sorted(hit.message is None for hit in hits) == [False, True]
     expected = {
@@ -351,12 +351,12 @@ async def test_finds_words_that_are_repeated_very_often(store: Store) -> None:
 
 async def test_deleted_threads_are_not_found(store: Store) -> None:
     deleted = await new_thread(store, "needle one", FILLER * 300 + "needle two")
-    await store.put_output(deleted.id, "needle output", tool="terminal")
+    await store.put_output(deleted, "needle output", tool="terminal")
     await new_thread(store, "needle three")
     assert len(await store.search(SearchQuery("needle"))) == 4
     unindexed = await new_thread(store, "needle never indexed")
-    await store.delete_thread(deleted.id)
-    await store.delete_thread(unindexed.id)
+    await store.delete_thread(deleted)
+    await store.delete_thread(unindexed)
     [hit] = await store.search(SearchQuery("needle"))
     assert hit.snippet == "needle three"
 
@@ -366,7 +366,7 @@ async def test_hit_names_its_source(store: Store, clock: Clock) -> None:
     [hit] = await store.search(SearchQuery("needle"))
     message = await store.message(hit.message or 0)
     assert message.body["content"] == hit.snippet == "two needle"
-    assert hit.thread == thread.id
+    assert hit.thread == thread
     assert hit.session == message.session
     assert hit.created == clock.now
     assert hit.role == "user"
@@ -378,7 +378,7 @@ async def test_snippet_shows_the_match(store: Store) -> None:
     words = [f"needle{number}" for number in range(18)]
     text = "".join(f"{FILLER * 50} {word} " for word in words)
     thread = await new_thread(store, text)
-    await store.put_output(thread.id, text, tool="terminal")
+    await store.put_output(thread, text, tool="terminal")
     for word in words:
         hits = await store.search(SearchQuery(word))
         assert len(hits) == 2

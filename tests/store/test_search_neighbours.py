@@ -119,7 +119,7 @@ async def test_lookups_and_empty_messages_are_not_neighbours(store: Store) -> No
 async def test_neighbour_that_the_passage_includes_is_left_out(store: Store) -> None:
     shown = "look at the ok button"
     thread = await new_thread(store, "ok", shown, "fine")
-    message = (await store.messages(thread.id))[1].id
+    message = (await store.messages(thread))[1].id
     [(before, after)] = await store.neighbours([(message, shown)])
     assert str(before) == "user: ok", "a word of the message is no neighbour"
     assert str(after) == "user: fine"
@@ -130,31 +130,31 @@ async def test_neighbour_that_the_passage_includes_is_left_out(store: Store) -> 
 
 async def test_finds_neighbours_across_a_compaction(store: Store) -> None:
     thread = await numbered_thread(store, 4)
-    ids = [message.id for message in await store.messages(thread.id)]
+    ids = [message.id for message in await store.messages(thread)]
     shorter = user_message("short", kind="derived", origin=ids[3])
     await store.continue_session(
-        thread.id, [ids[0], summary_message(), shorter], seen_count=4
+        thread, [ids[0], summary_message(), shorter], seen_count=4
     )
-    await store.append(thread.id, numbered_messages(5, 6))
+    await store.append(thread, numbered_messages(5, 6))
     expected = {
         "m4": ("user: m3", "user: m5"),
         "m5": ("user: m4", "user: m6"),
         "m1": ("", "user: m2"),
     }
     await assert_neighbours(store, expected)
-    await store.undo(thread.id)
+    await store.undo(thread)
     await assert_neighbours(store, {"m5": ("user: m4", "user: m6")})
 
 
 async def test_branch_keeps_the_neighbours_that_it_shares(store: Store) -> None:
     thread = await numbered_thread(store, 4)
-    await compact_session(store, thread.id, tail=1)
-    await store.append(thread.id, numbered_messages(5, 6))
-    history = await store.history(thread.id)
-    branch = await store.branch(thread.id, history[4].id)
-    await append_texts(store, branch, "twig")
+    await compact_session(store, thread, tail=1)
+    await store.append(thread, numbered_messages(5, 6))
+    history = await store.history(thread)
+    branch = await store.branch(thread, history[4].id)
+    await append_texts(store, branch.id, "twig")
     expected = {"twig": ("user: m5", ""), "m5": ("user: m4", "user: m6")}
     await assert_neighbours(store, expected)
-    await store.delete_thread(thread.id)
+    await store.delete_thread(thread)
     expected = {"m5": ("user: m4", "user: twig"), "m2": ("user: m1", "user: m3")}
     await assert_neighbours(store, expected)

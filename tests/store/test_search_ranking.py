@@ -43,7 +43,7 @@ async def test_newest_of_equal_texts_comes_first(store: Store) -> None:
     thread = await new_thread(store)
     for day in (3, 1, 2):
         message = user_message(f"needle {day}", created=float(day))
-        await store.append(thread.id, [message])
+        await store.append(thread, [message])
     assert await search_texts(store, "needle") == ["needle 3", "needle 2", "needle 1"]
 
 
@@ -72,7 +72,7 @@ async def test_texts_with_every_word_hide_no_better_answer(store: Store) -> None
         for n in range(30)
     ]
     thread = await new_thread(store, answer, *repeats)
-    await store.put_output(thread.id, f"{question} {question}", tool="terminal")
+    await store.put_output(thread, f"{question} {question}", tool="terminal")
     exact_hits = await store.search(SearchQuery(question, limit=100))
     assert len(exact_hits) == 31
     pages = [

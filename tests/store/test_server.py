@@ -70,15 +70,15 @@ async def test_the_server_is_restarted_under_the_store(own_server: Server) -> No
         await asyncio.to_thread(end)
         waiting: list[asyncio.Future[object]] = [
             asyncio.ensure_future(append_texts(store, session, end.__name__)),
-            asyncio.ensure_future(read_history(store, session.id)),
+            asyncio.ensure_future(read_history(store, session)),
             asyncio.ensure_future(store.create_session(NewSession())),
         ]
         await asyncio.sleep(0.3)
         assert not any(each.done() for each in waiting)
         await asyncio.to_thread(own_server.start)
         await asyncio.gather(*waiting)
-        await compact_session(store, await store.get_compression_tip(session.id))
-    assert await read_history(store, session.id) == "m1, m2, m3, m4, m5, stop, crash"
+        await compact_session(store, await store.get_compression_tip(session))
+    assert await read_history(store, session) == "m1, m2, m3, m4, m5, stop, crash"
     assert (await store.check()).problems == ()
     await store.close()
 
@@ -119,9 +119,7 @@ async def test_a_crash_before_the_commit_is_not_taken_for_success(
     database.armed = True
     await append_texts(store, session, "asked for twice, there once")
     assert not database.armed
-    assert (
-        await read_history(store, session.id) == "before, asked for twice, there once"
-    )
+    assert await read_history(store, session) == "before, asked for twice, there once"
     assert (await store.check()).problems == ()
     await store.close()
 
@@ -227,14 +225,14 @@ async def test_an_unavailable_server_is_reported(own_server: Server) -> None:
     await asyncio.to_thread(own_server.stop)
     for call in (
         append_texts(store, session, "lost"),
-        store.messages(session.id),
+        store.messages(session),
         store.vacuum(),
     ):
         with pytest.raises(StoreUnreachableError, match="cannot be reached"):
             await call
     await asyncio.to_thread(own_server.start)
     await append_texts(store, session, "later")
-    assert await read_history(store, session.id) == "kept, later"
+    assert await read_history(store, session) == "kept, later"
     await store.close()
 
 
@@ -328,7 +326,7 @@ async def test_a_backup_is_made_by_the_servers_own_tool(
     ]
     await asyncio.to_thread(lambda: subprocess.run(restore, check=True))
     copy = open_at(own_server.url("again"), Clock())
-    assert await copy.export(session.id) == await store.export(session.id)
+    assert await copy.export(session) == await store.export(session)
     await copy.close()
     await store.vacuum()
     await store.close()
@@ -341,7 +339,7 @@ async def test_a_store_uses_few_connections(new_url: Callable[..., str]) -> None
     async def busy() -> int:
         session = await new_thread(store)
         calls = [append_texts(store, session, str(n)) for n in range(50)]
-        await asyncio.gather(*calls, *(store.messages(session.id) for _ in range(50)))
+        await asyncio.gather(*calls, *(store.messages(session) for _ in range(50)))
         with psycopg.connect(url) as other:
             rows = other.execute(
                 "SELECT 1 FROM pg_stat_activity WHERE application_name = 'everthread' AND datname = current_database()"
@@ -359,14 +357,14 @@ async def test_an_unavailable_server_is_reported_at_once_to_callers_that_do_not_
     session = await numbered_thread(store, 2)
     await asyncio.to_thread(own_server.stop)
     with pytest.raises(StoreUnreachableError, match="does not answer"):
-        await read_history(store, session.id)
+        await read_history(store, session)
     assert store.is_unresponsive
     written = asyncio.ensure_future(append_texts(store, session, "later"))
     await asyncio.to_thread(own_server.start)
     await written
     await asyncio.sleep(UNRESPONSIVE_PAUSE_SECONDS)
     assert not store.is_unresponsive
-    assert await read_history(store, session.id) == "m1, m2, later"
+    assert await read_history(store, session) == "m1, m2, later"
     await store.close()
 
 
@@ -381,7 +379,7 @@ async def test_closing_does_not_wait_for_a_server_that_hangs(
         waiting = [
             asyncio.ensure_future(work)
             for work in (
-                read_history(store, session.id),
+                read_history(store, session),
                 append_texts(store, session, "lost"),
             )
         ]
@@ -407,16 +405,16 @@ async def test_a_message_queued_by_another_process_is_noticed(
     store.listen(heard.put_nowait)
     assert await heard.get() == "", "from now on"
     new = NewQueuedTurn(
-        "t1", session.id, "default", {"role": "user", "content": "hi"}, "once"
+        "t1", session, "default", {"role": "user", "content": "hi"}, "once"
     )
     await other.queue_turn(new, max_waiting=9)
-    assert await heard.get() == session.id
+    assert await heard.get() == session
     await asyncio.to_thread(own_server.stop)
     await asyncio.to_thread(own_server.start)
     while await heard.get():
         continue
     await other.cancel_turn("t1", tenant="default")
-    assert await heard.get() == session.id
+    assert await heard.get() == session
     for each in (store, other):
         await each.close()
 
@@ -428,7 +426,7 @@ async def test_leases_and_appends_of_two_processes_never_wait_in_a_circle(
     one, two = (open_at(url, Clock()) for _ in range(2))
     session = await numbered_thread(one, 2)
     for turn in range(20):
-        lease = await one.acquire(session.id, "one", 60)
+        lease = await one.acquire(session, "one", 60)
         assert lease is not None
         await asyncio.gather(
             append_texts(one, session, f"a{turn}", lease=lease),
@@ -436,14 +434,14 @@ async def test_leases_and_appends_of_two_processes_never_wait_in_a_circle(
             append_texts(one, session, f"b{turn}", lease=lease),
             append_texts(two, session, f"c{turn}", lease=lease),
             two.renew(lease, 60),
-            two.acquire(session.id, "two", 60),
+            two.acquire(session, "two", 60),
             append_texts(two, session, f"d{turn}"),
         )
         await one.release(lease)
     assert not [
         record for record in caplog.records if "tried again" in record.getMessage()
     ]
-    assert len(await one.history(session.id)) == 2 + 4 * 20
+    assert len(await one.history(session)) == 2 + 4 * 20
     for each in (one, two):
         await each.close()
 
@@ -490,7 +488,7 @@ async def test_statements_that_are_prepared_outlive_a_failure(
         for call in calls[together:]:
             await asyncio.gather(call, return_exceptions=True)
         await append_texts(store, session, f"{number} third")
-    assert len(await store.messages(session.id)) == 36
+    assert len(await store.messages(session)) == 36
     assert await store.get_state("scope", "key") == 11
     await close_sound(store)
 
@@ -522,7 +520,7 @@ async def test_many_rows_are_inserted_by_few_statements_in_their_order(
     for count in (0, 1, 3, 4, 5, 49, 130):
         texts = [f"{count} {number}" for number in range(count)]
         await append_texts(store, session, *texts)
-        history = texts_of(await store.history(session.id))
+        history = texts_of(await store.history(session))
         assert history[len(history) - count :] == texts
     assert len(await store.search(SearchQuery("130", limit=500))) == 130
     await close_sound(store)

@@ -12,6 +12,7 @@ from everthread.store.store import Store
 from tests.store.conftest import Clock
 from tests.store.messages import (
     append_texts,
+    commit_compaction,
     compact_session,
     new_thread,
     numbered_thread,
@@ -67,7 +68,7 @@ async def test_a_session_is_returned_unchanged(store: Store, clock: Clock) -> No
 
 
 async def test_making_a_session_again_changes_nothing(store: Store) -> None:
-    first = await new_thread(store, "hello", id="s1", title="One")
+    first = await store.session(await new_thread(store, "hello", id="s1", title="One"))
     assert await store.create_session(NewSession(id="s1", title="Two")) == first
 
 
@@ -95,11 +96,13 @@ async def test_kinds_with_a_call_of_their_own_are_not_created(
 
 async def test_a_subagent_is_a_thread_of_its_own(store: Store) -> None:
     main = await new_thread(store, "go")
-    agent = await new_thread(store, "sub", kind="subagent", parent=main.id)
-    assert (agent.kind, agent.parent, agent.thread) == ("subagent", main.id, agent.id)
-    assert await store.get_compression_tip(main.id) == main.id
-    assert await store.threads_started_by(main.id) == [agent]
-    assert await read_history(store, main.id) == "go"
+    agent = await store.session(
+        await new_thread(store, "sub", kind="subagent", parent=main)
+    )
+    assert (agent.kind, agent.parent, agent.thread) == ("subagent", main, agent.id)
+    assert await store.get_compression_tip(main) == main
+    assert await store.threads_started_by(main) == [agent]
+    assert await read_history(store, main) == "go"
 
 
 async def test_a_missing_parent_is_refused(store: Store) -> None:
@@ -110,16 +113,14 @@ async def test_a_missing_parent_is_refused(store: Store) -> None:
 async def test_a_child_is_of_its_parents_tenant(store: Store) -> None:
     main = await new_thread(store, "go", tenant="a")
     with pytest.raises(UnknownIdError):
-        await store.create_session(
-            NewSession(kind="subagent", parent=main.id, tenant="b")
-        )
-    [message] = await store.messages(main.id)
+        await store.create_session(NewSession(kind="subagent", parent=main, tenant="b"))
+    [message] = await store.messages(main)
     for child in (
         await store.create_session(
-            NewSession(kind="subagent", parent=main.id, tenant="a")
+            NewSession(kind="subagent", parent=main, tenant="a")
         ),
-        (await compact_session(store, main.id)).session,
-        await store.branch(main.id, message.id, new=NewSession(tenant="b")),
+        (await commit_compaction(store, main)).session,
+        await store.branch(main, message.id, new=NewSession(tenant="b")),
     ):
         assert child.tenant == "a"
 
@@ -176,30 +177,30 @@ async def test_a_session_ends_and_an_append_reopens_it(
     store: Store, clock: Clock
 ) -> None:
     session = await new_thread(store, "one")
-    ended = await store.end_session(session.id, "user")
+    ended = await store.end_session(session, "user")
     assert (ended.ended, ended.end_reason, ended.is_live) == (clock.now, "user", False)
     clock.now += 9
-    assert await store.end_session(session.id, "again") == ended, "the first end stands"
+    assert await store.end_session(session, "again") == ended, "the first end stands"
     await append_texts(store, session, "two")
-    assert (await store.session(session.id)).is_live
-    assert await read_context(store, session.id) == "one, two"
+    assert (await store.session(session)).is_live
+    assert await read_context(store, session) == "one, two"
 
 
 async def test_only_something_new_reopens(store: Store) -> None:
     [message] = user_messages("one")
     session = await new_thread(store, message)
-    ended = await store.end_session(session.id, "user")
-    await store.append(session.id, [message])
-    await store.append(session.id, [])
-    assert await store.session(session.id) == ended
+    ended = await store.end_session(session, "user")
+    await store.append(session, [message])
+    await store.append(session, [])
+    assert await store.session(session) == ended
 
 
 async def test_a_continued_session_ends_at_its_tip(store: Store) -> None:
     session = await numbered_thread(store, 5)
-    continued = (await compact_session(store, session.id)).session
-    ended = await store.end_session(session.id, "user")
-    assert (ended.id, ended.end_reason) == (continued.id, "user")
-    assert (await store.session(session.id)).end_reason == "compression"
+    continued = await compact_session(store, session)
+    ended = await store.end_session(session, "user")
+    assert (ended.id, ended.end_reason) == (continued, "user")
+    assert (await store.session(session)).end_reason == "compression"
 
 
 @pytest.mark.parametrize("reason", ["compression", "reverted"])
@@ -208,7 +209,7 @@ async def test_the_stores_own_end_reasons_are_not_given(
 ) -> None:
     session = await new_thread(store)
     with pytest.raises(InputError, match=reason):
-        await store.end_session(session.id, reason)
+        await store.end_session(session, reason)
 
 
 async def test_unknown_ids_say_so(store: Store) -> None:

@@ -63,30 +63,30 @@ async def test_messages_count_once_through_compactions_and_undos(
     store: Store, clock: Clock
 ) -> None:
     session = await new_thread(store, *messages_of_tokens(1, 2, 4, None, 8))
-    assert counts(await row_of(store, session.id)) == (5, 15, 0)
+    assert counts(await row_of(store, session)) == (5, 15, 0)
     began = clock.now
     clock.now += 10
-    made = await compact_session(store, session.id)
-    row = await row_of(store, session.id)
+    made = await compact_session(store, session)
+    row = await row_of(store, session)
     assert (counts(row), row.tip.id, row.first.id) == (
         (5, 15, 1),
-        made.session.id,
-        session.id,
+        made,
+        session,
     )
     assert row.last_active == began, "a compaction is no use of a thread"
-    await store.append(session.id, messages_of_tokens(16))
-    await compact_session(store, made.session.id, pending=messages_of_tokens(32))
-    assert counts(await row_of(store, session.id)) == (7, 63, 2)
-    await store.undo(session.id)
-    row = await row_of(store, session.id)
+    await store.append(session, messages_of_tokens(16))
+    await compact_session(store, made, pending=messages_of_tokens(32))
+    assert counts(await row_of(store, session)) == (7, 63, 2)
+    await store.undo(session)
+    row = await row_of(store, session)
     assert (counts(row), row.tip.id, row.last_active) == (
         (7, 63, 1),
-        made.session.id,
+        made,
         clock.now,
     )
-    await store.undo(session.id)
-    assert counts(await row_of(store, session.id)) == (7, 63, 0)
-    assert len(await store.history(session.id)) == 7
+    await store.undo(session)
+    assert counts(await row_of(store, session)) == (7, 63, 0)
+    assert len(await store.history(session)) == 7
 
 
 async def test_only_history_messages_count(store: Store, clock: Clock) -> None:
@@ -94,13 +94,13 @@ async def test_only_history_messages_count(store: Store, clock: Clock) -> None:
     began = clock.now
     clock.now += 10
     await store.append(
-        session.id,
+        session,
         [
             summary_message("not said"),
             user_message("smaller", kind="derived", tokens=1),
         ],
     )
-    row = await row_of(store, session.id)
+    row = await row_of(store, session)
     assert (counts(row), row.last_active) == ((1, 5, 0), began)
 
 
@@ -108,17 +108,17 @@ async def test_a_message_given_twice_counts_once(store: Store) -> None:
     session = await new_thread(store, "one")
     again = user_message("two", event="e", tokens=3)
     for _ in range(2):
-        await store.append(session.id, [again, again])
-    assert counts(await row_of(store, session.id)) == (2, 3, 0)
+        await store.append(session, [again, again])
+    assert counts(await row_of(store, session)) == (2, 3, 0)
 
 
 async def test_a_branch_counts_what_it_shares(store: Store, clock: Clock) -> None:
     session = await new_thread(store, *messages_of_tokens(1, 2, 4, 8, 16, 32))
-    await compact_session(store, session.id)
-    shared = await store.history(session.id)
+    await compact_session(store, session)
+    shared = await store.history(session)
     clock.now += 10
-    early = await store.branch(session.id, shared[2].id)
-    late = await store.branch(session.id, shared[5].id)
+    early = await store.branch(session, shared[2].id)
+    late = await store.branch(session, shared[5].id)
     await store.append(late.id, messages_of_tokens(64))
     assert counts(await row_of(store, early.id)) == (3, 7, 0)
     row = await row_of(store, late.id)
@@ -127,26 +127,26 @@ async def test_a_branch_counts_what_it_shares(store: Store, clock: Clock) -> Non
         "branch",
         clock.now,
     )
-    await store.delete_thread(session.id)
+    await store.delete_thread(session)
     assert counts(await row_of(store, late.id)) == (7, 127, 0)
 
 
 async def test_a_subagent_is_listed_as_a_thread(store: Store) -> None:
     main = await new_thread(store, "go")
-    agent = await new_thread(store, "sub", kind="subagent", parent=main.id)
+    agent = await new_thread(store, "sub", kind="subagent", parent=main)
     assert {row.first.id: row.first.kind for row in await store.list_threads()} == {
-        main.id: "main",
-        agent.id: "subagent",
+        main: "main",
+        agent: "subagent",
     }
 
 
 async def test_where_a_thread_has_ended(store: Store) -> None:
     session = await new_thread(store, "a", "b", "c", "d")
-    made = await compact_session(store, session.id)
-    await store.end_session(session.id, "done")
-    row = await row_of(store, session.id)
+    made = await compact_session(store, session)
+    await store.end_session(session, "done")
+    row = await row_of(store, session)
     assert (row.tip.id, row.tip.is_live, row.tip.end_reason) == (
-        made.session.id,
+        made,
         False,
         "done",
     )
@@ -157,12 +157,12 @@ async def test_an_imported_thread_has_the_same_row_in_the_list(
 ) -> None:
     session = await new_thread(store, *messages_of_tokens(1, 2, 4, 8))
     clock.now += 5
-    await compact_session(store, session.id)
-    await store.append(session.id, messages_of_tokens(16))
+    await compact_session(store, session)
+    await store.append(session, messages_of_tokens(16))
     clock.now += 100
-    await other_store.import_lines(await store.export(session.id))
-    here = await row_of(store, session.id)
-    there = await row_of(other_store, session.id)
+    await other_store.import_lines(await store.export(session))
+    here = await row_of(store, session)
+    there = await row_of(other_store, session)
     assert (counts(there), there.last_active, there.tip) == (
         counts(here),
         here.last_active,
@@ -174,7 +174,7 @@ async def test_an_imported_thread_has_the_same_row_in_the_list(
 async def test_an_invalid_count_is_refused(store: Store, tokens: int) -> None:
     session = await new_thread(store)
     with pytest.raises(InputError, match=r"cannot have .* tokens"):
-        await store.append(session.id, [user_message("x", tokens=tokens)])
+        await store.append(session, [user_message("x", tokens=tokens)])
 
 
 async def test_counts_that_are_wrong_are_reported(

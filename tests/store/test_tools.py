@@ -55,7 +55,7 @@ async def test_the_call_names_the_tool(store: Store, together: bool) -> None:
         answer("c1", "hazel"),
     ]
     for some in [messages] if together else [[message] for message in messages]:
-        await store.append(session.id, some)
+        await store.append(session, some)
     assert await tools_of(store, "walnut") == ["read_file"]
     assert await tools_of(store, "hazel") == ["terminal"]
     assert len(await hits(store, "walnut", tool="read_file")) == 1
@@ -65,10 +65,8 @@ async def test_the_call_names_the_tool(store: Store, together: bool) -> None:
 
 async def test_a_call_far_back_is_found(store: Store) -> None:
     session = await new_thread(store, calling(early="slow_job"))
-    await store.append(
-        session.id, [calling(**{f"c{n}": f"tool{n}"}) for n in range(50)]
-    )
-    await store.append(session.id, [answer("early", "walnut")])
+    await store.append(session, [calling(**{f"c{n}": f"tool{n}"}) for n in range(50)])
+    await store.append(session, [answer("early", "walnut")])
     assert await tools_of(store, "walnut") == ["slow_job"]
 
 
@@ -79,7 +77,7 @@ async def test_of_calls_with_one_id_the_last_before_the_result_counts(
         store, calling(c="first"), answer("c", "walnut"), calling(c="second")
     )
     await store.append(
-        session.id, [answer("c", "hazel"), calling(c="third"), answer("c", "beech")]
+        session, [answer("c", "hazel"), calling(c="third"), answer("c", "beech")]
     )
     assert [await tools_of(store, word) for word in ("walnut", "hazel", "beech")] == [
         ["first"],
@@ -92,8 +90,8 @@ async def test_a_call_that_a_compaction_kept(store: Store) -> None:
     session = await new_thread(
         store, *user_messages("a", "b", "c", "d"), calling(c="terminal")
     )
-    await compact_session(store, session.id, tail=1, pending=[answer("c", "walnut")])
-    await store.append(session.id, [answer("c", "hazel")])
+    await compact_session(store, session, tail=1, pending=[answer("c", "walnut")])
+    await store.append(session, [answer("c", "hazel")])
     assert (
         await tools_of(store, "walnut")
         == await tools_of(store, "hazel")
@@ -106,7 +104,7 @@ async def test_its_own_name_counts_and_nothing_is_made_up(store: Store) -> None:
         store, calling(call="terminal"), tool_result("named", "walnut")
     )
     await store.append(
-        session.id, [answer("nobody", "hazel", tokens=9), answer("", "beech")]
+        session, [answer("nobody", "hazel", tokens=9), answer("", "beech")]
     )
     assert [await tools_of(store, word) for word in ("walnut", "hazel", "beech")] == [
         ["named"],
@@ -132,7 +130,7 @@ async def test_results_in_blocks(store: Store) -> None:
         for key in "ab"
     ]
     await store.append(
-        session.id, [blocks("user", parts[0], tokens=5), blocks("user", *parts)]
+        session, [blocks("user", parts[0], tokens=5), blocks("user", *parts)]
     )
     assert sorted(await tools_of(store, "walnut")) == ["tool_a", "tool_a,tool_b"]
     assert len(await hits(store, "walnut", tool="tool_a")) == 2
@@ -144,6 +142,6 @@ async def test_an_import_names_them_too(store: Store, other_store: Store) -> Non
     session = await new_thread(
         store, calling(c="terminal"), answer("c", "walnut", tokens=3)
     )
-    await other_store.import_lines(await store.export(session.id))
+    await other_store.import_lines(await store.export(session))
     assert await tools_of(other_store, "walnut") == ["terminal"]
     assert await accounts(other_store) == await accounts(store) == {"terminal": (1, 3)}

@@ -18,6 +18,7 @@ from everthread.store.usage_records import NewUsage
 from tests.store.conftest import Clock
 from tests.store.messages import (
     append_texts,
+    commit_compaction,
     compact_session,
     new_thread,
     numbered_messages,
@@ -51,18 +52,18 @@ async def rich_thread(store: Store, clock: Clock) -> str:
         tenant="t",
         title="Räksmörgås",
     )
-    first = await store.messages(session.id)
+    first = await store.messages(session)
     clock.now += 1
     await store.append(
-        session.id,
+        session,
         [tool_result("run", "short", kind="derived", origin=first[2].id, tokens=9)],
     )
-    reverted = await compact_session(store, session.id)
+    reverted = await compact_session(store, session)
     await append_texts(store, session, "carried over")
     clock.now += 1
-    await store.undo(session.id)
+    await store.undo(session)
     clock.now += 1
-    made = await compact_session(store, session.id, pending=user_messages("pending"))
+    made = await compact_session(store, session, pending=user_messages("pending"))
     usage = normalize_usage(
         {
             "input_tokens": 5,
@@ -71,16 +72,16 @@ async def rich_thread(store: Store, clock: Clock) -> str:
         }
     )
     for number, cost in enumerate((None, Decimal("0.000000000125"), Decimal(3))):
-        key = reverted.session.id if number == 1 else made.session.id
+        key = reverted if number == 1 else made
         await store.record_usage(
             NewUsage(key, "m", usage, "auxiliary", cost, estimated=True)
         )
     for call in ("c1", "c2"):
-        await store.put_output(session.id, "out\0put \ud800", call_id=call, tool="run")
-    history = await store.history(session.id)
+        await store.put_output(session, "out\0put \ud800", call_id=call, tool="run")
+    history = await store.history(session)
     leaf = Node(
         "n1",
-        session.id,
+        session,
         0,
         "leaf",
         5,
@@ -96,7 +97,7 @@ async def rich_thread(store: Store, clock: Clock) -> str:
     )
     upper = Node(
         "n2",
-        session.id,
+        session,
         1,
         "upper",
         5,
@@ -112,9 +113,9 @@ async def rich_thread(store: Store, clock: Clock) -> str:
         degraded=True,
     )
     await store.put_nodes([leaf, upper])
-    await store.put_state(session.id, "engine", {"last": "\ud800"})
-    await store.put_state(made.session.id, "engine", [1])
-    return session.id
+    await store.put_state(session, "engine", {"last": "\ud800"})
+    await store.put_state(made, "engine", [1])
+    return session
 
 
 async def test_export_and_import_keep_everything(
@@ -163,10 +164,10 @@ async def test_a_branch_is_exported_with_the_history_it_shares(
     store: Store, other_store: Store
 ) -> None:
     session = await numbered_thread(store, 8)
-    await compact_session(store, session.id)
-    last = (await store.history(session.id))[-1]
-    branch = await store.branch(session.id, last.id)
-    await append_texts(store, branch, "b1")
+    await compact_session(store, session)
+    last = (await store.history(session))[-1]
+    branch = await store.branch(session, last.id)
+    await append_texts(store, branch.id, "b1")
     lines = await store.export(branch.id)
     await other_store.import_lines(lines)
     assert await other_store.export(branch.id) == lines
@@ -180,9 +181,9 @@ async def test_a_branch_is_exported_with_the_history_it_shares(
 async def test_several_threads_in_one_file(store: Store, other_store: Store) -> None:
     one = await numbered_thread(store, 3)
     two = await new_thread(store, *numbered_messages(4, 6))
-    lines = [*await store.export(one.id), *await store.export(two.id)]
-    assert await other_store.import_lines(lines) == [one.id, two.id]
-    assert await read_history(other_store, two.id) == "m4, m5, m6"
+    lines = [*await store.export(one), *await store.export(two)]
+    assert await other_store.import_lines(lines) == [one, two]
+    assert await read_history(other_store, two) == "m4, m5, m6"
 
 
 async def test_existing_threads_are_refused_and_nothing_changes(
@@ -195,7 +196,7 @@ async def test_existing_threads_are_refused_and_nothing_changes(
         await store.import_lines(lines)
     clash = [
         {**line, "id": thread} if line["type"] == "session" else line
-        for line in await store.export(other.id)
+        for line in await store.export(other)
     ]
     with pytest.raises(EverthreadError):
         await store.import_lines(clash)
@@ -332,7 +333,7 @@ async def test_a_thread_cut_off_at_a_compaction_can_be_continued(
         [HEAD, session("a", started=1.0, ended=2.0, end_reason="compression")]
     )
     await store.append("a", numbered_messages(1, 6))
-    assert (await compact_session(store, "a")).is_committed
+    assert (await commit_compaction(store, "a")).is_committed
     assert await read_history(store, "a") == "m1, m2, m3, m4, m5, m6"
 
 

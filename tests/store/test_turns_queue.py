@@ -37,7 +37,7 @@ async def acquire_lease(
 
 
 async def test_in_order_once_and_bounded(store: Store) -> None:
-    thread = (await new_thread(store)).id
+    thread = await new_thread(store)
     first = await queue_turn(store, thread, "one \0 \ud800", key="k")
     again = await queue_turn(store, thread, "other words", key="k")
     second = await queue_turn(store, thread, "two")
@@ -67,7 +67,7 @@ async def test_in_order_once_and_bounded(store: Store) -> None:
 
 
 async def test_many_at_once_have_places_of_their_own(store: Store) -> None:
-    thread = (await new_thread(store)).id
+    thread = await new_thread(store)
     turns = await asyncio.gather(
         *(queue_turn(store, thread, str(number), max_waiting=7) for number in range(10))
     )
@@ -77,7 +77,7 @@ async def test_many_at_once_have_places_of_their_own(store: Store) -> None:
 
 
 async def test_a_lost_turn_is_ended_by_the_next_holder(store: Store) -> None:
-    thread = (await new_thread(store)).id
+    thread = await new_thread(store)
     turn = await queue_turn(store, thread, "one")
     other = await queue_turn(store, thread, "two")
     assert turn is not None
@@ -105,7 +105,7 @@ async def test_a_lost_turn_is_ended_by_the_next_holder(store: Store) -> None:
 
 
 async def test_turns_are_the_tenants_own_and_go_with_the_thread(store: Store) -> None:
-    thread = (await new_thread(store)).id
+    thread = await new_thread(store)
     turn = await queue_turn(store, thread, "one")
     assert turn is not None
     for call in (store.turn, store.cancel_turn):

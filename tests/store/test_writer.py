@@ -37,7 +37,7 @@ from everthread.store.writer import StoreWriter
 from tests.store.conftest import Clock, open_at, open_database
 from tests.store.messages import (
     append_texts,
-    compact_session,
+    commit_compaction,
     new_thread,
     numbered_messages,
     read_context,
@@ -70,7 +70,7 @@ async def test_the_event_loop_and_readers_are_free_while_a_transaction_waits(
 ) -> None:
     session = await new_thread(store, "before")
     async with keep_busy(store):
-        assert await read_history(store, session.id) == "before"
+        assert await read_history(store, session) == "before"
 
 
 async def test_a_cancelled_waiter_still_commits(store: Store) -> None:
@@ -82,7 +82,7 @@ async def test_a_cancelled_waiter_still_commits(store: Store) -> None:
         with pytest.raises(asyncio.CancelledError):
             await waiting
     await append_texts(store, session, "after")
-    assert await read_history(store, session.id) == "kept, after"
+    assert await read_history(store, session) == "kept, after"
 
 
 async def test_a_failing_call_does_not_fail_its_neighbours(store: Store) -> None:
@@ -92,7 +92,7 @@ async def test_a_failing_call_does_not_fail_its_neighbours(store: Store) -> None
         calls: list[Coroutine[Any, Any, Any]] = [
             append_texts(store, session, "one"),
             store.append("unknown", user_messages("lost")),
-            store.append(session.id, [user_message("fine"), NewMessage(bad)]),
+            store.append(session, [user_message("fine"), NewMessage(bad)]),
             append_texts(store, session, "two"),
             store.learn_limit("url", "model", 2**70, source="too large"),
             append_texts(store, session, "three"),
@@ -104,7 +104,7 @@ async def test_a_failing_call_does_not_fail_its_neighbours(store: Store) -> None
         InputError,
         InputError,
     ]
-    assert await read_history(store, session.id) == "one, two, three"
+    assert await read_history(store, session) == "one, two, three"
 
 
 async def test_a_write_that_fails_half_way_leaves_nothing_behind(
@@ -144,7 +144,7 @@ def test_a_batch_is_one_transaction_and_one_wake_up(database: Any) -> None:
         assert isinstance(loop, CountingLoop)
         async with keep_busy(store):
             tasks = [
-                asyncio.ensure_future(append_texts(store, session, str(n)))
+                asyncio.ensure_future(append_texts(store, session.id, str(n)))
                 for n in range(100)
             ]
             await asyncio.sleep(0)
@@ -201,13 +201,13 @@ async def test_closing_writes_what_is_queued_and_then_refuses(
     assert len(await asyncio.gather(*tasks)) == 20
     for call in (
         append_texts(store, session, "late"),
-        store.messages(session.id),
+        store.messages(session),
     ):
         with pytest.raises(StoreClosedError):
             await call
     await store.close()
     again = open_at(url, clock)
-    assert len(await again.messages(session.id)) == 20
+    assert len(await again.messages(session)) == 20
     await again.close()
 
 
@@ -225,7 +225,7 @@ def test_an_event_loop_that_is_gone_does_not_stop_the_writer(
     asyncio.run(leave())
     database.writer_may_begin.set()
     asyncio.run(append_texts(store, session, "after"))
-    assert asyncio.run(read_history(store, session.id)) == "first, second, after"
+    assert asyncio.run(read_history(store, session)) == "first, second, after"
 
 
 @pytest.fixture
@@ -246,7 +246,7 @@ async def test_a_file_that_is_locked_for_a_while(file: SqliteDatabase) -> None:
     other.rollback()
     other.close()
     await waiting
-    assert await read_history(store, session.id) == "in the end"
+    assert await read_history(store, session) == "in the end"
     await store.close()
 
 
@@ -272,7 +272,7 @@ async def test_no_room_in_the_middle_of_a_batch(file: SqliteDatabase) -> None:
     failed = [result for result in results if isinstance(result, BaseException)]
     assert failed
     assert {type(error) for error in failed} == {StoreFullError}
-    assert len(await store.messages(session.id)) == 1 + len(results) - len(failed)
+    assert len(await store.messages(session)) == 1 + len(results) - len(failed)
     await store.close()
 
 
@@ -472,8 +472,8 @@ async def test_a_commit_whose_answer_is_lost_is_done_once(
 
     session = await cut(store.create_session(NewSession()))
     await cut(store.append(session.id, numbered_messages(1, 6)))
-    first = await cut(compact_session(store, session.id))
-    second = await cut(compact_session(store, first.session.id))
+    first = await cut(commit_compaction(store, session.id))
+    second = await cut(commit_compaction(store, first.session.id))
     assert (first.is_committed, second.is_committed) == (True, True)
     undone = await cut(store.undo(session.id))
     assert undone.id == first.session.id, "one compaction is taken back, not two"
