@@ -7,6 +7,7 @@ from typing import Any
 
 from everthread.store.records import (
     Continuation,
+    Lease,
     NewCompaction,
     NewMessage,
     NewSession,
@@ -105,3 +106,11 @@ async def commit_compaction(
 async def compact_session(store: Store, session_id: str, **options: Any) -> str:
     """Compact like `commit_compaction`, and return the id of the session that continues."""
     return (await commit_compaction(store, session_id, **options)).session.id
+
+
+async def acquire_lease(
+    store: Store, thread: str, holder: str = "a", seconds: float = 60.0
+) -> Lease:
+    lease = await store.acquire(thread, holder, seconds)
+    assert lease is not None
+    return lease

@@ -45,7 +45,7 @@ async def call_together(store: Store, *calls: Any) -> list[Any]:
     return await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_many_appends_to_many_threads(store: Store) -> None:
+async def test_simultaneous_appends_to_many_threads(store: Store) -> None:
     threads = [await new_thread(store) for _ in range(4)]
     calls = [(thread, f"{thread} {n}") for n in range(20) for thread in threads]
     results = await call_together(
@@ -78,75 +78,82 @@ async def test_only_the_faulty_caller_gets_the_error(store: Store) -> None:
         append_texts(store, two, "c", lease=lost),
         store.append(two, [user_message("d", tokens=-1)]),
         store.append(two, [user_message("e", event="\ud800")]),
+        store.learn_limit("url", "model", 2**70, source="too large"),
         append_texts(store, two, "f"),
     )
     wrong = [
         type(result) if isinstance(result, EverthreadError) else None
         for result in results
     ]
-    assert wrong == [None, UnknownIdError, LeaseLostError, InputError, InputError, None]
+    assert wrong == [
+        None,
+        UnknownIdError,
+        LeaseLostError,
+        InputError,
+        InputError,
+        InputError,
+        None,
+    ]
     assert await read_history(store, one) == "a"
     assert await read_history(store, two) == "f"
 
 
 async def test_one_event_from_several_callers_is_one_message(store: Store) -> None:
-    session = await numbered_thread(store, 5)
+    thread = await numbered_thread(store, 5)
     other = await new_thread(store)
     again = user_message("once", event="e")
     results = await call_together(
-        store, *(store.append(each, [again]) for each in [session, other] * 3)
+        store, *(store.append(each, [again]) for each in [thread, other] * 3)
     )
     assert (
         len({result[0].id for result in results[::2]})
         == len({result[0].id for result in results[1::2]})
         == 1
     )
-    made = await compact_session(store, session)
+    tip = await compact_session(store, thread)
     late = (
         await call_together(
             store,
-            store.append(session, [user_message("new"), again]),
+            store.append(thread, [user_message("new"), again]),
             store.append(other, [again]),
         )
     )[0]
     assert late[1].id == results[0][0].id
-    assert [message.session for message in late] == [made] * 2
-    assert await read_history(store, session) == "m1, m2, m3, m4, m5, once, new"
+    assert [message.session for message in late] == [tip] * 2
+    assert await read_history(store, thread) == "m1, m2, m3, m4, m5, once, new"
 
 
 async def test_appends_around_a_compaction_keep_their_order(store: Store) -> None:
-    session = await numbered_thread(store, 6)
-    before = await store.messages(session)
+    thread = await numbered_thread(store, 6)
+    before = await store.messages(thread)
     kept = [message.id for message in before[-2:]]
     await call_together(
         store,
-        append_texts(store, session, "early"),
-        append_texts(store, session, "also early"),
-        store.continue_session(session, kept, seen_count=6),
-        append_texts(store, session, "late"),
-        append_texts(store, session, "later"),
+        append_texts(store, thread, "early"),
+        append_texts(store, thread, "also early"),
+        store.continue_session(thread, kept, seen_count=6),
+        append_texts(store, thread, "late"),
+        append_texts(store, thread, "later"),
     )
-    assert (
-        await read_context(store, session) == "m5, m6, early, also early, late, later"
-    )
-    assert (await read_history(store, session)).endswith(
+    assert await read_context(store, thread) == "m5, m6, early, also early, late, later"
+    assert (await read_history(store, thread)).endswith(
         "m6, early, also early, late, later"
     )
 
 
 @pytest.mark.parametrize("count", [0, 1, 1_200])
 async def test_any_number_of_messages_in_one_append(store: Store, count: int) -> None:
-    session = await new_thread(store, "first")
-    stored = await store.append(session, numbered_messages(1, count))
+    thread = await new_thread(store, "first")
+    stored = await store.append(thread, numbered_messages(1, count))
     again = await store.append(
-        session,
+        thread,
         [
             *(user_message(str(n), event=m.event) for n, m in enumerate(stored)),
             user_message("x"),
         ],
     )
     assert [message.id for message in again[:-1]] == [message.id for message in stored]
-    assert texts_of(await store.messages(session)) == [
+    assert texts_of(await store.messages(thread)) == [
         "first",
         *numbered_texts(1, count),
         "x",

@@ -30,14 +30,14 @@ async def ids_of(store: Store, session_id: str) -> dict[str, int]:
 
 
 async def test_a_branch_shares_everything_through_a_message(store: Store) -> None:
-    session = await numbered_thread(
+    thread = await numbered_thread(
         store, 5, title="T", system="S", model="m", tenant="a", user="ann"
     )
-    ids = await ids_of(store, session)
-    branch = await store.branch(session, ids["m3"])
+    ids = await ids_of(store, thread)
+    branch = await store.branch(thread, ids["m3"])
     assert (branch.kind, branch.parent, branch.thread, branch.tenant) == (
         "branch",
-        session,
+        thread,
         branch.id,
         "a",
     )
@@ -49,20 +49,20 @@ async def test_a_branch_shares_everything_through_a_message(store: Store) -> Non
     )
     assert branch.branched_at == ids["m3"]
     await append_texts(store, branch.id, "b1")
-    await append_texts(store, session, "m6")
+    await append_texts(store, thread, "m6")
     assert await read_context(store, branch.id) == "m1, m2, m3, b1"
     assert await read_history(store, branch.id) == "m1, m2, m3, b1"
-    assert await read_history(store, session) == "m1, m2, m3, m4, m5, m6"
+    assert await read_history(store, thread) == "m1, m2, m3, m4, m5, m6"
     assert count_rows(store, "messages") == 7, "shared messages are stored once"
 
 
-async def test_a_branch_with_a_name_is_made_once(store: Store) -> None:
-    session = await numbered_thread(store, 5)
-    ids = await ids_of(store, session)
+async def test_branch_with_a_given_id_is_created_once(store: Store) -> None:
+    thread = await numbered_thread(store, 5)
+    ids = await ids_of(store, thread)
     new = NewSession(id="mine", title="Mine", tenant="ignored")
-    first = await store.branch(session, ids["m2"], new=new)
+    first = await store.branch(thread, ids["m2"], new=new)
     await store.append("mine", user_messages("b1"))
-    again = await store.branch(session, ids["m2"], new=new)
+    again = await store.branch(thread, ids["m2"], new=new)
     assert (first.title, first.tenant, again.id, again.messages) == (
         "Mine",
         "default",
@@ -70,63 +70,63 @@ async def test_a_branch_with_a_name_is_made_once(store: Store) -> None:
         3,
     )
     with pytest.raises(InputError, match="taken"):
-        await store.branch(session, ids["m3"], new=new)
+        await store.branch(thread, ids["m3"], new=new)
     with pytest.raises(InputError, match="taken"):
-        await store.branch(session, ids["m2"], new=NewSession(id=session))
+        await store.branch(thread, ids["m2"], new=NewSession(id=thread))
 
 
-async def test_a_branch_off_a_continuation_takes_its_context_and_the_whole_history(
+async def test_branch_of_a_continuation_has_its_context_and_the_whole_history(
     store: Store,
 ) -> None:
-    session = await numbered_thread(store, 8)
-    made = await compact_session(store, session)
-    await store.append(session, numbered_messages(9, 10))
-    ids = await ids_of(store, session)
+    thread = await numbered_thread(store, 8)
+    tip = await compact_session(store, thread)
+    await store.append(thread, numbered_messages(9, 10))
+    ids = await ids_of(store, thread)
     for name, context in (
         ("m9", "m1, summary, m7, m8, m9"),
         ("m7", "m1, summary, m7"),
         ("m4", "m1, m2, m3, m4"),
     ):
-        branch = await store.branch(session, ids[name])
+        branch = await store.branch(thread, ids[name])
         await append_texts(store, branch.id, "b")
         assert await read_context(store, branch.id) == f"{context}, b"
         shared = ", ".join(numbered_texts(1, int(name[1:])))
         assert await read_history(store, branch.id) == f"{shared}, b"
-    assert (await store.branch(session, ids["m9"])).parent == made
-    assert (await store.branch(session, ids["m4"])).parent == session
+    assert (await store.branch(thread, ids["m9"])).parent == tip
+    assert (await store.branch(thread, ids["m4"])).parent == thread
 
 
 async def test_a_branch_has_no_summary_of_later_messages(store: Store) -> None:
     """If a message is kept although the summary covers later ones, the context of its own time is used."""
-    session = await numbered_thread(store, 8)
-    ids = await ids_of(store, session)
-    made = await store.continue_session(
-        session,
+    thread = await numbered_thread(store, 8)
+    ids = await ids_of(store, thread)
+    continuation = await store.continue_session(
+        thread,
         [ids["m1"], summary_message(), ids["m3"], ids["m8"]],
         seen_count=8,
         compaction=NewCompaction(covered=[ids[f"m{n}"] for n in (2, 4, 5, 6, 7)]),
     )
-    assert await read_context(store, made.session.id) == "m1, summary, m3, m8"
+    assert await read_context(store, continuation.session.id) == "m1, summary, m3, m8"
     assert (
-        await read_context(store, (await store.branch(session, ids["m3"])).id)
+        await read_context(store, (await store.branch(thread, ids["m3"])).id)
         == "m1, m2, m3"
     )
     assert (
-        await read_context(store, (await store.branch(session, ids["m8"])).id)
+        await read_context(store, (await store.branch(thread, ids["m8"])).id)
         == "m1, summary, m3, m8"
     )
 
 
 async def test_a_branch_continues_and_is_undone_on_its_own(store: Store) -> None:
-    session = await numbered_thread(store, 6)
-    ids = await ids_of(store, session)
-    branch = await store.branch(session, ids["m4"])
+    thread = await numbered_thread(store, 6)
+    ids = await ids_of(store, thread)
+    branch = await store.branch(thread, ids["m4"])
     await store.append(branch.id, numbered_messages(1, 3, "b"))
-    made = await compact_session(store, branch.id)
+    tip = await compact_session(store, branch.id)
     await append_texts(store, branch.id, "b4")
     assert await read_context(store, branch.id) == "m1, summary, b2, b3, b4"
-    assert await read_history(store, made) == "m1, m2, m3, m4, b1, b2, b3, b4"
-    assert await store.get_compression_tip(session) == session
+    assert await read_history(store, tip) == "m1, m2, m3, m4, b1, b2, b3, b4"
+    assert await store.get_compression_tip(thread) == thread
     await store.undo(branch.id)
     assert await read_context(store, branch.id) == "m1, m2, m3, m4, b1, b2, b3, b4"
     with pytest.raises(NothingToUndoError):
@@ -134,11 +134,11 @@ async def test_a_branch_continues_and_is_undone_on_its_own(store: Store) -> None
 
 
 async def test_a_branch_of_a_branch_of_a_continuation(store: Store) -> None:
-    session = await numbered_thread(store, 8)
-    await compact_session(store, session)
-    await append_texts(store, session, "m9")
-    ids = await ids_of(store, session)
-    one = await store.branch(session, ids["m9"])
+    thread = await numbered_thread(store, 8)
+    await compact_session(store, thread)
+    await append_texts(store, thread, "m9")
+    ids = await ids_of(store, thread)
+    one = await store.branch(thread, ids["m9"])
     await store.append(one.id, numbered_messages(1, 4, "b"))
     await compact_session(store, one.id)
     ids = await ids_of(store, one.id)
@@ -158,20 +158,20 @@ async def test_a_branch_of_a_branch_of_a_continuation(store: Store) -> None:
 
 
 async def test_a_branch_is_not_touched_by_an_undo_in_its_parent(store: Store) -> None:
-    session = await numbered_thread(store, 6)
-    await compact_session(store, session)
-    await append_texts(store, session, "m7", "m8")
-    branch = await store.branch(session, (await ids_of(store, session))["m7"])
-    await store.undo(session)
+    thread = await numbered_thread(store, 6)
+    await compact_session(store, thread)
+    await append_texts(store, thread, "m7", "m8")
+    branch = await store.branch(thread, (await ids_of(store, thread))["m7"])
+    await store.undo(thread)
     assert await read_history(store, branch.id) == "m1, m2, m3, m4, m5, m6, m7"
     assert await read_context(store, branch.id) == "m1, summary, m5, m6, m7"
 
 
 async def test_a_branch_point_must_be_a_message_of_the_thread(store: Store) -> None:
-    session = await numbered_thread(store, 6)
+    thread = await numbered_thread(store, 6)
     other = await new_thread(store, "elsewhere")
-    made = await compact_session(store, session)
-    summary = next(m for m in await store.messages(made) if m.kind == "summary")
+    tip = await compact_session(store, thread)
+    summary = next(m for m in await store.messages(tip) if m.kind == "summary")
     for wrong in (
         (await ids_of(store, other))["elsewhere"],
         summary.id,
@@ -180,4 +180,4 @@ async def test_a_branch_point_must_be_a_message_of_the_thread(store: Store) -> N
         10**9,
     ):
         with pytest.raises(UnknownIdError):
-            await store.branch(session, wrong)
+            await store.branch(thread, wrong)

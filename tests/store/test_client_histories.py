@@ -12,7 +12,8 @@ from decimal import Decimal
 import pytest
 
 from everthread.core.costs.canonical_usage import CanonicalUsage
-from everthread.store.records import NewCompaction, NewSession
+from everthread.core.messages import Message
+from everthread.store.records import NewCompaction, NewMessage, NewSession, SessionKind
 from everthread.store.rewrite_records import (
     UNDONE_STATE_KEY,
     ContextEntry,
@@ -25,8 +26,13 @@ from everthread.store.rewrite_records import (
 from everthread.store.sql.stored_messages import AppendRequest
 from everthread.store.store import MAX_PREPARED_BY_WRITER, Store
 from everthread.store.usage_records import NewUsage
+from tests.chat_messages import calls_message, function_call
 from tests.store.conftest import Clock, close_sound, open_at
-from tests.store.messages import read_context, texts_of, user_message
+from tests.store.messages import (
+    read_context,
+    texts_of,
+    user_message,
+)
 from tests.store.tables import transaction
 
 REWRITE = Rewrite(
@@ -453,3 +459,83 @@ async def test_client_session_is_the_name_of_one_platform(store: Store) -> None:
     assert await find_conversation("default", "support", "gateway") is None
     end = await store.conversation_end("default", "support", "gateway", 4)
     assert end is None, "a client of the gateway continues no framework's conversation"
+
+
+CALL = function_call("c1", "task")
+
+
+def ask(text: str) -> Message:
+    return {"role": "user", "content": text}
+
+
+def client_link(
+    thread: str,
+    kind: SessionKind,
+    *bodies: Message,
+    previous: str = "",
+    client_parent: str = "s1",
+) -> NewThreadLink:
+    """A request of a client's session, as the gateway stores one."""
+    digest = f"{thread}-{len(bodies)}-{previous}"
+    session = NewSession(id=thread, kind=kind, client="coder", client_session="s1")
+    link = ThreadLink(
+        "default", "", digest, previous, "", thread, len(bodies), None, ""
+    )
+    new = [
+        NewMessage(body, event=f"{digest}:{index}") for index, body in enumerate(bodies)
+    ]
+    return NewThreadLink(link, previous, session, None, new, client_parent)
+
+
+async def test_side_calls_belong_to_the_conversation_of_their_client(
+    store: Store,
+) -> None:
+    await extend(store, client_link("title", "side", ask("Find a title")))
+    assert [row.first.id for row in await store.list_threads()] == ["title"], (
+        "nobody knows of a conversation yet"
+    )
+    asked: tuple[Message, Message] = (
+        ask("Mend the parser"),
+        calls_message(CALL, text=""),
+    )
+    await extend(store, client_link("talk", "main", *asked))
+    await extend(store, client_link("agent", "main", ask("Look for tests")))
+    await extend(store, client_link("count", "side", ask("How many?")))
+    [row] = await store.list_threads()
+    assert (row.first.id, row.side_calls) == ("talk", 3)
+    assert set(await store.subagents("talk")) == {"title", "agent", "count"}
+    assert (await store.thread_row("talk")).side_calls == 3
+    assert await store.delete_thread("talk") == 4
+
+
+async def test_a_second_conversation_of_one_client_session_is_separate(
+    store: Store,
+) -> None:
+    """A client may use one name for all requests; another belongs to the first only while that waits for results."""
+    answered: tuple[Message, Message] = (
+        ask("Mend the parser"),
+        {"role": "assistant", "content": "It is mended."},
+    )
+    await extend(store, client_link("first", "main", *answered))
+    await extend(store, client_link("second", "main", ask("Now the printer")))
+    await extend(store, client_link("words", "side", ask("Just a word")))
+    assert {row.first.id for row in await store.list_threads()} == {"first", "second"}
+    await extend(
+        store, client_link("words", "side", ask("And another"), previous="words-1-")
+    )
+    assert {row.first.id for row in await store.list_threads()} == {
+        "first",
+        "second",
+        "words",
+    }, "it goes on"
+    await extend(store, client_link("helper", "subagent", ask("Help")))
+    await extend(
+        store, client_link("stray", "subagent", ask("Help"), client_parent="s9")
+    )
+    listed = {row.first.id: row.first.shown_kind for row in await store.list_threads()}
+    assert listed == {
+        "first": "main",
+        "second": "main",
+        "words": "main",
+        "stray": "main",
+    }

@@ -29,14 +29,16 @@ from tests.store.messages import (
 from tests.store.tables import count_rows, transaction
 
 
-async def test_a_continuation(store: Store, clock: Clock) -> None:
+async def test_compaction_continues_the_thread_in_a_new_session(
+    store: Store, clock: Clock
+) -> None:
     old = await numbered_thread(
         store, 8, title="T", platform="cli", user="ann", model="m", system="S"
     )
     clock.now += 5
-    made = await commit_compaction(store, old, pending=user_messages("pending"))
-    new = made.session
-    assert made.is_committed
+    continuation = await commit_compaction(store, old, pending=user_messages("pending"))
+    new = continuation.session
+    assert continuation.is_committed
     assert (new.kind, new.parent, new.thread, new.is_live, new.started) == (
         "continuation",
         old,
@@ -68,13 +70,13 @@ async def test_a_continuation(store: Store, clock: Clock) -> None:
 
 
 async def test_the_tip_is_found_from_every_id(store: Store) -> None:
-    session = await numbered_thread(store, 4)
-    ids = [session]
+    thread = await numbered_thread(store, 4)
+    ids = [thread]
     for _ in range(5):
         ids.append(await compact_session(store, ids[-1]))
         assert {await store.get_compression_tip(key) for key in ids} == {ids[-1]}
-    [message, *_] = await store.messages(session)
-    branch = await store.branch(session, message.id)
+    [message, *_] = await store.messages(thread)
+    branch = await store.branch(thread, message.id)
     agent = await new_thread(store, kind="subagent", parent=ids[-1])
     assert {await store.get_compression_tip(key) for key in ids} == {ids[-1]}, (
         "branches and subagents are other kinds"
@@ -85,29 +87,29 @@ async def test_the_tip_is_found_from_every_id(store: Store) -> None:
 
 
 async def test_the_system_prompt_may_be_rebuilt(store: Store) -> None:
-    session = await numbered_thread(store, 4, system="old")
-    kept = [message.id for message in await store.messages(session)]
-    made = await store.continue_session(
-        session, kept, seen_count=4, system=[{"type": "text", "text": "new"}]
+    thread = await numbered_thread(store, 4, system="old")
+    kept = [message.id for message in await store.messages(thread)]
+    continuation = await store.continue_session(
+        thread, kept, seen_count=4, system=[{"type": "text", "text": "new"}]
     )
-    assert made.session.system == [{"type": "text", "text": "new"}]
-    assert (await store.session(session)).system == "old"
+    assert continuation.session.system == [{"type": "text", "text": "new"}]
+    assert (await store.session(thread)).system == "old"
 
 
 async def test_messages_that_arrive_meanwhile_are_in_the_continuation_once(
     store: Store,
 ) -> None:
-    session = await numbered_thread(store, 6)
-    seen = await store.messages(session)
+    thread = await numbered_thread(store, 6)
+    seen = await store.messages(thread)
     late = user_messages("late 1", "late 2")
-    await store.append(session, late)
-    made = await store.continue_session(
-        session,
+    await store.append(thread, late)
+    continuation = await store.continue_session(
+        thread,
         [seen[0].id, summary_message(), seen[5].id],
         seen_count=6,
         pending=[late[1], user_message("pending")],
     )
-    assert texts_of(await store.messages(made.session.id)) == [
+    assert texts_of(await store.messages(continuation.session.id)) == [
         "m1",
         "summary",
         "m6",
@@ -115,55 +117,55 @@ async def test_messages_that_arrive_meanwhile_are_in_the_continuation_once(
         "late 2",
         "pending",
     ]
-    await store.append(session, [*late, user_message("after")])
+    await store.append(thread, [*late, user_message("after")])
     expected = "m1, m2, m3, m4, m5, m6, late 1, late 2, pending, after"
-    assert await read_history(store, session) == expected
-    assert await read_history(store, made.session.id) == expected
+    assert await read_history(store, thread) == expected
+    assert await read_history(store, continuation.session.id) == expected
 
 
-async def test_the_second_of_two_gets_the_firsts_tip(store: Store) -> None:
-    session = await numbered_thread(store, 6)
-    first = await compact_session(store, session)
+async def test_later_of_two_compactions_gets_the_tip_of_the_first(store: Store) -> None:
+    thread = await numbered_thread(store, 6)
+    first = await compact_session(store, thread)
     third = await commit_compaction(store, first)
     second = await commit_compaction(
-        store, session, pending=user_messages("not mine to store")
+        store, thread, pending=user_messages("not mine to store")
     )
     assert (second.is_committed, second.session) == (False, third.session)
-    assert await read_history(store, session) == "m1, m2, m3, m4, m5, m6"
-    assert len(await store.compactions(session)) == 2
+    assert await read_history(store, thread) == "m1, m2, m3, m4, m5, m6"
+    assert len(await store.compactions(thread)) == 2
 
 
-async def test_a_continuation_asked_for_again_is_the_same(store: Store) -> None:
-    session = await numbered_thread(store, 6)
+async def test_repeated_compaction_returns_the_same_continuation(store: Store) -> None:
+    thread = await numbered_thread(store, 6)
     first, again = [
-        await commit_compaction(store, session, new="mine") for _ in range(2)
+        await commit_compaction(store, thread, new="mine") for _ in range(2)
     ]
     assert first == again
     assert (again.is_committed, again.session.id) == (True, "mine")
-    assert len(await store.compactions(session)) == 1
+    assert len(await store.compactions(thread)) == 1
 
 
-async def test_of_many_that_compact_at_once_one_wins(
+async def test_one_of_many_simultaneous_compactions_wins(
     store: Store, url: str, clock: Clock
 ) -> None:
-    session = await numbered_thread(store, 6)
+    thread = await numbered_thread(store, 6)
     others = [open_at(url, clock) for _ in range(3)]
     made = await asyncio.gather(
-        *(commit_compaction(one, session) for one in [store, *others] * 3)
+        *(commit_compaction(one, thread) for one in [store, *others] * 3)
     )
     assert sum(continuation.is_committed for continuation in made) == 1
     assert len({continuation.session.id for continuation in made}) == 1
-    assert len(await store.thread_sessions(session)) == 2
+    assert len(await store.thread_sessions(thread)) == 2
     for other in others:
         await other.close()
 
 
 async def test_a_continuation_that_fails_changes_nothing(store: Store) -> None:
-    session = await numbered_thread(store, 4)
+    thread = await numbered_thread(store, 4)
     stranger = await new_thread(store, "stranger")
-    before = await store.export(session)
+    before = await store.export(thread)
     [foreign] = await store.messages(stranger)
-    [first, *_] = await store.messages(session)
+    [first, *_] = await store.messages(thread)
     attempts: tuple[tuple[list[int | NewMessage], int, type[Exception]], ...] = (
         ([foreign.id], 4, UnknownIdError),
         ([first.id, 10**9], 4, UnknownIdError),
@@ -174,16 +176,18 @@ async def test_a_continuation_that_fails_changes_nothing(store: Store) -> None:
     for compacted, seen, error in attempts:
         with pytest.raises(error):
             await store.continue_session(
-                session, compacted, seen_count=seen, pending=user_messages("pending")
+                thread, compacted, seen_count=seen, pending=user_messages("pending")
             )
     with pytest.raises(InputError, match="taken"):
-        await store.continue_session(session, [first.id], seen_count=4, new=stranger)
-    assert await store.export(session) == before
+        await store.continue_session(thread, [first.id], seen_count=4, new=stranger)
+    assert await store.export(thread) == before
 
 
-async def test_the_record_of_a_compaction(store: Store, clock: Clock) -> None:
-    session = await numbered_thread(store, 4)
-    ids = [message.id for message in await store.messages(session)]
+async def test_compaction_record_is_stored_unchanged(
+    store: Store, clock: Clock
+) -> None:
+    thread = await numbered_thread(store, 4)
+    ids = [message.id for message in await store.messages(thread)]
     record = NewCompaction(
         covered=ids[1:3],
         tokens_before=1000,
@@ -197,85 +201,85 @@ async def test_the_record_of_a_compaction(store: Store, clock: Clock) -> None:
         duration=1.5,
         cost=Decimal("0.000000000125"),
     )
-    made = await store.continue_session(
-        session, [ids[0], summary_message(), ids[3]], seen_count=4, compaction=record
+    continuation = await store.continue_session(
+        thread, [ids[0], summary_message(), ids[3]], seen_count=4, compaction=record
     )
-    [stored] = await store.compactions(made.session.id)
+    [stored] = await store.compactions(continuation.session.id)
     assert (stored.thread, stored.parent, stored.session) == (
-        session,
-        session,
-        made.session.id,
+        thread,
+        thread,
+        continuation.session.id,
     )
     assert (stored.created, stored.reverted) == (clock.now, None)
     assert stored.record == record
     clock.now += 3
-    await store.undo(session)
-    [undone] = await store.compactions(session)
+    await store.undo(thread)
+    [undone] = await store.compactions(thread)
     assert undone.reverted == clock.now
 
 
-async def test_a_thread_that_has_ended_stays_so_through_a_compaction(
+async def test_ended_thread_stays_ended_through_a_compaction(
     store: Store,
 ) -> None:
-    session = await numbered_thread(store, 6)
-    await store.end_session(session, "user")
-    made = await commit_compaction(store, session)
-    assert made.session.end_reason == "user"
-    undone = await store.undo(session)
+    thread = await numbered_thread(store, 6)
+    await store.end_session(thread, "user")
+    continuation = await commit_compaction(store, thread)
+    assert continuation.session.end_reason == "user"
+    undone = await store.undo(thread)
     assert undone.end_reason == "user"
-    made = await commit_compaction(store, session, pending=user_messages("more"))
-    assert made.session.is_live
+    continuation = await commit_compaction(store, thread, pending=user_messages("more"))
+    assert continuation.session.is_live
 
 
 async def test_undo_restores_the_parent_with_messages_added_since(
     store: Store, clock: Clock
 ) -> None:
-    session = await numbered_thread(store, 6)
-    made = await compact_session(store, session)
-    await append_texts(store, session, "after 1", "after 2")
+    thread = await numbered_thread(store, 6)
+    tip = await compact_session(store, thread)
+    await append_texts(store, thread, "after 1", "after 2")
     clock.now += 1
-    undone = await store.undo(made)
-    assert (undone.id, undone.is_live, undone.end_reason) == (session, True, None)
-    reverted = await store.session(made)
+    undone = await store.undo(tip)
+    assert (undone.id, undone.is_live, undone.end_reason) == (thread, True, None)
+    reverted = await store.session(tip)
     assert (reverted.kind, reverted.ended, reverted.end_reason) == (
         "reverted",
         clock.now,
         "reverted",
     )
-    assert await store.get_compression_tip(made) == session
+    assert await store.get_compression_tip(tip) == thread
     everything = "m1, m2, m3, m4, m5, m6, after 1, after 2"
-    assert await read_context(store, session) == everything
-    assert await read_history(store, made) == everything
-    again = await commit_compaction(store, session)
+    assert await read_context(store, thread) == everything
+    assert await read_history(store, tip) == everything
+    again = await commit_compaction(store, thread)
     assert again.is_committed
-    assert again.session.id != made
-    assert await store.get_compression_tip(made) == again.session.id
+    assert again.session.id != tip
+    assert await store.get_compression_tip(tip) == again.session.id
 
 
 async def test_undo_goes_back_step_by_step(store: Store) -> None:
-    session = await numbered_thread(store, 6)
-    first = await compact_session(store, session)
-    await append_texts(store, session, "a")
+    thread = await numbered_thread(store, 6)
+    first = await compact_session(store, thread)
+    await append_texts(store, thread, "a")
     second = await compact_session(store, first)
-    await append_texts(store, session, "b")
-    assert (await store.undo(session)).id == first
-    assert await read_context(store, session) == "m1, summary, m5, m6, a, b"
-    assert (await store.undo(second)).id == session
-    assert await read_context(store, session) == "m1, m2, m3, m4, m5, m6, a, b"
+    await append_texts(store, thread, "b")
+    assert (await store.undo(thread)).id == first
+    assert await read_context(store, thread) == "m1, summary, m5, m6, a, b"
+    assert (await store.undo(second)).id == thread
+    assert await read_context(store, thread) == "m1, m2, m3, m4, m5, m6, a, b"
     with pytest.raises(NothingToUndoError):
-        await store.undo(session)
+        await store.undo(thread)
 
 
 async def test_two_undos_at_once_take_back_two_compactions_at_most(
     store: Store, url: str, clock: Clock
 ) -> None:
     other = open_at(url, clock)
-    session = await numbered_thread(store, 6)
-    first = await compact_session(store, session)
+    thread = await numbered_thread(store, 6)
+    first = await compact_session(store, thread)
     await compact_session(store, first)
-    await asyncio.gather(*(one.undo(session) for one in (store, other)))
-    assert await store.get_compression_tip(session) == session
-    assert await read_history(store, session) == "m1, m2, m3, m4, m5, m6"
+    await asyncio.gather(*(one.undo(thread) for one in (store, other)))
+    assert await store.get_compression_tip(thread) == thread
+    assert await read_history(store, thread) == "m1, m2, m3, m4, m5, m6"
     await other.close()
 
 
@@ -291,18 +295,16 @@ def stored_bytes(store: Store) -> int:
         return int(tx.value(SIZE_SQL[tx.dialect.name]))
 
 
-async def test_a_continuation_adds_little(store: Store) -> None:
+async def test_continuation_needs_little_space(store: Store) -> None:
     """Messages are stored once: carrying a tail of 100 of 1,000 along costs less than a tenth of the thread's size."""
     empty = stored_bytes(store)
-    session = await new_thread(
+    thread = await new_thread(
         store, *(user_message(f"{number} " + "words " * 60) for number in range(1000))
     )
     await store.search(SearchQuery("words"))  # indexed from here on
     before = stored_bytes(store)
-    made = await compact_session(
-        store, session, head=2, tail=100, words="summary " * 500
-    )
+    tip = await compact_session(store, thread, head=2, tail=100, words="summary " * 500)
     added = stored_bytes(store) - before
-    assert len(await store.messages(made)) == 103
+    assert len(await store.messages(tip)) == 103
     assert added < 0.1 * (before - empty)
     assert count_rows(store, "messages") == 1001

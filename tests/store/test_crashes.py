@@ -146,7 +146,7 @@ def wait_for_new_messages(logs: Sequence[Path]) -> None:
         time.sleep(0.005)
 
 
-def test_the_server_crashes(own_server: Server, tmp_path: Path) -> None:
+def test_server_is_killed_at_random_moments(own_server: Server, tmp_path: Path) -> None:
     assert crash_server(own_server, tmp_path, SERVER_CRASHES) > SERVER_CRASHES
 
 

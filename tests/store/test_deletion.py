@@ -52,21 +52,21 @@ def count_all_rows(store: Store) -> dict[str, int]:
 
 async def full_thread(store: Store, word: str) -> str:
     """Create a thread with something of every kind, all of it containing a unique word."""
-    session = await new_thread(
+    thread = await new_thread(
         store, *numbered_messages(1, 6, word), system=f"prompt {word}"
     )
-    await compact_session(store, session, words=f"summary of {word}")
-    await store.undo(session)
-    await compact_session(store, session)
-    await append_texts(store, session, f"{word} after")
-    await store.put_output(session, f"output of {word}", call_id="c", tool="t")
-    await store.record_usage(NewUsage(session, "model", CanonicalUsage(input_tokens=5)))
-    await store.put_state(session, "engine", {"word": word})
-    agent = await new_thread(store, f"{word} agent", kind="subagent", parent=session)
+    await compact_session(store, thread, words=f"summary of {word}")
+    await store.undo(thread)
+    await compact_session(store, thread)
+    await append_texts(store, thread, f"{word} after")
+    await store.put_output(thread, f"output of {word}", call_id="c", tool="t")
+    await store.record_usage(NewUsage(thread, "model", CanonicalUsage(input_tokens=5)))
+    await store.put_state(thread, "engine", {"word": word})
+    agent = await new_thread(store, f"{word} agent", kind="subagent", parent=thread)
     inner = await new_thread(store, f"{word} inner", kind="subagent", parent=agent)
     await store.put_output(inner, f"inner output of {word}")
-    assert await store.acquire(session, "me", 10)
-    return session
+    assert await store.acquire(thread, "me", 10)
+    return thread
 
 
 async def found_threads(store: Store, text: str) -> set[str]:
@@ -106,33 +106,25 @@ async def test_deletion_removes_everything_except_usage(store: Store) -> None:
     assert count_all_rows(store) == before
 
 
-async def test_any_id_of_a_thread_deletes_it(store: Store) -> None:
-    session = await numbered_thread(store, 6)
-    made = await compact_session(store, session)
-    assert await store.delete_thread(made) == 2
-    with pytest.raises(UnknownIdError):
-        await store.session(session)
-
-
 async def test_a_branch_keeps_shared_history_in_reading_and_search(
     store: Store,
 ) -> None:
-    session = await new_thread(
+    thread = await new_thread(
         store, *(user_message(f"word{n} shared") for n in range(1, 9)), system="S"
     )
-    await compact_session(store, session)
-    await append_texts(store, session, "word9 shared", "word10 later")
-    messages = await store.history(session)
-    one = await store.branch(session, messages[8].id)
+    await compact_session(store, thread)
+    await append_texts(store, thread, "word9 shared", "word10 later")
+    messages = await store.history(thread)
+    one = await store.branch(thread, messages[8].id)
     two = await store.branch(one.id, messages[3].id)
-    sibling = await store.branch(session, messages[1].id)
+    sibling = await store.branch(thread, messages[1].id)
     histories = {
         key: await read_history(store, key) for key in (one.id, two.id, sibling.id)
     }
     contexts = {
         key: await read_context(store, key) for key in (one.id, two.id, sibling.id)
     }
-    await store.delete_thread(session)
+    await store.delete_thread(thread)
     for key in (one.id, two.id, sibling.id):
         assert await read_history(store, key) == histories[key]
         assert await read_context(store, key) == contexts[key]
@@ -154,18 +146,20 @@ async def test_a_branch_keeps_shared_history_in_reading_and_search(
 
 
 async def test_a_branch_that_used_the_same_event_loses_nothing(store: Store) -> None:
-    session = await new_thread(
+    thread = await new_thread(
         store, user_message("first", event="e"), *user_messages("second")
     )
-    branch = await store.branch(session, (await store.messages(session))[1].id)
+    branch = await store.branch(thread, (await store.messages(thread))[1].id)
     await store.append(branch.id, [user_message("mine", event="e")])
-    await store.delete_thread(session)
+    await store.delete_thread(thread)
     assert await read_history(store, branch.id) == "first, second, mine"
     await store.append(branch.id, [user_message("mine", event="e")])
     assert await read_history(store, branch.id) == "first, second, mine"
 
 
-async def test_an_output_goes_with_the_last_that_cites_it(store: Store) -> None:
+async def test_output_is_deleted_with_the_last_thread_that_cites_it(
+    store: Store,
+) -> None:
     one = await new_thread(store)
     two = await new_thread(store)
     key = (await store.put_output(one, "the same unusual output")).id
@@ -183,17 +177,17 @@ async def test_an_output_goes_with_the_last_that_cites_it(store: Store) -> None:
 async def test_a_branch_cites_the_outputs_its_shared_messages_cite(
     store: Store,
 ) -> None:
-    session = await new_thread(store)
+    thread = await new_thread(store)
     early = "early log " * 9
     late = "late log " * 9
     for text in (early, late):
-        stored = await store.put_output(session, text, call_id="c", tool="run")
-        await append_texts(store, session, f"see {stored.id} for it")
-    branch = await store.branch(session, (await store.messages(session))[0].id)
+        stored = await store.put_output(thread, text, call_id="c", tool="run")
+        await append_texts(store, thread, f"see {stored.id} for it")
+    branch = await store.branch(thread, (await store.messages(thread))[0].id)
     assert [stored.id for stored in await store.outputs(branch.id)] == [
         output_id(early)
     ]
-    await store.delete_thread(session)
+    await store.delete_thread(thread)
     assert await store.output(output_id(early)) == early
     with pytest.raises(UnknownIdError):
         await store.output(output_id(late))
@@ -206,17 +200,17 @@ async def test_a_thread_is_deleted_while_others_write_to_it(
     """Late writers get an error; nothing is left half-deleted."""
     others = [open_at(url, clock) for _ in range(2)]
     for _ in range(12):
-        session = await numbered_thread(store, 6, system="the only prompt")
-        messages = await store.messages(session)
+        thread = await numbered_thread(store, 6, system="the only prompt")
+        messages = await store.messages(thread)
         fresh = NewSession(system="the only prompt")
         results = await asyncio.gather(
-            store.delete_thread(session),
-            *(append_texts(other, session, "more") for other in others),
-            others[0].branch(session, messages[3].id),
-            others[1].put_output(session, "an output"),
+            store.delete_thread(thread),
+            *(append_texts(other, thread, "more") for other in others),
+            others[0].branch(thread, messages[3].id),
+            others[1].put_output(thread, "an output"),
             others[0].create_session(fresh),
-            commit_compaction(others[1], session),
-            others[1].create_session(NewSession(kind="subagent", parent=session)),
+            commit_compaction(others[1], thread),
+            others[1].create_session(NewSession(kind="subagent", parent=thread)),
             return_exceptions=True,
         )
         assert all(

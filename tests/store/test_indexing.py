@@ -82,7 +82,7 @@ def test_chunks_cover_the_text_and_are_distinct(text: str) -> None:
     assert found[-1].start + len(found[-1].text) == len(text)
 
 
-def test_neighbours_share_some_words() -> None:
+def test_neighbouring_chunks_overlap() -> None:
     found = list(split_text(WORDS * 2_000))
     assert len(found) > 5
     for before, after in pairwise(found):
@@ -93,7 +93,7 @@ def test_neighbours_share_some_words() -> None:
         )
 
 
-def test_words_are_not_cut() -> None:
+def test_chunks_cut_no_words() -> None:
     found = {term for cut in split_text(WORDS * 2_000) for term in cut.terms.split()}
     assert found == set(WORDS.split())
 
@@ -113,7 +113,7 @@ def test_every_phrase_of_a_text_is_in_a_chunk(words: list[str]) -> None:
         assert any(phrase in chunk for chunk in chunks)
 
 
-def test_secrets_are_out_before_anything_is_cut() -> None:
+def test_secrets_are_redacted_before_the_text_is_split() -> None:
     secret = "ghp_" + "a8Kd02mQpX7zLw4nRt6Yb1Vc9Je3Hu5Gs0Fo"
     for filler in range(CHUNK_CHARS - 60, CHUNK_CHARS + 60, 7):
         chunks, redacted = redact_and_split(
@@ -130,7 +130,7 @@ def test_secrets_are_out_before_anything_is_cut() -> None:
             )
 
 
-def test_what_a_message_says() -> None:
+def test_searchable_text_of_a_message() -> None:
     call = function_call("1", "grep", '{"pattern": "x"}')
     assert searchable_text({"role": "user", "content": "hello"}) == "hello"
     assert (
@@ -149,7 +149,7 @@ def test_what_a_message_says() -> None:
 
 
 @given(st.text(max_size=80), st.text(max_size=80))
-def test_names_tell_values_apart_whatever_they_hold(one: str, other: str) -> None:
+def test_filter_names_differ_exactly_if_values_differ(one: str, other: str) -> None:
     for kind in ("role", "tool"):
         assert (make_filter_name(kind, one) == make_filter_name(kind, other)) == (
             one == other
@@ -162,7 +162,7 @@ def test_names_tell_values_apart_whatever_they_hold(one: str, other: str) -> Non
     assert len(token) < 100
 
 
-def test_names_of_ordinary_values_are_readable() -> None:
+def test_filter_names_of_ordinary_values_are_readable() -> None:
     assert make_filter_name("role", "user") == "role_user"
 
 
@@ -220,7 +220,7 @@ async def test_indexing_pauses_less_when_many_texts_wait(
     assert len(await store.search(SearchQuery("last"))) == 1
 
 
-async def test_two_stores_index_the_same_only_once(
+async def test_two_stores_index_a_text_once(
     store: Store, url: str, clock: Clock
 ) -> None:
     stop_background_indexing(store)

@@ -9,10 +9,10 @@ import pytest
 
 from everthread.core.types import Node
 from everthread.errors import LeaseLostError
-from everthread.store.records import Lease
 from everthread.store.store import Store
 from tests.store.conftest import Clock, open_at
 from tests.store.messages import (
+    acquire_lease,
     append_texts,
     commit_compaction,
     compact_session,
@@ -23,111 +23,103 @@ from tests.store.messages import (
 )
 
 
-async def acquire_lease(
-    store: Store, thread: str, holder: str, seconds: float = 60
-) -> Lease:
-    lease = await store.acquire(thread, holder, seconds)
-    assert lease is not None
-    return lease
-
-
-async def test_one_holds_a_thread(store: Store) -> None:
-    session = await new_thread(store)
+async def test_one_holder_at_a_time(store: Store) -> None:
+    thread = await new_thread(store)
     other = await new_thread(store)
-    mine = await acquire_lease(store, session, "me")
-    assert (mine.thread, mine.holder) == (session, "me")
-    assert await store.acquire(session, "you", 60) is None
+    mine = await acquire_lease(store, thread, "me")
+    assert (mine.thread, mine.holder) == (thread, "me")
+    assert await store.acquire(thread, "you", 60) is None
     assert await store.acquire(other, "you", 60) is not None, (
         "another thread is another lease"
     )
     await store.release(mine)
-    yours = await acquire_lease(store, session, "you")
+    yours = await acquire_lease(store, thread, "you")
     assert yours.fence > mine.fence
 
 
 async def test_any_id_of_a_thread_names_the_same_lease(store: Store) -> None:
-    session = await numbered_thread(store, 6)
-    made = await compact_session(store, session)
-    mine = await acquire_lease(store, made, "me")
-    assert mine.thread == session
-    assert await store.acquire(session, "you", 60) is None
-    await append_texts(store, made, "fine", lease=mine)
+    thread = await numbered_thread(store, 6)
+    tip = await compact_session(store, thread)
+    mine = await acquire_lease(store, tip, "me")
+    assert mine.thread == thread
+    assert await store.acquire(thread, "you", 60) is None
+    await append_texts(store, tip, "fine", lease=mine)
 
 
-async def test_the_databases_clock_decides(store: Store, clock: Clock) -> None:
+async def test_leases_expire_by_the_databases_clock(store: Store, clock: Clock) -> None:
     """The process's own clock may be wrong by years."""
-    session = await new_thread(store)
+    thread = await new_thread(store)
     clock.now = 0.0
-    mine = await acquire_lease(store, session, "me", 60)
+    mine = await acquire_lease(store, thread, "me", 60)
     assert abs(mine.expires - (time.time() + 60)) < 30
     clock.now = 1e12
-    assert await store.acquire(session, "you", 60) is None
+    assert await store.acquire(thread, "you", 60) is None
 
 
 async def test_an_expired_lease_is_taken_and_its_late_write_refused(
     store: Store,
 ) -> None:
-    session = await numbered_thread(store, 6)
-    mine = await acquire_lease(store, session, "me", 0.05)
+    thread = await numbered_thread(store, 6)
+    mine = await acquire_lease(store, thread, "me", 0.05)
     await asyncio.sleep(0.1)
-    yours = await acquire_lease(store, session, "you")
+    yours = await acquire_lease(store, thread, "you")
     assert yours.fence > mine.fence
-    node = Node("n", session, 0, "b", 1, 1, "a", 1, 1, 0, 0, 0.0, 0.0, ("1",))
-    before = await store.export(session)
+    node = Node("n", thread, 0, "b", 1, 1, "a", 1, 1, 0, 0, 0.0, 0.0, ("1",))
+    before = await store.export(thread)
     for late in (
-        append_texts(store, session, "late", lease=mine),
-        commit_compaction(store, session, pending=user_messages("late"), lease=mine),
-        store.end_session(session, "late", lease=mine),
+        append_texts(store, thread, "late", lease=mine),
+        commit_compaction(store, thread, pending=user_messages("late"), lease=mine),
+        store.end_session(thread, "late", lease=mine),
         store.put_nodes([node], lease=mine),
         store.renew(mine, 60),
     ):
         with pytest.raises(LeaseLostError):
             await late
     await store.release(mine)
-    assert await store.export(session) == before
-    await append_texts(store, session, "in time", lease=yours)
-    assert (await read_history(store, session)).endswith(", in time")
+    assert await store.export(thread) == before
+    await append_texts(store, thread, "in time", lease=yours)
+    assert (await read_history(store, thread)).endswith(", in time")
 
 
 async def test_a_late_undo_is_refused(store: Store) -> None:
-    session = await numbered_thread(store, 6)
-    mine = await acquire_lease(store, session, "me", 0.0)
-    made = await compact_session(store, session, lease=mine)
-    await acquire_lease(store, session, "you")
+    thread = await numbered_thread(store, 6)
+    mine = await acquire_lease(store, thread, "me", 0.0)
+    tip = await compact_session(store, thread, lease=mine)
+    await acquire_lease(store, thread, "you")
     with pytest.raises(LeaseLostError):
-        await store.undo(session, lease=mine)
-    assert await store.get_compression_tip(session) == made
+        await store.undo(thread, lease=mine)
+    assert await store.get_compression_tip(thread) == tip
 
 
 async def test_an_expired_lease_that_was_not_taken_still_counts(store: Store) -> None:
-    session = await new_thread(store)
-    mine = await acquire_lease(store, session, "me", 0.0)
-    await append_texts(store, session, "fine", lease=mine)
+    thread = await new_thread(store)
+    mine = await acquire_lease(store, thread, "me", 0.0)
+    await append_texts(store, thread, "fine", lease=mine)
     longer = await store.renew(mine, 60)
     assert (longer.fence, longer.expires > mine.expires) == (mine.fence, True)
-    assert await store.acquire(session, "you", 60) is None
+    assert await store.acquire(thread, "you", 60) is None
 
 
 async def test_a_released_lease_allows_no_write(store: Store) -> None:
-    session = await new_thread(store)
-    mine = await acquire_lease(store, session, "me")
+    thread = await new_thread(store)
+    mine = await acquire_lease(store, thread, "me")
     await store.release(mine)
     await store.release(mine)
     with pytest.raises(LeaseLostError):
-        await append_texts(store, session, "late", lease=mine)
+        await append_texts(store, thread, "late", lease=mine)
     with pytest.raises(LeaseLostError):
         await store.renew(mine, 60)
 
 
-async def test_the_holder_may_take_it_anew(store: Store) -> None:
+async def test_holder_may_acquire_its_lease_again(store: Store) -> None:
     """A process restarted under the same name may write; late writes of the old one are refused."""
-    session = await new_thread(store)
-    old = await acquire_lease(store, session, "me")
-    new = await acquire_lease(store, session, "me")
+    thread = await new_thread(store)
+    old = await acquire_lease(store, thread, "me")
+    new = await acquire_lease(store, thread, "me")
     with pytest.raises(LeaseLostError):
-        await append_texts(store, session, "old", lease=old)
-    await append_texts(store, session, "new", lease=new)
-    assert await read_history(store, session) == "new"
+        await append_texts(store, thread, "old", lease=old)
+    await append_texts(store, thread, "new", lease=new)
+    assert await read_history(store, thread) == "new"
 
 
 async def test_a_lease_is_for_its_thread_only(store: Store) -> None:
@@ -144,10 +136,10 @@ async def test_one_of_many_concurrent_callers_gets_the_lease(
 ) -> None:
     others = [open_at(url, clock) for _ in range(3)]
     for _ in range(5):
-        session = await new_thread(store)
+        thread = await new_thread(store)
         leases = await asyncio.gather(
             *(
-                one.acquire(session, f"p{n}", 60)
+                one.acquire(thread, f"p{n}", 60)
                 for n, one in enumerate([store, *others])
             )
         )

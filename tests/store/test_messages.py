@@ -74,9 +74,7 @@ async def test_any_json_is_returned_unchanged(store: Store, bodies: list[Any]) -
 
 @EACH
 @given(names=st.lists(TEXT, min_size=2, max_size=4))
-async def test_names_the_model_makes_up_never_stop_a_message(
-    store: Store, names: list[str]
-) -> None:
+async def test_invented_tool_names_are_accepted(store: Store, names: list[str]) -> None:
     calls = [function_call(name, name, name) for name in names]
     body: Any = calls_message(*calls)
     answer: Any = {
@@ -85,8 +83,8 @@ async def test_names_the_model_makes_up_never_stop_a_message(
         "tool_call_id": names[1],
         "content": "x",
     }
-    session = await new_thread(store, NewMessage(body), NewMessage(answer))
-    assert [message.body for message in await store.messages(session)] == [
+    thread = await new_thread(store, NewMessage(body), NewMessage(answer))
+    assert [message.body for message in await store.messages(thread)] == [
         body,
         answer,
     ]
@@ -94,7 +92,7 @@ async def test_names_the_model_makes_up_never_stop_a_message(
 
 @EACH
 @given(event=TEXT, title=TEXT)
-async def test_odd_names_are_kept_or_refused_as_input(
+async def test_unusual_event_ids_are_stored_or_refused(
     store: Store, event: str, title: str
 ) -> None:
     session = await store.create_session(NewSession(title=title))
@@ -107,13 +105,13 @@ async def test_odd_names_are_kept_or_refused_as_input(
         assert stored.event == event
 
 
-async def test_ten_megabytes(store: Store) -> None:
+async def test_message_of_ten_megabytes(store: Store) -> None:
     text = "x" * 5_000_000 + "漢😀\0" * 1_000_000
     # Derived: searching is not the point.
-    session = await new_thread(
+    thread = await new_thread(
         store, user_message(text, kind="derived"), *user_messages("after")
     )
-    assert await read_context(store, session) == f"{text}, after"
+    assert await read_context(store, thread) == f"{text}, after"
 
 
 @pytest.mark.parametrize(
@@ -123,10 +121,10 @@ async def test_ten_megabytes(store: Store) -> None:
 async def test_invalid_messages_are_refused_and_nothing_is_stored(
     store: Store, body: Any
 ) -> None:
-    session = await new_thread(store)
+    thread = await new_thread(store)
     with pytest.raises(InputError):
-        await store.append(session, [user_message("fine"), NewMessage(body)])
-    assert await store.messages(session) == []
+        await store.append(thread, [user_message("fine"), NewMessage(body)])
+    assert await store.messages(thread) == []
 
 
 async def test_a_too_deeply_nested_message_is_refused(store: Store) -> None:
@@ -135,58 +133,56 @@ async def test_a_too_deeply_nested_message_is_refused(store: Store) -> None:
     for _ in range(100_000):
         inner.append([])
         inner = inner[0]
-    session = await new_thread(store)
+    thread = await new_thread(store)
     with pytest.raises(EverthreadError):
-        await store.append(session, [NewMessage(body)])
-    await append_texts(store, session, "still works")
+        await store.append(thread, [NewMessage(body)])
+    await append_texts(store, thread, "still works")
 
 
-@pytest.mark.parametrize("more", [{"tokens": 2**70}, {"tokens": "many"}])
-async def test_values_no_database_takes_are_refused_as_input(
-    store: Store, more: Any
-) -> None:
-    session = await new_thread(store)
-    with pytest.raises(InputError):
-        await store.append(session, [user_message("x", **more)])
-    assert await store.messages(session) == []
+@pytest.mark.parametrize("tokens", [-1, 1.5, 10**12, 2**70, "many"])
+async def test_invalid_token_count_is_refused(store: Store, tokens: Any) -> None:
+    thread = await new_thread(store)
+    with pytest.raises(InputError, match=r"cannot have .* tokens"):
+        await store.append(thread, [user_message("x", tokens=tokens)])
+    assert await store.messages(thread) == []
 
 
 async def test_a_message_is_returned_with_its_metadata(
     store: Store, clock: Clock
 ) -> None:
     new = user_message("hello", tokens=7, event="e-1")
-    session = await new_thread(store)
-    [stored] = await store.append(session, [new])
+    thread = await new_thread(store)
+    [stored] = await store.append(thread, [new])
     assert (stored.session, stored.seq, stored.kind, stored.tokens, stored.event) == (
-        session,
+        thread,
         0,
         "message",
         7,
         "e-1",
     )
     assert (stored.created, stored.origin, stored.body) == (clock.now, None, new.body)
-    assert await store.messages(session) == [stored]
+    assert await store.messages(thread) == [stored]
     assert await store.message(stored.id) == stored
 
 
 async def test_a_derived_message_names_its_origin_and_is_not_in_the_history(
     store: Store,
 ) -> None:
-    session = await new_thread(store)
+    thread = await new_thread(store)
     long = "long " * 100
-    [whole] = await store.append(session, [tool_result("read", long)])
+    [whole] = await store.append(thread, [tool_result("read", long)])
     [small] = await store.append(
-        session, [tool_result("read", "short", kind="derived", origin=whole.id)]
+        thread, [tool_result("read", "short", kind="derived", origin=whole.id)]
     )
     assert (await store.message(small.id)).origin == whole.id
-    assert await read_context(store, session) == f"{long}, short"
-    assert await read_history(store, session) == long
+    assert await read_context(store, thread) == f"{long}, short"
+    assert await read_history(store, thread) == long
 
 
 async def test_a_repeated_event_is_stored_once(store: Store) -> None:
-    session = await new_thread(store)
+    thread = await new_thread(store)
     first = await store.append(
-        session,
+        thread,
         [
             user_message("a", event="1"),
             user_message("b", event="2"),
@@ -195,14 +191,14 @@ async def test_a_repeated_event_is_stored_once(store: Store) -> None:
     )
     assert [message.seq for message in first] == [0, 1, 0]
     again = await store.append(
-        session,
+        thread,
         [user_message("other words", event="2"), user_message("c", event="3")],
     )
     assert [message.id for message in again] == [first[1].id, again[1].id]
-    assert await read_context(store, session) == "a, b, c"
+    assert await read_context(store, thread) == "a, b, c"
 
 
-async def test_events_are_a_threads_own(store: Store) -> None:
+async def test_threads_may_use_the_same_event_ids(store: Store) -> None:
     one = await new_thread(store)
     two = await new_thread(store)
     for session in (one, two):
@@ -210,53 +206,41 @@ async def test_events_are_a_threads_own(store: Store) -> None:
     assert await read_context(store, two) == two
 
 
-async def test_a_repeated_event_is_found_where_the_thread_shows_it_now(
+async def test_repeated_event_returns_its_current_position(
     store: Store,
 ) -> None:
     events = [user_message(f"m{number}", event=str(number)) for number in range(6)]
-    session = await new_thread(store, *events)
-    continued = await compact_session(store, session, head=1, tail=2)
-    covered, carried = await store.append(session, [events[2], events[5]])
-    assert (covered.session, covered.seq) == (session, 2)
+    thread = await new_thread(store, *events)
+    continued = await compact_session(store, thread, head=1, tail=2)
+    covered, carried = await store.append(thread, [events[2], events[5]])
+    assert (covered.session, covered.seq) == (thread, 2)
     assert (carried.session, carried.seq) == (continued, 3)
-    await store.undo(session)
-    assert [m.session for m in await store.append(session, events)] == [session] * 6
+    await store.undo(thread)
+    assert [m.session for m in await store.append(thread, events)] == [thread] * 6
 
 
-async def test_order_is_the_order_of_asking(store: Store) -> None:
-    session = await new_thread(store)
+async def test_simultaneous_appends_keep_the_order_of_their_calls(store: Store) -> None:
+    thread = await new_thread(store)
     await asyncio.gather(
-        *(append_texts(store, session, f"{n}a", f"{n}b") for n in range(40))
+        *(append_texts(store, thread, f"{n}a", f"{n}b") for n in range(40))
     )
     expected = ", ".join(f"{n}a, {n}b" for n in range(40))
-    assert await read_context(store, session) == expected
-    assert [message.seq for message in await store.messages(session)] == list(range(80))
-
-
-async def test_an_append_to_any_id_of_a_thread_lands_at_its_tip(store: Store) -> None:
-    session = await numbered_thread(store, 6)
-    ids = [session]
-    for _ in range(4):
-        ids.append(await compact_session(store, ids[-1]))
-    for number, key in enumerate(ids):
-        [stored] = await store.append(key, user_messages(f"late {number}"))
-        assert stored.session == ids[-1]
-    context = await read_context(store, session)
-    assert context.endswith(", late 0, late 1, late 2, late 3, late 4")
+    assert await read_context(store, thread) == expected
+    assert [message.seq for message in await store.messages(thread)] == list(range(80))
 
 
 async def test_pages_of_a_session_and_of_a_history(store: Store) -> None:
-    session = await numbered_thread(store, 6)
-    continued = await compact_session(store, session)
-    await store.append(session, numbered_messages(7, 9))
-    whole = await store.history(session)
+    thread = await numbered_thread(store, 6)
+    continued = await compact_session(store, thread)
+    await store.append(thread, numbered_messages(7, 9))
+    whole = await store.history(thread)
     for start in range(11):
         for limit in (0, 1, 3, 20):
             assert (
-                await store.history(session, start=start, limit=limit)
+                await store.history(thread, start=start, limit=limit)
                 == whole[start : start + limit]
             )
-        assert await store.history(session, start=start) == whole[start:]
+        assert await store.history(thread, start=start) == whole[start:]
     assert texts_of(await store.messages(continued, start=1, limit=2)) == [
         "summary",
         "m5",
@@ -265,8 +249,8 @@ async def test_pages_of_a_session_and_of_a_history(store: Store) -> None:
 
 
 async def test_a_message_is_read_by_its_tenant_only(store: Store) -> None:
-    session = await new_thread(store, "private", tenant="a")
-    [message] = await store.messages(session)
+    thread = await new_thread(store, "private", tenant="a")
+    [message] = await store.messages(thread)
     assert (await store.message(message.id, tenant="a")).id == message.id
     with pytest.raises(UnknownIdError):
         await store.message(message.id, tenant="b")

@@ -95,8 +95,8 @@ async def test_a_migration_that_is_killed_is_done_by_the_next(
         )
     store = open_later(url)
     assert (await store.check()).schema == latest_of(store)
-    session = await new_thread(store, "works")
-    assert await read_history(store, session) == "works"
+    thread = await new_thread(store, "works")
+    assert await read_history(store, thread) == "works"
     await close_sound(store)
 
 
@@ -105,11 +105,11 @@ async def test_a_later_version_brings_the_store_up_to_date_and_an_older_one_refu
 ) -> None:
     url = new_url(kind, empty=True)
     store = open_at(url, Clock())
-    session = await new_thread(store, "kept")
+    thread = await new_thread(store, "kept")
     await store.close()
     later = open_later(url)
     assert (await later.check()).schema == LATER.number
-    assert await read_history(later, session) == "kept"
+    assert await read_history(later, thread) == "kept"
     await close_sound(later)
     number = LATER.number
     with pytest.raises(
@@ -153,11 +153,11 @@ async def test_opening_again_changes_nothing(
 ) -> None:
     url = new_url(kind)
     first = open_at(url, Clock())
-    session = await new_thread(first, "kept")
+    thread = await new_thread(first, "kept")
     await first.close()
     for _ in range(2):
         again = open_store(url)
-        assert await read_history(again, session) == "kept"
+        assert await read_history(again, thread) == "kept"
         await again.close()
 
 

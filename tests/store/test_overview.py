@@ -1,11 +1,10 @@
-"""Lean rows for pages that show many threads: the same on each database."""
+"""Figures for pages that show many threads."""
 
 from __future__ import annotations
 
 from decimal import Decimal
 
 from everthread.core.costs.canonical_usage import CanonicalUsage
-from everthread.store.search_records import SearchQuery
 from everthread.store.store import Store
 from everthread.store.usage_records import NewUsage
 from tests.store.conftest import Clock
@@ -19,7 +18,9 @@ from tests.store.messages import (
 )
 
 
-async def test_figures_of_a_list_of_threads(store: Store, clock: Clock) -> None:
+async def test_thread_figures_sum_calls_and_compactions(
+    store: Store, clock: Clock
+) -> None:
     one = await numbered_thread(store, 6, tenant="a")
     two = await numbered_thread(store, 6, tenant="b")
     empty = await new_thread(store, tenant="a")
@@ -30,7 +31,7 @@ async def test_figures_of_a_list_of_threads(store: Store, clock: Clock) -> None:
         NewUsage(one, "m2", CanonicalUsage(10, 1), "auxiliary", cost=Decimal("0.5"))
     )
     await store.record_usage(NewUsage(two, "m3", CanonicalUsage(7, 1)))
-    made = await compact_session(store, one)
+    tip = await compact_session(store, one)
     found = await store.thread_figures([one, two, empty])
     first = found[one]
     assert (first.calls, first.cost, first.last_prompt_tokens, first.last_model) == (
@@ -48,7 +49,7 @@ async def test_figures_of_a_list_of_threads(store: Store, clock: Clock) -> None:
         ("m2", "auxiliary", 10, "a"),
     ]
     records = await store.recent_compactions(tenant="a")
-    assert [record.session for record in records] == [made]
+    assert [record.session for record in records] == [tip]
     assert await store.recent_compactions(tenant="b") == []
     assert await store.recent_compactions(threads=[two]) == []
     assert await store.recent_compactions(threads=[]) == []
@@ -81,7 +82,9 @@ async def test_the_heaviest_messages_and_tools(store: Store) -> None:
     assert tokens > 9_200
 
 
-async def test_a_change_is_seen(store: Store, clock: Clock) -> None:
+async def test_last_change_differs_after_every_change(
+    store: Store, clock: Clock
+) -> None:
     thread = await numbered_thread(store, 6, tenant="a")
     seen = {await store.last_change(thread=thread)}
     listed = {await store.last_change(tenant="a"), await store.last_change()}
@@ -90,27 +93,15 @@ async def test_a_change_is_seen(store: Store, clock: Clock) -> None:
     await store.append(thread, numbered_messages(7, 7))
     seen.add(await store.last_change(thread=thread))
     listed.add(await store.last_change(tenant="a"))
-    made = await compact_session(store, thread)
+    tip = await compact_session(store, thread)
     seen.add(await store.last_change(thread=thread))
-    await store.record_usage(NewUsage(made, "m", CanonicalUsage(1, 1)))
+    await store.record_usage(NewUsage(tip, "m", CanonicalUsage(1, 1)))
     seen.add(await store.last_change(thread=thread))
-    await store.undo(made)
+    await store.undo(tip)
     seen.add(await store.last_change(thread=thread))
     listed.add(await store.last_change(tenant="a"))
     assert len(seen) == 5
     assert len(listed) == 3
-
-
-async def test_a_search_of_all_tenants(store: Store) -> None:
-    assert await store.search(SearchQuery("apple", tenant=None)) == []
-    one = await new_thread(store, "an apple", tenant="a")
-    two = await new_thread(store, "two apples, one apple", tenant="b")
-    hits = await store.search(SearchQuery("apple", tenant=None))
-    assert {hit.thread for hit in hits} == {one, two}
-    assert [
-        hit.thread
-        for hit in await store.search(SearchQuery("apple", tenant=None, thread=two))
-    ] == [two]
 
 
 async def test_messages_of_a_session_are_summed_and_looked_up(
@@ -120,17 +111,17 @@ async def test_messages_of_a_session_are_summed_and_looked_up(
         store, *numbered_messages(1, 6), tool_result("terminal", "x" * 400)
     )
     ids = [message.id for message in await store.messages(thread)]
-    made = await compact_session(store, thread, words="in short")
+    tip = await compact_session(store, thread, words="in short")
     row = await store.thread_row(thread)
     assert (row.first.id, row.tip.id, row.messages, row.compactions) == (
         thread,
-        made,
+        tip,
         7,
         1,
     )
     sizes = {
         (kind, role, is_tool): tokens
-        for kind, role, is_tool, tokens in await store.context_sizes(made)
+        for kind, role, is_tool, tokens in await store.context_sizes(tip)
     }
     assert sizes.keys() == {
         ("message", "user", False),
@@ -138,9 +129,9 @@ async def test_messages_of_a_session_are_summed_and_looked_up(
         ("summary", "user", False),
     }
     assert sizes["message", "tool", True] > 100
-    assert len(await store.context_sizes(made, start=3)) == 1
-    whole, shortened = await store.shown_messages(made, ids)
+    assert len(await store.context_sizes(tip, start=3)) == 1
+    whole, shortened = await store.shown_messages(tip, ids)
     assert (whole, shortened) == ({ids[0], *ids[-2:]}, set())
     assert [
-        message.body["content"] for message in await store.session_summaries(made)
+        message.body["content"] for message in await store.session_summaries(tip)
     ] == ["in short"]

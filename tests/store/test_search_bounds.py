@@ -82,6 +82,8 @@ async def test_tenants_do_not_see_each_other(store: Store, other: str) -> None:
         "needle",
         ({"tenant": "alpha"}, {"needle of alpha"}),
         ({"tenant": other}, {"needle of the other"}),
+        ({"tenant": None}, {"needle of alpha", "needle of the other"}),
+        ({"tenant": None, "thread": thread}, {"needle of alpha"}),
         ({}, set()),
     )
     for bound in ("thread", "session"):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-
 import pytest
 
 from everthread.errors import AmbiguousIdError, InputError, UnknownIdError
@@ -21,14 +19,6 @@ from tests.store.messages import (
     user_messages,
 )
 from tests.store.tables import count_rows
-
-
-def test_a_store_is_called_as_the_protocol_says() -> None:
-    for name, promised in inspect.getmembers(Store, inspect.isfunction):
-        if not name.startswith("_"):
-            assert inspect.signature(getattr(Store, name)) == inspect.signature(
-                promised
-            ), name
 
 
 async def test_a_session_is_returned_unchanged(store: Store, clock: Clock) -> None:
@@ -102,6 +92,8 @@ async def test_a_subagent_is_a_thread_of_its_own(store: Store) -> None:
     assert (agent.kind, agent.parent, agent.thread) == ("subagent", main, agent.id)
     assert await store.get_compression_tip(main) == main
     assert await store.threads_started_by(main) == [agent]
+    listed = {row.first.id for row in await store.list_threads()}
+    assert listed == {main, agent.id}
     assert await read_history(store, main) == "go"
 
 
@@ -176,43 +168,45 @@ async def test_lists_are_newest_first_paged_and_filtered(
 async def test_a_session_ends_and_an_append_reopens_it(
     store: Store, clock: Clock
 ) -> None:
-    session = await new_thread(store, "one")
-    ended = await store.end_session(session, "user")
+    thread = await new_thread(store, "one")
+    ended = await store.end_session(thread, "user")
     assert (ended.ended, ended.end_reason, ended.is_live) == (clock.now, "user", False)
     clock.now += 9
-    assert await store.end_session(session, "again") == ended, "the first end stands"
-    await append_texts(store, session, "two")
-    assert (await store.session(session)).is_live
-    assert await read_context(store, session) == "one, two"
+    assert await store.end_session(thread, "again") == ended, "the first end stands"
+    await append_texts(store, thread, "two")
+    assert (await store.session(thread)).is_live
+    assert await read_context(store, thread) == "one, two"
 
 
 async def test_only_something_new_reopens(store: Store) -> None:
     [message] = user_messages("one")
-    session = await new_thread(store, message)
-    ended = await store.end_session(session, "user")
-    await store.append(session, [message])
-    await store.append(session, [])
-    assert await store.session(session) == ended
+    thread = await new_thread(store, message)
+    ended = await store.end_session(thread, "user")
+    await store.append(thread, [message])
+    await store.append(thread, [])
+    assert await store.session(thread) == ended
 
 
 async def test_a_continued_session_ends_at_its_tip(store: Store) -> None:
-    session = await numbered_thread(store, 5)
-    continued = await compact_session(store, session)
-    ended = await store.end_session(session, "user")
+    thread = await numbered_thread(store, 5)
+    continued = await compact_session(store, thread)
+    ended = await store.end_session(thread, "user")
     assert (ended.id, ended.end_reason) == (continued, "user")
-    assert (await store.session(session)).end_reason == "compression"
+    assert (await store.session(thread)).end_reason == "compression"
+    [row] = await store.list_threads()
+    assert row.tip == ended
 
 
 @pytest.mark.parametrize("reason", ["compression", "reverted"])
 async def test_the_stores_own_end_reasons_are_not_given(
     store: Store, reason: str
 ) -> None:
-    session = await new_thread(store)
+    thread = await new_thread(store)
     with pytest.raises(InputError, match=reason):
-        await store.end_session(session, reason)
+        await store.end_session(thread, reason)
 
 
-async def test_unknown_ids_say_so(store: Store) -> None:
+async def test_unknown_ids_are_refused(store: Store) -> None:
     calls = (
         store.session("x"),
         store.messages("x"),

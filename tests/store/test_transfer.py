@@ -44,7 +44,7 @@ async def rich_thread(store: Store, clock: Clock) -> str:
         "f": 1e-7,
         "z": [None, {"": []}],
     }
-    session = await new_thread(
+    thread = await new_thread(
         store,
         *numbered_messages(1, 6),
         NewMessage(odd),
@@ -52,18 +52,18 @@ async def rich_thread(store: Store, clock: Clock) -> str:
         tenant="t",
         title="Räksmörgås",
     )
-    first = await store.messages(session)
+    first = await store.messages(thread)
     clock.now += 1
     await store.append(
-        session,
+        thread,
         [tool_result("run", "short", kind="derived", origin=first[2].id, tokens=9)],
     )
-    reverted = await compact_session(store, session)
-    await append_texts(store, session, "carried over")
+    reverted = await compact_session(store, thread)
+    await append_texts(store, thread, "carried over")
     clock.now += 1
-    await store.undo(session)
+    await store.undo(thread)
     clock.now += 1
-    made = await compact_session(store, session, pending=user_messages("pending"))
+    tip = await compact_session(store, thread, pending=user_messages("pending"))
     usage = normalize_usage(
         {
             "input_tokens": 5,
@@ -72,16 +72,16 @@ async def rich_thread(store: Store, clock: Clock) -> str:
         }
     )
     for number, cost in enumerate((None, Decimal("0.000000000125"), Decimal(3))):
-        key = reverted if number == 1 else made
+        key = reverted if number == 1 else tip
         await store.record_usage(
             NewUsage(key, "m", usage, "auxiliary", cost, estimated=True)
         )
     for call in ("c1", "c2"):
-        await store.put_output(session, "out\0put \ud800", call_id=call, tool="run")
-    history = await store.history(session)
+        await store.put_output(thread, "out\0put \ud800", call_id=call, tool="run")
+    history = await store.history(thread)
     leaf = Node(
         "n1",
-        session,
+        thread,
         0,
         "leaf",
         5,
@@ -97,7 +97,7 @@ async def rich_thread(store: Store, clock: Clock) -> str:
     )
     upper = Node(
         "n2",
-        session,
+        thread,
         1,
         "upper",
         5,
@@ -113,9 +113,10 @@ async def rich_thread(store: Store, clock: Clock) -> str:
         degraded=True,
     )
     await store.put_nodes([leaf, upper])
-    await store.put_state(session, "engine", {"last": "\ud800"})
-    await store.put_state(made, "engine", [1])
-    return session
+    await store.put_pin(thread, "Never push to main.")
+    await store.put_state(thread, "engine", {"last": "\ud800"})
+    await store.put_state(tip, "engine", [1])
+    return thread
 
 
 async def test_export_and_import_keep_everything(
@@ -133,6 +134,7 @@ async def test_export_and_import_keep_everything(
         "usage",
         "output",
         "node",
+        "pin",
         "state",
     }
     as_text = [json.loads(json.dumps(line)) for line in lines]
@@ -163,10 +165,10 @@ async def test_export_and_import_keep_everything(
 async def test_a_branch_is_exported_with_the_history_it_shares(
     store: Store, other_store: Store
 ) -> None:
-    session = await numbered_thread(store, 8)
-    await compact_session(store, session)
-    last = (await store.history(session))[-1]
-    branch = await store.branch(session, last.id)
+    thread = await numbered_thread(store, 8)
+    await compact_session(store, thread)
+    last = (await store.history(thread))[-1]
+    branch = await store.branch(thread, last.id)
     await append_texts(store, branch.id, "b1")
     lines = await store.export(branch.id)
     await other_store.import_lines(lines)
@@ -209,7 +211,7 @@ async def test_existing_threads_are_refused_and_nothing_changes(
     )
 
 
-async def test_garbled_lines_are_refused_and_nothing_is_stored(
+async def test_malformed_lines_are_refused_and_nothing_is_stored(
     store: Store, other_store: Store, clock: Clock
 ) -> None:
     """As bad input, never as an error of the database or of Python."""
@@ -276,7 +278,7 @@ def session(name: str, parent: str | None = None, **more: Any) -> dict[str, Any]
     return {"type": "session", "id": name, "parent": parent, "started": 0.0, **more}
 
 
-async def test_sessions_without_kinds(store: Store) -> None:
+async def test_import_guesses_missing_session_kinds(store: Store) -> None:
     """The child that began at or after its parent's end by compression continues it; other children do not."""
     lines = [
         HEAD,
@@ -326,7 +328,7 @@ async def test_a_parent_may_follow_its_child_or_be_in_another_file(
     assert await store.get_compression_tip("a") == "b"
 
 
-async def test_a_thread_cut_off_at_a_compaction_can_be_continued(
+async def test_import_without_the_continuation_can_be_continued(
     store: Store,
 ) -> None:
     await store.import_lines(
@@ -362,7 +364,7 @@ async def test_sessions_that_form_no_thread_are_refused(
     assert await store.list_sessions() == []
 
 
-async def test_the_line_at_fault_is_named(store: Store) -> None:
+async def test_refused_import_names_the_line(store: Store) -> None:
     with pytest.raises(TranscriptError, match=r"line 3 .* has no 'messages'"):
         await store.import_lines(
             [HEAD, session("a"), {"type": "places", "session": "a"}]

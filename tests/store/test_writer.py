@@ -7,7 +7,7 @@ import contextlib
 import errno
 import os
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -23,12 +23,11 @@ from everthread.errors import (
     StoreClosedError,
     StoreError,
     StoreFullError,
-    UnknownIdError,
 )
 from everthread.store.database import Tx
 from everthread.store.postgres import PostgresDatabase
 from everthread.store.reader_pool import ReaderPool
-from everthread.store.records import NewMessage, NewSession
+from everthread.store.records import NewSession
 from everthread.store.sql.session_state import put_state
 from everthread.store.sqlite import SqliteDatabase
 from everthread.store.store import Store
@@ -42,8 +41,6 @@ from tests.store.messages import (
     numbered_messages,
     read_context,
     read_history,
-    user_message,
-    user_messages,
 )
 from tests.store.tables import transaction
 from tests.store.watched_database import MAX_WAIT_SECONDS, WatchedDatabase, keep_busy
@@ -68,43 +65,21 @@ def stored_names(store: Store) -> list[str]:
 async def test_the_event_loop_and_readers_are_free_while_a_transaction_waits(
     store: Store,
 ) -> None:
-    session = await new_thread(store, "before")
+    thread = await new_thread(store, "before")
     async with keep_busy(store):
-        assert await read_history(store, session) == "before"
+        assert await read_history(store, thread) == "before"
 
 
 async def test_a_cancelled_waiter_still_commits(store: Store) -> None:
-    session = await new_thread(store)
+    thread = await new_thread(store)
     async with keep_busy(store):
-        waiting = asyncio.ensure_future(append_texts(store, session, "kept"))
+        waiting = asyncio.ensure_future(append_texts(store, thread, "kept"))
         await asyncio.sleep(0)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-    await append_texts(store, session, "after")
-    assert await read_history(store, session) == "kept, after"
-
-
-async def test_a_failing_call_does_not_fail_its_neighbours(store: Store) -> None:
-    session = await new_thread(store)
-    bad: Any = {"role": "user", "content": {1}}
-    async with keep_busy(store):
-        calls: list[Coroutine[Any, Any, Any]] = [
-            append_texts(store, session, "one"),
-            store.append("unknown", user_messages("lost")),
-            store.append(session, [user_message("fine"), NewMessage(bad)]),
-            append_texts(store, session, "two"),
-            store.learn_limit("url", "model", 2**70, source="too large"),
-            append_texts(store, session, "three"),
-        ]
-        tasks = [asyncio.ensure_future(call) for call in calls]
-    results = await asyncio.gather(*tasks, return_exceptions=True)
-    assert [type(result) for result in results if isinstance(result, Exception)] == [
-        UnknownIdError,
-        InputError,
-        InputError,
-    ]
-    assert await read_history(store, session) == "one, two, three"
+    await append_texts(store, thread, "after")
+    assert await read_history(store, thread) == "kept, after"
 
 
 async def test_a_write_that_fails_half_way_leaves_nothing_behind(
@@ -192,40 +167,40 @@ async def test_closing_writes_what_is_queued_and_then_refuses(
     url: str, clock: Clock
 ) -> None:
     store = open_at(url, clock)
-    session = await new_thread(store)
+    thread = await new_thread(store)
     tasks = [
-        asyncio.ensure_future(append_texts(store, session, str(n))) for n in range(20)
+        asyncio.ensure_future(append_texts(store, thread, str(n))) for n in range(20)
     ]
     await asyncio.sleep(0)
     await store.close()
     assert len(await asyncio.gather(*tasks)) == 20
     for call in (
-        append_texts(store, session, "late"),
-        store.messages(session),
+        append_texts(store, thread, "late"),
+        store.messages(thread),
     ):
         with pytest.raises(StoreClosedError):
             await call
     await store.close()
     again = open_at(url, clock)
-    assert len(await again.messages(session)) == 20
+    assert len(await again.messages(thread)) == 20
     await again.close()
 
 
-def test_an_event_loop_that_is_gone_does_not_stop_the_writer(
+def test_closed_event_loop_does_not_stop_the_writer(
     database: Any, store: Store
 ) -> None:
-    session = asyncio.run(new_thread(store))
+    thread = asyncio.run(new_thread(store))
 
     async def leave() -> None:
         database.writer_may_begin.clear()
         for text in ("first", "second"):
-            asyncio.ensure_future(append_texts(store, session, text))  # noqa: RUF006 - no caller waits, on purpose
+            asyncio.ensure_future(append_texts(store, thread, text))  # noqa: RUF006 - no caller waits, on purpose
         await asyncio.to_thread(database.writer_waits.wait, MAX_WAIT_SECONDS)
 
     asyncio.run(leave())
     database.writer_may_begin.set()
-    asyncio.run(append_texts(store, session, "after"))
-    assert asyncio.run(read_history(store, session)) == "first, second, after"
+    asyncio.run(append_texts(store, thread, "after"))
+    assert asyncio.run(read_history(store, thread)) == "first, second, after"
 
 
 @pytest.fixture
@@ -237,20 +212,20 @@ def file(new_url: Any) -> SqliteDatabase:
 
 async def test_a_file_that_is_locked_for_a_while(file: SqliteDatabase) -> None:
     store = Store(file)
-    session = await new_thread(store)
+    thread = await new_thread(store)
     other = file.connect_writer()
     other.begin()
-    waiting = asyncio.ensure_future(append_texts(store, session, "in the end"))
+    waiting = asyncio.ensure_future(append_texts(store, thread, "in the end"))
     await asyncio.sleep(0.2)
     assert not waiting.done()
     other.rollback()
     other.close()
     await waiting
-    assert await read_history(store, session) == "in the end"
+    assert await read_history(store, thread) == "in the end"
     await store.close()
 
 
-async def test_no_room_in_the_middle_of_a_batch(file: SqliteDatabase) -> None:
+async def test_disk_fills_up_during_a_batch(file: SqliteDatabase) -> None:
     """A caller that gets an error has stored nothing; any other has stored everything."""
 
     class Small(SqliteDatabase):
@@ -261,10 +236,10 @@ async def test_no_room_in_the_middle_of_a_batch(file: SqliteDatabase) -> None:
             return connection
 
     store = Store(cast("Any", WatchedDatabase(Small(file.path))))
-    session = await new_thread(store, "before")
+    thread = await new_thread(store, "before")
     async with keep_busy(store):
         calls = [
-            append_texts(store, session, f"{n} {os.urandom(3_000).hex()}")
+            append_texts(store, thread, f"{n} {os.urandom(3_000).hex()}")
             for n in range(30)
         ]
         tasks = [asyncio.ensure_future(call) for call in calls]
@@ -272,7 +247,7 @@ async def test_no_room_in_the_middle_of_a_batch(file: SqliteDatabase) -> None:
     failed = [result for result in results if isinstance(result, BaseException)]
     assert failed
     assert {type(error) for error in failed} == {StoreFullError}
-    assert len(await store.messages(session)) == 1 + len(results) - len(failed)
+    assert len(await store.messages(thread)) == 1 + len(results) - len(failed)
     await store.close()
 
 
@@ -376,11 +351,11 @@ async def test_the_write_ahead_log_is_moved_into_the_file(
     file: SqliteDatabase,
 ) -> None:
     store = Store(file)
-    session = await new_thread(store)
+    thread = await new_thread(store)
     before = file.path.stat().st_size
     for number in range(8):
         noise = os.urandom(500_000).hex()
-        await append_texts(store, session, f"{number} {noise}")
+        await append_texts(store, thread, f"{number} {noise}")
     assert file.path.stat().st_size > before
     await store.close()
 

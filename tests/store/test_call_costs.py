@@ -27,7 +27,7 @@ DAY = 86_400.0
 COSTS = st.none() | st.integers(0, 10**15).map(lambda pico: Decimal(pico).scaleb(-12))
 
 
-async def test_a_call_is_recorded_unchanged(store: Store, clock: Clock) -> None:
+async def test_call_is_recorded_unchanged(store: Store, clock: Clock) -> None:
     raw = {
         "input_tokens": 10,
         "cache_creation_input_tokens": 7,
@@ -37,11 +37,11 @@ async def test_a_call_is_recorded_unchanged(store: Store, clock: Clock) -> None:
         "odd": ["\0", "\ud800", 10**30],
     }
     usage = normalize_usage(raw)
-    session = await numbered_thread(store, 6)
-    made = await compact_session(store, session)
+    thread = await numbered_thread(store, 6)
+    tip = await compact_session(store, thread)
     clock.now += 7
     new = NewUsage(
-        made,
+        tip,
         "m",
         usage,
         "auxiliary",
@@ -51,10 +51,10 @@ async def test_a_call_is_recorded_unchanged(store: Store, clock: Clock) -> None:
     )
     for _ in range(2):
         await store.record_usage(new)
-    [stored] = await store.usage(session)
+    [stored] = await store.usage(thread)
     assert (stored.session, stored.thread, stored.model, stored.task) == (
-        made,
-        session,
+        tip,
+        thread,
         "m",
         "auxiliary",
     )
@@ -70,7 +70,7 @@ async def test_a_call_is_recorded_unchanged(store: Store, clock: Clock) -> None:
     )
 
 
-async def test_an_event_counts_once_in_its_thread(store: Store) -> None:
+async def test_repeated_event_counts_once_in_its_thread(store: Store) -> None:
     one = await new_thread(store)
     two = await new_thread(store, tenant="b")
     for session in (one, one, two):
@@ -84,12 +84,12 @@ async def test_an_event_counts_once_in_its_thread(store: Store) -> None:
     "cost", [Decimal("NaN"), Decimal("Infinity"), Decimal(10) ** 12]
 )
 async def test_an_invalid_cost_is_refused(store: Store, cost: Decimal) -> None:
-    session = await new_thread(store)
+    thread = await new_thread(store)
     with pytest.raises(InputError):
-        await store.record_usage(NewUsage(session, "m", CanonicalUsage(), cost=cost))
+        await store.record_usage(NewUsage(thread, "m", CanonicalUsage(), cost=cost))
     with pytest.raises(InputError):
         await store.record_usage(
-            NewUsage(session, "m", CanonicalUsage(input_tokens=10**20))
+            NewUsage(thread, "m", CanonicalUsage(input_tokens=10**20))
         )
     with pytest.raises(UnknownIdError):
         await store.record_usage(NewUsage("nobody", "m", CanonicalUsage()))
@@ -118,9 +118,9 @@ async def busy_month(store: Store, clock: Clock) -> list[dict[str, Any]]:
         clock.now = start + number * DAY / 3
         tenant = "ab"[number % 2]
         platform = ("cli", "web", "")[number % 3]
-        session = await new_thread(store, tenant=tenant, platform=platform)
+        thread = await new_thread(store, tenant=tenant, platform=platform)
         await store.append(
-            session,
+            thread,
             [
                 user_message("x", tokens=3),
                 tool_result(f"tool{number % 2}", "out", tokens=number),
@@ -143,14 +143,14 @@ async def busy_month(store: Store, clock: Clock) -> list[dict[str, Any]]:
             "usage": usage,
             "cost": None if number % 6 == 0 else Decimal(number).scaleb(-5),
             "tool": number,
-            "session": session,
+            "session": thread,
         }
         rows.append(row)
         await store.record_usage(
-            NewUsage(session, row["model"], usage, row["task"], row["cost"])
+            NewUsage(thread, row["model"], usage, row["task"], row["cost"])
         )
         if number % 4 == 0:
-            await compact_session(store, session)
+            await compact_session(store, thread)
     return rows
 
 
@@ -221,19 +221,19 @@ async def test_insights_equal_a_count_by_hand(store: Store, clock: Clock) -> Non
 
 
 async def test_a_compaction_that_was_undone_saved_nothing(store: Store) -> None:
-    session = await numbered_thread(store, 6)
-    made = await compact_session(store, session)
-    await compact_session(store, made)
-    await store.undo(session)
+    thread = await numbered_thread(store, 6)
+    tip = await compact_session(store, thread)
+    await compact_session(store, tip)
+    await store.undo(thread)
     found = await store.insights(since=0, until=1e12)
     assert (found.compactions, found.tokens_saved) == (1, 60)
 
 
 async def test_days_are_utc_and_in_order(store: Store, clock: Clock) -> None:
-    session = await new_thread(store)
+    thread = await new_thread(store)
     for moment in (86_400.0 * 365 - 0.001, 86_400.0 * 365, 1_700_000_000.0):
         await store.record_usage(
-            NewUsage(session, "m", CanonicalUsage(input_tokens=1), created=moment)
+            NewUsage(thread, "m", CanonicalUsage(input_tokens=1), created=moment)
         )
     days = (await store.insights(since=0, until=1e12)).by_day
     assert [(row.key, row.calls) for row in days] == [
@@ -243,9 +243,9 @@ async def test_days_are_utc_and_in_order(store: Store, clock: Clock) -> None:
     ]
 
 
-async def test_the_share_read_from_the_cache(store: Store) -> None:
-    session = await new_thread(store)
+async def test_computes_the_share_read_from_the_cache(store: Store) -> None:
+    thread = await new_thread(store)
     assert (await store.insights(since=0, until=1e12)).total.cache_share is None
     usage = CanonicalUsage(input_tokens=10, cache_read_tokens=30, cache_write_tokens=20)
-    await store.record_usage(NewUsage(session, "m", usage))
+    await store.record_usage(NewUsage(thread, "m", usage))
     assert (await store.insights(since=0, until=1e12)).total.cache_share == 0.5

@@ -65,20 +65,20 @@ def new_store(server: Server, **options: Any) -> Store:
 async def test_the_server_is_restarted_under_the_store(own_server: Server) -> None:
     run(own_server, "CREATE DATABASE work")
     store = open_at(own_server.url("work"), Clock())
-    session = await numbered_thread(store, 5)
+    thread = await numbered_thread(store, 5)
     for end in (own_server.stop, own_server.crash):
         await asyncio.to_thread(end)
         waiting: list[asyncio.Future[object]] = [
-            asyncio.ensure_future(append_texts(store, session, end.__name__)),
-            asyncio.ensure_future(read_history(store, session)),
+            asyncio.ensure_future(append_texts(store, thread, end.__name__)),
+            asyncio.ensure_future(read_history(store, thread)),
             asyncio.ensure_future(store.create_session(NewSession())),
         ]
         await asyncio.sleep(0.3)
         assert not any(each.done() for each in waiting)
         await asyncio.to_thread(own_server.start)
         await asyncio.gather(*waiting)
-        await compact_session(store, await store.get_compression_tip(session))
-    assert await read_history(store, session) == "m1, m2, m3, m4, m5, stop, crash"
+        await compact_session(store, await store.get_compression_tip(thread))
+    assert await read_history(store, thread) == "m1, m2, m3, m4, m5, stop, crash"
     assert (await store.check()).problems == ()
     await store.close()
 
@@ -115,11 +115,11 @@ async def test_a_crash_before_the_commit_is_not_taken_for_success(
     database = DiesAtCommit(own_server, "work")
     database.prepare()
     store = Store(database)
-    session = await new_thread(store, "before")
+    thread = await new_thread(store, "before")
     database.armed = True
-    await append_texts(store, session, "asked for twice, there once")
+    await append_texts(store, thread, "asked for twice, there once")
     assert not database.armed
-    assert await read_history(store, session) == "before, asked for twice, there once"
+    assert await read_history(store, thread) == "before, asked for twice, there once"
     assert (await store.check()).problems == ()
     await store.close()
 
@@ -221,18 +221,18 @@ def test_without_the_driver_the_error_says_how_to_install_it() -> None:
 
 async def test_an_unavailable_server_is_reported(own_server: Server) -> None:
     store = new_store(own_server, retry_seconds=0.2)
-    session = await new_thread(store, "kept")
+    thread = await new_thread(store, "kept")
     await asyncio.to_thread(own_server.stop)
     for call in (
-        append_texts(store, session, "lost"),
-        store.messages(session),
+        append_texts(store, thread, "lost"),
+        store.messages(thread),
         store.vacuum(),
     ):
         with pytest.raises(StoreUnreachableError, match="cannot be reached"):
             await call
     await asyncio.to_thread(own_server.start)
-    await append_texts(store, session, "later")
-    assert await read_history(store, session) == "kept, later"
+    await append_texts(store, thread, "later")
+    assert await read_history(store, thread) == "kept, later"
     await store.close()
 
 
@@ -246,7 +246,7 @@ def opening_error(url: str) -> EverthreadError:
     return failure.value
 
 
-def test_a_server_that_is_not_there() -> None:
+def test_missing_server_is_reported() -> None:
     error = opening_error(f"postgresql://ann:{SECRET}@127.0.0.1:9/work")
     assert isinstance(error, StoreUnreachableError)
     assert "postgresql://ann@127.0.0.1:9/work" in str(error)
@@ -263,11 +263,11 @@ def test_a_server_that_is_not_there() -> None:
         f"postgresql://host/work?password={SECRET}&port={SECRET}",
     ],
 )
-def test_a_url_that_cannot_be_read(url: str) -> None:
+def test_unreadable_url_is_reported(url: str) -> None:
     assert isinstance(opening_error(url), ConfigError)
 
 
-async def test_refusals_are_clear(own_server: Server) -> None:
+async def test_refused_connections_are_explained(own_server: Server) -> None:
     rules = own_server.data / "pg_hba.conf"
     rules.write_text("local all secretive scram-sha-256\n" + rules.read_text())
     run(
@@ -310,7 +310,7 @@ async def test_a_backup_is_made_by_the_servers_own_tool(
 ) -> None:
     run(own_server, "CREATE DATABASE work", "CREATE DATABASE again")
     store = open_at(own_server.url("work"), Clock())
-    session = await numbered_thread(store, 5)
+    thread = await numbered_thread(store, 5)
     monkeypatch.setenv("PATH", "")
     with pytest.raises(StoreError, match="pg_dump"):
         await store.backup(str(tmp_path / "dump"))
@@ -326,7 +326,7 @@ async def test_a_backup_is_made_by_the_servers_own_tool(
     ]
     await asyncio.to_thread(lambda: subprocess.run(restore, check=True))
     copy = open_at(own_server.url("again"), Clock())
-    assert await copy.export(session) == await store.export(session)
+    assert await copy.export(thread) == await store.export(thread)
     await copy.close()
     await store.vacuum()
     await store.close()
@@ -337,9 +337,9 @@ async def test_a_store_uses_few_connections(new_url: Callable[..., str]) -> None
     store = open_at(url, Clock())
 
     async def busy() -> int:
-        session = await new_thread(store)
-        calls = [append_texts(store, session, str(n)) for n in range(50)]
-        await asyncio.gather(*calls, *(store.messages(session) for _ in range(50)))
+        thread = await new_thread(store)
+        calls = [append_texts(store, thread, str(n)) for n in range(50)]
+        await asyncio.gather(*calls, *(store.messages(thread) for _ in range(50)))
         with psycopg.connect(url) as other:
             rows = other.execute(
                 "SELECT 1 FROM pg_stat_activity WHERE application_name = 'everthread' AND datname = current_database()"
@@ -354,17 +354,17 @@ async def test_an_unavailable_server_is_reported_at_once_to_callers_that_do_not_
     own_server: Server,
 ) -> None:
     store = new_store(own_server, max_silence_seconds=0.2)
-    session = await numbered_thread(store, 2)
+    thread = await numbered_thread(store, 2)
     await asyncio.to_thread(own_server.stop)
     with pytest.raises(StoreUnreachableError, match="does not answer"):
-        await read_history(store, session)
+        await read_history(store, thread)
     assert store.is_unresponsive
-    written = asyncio.ensure_future(append_texts(store, session, "later"))
+    written = asyncio.ensure_future(append_texts(store, thread, "later"))
     await asyncio.to_thread(own_server.start)
     await written
     await asyncio.sleep(UNRESPONSIVE_PAUSE_SECONDS)
     assert not store.is_unresponsive
-    assert await read_history(store, session) == "m1, m2, later"
+    assert await read_history(store, thread) == "m1, m2, later"
     await store.close()
 
 
@@ -373,14 +373,14 @@ async def test_closing_does_not_wait_for_a_server_that_hangs(
 ) -> None:
     """Its connections stay open and say nothing, so that no time limit of the network ends what waits for them."""
     store = new_store(own_server, retry_seconds=0.5)
-    session = await numbered_thread(store, 2)
+    thread = await numbered_thread(store, 2)
     await asyncio.to_thread(own_server.freeze)
     try:
         waiting = [
             asyncio.ensure_future(work)
             for work in (
-                read_history(store, session),
-                append_texts(store, session, "lost"),
+                read_history(store, thread),
+                append_texts(store, thread, "lost"),
             )
         ]
         await asyncio.sleep(0.1)
@@ -400,21 +400,21 @@ async def test_a_message_queued_by_another_process_is_noticed(
 ) -> None:
     run(own_server, "CREATE DATABASE work")
     store, other = (open_at(own_server.url("work"), Clock()) for _ in range(2))
-    session = await numbered_thread(store, 2)
+    thread = await numbered_thread(store, 2)
     heard: asyncio.Queue[str] = asyncio.Queue()
     store.listen(heard.put_nowait)
     assert await heard.get() == "", "from now on"
     new = NewQueuedTurn(
-        "t1", session, "default", {"role": "user", "content": "hi"}, "once"
+        "t1", thread, "default", {"role": "user", "content": "hi"}, "once"
     )
     await other.queue_turn(new, max_waiting=9)
-    assert await heard.get() == session
+    assert await heard.get() == thread
     await asyncio.to_thread(own_server.stop)
     await asyncio.to_thread(own_server.start)
     while await heard.get():
         continue
     await other.cancel_turn("t1", tenant="default")
-    assert await heard.get() == session
+    assert await heard.get() == thread
     for each in (store, other):
         await each.close()
 
@@ -424,24 +424,24 @@ async def test_leases_and_appends_of_two_processes_never_wait_in_a_circle(
 ) -> None:
     url = new_url("postgresql")
     one, two = (open_at(url, Clock()) for _ in range(2))
-    session = await numbered_thread(one, 2)
+    thread = await numbered_thread(one, 2)
     for turn in range(20):
-        lease = await one.acquire(session, "one", 60)
+        lease = await one.acquire(thread, "one", 60)
         assert lease is not None
         await asyncio.gather(
-            append_texts(one, session, f"a{turn}", lease=lease),
+            append_texts(one, thread, f"a{turn}", lease=lease),
             one.renew(lease, 60),
-            append_texts(one, session, f"b{turn}", lease=lease),
-            append_texts(two, session, f"c{turn}", lease=lease),
+            append_texts(one, thread, f"b{turn}", lease=lease),
+            append_texts(two, thread, f"c{turn}", lease=lease),
             two.renew(lease, 60),
-            two.acquire(session, "two", 60),
-            append_texts(two, session, f"d{turn}"),
+            two.acquire(thread, "two", 60),
+            append_texts(two, thread, f"d{turn}"),
         )
         await one.release(lease)
     assert not [
         record for record in caplog.records if "tried again" in record.getMessage()
     ]
-    assert len(await one.history(session)) == 2 + 4 * 20
+    assert len(await one.history(thread)) == 2 + 4 * 20
     for each in (one, two):
         await each.close()
 
@@ -475,20 +475,20 @@ async def test_statements_that_are_prepared_outlive_a_failure(
 ) -> None:
     """An error discards statements prepared in its transaction; the driver must not rely on them."""
     store = open_at(new_url("postgresql"), Clock())
-    session = await new_thread(store)
+    thread = await new_thread(store)
     for number in range(12):
         calls = [
-            append_texts(store, session, f"{number} first"),
+            append_texts(store, thread, f"{number} first"),
             store.learn_limit("url", "model", 2**70, source="too large"),
-            append_texts(store, session, f"{number} second"),
+            append_texts(store, thread, f"{number} second"),
             store.put_state("scope", "key", number),
         ]
         together = 1 + number % 4
         await asyncio.gather(*calls[:together], return_exceptions=True)
         for call in calls[together:]:
             await asyncio.gather(call, return_exceptions=True)
-        await append_texts(store, session, f"{number} third")
-    assert len(await store.messages(session)) == 36
+        await append_texts(store, thread, f"{number} third")
+    assert len(await store.messages(thread)) == 36
     assert await store.get_state("scope", "key") == 11
     await close_sound(store)
 
@@ -516,11 +516,11 @@ async def test_many_rows_are_inserted_by_few_statements_in_their_order(
     new_url: Callable[..., str],
 ) -> None:
     store = open_at(new_url("postgresql"), Clock())
-    session = await new_thread(store)
+    thread = await new_thread(store)
     for count in (0, 1, 3, 4, 5, 49, 130):
         texts = [f"{count} {number}" for number in range(count)]
-        await append_texts(store, session, *texts)
-        history = texts_of(await store.history(session))
+        await append_texts(store, thread, *texts)
+        history = texts_of(await store.history(thread))
         assert history[len(history) - count :] == texts
     assert len(await store.search(SearchQuery("130", limit=500))) == 130
     await close_sound(store)

@@ -13,68 +13,59 @@ from everthread.store.postgres import split_id_windows
 from everthread.store.search.index_query import (
     MAX_PHRASE_TERMS,
     MAX_QUERY_WORDS,
-    TERM_STRENGTHS,
-    IndexQuery,
-    QueryPhrase,
     parse_query,
 )
 from everthread.store.search.snippets import SNIPPET_CHARS, make_snippet
 
 
-def alternatives(text: str) -> list[list[str]]:
-    """Return each way as texts: the terms of a phrase with blanks, a prefix with a star."""
-    return [
-        [
-            " ".join(phrase.terms) + ("*" if phrase.last_is_prefix else "")
-            for phrase in phrases
-        ]
-        for phrases in parse_query(text).variants
-    ]
+def describe_variants(query: str) -> str:
+    """Return the ways to run a query, separated by `|`: phrases with commas between them, a prefix with a star."""
+    return " | ".join(
+        ", ".join(
+            " ".join(phrase.terms) + "*" * phrase.last_is_prefix for phrase in phrases
+        )
+        for phrases in parse_query(query).variants
+    )
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("query", "variants"),
     [
-        ("Hello world", [["hello world"], ["hello", "world"]]),
-        ('say "hello world"', [["say", "hello world"]]),
-        ("conn*", [["conn*"]]),
-        ("app/conf*", [["app conf*"]]),
-        ("main.py", [["main_2e_py"], ["main py"], ["main", "py"]]),
+        ("Hello world", "hello world | hello, world"),
+        ('say "hello world"', "say, hello world"),
+        ("conn*", "conn*"),
+        ("app/conf*", "app conf*"),
+        ("main.py", "main_2e_py | main py | main, py"),
         (
             "see main.py",
-            [
-                ["see main py"],
-                ["see", "main_2e_py"],
-                ["see", "main py"],
-                ["see", "main", "py"],
-            ],
+            "see main py | see, main_2e_py | see, main py | see, main, py",
         ),
-        ('"main.py"', [["main py"]]),
-        ("getUserName", [["getusername"], ["get", "user", "name"]]),
+        ('"main.py"', "main py"),
+        ("getUserName", "getusername | get, user, name"),
         (
             "foo-bar,baz",
-            [["foo_2d_bar", "baz"], ["foo bar baz"], ["foo", "bar", "baz"]],
+            "foo_2d_bar, baz | foo bar baz | foo, bar, baz",
         ),
-        ("库", [["库"]]),
-        ("数据", [["数据"]]),
-        ("数据库", [["数据 据库"], ["数据", "据库"]]),
-        ("哈哈哈", [["哈哈 哈哈"], ["哈哈"]]),
-        ("数-据", [["数 据"], ["数", "据"]]),
-        ("GPT模型", [["gpt 模 型", "模型"], ["gpt", "模型"]]),
-        ("数据*", [["数据"]]),
-        ('"unbalanced words', [["unbalanced", "words"]]),
-        ('5" disk "a b"', [["5", "disk", "a b"]]),
+        ("库", "库"),
+        ("数据", "数据"),
+        ("数据库", "数据 据库 | 数据, 据库"),
+        ("哈哈哈", "哈哈 哈哈 | 哈哈"),
+        ("数-据", "数 据 | 数, 据"),
+        ("GPT模型", "gpt 模 型, 模型 | gpt, 模型"),
+        ("数据*", "数据"),
+        ('"unbalanced words', "unbalanced, words"),
+        ('5" disk "a b"', "5, disk, a b"),
         (
             "a AND b OR NOT c",
-            [["a and b or not c"], ["a", "and", "b", "or", "not", "c"]],
+            "a and b or not c | a, and, b, or, not, c",
         ),
-        ("twice twice", [["twice"]]),
-        ('* ** "" " !', []),
-        ("", []),
+        ("twice twice", "twice"),
+        ('* ** "" " !', ""),
+        ("", ""),
     ],
 )
-def test_reading(text: str, expected: list[list[str]]) -> None:
-    assert alternatives(text) == expected
+def test_parses_a_query_into_its_variants(query: str, variants: str) -> None:
+    assert describe_variants(query) == variants
 
 
 def test_a_long_query_is_cut() -> None:
@@ -106,28 +97,8 @@ def test_every_text_is_a_query(text: str) -> None:
     assert bool(asked.variants) == bool(asked.highlighted)
 
 
-def test_a_text_is_ranked_by_its_matches() -> None:
-    phrases = (
-        QueryPhrase(("src", "main", "py")),
-        QueryPhrase(("a",)),
-        QueryPhrase(("x", "configur"), True),
-        QueryPhrase(("y",), True),
-    )
-    assert IndexQuery(phrases).ranking_terms == ["main", "a", "x"]
-    assert IndexQuery((QueryPhrase(("y",), True),)).ranking_terms == []
-
-
-def test_every_further_time_adds_less() -> None:
-    values = TERM_STRENGTHS
-    gains = [after - before for before, after in pairwise(values)]
-    assert values[0] == 0
-    assert gains[:20] == sorted(gains[:20], reverse=True)
-    assert all(gain >= 0 for gain in gains)
-    assert values[1] < values[2] < values[3] < values[-1] < 1
-
-
 @given(st.integers(0, 2**41), st.integers(0, 2**41))
-def test_windows_reach_every_id_once_the_newest_first(first: int, before: int) -> None:
+def test_id_windows_cover_every_id_once_newest_first(first: int, before: int) -> None:
     found = list(split_id_windows(first, before))
     for (_, start, _), (_, _, end) in pairwise(found):
         assert start == end
@@ -153,7 +124,7 @@ def test_a_short_text_is_shown_whole_on_one_line() -> None:
     assert snippet_of("two\n  needles\there", "needles") == "two needles here"
 
 
-def test_the_middle_of_a_long_text() -> None:
+def test_snippet_from_the_middle_of_a_long_text() -> None:
     shown = snippet_of(FILLER + "the needle is here " + FILLER, "needle")
     assert "the needle is here" in shown
     assert shown.startswith("…")
@@ -161,7 +132,7 @@ def test_the_middle_of_a_long_text() -> None:
     assert len(shown) <= SNIPPET_CHARS + 2
 
 
-def test_the_end_is_shown_in_full_length() -> None:
+def test_snippet_at_the_end_has_full_length() -> None:
     shown = snippet_of(FILLER + "needle", "needle")
     assert shown.endswith("needle")
     assert len(shown) > SNIPPET_CHARS * 0.9
@@ -172,7 +143,7 @@ def test_a_snippet_shows_the_part_with_the_most_words() -> None:
     assert "beta then alpha then gamma" in snippet_of(text, "alpha beta gamma")
 
 
-def test_a_word_on_its_own_before_a_part_of_another() -> None:
+def test_snippet_prefers_a_whole_word() -> None:
     assert "the art of" in snippet_of(
         "party start cart " + FILLER + "the art of " + FILLER, "art"
     )
@@ -195,7 +166,7 @@ def test_a_word_on_its_own_before_a_part_of_another() -> None:
 @pytest.mark.parametrize(
     "before", ["lorem ipsum " * 60, "ﬁne ﬂow … e\u0301 " * 60, "中文，" * 200]
 )
-def test_the_match_is_shown_however_it_is_written(
+def test_snippet_shows_the_match_in_any_spelling(
     said: str, query: str, before: str
 ) -> None:
     assert said in snippet_of(f"{before} {said} {before}", query)

@@ -15,7 +15,7 @@ ODD = ("\ud800", "\udfff", "\0", "a\ud83d", "\udc00b", "你\ud800好", "\ud83d \
 
 
 @pytest.mark.parametrize("odd", ODD, ids=ascii)
-async def test_a_message_with_odd_text_is_kept_and_found(
+async def test_message_with_unusual_text_is_stored_and_found(
     store: Store, other_store: Store, odd: str
 ) -> None:
     texts = [
@@ -39,10 +39,10 @@ async def test_a_message_with_odd_text_is_kept_and_found(
     ]
     snippets = []
     for each in (store, other_store):
-        session = await new_thread(each, *messages, id="s")
-        assert texts_of(await each.history(session))[:3] == texts
+        thread = await new_thread(each, *messages, id="s")
+        assert texts_of(await each.history(thread))[:3] == texts
         await each.put_output(
-            session, f"walnut {odd} {SECRET}", call_id=odd, tool=f"t{odd}"
+            thread, f"walnut {odd} {SECRET}", call_id=odd, tool=f"t{odd}"
         )
         hits = await each.search(SearchQuery("walnut"))
         assert SECRET not in "".join(hit.snippet for hit in hits)
@@ -54,7 +54,7 @@ async def test_a_message_with_odd_text_is_kept_and_found(
 
 
 @pytest.mark.parametrize("odd", ODD, ids=ascii)
-async def test_a_query_with_odd_text(
+async def test_query_with_unusual_text(
     store: Store, other_store: Store, odd: str
 ) -> None:
     found = []
@@ -88,7 +88,7 @@ async def test_a_query_with_odd_text(
     assert found[0] == found[1]
 
 
-async def test_a_tool_and_a_role_are_found_by_the_name_they_were_given(
+async def test_unusual_tool_and_role_names_are_found(
     store: Store,
 ) -> None:
     await new_thread(

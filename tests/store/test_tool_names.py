@@ -48,14 +48,14 @@ async def accounts(store: Store) -> dict[str, tuple[int, int]]:
 
 @pytest.mark.parametrize("together", [True, False])
 async def test_the_call_names_the_tool(store: Store, together: bool) -> None:
-    session = await new_thread(store, "go")
+    thread = await new_thread(store, "go")
     messages = [
         calling(c1="terminal", c2="read_file"),
         answer("c2", "walnut", tokens=7),
         answer("c1", "hazel"),
     ]
     for some in [messages] if together else [[message] for message in messages]:
-        await store.append(session, some)
+        await store.append(thread, some)
     assert await tools_of(store, "walnut") == ["read_file"]
     assert await tools_of(store, "hazel") == ["terminal"]
     assert len(await hits(store, "walnut", tool="read_file")) == 1
@@ -64,20 +64,20 @@ async def test_the_call_names_the_tool(store: Store, together: bool) -> None:
 
 
 async def test_a_call_far_back_is_found(store: Store) -> None:
-    session = await new_thread(store, calling(early="slow_job"))
-    await store.append(session, [calling(**{f"c{n}": f"tool{n}"}) for n in range(50)])
-    await store.append(session, [answer("early", "walnut")])
+    thread = await new_thread(store, calling(early="slow_job"))
+    await store.append(thread, [calling(**{f"c{n}": f"tool{n}"}) for n in range(50)])
+    await store.append(thread, [answer("early", "walnut")])
     assert await tools_of(store, "walnut") == ["slow_job"]
 
 
 async def test_of_calls_with_one_id_the_last_before_the_result_counts(
     store: Store,
 ) -> None:
-    session = await new_thread(
+    thread = await new_thread(
         store, calling(c="first"), answer("c", "walnut"), calling(c="second")
     )
     await store.append(
-        session, [answer("c", "hazel"), calling(c="third"), answer("c", "beech")]
+        thread, [answer("c", "hazel"), calling(c="third"), answer("c", "beech")]
     )
     assert [await tools_of(store, word) for word in ("walnut", "hazel", "beech")] == [
         ["first"],
@@ -86,12 +86,12 @@ async def test_of_calls_with_one_id_the_last_before_the_result_counts(
     ]
 
 
-async def test_a_call_that_a_compaction_kept(store: Store) -> None:
-    session = await new_thread(
+async def test_finds_the_call_before_a_compaction(store: Store) -> None:
+    thread = await new_thread(
         store, *user_messages("a", "b", "c", "d"), calling(c="terminal")
     )
-    await compact_session(store, session, tail=1, pending=[answer("c", "walnut")])
-    await store.append(session, [answer("c", "hazel")])
+    await compact_session(store, thread, tail=1, pending=[answer("c", "walnut")])
+    await store.append(thread, [answer("c", "hazel")])
     assert (
         await tools_of(store, "walnut")
         == await tools_of(store, "hazel")
@@ -99,12 +99,14 @@ async def test_a_call_that_a_compaction_kept(store: Store) -> None:
     )
 
 
-async def test_its_own_name_counts_and_nothing_is_made_up(store: Store) -> None:
-    session = await new_thread(
+async def test_tool_name_of_the_result_wins_and_unknown_calls_have_none(
+    store: Store,
+) -> None:
+    thread = await new_thread(
         store, calling(call="terminal"), tool_result("named", "walnut")
     )
     await store.append(
-        session, [answer("nobody", "hazel", tokens=9), answer("", "beech")]
+        thread, [answer("nobody", "hazel", tokens=9), answer("", "beech")]
     )
     assert [await tools_of(store, word) for word in ("walnut", "hazel", "beech")] == [
         ["named"],
@@ -114,8 +116,8 @@ async def test_its_own_name_counts_and_nothing_is_made_up(store: Store) -> None:
     assert await accounts(store) == {"named": (1, 0)}
 
 
-async def test_results_in_blocks(store: Store) -> None:
-    session = await new_thread(
+async def test_results_in_content_blocks(store: Store) -> None:
+    thread = await new_thread(
         store,
         blocks(
             "assistant",
@@ -130,7 +132,7 @@ async def test_results_in_blocks(store: Store) -> None:
         for key in "ab"
     ]
     await store.append(
-        session, [blocks("user", parts[0], tokens=5), blocks("user", *parts)]
+        thread, [blocks("user", parts[0], tokens=5), blocks("user", *parts)]
     )
     assert sorted(await tools_of(store, "walnut")) == ["tool_a", "tool_a,tool_b"]
     assert len(await hits(store, "walnut", tool="tool_a")) == 2
@@ -138,10 +140,10 @@ async def test_results_in_blocks(store: Store) -> None:
     assert (await accounts(store))["tool_a"] == (1, 5)
 
 
-async def test_an_import_names_them_too(store: Store, other_store: Store) -> None:
-    session = await new_thread(
+async def test_import_names_the_tools(store: Store, other_store: Store) -> None:
+    thread = await new_thread(
         store, calling(c="terminal"), answer("c", "walnut", tokens=3)
     )
-    await other_store.import_lines(await store.export(session))
+    await other_store.import_lines(await store.export(thread))
     assert await tools_of(other_store, "walnut") == ["terminal"]
     assert await accounts(other_store) == await accounts(store) == {"terminal": (1, 3)}

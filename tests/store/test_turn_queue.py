@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from everthread.errors import LeaseLostError, UnknownIdError
-from everthread.store.records import Lease, new_id
+from everthread.store.records import new_id
 from everthread.store.store import Store
 from everthread.store.turn_records import NewQueuedTurn, QueuedTurn
-from tests.store.messages import new_thread
+from tests.store.messages import acquire_lease, new_thread
 
 
 def message(text: str) -> dict[str, Any]:
@@ -28,15 +28,7 @@ async def queue_turn(
     )
 
 
-async def acquire_lease(
-    store: Store, thread: str, holder: str = "a", seconds: float = 60.0
-) -> Lease:
-    lease = await store.acquire(thread, holder, seconds)
-    assert lease is not None
-    return lease
-
-
-async def test_in_order_once_and_bounded(store: Store) -> None:
+async def test_turns_are_answered_in_order_and_queued_once(store: Store) -> None:
     thread = await new_thread(store)
     first = await queue_turn(store, thread, "one \0 \ud800", key="k")
     again = await queue_turn(store, thread, "other words", key="k")
@@ -66,7 +58,7 @@ async def test_in_order_once_and_bounded(store: Store) -> None:
     assert (await store.begin_turn(lease)).turn is None
 
 
-async def test_many_at_once_have_places_of_their_own(store: Store) -> None:
+async def test_simultaneous_turns_get_different_positions(store: Store) -> None:
     thread = await new_thread(store)
     turns = await asyncio.gather(
         *(queue_turn(store, thread, str(number), max_waiting=7) for number in range(10))
@@ -104,7 +96,7 @@ async def test_a_lost_turn_is_ended_by_the_next_holder(store: Store) -> None:
     assert await store.list_idle_queues() == [thread]
 
 
-async def test_turns_are_the_tenants_own_and_go_with_the_thread(store: Store) -> None:
+async def test_turns_belong_to_their_tenant_and_thread(store: Store) -> None:
     thread = await new_thread(store)
     turn = await queue_turn(store, thread, "one")
     assert turn is not None

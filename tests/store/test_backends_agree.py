@@ -1,4 +1,4 @@
-"""Both databases find the same messages in the same order, for any content and any query."""
+"""SQLite and PostgreSQL find the same messages in the same order, for any content and any query."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ async def fill_both(both: Both, messages: list[NewMessage]) -> None:
         await store.append("thread", messages)
 
 
-def test_any_query(both: Both) -> None:
+def test_any_query_finds_the_same(both: Both) -> None:
     asyncio.run(fill_both(both, corpus()))
 
     @CHECKS
@@ -206,13 +206,13 @@ def test_any_query(both: Both) -> None:
     check()
 
 
-async def test_any_number_of_times(both: Both) -> None:
+async def test_word_repeated_any_number_of_times(both: Both) -> None:
     await fill_both(both, [user_message("needle " * count) for count in range(1, 256)])
     hits = await both_answer(both, SearchQuery("needle", limit=1_000))
     assert len(hits) == 255
 
 
-def test_any_query_within_bounds(both: Both) -> None:
+def test_any_query_within_bounds_finds_the_same(both: Both) -> None:
     asyncio.run(fill_both(both, corpus()))
 
     @CHECKS

@@ -25,12 +25,14 @@ from tests.store.tables import transaction
     text=st.text(st.characters(exclude_categories=())),
     call=st.text(st.characters(exclude_categories=())),
 )
-async def test_any_text_comes_back(store: Store, text: str, call: str) -> None:
-    session = await new_thread(store)
-    stored = await store.put_output(session, text, call_id=call, tool=call)
+async def test_any_text_is_returned_unchanged(
+    store: Store, text: str, call: str
+) -> None:
+    thread = await new_thread(store)
+    stored = await store.put_output(thread, text, call_id=call, tool=call)
     assert (stored.id, stored.size) == (output_id(text), len(text))
     assert await store.output(stored.id) == text
-    assert await store.outputs(session) == [stored]
+    assert await store.outputs(thread) == [stored]
 
 
 async def test_equal_outputs_are_stored_once(store: Store, clock: Clock) -> None:
@@ -51,11 +53,11 @@ async def test_equal_outputs_are_stored_once(store: Store, clock: Clock) -> None
 
 
 async def test_an_output_belongs_to_its_thread_under_any_id(store: Store) -> None:
-    session = await numbered_thread(store, 6)
-    made = await compact_session(store, session)
-    stored = await store.put_output(made, "text")
-    assert stored.thread == session
-    assert await store.outputs(session) == [stored]
+    thread = await numbered_thread(store, 6)
+    tip = await compact_session(store, thread)
+    stored = await store.put_output(tip, "text")
+    assert stored.thread == thread
+    assert await store.outputs(thread) == [stored]
 
 
 async def test_tenants_share_no_outputs(store: Store) -> None:
@@ -75,16 +77,16 @@ async def test_tenants_share_no_outputs(store: Store) -> None:
 async def test_a_damaged_output_is_reported_and_never_cited(
     store: Store, damage: bytes
 ) -> None:
-    session = await new_thread(store)
-    key = (await store.put_output(session, "good")).id
+    thread = await new_thread(store)
+    key = (await store.put_output(thread, "good")).id
     with transaction(store) as tx:
         tx.run("UPDATE outputs SET content = ?", (damage,))
     with pytest.raises(StoreDamagedError, match=key):
         await store.output(key)
     with pytest.raises(StoreDamagedError, match=key):
-        await store.put_output(session, "good", call_id="again")
-    assert len(await store.outputs(session)) == 1
-    await store.delete_thread(session)
+        await store.put_output(thread, "good", call_id="again")
+    assert len(await store.outputs(thread)) == 1
+    await store.delete_thread(thread)
 
 
 async def test_an_output_is_deleted_while_another_thread_cites_it(

@@ -64,12 +64,12 @@ async def test_files_are_private_to_the_user(tmp_path: Path) -> None:
 
 async def test_a_backup_is_a_whole_store(tmp_path: Path) -> None:
     store = open_at(f"sqlite:///{tmp_path}/a.db", Clock())
-    session = await numbered_thread(store, 500)
-    writing = asyncio.ensure_future(store.append(session, numbered_messages(501, 900)))
+    thread = await numbered_thread(store, 500)
+    writing = asyncio.ensure_future(store.append(thread, numbered_messages(501, 900)))
     await store.backup(str(tmp_path / "copy.db"))
     await writing
     copy = open_at(f"sqlite:///{tmp_path}/copy.db", Clock())
-    copied_texts = texts_of(await copy.history(session))
+    copied_texts = texts_of(await copy.history(thread))
     assert copied_texts[:500] == numbered_texts(1, 500)
     assert len(copied_texts) in (500, 900)
     assert (await copy.check()).problems == ()
@@ -80,7 +80,7 @@ async def test_a_backup_is_a_whole_store(tmp_path: Path) -> None:
     await store.close()
 
 
-async def test_vacuum_gives_room_back(tmp_path: Path) -> None:
+async def test_vacuum_frees_space(tmp_path: Path) -> None:
     store = open_at(f"sqlite:///{tmp_path}/a.db", Clock())
     keep = await new_thread(store, "kept words")
     gone = await new_thread(store, *(user_message("padding " * 50) for _ in range(500)))
@@ -113,12 +113,12 @@ async def damage(tmp_path: Path) -> tuple[Path, str]:
     """Create a store with a thread and close it, so that all of it is in one file."""
     path = tmp_path / "store.db"
     store = open_store(path)
-    session = await new_thread(
+    thread = await new_thread(
         store, *(user_message(WORDS * 8) for _ in range(DAMAGED_MESSAGES))
     )
     await store.search(SearchQuery("words"))
     await store.close()
-    return path, session
+    return path, thread
 
 
 DAMAGED_MESSAGES = 800
@@ -185,7 +185,7 @@ async def test_the_intact_part_of_a_damaged_store_is_exported(tmp_path: Path) ->
     await again.close()
 
 
-async def test_a_changed_word_is_found(tmp_path: Path) -> None:
+async def test_check_finds_a_changed_word(tmp_path: Path) -> None:
     """The database does not notice, but the checksums do."""
     path, session = await damage(tmp_path)
     whole = path.read_bytes()
@@ -270,7 +270,7 @@ def test_a_folder_that_cannot_be_written(open_folder: Path, tmp_path: Path) -> N
 async def test_a_file_that_cannot_be_written(open_folder: Path) -> None:
     path = open_folder / "store.db"
     store = open_at(f"sqlite:///{path}", Clock())
-    session = await new_thread(store, "kept")
+    thread = await new_thread(store, "kept")
     await store.close()
     log = open_folder / "log"
     log.touch()
@@ -280,7 +280,7 @@ async def test_a_file_that_cannot_be_written(open_folder: Path) -> None:
     before = path.read_bytes()
     with ForkServer() as nursery:
         child = nursery.start(
-            "write_as_nobody", url=f"sqlite:///{path}", log=str(log), session=session
+            "write_as_nobody", url=f"sqlite:///{path}", log=str(log), session=thread
         )
         assert nursery.wait(child) == 0
     assert outcome(log)["error"] == "StoreReadOnlyError"
@@ -288,7 +288,7 @@ async def test_a_file_that_cannot_be_written(open_folder: Path) -> None:
     open_folder.chmod(0o755)
     path.chmod(0o600)
     again = open_at(f"sqlite:///{path}", Clock())
-    assert await read_history(again, session) == "kept"
+    assert await read_history(again, thread) == "kept"
     await close_sound(again)
 
 
@@ -301,7 +301,7 @@ def fill(url: str, log: Path, **how: Any) -> dict[str, Any]:
     return outcome(log)
 
 
-def test_a_full_disk(tmp_path: Path) -> None:
+def test_full_disk_loses_nothing(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     mount = subprocess.run(
@@ -319,7 +319,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
     check_nothing_is_lost(found)
 
 
-def test_files_that_may_not_grow(tmp_path: Path) -> None:
+def test_file_size_limit_loses_nothing(tmp_path: Path) -> None:
     found = fill(f"sqlite:///{tmp_path}/store.db", tmp_path / "log", limit=1_500_000)
     assert set(found["errors"]) <= {"StoreFullError", "StoreError"}
     check_nothing_is_lost(found)
