@@ -265,6 +265,15 @@ def other_store(
     asyncio.run(close_sound(opened))
 
 
+@pytest.fixture
+def stores(store: Store, url: str, clock: Clock) -> Iterator[list[Store]]:
+    """Four stores on one database, as in four processes."""
+    others = [open_at(url, clock) for _ in range(3)]
+    yield [store, *others]
+    for other in others:
+        asyncio.run(other.close())
+
+
 def open_database(url: str) -> Database:
     database = (
         SqliteDatabase(Path(url.removeprefix("sqlite:///")))

@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from everthread.store.search_records import RecallQuery, SearchQuery
+from everthread.store.search_records import RecallQuery, SearchHit, SearchQuery
 from everthread.store.store import Store
 
 FILLER = "lorem ipsum dolor sit amet consectetur adipiscing elit sed do eiusmod tempor "
 
 
+async def search(store: Store, query: str, **bounds: Any) -> list[SearchHit]:
+    return await store.search(SearchQuery(query, **bounds))
+
+
 async def search_texts(store: Store, query: str, **bounds: Any) -> list[str]:
     """Return the texts of the messages that a query finds, the best first."""
-    hits = await store.search(SearchQuery(query, **bounds))
+    hits = await search(store, query, **bounds)
     texts = [
         str((await store.message(hit.message)).body["content"])
         for hit in hits

@@ -14,7 +14,6 @@ from everthread.errors import (
     UnknownIdError,
 )
 from everthread.store.records import Lease
-from everthread.store.search_records import SearchQuery
 from everthread.store.store import Store
 from tests.store.conftest import open_database
 from tests.store.messages import (
@@ -30,6 +29,7 @@ from tests.store.messages import (
     user_message,
     user_messages,
 )
+from tests.store.searching import search
 from tests.store.watched_database import WatchedDatabase, keep_busy
 
 
@@ -62,7 +62,7 @@ async def test_simultaneous_appends_to_many_threads(store: Store) -> None:
         assert [message.seq for message in placed] == list(range(20))
         assert placed == await store.messages(thread)
     assert len({stored.id for [stored] in results}) == len(calls)
-    assert len(await store.search(SearchQuery("19"))) == 4
+    assert len(await search(store, "19")) == 4
 
 
 async def test_only_the_faulty_caller_gets_the_error(store: Store) -> None:

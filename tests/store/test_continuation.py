@@ -9,9 +9,8 @@ import pytest
 
 from everthread.errors import InputError, NothingToUndoError, UnknownIdError
 from everthread.store.records import NewCompaction, NewMessage
-from everthread.store.search_records import SearchQuery
 from everthread.store.store import Store
-from tests.store.conftest import Clock, open_at
+from tests.store.conftest import Clock
 from tests.store.messages import (
     append_texts,
     commit_compaction,
@@ -26,6 +25,7 @@ from tests.store.messages import (
     user_message,
     user_messages,
 )
+from tests.store.searching import search
 from tests.store.tables import count_rows, transaction
 
 
@@ -146,18 +146,13 @@ async def test_repeated_compaction_returns_the_same_continuation(store: Store) -
 
 
 async def test_one_of_many_simultaneous_compactions_wins(
-    store: Store, url: str, clock: Clock
+    store: Store, stores: list[Store]
 ) -> None:
     thread = await numbered_thread(store, 6)
-    others = [open_at(url, clock) for _ in range(3)]
-    made = await asyncio.gather(
-        *(commit_compaction(one, thread) for one in [store, *others] * 3)
-    )
+    made = await asyncio.gather(*(commit_compaction(one, thread) for one in stores * 3))
     assert sum(continuation.is_committed for continuation in made) == 1
     assert len({continuation.session.id for continuation in made}) == 1
     assert len(await store.thread_sessions(thread)) == 2
-    for other in others:
-        await other.close()
 
 
 async def test_a_continuation_that_fails_changes_nothing(store: Store) -> None:
@@ -271,16 +266,14 @@ async def test_undo_goes_back_step_by_step(store: Store) -> None:
 
 
 async def test_two_undos_at_once_take_back_two_compactions_at_most(
-    store: Store, url: str, clock: Clock
+    store: Store, stores: list[Store]
 ) -> None:
-    other = open_at(url, clock)
     thread = await numbered_thread(store, 6)
     first = await compact_session(store, thread)
     await compact_session(store, first)
-    await asyncio.gather(*(one.undo(thread) for one in (store, other)))
+    await asyncio.gather(*(one.undo(thread) for one in stores[:2]))
     assert await store.get_compression_tip(thread) == thread
     assert await read_history(store, thread) == "m1, m2, m3, m4, m5, m6"
-    await other.close()
 
 
 SIZE_SQL = {
@@ -301,7 +294,7 @@ async def test_continuation_needs_little_space(store: Store) -> None:
     thread = await new_thread(
         store, *(user_message(f"{number} " + "words " * 60) for number in range(1000))
     )
-    await store.search(SearchQuery("words"))  # indexed from here on
+    await search(store, "words")  # indexed from here on
     before = stored_bytes(store)
     tip = await compact_session(store, thread, head=2, tail=100, words="summary " * 500)
     added = stored_bytes(store) - before

@@ -10,10 +10,8 @@ from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.tool_outputs import output_id
 from everthread.errors import UnknownIdError
 from everthread.store.records import NewSession
-from everthread.store.search_records import SearchQuery
 from everthread.store.store import Store
 from everthread.store.usage_records import NewUsage
-from tests.store.conftest import Clock, open_at
 from tests.store.messages import (
     append_texts,
     commit_compaction,
@@ -26,6 +24,7 @@ from tests.store.messages import (
     user_message,
     user_messages,
 )
+from tests.store.searching import search
 from tests.store.tables import count_rows
 
 TABLES = (
@@ -70,7 +69,7 @@ async def full_thread(store: Store, word: str) -> str:
 
 
 async def found_threads(store: Store, text: str) -> set[str]:
-    return {hit.thread for hit in await store.search(SearchQuery(text, limit=100))}
+    return {hit.thread for hit in await search(store, text, limit=100)}
 
 
 async def test_deletion_removes_everything_except_usage(store: Store) -> None:
@@ -129,8 +128,7 @@ async def test_a_branch_keeps_shared_history_in_reading_and_search(
         assert await read_history(store, key) == histories[key]
         assert await read_context(store, key) == contexts[key]
         assert {
-            h.message
-            for h in await store.search(SearchQuery("shared", thread=key, limit=50))
+            h.message for h in await search(store, "shared", thread=key, limit=50)
         } == {message.id for message in await store.history(key)}
     assert (await store.session(one.id)).system == "S"
     assert await found_threads(store, "later") == set()
@@ -164,7 +162,7 @@ async def test_output_is_deleted_with_the_last_thread_that_cites_it(
     two = await new_thread(store)
     key = (await store.put_output(one, "the same unusual output")).id
     await store.put_output(two, "the same unusual output")
-    await store.search(SearchQuery("unusual"))
+    await search(store, "unusual")
     await store.delete_thread(one)
     assert await store.output(key) == "the same unusual output"
     assert await found_threads(store, "unusual") == {two}
@@ -195,10 +193,10 @@ async def test_a_branch_cites_the_outputs_its_shared_messages_cite(
 
 
 async def test_a_thread_is_deleted_while_others_write_to_it(
-    store: Store, url: str, clock: Clock
+    store: Store, stores: list[Store]
 ) -> None:
     """Late writers get an error; nothing is left half-deleted."""
-    others = [open_at(url, clock) for _ in range(2)]
+    others = stores[1:3]
     for _ in range(12):
         thread = await numbered_thread(store, 6, system="the only prompt")
         messages = await store.messages(thread)
@@ -223,5 +221,3 @@ async def test_a_thread_is_deleted_while_others_write_to_it(
         for left in await store.list_sessions():
             if left.thread == left.id:
                 await store.delete_thread(left.id)
-    for other in others:
-        await other.close()

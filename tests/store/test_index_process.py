@@ -11,12 +11,12 @@ import pytest
 
 from everthread.errors import StoreError
 from everthread.store.database import Database
-from everthread.store.search.indexing import index_waiting
-from everthread.store.search_records import SearchQuery
+from everthread.store.search.index_queue import index_waiting
 from everthread.store.sqlite import SqliteDatabase
 from everthread.store.store import Store
 from everthread.thread.engines.worker_processes import WorkerProcesses
 from tests.store.messages import new_thread
+from tests.store.searching import search
 from tests.store.tables import count_rows
 
 WORDS = [f"needle {number}" for number in range(30)]
@@ -70,7 +70,7 @@ async def test_another_process_indexes_what_is_appended(store: Store) -> None:
     await new_thread(store, *WORDS)
     await worker.is_done.wait()
     assert not count_waiting(store)
-    found = await store.search(SearchQuery("needle", limit=100))
+    found = await search(store, "needle", limit=100)
     assert len(found) == len(WORDS)
     await worker.processes.close(10)
 
@@ -86,7 +86,7 @@ async def test_indexing_continues_after_its_process_was_killed(
     await new_thread(store, *WORDS)
     await worker.is_done.wait()
     await wait_until_indexed(store)
-    assert len(await store.search(SearchQuery("needle", limit=100))) == 2 * len(WORDS)
+    assert len(await search(store, "needle", limit=100)) == 2 * len(WORDS)
     assert all("indexing in this process" in one for one in caplog.messages)
     await worker.processes.close(10)
 
@@ -124,7 +124,7 @@ async def test_an_error_is_explained_and_the_next_try_indexes(
     def refuse(*_given: object) -> None:
         raise OSError("input/output error")
 
-    module = "everthread.store.search.indexing.prepare_index"
+    module = "everthread.store.search.index_queue.prepare_index"
     with monkeypatch.context() as patch:
         patch.setattr(module, refuse)
         with pytest.raises((StoreError, OSError), match="input/output error"):

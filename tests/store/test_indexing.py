@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from everthread.core.search.indexed_terms import encode_term
 from everthread.core.search.terms import phrase_terms, terms
 from everthread.store.records import NewSession
-from everthread.store.search.background_indexing import DELAY_SECONDS
-from everthread.store.search.indexing import (
+from everthread.store.search.background_indexer import DELAY_SECONDS
+from everthread.store.search.index_queue import (
     BACKGROUND_BATCH_CHARS,
     CHUNKS_PER_WRITE,
     MAX_BATCH_CHARS,
@@ -32,11 +32,10 @@ from everthread.store.search.text_chunks import (
     searchable_text,
     split_text,
 )
-from everthread.store.search_records import SearchQuery
 from everthread.store.store import Store
 from tests.chat_messages import calls_message, function_call
-from tests.store.conftest import Clock, open_at
 from tests.store.messages import new_thread, user_message
+from tests.store.searching import search
 from tests.store.tables import count_rows, stop_background_indexing, transaction
 
 WORDS = "lorem ipsum dolor sit amet "
@@ -191,7 +190,7 @@ async def test_a_long_text_is_indexed_in_several_transactions(store: Store) -> N
     rest = prepare(store)
     assert len(rest) == len(batches) - 1
     for number in (0, len(lines) // 2, len(lines) - 1):
-        assert len(await store.search(SearchQuery(f"line{number}"))) == 1
+        assert len(await search(store, f"line{number}")) == 1
     with transaction(store) as tx:
         starts = tx.all("SELECT start FROM pieces")
     assert len(starts) == len(set(starts))
@@ -208,7 +207,7 @@ async def test_indexing_pauses_less_when_many_texts_wait(
         await sleep(0)
 
     monkeypatch.setattr(asyncio, "sleep", pause)
-    monkeypatch.setattr("everthread.store.search.background_indexing.PAUSE_FACTOR", 0.0)
+    monkeypatch.setattr("everthread.store.search.background_indexer.PAUSE_FACTOR", 0.0)
     await new_thread(store, "short", "x " * BACKGROUND_BATCH_CHARS, "the last")
     async with asyncio.timeout(60):
         while len(pauses) < 3:
@@ -217,14 +216,12 @@ async def test_indexing_pauses_less_when_many_texts_wait(
     assert pauses == [DELAY_SECONDS, 0.0, DELAY_SECONDS], (
         "before the first, after a long text, after a short one"
     )
-    assert len(await store.search(SearchQuery("last"))) == 1
+    assert len(await search(store, "last")) == 1
 
 
-async def test_two_stores_index_a_text_once(
-    store: Store, url: str, clock: Clock
-) -> None:
+async def test_two_stores_index_a_text_once(store: Store, stores: list[Store]) -> None:
     stop_background_indexing(store)
-    other = open_at(url, clock)
+    other = stores[1]
     thread = await new_thread(store, *(f"needle {number}" for number in range(50)))
     first = prepare(store)
     second = prepare(other)
@@ -234,8 +231,7 @@ async def test_two_stores_index_a_text_once(
     await new_thread(store, user_message("needle left"))
     for parts in second:
         index(other, parts)
-    assert len(await other.search(SearchQuery("needle"))) == 1
-    await other.close()
+    assert len(await search(other, "needle")) == 1
 
 
 async def test_preparation_is_limited_to_one_batch(store: Store) -> None:
@@ -247,7 +243,7 @@ async def test_preparation_is_limited_to_one_batch(store: Store) -> None:
     )
     batches = prepare(store)
     assert len({part.entry.id for parts in batches for part in parts}) == 2
-    assert len(await store.search(SearchQuery("needle*"))) == 4
+    assert len(await search(store, "needle*")) == 4
 
 
 async def test_messages_deleted_meanwhile_are_not_indexed(store: Store) -> None:
@@ -256,7 +252,7 @@ async def test_messages_deleted_meanwhile_are_not_indexed(store: Store) -> None:
     batches = prepare(store)
     await store.delete_thread(thread)
     index(store, batches[0])
-    assert await store.search(SearchQuery("one")) == []
+    assert await search(store, "one") == []
     assert count_rows(store, "pieces") == 0
 
 
@@ -267,10 +263,10 @@ async def test_a_damaged_output_stops_no_search(
     thread = await new_thread(store, "needle one")
     await store.put_output(thread, "needle two", tool="terminal")
     if indexed:
-        assert len(await store.search(SearchQuery("needle"))) == 2
+        assert len(await search(store, "needle")) == 2
     with transaction(store) as tx:
         tx.run("UPDATE outputs SET content = ?", (b"broken",))
-    hits = await store.search(SearchQuery("needle"))
+    hits = await search(store, "needle")
     assert [hit.snippet for hit in hits if hit.message is not None] == ["needle one"]
     assert "cannot be read" in caplog.text
     await store.delete_thread(thread)

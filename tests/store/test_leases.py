@@ -10,7 +10,7 @@ import pytest
 from everthread.core.types import Node
 from everthread.errors import LeaseLostError
 from everthread.store.store import Store
-from tests.store.conftest import Clock, open_at
+from tests.store.conftest import Clock
 from tests.store.messages import (
     acquire_lease,
     append_texts,
@@ -132,17 +132,11 @@ async def test_a_lease_is_for_its_thread_only(store: Store) -> None:
 
 
 async def test_one_of_many_concurrent_callers_gets_the_lease(
-    store: Store, url: str, clock: Clock
+    store: Store, stores: list[Store]
 ) -> None:
-    others = [open_at(url, clock) for _ in range(3)]
     for _ in range(5):
         thread = await new_thread(store)
         leases = await asyncio.gather(
-            *(
-                one.acquire(thread, f"p{n}", 60)
-                for n, one in enumerate([store, *others])
-            )
+            *(one.acquire(thread, f"p{n}", 60) for n, one in enumerate(stores))
         )
         assert sum(lease is not None for lease in leases) == 1
-    for other in others:
-        await other.close()

@@ -29,8 +29,7 @@ from everthread.store.key_records import KeyUse, NewKey
 from everthread.store.postgres import POOL_CONNECTIONS, PostgresDatabase, PostgresWriter
 from everthread.store.reader_pool import UNRESPONSIVE_PAUSE_SECONDS
 from everthread.store.records import NewSession
-from everthread.store.search.indexing import index_waiting
-from everthread.store.search_records import SearchQuery
+from everthread.store.search.index_queue import index_waiting
 from everthread.store.store import Store
 from everthread.store.turn_records import NewQueuedTurn
 from tests.store.conftest import Clock, close_sound, open_at
@@ -43,6 +42,7 @@ from tests.store.messages import (
     texts_of,
 )
 from tests.store.postgres_server import Server
+from tests.store.searching import search
 from tests.store.tables import count_rows, stop_background_indexing
 
 SECRET = "hunter2-very-secret"
@@ -505,7 +505,7 @@ async def test_background_indexing_skips_texts_another_process_is_indexing(
         other.execute("SELECT id FROM unindexed ORDER BY id LIMIT 1 FOR UPDATE")
         index_waiting(PostgresDatabase(url), 0.1)
         assert count_rows(store, "pieces") == 2
-        searching = asyncio.ensure_future(store.search(SearchQuery("first")))
+        searching = asyncio.ensure_future(search(store, "first"))
         await asyncio.sleep(0.1)
         assert not searching.done(), "a search waits for it"
     assert len(await searching) == 1
@@ -522,5 +522,5 @@ async def test_many_rows_are_inserted_by_few_statements_in_their_order(
         await append_texts(store, thread, *texts)
         history = texts_of(await store.history(thread))
         assert history[len(history) - count :] == texts
-    assert len(await store.search(SearchQuery("130", limit=500))) == 130
+    assert len(await search(store, "130", limit=500)) == 130
     await close_sound(store)

@@ -19,6 +19,7 @@ from everthread.store.sql.client_rewrites import match_rewrites
 from everthread.store.store import Store
 from tests.store.conftest import Clock, close_sound, open_at
 from tests.store.messages import new_thread
+from tests.store.searching import search
 from tests.store.tables import transaction
 
 BIG = frozenset({"search", "messages", "pieces", "places"})
@@ -109,7 +110,7 @@ async def fill(store: Store) -> str:
             for at in range(400)
         ]
         threads.append(await new_thread(store, *new))
-    await store.search(SearchQuery("ledger"))
+    await search(store, "ledger")
     await store.vacuum()
     return threads[3]
 
@@ -154,7 +155,7 @@ async def test_the_neighbours_of_a_page_are_one_query_through_an_index(
     store: Store,
 ) -> None:
     await fill(store)
-    hits = await store.search(SearchQuery("line", limit=50))
+    hits = await search(store, "line", limit=50)
 
     with transaction(store) as tx:
         explaining: Any = Explaining(tx)

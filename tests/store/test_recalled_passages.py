@@ -9,7 +9,7 @@ import pytest
 
 from everthread.store.records import NewMessage, NewSession
 from everthread.store.search import recall_words
-from everthread.store.search_records import RecallQuery, SearchQuery
+from everthread.store.search_records import RecallQuery
 from everthread.store.store import Store
 from tests.chat_messages import calls_message, function_call
 from tests.store.conftest import Clock
@@ -21,7 +21,7 @@ from tests.store.messages import (
     user_message,
     user_messages,
 )
-from tests.store.searching import recall_texts
+from tests.store.searching import recall_texts, search
 
 DAY = 86_400.0
 
@@ -222,7 +222,7 @@ async def test_search_finds_results_by_the_path_of_their_call(store: Store) -> N
     stored = await store.put_output(thread, log, call_id="c3", tool="read_file")
 
     async def search_path(path: str, **bounds: Any) -> list[str]:
-        hits = await store.search(SearchQuery("rate", path=path, **bounds))
+        hits = await search(store, "rate", path=path, **bounds)
         return [hit.output or hit.snippet for hit in hits]
 
     tax_result = "def rate(): return 7"

@@ -8,7 +8,6 @@ import pytest
 
 from everthread.errors import UnknownIdError
 from everthread.store.records import NewMessage
-from everthread.store.search_records import SearchQuery
 from everthread.store.store import Store
 from tests.chat_messages import calls_message, function_call
 from tests.store.conftest import Clock
@@ -21,7 +20,7 @@ from tests.store.messages import (
     tool_result,
     user_message,
 )
-from tests.store.searching import assert_bounds_find, assert_finds, search_texts
+from tests.store.searching import assert_bounds_find, assert_finds, search, search_texts
 from tests.store.tables import transaction
 
 
@@ -132,10 +131,10 @@ async def test_searches_the_messages_and_outputs_of_a_session(
         ({"session": thread}, set(numbered_texts(1, 6, "needle "))),
         ({"session": tip}, of_tip),
     )
-    hits = await store.search(SearchQuery("needle", session=tip))
+    hits = await search(store, "needle", session=tip)
     assert {hit.session for hit in hits} == {tip}
-    assert len(await store.search(SearchQuery("output", session=thread))) == 1
-    assert await store.search(SearchQuery("output", session=tip)) == []
+    assert len(await search(store, "output", session=thread)) == 1
+    assert await search(store, "output", session=tip) == []
 
 
 async def test_searches_the_messages_that_a_branch_shares(store: Store) -> None:
@@ -158,7 +157,7 @@ async def test_searches_the_messages_that_a_branch_shares(store: Store) -> None:
             ({"thread": branch.id}, {*shared, "needle of the branch"}),
             ({"thread": twig.id}, {"needle 1", "needle 2"}),
         )
-        [hit] = await store.search(SearchQuery("haystack", thread=branch.id))
+        [hit] = await search(store, "haystack", thread=branch.id)
         assert hit.output == stored.id
 
     of_trunk = {*shared, "needle of the trunk"}
@@ -167,7 +166,7 @@ async def test_searches_the_messages_that_a_branch_shares(store: Store) -> None:
     assert len(await search_texts(store, "needle")) == 6
     await store.delete_thread(thread)
     await check_branches()
-    hits = await store.search(SearchQuery("needle"))
+    hits = await search(store, "needle")
     assert {hit.thread for hit in hits} <= {branch.id, twig.id}
 
 
@@ -176,8 +175,8 @@ async def test_hits_after_an_undo_name_the_reopened_session(store: Store) -> Non
     await compact_session(store, thread)
     await append_texts(store, thread, "needle 6")
     await store.undo(thread)
-    assert len(await store.search(SearchQuery("needle", session=thread))) == 6
-    hits = await store.search(SearchQuery("needle"))
+    assert len(await search(store, "needle", session=thread)) == 6
+    hits = await search(store, "needle")
     assert {hit.session for hit in hits} == {thread}
 
 

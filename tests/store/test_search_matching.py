@@ -12,7 +12,7 @@ from everthread.store.search.text_search import RARITY_SAMPLE_CHUNKS
 from everthread.store.search_records import SearchQuery
 from everthread.store.store import Store
 from tests.chat_messages import calls_message, function_call
-from tests.store.conftest import Clock, open_at
+from tests.store.conftest import Clock
 from tests.store.messages import (
     append_texts,
     compact_session,
@@ -21,7 +21,7 @@ from tests.store.messages import (
     tool_result,
     user_message,
 )
-from tests.store.searching import FILLER, assert_finds, search_texts
+from tests.store.searching import FILLER, assert_finds, search, search_texts
 
 
 async def test_finds_texts_that_hold_every_word(store: Store) -> None:
@@ -210,7 +210,7 @@ async def test_searches_the_messages_of_every_role(store: Store) -> None:
         NewMessage({"role": "user", "content": [text_part]}),
         NewMessage({"role": "system", "content": "system needle"}),
     )
-    hits = await store.search(SearchQuery("needle"))
+    hits = await search(store, "needle")
     assert sorted((hit.role, hit.tool) for hit in hits) == [
         ("assistant", "frobnicate"),
         ("system", ""),
@@ -218,7 +218,7 @@ async def test_searches_the_messages_of_every_role(store: Store) -> None:
         ("user", ""),
         ("user", ""),
     ]
-    [hit] = await store.search(SearchQuery("frobnicate needle.txt"))
+    [hit] = await search(store, "frobnicate needle.txt")
     assert hit.role == "assistant"
 
 
@@ -227,15 +227,15 @@ async def test_searches_stored_outputs_to_their_end(store: Store) -> None:
     text = FILLER * 400 + "the needle at the end " + FILLER * 10
     stored = await store.put_output(thread, text, call_id="c1", tool="terminal")
     await store.put_output(thread, text, call_id="c2", tool="terminal")
-    [hit] = await store.search(SearchQuery("needle"))
+    [hit] = await search(store, "needle")
     assert hit.output == stored.id
     assert hit.message is None
     assert hit.thread == thread
     assert hit.role == "tool"
     assert hit.tool == "terminal"
     assert "the needle at the end" in hit.snippet
-    assert await store.search(SearchQuery("dolor", tool="browser")) == []
-    [hit] = await store.search(SearchQuery("dolor", tool="terminal"))
+    assert await search(store, "dolor", tool="browser") == []
+    [hit] = await search(store, "dolor", tool="terminal")
     assert hit.output == stored.id
 
 
@@ -248,8 +248,8 @@ async def test_secrets_are_neither_found_nor_shown(store: Store) -> None:
     quoted = f'"{secret}"'
     prefix = secret[:12] + "*"
     for query in (secret, quoted, prefix, secret[4:], "hunter2hunter2X9"):
-        assert await store.search(SearchQuery(query)) == []
-    snippets = [hit.snippet for hit in await store.search(SearchQuery("spoon"))]
+        assert await search(store, query) == []
+    snippets = [hit.snippet for hit in await search(store, "spoon")]
     assert len(snippets) == 2
     assert not any(secret in snippet for snippet in snippets)
     assert all("spoon" in snippet for snippet in snippets)
@@ -268,7 +268,7 @@ async def test_message_is_found_once_through_compactions(store: Store) -> None:
         tip = await store.get_compression_tip(thread)
         await compact_session(store, tip, tail=3)
         await append_texts(store, thread, "needle more")
-    hits = await store.search(SearchQuery("needle", limit=100))
+    hits = await search(store, "needle", limit=100)
     assert len(hits) == 11
     [hit] = [hit for hit in hits if hit.snippet == "needle 7"]
     assert hit.session == thread
@@ -284,14 +284,13 @@ async def test_appended_message_is_found_at_once(store: Store) -> None:
 
 
 async def test_finds_a_message_that_another_store_appended(
-    store: Store, url: str, clock: Clock
+    store: Store, stores: list[Store]
 ) -> None:
     thread = await new_thread(store, "a needle")
-    other = open_at(url, clock)
+    other = stores[1]
     await assert_finds(other, {"needle": {"a needle"}})
     await append_texts(other, thread, "another needle")
     await assert_finds(store, {"needle": {"a needle", "another needle"}})
-    await other.close()
 
 
 APPEND_AND_DIE = """
@@ -323,7 +322,7 @@ async def test_finds_words_in_different_chunks_of_a_long_text(store: Store) -> N
     await new_thread(store, long, "apricot alone", pair, "cherry and apricot")
     thread = await new_thread(store, "other")
     await store.put_output(thread, long, tool="terminal")
-    hits = await store.search(SearchQuery("apricot banana cherry"))
+    hits = await search(store, "apricot banana cherry")
     assert sorted(hit.message is None for hit in hits) == [False, True]
     expected = {
         "apricot banana cherry": {long},
@@ -353,17 +352,17 @@ async def test_deleted_threads_are_not_found(store: Store) -> None:
     deleted = await new_thread(store, "needle one", FILLER * 300 + "needle two")
     await store.put_output(deleted, "needle output", tool="terminal")
     await new_thread(store, "needle three")
-    assert len(await store.search(SearchQuery("needle"))) == 4
+    assert len(await search(store, "needle")) == 4
     unindexed = await new_thread(store, "needle never indexed")
     await store.delete_thread(deleted)
     await store.delete_thread(unindexed)
-    [hit] = await store.search(SearchQuery("needle"))
+    [hit] = await search(store, "needle")
     assert hit.snippet == "needle three"
 
 
 async def test_hit_names_its_source(store: Store, clock: Clock) -> None:
     thread = await new_thread(store, "one", "two needle")
-    [hit] = await store.search(SearchQuery("needle"))
+    [hit] = await search(store, "needle")
     message = await store.message(hit.message or 0)
     assert message.body["content"] == hit.snippet == "two needle"
     assert hit.thread == thread
@@ -380,6 +379,6 @@ async def test_snippet_shows_the_match(store: Store) -> None:
     thread = await new_thread(store, text)
     await store.put_output(thread, text, tool="terminal")
     for word in words:
-        hits = await store.search(SearchQuery(word))
+        hits = await search(store, word)
         assert len(hits) == 2
         assert all(word in hit.snippet for hit in hits)

@@ -13,7 +13,7 @@ from tests.store.messages import (
     numbered_texts,
     user_message,
 )
-from tests.store.searching import FILLER, search_texts
+from tests.store.searching import FILLER, search, search_texts
 
 
 async def test_whole_identifier_comes_first(store: Store) -> None:
@@ -51,15 +51,15 @@ async def test_pages_show_every_hit_once(store: Store) -> None:
     count = MATCHES_PER_BATCH * 2 + 50
     texts = [f"needle {'pad ' * (number % 7)}{number}" for number in range(count)]
     await new_thread(store, *texts)
-    all_hits = await store.search(SearchQuery("needle", limit=10_000))
+    all_hits = await search(store, "needle", limit=10_000)
     assert len(all_hits) == count
     paged_hits: list[SearchHit] = []
     for offset in range(0, count + 200, 200):
         query = SearchQuery("needle", limit=200, offset=offset)
         paged_hits += await store.search(query)
     assert paged_hits == all_hits
-    assert await store.search(SearchQuery("needle", limit=0)) == []
-    assert await store.search(SearchQuery("needle", limit=-1, offset=-1)) == []
+    assert await search(store, "needle", limit=0) == []
+    assert await search(store, "needle", limit=-1, offset=-1) == []
 
 
 async def test_texts_with_every_word_hide_no_better_answer(store: Store) -> None:
@@ -73,7 +73,7 @@ async def test_texts_with_every_word_hide_no_better_answer(store: Store) -> None
     ]
     thread = await new_thread(store, answer, *repeats)
     await store.put_output(thread, f"{question} {question}", tool="terminal")
-    exact_hits = await store.search(SearchQuery(question, limit=100))
+    exact_hits = await search(store, question, limit=100)
     assert len(exact_hits) == 31
     pages = [
         await store.find(SearchQuery(question, limit=8, offset=start))

@@ -23,7 +23,6 @@ from everthread.errors import (
     StoreReadOnlyError,
 )
 from everthread.factory import open_store, store_url
-from everthread.store.search_records import SearchQuery
 from tests.store.conftest import Clock, close_sound, open_at
 from tests.store.killed_processes import ForkServer
 from tests.store.messages import (
@@ -36,6 +35,7 @@ from tests.store.messages import (
     user_message,
     user_messages,
 )
+from tests.store.searching import search
 
 
 def mode(path: Path) -> int:
@@ -84,13 +84,13 @@ async def test_vacuum_frees_space(tmp_path: Path) -> None:
     store = open_at(f"sqlite:///{tmp_path}/a.db", Clock())
     keep = await new_thread(store, "kept words")
     gone = await new_thread(store, *(user_message("padding " * 50) for _ in range(500)))
-    await store.search(SearchQuery("padding"))
+    await search(store, "padding")
     await store.delete_thread(gone)
     before = (await store.check()).size
     await store.vacuum()
     assert (await store.check()).size < before / 2
     assert await read_history(store, keep) == "kept words"
-    assert len(await store.search(SearchQuery("kept"))) == 1
+    assert len(await search(store, "kept")) == 1
     await store.close()
 
 
@@ -116,7 +116,7 @@ async def damage(tmp_path: Path) -> tuple[Path, str]:
     thread = await new_thread(
         store, *(user_message(WORDS * 8) for _ in range(DAMAGED_MESSAGES))
     )
-    await store.search(SearchQuery("words"))
+    await search(store, "words")
     await store.close()
     return path, thread
 
@@ -140,7 +140,7 @@ async def everything(path: Path, session: str) -> list[str]:
     store = open_store(path)
     try:
         await store.history(session)
-        await store.search(SearchQuery("words"))
+        await search(store, "words")
         return list((await store.check()).problems)
     finally:
         await store.close()

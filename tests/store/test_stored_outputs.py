@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from everthread.core.tool_outputs import output_id
 from everthread.errors import StoreDamagedError, UnknownIdError
 from everthread.store.store import Store
-from tests.store.conftest import Clock, open_at
+from tests.store.conftest import Clock
 from tests.store.messages import (
     compact_session,
     new_thread,
@@ -90,9 +90,9 @@ async def test_a_damaged_output_is_reported_and_never_cited(
 
 
 async def test_an_output_is_deleted_while_another_thread_cites_it(
-    store: Store, url: str, clock: Clock
+    store: Store, stores: list[Store]
 ) -> None:
-    other = open_at(url, clock)
+    other = stores[1]
     keep = await new_thread(store)
     for number in range(15):
         text = f"output {number}"
@@ -101,4 +101,3 @@ async def test_an_output_is_deleted_while_another_thread_cites_it(
         await asyncio.gather(store.delete_thread(gone), other.put_output(keep, text))
         assert await store.output(output_id(text)) == text
     assert len(await store.outputs(keep)) == 15
-    await other.close()

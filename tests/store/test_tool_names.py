@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from everthread.store.records import NewMessage
-from everthread.store.search_records import SearchHit, SearchQuery
+from everthread.store.search_records import SearchHit
 from everthread.store.store import Store
 from tests.chat_messages import calls_message, result_message
 from tests.store.messages import compact_session, new_thread, tool_result, user_messages
+from tests.store.searching import search
 
 
 def calling(**tools: str) -> NewMessage:
@@ -34,7 +35,7 @@ def blocks(role: str, *parts: dict[str, Any], **more: Any) -> NewMessage:
 
 
 async def hits(store: Store, text: str, **more: Any) -> list[SearchHit]:
-    return await store.search(SearchQuery(text, **more))
+    return await search(store, text, **more)
 
 
 async def tools_of(store: Store, text: str) -> list[str]:

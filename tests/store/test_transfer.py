@@ -12,7 +12,6 @@ from everthread.core.costs.canonical_usage import normalize_usage
 from everthread.core.types import Node
 from everthread.errors import EverthreadError, InputError, StoreError, TranscriptError
 from everthread.store.records import NewMessage, NewSession
-from everthread.store.search_records import SearchQuery
 from everthread.store.store import Store
 from everthread.store.usage_records import NewUsage
 from tests.store.conftest import Clock
@@ -30,6 +29,7 @@ from tests.store.messages import (
     user_message,
     user_messages,
 )
+from tests.store.searching import search
 
 HEAD: dict[str, Any] = {"type": "everthread", "format": 1, "thread": "a"}
 
@@ -148,7 +148,7 @@ async def test_export_and_import_keep_everything(
     ]
     assert await other_store.get_state(thread, "engine") == {"last": "\ud800"}
     for each in (store, other_store):
-        [hit] = await each.search(SearchQuery("carried", tenant="t"))
+        [hit] = await search(each, "carried", tenant="t")
         assert hit.thread == thread
     [node, _] = await other_store.nodes(thread)
     first_three = (await other_store.history(thread))[:3]

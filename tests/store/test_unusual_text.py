@@ -9,6 +9,7 @@ from everthread.store.search_records import SearchQuery
 from everthread.store.store import Store
 from tests.chat_messages import calls_message, function_call
 from tests.store.messages import new_thread, texts_of, tool_result, user_message
+from tests.store.searching import search
 
 SECRET = "ghp_" + "a1B2c3D4e5F6" * 3
 ODD = ("\ud800", "\udfff", "\0", "a\ud83d", "\udc00b", "你\ud800好", "\ud83d \ude00")
@@ -44,7 +45,7 @@ async def test_message_with_unusual_text_is_stored_and_found(
         await each.put_output(
             thread, f"walnut {odd} {SECRET}", call_id=odd, tool=f"t{odd}"
         )
-        hits = await each.search(SearchQuery("walnut"))
+        hits = await search(each, "walnut")
         assert SECRET not in "".join(hit.snippet for hit in hits)
         snippets.append(
             [(hit.message, hit.output, hit.role, hit.tool, hit.snippet) for hit in hits]
@@ -96,9 +97,5 @@ async def test_unusual_tool_and_role_names_are_found(
         NewMessage({"role": "r\ud800", "content": "walnut"}),
         tool_result("t\0", "walnut"),
     )
-    assert [
-        hit.tool for hit in await store.search(SearchQuery("walnut", tool="t\0"))
-    ] == ["t?"]
-    assert [
-        hit.role for hit in await store.search(SearchQuery("walnut", role="r\ud800"))
-    ] == ["r?"]
+    assert [hit.tool for hit in await search(store, "walnut", tool="t\0")] == ["t?"]
+    assert [hit.role for hit in await search(store, "walnut", role="r\ud800")] == ["r?"]

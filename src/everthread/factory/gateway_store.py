@@ -40,7 +40,7 @@ async def open_gateway_store(
 
     `index_in_process`: whether to index in a separate process.
     """
-    from everthread.store.search.indexing import index_waiting
+    from everthread.store.search.index_queue import index_waiting
     from everthread.thread.engines.worker_processes import WorkerProcesses
 
     indexers = WorkerProcesses(1, niceness=INDEX_NICENESS)

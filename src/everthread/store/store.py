@@ -25,7 +25,6 @@ from everthread.store.records import (
     NewCompaction,
     NewMessage,
     NewSession,
-    Pin,
     Session,
     StoredMessage,
     StoredOutput,
@@ -44,8 +43,8 @@ from everthread.store.search import neighbours as neighbour_sql
 from everthread.store.search import recall_passages as recall_sql
 from everthread.store.search import search_pages as page_sql
 from everthread.store.search import text_search as search_sql
-from everthread.store.search.background_indexing import BackgroundIndexing
-from everthread.store.search.indexing import IndexInOtherProcess, has_waiting_entries
+from everthread.store.search.background_indexer import BackgroundIndexer
+from everthread.store.search.index_queue import IndexInOtherProcess, has_waiting_entries
 from everthread.store.search_records import (
     HitPage,
     RecallPassage,
@@ -119,12 +118,26 @@ def make_write_method(
     return method
 
 
+def make_thread_write_method(
+    change: Callable[Concatenate[Tx, float, str, P], T],
+) -> Callable[Concatenate[Store, str, P], Coroutine[Any, Any, T]]:
+    """Like `make_write_method`, for a change of the thread that is named by the first argument."""
+
+    @functools.wraps(change)
+    async def method(
+        self: Store, thread: str, /, *args: P.args, **keywords: P.kwargs
+    ) -> T:
+        now = self._clock()
+        return await self._change(thread, change, now, thread, *args, **keywords)
+
+    return method
+
+
 class Store:
     """A store of conversations, made by `open_store`. No call blocks the event loop.
 
     A thread can be named by the id of any of its sessions. State whose scope is a session's id is deleted with the
-    session. Methods made by `make_read_method` and `make_write_method` are documented at their functions in
-    `sql/` and `search/`.
+    session. Methods made from functions of `sql/` and `search/` are documented there.
     """
 
     def __init__(
@@ -148,7 +161,7 @@ class Store:
             retry_seconds=retry_seconds,
             max_silence_seconds=max_silence_seconds,
         )
-        self._indexing = BackgroundIndexing(
+        self._indexer = BackgroundIndexer(
             database, readers=self._readers, writer=self._writer
         )
         self._listeners: list[threading.Event] = []
@@ -198,19 +211,7 @@ class Store:
     family = make_read_method(session_sql.list_family)
     thread_sessions = make_read_method(session_sql.list_thread_sessions)
 
-    async def end_session(
-        self, session_id: str, reason: str, *, lease: Lease | None = None
-    ) -> Session:
-        """End a thread for good, at the session in which it continues."""
-        return await self._change(
-            session_id,
-            compaction_sql.end_session,
-            session_id,
-            reason,
-            now=self._clock(),
-            lease=lease,
-        )
-
+    end_session = make_thread_write_method(compaction_sql.end_session)
     get_compression_tip = make_read_method(session_sql.find_tip)
 
     # Messages
@@ -226,7 +227,7 @@ class Store:
             session=session_id,
             prepare=request.prepare,
         )
-        self._indexing.start()
+        self._indexer.start()
         return stored_messages
 
     messages = make_read_method(message_sql.list_messages)
@@ -267,30 +268,13 @@ class Store:
             now=self._clock(),
             lease=lease,
         )
-        self._indexing.start()
+        self._indexer.start()
         return result
 
     compactions = make_read_method(compaction_sql.list_compactions)
 
-    async def undo(self, session_id: str, *, lease: Lease | None = None) -> Session:
-        """Undo the thread's last compaction: reopen the session before it, with the messages added since."""
-        return await self._change(
-            session_id, compaction_sql.undo_compaction, session_id, self._clock(), lease
-        )
-
-    async def branch(
-        self, session_id: str, at_message: int, *, new: NewSession | None = None
-    ) -> Session:
-        """Create a thread that shares this thread's history up to a message, and outlives this thread."""
-        return await self._change(
-            session_id,
-            branch_sql.branch_thread,
-            session_id,
-            at_message,
-            new=new,
-            default_id=new_id(),
-            now=self._clock(),
-        )
+    undo = make_thread_write_method(compaction_sql.undo_compaction)
+    branch = make_thread_write_method(branch_sql.branch_thread)
 
     async def delete_thread(self, thread: str) -> int:
         """Delete a thread and its subagents; return the number of sessions. Their cost stays in the accounts."""
@@ -344,7 +328,7 @@ class Store:
             tool=tool,
             now=self._clock(),
         )
-        self._indexing.start()
+        self._indexer.start()
         return output
 
     output = make_read_method(output_sql.load_output)
@@ -381,17 +365,17 @@ class Store:
 
         results = await self._read(read_if_indexed)
         if not results:
-            await self._indexing.index_all()
+            await self._indexer.index_all()
             return await self._read(work, *args, **keywords)
         return results[0]
 
     async def index_appended(self) -> None:
         """Index everything that was appended, so that the next search need not."""
-        await self._indexing.index_all()
+        await self._indexer.index_all()
 
     def use_index_process(self, index_in_other_process: IndexInOtherProcess) -> None:
         """From now on, index in the background with `index_in_other_process`; if that fails, in this process."""
-        self._indexing.use_process(index_in_other_process)
+        self._indexer.use_process(index_in_other_process)
 
     # Learnt limits, state, summary nodes
 
@@ -447,17 +431,7 @@ class Store:
                 lambda tx: limit_sql.record_success(tx, *values), can_sync_later=True
             )
 
-    async def put_pin(self, thread: str, text: str, *, max_pins: int = 50) -> Pin:
-        """Pin a text to a thread, and return the pin. A text that is already pinned keeps its pin."""
-        return await self._change(
-            thread,
-            state_sql.put_pin,
-            thread,
-            text,
-            max_pins=max_pins,
-            now=self._clock(),
-        )
-
+    put_pin = make_thread_write_method(state_sql.put_pin)
     pins = make_read_method(state_sql.list_pins)
 
     async def delete_pin(self, thread: str, pin: str) -> None:
@@ -550,7 +524,7 @@ class Store:
             return_before_sync=is_continuation,
         )
         if new_links:
-            self._indexing.start()
+            self._indexer.start()
         return links
 
     find_link = make_read_method(link_sql.find_link)
@@ -571,7 +545,7 @@ class Store:
             new_id(),
             self._clock(),
         )
-        self._indexing.start()
+        self._indexer.start()
         return rewrite
 
     async def match_rewrites(
@@ -689,7 +663,7 @@ class Store:
     async def import_lines(self, lines: Sequence[dict[str, Any]]) -> list[str]:
         """Store exported threads and return their ids; raise an error and change nothing if a session exists."""
         imported = await self._write(import_sql.import_lines, lines, self._clock())
-        self._indexing.start()
+        self._indexer.start()
         return imported
 
     async def check(self) -> StoreHealth:
@@ -731,7 +705,7 @@ class Store:
 
     async def close(self) -> None:
         """Write all queued items, then close the database."""
-        self._indexing.stop()
+        self._indexer.stop()
         for stop in self._listeners:
             stop.set()
         await asyncio.to_thread(self._writer.close)

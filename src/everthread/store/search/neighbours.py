@@ -13,7 +13,7 @@ from everthread.store.database import Tx
 from everthread.store.search.snippets import RAW_SECRET_MARGIN
 from everthread.store.search.text_chunks import searchable_text
 from everthread.store.sql.stored_messages import ORIGINAL_PLACE_FIRST
-from everthread.store.value_encoding import decode_body
+from everthread.store.value_codec import decode_body
 
 NEIGHBOUR_CHARS = 100
 """Characters to show of a neighbouring message."""

@@ -9,12 +9,12 @@ from everthread.core.messages import calls_of, results_of
 from everthread.errors import UnknownIdError
 from everthread.store.database import MAX_ID, Row, Tx
 from everthread.store.search.index_query import IndexQuery, parse_query
-from everthread.store.search.indexing import CHUNKS_PER_ERA
+from everthread.store.search.index_queue import CHUNKS_PER_ERA
 from everthread.store.search.stored_chunks import StoredChunk
 from everthread.store.search.text_chunks import make_filter_name
 from everthread.store.search_records import SearchQuery
 from everthread.store.sql.session_rows import list_family
-from everthread.store.value_encoding import clean_text, decode_body
+from everthread.store.value_codec import clean_text, decode_body
 
 IN_THREAD = (
     "(p.thread_id = ? OR EXISTS (SELECT 1 FROM places q WHERE q.session_id = ? AND q.message_id = p.message_id) "

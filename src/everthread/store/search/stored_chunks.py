@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from everthread.store.database import Tx
-from everthread.store.search.indexing import load_output_text
+from everthread.store.search.index_queue import load_output_text
 from everthread.store.search.text_chunks import searchable_text
-from everthread.store.value_encoding import decode_body
+from everthread.store.value_codec import decode_body
 
 TextKey = tuple[int | None, str | None, str]
 """Identifies a text: its message, its output, and its thread."""

@@ -19,7 +19,7 @@ from everthread.store.usage_records import (
     UsageRecord,
     UsageRow,
 )
-from everthread.store.value_encoding import (
+from everthread.store.value_codec import (
     PICO_DOLLARS_PER_DOLLAR,
     decode_json,
     encode_json,
@@ -29,10 +29,21 @@ from everthread.store.value_encoding import (
 
 MAX_TOKENS = 10**15
 """More tokens than any call uses. Sums of figures below this are exact in every database."""
-USAGE_SUMS = (
-    "COUNT(*), COALESCE(SUM(u.input), 0), COALESCE(SUM(u.output), 0), COALESCE(SUM(u.cache_read), 0), "
-    "COALESCE(SUM(u.cache_write), 0), COALESCE(SUM(u.reasoning), 0), COALESCE(SUM(u.pico_dollars), 0), "
-    "COALESCE(SUM(CASE WHEN u.pico_dollars IS NULL THEN 1 ELSE 0 END), 0)"
+SUMMED_COLUMNS = (
+    "input",
+    "output",
+    "cache_read",
+    "cache_write",
+    "reasoning",
+    "pico_dollars",
+)
+SUM_NAMES = ("calls", *SUMMED_COLUMNS, "unpriced_calls")
+USAGE_SUMS = ", ".join(
+    [
+        "COUNT(*)",
+        *(f"COALESCE(SUM(u.{column}), 0)" for column in SUMMED_COLUMNS),
+        "COALESCE(SUM(CASE WHEN u.pico_dollars IS NULL THEN 1 ELSE 0 END), 0)",
+    ]
 )
 
 
@@ -210,7 +221,7 @@ def sum_calls_by(
     """Return the sums of calls for each key. `from_clause`: the SQL after FROM."""
     rows = []
     for row in tx.all(f"SELECT {key_column}, {USAGE_SUMS} FROM {from_clause}", values):
-        *counts, pico_dollars, unpriced_calls = map(int, row[1:])
-        cost = pico_dollars / PICO_DOLLARS_PER_DOLLAR
-        rows.append(UsageRow(str(row[0]), *counts, cost, unpriced_calls))
+        sums = dict(zip(SUM_NAMES, map(int, row[1:]), strict=True))
+        cost = sums.pop("pico_dollars") / PICO_DOLLARS_PER_DOLLAR
+        rows.append(UsageRow(str(row[0]), cost=cost, **sums))
     return rows

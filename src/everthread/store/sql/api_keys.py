@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from everthread.errors import StoreDamagedError, UnknownIdError
 from everthread.store.database import Row, Tx, placeholders
 from everthread.store.key_records import KeyLimits, KeyUse, NewKey, StoredKey
-from everthread.store.value_encoding import PICO_DOLLARS_PER_DOLLAR, to_pico_dollars
+from everthread.store.value_codec import PICO_DOLLARS_PER_DOLLAR, to_pico_dollars
 
 KEY_COLUMNS = (
     "k.id, k.digest, k.name, k.tenant, k.scopes, k.mode, k.requests_per_day, k.tokens_per_day, k.pico_dollars_per_day, "

@@ -19,24 +19,24 @@ from everthread.store.sql.session_rows import (
 from everthread.store.sql.session_state import copy_pins, list_nodes, put_nodes
 from everthread.store.sql.stored_messages import FROM_SESSION_HISTORY
 from everthread.store.sql.thread_rows import recount_thread
-from everthread.store.value_encoding import decode_json, unpack_body
+from everthread.store.value_codec import decode_json, unpack_body
 
 OUTPUT_ID_PATTERN = re.compile(r"output:[0-9a-f]{16}")
 
 
 def branch_thread(
     tx: Tx,
+    now: float,
     session_id: str,
     at_message: int,
-    new: NewSession | None,
-    default_id: str,
-    now: float,
+    *,
+    new: NewSession | None = None,
 ) -> Session:
+    """Create a thread that shares this thread's history up to a message, and outlives this thread."""
     thread = lock_thread(tx, session_id)
     source_id, context_ids = _find_context(tx, thread, at_message)
     source = load_session(tx, source_id)
     branch = new or NewSession(
-        id=default_id,
         platform=source.platform,
         user=source.user,
         title=source.title,

@@ -32,7 +32,7 @@ from everthread.store.sql.side_calls import (
 )
 from everthread.store.sql.stored_messages import AppendRequest, append_messages
 from everthread.store.usage_records import NewUsage
-from everthread.store.value_encoding import decode_body
+from everthread.store.value_codec import decode_body
 
 LINK_COLUMNS = (
     "tenant, scope, digest, previous, skeleton, thread_id, length, message_id, results"
@@ -161,14 +161,7 @@ def _open_thread(tx: Tx, new: NewThreadLink, row: Row | None, now: float) -> Non
     if new.branch_of is not None:
         thread, message = new.branch_of
         if load_session(tx, thread).tenant == new.link.tenant:
-            branch_thread(
-                tx,
-                thread,
-                at_message=message,
-                new=new.session,
-                default_id=new.session.id,
-                now=now,
-            )
+            branch_thread(tx, now, thread, message, new=new.session)
             return
     session = place_side_call(tx, new.session, new.client_parent)
     create_session(tx, session, now)

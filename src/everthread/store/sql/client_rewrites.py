@@ -14,7 +14,7 @@ from everthread.store.sql.branches import list_history_ids
 from everthread.store.sql.client_links import batch_longest_first
 from everthread.store.sql.compactions import continue_session
 from everthread.store.sql.session_rows import ThreadTip, lock_tip
-from everthread.store.value_encoding import decode_json, encode_json
+from everthread.store.value_codec import decode_json, encode_json
 
 REWRITE_COLUMNS = (
     "tenant, engine, chain, strength, length, skeleton, results, thread_id, "

@@ -36,7 +36,7 @@ from everthread.store.sql.stored_messages import (
     prepare_message,
 )
 from everthread.store.sql.thread_rows import copy_activity
-from everthread.store.value_encoding import decode_json, encode_json
+from everthread.store.value_codec import decode_json, encode_json
 
 
 def continue_session(
@@ -165,8 +165,9 @@ def place_messages(tx: Tx, session_id: str, ids: Sequence[int]) -> None:
 
 
 def undo_compaction(
-    tx: Tx, session_id: str, now: float, lease: Lease | None
+    tx: Tx, now: float, session_id: str, *, lease: Lease | None = None
 ) -> Session:
+    """Undo the thread's last compaction: reopen the session before it, with the messages added since."""
     tip = lock_tip(tx, session_id)
     require_lease(tx, tip.thread, lease)
     if tip.kind != "continuation" or tip.parent is None:
@@ -272,8 +273,9 @@ def encode_record(compaction: NewCompaction) -> str:
 
 
 def end_session(
-    tx: Tx, session_id: str, reason: str, now: float, lease: Lease | None
+    tx: Tx, now: float, session_id: str, reason: str, *, lease: Lease | None = None
 ) -> Session:
+    """End a thread for good, at the session in which it continues."""
     if reason in RESERVED_END_REASONS:
         raise InputError(f"the end reason {reason!r} is the store's own; give another")
     current = lock_tip(tx, session_id)

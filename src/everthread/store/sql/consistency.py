@@ -8,7 +8,7 @@ from everthread.errors import StoreDamagedError
 from everthread.store.database import Tx
 from everthread.store.sql.stored_outputs import load_output
 from everthread.store.sql.thread_rows import IS_LISTED_TIP, THREAD_MESSAGES
-from everthread.store.value_encoding import checksum
+from everthread.store.value_codec import checksum
 
 CONSISTENCY_CHECKS = {
     "message position(s) refer to a missing message": (

@@ -14,7 +14,7 @@ from everthread.store.sql.compactions import list_compactions
 from everthread.store.sql.session_rows import find_thread, load_session
 from everthread.store.sql.session_state import list_nodes, list_pins
 from everthread.store.sql.stored_outputs import list_outputs, load_output
-from everthread.store.value_encoding import decode_body, decode_json
+from everthread.store.value_codec import decode_body, decode_json
 
 P = ParamSpec("P")
 T = TypeVar("T")

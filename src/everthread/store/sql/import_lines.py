@@ -44,7 +44,7 @@ from everthread.store.sql.stored_messages import (
 from everthread.store.sql.stored_outputs import compress_output, put_output
 from everthread.store.sql.thread_rows import recount_thread, refresh_activity
 from everthread.store.usage_records import NewUsage
-from everthread.store.value_encoding import clean_text, from_pico_dollars
+from everthread.store.value_codec import clean_text, from_pico_dollars
 
 NumberedLine = tuple[int, ExportLine]
 VALUE_CHECKS: dict[str, Callable[[Any], bool]] = {
@@ -454,7 +454,7 @@ class _ThreadImport:
         record_usage(self.tx, new, self.now)
 
     def _import_pin(self, line: ExportLine) -> None:
-        put_pin(self.tx, self.thread, line["text"], MAX_ID, line["created"])
+        put_pin(self.tx, line["created"], self.thread, line["text"], max_pins=MAX_ID)
 
     def _import_output(self, line: ExportLine) -> None:
         content = compress_output(line["text"])

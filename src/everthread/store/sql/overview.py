@@ -18,7 +18,7 @@ from everthread.store.sql.session_rows import find_thread
 from everthread.store.sql.stored_messages import MESSAGE_COLUMNS, decode_message
 from everthread.store.sql.thread_rows import IS_LISTED_TIP
 from everthread.store.usage_records import CallRow, MessageSize, ThreadFigures, UsageRow
-from everthread.store.value_encoding import (
+from everthread.store.value_codec import (
     PICO_DOLLARS_PER_DOLLAR,
     decode_json,
     from_pico_dollars,

@@ -10,7 +10,7 @@ from everthread.core.types import System
 from everthread.errors import AmbiguousIdError, InputError, UnknownIdError
 from everthread.store.database import Row, Tx, make_equality_condition, placeholders
 from everthread.store.records import NewSession, Session, SessionKind
-from everthread.store.value_encoding import clean_text, decode_json, encode_json
+from everthread.store.value_codec import clean_text, decode_json, encode_json
 
 SESSION_COLUMNS = (
     "s.id, s.thread_id, s.parent_id, s.kind, s.tenant, s.platform, s.user_name, s.title, s.model, t.body, "

@@ -13,10 +13,11 @@ from everthread.store.database import Tx
 from everthread.store.records import DEFAULT_TENANT, Lease, Pin, make_pin_id
 from everthread.store.sql.leases import require_lease
 from everthread.store.sql.session_rows import find_thread, lock_thread
-from everthread.store.value_encoding import clean_text, decode_json, encode_json
+from everthread.store.value_codec import clean_text, decode_json, encode_json
 
 
-def put_pin(tx: Tx, thread: str, text: str, max_pins: int, now: float) -> Pin:
+def put_pin(tx: Tx, now: float, thread: str, text: str, *, max_pins: int = 50) -> Pin:
+    """Pin a text to a thread, and return the pin. A text that is already pinned keeps its pin."""
     thread = lock_thread(tx, thread)
     text = clean_text(text)
     if (

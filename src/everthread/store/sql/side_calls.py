@@ -7,7 +7,7 @@ from dataclasses import replace
 from everthread.core.messages import calls_of
 from everthread.store.database import Tx
 from everthread.store.records import NewSession
-from everthread.store.value_encoding import clean_text, decode_body
+from everthread.store.value_codec import clean_text, decode_body
 
 
 def find_conversation(

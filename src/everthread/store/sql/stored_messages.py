@@ -29,7 +29,7 @@ from everthread.store.sql.session_rows import (
     list_session_chain,
     load_session,
 )
-from everthread.store.value_encoding import (
+from everthread.store.value_codec import (
     checksum,
     clean_text,
     decode_body,

@@ -9,7 +9,7 @@ from everthread.errors import StoreDamagedError, UnknownIdError
 from everthread.store.database import Tx
 from everthread.store.records import DEFAULT_TENANT, StoredOutput
 from everthread.store.sql.session_rows import find_thread, lock_thread
-from everthread.store.value_encoding import clean_text
+from everthread.store.value_codec import clean_text
 
 
 def compress_output(text: str) -> bytes:

@@ -20,7 +20,7 @@ from everthread.store.turn_records import (
     TurnClaim,
     TurnState,
 )
-from everthread.store.value_encoding import clean_text, decode_json, encode_json
+from everthread.store.value_codec import clean_text, decode_json, encode_json
 
 TURN_COLUMNS = "id, thread_id, tenant, place, request, state, message, options, result, cancel, created, started, ended"
 SELECT_TURN = f"SELECT {TURN_COLUMNS} FROM turns"

@@ -10,7 +10,7 @@ import time
 from everthread.errors import EverthreadError, StoreClosedError
 from everthread.store.database import Database
 from everthread.store.reader_pool import ReaderPool
-from everthread.store.search.indexing import (
+from everthread.store.search.index_queue import (
     BACKGROUND_BATCH_CHARS,
     MAX_BATCH_CHARS,
     IndexInOtherProcess,
@@ -29,8 +29,8 @@ PAUSE_FACTOR = 3.0
 """The pause after each step of background indexing, as a multiple of the step's duration."""
 
 
-class BackgroundIndexing:
-    """The indexing of one store."""
+class BackgroundIndexer:
+    """Indexes the texts of one store."""
 
     def __init__(
         self, database: Database, *, readers: ReaderPool, writer: StoreWriter

@@ -32,7 +32,7 @@ from everthread.store.search.text_chunks import (
     searchable_text,
 )
 from everthread.store.sql.stored_outputs import load_output
-from everthread.store.value_encoding import clean_text, decode_body
+from everthread.store.value_codec import clean_text, decode_body
 
 log = logging.getLogger(__name__)
 MAX_BATCH_ENTRIES = 500
