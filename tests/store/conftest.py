@@ -21,6 +21,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from everthread.store.database import Database
 from everthread.store.postgres import PostgresDatabase
+from everthread.store.records import NewSession
 from everthread.store.sqlite import SqliteDatabase
 from everthread.store.store import Store
 from tests.store.postgres_server import NoServerError, Server, server_in
@@ -263,6 +264,12 @@ def other_store(
     opened = open_at(new_url(next(name for name in BACKENDS if name != kind)), clock)
     yield opened
     asyncio.run(close_sound(opened))
+
+
+@pytest.fixture
+def thread(store: Store) -> str:
+    """The id of a thread without messages."""
+    return asyncio.run(store.create_session(NewSession())).id
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -30,19 +29,12 @@ from tests.store.messages import (
     user_messages,
 )
 from tests.store.searching import search
-from tests.store.watched_database import WatchedDatabase, keep_busy
+from tests.store.watched_database import WatchedDatabase, call_together
 
 
 @pytest.fixture
 def database(url: str) -> Any:
     return WatchedDatabase(open_database(url))
-
-
-async def call_together(store: Store, *calls: Any) -> list[Any]:
-    """Return the results, or errors, of calls that are queued while the writer is blocked."""
-    async with keep_busy(store):
-        tasks = [asyncio.ensure_future(call) for call in calls]
-    return await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def test_simultaneous_appends_to_many_threads(store: Store) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from everthread.errors import InputError, NothingToUndoError, UnknownIdError
@@ -35,19 +37,15 @@ async def test_a_branch_shares_everything_through_a_message(store: Store) -> Non
     )
     ids = await ids_of(store, thread)
     branch = await store.branch(thread, ids["m3"])
-    assert (branch.kind, branch.parent, branch.thread, branch.tenant) == (
-        "branch",
-        thread,
-        branch.id,
-        "a",
+    assert branch == replace(
+        await store.session(thread),
+        id=branch.id,
+        kind="branch",
+        parent=thread,
+        thread=branch.id,
+        branched_at=ids["m3"],
+        messages=3,
     )
-    assert (branch.title, branch.system, branch.model, branch.user) == (
-        "T",
-        "S",
-        "m",
-        "ann",
-    )
-    assert branch.branched_at == ids["m3"]
     await append_texts(store, branch.id, "b1")
     await append_texts(store, thread, "m6")
     assert await read_context(store, branch.id) == "m1, m2, m3, b1"

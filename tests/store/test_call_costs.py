@@ -13,7 +13,7 @@ from everthread.core.costs.canonical_usage import CanonicalUsage, normalize_usag
 from everthread.errors import InputError, UnknownIdError
 from everthread.store.records import NewSession
 from everthread.store.store import Store
-from everthread.store.usage_records import NewUsage, UsageRow
+from everthread.store.usage_records import NewUsage, UsageRecord, UsageRow
 from tests.store.conftest import Clock
 from tests.store.messages import (
     compact_session,
@@ -40,34 +40,20 @@ async def test_call_is_recorded_unchanged(store: Store, clock: Clock) -> None:
     thread = await numbered_thread(store, 6)
     tip = await compact_session(store, thread)
     clock.now += 7
-    new = NewUsage(
-        tip,
-        "m",
-        usage,
-        "auxiliary",
-        Decimal("0.00000000012"),
-        estimated=True,
-        event="e",
-    )
+    call: Any = {
+        "session": tip,
+        "model": "m",
+        "usage": usage,
+        "task": "auxiliary",
+        "cost": Decimal("0.00000000012"),
+        "estimated": True,
+    }
     for _ in range(2):
-        await store.record_usage(new)
+        await store.record_usage(NewUsage(**call, event="e"))
     [stored] = await store.usage(thread)
-    assert (stored.session, stored.thread, stored.model, stored.task) == (
-        tip,
-        thread,
-        "m",
-        "auxiliary",
-    )
-    assert (stored.usage, stored.usage.raw, stored.usage.cache_write_1h_tokens) == (
-        usage,
-        raw,
-        4,
-    )
-    assert (stored.cost, stored.estimated, stored.created) == (
-        Decimal("0.00000000012"),
-        True,
-        clock.now,
-    )
+    assert stored == UsageRecord(**call, id=stored.id, thread=thread, created=clock.now)
+    assert stored.usage.raw == raw
+    assert stored.usage.cache_write_1h_tokens == 4
 
 
 async def test_repeated_event_counts_once_in_its_thread(store: Store) -> None:
@@ -83,8 +69,9 @@ async def test_repeated_event_counts_once_in_its_thread(store: Store) -> None:
 @pytest.mark.parametrize(
     "cost", [Decimal("NaN"), Decimal("Infinity"), Decimal(10) ** 12]
 )
-async def test_an_invalid_cost_is_refused(store: Store, cost: Decimal) -> None:
-    thread = await new_thread(store)
+async def test_an_invalid_cost_is_refused(
+    store: Store, thread: str, cost: Decimal
+) -> None:
     with pytest.raises(InputError):
         await store.record_usage(NewUsage(thread, "m", CanonicalUsage(), cost=cost))
     with pytest.raises(InputError):
@@ -229,8 +216,9 @@ async def test_a_compaction_that_was_undone_saved_nothing(store: Store) -> None:
     assert (found.compactions, found.tokens_saved) == (1, 60)
 
 
-async def test_days_are_utc_and_in_order(store: Store, clock: Clock) -> None:
-    thread = await new_thread(store)
+async def test_days_are_utc_and_in_order(
+    store: Store, thread: str, clock: Clock
+) -> None:
     for moment in (86_400.0 * 365 - 0.001, 86_400.0 * 365, 1_700_000_000.0):
         await store.record_usage(
             NewUsage(thread, "m", CanonicalUsage(input_tokens=1), created=moment)
@@ -243,8 +231,9 @@ async def test_days_are_utc_and_in_order(store: Store, clock: Clock) -> None:
     ]
 
 
-async def test_computes_the_share_read_from_the_cache(store: Store) -> None:
-    thread = await new_thread(store)
+async def test_computes_the_share_read_from_the_cache(
+    store: Store, thread: str
+) -> None:
     assert (await store.insights(since=0, until=1e12)).total.cache_share is None
     usage = CanonicalUsage(input_tokens=10, cache_read_tokens=30, cache_write_tokens=20)
     await store.record_usage(NewUsage(thread, "m", usage))

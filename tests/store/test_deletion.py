@@ -174,8 +174,8 @@ async def test_output_is_deleted_with_the_last_thread_that_cites_it(
 
 async def test_a_branch_cites_the_outputs_its_shared_messages_cite(
     store: Store,
+    thread: str,
 ) -> None:
-    thread = await new_thread(store)
     early = "early log " * 9
     late = "late log " * 9
     for text in (early, late):

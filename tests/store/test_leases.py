@@ -23,8 +23,7 @@ from tests.store.messages import (
 )
 
 
-async def test_one_holder_at_a_time(store: Store) -> None:
-    thread = await new_thread(store)
+async def test_one_holder_at_a_time(store: Store, thread: str) -> None:
     other = await new_thread(store)
     mine = await acquire_lease(store, thread, "me")
     assert (mine.thread, mine.holder) == (thread, "me")
@@ -46,9 +45,10 @@ async def test_any_id_of_a_thread_names_the_same_lease(store: Store) -> None:
     await append_texts(store, tip, "fine", lease=mine)
 
 
-async def test_leases_expire_by_the_databases_clock(store: Store, clock: Clock) -> None:
+async def test_leases_expire_by_the_databases_clock(
+    store: Store, thread: str, clock: Clock
+) -> None:
     """The process's own clock may be wrong by years."""
-    thread = await new_thread(store)
     clock.now = 0.0
     mine = await acquire_lease(store, thread, "me", 60)
     assert abs(mine.expires - (time.time() + 60)) < 30
@@ -91,8 +91,9 @@ async def test_a_late_undo_is_refused(store: Store) -> None:
     assert await store.get_compression_tip(thread) == tip
 
 
-async def test_an_expired_lease_that_was_not_taken_still_counts(store: Store) -> None:
-    thread = await new_thread(store)
+async def test_an_expired_lease_that_was_not_taken_still_counts(
+    store: Store, thread: str
+) -> None:
     mine = await acquire_lease(store, thread, "me", 0.0)
     await append_texts(store, thread, "fine", lease=mine)
     longer = await store.renew(mine, 60)
@@ -100,8 +101,7 @@ async def test_an_expired_lease_that_was_not_taken_still_counts(store: Store) ->
     assert await store.acquire(thread, "you", 60) is None
 
 
-async def test_a_released_lease_allows_no_write(store: Store) -> None:
-    thread = await new_thread(store)
+async def test_a_released_lease_allows_no_write(store: Store, thread: str) -> None:
     mine = await acquire_lease(store, thread, "me")
     await store.release(mine)
     await store.release(mine)
@@ -111,9 +111,8 @@ async def test_a_released_lease_allows_no_write(store: Store) -> None:
         await store.renew(mine, 60)
 
 
-async def test_holder_may_acquire_its_lease_again(store: Store) -> None:
+async def test_holder_may_acquire_its_lease_again(store: Store, thread: str) -> None:
     """A process restarted under the same name may write; late writes of the old one are refused."""
-    thread = await new_thread(store)
     old = await acquire_lease(store, thread, "me")
     new = await acquire_lease(store, thread, "me")
     with pytest.raises(LeaseLostError):

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from everthread.errors import EverthreadError, InputError, UnknownIdError
-from everthread.store.records import NewMessage, NewSession
+from everthread.store.records import NewMessage, NewSession, StoredMessage
 from everthread.store.store import Store
 from tests.chat_messages import calls_message, function_call
 from tests.store.conftest import Clock
@@ -119,56 +119,58 @@ async def test_message_of_ten_megabytes(store: Store) -> None:
     [{"role": "user", "content": {1, 2}}, "words", None, ["user"], {"role": object()}],
 )
 async def test_invalid_messages_are_refused_and_nothing_is_stored(
-    store: Store, body: Any
+    store: Store, thread: str, body: Any
 ) -> None:
-    thread = await new_thread(store)
     with pytest.raises(InputError):
         await store.append(thread, [user_message("fine"), NewMessage(body)])
     assert await store.messages(thread) == []
 
 
-async def test_a_too_deeply_nested_message_is_refused(store: Store) -> None:
+async def test_a_too_deeply_nested_message_is_refused(
+    store: Store, thread: str
+) -> None:
     body: Any = {"role": "user", "content": []}
     inner = body["content"]
     for _ in range(100_000):
         inner.append([])
         inner = inner[0]
-    thread = await new_thread(store)
     with pytest.raises(EverthreadError):
         await store.append(thread, [NewMessage(body)])
     await append_texts(store, thread, "still works")
 
 
 @pytest.mark.parametrize("tokens", [-1, 1.5, 10**12, 2**70, "many"])
-async def test_invalid_token_count_is_refused(store: Store, tokens: Any) -> None:
-    thread = await new_thread(store)
+async def test_invalid_token_count_is_refused(
+    store: Store, thread: str, tokens: Any
+) -> None:
     with pytest.raises(InputError, match=r"cannot have .* tokens"):
         await store.append(thread, [user_message("x", tokens=tokens)])
     assert await store.messages(thread) == []
 
 
 async def test_a_message_is_returned_with_its_metadata(
-    store: Store, clock: Clock
+    store: Store, thread: str, clock: Clock
 ) -> None:
     new = user_message("hello", tokens=7, event="e-1")
-    thread = await new_thread(store)
     [stored] = await store.append(thread, [new])
-    assert (stored.session, stored.seq, stored.kind, stored.tokens, stored.event) == (
+    assert stored == StoredMessage(
+        stored.id,
         thread,
-        0,
-        "message",
-        7,
-        "e-1",
+        seq=0,
+        kind="message",
+        body=new.body,
+        event="e-1",
+        tokens=7,
+        created=clock.now,
     )
-    assert (stored.created, stored.origin, stored.body) == (clock.now, None, new.body)
     assert await store.messages(thread) == [stored]
     assert await store.message(stored.id) == stored
 
 
 async def test_a_derived_message_names_its_origin_and_is_not_in_the_history(
     store: Store,
+    thread: str,
 ) -> None:
-    thread = await new_thread(store)
     long = "long " * 100
     [whole] = await store.append(thread, [tool_result("read", long)])
     [small] = await store.append(
@@ -179,8 +181,7 @@ async def test_a_derived_message_names_its_origin_and_is_not_in_the_history(
     assert await read_history(store, thread) == long
 
 
-async def test_a_repeated_event_is_stored_once(store: Store) -> None:
-    thread = await new_thread(store)
+async def test_a_repeated_event_is_stored_once(store: Store, thread: str) -> None:
     first = await store.append(
         thread,
         [
@@ -219,8 +220,9 @@ async def test_repeated_event_returns_its_current_position(
     assert [m.session for m in await store.append(thread, events)] == [thread] * 6
 
 
-async def test_simultaneous_appends_keep_the_order_of_their_calls(store: Store) -> None:
-    thread = await new_thread(store)
+async def test_simultaneous_appends_keep_the_order_of_their_calls(
+    store: Store, thread: str
+) -> None:
     await asyncio.gather(
         *(append_texts(store, thread, f"{n}a", f"{n}b") for n in range(40))
     )

@@ -6,7 +6,7 @@ from decimal import Decimal
 
 from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.store.store import Store
-from everthread.store.usage_records import NewUsage
+from everthread.store.usage_records import NewUsage, ThreadFigures
 from tests.store.conftest import Clock
 from tests.store.messages import (
     compact_session,
@@ -32,17 +32,30 @@ async def test_thread_figures_sum_calls_and_compactions(
     )
     await store.record_usage(NewUsage(two, "m3", CanonicalUsage(7, 1)))
     tip = await compact_session(store, one)
-    found = await store.thread_figures([one, two, empty])
-    first = found[one]
-    assert (first.calls, first.cost, first.last_prompt_tokens, first.last_model) == (
-        1,
-        Decimal("0.75"),
-        155,
-        "m1",
-    )
-    assert (first.compactions, first.last_compacted) == (1, clock.now)
-    assert (found[two].cost, found[two].unpriced_calls) == (None, 1)
-    assert empty not in found
+    figures = await store.thread_figures([one, two, empty])
+    assert figures == {
+        one: ThreadFigures(
+            one,
+            calls=1,
+            cost=Decimal("0.75"),
+            prompt_tokens=165,
+            cache_read_tokens=50,
+            output_tokens=11,
+            last_model="m1",
+            last_prompt_tokens=155,
+            compactions=1,
+            last_compacted=clock.now,
+        ),
+        two: ThreadFigures(
+            two,
+            calls=1,
+            unpriced_calls=1,
+            prompt_tokens=7,
+            output_tokens=1,
+            last_model="m3",
+            last_prompt_tokens=7,
+        ),
+    }
     calls = await store.call_rows([one])
     assert [(call.model, call.task, call.prompt, call.tenant) for call in calls] == [
         ("m1", "main", 155, "a"),
@@ -86,22 +99,26 @@ async def test_last_change_differs_after_every_change(
     store: Store, clock: Clock
 ) -> None:
     thread = await numbered_thread(store, 6, tenant="a")
-    seen = {await store.last_change(thread=thread)}
-    listed = {await store.last_change(tenant="a"), await store.last_change()}
-    assert await store.last_change(thread=thread) in seen
+    thread_changes = [await store.last_change(thread=thread)]
+    tenant_changes = [await store.last_change(tenant="a")]
+
+    async def compare_changes() -> None:
+        thread_changes.append(await store.last_change(thread=thread))
+        tenant_changes.append(await store.last_change(tenant="a"))
+
+    assert await store.last_change(thread=thread) in thread_changes
+    assert await store.last_change() in tenant_changes
     clock.now += 1
     await store.append(thread, numbered_messages(7, 7))
-    seen.add(await store.last_change(thread=thread))
-    listed.add(await store.last_change(tenant="a"))
+    await compare_changes()
     tip = await compact_session(store, thread)
-    seen.add(await store.last_change(thread=thread))
+    await compare_changes()
     await store.record_usage(NewUsage(tip, "m", CanonicalUsage(1, 1)))
-    seen.add(await store.last_change(thread=thread))
+    await compare_changes()
     await store.undo(tip)
-    seen.add(await store.last_change(thread=thread))
-    listed.add(await store.last_change(tenant="a"))
-    assert len(seen) == 5
-    assert len(listed) == 3
+    await compare_changes()
+    assert len(set(thread_changes)) == 5
+    assert len(set(tenant_changes)) == 5
 
 
 async def test_messages_of_a_session_are_summed_and_looked_up(
@@ -113,12 +130,10 @@ async def test_messages_of_a_session_are_summed_and_looked_up(
     ids = [message.id for message in await store.messages(thread)]
     tip = await compact_session(store, thread, words="in short")
     row = await store.thread_row(thread)
-    assert (row.first.id, row.tip.id, row.messages, row.compactions) == (
-        thread,
-        tip,
-        7,
-        1,
-    )
+    assert row == (await store.list_threads())[0]
+    assert row.tip.id == tip
+    assert row.messages == 7
+    assert row.compactions == 1
     sizes = {
         (kind, role, is_tool): tokens
         for kind, role, is_tool, tokens in await store.context_sizes(tip)

@@ -155,8 +155,8 @@ async def test_finds_outputs_and_cuts_them_to_the_matching_part(
 
 async def test_neighbours_and_turns_are_of_the_thread_despite_other_writers(
     store: Store,
+    thread: str,
 ) -> None:
-    thread = await new_thread(store)
     other = await new_thread(store)
     for number in range(12):
         question = (

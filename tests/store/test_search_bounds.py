@@ -90,8 +90,7 @@ async def test_tenants_do_not_see_each_other(store: Store, other: str) -> None:
             await search_texts(store, "needle", tenant=other, **{bound: thread})
 
 
-async def test_searches_a_period(store: Store) -> None:
-    thread = await new_thread(store)
+async def test_searches_a_period(store: Store, thread: str) -> None:
     messages = [user_message(f"needle {day}", created=float(day)) for day in range(10)]
     await store.append(thread, messages)
     await assert_bounds_find(
@@ -181,14 +180,13 @@ async def test_hits_after_an_undo_name_the_reopened_session(store: Store) -> Non
 
 
 async def test_finds_everything_in_an_index_with_many_chunks(
-    store: Store, kind: str
+    store: Store, thread: str, kind: str
 ) -> None:
     """As if millions of chunks were between the stored ones."""
     skip_ids = {
         "sqlite": "UPDATE sqlite_sequence SET seq = ? WHERE name = 'pieces'",
         "postgresql": "SELECT setval(pg_get_serial_sequence('pieces', 'id'), ?)",
     }
-    thread = await new_thread(store)
     ids = (
         1,
         500,

@@ -275,8 +275,7 @@ async def test_message_is_found_once_through_compactions(store: Store) -> None:
     assert hit.thread == thread
 
 
-async def test_appended_message_is_found_at_once(store: Store) -> None:
-    thread = await new_thread(store)
+async def test_appended_message_is_found_at_once(store: Store, thread: str) -> None:
     for number in range(30):
         text = f"needle{number}"
         await append_texts(store, thread, text)
@@ -307,8 +306,9 @@ asyncio.run(main())
 """
 
 
-async def test_finds_a_message_of_a_dead_process(store: Store, url: str) -> None:
-    thread = await new_thread(store)
+async def test_finds_a_message_of_a_dead_process(
+    store: Store, thread: str, url: str
+) -> None:
     child = await asyncio.create_subprocess_exec(
         sys.executable, "-c", APPEND_AND_DIE, url, thread
     )

@@ -39,8 +39,7 @@ async def test_rarer_word_weighs_more(store: Store) -> None:
     assert (await search_texts(store, "common zebra"))[0] == rare
 
 
-async def test_newest_of_equal_texts_comes_first(store: Store) -> None:
-    thread = await new_thread(store)
+async def test_newest_of_equal_texts_comes_first(store: Store, thread: str) -> None:
     for day in (3, 1, 2):
         message = user_message(f"needle {day}", created=float(day))
         await store.append(thread, [message])

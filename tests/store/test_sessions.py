@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from everthread.errors import AmbiguousIdError, InputError, UnknownIdError
-from everthread.store.records import NewSession, SessionKind
+from everthread.store.records import NewSession, Session, SessionKind
 from everthread.store.store import Store
 from tests.store.conftest import Clock
 from tests.store.messages import (
@@ -29,32 +31,29 @@ async def test_a_session_is_returned_unchanged(store: Store, clock: Clock) -> No
             "cache_control": {"type": "ephemeral"},
         }
     ]
-    new = NewSession(
-        platform="cli",
-        user="ann",
-        title="First",
-        model="m-1",
-        system=system,
-        tenant="acme",
+    fields: dict[str, Any] = {
+        "id": "s1",
+        "kind": "main",
+        "parent": None,
+        "tenant": "acme",
+        "platform": "cli",
+        "user": "ann",
+        "title": "First",
+        "model": "m-1",
+        "system": system,
+        "client": "coder",
+        "client_session": "c1",
+    }
+    made = await store.create_session(NewSession(**fields))
+    assert made == Session(
+        **fields,
+        thread="s1",
+        started=clock.now,
+        ended=None,
+        end_reason=None,
+        messages=0,
     )
-    made = await store.create_session(new)
-    assert (made.thread, made.parent, made.kind) == (new.id, None, "main")
-    assert (made.platform, made.user, made.title, made.model, made.tenant) == (
-        "cli",
-        "ann",
-        "First",
-        "m-1",
-        "acme",
-    )
-    assert made.system == system
-    assert (made.started, made.ended, made.end_reason, made.is_live, made.messages) == (
-        clock.now,
-        None,
-        None,
-        True,
-        0,
-    )
-    assert await store.session(new.id) == made
+    assert await store.session("s1") == made
 
 
 async def test_making_a_session_again_changes_nothing(store: Store) -> None:
@@ -199,9 +198,8 @@ async def test_a_continued_session_ends_at_its_tip(store: Store) -> None:
 
 @pytest.mark.parametrize("reason", ["compression", "reverted"])
 async def test_the_stores_own_end_reasons_are_not_given(
-    store: Store, reason: str
+    store: Store, thread: str, reason: str
 ) -> None:
-    thread = await new_thread(store)
     with pytest.raises(InputError, match=reason):
         await store.end_session(thread, reason)
 

@@ -75,9 +75,8 @@ async def test_tenants_share_no_outputs(store: Store) -> None:
 
 @pytest.mark.parametrize("damage", [b"garbage", b"x\x9c\x03\x00\x00\x00\x00\x01", b""])
 async def test_a_damaged_output_is_reported_and_never_cited(
-    store: Store, damage: bytes
+    store: Store, thread: str, damage: bytes
 ) -> None:
-    thread = await new_thread(store)
     key = (await store.put_output(thread, "good")).id
     with transaction(store) as tx:
         tx.run("UPDATE outputs SET content = ?", (damage,))

@@ -11,7 +11,7 @@ from everthread.errors import LeaseLostError, UnknownIdError
 from everthread.store.records import new_id
 from everthread.store.store import Store
 from everthread.store.turn_records import NewQueuedTurn, QueuedTurn
-from tests.store.messages import acquire_lease, new_thread
+from tests.store.messages import acquire_lease
 
 
 def message(text: str) -> dict[str, Any]:
@@ -28,8 +28,9 @@ async def queue_turn(
     )
 
 
-async def test_turns_are_answered_in_order_and_queued_once(store: Store) -> None:
-    thread = await new_thread(store)
+async def test_turns_are_answered_in_order_and_queued_once(
+    store: Store, thread: str
+) -> None:
     first = await queue_turn(store, thread, "one \0 \ud800", key="k")
     again = await queue_turn(store, thread, "other words", key="k")
     second = await queue_turn(store, thread, "two")
@@ -58,8 +59,9 @@ async def test_turns_are_answered_in_order_and_queued_once(store: Store) -> None
     assert (await store.begin_turn(lease)).turn is None
 
 
-async def test_simultaneous_turns_get_different_positions(store: Store) -> None:
-    thread = await new_thread(store)
+async def test_simultaneous_turns_get_different_positions(
+    store: Store, thread: str
+) -> None:
     turns = await asyncio.gather(
         *(queue_turn(store, thread, str(number), max_waiting=7) for number in range(10))
     )
@@ -68,8 +70,9 @@ async def test_simultaneous_turns_get_different_positions(store: Store) -> None:
     )
 
 
-async def test_a_lost_turn_is_ended_by_the_next_holder(store: Store) -> None:
-    thread = await new_thread(store)
+async def test_a_lost_turn_is_ended_by_the_next_holder(
+    store: Store, thread: str
+) -> None:
     turn = await queue_turn(store, thread, "one")
     other = await queue_turn(store, thread, "two")
     assert turn is not None
@@ -96,8 +99,9 @@ async def test_a_lost_turn_is_ended_by_the_next_holder(store: Store) -> None:
     assert await store.list_idle_queues() == [thread]
 
 
-async def test_turns_belong_to_their_tenant_and_thread(store: Store) -> None:
-    thread = await new_thread(store)
+async def test_turns_belong_to_their_tenant_and_thread(
+    store: Store, thread: str
+) -> None:
     turn = await queue_turn(store, thread, "one")
     assert turn is not None
     for call in (store.turn, store.cancel_turn):

@@ -43,7 +43,13 @@ from tests.store.messages import (
     read_history,
 )
 from tests.store.tables import transaction
-from tests.store.watched_database import MAX_WAIT_SECONDS, WatchedDatabase, keep_busy
+from tests.store.watched_database import (
+    MAX_WAIT_SECONDS,
+    WatchedDatabase,
+    call_together,
+    keep_busy,
+    write_together,
+)
 
 
 @pytest.fixture
@@ -70,8 +76,7 @@ async def test_the_event_loop_and_readers_are_free_while_a_transaction_waits(
         assert await read_history(store, thread) == "before"
 
 
-async def test_a_cancelled_waiter_still_commits(store: Store) -> None:
-    thread = await new_thread(store)
+async def test_a_cancelled_waiter_still_commits(store: Store, thread: str) -> None:
     async with keep_busy(store):
         waiting = asyncio.ensure_future(append_texts(store, thread, "kept"))
         await asyncio.sleep(0)
@@ -91,12 +96,10 @@ async def test_a_write_that_fails_half_way_leaves_nothing_behind(
         put("half")(tx)
         raise InputError("on purpose")
 
-    async with database.hold_writer(writer.write(put("first"))):
-        works = (put("one"), fail_half_way, put("two"))
-        tasks = [asyncio.ensure_future(writer.write(work)) for work in works]
-    _, error, _ = await asyncio.gather(*tasks, return_exceptions=True)
+    works = (put("one"), fail_half_way, put("two"))
+    _, error, _ = await write_together(database, writer, *works)
     assert isinstance(error, InputError)
-    assert stored_names(store) == ["first", "one", "two"]
+    assert stored_names(store) == ["one", "two"]
     await asyncio.to_thread(writer.close)
 
 
@@ -237,13 +240,10 @@ async def test_disk_fills_up_during_a_batch(file: SqliteDatabase) -> None:
 
     store = Store(cast("Any", WatchedDatabase(Small(file.path))))
     thread = await new_thread(store, "before")
-    async with keep_busy(store):
-        calls = [
-            append_texts(store, thread, f"{n} {os.urandom(3_000).hex()}")
-            for n in range(30)
-        ]
-        tasks = [asyncio.ensure_future(call) for call in calls]
-    results = await asyncio.gather(*tasks, return_exceptions=True)
+    calls = [
+        append_texts(store, thread, f"{n} {os.urandom(3_000).hex()}") for n in range(30)
+    ]
+    results = await call_together(store, *calls)
     failed = [result for result in results if isinstance(result, BaseException)]
     assert failed
     assert {type(error) for error in failed} == {StoreFullError}
@@ -261,10 +261,8 @@ async def test_an_error_that_ends_the_transaction_fails_the_whole_batch(
         tx.raw.execute("ROLLBACK")  # as SQLite may do itself
         raise apsw.FullError("on purpose")
 
-    async with database.hold_writer(writer.write(lambda _: None)):
-        works = (put("one"), give_up, put("two"))
-        tasks = [asyncio.ensure_future(writer.write(work)) for work in works]
-    results = await asyncio.gather(*tasks, return_exceptions=True)
+    works = (put("one"), give_up, put("two"))
+    results = await write_together(database, writer, *works)
     assert [type(result) for result in results] == [StoreFullError] * 3
     store = Store(database)
     assert stored_names(store) == []
@@ -377,10 +375,8 @@ async def test_a_batch_whose_connection_breaks_is_written_once(server: str) -> N
         if len(attempts) == 1:
             tx.run("SELECT pg_terminate_backend(pg_backend_pid())")
 
-    async with database.hold_writer(writer.write(lambda _: None)):
-        works = [break_once, put("a"), put("b"), put("c")]
-        tasks = [asyncio.ensure_future(writer.write(work)) for work in works]
-    await asyncio.gather(*tasks)
+    works = (break_once, put("a"), put("b"), put("c"))
+    assert await write_together(database, writer, *works) == [None] * 4
     store = Store(database)
     assert stored_names(store) == ["2", "a", "b", "c"]
     await asyncio.to_thread(writer.close)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 from everthread.store.store import Store
+from everthread.store.writer import StoreWriter
 
 MAX_WAIT_SECONDS = 60.0
 
@@ -63,3 +64,19 @@ def keep_busy(store: Store) -> Any:
     """Hold the writer of a store with a watched database."""
     database: Any = store.database
     return database.hold_writer(store.put_state("scope", "first", 1))
+
+
+async def call_together(store: Store, *calls: Coroutine[Any, Any, Any]) -> list[Any]:
+    """Return the results, or errors, of calls that are queued while the writer of a store is busy."""
+    async with keep_busy(store):
+        tasks = [asyncio.ensure_future(call) for call in calls]
+    return await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def write_together(
+    database: Any, writer: StoreWriter, *works: Callable[[Any], None]
+) -> list[Any]:
+    """Return the results, or errors, of writes that are queued while the writer is busy."""
+    async with database.hold_writer(writer.write(lambda _: None)):
+        tasks = [asyncio.ensure_future(writer.write(work)) for work in works]
+    return await asyncio.gather(*tasks, return_exceptions=True)
