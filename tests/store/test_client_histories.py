@@ -404,7 +404,7 @@ async def test_one_of_two_stores_that_race_wins(stores: list[Store]) -> None:
         links = await asyncio.gather(
             *(
                 extend(store, new_link(f"{name}{turn}", previous, length=turn + 2))
-                for store, name in zip(stores, "abcd", strict=True)
+                for store, name in zip(stores, "wxyz", strict=True)
             )
         )
         [winner] = [link for link in links if link is not None]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import logging
 import secrets
 import threading
 import time
@@ -83,7 +82,6 @@ from everthread.store.writer import RETRY_SECONDS, StoreWriter
 
 P = ParamSpec("P")
 T = TypeVar("T")
-log = logging.getLogger(__name__)
 
 MAX_REMEMBERED_PROMPTS = 10_000
 """Maximum number of models whose largest prompt is remembered, so that only a larger one is written."""

@@ -167,7 +167,7 @@ def get_role_weight(chunk: StoredChunk | ChunkSummary) -> float:
 
 
 def _find_rarest_identifier_chunks(words: Sequence[RecallWord]) -> frozenset[int]:
-    """Return the chunks with the rarest identifier of the question: the answer mostly stands near it."""
+    """Return the chunks with the rarest identifier of the question: the answer is mostly near it."""
     chunk_sets = [
         word.chunks
         for word in words

@@ -70,7 +70,7 @@ WordsByChunk = Mapping[int, Sequence[RecallWord]]
 
 
 @dataclass(slots=True)
-class _PassageDraft:
+class _PassageContent:
     """A passage to show: one text, or a call with its result."""
 
     best_chunk: StoredChunk
@@ -93,27 +93,27 @@ def _make_passages(
 ) -> list[RecallPassage]:
     words_by_chunk = _group_words_by_chunk(ranking, words)
     if query.for_page:
-        drafts = _choose_drafts(tx, ranking, words_by_chunk, query)
-        sizes = [len(text) for draft in drafts for text in draft.parts.values()]
+        contents = _choose_contents(tx, ranking, words_by_chunk, query)
+        sizes = [len(text) for content in contents for text in content.parts.values()]
         max_chars = _compute_max_chars(sizes, query.limit * query.max_chars)
-        _add_partners(tx, drafts, ranking, words_by_chunk)
+        _add_partners(tx, contents, ranking, words_by_chunk)
     else:
         best_chunks = ranking.ranked[: query.limit]
         texts = read_chunk_texts(tx, best_chunks)
-        drafts = [
-            _PassageDraft(chunk, {chunk: text})
+        contents = [
+            _PassageContent(chunk, {chunk: text})
             for chunk, text in zip(best_chunks, texts, strict=True)
         ]
         max_chars = query.max_chars
-    turns = _number_turns(tx, [draft.best_chunk for draft in drafts])
+    turns = _number_turns(tx, [content.best_chunk for content in contents])
     return [
         _make_passage(
-            draft,
+            content,
             ranking,
-            turn=turns[draft.best_chunk.id],
-            text=_write_passage(draft, words_by_chunk, max_chars),
+            turn=turns[content.best_chunk.id],
+            text=_write_passage(content, words_by_chunk, max_chars),
         )
-        for draft in drafts
+        for content in contents
     ]
 
 
@@ -133,18 +133,18 @@ def _group_words_by_chunk(
 
 
 def _write_passage(
-    draft: _PassageDraft, words_by_chunk: WordsByChunk, max_chars: int
+    content: _PassageContent, words_by_chunk: WordsByChunk, max_chars: int
 ) -> str:
     """Return the text of a passage: its parts, then previews of the similar texts that differ."""
     excerpt = "\n→ ".join(
         _make_preview(text, part, words_by_chunk.get(part.id, ()))
-        if part == draft.previewed_chunk
+        if part == content.previewed_chunk
         else _make_excerpt(text, part, words_by_chunk[part.id], max_chars)
-        for part, text in sorted(draft.parts.items())
+        for part, text in sorted(content.parts.items())
     )
     previews = (
         _make_preview(text, part, words_by_chunk.get(part.id, ()))
-        for part, text in draft.similar.items()
+        for part, text in content.similar.items()
     )
     return excerpt + "".join(
         f"\n≈ {preview}" for preview in previews if preview.strip("…") not in excerpt
@@ -152,10 +152,10 @@ def _write_passage(
 
 
 def _make_passage(
-    draft: _PassageDraft, ranking: RecallRanking, *, turn: int, text: str
+    content: _PassageContent, ranking: RecallRanking, *, turn: int, text: str
 ) -> RecallPassage:
-    chunk = draft.best_chunk
-    answered_share = max(ranking.closeness.get(part.id, 0.0) for part in draft.parts)
+    chunk = content.best_chunk
+    answered_share = max(ranking.closeness.get(part.id, 0.0) for part in content.parts)
     return RecallPassage(
         message=chunk.message,
         output=chunk.output,
@@ -170,17 +170,17 @@ def _make_passage(
     )
 
 
-def _choose_drafts(
+def _choose_contents(
     tx: Tx, ranking: RecallRanking, words_by_chunk: WordsByChunk, query: RecallQuery
-) -> list[_PassageDraft]:
+) -> list[_PassageContent]:
     """Return the best texts, up to the query's limit, leaving out texts that repeat a better one."""
     exchange_numbers = {
         chunk.id: number
         for number, exchange in enumerate(ranking.exchanges)
         for chunk in (*exchange.calls, *exchange.results)
     }
-    drafts: list[_PassageDraft] = []
-    open_exchanges: dict[tuple[int | None, bool], _PassageDraft] = {}
+    contents: list[_PassageContent] = []
+    open_exchanges: dict[tuple[int | None, bool], _PassageContent] = {}
     for start in range(0, len(ranking.ranked), query.limit):
         batch = ranking.ranked[start : start + query.limit]
         for chunk, text in zip(batch, read_chunk_texts(tx, batch), strict=True):
@@ -197,54 +197,56 @@ def _choose_drafts(
                 continue
             span = _find_excerpt_span(text, words, query.max_chars)
             distinct_words = _list_distinct_words(text[slice(*span)], words)
-            similar_draft = next(
+            similar_content = next(
                 (
-                    draft
-                    for draft in drafts
-                    if _is_repeated(distinct_words, draft.distinct_words)
+                    content
+                    for content in contents
+                    if _is_repeated(distinct_words, content.distinct_words)
                 ),
                 None,
             )
-            if similar_draft is not None:
-                if len(similar_draft.similar) < MAX_SIMILAR_TEXTS:
-                    similar_draft.similar[chunk] = text
+            if similar_content is not None:
+                if len(similar_content.similar) < MAX_SIMILAR_TEXTS:
+                    similar_content.similar[chunk] = text
                 continue
-            if len(drafts) == query.limit:
-                return drafts
-            drafts.append(_PassageDraft(chunk, {chunk: text}, distinct_words))
-            open_exchanges.setdefault((number, not is_call), drafts[-1])
-    return drafts
+            if len(contents) == query.limit:
+                return contents
+            contents.append(_PassageContent(chunk, {chunk: text}, distinct_words))
+            open_exchanges.setdefault((number, not is_call), contents[-1])
+    return contents
 
 
 def _add_partners(
     tx: Tx,
-    drafts: Sequence[_PassageDraft],
+    contents: Sequence[_PassageContent],
     ranking: RecallRanking,
     words_by_chunk: WordsByChunk,
 ) -> None:
     """Add the result to each call that is shown alone, and the call to each result: people need both together."""
-    single_drafts = {
-        draft.best_chunk.id: draft for draft in drafts if len(draft.parts) == 1
+    single_contents = {
+        content.best_chunk.id: content
+        for content in contents
+        if len(content.parts) == 1
     }
-    drafts_by_partner: dict[StoredChunk, _PassageDraft] = {}
+    contents_by_partner: dict[StoredChunk, _PassageContent] = {}
     for exchange in ranking.exchanges:
-        call_draft = next(
+        call_content = next(
             (
-                single_drafts[chunk.id]
+                single_contents[chunk.id]
                 for chunk in exchange.calls
-                if chunk.id in single_drafts
+                if chunk.id in single_contents
             ),
             None,
         )
-        result_draft = next(
+        result_content = next(
             (
-                single_drafts[chunk.id]
+                single_contents[chunk.id]
                 for chunk in exchange.results
-                if chunk.id in single_drafts
+                if chunk.id in single_contents
             ),
             None,
         )
-        if call_draft is not None:
+        if call_content is not None:
             best_result = max(
                 exchange.results, key=lambda chunk: ranking.scores.get(chunk.id, 0.0)
             )
@@ -254,14 +256,16 @@ def _add_partners(
                     (best_result.message,),
                 )
                 [best_result] = load_chunks(tx, [last_id])
-            drafts_by_partner[best_result] = call_draft
-        elif result_draft is not None:
-            drafts_by_partner[exchange.calls[-1]] = result_draft
+            contents_by_partner[best_result] = call_content
+        elif result_content is not None:
+            contents_by_partner[exchange.calls[-1]] = result_content
     for partner, text in zip(
-        drafts_by_partner, read_chunk_texts(tx, list(drafts_by_partner)), strict=True
+        contents_by_partner,
+        read_chunk_texts(tx, list(contents_by_partner)),
+        strict=True,
     ):
-        drafts_by_partner[partner].parts[partner] = text
-        drafts_by_partner[partner].previewed_chunk = partner
+        contents_by_partner[partner].parts[partner] = text
+        contents_by_partner[partner].previewed_chunk = partner
 
 
 def _is_repeated(words: frozenset[str], other_words: frozenset[str]) -> bool:
@@ -378,12 +382,11 @@ def _number_turns(tx: Tx, chunks: Sequence[StoredChunk]) -> dict[int, int]:
         tx.all_for_keys(_SELECT_TURNS_OF_MESSAGES, messages)
     )
     return {
-        chunk.id: _load_turn_at(tx, chunk.thread, chunk.created)
+        chunk.id: int(
+            tx.value(_SELECT_TURN_AT_TIME, (chunk.created, chunk.created, chunk.thread))
+            or 0
+        )
         if chunk.message is None
         else turns_by_message.get(chunk.message, 0)
         for chunk in chunks
     }
-
-
-def _load_turn_at(tx: Tx, thread: str, time: float) -> int:
-    return int(tx.value(_SELECT_TURN_AT_TIME, (time, time, thread)) or 0)

@@ -60,7 +60,7 @@ def redact_and_split(text: str) -> tuple[list[TextChunk], bool]:
 
 
 def split_text(text: str) -> Iterator[TextChunk]:
-    """Yield the text in chunks, which are smaller where a chunk would exceed the index's limits of terms."""
+    """Yield the text in chunks, which are smaller if a chunk would exceed the index's limits of terms."""
     start = 0
     size = CHUNK_CHARS
     while True:

@@ -109,9 +109,11 @@ def extend_thread(
     session: Row | None = None
     for prepared in prepared_links:
         link = prepared.new_link.link
+        follows = prepared.new_link.follows
+        link_values = (*astuple(link), follows, follows, follows, link.thread)
         rows, *sessions = tx.all_of_each(
             [
-                (INSERT_LINK, _make_link_row(prepared.new_link)),
+                (INSERT_LINK, link_values),
                 *([] if inserted_links else [(SELECT_THREAD_OWNER, (link.thread,))]),
             ],
         )
@@ -139,11 +141,6 @@ def extend_thread(
             )
             links[index] = replace(link, message=last_id)
     return links
-
-
-def _make_link_row(new: NewThreadLink) -> Row:
-    """Return the values of `INSERT_LINK`."""
-    return (*astuple(new.link), *[new.follows] * 3, new.link.thread)
 
 
 def _open_thread(tx: Tx, new: NewThreadLink, row: Row | None, now: float) -> None:
