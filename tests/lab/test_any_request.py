@@ -85,7 +85,9 @@ LOGIC = ProviderLogic(index_models(None), ScriptedAnswers(), None, lambda: 0.0)
 async def test_answers_or_refuses_any_request_in_the_form_of_the_protocol(
     body: Any, protocol: Protocol
 ) -> None:
-    record = Record(1, protocol.api, protocol.path, {}, 0.0, body)
+    record = Record(
+        1, protocol.api, protocol.path, headers={}, arrival_time=0.0, body=body
+    )
     outgoing = await LOGIC.answer(protocol, record)
     assert outgoing.status == record.status
     assert outgoing.status in (200, 400, 404)

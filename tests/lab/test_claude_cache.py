@@ -183,11 +183,9 @@ def test_divides_writes_by_lifetime() -> None:
     """A is what is read, B the last one-hour mark after it, C the last mark: the hour pays B - A, the rest C - B."""
     bench = Bench()
     prompt_blocks = blocks(20)
-    prompt_blocks[6], prompt_blocks[9], prompt_blocks[15] = (
-        replace(prompt_blocks[6], mark="1h"),
-        replace(prompt_blocks[9], mark="1h"),
-        replace(prompt_blocks[15], mark="5m"),
-    )
+    marks: dict[int, Ttl] = {6: "1h", 9: "1h", 15: "5m"}
+    for index, ttl in marks.items():
+        prompt_blocks[index] = replace(prompt_blocks[index], mark=ttl)
     assert bench.use(prompt_blocks) == CacheUse(4007, write_1h=2000, write_5m=1200)
     bench.clock.advance(400)
     assert bench.use(prompt_blocks) == CacheUse(4007, read=2000, write_5m=1200)

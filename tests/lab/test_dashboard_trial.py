@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import pytest
 
 from everthread.errors import InputError
 from everthread.gateway.dashboard.trial_page import TrialRequest
 from everthread.lab.replay.trial import replay_with_trial_settings, run_trial
+from tests.chat_messages import user_message
 from tests.lab.recorded_histories import make_history
 
 MODEL = "claude-sonnet-4-5"
@@ -20,7 +22,13 @@ def request(turns: int = 24, threshold: float = 0.25) -> TrialRequest:
         for at, message in enumerate(make_history(turns))
     ]
     return TrialRequest(
-        "0123456789abcdef", MODEL, 24_000, "Be brief.", messages, threshold, 0.20
+        "0123456789abcdef",
+        MODEL,
+        window=24_000,
+        system="Be brief.",
+        messages=messages,
+        threshold=threshold,
+        ratio=0.20,
     )
 
 
@@ -46,15 +54,8 @@ async def test_runs_in_its_own_process() -> None:
 
 
 def test_refuses_a_thread_without_answers() -> None:
-    nothing = TrialRequest(
-        "x",
-        MODEL,
-        24_000,
-        None,
-        [({"role": "user", "content": "Hello"}, 1.0)],
-        0.5,
-        0.2,
-    )
+    question = (user_message("Hello"), 1.0)
+    nothing = replace(request(), messages=[question])
     with pytest.raises(InputError, match="no call to replay") as refused:
         replay_with_trial_settings(nothing)
     assert str(copy.copy(refused.value)) == str(refused.value), (

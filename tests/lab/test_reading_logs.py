@@ -40,7 +40,7 @@ SESSION = [
 
 
 def join_lines(*values: Any) -> str:
-    """Return JSON lines; texts are lines as they are."""
+    """Join values as JSON lines; a text is a line already."""
     return "\n".join(
         value if isinstance(value, str) else json.dumps(value) for value in values
     )

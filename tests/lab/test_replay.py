@@ -1,4 +1,4 @@
-"""A replay: the same figures as over HTTP, every miss with its cause, fair company, what is still known."""
+"""A replay: calls, cache misses, baselines, times and facts."""
 
 from __future__ import annotations
 
@@ -52,56 +52,57 @@ async def test_a_replay_agrees_with_the_provider_over_http(
         times=times,
         with_baselines=False,
     )
-    log = await _over_http(messages, model, times, tmp_path)
+    log = await _send_over_http(messages, model, times, tmp_path)
     assert len(replayed.compactions) >= 2
     for call, record in zip(replayed.everthread.calls, log, strict=True):
         assert (call.use.prompt, call.use.read, call.use.write) == record
     assert any(read for _, read, _ in log)
 
 
-async def _over_http(
+async def _send_over_http(
     messages: list[Message], model: str, times: list[float], folder: Path
 ) -> list[tuple[int, int, int]]:
-    """The same conversation, really sent."""
+    """Send the same conversation over HTTP; return prompt, cached and written tokens of each call."""
     clock = SteppedClock(0.0)
     script = [Reply(message) for message in messages if message["role"] == "assistant"]
     store = open_store(folder / "http.db")
     async with Provider({model: WINDOW}, script, clock=clock) as provider:
-        claude = model == CLAUDE
-        kind = AnthropicModel if claude else OpenAIChatModel
-        api = kind.api
-        sender = kind(
+        is_claude = model == CLAUDE
+        model_class = AnthropicModel if is_claude else OpenAIChatModel
+        api = model_class.api
+        sender = model_class(
             model, window=WINDOW, base_url=provider.base_url(api), api_key="lab"
-        )
-        route = Route(
-            model, api, WINDOW, provider="anthropic" if claude else "auto", model=sender
         )
         setup = Setup(
             store,
-            route,
-            ContextCompressor,
-            lambda context: JournalWriter(context.counter),
-            PLAIN,
+            Route(
+                model,
+                api,
+                WINDOW,
+                provider="anthropic" if is_claude else "auto",
+                model=sender,
+            ),
+            engine=ContextCompressor,
+            summarizer=lambda context: JournalWriter(context.counter),
+            options=PLAIN,
             clock=clock,
         )
         conversation = await Conversation.open(setup)
-        waiting: list[Message] = []
-        answered = 0
+        inputs: list[Message] = []
         for message in messages:
-            if message["role"] != "assistant":
-                waiting.append(message)
-                continue
-            clock.now, waiting, sent = times[answered], [], waiting
-            answered += 1
-            await conversation.send(sent)
+            if message["role"] == "assistant":
+                clock.now = times[len(provider.log)]
+                await conversation.send(inputs)
+                inputs = []
+            else:
+                inputs.append(message)
         await conversation.close()
         await sender.aclose()
-        figures = [
-            (record.prompt_tokens, record.cached_tokens, record.written_tokens)
-            for record in provider.log
-        ]
     await store.close()
-    return figures
+    return [
+        (record.prompt_tokens, record.cached_tokens, record.written_tokens)
+        for record in provider.log
+    ]
 
 
 def _log(messages: list[Message], models: list[str]) -> Log:
@@ -249,58 +250,36 @@ def test_refuses_invalid_times() -> None:
         replay([{"role": "user", "content": "Hello?"}])
 
 
-def test_times_come_from_the_log_then_from_usage_then_are_assumed() -> None:
-    messages = make_history(2)
-    timed = Log(
-        "t",
-        "core",
-        [
-            LoggedMessage(message, 1_000.0 + 7 * at)
-            for at, message in enumerate(messages)
-        ],
-    )
-    plan = plan_replay(timed)
-    assert (
-        plan.time_source,
-        plan.started_at,
-        [call.sent_at for call in plan.calls],
-    ) == (
-        "log",
-        1_000.0,
-        [0.0, 14.0, 28.0, 42.0],
-    )
-    warm, cold = (
-        {"cache_read": read, "cache_write": 900, "input": 3, "output": 5}
-        for read in (800, 0)
-    )
-    frame = {"messages": messages, "usage": [cold, warm, cold, warm]}
-    plan_by_usage = plan_replay(_read(frame), pause=3_000, ttl=300)
-    assert plan_by_usage.time_source == "usage"
-    gaps = [
-        later.sent_at - earlier.sent_at
-        for earlier, later in pairwise(plan_by_usage.calls)
+def test_takes_times_from_the_log() -> None:
+    entries = [
+        LoggedMessage(message, 1_000.0 + 7 * index)
+        for index, message in enumerate(make_history(2))
     ]
-    assert gaps == [15.0, 3_000.0, 15.0]
-    assert [
-        later.sent_at
-        for later in plan_replay(
-            _read({**frame, "usage": [warm, warm, warm, warm]}), pause=3_000
-        ).calls
-    ][2] < 300
-    assumed = plan_replay(
-        Log("t", "core", [LoggedMessage(message) for message in messages]),
-        pause=50,
-        step=5,
-    )
-    assert (assumed.time_source, [call.sent_at for call in assumed.calls]) == (
-        "assumed",
-        [0.0, 5.0, 55.0, 60.0],
-    )
-    assert "50 s before each message of a person" in assumed.notes[-1]
+    plan = plan_replay(Log("t", "core", entries))
+    assert (plan.time_source, plan.started_at) == ("log", 1_000.0)
+    assert [call.sent_at for call in plan.calls] == [0.0, 14.0, 28.0, 42.0]
 
 
-def _read(value: object) -> Log:
-    return parse_log(json.dumps(value))
+def test_derives_times_from_the_cache_use() -> None:
+    warm = {"cache_read": 800, "cache_write": 900, "input": 3, "output": 5}
+    cold = warm | {"cache_read": 0}
+
+    def list_times(*usage: dict[str, int]) -> list[float]:
+        log = parse_log(json.dumps({"messages": make_history(2), "usage": usage}))
+        plan = plan_replay(log, pause=3_000, ttl=300)
+        assert plan.time_source == "usage"
+        return [call.sent_at for call in plan.calls]
+
+    assert list_times(cold, warm, cold, warm) == [0.0, 15.0, 3_015.0, 3_030.0]
+    assert list_times(warm, warm, warm, warm)[2] < 300
+
+
+def test_assumes_times_without_any() -> None:
+    entries = [LoggedMessage(message) for message in make_history(2)]
+    plan = plan_replay(Log("t", "core", entries), pause=50, step=5)
+    assert plan.time_source == "assumed"
+    assert [call.sent_at for call in plan.calls] == [0.0, 5.0, 55.0, 60.0]
+    assert "50 s before each message of a person" in plan.notes[-1]
 
 
 def test_keeps_times_and_usage_of_calls_beside_a_repair() -> None:
@@ -352,7 +331,7 @@ def test_agrees_with_the_recorded_cost_of_a_long_transcript() -> None:
     assert replayed.recorded_cost is not None
     assert float(cached.cost or 0) == pytest.approx(replayed.recorded_cost, rel=0.08)
     assert 0.70 < _known(replayed.share_saved_by_caching()) < 0.85
-    assert cached.misses[result.EXPIRED_CAUSE] == _forgotten(log)
+    assert cached.misses[result.EXPIRED_CAUSE] == _count_expirations(log)
     assert replayed.everthread.peak < cached.peak
     assert _known(replayed.share_saved_against(cached)) > 0.3
     assert replayed.everthread.facts is not None
@@ -367,7 +346,7 @@ def _known(share: float | None) -> float:
     return share
 
 
-def _forgotten(log: Log) -> int:
+def _count_expirations(log: Log) -> int:
     usage = [entry.usage for entry in log.entries if entry.usage is not None]
     return sum(
         not later.cache_read_tokens

@@ -26,7 +26,7 @@ class ClientLogReader:
     kind: ClassVar[str]
     """The format's name, a key of `CLIENT_NAMES`."""
     bad_line_noun: ClassVar[str] = "message"
-    """What a line that cannot be read lacks, for the warning."""
+    """Names the missing thing in the warning about bad lines."""
 
     messages: list[LoggedMessage] = field(default_factory=list)
     compactions: list[ClientCompaction] = field(default_factory=list)

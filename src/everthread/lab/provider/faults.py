@@ -122,7 +122,7 @@ def parse_fault(text: str) -> tuple[FaultKind, float]:
 
 
 OverflowKind = Literal["prompt_too_long", "output_too_large", "cap_too_large"]
-"""What is too large for the model: the prompt, the prompt with the requested output, or that output alone."""
+"""The part that is too large for the model: the prompt, the prompt with the requested output, or that output alone."""
 
 
 @dataclass(frozen=True, slots=True)
